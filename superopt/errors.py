@@ -1,0 +1,92 @@
+"""Errors that users meet: each says what was asked, what was got and what would be accepted.
+
+Every error has a stable `code` (printed by the command line and kept in reports) and may carry a one-line
+`hint`.  The command line maps an error to its exit status through `exit_status`; nothing else decides it.
+"""
+
+from __future__ import annotations
+
+
+class SuperoptError(Exception):
+    """Base of all errors that superopt raises on purpose.
+
+    Attributes:
+        code: stable identifier, `SO` and three digits by family.
+        hint: what the user can do about it, one line, or an empty string.
+    """
+
+    code: str = "SO000"
+    exit_status: int = 6
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        text = f"[{self.code}] {super().__str__()}"
+        return f"{text}\n  hint: {self.hint}" if self.hint else text
+
+
+class UsageError(SuperoptError):
+    """An option or argument of a call that cannot be accepted (a budget of 0, an unknown suite)."""
+
+    code = "SO100"
+    exit_status = 1
+
+
+class InputError(SuperoptError):
+    """A model or example argument that cannot be accepted."""
+
+    code = "SO200"
+    exit_status = 2
+
+
+class ModelFileError(InputError):
+    """An ONNX file that cannot be read: truncated, not ONNX, unknown opset, missing external data."""
+
+    code = "SO210"
+
+
+class UnsupportedOpsetError(ModelFileError):
+    """An ONNX file of an opset outside the supported range."""
+
+    code = "SO211"
+
+
+class ExternalDataError(ModelFileError):
+    """External tensor data that is missing, too short, or outside the model's folder."""
+
+    code = "SO212"
+
+
+class ArgumentError(InputError):
+    """Example arguments that do not fit the function or the model."""
+
+    code = "SO220"
+
+
+class ShapeError(SuperoptError):
+    """Operand types that an op does not accept."""
+
+    code = "SO300"
+    exit_status = 2
+
+
+class RuleError(SuperoptError):
+    """A rule text that cannot be parsed or built; says rule, file and line."""
+
+    code = "SO400"
+    exit_status = 1
+
+
+class VerificationError(SuperoptError):
+    """A rule that must be proved and is not."""
+
+    code = "SO410"
+    exit_status = 3
+
+
+class StoreError(SuperoptError):
+    """The store cannot be used (the run goes on without it)."""
+
+    code = "SO500"

@@ -1,0 +1,47 @@
+"""Tensor types: a shape and a dtype.
+
+A shape is a tuple of sizes; a size is a Python `int`, or a `superopt.ir.index.Poly` where a type rule is
+evaluated over symbolic sizes.  A dtype is its NumPy name (`float32`, `bfloat16`, `int8`, `bool` ...).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from superopt.ir.index import Poly
+
+Size: TypeAlias = "int | Poly"
+Shape: TypeAlias = "tuple[Size, ...]"
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+SIGNED = ("int8", "int16", "int32", "int64")
+UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
+DTYPES = (*FLOATS, *SIGNED, *UNSIGNED, "bool")
+ITEMSIZE_BYTES = {
+    "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2,
+    "int32": 4, "uint32": 4, "float32": 4, "int64": 8, "uint64": 8, "float64": 8,
+}  # fmt: skip
+SHORT = {
+    "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16",
+    "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
+    "bool": "bool",
+}  # fmt: skip
+LONG = {short: long for long, short in SHORT.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Shape and dtype of one tensor."""
+
+    shape: Shape
+    dtype: str = "float32"
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def __str__(self) -> str:
+        return f"{SHORT.get(self.dtype, self.dtype)}[{','.join(map(str, self.shape))}]"
