@@ -1,0 +1,72 @@
+"""Products: association, distribution, scales and divisors in and out, merging, factoring, unrolling."""
+
+RULES = """
+dot-assoc: A[*b *m *k]  B[*b *k *l]  C[*b *l *n]
+  dot(dot(A, B, k), C, l)  ==  dot(A, dot(B, C, l), k)
+
+dot-assoc-batch: A[*b *c *m *k]  B[*b *c *k *l]  C[*b *l *n]
+  dot(dot(A, B, k), C, l)  ==  dot(A, dot(B, C, l), k)
+
+dot-distributes-frozen: A[*b *m *k]  B[*b *m *k]  C[*b *k *n]
+  dot(A + B, C, k)  ==  dot(A, C, k) + dot(B, C, k)
+  prefer frozen(B) and frozen(C)
+
+dot-distributes: A[*b *m *k]  B[*b *k *n]  C[*b *k *n]
+  dot(A, B + C, k)  ==  dot(A, B, k) + dot(A, C, k)
+  mode near
+
+dot-factor: A[*b *m *k]  B[*b *m *k]  C[*b *k *n]
+  dot(A, C, k) + dot(B, C, k)  ==  dot(A + B, C, k)
+
+dot-factor-sub: A[*b *m *k]  B[*b *m *k]  C[*b *k *n]
+  dot(A, C, k) - dot(B, C, k)  ==  dot(A - B, C, k)
+
+dot-scale-out: A[*b *c *m *p *k]  S[*b *m]  B[*b *c *k *n]
+  dot(A * S, B, k)  ==  dot(A, B, k) * S
+
+dot-divide-out: A[*b *c *m *p *k]  S[*b *m]  B[*b *c *k *n]
+  dot(A / S, B, k)  ==  dot(A, B, k) / S
+
+dot-scale-in: A[*b *m *k]  B[*b *c *k *n]  S[*c *n]
+  dot(A, B, k) * S  ==  dot(A, B * S, k)
+  prefer frozen(B) and frozen(S)
+
+dot-scale-across: A[*b *m *k]  S[*b *k]  B[*b *k *n]
+  dot(A * S, B, k)  ==  dot(A, B * S, k)
+  prefer frozen(B) and frozen(S)
+
+dot-merge: A[*b *m *k]  B[*b *k *p n]  C[*b *k *p n2]
+  dot(A, B, k), dot(A, C, k)  ==  slice(Y, n(0, n)), slice(Y, n(n, n + n2))
+  with Y = dot(A, concat(B, C, n), k)
+  prefer frozen(B) and frozen(C) and live(A)
+  mode merge
+
+dot-split-k: A[*b *m i]  B[*b i *n]  C[*b *m i2]  D[*b i2 *n]
+  dot(A, B, i) + dot(C, D, i)  ==  dot(concat(A, C, i), concat(B, D, i), i)
+  prefer frozen(B) and frozen(D) and live(A) and live(C)
+
+dot-of-concat: A[*b *m i]  C[*b *m i2]  D[*b i *n]
+  dot(concat(A, C, i), D, i)  ==  dot(A, slice(D, i(0, i)), i) + dot(C, slice(D, i(i, i + i2)), i)
+  prefer frozen(D) and live(A)
+  mode near
+
+slice-of-dot: A[*b *m *k]  B[*b *k *n]
+  slice(dot(A, B, k), n(s, e, t))  ==  dot(A, slice(B, n(s, e, t)), k)
+  mode near
+
+sum-of-dot: A[*b *m *k]  B[*b *k *n *l]
+  sum(dot(A, B, k), l)  ==  dot(A, sum(B, l), k)
+
+mul-sum-to-dot: A[*b *m *k]  B[*b *k *n]
+  sum(A * B, k)  ==  dot(A, B, k)
+
+sum-as-dot: A[*a *k]
+  sum(A, k)  ==  dot(A, bcast(1, k), k)
+  mode near
+
+dot-unrolled: A[*b *m k]  B[*b k *n]
+  dot(A, B, k)  ==  sigma(r < k, at(A, k(r)) * at(B, k(r)))
+  if k >= 1
+  prefer k <= 8
+  mode macro
+"""

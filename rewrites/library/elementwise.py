@@ -1,0 +1,60 @@
+"""Elementwise algebra: scales and biases move and meet where they are frozen; factoring; selection."""
+
+RULES = """
+add-assoc-frozen: A[*a]  B[*a]  C[*a]
+  (A + B) + C  ==  A + (B + C)
+  prefer frozen(B) and frozen(C)
+
+mul-assoc-frozen: A[*a]  S[*a]  R[*a]
+  (A * S) * R  ==  A * (S * R)
+  prefer frozen(S) and frozen(R)
+
+scale-of-bias: A[*a]  B[*a]  S[*a]
+  (A + B) * S  ==  A * S + B * S
+  prefer frozen(B) and frozen(S)
+
+scale-of-difference: A[*a]  B[*a]  S[*a]
+  (A - B) * S  ==  A * S - B * S
+  prefer frozen(B) and frozen(S)
+
+sub-frozen: A[*a]  B[*a]
+  A - B  ==  A + (-B)
+  prefer frozen(B)
+
+div-frozen: A[*a]  B[*a]
+  A / B  ==  A * (1 / B)
+  prefer frozen(B)
+
+div-div: A[*a]  B[*a]  C[*a]
+  (A / B) / C  ==  A / (B * C)
+
+mul-div: A[*a]  B[*a]  C[*a]
+  (A / B) * C  ==  A * (C / B)
+  prefer frozen(B) and frozen(C)
+
+factor-common: A[*a]  B[*a]  C[*a]
+  A * C + B * C  ==  (A + B) * C
+  mode near
+
+add-assoc: A[*a]  B[*a]  C[*a]
+  (A + B) + C  ==  A + (B + C)
+  mode near
+
+mul-assoc: A[*a]  B[*a]  C[*a]
+  (A * B) * C  ==  A * (B * C)
+  mode near
+
+neg-of-product: A[*a]  B[*a]
+  -(A * B)  ==  A * (-B)
+  prefer frozen(B)
+
+select-same: P[*a]  A[*a]
+  where(P, A, A)  ==  A
+
+select-ew: f/1  P[*a]  A[*a]  B[*a]
+  where(P, f(A), f(B))  ==  f(where(P, A, B))
+
+exp-product: A[*a]  B[*a]
+  exp(A) * exp(B)  ==  exp(A + B)
+  mode near
+"""

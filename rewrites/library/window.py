@@ -1,0 +1,23 @@
+"""Windowed and prefix reductions: shifted, separable."""
+
+RULES = """
+wmax-shifts: X[*b *s]
+  wmax(X, s(w, t, p, q))  ==  maxi(r < w, slice(pad(X, -inf, s(p, q)), s(r, s + p + q - w + r + 1, t)))
+  if p >= 0, q >= 0
+  prefer prod(w) <= 25
+  mode macro
+
+wsum-shifts: X[*b *s]
+  wsum(X, s(w, t, p, q))  ==  sigma(r < w, slice(pad(X, 0, s(p, q)), s(r, s + p + q - w + r + 1, t)))
+  if p >= 0, q >= 0
+  prefer prod(w) <= 25
+  mode macro
+
+wmax-separable: X[*b u s]
+  wmax(X, u(w, t, a, b1), s(v, y, c, d))  ==  wmax(wmax(X, u(w, t, a, b1)), s(v, y, c, d))
+  prefer w > 1 and v > 1
+
+wsum-separable: X[*b u s]
+  wsum(X, u(w, t, a, b1), s(v, y, c, d))  ==  wsum(wsum(X, u(w, t, a, b1)), s(v, y, c, d))
+  prefer w > 1 and v > 1
+"""
