@@ -1,0 +1,219 @@
+"""The command line.
+
+Commands only parse options and print; each calls one function of the package and imports it when it runs, so that
+`superopt --help` answers at once.  Exit codes: 0 ok, 1 usage, 2 input rejected, 3 verification failed, 4 regression,
+5 nothing found within the budget under `--strict`, 6 internal.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+
+import click
+
+from superopt import __version__
+from superopt.errors import SuperoptError, UsageError
+
+OK, USAGE, REJECTED, UNVERIFIED, REGRESSION, NOTHING_FOUND, INTERNAL = range(7)
+
+
+def _emit(data: Mapping[str, Any]) -> None:
+    click.echo(json.dumps(data, default=str))
+
+
+def _guarded(command: Callable[..., int | None]) -> Callable[..., None]:
+    """Turn errors into one line on stderr and the exit status of product behaviour."""
+
+    @wraps(command)
+    def run(**options: Any) -> None:
+        try:
+            status = command(**options)
+        except SuperoptError as error:
+            if options.get("as_json"):
+                message = str(error.args[0])
+                _emit({"error": {"code": error.code, "message": message, "hint": error.hint}})
+            click.echo(f"superopt: {error}", err=True)
+            sys.exit(error.exit_status)
+        except KeyboardInterrupt:
+            click.echo("superopt: interrupted", err=True)
+            sys.exit(130)
+        sys.exit(status or OK)
+
+    return run
+
+
+def parse_dims(pairs: tuple[str, ...]) -> dict[str, int]:
+    """`name=size` options as a mapping.
+
+    Raises:
+        UsageError: something else was written.
+    """
+    dims: dict[str, int] = {}
+    for pair in pairs:
+        name, _, size = pair.partition("=")
+        if not name or not size.isdigit() or int(size) < 1:
+            raise UsageError(f"--dims {pair!r} is not name=size", hint="write for example --dims batch=8")
+        dims[name] = int(size)
+    return dims
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="superopt")
+def cli() -> None:
+    """Optimise JAX functions and ONNX models with proved rewrites; verify rules; report speed-ups."""
+
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@cli.command()
+@click.argument("target")
+@click.option("--budget", default="60s", show_default=True, help="Time for the search: 30s, 2min, or 5000steps.")
+@click.option("--dims", multiple=True, metavar="NAME=SIZE", help="Size of a symbolic dimension of an ONNX model.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the search and of random inputs.")
+@click.option("--deterministic", is_flag=True, help="Let the performance model alone decide; measure nothing.")
+@click.option("--random-weights", is_flag=True, help="Replace the model's weights by random ones of the right scale.")
+@click.option("--strict", is_flag=True, help="Exit 5 when nothing faster was found, or an op was opaque.")
+@click.option("--no-store", is_flag=True, help="Neither read nor write the store of earlier results.")
+@click.option("--report", "report_path", type=click.Path(dir_okay=False), help="Write .html, .json or .txt.")
+@click.option("--out", type=click.Path(dir_okay=False), help="Save the optimised program as a .superopt file.")
+@_JSON
+@_guarded
+def optimize(
+    target: str,
+    budget: str,
+    dims: tuple[str, ...],
+    seed: int,
+    deterministic: bool,
+    random_weights: bool,
+    strict: bool,
+    no_store: bool,
+    report_path: str | None,
+    out: str | None,
+    as_json: bool,
+) -> int:
+    """Optimise TARGET: an ONNX file, or FILE.py:NAME where NAME() returns (function, example arguments)."""
+    from superopt.optimizer import optimize_target  # late: jax and z3 take seconds to load
+
+    result = optimize_target(
+        target,
+        budget=budget,
+        dims=parse_dims(dims),
+        seed=seed,
+        deterministic=deterministic,
+        random_weights=random_weights,
+        store=not no_store,
+        progress=_progress(as_json),
+    )
+    report = result.report
+    if report_path:
+        report.save(report_path)
+    if out:
+        result.save(out)
+    if as_json:
+        _emit(report.to_json())
+    else:
+        click.echo(str(report))
+        if report_path:
+            click.echo(f"  report  {report_path}")
+    return NOTHING_FOUND if strict and (report.speedup.low <= 1.0 or report.opaque_ops) else OK
+
+
+def _progress(quiet: bool) -> Callable[[str], None]:
+    def say(line: str) -> None:
+        if not quiet:
+            click.echo(f"  {line}", err=True)
+
+    return say
+
+
+@cli.command()
+@click.argument("files", nargs=-1, type=click.Path())
+@click.option("--library", is_flag=True, help="Prove the shipped rule library from scratch.")
+@click.option("--rule", "names", multiple=True, help="Only rules whose name contains this text.")
+@_JSON
+@_guarded
+def verify(files: tuple[str, ...], library: bool, names: tuple[str, ...], as_json: bool) -> int:
+    """Prove or refute every rule of the FILES (rule texts, or Python files with a RULES text), or of the library."""
+    from superopt.proving import verify_files, verify_library  # late: z3 takes a while to load
+
+    if not files and not library:
+        raise UsageError("nothing to verify", hint="name a file of rules, or give --library")
+    summary, text = verify_library(names) if library else verify_files(files, names)
+    if as_json:
+        _emit(summary)
+    else:
+        click.echo(text)
+    return OK if summary["proved"] == summary["rules"] else UNVERIFIED
+
+
+@cli.command()
+@_JSON
+@_guarded
+def doctor(as_json: bool) -> int:
+    """Check this installation: machine, libraries, store, calibration, a tiny program end to end."""
+    from superopt.doctor import examine  # late: loads jax and z3
+
+    summary, text = examine()
+    if as_json:
+        _emit(summary)
+    else:
+        click.echo(text)
+    return OK if summary["ok"] else INTERNAL
+
+
+@cli.command()
+@click.option("--budget", default="20s", show_default=True, help="Search time for each program.")
+@click.option("--report", "report_path", default="report.html", show_default=True, type=click.Path(dir_okay=False))
+@_JSON
+@_guarded
+def demo(budget: str, report_path: str, as_json: bool) -> int:
+    """Optimise real networks that ship with the onnx package and two JAX programs; print what was gained."""
+    from superopt.demo import run_demo  # late: loads jax, onnx and z3
+
+    summary = run_demo(budget=budget, report_path=report_path, say=_progress(False), quiet=as_json)
+    if as_json:
+        _emit(summary)
+    return OK
+
+
+@cli.command()
+@click.option("--suite", default="core", show_default=True, help="core, onnx-nodes or search.")
+@click.option("--budget", default="60s", show_default=True, help="Search time for each program.")
+@click.option("--case", "cases", multiple=True, help="Only cases whose name contains this text.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--out", type=click.Path(dir_okay=False), help="Also write the JSON object to a file.")
+@_JSON
+@_guarded
+def bench(suite: str, budget: str, cases: tuple[str, ...], seed: int, out: str | None, as_json: bool) -> int:
+    """Run a benchmark suite and print its table."""
+    from superopt.bench import run_suite  # late: loads everything
+
+    result = run_suite(suite, budget=budget, cases=cases, seed=seed, say=_progress(as_json))
+    if out:
+        with open(out, "w", encoding="utf-8") as handle:
+            json.dump(result, handle, indent=1, default=str)
+    if as_json:
+        _emit(result)
+    else:
+        click.echo(result["text"])
+    return OK
+
+
+def main() -> None:
+    """Entry point of the `superopt` command."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(USAGE)
+    except click.Abort:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
