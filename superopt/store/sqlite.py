@@ -1,0 +1,288 @@
+"""One SQLite file behind `get` and `put`.
+
+A connection belongs to one process (a forked child opens its own) and is guarded by a lock between threads.  Moving a
+damaged file aside happens under a file lock after a second look, or two processes that meet the damage together
+would move each other's fresh file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sqlite3
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+SCHEMA_VERSION = 1
+TABLES = ("certificates", "measurements", "runs", "calibration")
+BUSY_TIMEOUT_S = 30.0
+_MEMORY = ":memory:"
+
+
+class StoreWarning(UserWarning):
+    """The store is not what it should be; the run goes on."""
+
+
+def default_path() -> Path:
+    """Where the store lives unless a path is given: the user's cache directory."""
+    import platformdirs  # late: not needed when a path is given
+
+    return Path(platformdirs.user_cache_dir("superopt", appauthor=False)) / f"store-v{SCHEMA_VERSION}.sqlite"
+
+
+def content_key(*parts: Any) -> str:
+    """Digest of JSON-like parts (32 hex digits): equal content, equal key."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+class Store:
+    """Content-keyed tables of JSON objects.
+
+    Attributes:
+        path: the file, or None when values live in memory.
+        notices: what went wrong so far, one line each (also given as `StoreWarning`).
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, memory: bool = False) -> None:
+        """Open the store at a path (default: the user's cache directory), or in memory. Never raises."""
+        self.notices: list[str] = []
+        self.path: Path | None = None if memory else Path(path) if path is not None else default_path()
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self._conn: sqlite3.Connection | None = self._open()
+
+    def get(self, table: str, key: str) -> dict[str, Any] | None:
+        """The value put under a key, or None: absent, damaged or unreadable."""
+        _check_table(table)
+        row = self._run(lambda c: c.execute(f"SELECT value, digest FROM {table} WHERE key = ?", (key,)).fetchone())
+        return _decode(row) if row else None
+
+    def put(self, table: str, key: str, value: Mapping[str, Any]) -> None:
+        """Keep a JSON object under a key, replacing what was there."""
+        self.put_many(table, {key: value})
+
+    def put_many(self, table: str, items: Mapping[str, Mapping[str, Any]]) -> None:
+        """Keep several objects in one transaction."""
+        _check_table(table)
+        now = time.time()
+        rows = [(k, text, _digest(text), now) for k, v in items.items() for text in [json.dumps(v, sort_keys=True)]]
+
+        def write(conn: sqlite3.Connection) -> None:
+            with _immediate(conn):
+                conn.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?)", rows)
+
+        self._run(write)
+
+    def items(self, table: str, *, limit: int = 1_000_000) -> list[tuple[str, dict[str, Any]]]:
+        """Keys and values, newest first; damaged rows are left out."""
+        _check_table(table)
+        query = f"SELECT value, digest, key FROM {table} ORDER BY created DESC, rowid DESC LIMIT ?"
+        rows = self._run(lambda c: c.execute(query, (limit,)).fetchall()) or []
+        return [(row[2], value) for row in rows if (value := _decode(row)) is not None]
+
+    def delete(self, table: str, key: str) -> None:
+        """Forget one key."""
+        _check_table(table)
+
+        def drop(conn: sqlite3.Connection) -> None:
+            with _immediate(conn):
+                conn.execute(f"DELETE FROM {table} WHERE key = ?", (key,))
+
+        self._run(drop)
+
+    def summary(self) -> dict[str, Any]:
+        """Path, rows per table and notices, for `doctor`."""
+
+        def count(conn: sqlite3.Connection) -> dict[str, int]:
+            return {t: conn.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in TABLES}
+
+        return {"path": str(self.path or _MEMORY), "rows": self._run(count) or {}, "notices": list(self.notices)}
+
+    def close(self) -> None:
+        """Close the file; later calls open it again."""
+        with self._lock:
+            if self._conn is not None and self._pid == os.getpid():
+                self._conn.close()
+            self._conn = None
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- opening, and what to do when the file is not usable
+
+    def _run(self, action: Any) -> Any:
+        with self._lock:
+            for attempt in (1, 2):
+                if self._conn is None or self._pid != os.getpid():
+                    self._conn, self._pid = self._open(), os.getpid()
+                try:
+                    return action(self._conn)
+                except sqlite3.OperationalError as error:
+                    if _is_busy(error):
+                        self._notice(f"store busy for {BUSY_TIMEOUT_S:.0f} s, entry skipped: {error}")
+                        return None
+                    self._to_memory(str(error))
+                except sqlite3.DatabaseError as error:
+                    self._set_aside(str(error))
+                if attempt == 2:
+                    self._to_memory("it failed again after a new start")
+            return action(self._conn) if self._conn is not None else None
+
+    def _open(self) -> sqlite3.Connection:
+        if self.path is None:
+            return _prepare(_MEMORY)
+        for _ in range(2):
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                return _prepare(str(self.path))
+            except _NewerSchemaError as error:
+                self._notice(f"store {self.path} has schema {error.version}, newer than {SCHEMA_VERSION}: kept in memory")
+                break
+            except (OSError, sqlite3.OperationalError) as error:
+                self._notice(f"store {self.path} cannot be used ({error}): kept in memory")
+                break
+            except sqlite3.DatabaseError as error:
+                self._move_aside(str(error))
+        self.path = None
+        return _prepare(_MEMORY)
+
+    def _to_memory(self, cause: str) -> None:
+        self._notice(f"store {self.path} cannot be used ({cause}): kept in memory")
+        self.close()
+        self.path = None
+        self._conn = _prepare(_MEMORY)
+
+    def _set_aside(self, cause: str) -> None:
+        self.close()
+        if self.path is not None:
+            self._move_aside(cause)
+
+    def _move_aside(self, cause: str) -> None:
+        assert self.path is not None
+        try:
+            with _file_lock(self.path.with_name(self.path.name + ".lock")):
+                if not _is_damaged(self.path):
+                    return  # another process has put a fresh file here already
+                aside = self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}")
+                os.replace(self.path, aside)
+                for suffix in ("-wal", "-shm"):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.remove(f"{self.path}{suffix}")
+        except OSError as error:
+            self._notice(f"damaged store {self.path} cannot be moved ({error}): kept in memory")
+            self.path = None
+            return
+        self._notice(f"store was damaged ({cause}): moved to {aside}, started afresh")
+
+    def _notice(self, text: str) -> None:
+        if text not in self.notices:
+            self.notices.append(text)
+            warnings.warn(text, StoreWarning, stacklevel=4)
+
+
+class _NewerSchemaError(Exception):
+    def __init__(self, version: int) -> None:
+        super().__init__(version)
+        self.version = version
+
+
+def _prepare(path: str) -> sqlite3.Connection:
+    conn = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    try:
+        if path != _MEMORY:
+            conn.execute("PRAGMA journal_mode=WAL")
+            conn.execute("PRAGMA synchronous=NORMAL")
+        version = conn.execute("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA_VERSION:
+            raise _NewerSchemaError(version)
+        if version < SCHEMA_VERSION:
+            with _immediate(conn):
+                for table in TABLES:
+                    columns = "key TEXT PRIMARY KEY, value TEXT NOT NULL, digest TEXT NOT NULL, created REAL NOT NULL"
+                    conn.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
+                conn.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        for table in TABLES:
+            conn.execute(f"SELECT key, value, digest, created FROM {table} LIMIT 1").fetchone()
+    except sqlite3.OperationalError as error:
+        conn.close()
+        if "no such table" in str(error) or "no such column" in str(error):
+            raise sqlite3.DatabaseError(f"not a superopt store: {error}") from error
+        raise
+    except BaseException:
+        conn.close()
+        raise
+    return conn
+
+
+@contextlib.contextmanager
+def _immediate(conn: sqlite3.Connection) -> Iterator[None]:
+    conn.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            conn.execute("ROLLBACK")
+        raise
+    conn.execute("COMMIT")
+
+
+@contextlib.contextmanager
+def _file_lock(path: Path) -> Iterator[None]:
+    try:
+        import fcntl  # late: absent on Windows, where the rename below is refused while the file is open anyway
+    except ImportError:
+        yield
+        return
+    with open(path, "w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _is_damaged(path: Path) -> bool:
+    if not path.exists():
+        return False
+    conn = sqlite3.connect(str(path), timeout=BUSY_TIMEOUT_S)
+    try:
+        if conn.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            return True
+        present = {name for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        return not set(TABLES) <= present
+    except sqlite3.OperationalError as error:
+        return not _is_busy(error)
+    except sqlite3.DatabaseError:
+        return True
+    finally:
+        conn.close()
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return "locked" in str(error) or "busy" in str(error)
+
+
+def _check_table(table: str) -> None:
+    if table not in TABLES:
+        raise ValueError(f"unknown table {table!r}; the store has {', '.join(TABLES)}")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _decode(row: tuple[Any, ...]) -> dict[str, Any] | None:
+    value, digest = row[0], row[1]
+    if not isinstance(value, str) or _digest(value) != digest:
+        return None
+    try:
+        decoded = json.loads(value)
+    except ValueError:
+        return None
+    return decoded if isinstance(decoded, dict) else None
