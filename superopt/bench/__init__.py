@@ -1,0 +1,50 @@
+"""Benchmark suites: each returns one JSON-serialisable object.
+
+The object holds `suite`, `machine`, `versions`, `rows` (one per case, with every figure), `summary` (flat numbers) and
+`text` (the table that the terminal shows).  Comparisons are interleaved in one run; ratios carry intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from superopt.errors import UsageError
+
+Say = Callable[[str], None]
+
+
+def run_suite(suite: str, *, budget: str, cases: Sequence[str], seed: int, say: Say) -> dict[str, Any]:
+    """Run a suite by name.
+
+    Raises:
+        UsageError: there is no such suite.
+    """
+    from superopt import machine  # late: the package imports nothing heavy before a suite is chosen
+
+    if suite == "core":
+        from superopt.bench.core import run  # late: see above
+    elif suite == "onnx-nodes":
+        from superopt.bench.onnx_nodes import run  # late: see above
+    elif suite == "search":
+        from superopt.bench.search import run  # late: see above
+    else:
+        raise UsageError(f"there is no suite {suite!r}", hint="core, onnx-nodes or search")
+    rows, summary, text = run(budget=budget, cases=tuple(cases), seed=seed, say=say)
+    return {
+        "suite": suite,
+        "machine": machine.describe(),
+        "versions": machine.versions(),
+        "rows": rows,
+        "summary": summary,
+        "text": text,
+    }
+
+
+def table(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str, str]]) -> str:
+    """Rows as a Markdown table; a column is (key, title, format specification)."""
+    lines = ["| " + " | ".join(title for _, title, _ in columns) + " |", "|" + " --- |" * len(columns)]
+    for row in rows:
+        cells = [format(row[key], spec) if row.get(key) is not None else "-" for key, _, spec in columns]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)

@@ -1,0 +1,54 @@
+"""The programs of the core suite, by name: ONNX networks that ship with the onnx package, and JAX functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from superopt.bench import nets
+from superopt.bench.nets import Net
+from superopt.errors import UsageError
+from superopt.frontends.onnx import light_model_path, load_model, randomize_weights
+
+_JAX: dict[str, Callable[[], Net]] = {
+    "bert_layer": nets.bert_layer,
+    "inverted_residual": nets.inverted_residual,
+    "linear_attention": nets.linear_attention,
+    "low_rank_chain": nets.low_rank_chain,
+    "lstm_step": nets.lstm_step,
+    "transformer_block": nets.transformer_block,
+    "mobilenet_v2": nets.mobilenet_v2,
+}
+
+
+def build_case(name: str, seed: int) -> Net:
+    """A program with weights and example inputs.
+
+    ONNX networks get random weights of the right scale, since those in the package are constants.
+
+    Raises:
+        UsageError: there is no such program.
+    """
+    if name in _JAX:
+        return _JAX[name]()
+    try:
+        path = light_model_path(name)
+    except KeyError as error:
+        raise UsageError(f"there is no program {name!r}", hint=f"one of {', '.join(sorted(_JAX))}") from error
+    model = randomize_weights(load_model(path), seed)
+    return Net(model.fn, model.params, example_inputs(model, seed))
+
+
+def example_inputs(model: Any, seed: int) -> tuple[np.ndarray, ...]:
+    """Standard normal values for the live inputs of a model (small integers where a dtype is integral)."""
+    rng = np.random.default_rng(seed)
+    values: list[np.ndarray] = []
+    for spec in model.inputs:
+        kind = np.dtype(spec.dtype)
+        if kind.kind in "iub":
+            values.append(rng.integers(0, 2, spec.shape).astype(kind))
+        else:
+            values.append(rng.standard_normal(spec.shape).astype(kind))
+    return tuple(values)
