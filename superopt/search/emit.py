@@ -1,0 +1,313 @@
+"""Builds IR nodes for options in physical layouts: the one way in which a class becomes code.
+
+`build` makes the node of one option from operands that lie in the orders of `layout.wanted`; `Emitter` walks the
+inlined closure of a kernel.  Pricing calls it with leaves that are fresh inputs, lowering with leaves that are the
+nodes of the program under construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rewrites import perm
+from superopt.ir.graph import Node, literal, mk
+from superopt.ir.types import Shape
+from superopt.search.kinds import CUMULATIVE, ELEMENTWISE, REDUCTIONS, WINDOWS
+from superopt.search.layout import (
+    Current,
+    Order,
+    conv_result_roles,
+    conv_roles,
+    dot_first,
+    dot_labels,
+    free_axes,
+    regroup_order,
+    same,
+    wanted,
+)
+from superopt.search.snapshot import Form, FrozenLeaf, Option, Snapshot
+
+
+def arrange(node: Node, have: Sequence[int], want: Sequence[int]) -> Node:
+    """A tensor that lies in order `have`, in order `want` (both over its natural axes)."""
+    if tuple(have) == tuple(want):
+        return node
+    place = {axis: i for i, axis in enumerate(have)}
+    permutation = tuple(place[axis] for axis in want)
+    shape: list[Any] = [1] * len(node.shape)
+    for axis, n in zip(have, node.shape, strict=True):
+        shape[axis] = n
+    if same(tuple(have), tuple(want), tuple(shape)):  # only unit axes move
+        return mk("reshape", node, new_sizes=tuple(shape[axis] for axis in want))
+    return mk("transpose", node, permutation=permutation)
+
+
+def full_shape(node: Node, shape: Shape) -> Node:
+    """A scalar operand of an elementwise op as a tensor."""
+    return node if node.shape == shape else mk("broadcast_in_dim", node, shape=shape, broadcast_dimensions=())
+
+
+def frozen_operand(leaf: FrozenLeaf, order: Order, stored: Callable[[FrozenLeaf, Order], Node]) -> Node:
+    """A frozen operand in an order of its axes: broadcasts happen here, only their source is stored."""
+    shape = tuple(leaf.full[axis] for axis in order)
+    if leaf.value is not None:
+        node = literal(leaf.value, leaf.dtype)
+        dims: tuple[int, ...] = ()
+    else:
+        node = stored(leaf, tuple(leaf.dims.index(axis) for axis in order if axis in leaf.dims))
+        dims = tuple(i for i, axis in enumerate(order) if axis in leaf.dims)
+    if len(dims) == len(shape):
+        return node
+    return mk("broadcast_in_dim", node, shape=shape, broadcast_dimensions=dims)
+
+
+def make(form: Form, operands: Sequence[Node], attrs: dict[str, Any]) -> Node:
+    """The node of a form's op with these attributes, wrapped again when the form is a macro."""
+    if form.rule is None:
+        return mk(form.op, *operands, **attrs)
+    from superopt.ir.ops import table  # late: the op table is needed for macros only
+
+    return mk("macro", *operands, rule=form.rule, op=form.op, attrs=table.canonical(form.op, attrs))
+
+
+def build(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+    """The result of an option in order `d`, from operands lying in `orders`."""
+    if form.op in ELEMENTWISE:
+        return _elementwise(form, d, operands)
+    handler = _BUILD.get(form.op)
+    if handler is not None:
+        return handler(form, d, orders, operands)
+    node = make(form, operands, form.attrs)
+    return node if len(node.types) != 1 else arrange(node, tuple(range(len(form.shape))), d)
+
+
+def _permuted(values: Sequence[Any], d: Order) -> tuple[Any, ...]:
+    return tuple(values[axis] for axis in d)
+
+
+def _elementwise(form: Form, d: Order, operands: Sequence[Node]) -> Node:
+    shape = _permuted(form.shape, d)
+    if form.op == "clamp":
+        bounds = [x if not x.shape else full_shape(x, shape) for x in (operands[0], operands[2])]
+        return make(form, (bounds[0], operands[1], bounds[1]), form.attrs)
+    return make(form, [full_shape(x, shape) for x in operands], form.attrs)
+
+
+def _slice(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+    return make(form, operands, {name: _permuted(value, d) for name, value in form.attrs.items()})
+
+
+def _pad(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+    return make(form, operands, {"padding_config": _permuted(form.attrs["padding_config"], d)})
+
+
+def _rev(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+    return make(form, operands, {"dimensions": tuple(sorted(d.index(a) for a in form.attrs["dimensions"]))})
+
+
+def _concatenate(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+    return make(form, operands, {"dimension": d.index(form.attrs["dimension"])})
+
+
+def _window(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+    return make(form, operands, {name: _permuted(value, d) for name, value in form.attrs.items()})
+
+
+def _cumulative(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+    return make(form, operands, {**form.attrs, "axis": d.index(form.attrs["axis"])})
+
+
+def _dynamic_slice(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+    starts = _permuted(operands[1:], d)
+    return make(form, (operands[0], *starts), {"slice_sizes": _permuted(form.attrs["slice_sizes"], d)})
+
+
+def _dynamic_update_slice(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+    return make(form, (*operands[:2], *_permuted(operands[2:], d)), form.attrs)
+
+
+def _broadcast(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+    dims = form.attrs["broadcast_dimensions"]
+    attrs = {
+        "shape": _permuted(form.shape, d),
+        "broadcast_dimensions": tuple(i for i, axis in enumerate(d) if axis in dims),
+    }
+    return make(form, operands, attrs)
+
+
+def _transpose(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+    return operands[0]
+
+
+def _iota(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+    attrs = {**form.attrs, "shape": _permuted(form.shape, d), "dimension": d.index(form.attrs["dimension"])}
+    return make(form, (), attrs)
+
+
+def _reduce(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+    axes, order = form.attrs["axes"], orders[0]
+    node = make(form, operands, {**form.attrs, "axes": tuple(sorted(order.index(axis) for axis in axes))})
+    rest = [i for i in range(len(form.shapes[0])) if i not in axes]
+    return arrange(node, [rest.index(axis) for axis in order if axis not in axes], d)
+
+
+def _regroup(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+    groups, sequence = form.attrs["groups"], regroup_order(form, d)
+    first = [0]
+    for _, sizes in groups:
+        first.append(first[-1] + len(sizes))
+    have = [axis for g in sequence for axis in range(first[g], first[g + 1])]
+    sizes = tuple(form.shape[axis] for axis in have)
+    node = operands[0] if operands[0].shape == sizes else mk("reshape", operands[0], new_sizes=sizes)
+    return arrange(node, have, d)
+
+
+def _dot(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+    contracted, batch = form.attrs["dimension_numbers"]
+    first = dot_first(form, d)
+    pair = (first, 1 - first)
+    labels = dot_labels(form)
+    place = [{axis: i for i, axis in enumerate(orders[side])} for side in (0, 1)]
+    # batch axes in the order in which the first operand holds them: the result then follows that operand
+    batches = sorted(range(len(batch[0])), key=lambda i: place[first][batch[first][i]])
+    inner = sorted(range(len(contracted[0])), key=lambda i: place[first][contracted[first][i]])
+    numbers = (
+        tuple(tuple(place[side][contracted[side][i]] for i in inner) for side in pair),
+        tuple(tuple(place[side][batch[side][i]] for i in batches) for side in pair),
+    )
+    node = make(form, [operands[side] for side in pair], {**form.attrs, "dimension_numbers": numbers})
+    have = [(-1, i) for i in batches]
+    for side in pair:
+        free = set(free_axes(form, side))
+        have += [(side, axis) for axis in orders[side] if axis in free]
+    return arrange(node, [labels.index(label) for label in have], d)
+
+
+def _conv(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+    lhs, rhs, out = form.attrs["dimension_numbers"]
+    roles = conv_roles(lhs, orders[0])
+    result = tuple(out[role] for role in roles)
+    numbers = (
+        tuple(roles.index(role) for role in range(len(lhs))),
+        tuple(orders[1].index(axis) for axis in rhs),
+        tuple(roles.index(role) for role in range(len(out))),
+    )
+    node = make(form, operands, {**form.attrs, "dimension_numbers": numbers})
+    return arrange(node, result, d)
+
+
+_Handler = Callable[[Form, Order, Sequence[Order], Sequence[Node]], Node]
+_BUILD: dict[str, _Handler] = {
+    **dict.fromkeys(WINDOWS, _window),
+    **dict.fromkeys(CUMULATIVE, _cumulative),
+    **dict.fromkeys(REDUCTIONS, _reduce),
+    "slice": _slice,
+    "pad": _pad,
+    "rev": _rev,
+    "concatenate": _concatenate,
+    "dynamic_slice": _dynamic_slice,
+    "dynamic_update_slice": _dynamic_update_slice,
+    "broadcast_in_dim": _broadcast,
+    "transpose": _transpose,
+    "iota": _iota,
+    "regroup": _regroup,
+    "dot_general": _dot,
+    "conv_general_dilated": _conv,
+}
+
+
+class Wants:
+    """Memo of `layout.wanted` over interned orders; each distinct answer has a number."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.forms = snapshot.forms.all
+        self.plain: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self.by_current: dict[tuple[int, ...], tuple[int, tuple[int, ...]]] = {}
+        self.count = 0
+
+    def fixed(self, fid: int, d: int) -> tuple[int, tuple[int, ...]]:
+        """(number, interned orders) of a form that does not look at how its operands lie."""
+        key = fid << perm.PERM_BITS | d
+        found = self.plain.get(key)
+        if found is None:
+            form = self.forms[fid]
+            found = self.plain[key] = self._new(form, d, (None,) * len(form.shapes))
+        return found
+
+    def following(self, option: Option, d: int, layouts: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+        """(number, interned orders) of a form that does, given the layout of every class."""
+        form = option.form
+        key = (option.fid, d, *[perm.compose(perm.inverse(p), layouts[k]) for _, k, p in option.live])
+        found = self.by_current.get(key)
+        if found is None:
+            current: list[Order | None] = [None] * len(form.shapes)
+            for (position, _, _), lies in zip(option.live, key[2:], strict=True):
+                current[position] = perm.perm_of(lies, len(form.shapes[position]))
+            found = self.by_current[key] = self._new(form, d, tuple(current))
+        return found
+
+    def of(self, option: Option, d: int, layouts: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+        """(number, interned orders) for a result in order `d`."""
+        return self.following(option, d, layouts) if option.needs_current else self.fixed(option.fid, d)
+
+    def _new(self, form: Form, d: int, current: Current) -> tuple[int, tuple[int, ...]]:
+        orders = wanted(form, perm.perm_of(d, len(form.shape)), current)
+        self.count += 1
+        return self.count, tuple(perm.intern(order) for order in orders)
+
+
+class Emitter:
+    """Emits classes of a selection; `leaf` gives the node of a materialised class, `stored` that of a frozen leaf."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        wants: Wants,
+        selection: Sequence[int],
+        layouts: Sequence[int],
+        materialised: Sequence[bool],
+        leaf: Callable[[int], Node],
+        stored: Callable[[FrozenLeaf, Order], Node],
+    ) -> None:
+        self.snapshot, self.wants = snapshot, wants
+        self.selection, self.layouts, self.materialised = selection, layouts, materialised
+        self.leaf, self.stored = leaf, stored
+        self.memo: dict[tuple[int, int], Node] = {}
+
+    def kernel(self, c: int) -> Node:
+        """The materialised class `c` in its layout, down to the materialised classes it reads."""
+        self.memo = {}
+        return self._inlined(c, self.layouts[c])
+
+    def operand(self, c: int, order: int) -> Node:
+        """Class `c` in an interned order of its natural axes."""
+        if not self.materialised[c]:
+            return self._inlined(c, order)
+        rank = len(self.snapshot.shapes[c])
+        node = self.leaf(c)
+        if len(node.types) != 1:
+            return node
+        return arrange(node, perm.perm_of(self.layouts[c], rank), perm.perm_of(order, rank))
+
+    def _inlined(self, c: int, order: int) -> Node:
+        found = self.memo.get((c, order))
+        if found is not None:
+            return found
+        option = self.snapshot.options[c][self.selection[c]]
+        d = perm.compose(option.out_inverse, order)
+        _, interned = self.wants.of(option, d, self.layouts)
+        form = option.form
+        orders = [perm.perm_of(o, len(s)) for o, s in zip(interned, form.shapes, strict=True)]
+        operands: list[Any] = [None] * len(orders)
+        for position, leaf in enumerate(option.frozen):
+            if leaf is not None:
+                operands[position] = frozen_operand(leaf, orders[position], self.stored)
+        for position, k, p in option.live:
+            operands[position] = self.operand(k, perm.compose(p, interned[position]))
+        node = build(form, perm.perm_of(d, len(form.shape)), orders, operands)
+        self.memo[(c, order)] = node
+        return node
+
+
+__all__ = ["Emitter", "Wants", "arrange", "build", "conv_result_roles", "frozen_operand", "wanted"]

@@ -1,0 +1,416 @@
+"""A compact, read-only view of the part of an e-graph that a selection can use.
+
+Live classes (reachable from the roots and not frozen) are numbered 0, 1, ...; an `Option` is one e-node of a class, its
+live children given as (class number, permutation), its frozen children as `FrozenLeaf`.  What an option *is*, apart
+from whom it reads, is its `Form`: op, attributes, operand shapes, and how each frozen operand is stored.  Forms are
+interned, so that identical layers share every price.
+
+Frozen leaves are stored in their cheapest representation: a broadcast of something smaller is kept as its source and
+broadcast where it is read; a literal is no tensor at all.
+
+A cycle of a selection can only lie inside one strongly connected component of the class graph (Tarjan, 1972); with
+permutations on edges the components are almost always single classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rewrites import perm
+from superopt.ir.graph import Attrs
+from superopt.ir.program import type_bytes
+from superopt.ir.types import Shape, TensorType
+from superopt.search.kinds import CONTROL, ends_kernel, is_heavy, is_view, needs_current
+
+if TYPE_CHECKING:
+    from rewrites.egraph import EGraph
+
+SHIFT = perm.PERM_BITS
+MASK = (1 << SHIFT) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenLeaf:
+    """A frozen operand: `source` broadcast so that its axis j stands at operand axis `dims[j]`, or a literal.
+
+    Attributes:
+        source: e-graph reference of the stored tensor (unused for a literal).
+        shape: shape of the source.
+        dims: operand axis of each source axis.
+        full: shape of the operand.
+        value: the scalar when the operand is a (broadcast) literal, else None.
+    """
+
+    source: int
+    shape: Shape
+    dims: tuple[int, ...]
+    full: Shape
+    dtype: str
+    value: bool | int | float | None = None
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that `prepare` keeps for this operand."""
+        return 0 if self.value is not None else type_bytes(TensorType(self.shape, self.dtype))
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """What a price may depend on: not which tensor it is."""
+        return (repr(self.value), self.shape, self.dims, self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Op, attributes and operands of an option apart from their identity; `fid` numbers forms.
+
+    A macro is described by the op that it stands for, with `rule` set to the macro rule's name.
+    """
+
+    fid: int
+    op: str
+    attrs: dict[str, Any]
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[str, ...]
+    frozen: tuple[FrozenLeaf | None, ...]
+    shape: Shape
+    dtype: str
+    rule: str | None = None
+
+
+class Forms:
+    """The interning table of forms; one per search, shared by the snapshots of its rounds."""
+
+    def __init__(self) -> None:
+        self.table: dict[tuple[Any, ...], Form] = {}
+        self.all: list[Form] = []
+
+    def intern(
+        self,
+        op: str,
+        attrs: Attrs,
+        shapes: tuple[Shape, ...],
+        dtypes: tuple[str, ...],
+        frozen: tuple[FrozenLeaf | None, ...],
+        result: TensorType,
+    ) -> Form:
+        """The form with these parts."""
+        signature = tuple(None if leaf is None else leaf.signature for leaf in frozen)
+        key = (op, repr(attrs) if op == "literal" else attrs, shapes, dtypes, signature, result)
+        form = self.table.get(key)
+        if form is None:
+            rule: str | None = None
+            named = dict(attrs)
+            if op == "macro":
+                rule, op, named = named["rule"], named["op"], dict(named["attrs"])
+            form = Form(len(self.all), op, named, shapes, dtypes, frozen, result.shape, result.dtype, rule)
+            self.table[key] = form
+            self.all.append(form)
+        return form
+
+
+class Option:
+    """One e-node of a class.
+
+    Attributes:
+        form: what it is.
+        live: (operand position, child class, permutation) of each live operand, in order.
+        kids: the child classes of `live`, with repetitions.
+        frozen: the frozen leaf at each operand position, or None.
+        out: permutation h with value(e-node) = transpose(value(class), h); `out_inverse` its inverse.
+        enode, origin: the e-node and the rule instance that introduced it (None: the program itself).
+    """
+
+    __slots__ = ("control", "ends", "enode", "fid", "form", "frozen", "heavy", "kids", "live", "needs_current",
+                 "origin", "out", "out_inverse", "view")  # fmt: skip
+
+    def __init__(
+        self,
+        form: Form,
+        live: tuple[tuple[int, int, int], ...],
+        frozen: tuple[FrozenLeaf | None, ...],
+        out: int,
+        enode: tuple[int, ...],
+        origin: Any,
+    ) -> None:
+        self.form = form
+        self.fid = form.fid
+        self.live = live
+        self.kids = tuple(k for _, k, _ in live)
+        self.frozen = frozen
+        self.out = out
+        self.out_inverse = perm.inverse(out)
+        self.enode = enode
+        self.origin = origin
+        self.heavy = is_heavy(form.op)
+        self.ends = ends_kernel(form.op)
+        self.control = form.op in CONTROL
+        self.view = is_view(form.op)
+        self.needs_current = needs_current(form.op)
+
+    def __repr__(self) -> str:
+        return f"<{self.form.op} of {self.kids}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """An output of the program: a live class through a permutation, or a frozen leaf (`cls` is -1)."""
+
+    cls: int
+    perm: int
+    leaf: FrozenLeaf | None = None
+
+
+class Snapshot:
+    """Live classes of an e-graph with their options.
+
+    Attributes:
+        options: per class, its options (original e-nodes first, then in the e-graph's order).
+        shapes, dtypes: per class, of its value in natural axis order.
+        roots: the outputs, in program order.
+        class_ids: the e-graph's class behind each number.
+        component: per class, its strongly connected component; `component_size` by component; numbered so that
+            children come before (or with) their readers.
+        rejected: options dropped because their frozen operands were too large.
+    """
+
+    def __init__(self, eg: EGraph, forms: Forms | None = None, max_leaf_bytes: int | None = None) -> None:
+        self.eg = eg
+        self.forms = forms or Forms()
+        self.options: list[list[Option]] = []
+        self.shapes: list[Shape] = []
+        self.dtypes: list[str] = []
+        self.class_ids: list[int] = []
+        self.rejected = 0
+        self._number: dict[int, int] = {}
+        self._leaves: dict[int, FrozenLeaf] = {}
+        self.roots: tuple[Root, ...] = tuple(self._root(ref) for ref in eg.roots)
+        done = 0
+        while done < len(self.class_ids):
+            self.options.append(self._options(self.class_ids[done], max_leaf_bytes))
+            done += 1
+        self._drop_dead_ends()
+        self.size = len(self.options)
+        self.root_classes = frozenset(r.cls for r in self.roots if r.cls >= 0)
+        self.component, self.component_size = _components(
+            [sorted({k for option in row for k in option.kids}) for row in self.options]
+        )
+
+    @property
+    def cyclic_components(self) -> int:
+        """Number of strongly connected components of more than one class."""
+        return sum(1 for n in self.component_size if n > 1)
+
+    @property
+    def option_count(self) -> int:
+        """Number of options of all live classes."""
+        return sum(map(len, self.options))
+
+    def type_of(self, c: int) -> TensorType:
+        """Type of a class in natural axis order."""
+        return TensorType(self.shapes[c], self.dtypes[c])
+
+    def _root(self, ref: int) -> Root:
+        ref = self.eg.find(ref)
+        if self.eg.frozen(ref):
+            return Root(-1, 0, self._leaf(ref))
+        return Root(self._index(ref >> SHIFT), ref & MASK)
+
+    def _index(self, cls: int) -> int:
+        number = self._number.get(cls)
+        if number is None:
+            number = self._number[cls] = len(self.class_ids)
+            self.class_ids.append(cls)
+            self.shapes.append(self.eg.shape(cls << SHIFT))
+            self.dtypes.append(self.eg.dtype(cls << SHIFT))
+        return number
+
+    def _leaf(self, ref: int) -> FrozenLeaf:
+        leaf = self._leaves.get(ref)
+        if leaf is None:
+            leaf = self._leaves[ref] = frozen_leaf(self.eg, ref)
+        return leaf
+
+    def _options(self, cls: int, max_leaf_bytes: int | None) -> list[Option]:
+        eg, first, later = self.eg, list[Option](), list[Option]()
+        for enode in list(eg.enodes(cls)):
+            children = [eg.find(x) for x in enode[1:]]
+            if any(x >> SHIFT == cls for x in children):
+                continue  # contains itself: never useful
+            live: list[tuple[int, int, int]] = []
+            frozen: list[FrozenLeaf | None] = []
+            for position, x in enumerate(children):
+                if eg.frozen(x):
+                    frozen.append(self._leaf(x))
+                else:
+                    frozen.append(None)
+                    live.append((position, -1, x))
+            origin = eg.origin.get(enode)
+            if origin is not None and max_leaf_bytes is not None:
+                need = sum(leaf.stored_bytes for leaf in frozen if leaf is not None)
+                if need > max_leaf_bytes:
+                    self.rejected += 1
+                    continue
+            kids = tuple((position, self._index(x >> SHIFT), x & MASK) for position, _, x in live)
+            out = eg.ref_of(enode) & MASK
+            value_shape = eg.shape(eg.ref_of(enode))
+            form = self.forms.intern(
+                eg.op_of(enode),
+                eg.attrs_of(enode),
+                tuple(eg.shape(x) for x in children),
+                tuple(eg.dtype(x) for x in children),
+                tuple(frozen),
+                TensorType(value_shape, eg.dtype(cls << SHIFT)),
+            )
+            (first if origin is None else later).append(Option(form, kids, tuple(frozen), out, enode, origin))
+        return first + later
+
+    def _drop_dead_ends(self) -> None:
+        """Remove options that lead to a class without any acyclic choice (after rejections)."""
+        order, _ = extract(self, lambda c, option: 1.0)
+        dead = {c for c, choice in enumerate(order) if choice is None}
+        if dead:
+            self.options = [[o for o in row if dead.isdisjoint(o.kids)] for row in self.options]
+
+
+def frozen_leaf(eg: EGraph, ref: int) -> FrozenLeaf:
+    """The cheapest stored form of a frozen operand."""
+    ref = eg.find(ref)
+    full, dtype = eg.shape(ref), eg.dtype(ref)
+    value = eg.scalar(ref)
+    if value is not None:
+        return FrozenLeaf(ref, (), (), full, dtype, value)
+    best = FrozenLeaf(ref, full, tuple(range(len(full))), full, dtype)
+    for enode, axes in eg.views(ref, "broadcast_in_dim"):
+        source = eg.find(enode[1])
+        place = {axis: i for i, axis in enumerate(axes)}
+        dims = tuple(place[d] for d in dict(eg.attrs_of(enode))["broadcast_dimensions"])
+        leaf = FrozenLeaf(source, eg.shape(source), dims, full, dtype)
+        if math.prod(leaf.shape) < math.prod(best.shape) and all(  # pyright: ignore[reportArgumentType]
+            n == full[d] for n, d in zip(leaf.shape, dims, strict=True)
+        ):
+            best = leaf
+    return best
+
+
+def extract(snapshot: Snapshot, cost: Any, combine: Any = sum) -> tuple[list[int | None], list[float]]:
+    """Bottom-up additive extraction (Knuth's generalisation of Dijkstra, 1977): always acyclic.
+
+    Args:
+        snapshot: the live classes.
+        cost: (class, option) -> positive cost of the option itself.
+        combine: how the costs of the children enter (`sum`, or `max` for depth).
+
+    Returns:
+        per class, the number of the chosen option (None when no choice is possible) and its cost.
+    """
+    import heapq
+
+    size = len(snapshot.options)
+    chosen: list[int | None] = [None] * size
+    best = [math.inf] * size
+    waiting: list[list[int]] = [[len(set(o.kids)) for o in row] for row in snapshot.options]
+    readers: list[list[tuple[int, int]]] = [[] for _ in range(size)]
+    heap: list[tuple[float, int, int]] = []
+    for c, row in enumerate(snapshot.options):
+        for i, option in enumerate(row):
+            for k in set(option.kids):
+                readers[k].append((c, i))
+            if not option.kids:
+                heapq.heappush(heap, (cost(c, option), c, i))
+    while heap:
+        value, c, i = heapq.heappop(heap)
+        if chosen[c] is not None:
+            continue
+        chosen[c], best[c] = i, value
+        for u, j in readers[c]:
+            waiting[u][j] -= 1
+            if not waiting[u][j] and chosen[u] is None:
+                option = snapshot.options[u][j]
+                heapq.heappush(heap, (cost(u, option) + combine(best[k] for k in option.kids), u, j))
+    return chosen, best
+
+
+def original_selection(snapshot: Snapshot) -> list[int]:
+    """The program as imported: in each class the e-node that no rule introduced, acyclic over all classes."""
+    penalty = 1e6
+    chosen, _ = extract(snapshot, lambda c, option: 1.0 if option.origin is None else penalty, max)
+    return [0 if choice is None else choice for choice in chosen]
+
+
+def colours(snapshot: Snapshot, rounds: int = 4) -> list[int]:
+    """Colour refinement: classes of equal colour have equal options and neighbourhoods up to `rounds` steps."""
+    row_key = [tuple(sorted((o.fid, o.out) for o in row)) for row in snapshot.options]
+    colour = _rename(row_key)
+    above: list[list[tuple[int, int]]] = [[] for _ in range(snapshot.size)]
+    for c, row in enumerate(snapshot.options):
+        for option in row:
+            for _, k, _ in option.live:
+                above[k].append((c, option.fid))
+    for _ in range(rounds):
+        old = colour
+        colour = _rename(
+            [
+                (
+                    old[c],
+                    tuple(sorted((o.fid, tuple(old[k] for k in o.kids)) for o in row)),
+                    tuple(sorted((old[u], fid) for u, fid in above[c])),
+                )
+                for c, row in enumerate(snapshot.options)
+            ]
+        )
+    return colour
+
+
+def _rename(keys: Iterable[Any]) -> list[int]:
+    number: dict[Any, int] = {}
+    return [number.setdefault(key, len(number)) for key in keys]
+
+
+def _components(successors: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+    """Strongly connected components (Tarjan, 1972, without recursion), children's components numbered first."""
+    size = len(successors)
+    index, low = [0] * size, [0] * size
+    on_stack, component = [False] * size, [-1] * size
+    stack: list[int] = []
+    sizes: list[int] = []
+    counter = 1
+    for start in range(size):
+        if index[start]:
+            continue
+        work = [(start, 0)]
+        while work:
+            v, i = work.pop()
+            if i == 0:
+                index[v] = low[v] = counter
+                counter += 1
+                stack.append(v)
+                on_stack[v] = True
+            descended = False
+            for j in range(i, len(successors[v])):
+                w = successors[v][j]
+                if not index[w]:
+                    work.append((v, j + 1))
+                    work.append((w, 0))
+                    descended = True
+                    break
+                if on_stack[w]:
+                    low[v] = min(low[v], index[w])
+            if descended:
+                continue
+            if low[v] == index[v]:
+                members = 0
+                while True:
+                    w = stack.pop()
+                    on_stack[w] = False
+                    component[w] = len(sizes)
+                    members += 1
+                    if w == v:
+                        break
+                sizes.append(members)
+            if work:
+                u = work[-1][0]
+                low[u] = min(low[u], low[v])
+    return component, sizes

@@ -1,0 +1,252 @@
+"""Where a search starts: the program itself, the additive greedy choice, and a dynamic program over layouts.
+
+The dynamic program finds, bottom-up, the cheapest option for every (class, layout) when each operand is read from
+memory: cost = the option's own kernel + transposes of operands that do not lie as wanted + cost of the operands.  An
+additive cost counts a shared operand once per reader, hence exponentially often along residual connections.  *Cuts*
+mend that: a class that no edge of the class graph jumps over is paid exactly once by every selection, so its readers
+add only its potential, the cost in this layout over that in its cheapest.
+
+Additive choices are blind to sharing and may lose to the original: they are starts, never answers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rewrites import perm
+from superopt.ir.graph import Node, make_input
+from superopt.search.emit import build, frozen_operand
+from superopt.search.layout import Order
+from superopt.search.pricing import Pricer
+from superopt.search.snapshot import FrozenLeaf, Option, Snapshot, extract
+from superopt.search.state import Problem, is_free, transpose_node
+
+FUSED_PART = 0.5  # share of an elementwise op's own kernel time that it costs inside another kernel
+VIEW_PART = 0.25
+LEAST = 1e6  # one nanosecond: every choice costs something, so that additive choices stay acyclic
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One way to realise an option in a layout: its kernel, and per operand how it is wanted and how it lies."""
+
+    node: Node | None
+    kids: tuple[tuple[int, int, int | None], ...]  # (class, wanted order, layout it lies in or None for any)
+
+
+class LocalCosts:
+    """Prices of single options as kernels of their own."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.snapshot: Snapshot = problem.snapshot
+        self.pricer: Pricer = problem.pricer
+        self._nodes: dict[int, Node | None] = {}
+        self._rows: dict[tuple[int, int, int], list[Row]] = {}
+        self._moves: dict[tuple[Any, ...], Node | None] = {}
+
+    def rows(self, c: int, i: int, layout: int) -> list[Row]:
+        """The ways to realise an option with its result in a layout."""
+        key = (c, i, layout)
+        known = self._rows.get(key)
+        if known is None:
+            known = self._rows[key] = self._make_rows(self.snapshot.options[c][i], layout)
+        return known
+
+    def _make_rows(self, option: Option, layout: int) -> list[Row]:
+        wants = self.problem.wants
+        d = perm.compose(option.out_inverse, layout)
+        if not option.needs_current:
+            number, orders = wants.fixed(option.fid, d)
+            kids = tuple((k, perm.compose(p, orders[position]), None) for position, k, p in option.live)
+            return [Row(self._node(option, number, d, orders), kids)]
+        classes = list(dict.fromkeys(option.kids))
+        out: list[Row] = []
+        for lies in itertools.product(*(self.problem.candidates[k] for k in classes)):
+            of = dict(zip(classes, lies, strict=True))
+            number, orders = wants.following(option, d, _Lookup(of))
+            kids = tuple((k, perm.compose(p, orders[position]), of[k]) for position, k, p in option.live)
+            out.append(Row(self._node(option, number, d, orders), kids))
+        return out
+
+    def _node(self, option: Option, number: int, d: int, orders: Sequence[int]) -> Node | None:
+        if number in self._nodes:
+            return self._nodes[number]
+        form = option.form
+        node: Node | None = None
+        if form.op != "input" and not option.control:
+            spelled = [perm.perm_of(o, len(s)) for o, s in zip(orders, form.shapes, strict=True)]
+            count = itertools.count()
+
+            def stored(leaf: FrozenLeaf, order: Order) -> Node:
+                shape = tuple(leaf.shape[axis] for axis in order)
+                return make_input(f"w{next(count)}", shape, leaf.dtype, frozen=True)
+
+            operands: list[Node] = []
+            for position, leaf in enumerate(option.frozen):
+                order = spelled[position]
+                if leaf is not None:
+                    operands.append(frozen_operand(leaf, order, stored))
+                else:
+                    shape = tuple(form.shapes[position][axis] for axis in order)
+                    operands.append(make_input(f"x{position}", shape, form.dtypes[position]))
+            node = build(form, perm.perm_of(d, len(form.shape)), spelled, operands)
+            if is_free(node):
+                node = None
+        self._nodes[number] = node
+        return node
+
+    def move(self, c: int, lies: int, want: int) -> Node | None:
+        """The kernel that transposes a class from one layout to an order."""
+        if lies == want:
+            return None
+        key = (self.snapshot.shapes[c], self.snapshot.dtypes[c], lies, want)
+        if key not in self._moves:
+            self._moves[key] = transpose_node(self.snapshot, c, lies, want)
+        return self._moves[key]
+
+    def price_everything(self) -> None:
+        """Ask for the prices of all rows and all transposes in a few batches."""
+        wanted: dict[Node, None] = {}
+        for c, row in enumerate(self.snapshot.options):
+            for i in range(len(row)):
+                for layout in self.problem.candidates[c]:
+                    for entry in self.rows(c, i, layout):
+                        if entry.node is not None:
+                            wanted[entry.node] = None
+                        for k, want, lies in entry.kids:
+                            if self.snapshot.dtypes[k] == "tuple":
+                                continue
+                            for have in self.problem.candidates[k] if lies is None else (lies,):
+                                node = self.move(k, have, want)
+                                if node is not None:
+                                    wanted[node] = None
+        self.pricer.price_nodes(wanted)
+
+    def price(self, node: Node | None) -> float:
+        """Price of a kernel asked for before, in units."""
+        return 0.0 if node is None else float(self.pricer.by_node[node])
+
+    def own(self, option: Option, node: Node | None) -> float:
+        """Additive cost of an option: its kernel, discounted where it would be fused."""
+        price = self.price(node)
+        if option.view:
+            price *= VIEW_PART
+        elif not option.ends:
+            price *= FUSED_PART
+        return price + LEAST
+
+
+class _Lookup(dict[int, int]):
+    """Layouts by class for `Wants.following`, which indexes a sequence."""
+
+
+def greedy(local: LocalCosts) -> list[int]:
+    """Additive extraction in natural layouts."""
+
+    def cost(c: int, option: Option) -> float:
+        row = local.rows(c, local.snapshot.options[c].index(option), 0)[0]
+        return local.own(option, row.node)
+
+    chosen, _ = extract(local.snapshot, cost)
+    return [0 if choice is None else choice for choice in chosen]
+
+
+def cuts(snapshot: Snapshot) -> list[bool]:
+    """Classes that no edge of the class graph jumps over, in an order that puts children first."""
+    order = sorted(range(snapshot.size), key=lambda c: (snapshot.component[c], c))
+    place = {c: i for i, c in enumerate(order)}
+    over = [0] * (snapshot.size + 1)
+    for c, row in enumerate(snapshot.options):
+        for k in {k for option in row for k in option.kids}:
+            low, high = sorted((place[k], place[c]))
+            if high - low > 1:
+                over[low + 1] += 1
+                over[high] -= 1
+    out = [False] * snapshot.size
+    for i, jumping in enumerate(itertools.accumulate(over[: snapshot.size])):
+        c = order[i]
+        out[c] = jumping == 0 and snapshot.component_size[snapshot.component[c]] == 1
+    return out
+
+
+def dynamic(local: LocalCosts, base: Sequence[int], *, cut: bool) -> tuple[list[int], list[int]]:
+    """Selection and layouts of the dynamic program; classes it does not reach take the choice of `base`."""
+    snapshot, candidates = local.snapshot, local.problem.candidates
+    is_cut = cuts(snapshot) if cut else [False] * snapshot.size
+    best: list[dict[int, float]] = [dict.fromkeys(candidates[c], math.inf) for c in range(snapshot.size)]
+    pick: list[dict[int, tuple[int, tuple[tuple[int, int], ...]]]] = [{} for _ in range(snapshot.size)]
+    order = sorted(range(snapshot.size), key=lambda c: (snapshot.component[c], c))
+
+    def entry_cost(c: int, lies: int) -> float:
+        value = best[c][lies]
+        return value - min(best[c].values()) if is_cut[c] and value < math.inf else value
+
+    def kid_cost(c: int, want: int, lies: int) -> float:
+        move = 0.0 if snapshot.dtypes[c] == "tuple" else local.price(local.move(c, lies, want))
+        return entry_cost(c, lies) + move
+
+    def improve(c: int) -> bool:
+        changed = False
+        for i, option in enumerate(snapshot.options[c]):
+            for layout in candidates[c]:
+                for row in local.rows(c, i, layout):
+                    total = local.own(option, row.node)
+                    kids: list[tuple[int, int]] = []
+                    for k, want, lies in row.kids:
+                        if lies is None:
+                            lies = min(candidates[k], key=lambda l: kid_cost(k, want, l))
+                        total += kid_cost(k, want, lies)
+                        kids.append((k, lies))
+                        if total >= best[c][layout]:
+                            break
+                    if total < best[c][layout] * (1 - 1e-9):
+                        best[c][layout], pick[c][layout] = total, (i, tuple(kids))
+                        changed = True
+        return changed
+
+    for _, members in itertools.groupby(order, key=lambda c: snapshot.component[c]):
+        group = list(members)
+        rounds = 1 if len(group) == 1 else 2 * len(group)
+        for _ in range(rounds):
+            if not any([improve(c) for c in group]):
+                break
+    selection, layouts = list(base), [min(best[c], key=lambda l: best[c][l]) for c in range(snapshot.size)]
+    seen: dict[int, None] = dict.fromkeys(sorted(snapshot.root_classes))
+    queue = list(seen)
+    for c in queue:
+        if layouts[c] not in pick[c]:
+            continue
+        selection[c], kids = pick[c][layouts[c]]
+        for k, lies in kids:
+            if k not in seen:
+                seen[k] = None
+                layouts[k] = lies
+                queue.append(k)
+    return (selection if is_acyclic(snapshot, selection) else list(base)), layouts
+
+
+def is_acyclic(snapshot: Snapshot, selection: Sequence[int]) -> bool:
+    """Whether a choice of options for all classes is free of cycles."""
+    mark = [0] * snapshot.size
+    for start in range(snapshot.size):
+        if mark[start]:
+            continue
+        stack = [(start, 0)]
+        while stack:
+            c, i = stack.pop()
+            mark[c] = 1
+            kids = snapshot.options[c][selection[c]].kids if snapshot.options[c] else ()
+            if i == len(kids):
+                mark[c] = 2
+                continue
+            stack.append((c, i + 1))
+            if mark[kids[i]] == 1:
+                return False
+            if not mark[kids[i]]:
+                stack.append((kids[i], 0))
+    return True

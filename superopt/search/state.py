@@ -1,0 +1,427 @@
+"""A state of the search: one option and one physical layout per class, with its cost kept up to date.
+
+A class is *materialised* when it is an output, its op ends a kernel (product, convolution, window, reduction,
+concatenation ...), a heavy op reads it, or it is read more than once and is not a mere view; an override bit per class
+can force or forbid it.  All else is inlined into its readers.  A *kernel* is a materialised class with its inlined
+closure; the cost of a state is the sum of its kernels, plus the transposes of outputs that do not lie as they are
+returned.
+
+A flip changes options and layouts of a few classes.  Classes whose readers, option or layout changed are *touched*;
+the kernels to price again are those of touched classes and of the first materialised readers above them.  A flip is
+undone by the reverse flip.  The chosen map is kept acyclic over all classes, unused ones included, so a flip needs a
+check only inside one strongly connected component.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from rewrites import perm
+from superopt.ir.graph import Node, make_input
+from superopt.search.emit import Emitter, Wants, arrange
+from superopt.search.layout import Order, same
+from superopt.search.pricing import UNIT_S, Pricer
+from superopt.search.snapshot import FrozenLeaf, Option, Snapshot
+
+RULE, FORCE, FORBID = 0, 1, 2  # override bits
+SHIFT = perm.PERM_BITS
+
+
+class Undo(NamedTuple):
+    """What a flip changed: (class, previous value) pairs in reverse order."""
+
+    options: list[tuple[int, int]]
+    layouts: list[tuple[int, int]]
+    bits: list[tuple[int, int]]
+
+
+class Problem:
+    """What the states of one search share: the snapshot, layouts worth trying, memos, prices."""
+
+    def __init__(self, snapshot: Snapshot, pricer: Pricer, layouts: Sequence[Sequence[int]]) -> None:
+        self.snapshot, self.pricer, self.candidates = snapshot, pricer, layouts
+        self.wants = Wants(snapshot)
+        self.choices = [c for c in range(snapshot.size) if len(snapshot.options[c]) > 1]
+
+
+class State:
+    """A selection with layouts and cost; `cost` is in `pricing.UNIT_S` seconds and exact once nothing is unknown.
+
+    Attributes:
+        selection, layouts, bits: per class, the option's number, the layout, the override.
+        readers: per class, reader -> how often it reads; outputs count as readers -1, -2, ...
+        materialised, kernel_cost: per class; costs of output transposes follow after the classes.
+        unknown: classes whose kernels have no price yet (then `cost` is too low; see `settle`).
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        selection: Sequence[int],
+        layouts: Sequence[int] | None = None,
+        bits: Sequence[int] | None = None,
+    ) -> None:
+        snapshot = problem.snapshot
+        self.problem, self.snapshot, self.pricer = problem, snapshot, problem.pricer
+        self.options = snapshot.options
+        self.selection = list(selection)
+        self.layouts = list(layouts) if layouts is not None else [0] * snapshot.size
+        self.bits = list(bits) if bits is not None else [RULE] * snapshot.size
+        self.readers: list[dict[int, int]] = [{} for _ in range(snapshot.size)]
+        self.materialised = [False] * snapshot.size
+        self.kernel_cost = [0] * (snapshot.size + len(snapshot.roots))
+        self.cost = 0
+        self.unknown: set[int] = set()
+        self.cycles_rejected = 0
+        self.kernels_priced = 0
+        for i, root in enumerate(snapshot.roots):
+            if root.cls >= 0:
+                self._reference(root.cls, -1 - i, set())
+        for c, users in enumerate(self.readers):
+            if users:
+                self.materialised[c] = self._is_materialised(c)
+        for c, users in enumerate(self.readers):
+            if users:
+                self._price(c)
+        self.settle()
+
+    @property
+    def seconds(self) -> float:
+        """Cost in seconds."""
+        return self.cost * UNIT_S
+
+    def active(self) -> list[int]:
+        """Classes that the program uses."""
+        return [c for c, users in enumerate(self.readers) if users]
+
+    def chosen(self, c: int) -> Option:
+        """The option chosen for a class."""
+        return self.options[c][self.selection[c]]
+
+    def settle(self) -> None:
+        """Ask for every unknown price; afterwards `cost` is exact."""
+        while self.unknown:
+            self.pricer.flush()
+            for c in list(self.unknown):
+                self._price(c)
+
+    # ---- flips
+
+    def flip(
+        self,
+        options: Iterable[tuple[int, int]] = (),
+        layouts: Iterable[tuple[int, int]] = (),
+        bits: Iterable[tuple[int, int]] = (),
+    ) -> Undo | None:
+        """Choose options, layouts and override bits for classes; None (and no change) if that closes a cycle."""
+        touched: set[int] = set()
+        undo = Undo([], [], [])
+        for c, i in options:
+            old = self.selection[c]
+            if i == old:
+                continue
+            if self._closes_cycle(c, i):
+                self.cycles_rejected += 1
+                for back, previous in reversed(undo.options):
+                    self._choose(back, previous, touched)
+                self._update(touched)
+                return None
+            self._choose(c, i, touched)
+            undo.options.append((c, old))
+        for c, layout in layouts:
+            if self.layouts[c] != layout:
+                undo.layouts.append((c, self.layouts[c]))
+                self.layouts[c] = layout
+                touched.add(c)
+        for c, bit in bits:
+            if self.bits[c] != bit:
+                undo.bits.append((c, self.bits[c]))
+                self.bits[c] = bit
+                touched.add(c)
+        self._update(touched)
+        return undo
+
+    def undo(self, change: Undo) -> None:
+        """Take a flip back (the latest first)."""
+        touched: set[int] = set()
+        for c, i in reversed(change.options):
+            self._choose(c, i, touched)
+        for c, layout in reversed(change.layouts):
+            self.layouts[c] = layout
+            touched.add(c)
+        for c, bit in reversed(change.bits):
+            self.bits[c] = bit
+            touched.add(c)
+        self._update(touched)
+
+    def _choose(self, c: int, i: int, touched: set[int]) -> None:
+        if self.readers[c]:
+            old = self.options[c][self.selection[c]].kids
+            for k in self.options[c][i].kids:
+                self._reference(k, c, touched)
+            self.selection[c] = i
+            for k in old:
+                self._release(k, c, touched)
+            touched.add(c)
+        else:
+            self.selection[c] = i
+
+    def _reference(self, c: int, reader: int, touched: set[int]) -> None:
+        users = self.readers[c]
+        fresh = not users
+        users[reader] = users.get(reader, 0) + 1
+        touched.add(c)
+        stack = [c] if fresh else []
+        while stack:
+            x = stack.pop()
+            for k in self.options[x][self.selection[x]].kids:
+                users = self.readers[k]
+                if not users:
+                    stack.append(k)
+                users[x] = users.get(x, 0) + 1
+                touched.add(k)
+
+    def _release(self, c: int, reader: int, touched: set[int]) -> None:
+        stack = [(c, reader)]
+        while stack:
+            c, reader = stack.pop()
+            users = self.readers[c]
+            touched.add(c)
+            if users[reader] == 1:
+                del users[reader]
+            else:
+                users[reader] -= 1
+            if not users:
+                stack.extend((k, c) for k in self.options[c][self.selection[c]].kids)
+
+    def _closes_cycle(self, c: int, i: int) -> bool:
+        component = self.snapshot.component
+        here = component[c]
+        if self.snapshot.component_size[here] == 1:
+            return False
+        stack = [k for k in self.options[c][i].kids if component[k] == here]
+        seen = set(stack)
+        while stack:
+            x = stack.pop()
+            if x == c:
+                return True
+            for k in self.options[x][self.selection[x]].kids:
+                if component[k] == here and k not in seen:
+                    seen.add(k)
+                    stack.append(k)
+        return False
+
+    # ---- kernels
+
+    def _is_materialised(self, c: int) -> bool:
+        if c in self.snapshot.root_classes:
+            return True
+        options, selection = self.options, self.selection
+        option = options[c][selection[c]]
+        bit, users = self.bits[c], self.readers[c]
+        if option.control or option.form.op == "input" or bit == FORCE:
+            return True
+        if bit == FORBID:
+            return any(options[u][selection[u]].control for u in users)
+        if option.ends:
+            return True
+        for u in users:
+            if options[u][selection[u]].heavy:
+                return True
+        return not option.view and len(users) > 1
+
+    def _update(self, touched: set[int]) -> None:
+        """Set materialised flags and prices around touched classes."""
+        readers, materialised = self.readers, self.materialised
+        changed = set(touched)
+        for c in touched:
+            if readers[c]:
+                materialised[c] = self._is_materialised(c)
+            for k in self.options[c][self.selection[c]].kids:
+                if readers[k]:
+                    flag = self._is_materialised(k)
+                    if flag != materialised[k]:
+                        materialised[k] = flag
+                        changed.add(k)
+        stack = list(changed)
+        kernels = changed
+        seen = set(changed)
+        while stack:
+            for u in readers[stack.pop()]:
+                if u < 0:
+                    continue
+                if materialised[u]:
+                    kernels.add(u)
+                elif u not in seen:
+                    seen.add(u)
+                    stack.append(u)
+        for c in kernels:
+            self._price(c)
+
+    def _set(self, slot: int, price: int | None) -> None:
+        if price is None:
+            self.unknown.add(slot)
+            price = 0
+        elif slot in self.unknown:
+            self.unknown.discard(slot)
+        self.cost += price - self.kernel_cost[slot]
+        self.kernel_cost[slot] = price
+
+    def _price(self, c: int) -> None:
+        if c >= self.snapshot.size:  # an output transpose that was unknown
+            self._price_root(c - self.snapshot.size)
+            return
+        if not self.readers[c] or not self.materialised[c]:
+            self._set(c, 0)
+        else:
+            self.kernels_priced += 1
+            option = self.options[c][self.selection[c]]
+            if option.form.op == "input":
+                self._set(c, 0)
+            elif option.control:
+                self._set(c, self._operand_transposes(option))
+            else:
+                key = self._signature(c)
+                price = self.pricer.prices.get(key)
+                if price is None and key not in self.pricer.pending:
+                    price = self.pricer.add(key, self.kernel_node(c))
+                self._set(c, price)
+        if c in self.snapshot.root_classes:
+            for i, root in enumerate(self.snapshot.roots):
+                if root.cls == c:
+                    self._price_root(i)
+
+    def _price_root(self, i: int) -> None:
+        root = self.snapshot.roots[i]
+        self._set(self.snapshot.size + i, self._transpose_price(root.cls, root.perm) if self.readers[root.cls] else 0)
+
+    def _operand_transposes(self, option: Option) -> int | None:
+        """Ops without a layout cost the transposes of their operands (their own work is the same in every state)."""
+        total = 0
+        for _, k, p in option.live:
+            if self.snapshot.dtypes[k] == "tuple":
+                continue
+            price = self._transpose_price(k, p)
+            if price is None:
+                return None
+            total += price
+        return total
+
+    def _transpose_price(self, c: int, order: int) -> int | None:
+        """Price of reading class `c` in an order of its axes."""
+        lies = self.layouts[c]
+        if lies == order:
+            return 0
+        key = ("transpose", self.snapshot.shapes[c], self.snapshot.dtypes[c], lies, order)
+        price = self.pricer.prices.get(key)
+        if price is None and key not in self.pricer.pending:
+            price = self.pricer.add(key, transpose_node(self.snapshot, c, lies, order))
+        return price
+
+    def _signature(self, c: int) -> tuple[int, ...]:
+        """Structure of the kernel of `c`: per inlined class what it wants, per leaf which and how it lies."""
+        options, selection, layouts, materialised = self.options, self.selection, self.layouts, self.materialised
+        wants, compose, inverse = self.problem.wants, perm.compose, perm.inverse
+        plain = wants.plain
+        out: list[int] = []
+        leaves: dict[int, int] = {}
+        inlined: dict[int, int] = {}
+
+        def visit(c: int, order: int) -> None:
+            option = options[c][selection[c]]
+            back = option.out_inverse
+            d = compose(back, order) if back else order
+            if option.needs_current:
+                number, orders = wants.following(option, d, layouts)
+            else:
+                found = plain.get(option.fid << SHIFT | d)
+                number, orders = found if found is not None else wants.fixed(option.fid, d)
+            out.append(number)
+            for position, k, p in option.live:
+                o = orders[position]
+                if p:
+                    o = compose(p, o)
+                if materialised[k]:
+                    leaf = leaves.get(k)
+                    if leaf is None:
+                        leaf = leaves[k] = len(leaves)
+                    lies = layouts[k]
+                    # rank-independent: 0 says that the leaf lies as wanted
+                    out.append(leaf << SHIFT | (0 if lies == o else compose(inverse(lies), o)))
+                else:
+                    key = k << SHIFT | o
+                    known = inlined.get(key)
+                    if known is None:
+                        inlined[key] = len(inlined)
+                        out.append(-1)
+                        visit(k, o)
+                    else:
+                        out.append(-2 - known)
+
+        visit(c, layouts[c])
+        return tuple(out)
+
+    def kernel_node(self, c: int) -> Node | None:
+        """Output node of the kernel of a materialised class, over inputs numbered in order of use."""
+        snapshot, layouts = self.snapshot, self.layouts
+        leaves: dict[int, Node] = {}
+        count = [0]
+
+        def leaf(k: int) -> Node:
+            node = leaves.get(k)
+            if node is None:
+                shape = snapshot.shapes[k]
+                physical = tuple(shape[axis] for axis in perm.perm_of(layouts[k], len(shape)))
+                node = leaves[k] = make_input(f"x{len(leaves)}", physical, snapshot.dtypes[k])
+            return node
+
+        def stored(frozen: FrozenLeaf, order: Order) -> Node:
+            count[0] += 1
+            shape = tuple(frozen.shape[axis] for axis in order)
+            return make_input(f"w{count[0] - 1}", shape, frozen.dtype, frozen=True)
+
+        emitter = Emitter(snapshot, self.problem.wants, self.selection, layouts, self.materialised, leaf, stored)
+        node = emitter.kernel(c)
+        return None if is_free(node) else node
+
+    # ---- checks
+
+    def fresh_cost(self) -> int:
+        """Cost of the same selection evaluated from nothing."""
+        return State(self.problem, self.selection, self.layouts, self.bits).cost
+
+    def kernels(self) -> list[tuple[int, Node]]:
+        """(class, output node) of every kernel that costs something."""
+        out: list[tuple[int, Node]] = []
+        for c in range(self.snapshot.size):
+            if self.kernel_cost[c] and not self.chosen(c).control:
+                node = self.pricer.nodes.get(self._signature(c))
+                if node is not None:
+                    out.append((c, node))
+        return out
+
+    def key(self) -> tuple[Any, ...]:
+        """Identity of the program that the state stands for (unused classes left out)."""
+        return tuple(
+            (c, self.selection[c], self.layouts[c] if self.materialised[c] else 0, self.bits[c]) for c in self.active()
+        )
+
+
+def is_free(node: Node) -> bool:
+    """The kernel moves nothing: an input, or reshapes of one."""
+    while node.op == "reshape":
+        node = node.inputs[0]
+    return node.op == "input"
+
+
+def transpose_node(snapshot: Snapshot, c: int, lies: int, order: int) -> Node | None:
+    """The kernel that transposes class `c`, or None when only unit axes move."""
+    shape = snapshot.shapes[c]
+    have, want = perm.perm_of(lies, len(shape)), perm.perm_of(order, len(shape))
+    if same(have, want, shape):
+        return None
+    return arrange(make_input("x0", tuple(shape[axis] for axis in have), snapshot.dtypes[c]), have, want)
+
+
+__all__ = ["FORBID", "FORCE", "RULE", "Problem", "State", "Undo", "is_free", "transpose_node"]
