@@ -8,7 +8,8 @@ conv-pointwise: X[*b *g c *s]  W[*g o c]
   conv(X, W, c, s(t))  ==  dot(slice(X, s(0, s, t)), W, c)
 
 conv-shifted-dots: X[*b *g c *s]  W[*g o c *s2]
-  conv(X, W, c, s(t, p, q))  ==  sigma(r < s2, dot(slice(pad(X, 0, s(p, q)), s(r, s + p + q - s2 + r + 1, t)), at(W, s(r)), c))
+  conv(X, W, c, s(t, p, q))
+    == sigma(r < s2, dot(slice(pad(X, 0, s(p, q)), s(r, s + p + q - s2 + r + 1, t)), at(W, s(r)), c))
   if p >= 0, q >= 0
   prefer 1 < prod(s2) and prod(s2) <= 9
   mode macro
@@ -58,11 +59,13 @@ conv-merge: X[*b *g c *s]  W[*g o c *s2]  V[*g o2 c *s2]
   mode merge
 
 conv-split-c: X[*b c *s]  W[o c *s2]  Z[*b c2 *s]  V[o c2 *s2]
-  conv(X, W, c, s(t, p, q, u, d)) + conv(Z, V, c, s(t, p, q, u, d))  ==  conv(concat(X, Z, c), concat(W, V, c), c, s(t, p, q, u, d))
+  conv(X, W, c, s(t, p, q, u, d)) + conv(Z, V, c, s(t, p, q, u, d))
+    == conv(concat(X, Z, c), concat(W, V, c), c, s(t, p, q, u, d))
   prefer frozen(W) and frozen(V)
   mode near
 
 conv-batch-concat: X[b c *s]  Z[b2 c *s]  W[o c *s2]
-  conv(concat(X, Z, b), W, c, s(t, p, q, u, d))  ==  concat(conv(X, W, c, s(t, p, q, u, d)), conv(Z, W, c, s(t, p, q, u, d)), b)
+  conv(concat(X, Z, b), W, c, s(t, p, q, u, d))
+    == concat(conv(X, W, c, s(t, p, q, u, d)), conv(Z, W, c, s(t, p, q, u, d)), b)
   mode near
 """

@@ -1,0 +1,39 @@
+"""Names that rule texts may use, and the lax ops they stand for.
+
+Elementwise functions carry their lax name except `maximum`, `minimum`, `invert` and `where` (as in NumPy), because
+`max` and `min` are reducers in a rule.
+"""
+
+from __future__ import annotations
+
+UNARY: frozenset[str] = frozenset(
+    # one name per word reads better than forty quoted strings
+    """neg sign floor ceil round is_finite exp exp2 log expm1 log1p sin cos tan asin acos atan sinh cosh tanh asinh
+    acosh atanh logistic erf erfc erf_inv lgamma digamma sqrt rsqrt cbrt abs square integer_pow not population_count
+    clz convert_element_type""".split()  # noqa: SIM905
+)
+BINARY = frozenset(
+    """add sub mul div rem max min pow atan2 nextafter and or xor shift_left shift_right_logical
+    shift_right_arithmetic eq ne lt le gt ge""".split()  # noqa: SIM905
+)
+ELEMENTWISE: dict[str, int] = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), "select_n": 3, "clamp": 3}
+COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"})
+PREDICATES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "is_finite"})
+LOGICAL = frozenset({"and", "or", "xor", "not"})
+
+ALIASES = {"maximum": "max", "minimum": "min", "invert": "not", "logical_and": "and", "logical_or": "or"}
+"""Rule text -> lax name, where they differ."""
+TEXT_NAME = {"max": "maximum", "min": "minimum", "not": "invert", "and": "logical_and", "or": "logical_or"}
+"""lax name -> rule text, where they differ."""
+IN_TEXT = frozenset(ELEMENTWISE) - {"max", "min", "not", "and", "or", "select_n", "convert_element_type"} | set(ALIASES)
+"""Elementwise functions by the names that rule texts use (`where` apart)."""
+
+OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+WINDOW_DEFAULTS: dict[str, tuple[int | None, ...]] = {
+    "slice": (0, None, 1),  # start, stop (None: the end), step
+    "pad": (0, 0, 0),  # lo, hi, interior
+    "win": (1, 1, 0, 0),  # size, step, lo, hi
+    "conv": (1, 0, 0, 1, 1),  # step, lo, hi, base dilation, window dilation
+}
+REQUIRED = {"at": 1, "split": 1}
+"""Ops whose per-axis attributes have no defaults -> how many they take."""

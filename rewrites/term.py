@@ -1,0 +1,221 @@
+"""Terms and rules: equations between tensors whose axes have names and no order.
+
+A *role* names what axes are for: `*b` stands for any number of axes, `n` for exactly one.  A *size token* (`n`, `n2`)
+is a role with digits: the same role at another length.  A tensor is a function from one index per axis label to a
+scalar; a missing label means size 1; every op is defined on labels.  A `Term` is pattern and template alike, interned,
+so that equal terms are one object and a shared subterm is shared by construction.
+
+    op      args            at
+    var                     name
+    lit                     value: Expr (("n", number) or ("prod", token) for the number of elements along a role)
+    ew      operands        f: lax op name or meta-variable, params: ((name, value), ...)
+    dot     two tensors     over: contracted roles; other shared roles are batch roles
+    conv    image, kernel   over: feature roles, win: ((role, (step, lo, hi, base, dil)), ...)
+    red     tensor          kind: sum max min prod or a meta-variable, over
+    win     tensor          kind: sum max min, win: ((role, (size, step, lo, hi)), ...)
+    cum     tensor          kind: sum prod max min, over: one single-axis role, reverse
+    concat  tensors         over: (role,), a single-axis role
+    slice   tensor          win: ((role, (start, stop or None, step)), ...)
+    pad     tensor, scalar  win: ((role, (lo, hi, interior)), ...)
+    at      tensor          win: ((role, (index,)), ...); the role disappears
+    rev     tensor          over
+    take    table, indices  over: (role,): the table's rows along the role, index clipped into range
+    split   tensor          over: (n, o, i), win: ((n, (q,)),): axis n becomes o and i, index n = o * q + i, size i = q
+    merge   tensor          over: (o, i, n): axes o and i become n, index n = o * size(i) + i
+    bcast   tensor          over, size: a token per role, like: terms that imply it (empty when explicit)
+    view    tensor          the identity; demands a reshape or transpose on the left
+    lay     tensor          order: the physical order of the roles (right side only)
+    fold    tensor          kind: sum or max, idx, bound: unrolled when built, a binder when proved
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+Expr: TypeAlias = tuple[Any, ...]
+"""("n", 3) | ("v", "lo") | ("prod", token) | (op, a, b) with op in + - * // % min max and comparisons;
+in `prefer` also ("and", a, b), ("or", a, b), ("not", a), ("frozen", var), ("live", var), ("single", Term)."""
+
+Windows: TypeAlias = tuple[tuple[str, tuple[Any, ...]], ...]
+MODES = ("saturate", "near", "merge", "macro")
+REDUCERS = ("sum", "max", "min", "prod")
+UNMATCHABLE = frozenset({"fold", "lay", "at", "split", "merge"})
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True, repr=False)
+class Term:
+    """An op applied to terms; made only through `term`, so identity is equality."""
+
+    op: str
+    args: tuple[Term, ...]
+    at: tuple[tuple[str, Any], ...]
+
+    def __getitem__(self, name: str) -> Any:
+        """Value of an attribute."""
+        for key, value in self.at:
+            if key == name:
+                return value
+        raise KeyError(f"{self.op} has no attribute {name!r}")
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Value of an attribute, or the default."""
+        for key, value in self.at:
+            if key == name:
+                return value
+        return default
+
+    def __repr__(self) -> str:
+        inside = [*map(repr, self.args), *(f"{k}={v!r}" for k, v in self.at)]
+        return f"{self.op}({', '.join(inside)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _intern, (self.op, self.args, self.at)
+
+
+_TABLE: weakref.WeakValueDictionary[tuple[Any, ...], Term] = weakref.WeakValueDictionary()
+_LOCK = threading.Lock()
+
+
+def term(op: str, *args: Term, **at: Any) -> Term:
+    """The interned term `op(args){at}`."""
+    return _intern(op, args, tuple(sorted(at.items())))
+
+
+def _intern(op: str, args: tuple[Term, ...], at: tuple[tuple[str, Any], ...]) -> Term:
+    # 1 == 1.0 == True in Python: literals are keyed by their printed value
+    key = (op, args, at if op != "lit" else repr(at))
+    with _LOCK:
+        found = _TABLE.get(key)
+        if found is None:
+            found = _TABLE[key] = Term(op, args, at)
+    return found
+
+
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Rule:
+    """One equation with its declarations.
+
+    Attributes:
+        name: unique name.
+        where: `file:line` of the text.
+        source: paper or compiler pass it comes from, or empty.
+        vars: tensor -> its size tokens.
+        roles: all roles in order of declaration.
+        many: roles that stand for any number of axes.
+        owner: size token, attribute or fold index -> the role it belongs to.
+        sizes: the size tokens among `owner`.
+        indices: the fold indices among `owner`.
+        metas: elementwise meta-variable -> arity, reducer meta-variable -> admissible reducers.
+        params: free integer parameter -> the values that the engine tries; proved for every value >= 1.
+        extras: roles that no variable has.
+        derived: role made by `split` or `merge` on the right -> the role with as many axes.
+        kinds: tensor -> `float`, `bool` (used as a predicate) or `int` (used as an index).
+        lhs, rhs: one term per root.
+        cond: premises, proved with the rule and checked again at every site.
+        prefer: steers the engine; no part of the proof.
+        mode: how the engine applies it, one of `MODES`.
+    """
+
+    name: str
+    where: str
+    source: str
+    vars: Mapping[str, tuple[str, ...]]
+    roles: tuple[str, ...]
+    many: frozenset[str]
+    owner: Mapping[str, str]
+    sizes: frozenset[str]
+    indices: frozenset[str]
+    metas: Mapping[str, int | tuple[str, ...]]
+    params: Mapping[str, tuple[int, ...]]
+    extras: tuple[str, ...]
+    derived: Mapping[str, str]
+    kinds: Mapping[str, str]
+    lhs: tuple[Term, ...]
+    rhs: tuple[Term, ...]
+    cond: tuple[Expr, ...]
+    prefer: tuple[Expr, ...]
+    mode: str = "saturate"
+    cache: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Facts computed once per rule (plan, compiled tests); never part of its meaning."""
+
+    def __repr__(self) -> str:
+        return f"<rule {self.name} at {self.where}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = [getattr(self, name) for name in self.__slots__ if name != "cache"]
+        return Rule, tuple(values)
+
+
+def stem(token: str) -> str:
+    """Role of a size token."""
+    return token.rstrip("0123456789")
+
+
+def walk(t: Term) -> Iterator[Term]:
+    """All distinct subterms, the term itself first."""
+    seen: set[Term] = set()
+    todo = [t]
+    while todo:
+        t = todo.pop()
+        if t not in seen:
+            seen.add(t)
+            yield t
+            todo += t.args[::-1]
+
+
+def subterms(roots: tuple[Term, ...]) -> list[Term]:
+    """All distinct subterms of several roots."""
+    return list(dict.fromkeys(t for root in roots for t in walk(root)))
+
+
+def windows(t: Term) -> Windows:
+    """Per-axis attributes of a term, or none."""
+    return t.get("win", ())
+
+
+def names_in(e: Expr) -> frozenset[str]:
+    """Names of integers in an expression."""
+    if e[0] in ("v", "prod"):
+        return frozenset({e[1]})
+    if e[0] in ("n", "frozen", "live", "single"):
+        return frozenset()
+    return frozenset[str]().union(*[names_in(x) for x in e[1:]])
+
+
+def roles_of(rule_vars: Mapping[str, tuple[str, ...]], t: Term) -> tuple[str, ...]:
+    """Roles of a term's axes, in order of first occurrence (the order carries no meaning)."""
+    op = t.op
+    if op == "var":
+        return tuple(stem(x) for x in rule_vars[t["name"]])
+    if op == "lit":
+        return ()
+    inner = [roles_of(rule_vars, a) for a in t.args]
+    if op in ("dot", "red", "conv"):
+        gone = t["over"]
+        return tuple(r for r in dict.fromkeys(r for rs in inner for r in rs) if r not in gone)
+    first = inner[0]
+    if op == "bcast":
+        return first + tuple(r for r in t["over"] if r not in first)
+    if op == "at":
+        gone = {r for r, _ in t["win"]}
+        return tuple(r for r in first if r not in gone)
+    if op == "concat":
+        return tuple(dict.fromkeys(first + t["over"]))
+    if op == "take":
+        return tuple(dict.fromkeys([r for r in first if r not in t["over"]] + list(inner[1])))
+    if op == "split":
+        n, o, i = t["over"]
+        return tuple(x for r in first for x in ((o, i) if r == n else (r,)))
+    if op == "merge":
+        o, i, n = t["over"]
+        return (*(r for r in first if r not in (o, i)), n)
+    return first
+
+
+def touched(t: Term) -> frozenset[str]:
+    """Roles that a term's op acts on."""
+    return frozenset(t.get("over", ())) | {r for r, _ in windows(t)}
