@@ -1,9 +1,9 @@
 """From graphs into the e-graph and back.
 
-`import_graph` inserts every node of a graph through the normal forms.  Nodes with several results (control flow, opaque
-calls) become one class with several types, read through `result` e-nodes; their bodies stay graphs in the attributes.
-`node_of` gives the IR node that an e-node stands for, in the natural axis order of the e-node, and `extract_any` the node of
-a reference under any choice of one e-node per class.
+`import_graph` inserts every node of a graph through the normal forms.  Nodes with several results (control flow,
+opaque calls) become one class with several types, read through `result` e-nodes; bodies stay graphs in attributes.
+`node_of` gives the IR node that an e-node stands for, in the natural axis order of the e-node, and `extract_any` the
+node of a reference under any choice of one e-node per class.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def transposed(node: Node, perm: Sequence[int]) -> Node:
 def node_of(eg: EGraph, enode: ENode, children: Sequence[Node]) -> Node:
     """The IR node of an e-node, in its natural axis order.
 
-    `children` are nodes with the values of the child references.  Scalars under elementwise ops are broadcast, a regroup
-    is a transpose and a reshape.
+    `children` are nodes with the values of the child references.  Scalars under elementwise ops are broadcast; a
+    regroup is a transpose and a reshape.
     """
     op, attrs = eg.op_of(enode), eg.attrs_of(enode)
     if op in ELEMENTWISE:

@@ -20,53 +20,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
-from rewrites import normal, normal_canon
+from rewrites import normal
+from rewrites.enode import ENode, IntShape, LimitReachedError, OpAttrs, Origin, Ref
 from rewrites.perm import PERM_BITS, PERM_MASK, PERMS, compose, intern, inverse, perm_of
-from superopt.errors import ShapeError, SuperoptError
+from superopt.errors import ShapeError
 from superopt.ir.graph import Attrs
 from superopt.ir.ops import table
 from superopt.ir.types import TensorType
 
-Ref: TypeAlias = int
-ENode: TypeAlias = tuple[int, ...]
-IntShape: TypeAlias = tuple[int, ...]
-
 CLASS_MASK = ~PERM_MASK
 
-
-class LimitReachedError(SuperoptError):
-    """A limit of growth was reached; `reason` is `enodes` or `seconds`.  The e-graph stays consistent."""
-
-    code = "SO421"
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"e-graph growth stopped by its limit of {reason}")
-        self.reason = reason
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The rule instance that introduced an e-node or a union."""
-
-    rule: str
-    step: int
-    roots: tuple[Ref, ...]
-
-
-class OpAttrs:
-    """An interned op with its attributes."""
-
-    __slots__ = ("attrs", "canon", "elementwise", "op", "values")
-
-    def __init__(self, op: str, attrs: Attrs) -> None:
-        self.op = op
-        self.attrs = attrs
-        self.values: dict[str, Any] = dict(attrs)
-        self.elementwise = op in normal_canon.ELEMENTWISE
-        self.canon = normal_canon.canon_of(op)
+__all__ = ["EGraph", "ENode", "LimitReachedError", "Origin", "Ref"]
 
 
 class EGraph:

@@ -33,7 +33,8 @@ from superopt.errors import ShapeError
 from superopt.ir.graph import Attrs
 
 if TYPE_CHECKING:
-    from rewrites.egraph import EGraph, Ref
+    from rewrites.egraph import EGraph
+    from rewrites.enode import Ref
 
 Constructor: TypeAlias = "Callable[[EGraph, Sequence[Ref], dict[str, Any]], Ref]"
 

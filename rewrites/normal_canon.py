@@ -21,24 +21,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from rewrites import names
 from rewrites.perm import PERM_BITS, PERM_MASK, PERMS, compose, intern, inverse, inverse_of, perm_of
 
 if TYPE_CHECKING:
-    from rewrites.egraph import EGraph, ENode, OpAttrs, Ref
+    from rewrites.egraph import EGraph
+    from rewrites.enode import ENode, OpAttrs, Ref
 
 Canon: TypeAlias = "Callable[[EGraph, int, OpAttrs, list[Ref]], tuple[ENode, int]]"
 
-COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"})
-UNARY = frozenset(
-    "neg sign floor ceil round is_finite exp exp2 log expm1 log1p sin cos tan asin acos atan sinh cosh tanh asinh "
-    "acosh atanh logistic erf erfc erf_inv lgamma digamma sqrt rsqrt cbrt abs square integer_pow not "
-    "population_count clz convert_element_type reduce_precision".split()
-)
-BINARY = frozenset(
-    "add sub mul div rem max min pow atan2 nextafter and or xor shift_left shift_right_logical "
-    "shift_right_arithmetic eq ne lt le gt ge".split()
-)
-ELEMENTWISE = UNARY | BINARY | {"select_n", "clamp"}
+ELEMENTWISE = frozenset(names.ELEMENTWISE)
 REDUCTIONS = frozenset(f"reduce_{kind}" for kind in ("sum", "max", "min", "prod", "and", "or", "xor"))
 WINDOWS = frozenset(f"reduce_window_{kind}" for kind in ("sum", "max", "min"))
 SCANS = frozenset({"cumsum", "cumprod", "cummax", "cummin"})
@@ -49,7 +41,7 @@ CLASS_MASK = ~PERM_MASK
 
 def canon_of(op: str) -> Canon:
     """The canonical form of an op; unknown ops keep their children as they are."""
-    if op in COMMUTATIVE:
+    if op in names.COMMUTATIVE:
         return _commutative
     if op in ELEMENTWISE:
         return _elementwise

@@ -1,7 +1,7 @@
 """Normal forms of elementwise ops: scalars, neutral elements, constants, and broadcasts moved outwards.
 
-Under an elementwise op a scalar stands for its broadcast; only the e-graph allows this.  Moving broadcasts outwards keeps
-a folded bias a vector: without it a 64-vector becomes a frozen tensor of the size of a feature map.
+Under an elementwise op a scalar stands for its broadcast; only the e-graph allows this.  Moving broadcasts outwards
+keeps a folded bias a vector: without it a 64-vector becomes a frozen tensor of the size of a feature map.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from superopt.ir.graph import Attrs
 from superopt.ir.types import FLOATS
 
 if TYPE_CHECKING:
-    from rewrites.egraph import EGraph, Ref
+    from rewrites.egraph import EGraph
+    from rewrites.enode import Ref
 
 Scalar: TypeAlias = "bool | int | float"
 

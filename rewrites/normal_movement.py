@@ -1,8 +1,8 @@
 """Normal forms of slices, concatenations, pads and reversals.
 
-Slices sink: to the source of a slice, into the one piece of a concatenation that they touch, below a broadcast.  Concatenations
-are flat, and adjacent slices of one tensor are one slice.  Without this, rules that split and join tensors feed each
-other for ever through frozen weights.
+Slices sink: to the source of a slice, into the one piece of a concatenation that they touch, below a broadcast.
+Concatenations are flat, and adjacent slices of one tensor are one slice.  Without this, rules that split and join
+tensors feed each other for ever through frozen weights.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from rewrites import normal_shape
 from superopt.errors import ShapeError
 
 if TYPE_CHECKING:
-    from rewrites.egraph import EGraph, Ref
+    from rewrites.egraph import EGraph
+    from rewrites.enode import Ref
 
 Box = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # starts, limits, strides
 

@@ -1,15 +1,16 @@
 """Normal forms of reshapes and broadcasts.
 
 A reshape is a *regroup*: a list of chains, each of which merges some axes row-major and splits the product into
-others.  A chain is as short as it can be (cut wherever the running products agree), so every axis that a reshape leaves
-alone is its own chain, and orders of axes pass through.  Two regroups compose when the axes between them can be strung so
-that each chain of both is contiguous; otherwise something is really shuffled and both stay.  Axes of size 1 belong to
-no chain: they are dropped by a regroup, added by a broadcast, and passed on where both happen.
+others.  A chain is as short as it can be (cut wherever the running products agree), so every axis that a reshape
+leaves alone is its own chain, and orders of axes pass through.  Two regroups compose when the axes between them can
+be strung so that each chain of both is contiguous; otherwise something is really shuffled and both stay.  Axes of
+size 1 belong to no chain: they are dropped by a regroup, added by a broadcast, and passed on where both happen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -17,7 +18,8 @@ from rewrites.perm import PERM_BITS, PERM_MASK, perm_of
 from superopt.errors import ShapeError
 
 if TYPE_CHECKING:
-    from rewrites.egraph import EGraph, Ref
+    from rewrites.egraph import EGraph
+    from rewrites.enode import Ref
 
 # (input axes in merge order, positions of the output axes)
 Chain: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
@@ -198,7 +200,7 @@ def _compose(groups: Groups, q: Sequence[int], sizes: Sequence[int], outer: Sequ
     after: dict[int, int] = {}
     before: dict[int, int] = {}
     for string in strings:
-        for a, b in zip(string, string[1:], strict=False):
+        for a, b in pairwise(string):
             if after.setdefault(a, b) != b or before.setdefault(b, a) != a:
                 return None
     ends = {ins[0]: (ins, outs) for ins, outs in outer if ins}
