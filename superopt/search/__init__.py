@@ -1,0 +1,14 @@
+"""Search over the selections of an e-graph: which equivalent form, which layout, which kernels.
+
+`search(eg, objective, Budget(seconds=10), seed=0)` returns finalists; `SearchResult.program` lowers one.
+"""
+
+from superopt.search.budget import Budget
+from superopt.search.lower import library_expander
+from superopt.search.pricing import Pricer
+from superopt.search.search import Finalist, SearchResult, Statistics, search
+from superopt.search.snapshot import Forms, Snapshot
+
+__all__ = [
+    "Budget", "Finalist", "Forms", "Pricer", "SearchResult", "Snapshot", "Statistics", "library_expander", "search",
+]  # fmt: skip

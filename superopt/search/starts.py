@@ -213,7 +213,7 @@ def dynamic(local: LocalCosts, base: Sequence[int], *, cut: bool) -> tuple[list[
         group = list(members)
         rounds = 1 if len(group) == 1 else 2 * len(group)
         for _ in range(rounds):
-            if not any([improve(c) for c in group]):
+            if not sum(improve(c) for c in group):
                 break
     selection, layouts = list(base), [min(best[c], key=lambda l: best[c][l]) for c in range(snapshot.size)]
     seen: dict[int, None] = dict.fromkeys(sorted(snapshot.root_classes))

@@ -43,6 +43,7 @@ class Problem:
         self.snapshot, self.pricer, self.candidates = snapshot, pricer, layouts
         self.wants = Wants(snapshot)
         self.choices = [c for c in range(snapshot.size) if len(snapshot.options[c]) > 1]
+        self.movable = [c for c in range(snapshot.size) if len(layouts[c]) > 1]
 
 
 class State:
@@ -105,6 +106,10 @@ class State:
             self.pricer.flush()
             for c in list(self.unknown):
                 self._price(c)
+
+    def reset(self, selection: Sequence[int], layouts: Sequence[int]) -> None:
+        """Start over from another selection, keeping the override bits."""
+        State.__init__(self, self.problem, selection, layouts, list(self.bits))
 
     # ---- flips
 

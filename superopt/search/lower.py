@@ -1,0 +1,255 @@
+"""From a selection with layouts to a program: what is prepared once from frozen inputs, and what each call runs.
+
+The hot part is made by the same emitter that makes kernels for pricing, with the nodes of other kernels in place of
+fresh inputs.  A frozen operand is prepared in exactly the order in which it is read; a frozen broadcast is prepared as
+its source.  Frozen values themselves are built from the program's own e-nodes wherever these exist, in natural order.
+Macros are expanded last, in the layouts that were chosen.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rewrites import perm
+from superopt.errors import SuperoptError
+from superopt.ir.graph import Graph, Node, make_input, topological, with_inputs
+from superopt.ir.program import PREPARED, Program, type_bytes
+from superopt.ir.types import TensorType
+from superopt.search.emit import Emitter, Wants, arrange, build, frozen_operand
+from superopt.search.layout import Order
+from superopt.search.snapshot import MASK, SHIFT, FrozenLeaf, Snapshot
+
+Expand = Callable[[Node], Node]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """One choice of the search: per class the option, the layout and whether it is materialised."""
+
+    options: tuple[int, ...]
+    layouts: tuple[int, ...]
+    materialised: tuple[bool, ...]
+
+
+class FrozenValues:
+    """Nodes of frozen references, each class by its cheapest e-node (the program's own before any other)."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.eg = snapshot.eg
+        self.forms = snapshot.forms
+        self._choice = self._choose()
+        self._nodes: dict[int, Node] = {}
+
+    def _choose(self) -> dict[int, tuple[int, ...]]:
+        """Bottom-up: the e-node of least cost per frozen class, all of whose children are frozen."""
+        eg = self.eg
+        chosen: dict[int, tuple[int, ...]] = {}
+        readers: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
+        waiting: dict[tuple[int, ...], int] = {}
+        heap: list[tuple[float, int, tuple[int, ...]]] = []
+        depth: dict[int, float] = {}
+        for cls in eg.classes():
+            if not eg.frozen(cls << SHIFT):
+                continue
+            for enode in eg.enodes(cls):
+                kids = {eg.find(x) >> SHIFT for x in enode[1:]}
+                if cls in kids or not all(eg.frozen(k << SHIFT) for k in kids):
+                    continue
+                waiting[enode] = len(kids)
+                for k in kids:
+                    readers.setdefault(k, []).append((cls, enode))
+                if not kids:
+                    heapq.heappush(heap, (self._cost(enode), cls, enode))
+        while heap:
+            value, cls, enode = heapq.heappop(heap)
+            if cls in chosen:
+                continue
+            chosen[cls], depth[cls] = enode, value
+            for reader, above in readers.get(cls, ()):
+                waiting[above] -= 1
+                if not waiting[above] and reader not in chosen:
+                    below = max(depth[eg.find(x) >> SHIFT] for x in above[1:])
+                    heapq.heappush(heap, (self._cost(above) + below, reader, above))
+        return chosen
+
+    def _cost(self, enode: tuple[int, ...]) -> float:
+        cost = 1.0 if self.eg.origin.get(enode) is None else 1e6
+        return cost + (1e3 if self.eg.op_of(enode) == "macro" else 0.0)
+
+    def node(self, ref: int) -> Node:
+        """The value of a frozen reference, axes in the reference's order."""
+        ref = self.eg.find(ref)
+        root = ref >> SHIFT
+        stack = [root]
+        while stack:
+            cls = stack[-1]
+            if cls in self._nodes:
+                stack.pop()
+                continue
+            enode = self._choice[cls]
+            missing = [k for k in (self.eg.find(x) >> SHIFT for x in enode[1:]) if k not in self._nodes]
+            if missing:
+                stack.extend(missing)
+                continue
+            self._nodes[cls] = self._make(cls, enode)
+            stack.pop()
+        return self._seen_through(ref)
+
+    def _seen_through(self, ref: int) -> Node:
+        node = self._nodes[ref >> SHIFT]
+        rank = len(node.shape) if len(node.types) == 1 else 0
+        return arrange(node, tuple(range(rank)), perm.perm_of(ref & MASK, rank)) if ref & MASK else node
+
+    def _make(self, cls: int, enode: tuple[int, ...]) -> Node:
+        eg = self.eg
+        children = [eg.find(x) for x in enode[1:]]
+        own = eg.ref_of(enode)
+        form = self.forms.intern(
+            eg.op_of(enode),
+            eg.attrs_of(enode),
+            tuple(eg.shape(x) for x in children),
+            tuple(eg.dtype(x) for x in children),
+            (None,) * len(children),
+            TensorType(eg.shape(own), eg.dtype(own)),
+        )
+        orders = [tuple(range(len(s))) for s in form.shapes]
+        natural = tuple(range(len(form.shape)))
+        node = build(form, natural, orders, [self._seen_through(x) for x in children])
+        if own & MASK:  # value(e-node) = transpose(value(class), own)
+            node = arrange(node, perm.perm_of(own & MASK, len(natural)), natural)
+        return node
+
+
+class Lowering:
+    """Lowers selections of one snapshot; frozen values and layout wants are shared between them."""
+
+    def __init__(self, snapshot: Snapshot, wants: Wants | None = None) -> None:
+        self.snapshot = snapshot
+        self.wants = wants or Wants(snapshot)
+        self._frozen: FrozenValues | None = None
+
+    @property
+    def frozen(self) -> FrozenValues:
+        """The values of frozen classes, made on first use."""
+        if self._frozen is None:
+            self._frozen = FrozenValues(self.snapshot)
+        return self._frozen
+
+    def order(self, selection: Selection) -> list[int]:
+        """Materialised classes in use, operands first."""
+        options = self.snapshot.options
+        done: dict[int, bool] = {}
+        out: list[int] = []
+        stack = [(root.cls, False) for root in reversed(self.snapshot.roots) if root.cls >= 0]
+        while stack:
+            c, ready = stack.pop()
+            if ready:
+                if not done[c]:
+                    done[c] = True
+                    if selection.materialised[c]:
+                        out.append(c)
+            elif c not in done:
+                done[c] = False
+                stack.append((c, True))
+                kids = options[c][selection.options[c]].kids
+                stack.extend((k, False) for k in reversed(kids) if not done.get(k))
+        return out
+
+    def emit(
+        self, selection: Selection, stored: Callable[[FrozenLeaf, Order], Node]
+    ) -> tuple[tuple[Node, ...], dict[int, Node]]:
+        """Output nodes, and the node of every materialised class, with macros still in place."""
+        nodes: dict[int, Node] = {}
+        emitter = Emitter(
+            self.snapshot,
+            self.wants,
+            selection.options,
+            selection.layouts,
+            selection.materialised,
+            nodes.__getitem__,
+            stored,
+        )
+        for c in self.order(selection):
+            nodes[c] = emitter.kernel(c)
+        outputs: list[Node] = []
+        for root in self.snapshot.roots:
+            if root.leaf is not None:
+                outputs.append(frozen_operand(root.leaf, tuple(range(len(root.leaf.full))), stored))
+            else:
+                outputs.append(emitter.operand(root.cls, root.perm))
+        return tuple(outputs), nodes
+
+    def prepared_bytes(self, selection: Selection) -> int:
+        """Bytes of the tensors that the selection would prepare."""
+        seen: dict[tuple[int, Order], int] = {}
+
+        def stored(leaf: FrozenLeaf, order: Order) -> Node:
+            shape = tuple(leaf.shape[axis] for axis in order)
+            kind = TensorType(shape, leaf.dtype)
+            seen[(self.snapshot.eg.find(leaf.source), order)] = type_bytes(kind)
+            return make_input(f"w{len(seen)}", shape, leaf.dtype, frozen=True)
+
+        self.emit(selection, stored)
+        return sum(seen.values())
+
+    def lower(self, selection: Selection, graph: Graph, expand: Expand | None = None) -> Program:
+        """The program of a selection.
+
+        Args:
+            graph: the program that the e-graph was imported from; gives inputs, constants and result types.
+            expand: replaces a macro node by code of the same type; macros are kept without it.
+        """
+        live = tuple(node for node in graph.inputs if not node["frozen"])
+        frozen = tuple(node for node in graph.inputs if node["frozen"])
+        stem = PREPARED
+        while any(str(node["name"]).startswith(stem) for node in live):
+            stem += "_"
+        standins: dict[Node, Node] = {}
+
+        def stored(leaf: FrozenLeaf, order: Order) -> Node:
+            value = arrange(self.frozen.node(leaf.source), tuple(range(len(order))), order)
+            standin = standins.get(value)
+            if standin is None:
+                standin = make_input(f"{stem}{len(standins)}", value.shape, value.dtype, frozen=True)
+                standins[value] = standin
+            return standin
+
+        outputs, _ = self.emit(selection, stored)
+        for have, want in zip(outputs, graph.outputs, strict=True):
+            if have.types != want.types:
+                raise SuperoptError(f"the lowered program returns {have.types}, the original {want.types}")
+        prepared = tuple(standins)
+        if expand is not None:
+            outputs = expand_macros(outputs, expand)
+            prepared = expand_macros(prepared, expand)
+        hot = Graph((*live, *standins.values()), outputs)
+        if not frozen and not prepared:
+            return Program(None, hot)
+        return Program(Graph(frozen, prepared, graph.constants), hot)
+
+
+def expand_macros(roots: Sequence[Node], expand: Expand) -> tuple[Node, ...]:
+    """The roots with every macro node replaced by what `expand` makes of it (over expanded operands)."""
+    done: dict[Node, Node] = {}
+    for node in topological(roots):
+        fresh = with_inputs(node, [done[x] for x in node.inputs])
+        done[node] = expand(fresh) if fresh.op == "macro" else fresh
+    return tuple(done[root] for root in roots)
+
+
+def library_expander(rules: Sequence[Any]) -> Expand:
+    """An expander over the macro rules among `rules`."""
+    from rewrites.build import expand_macro  # late: programs without macros need no rule engine
+
+    by_name = {rule.name: rule for rule in rules}
+
+    def expand(node: Node) -> Node:
+        return expand_macro(by_name[node["rule"]], node)
+
+    return expand
+
+
+__all__ = ["FrozenValues", "Lowering", "Selection", "expand_macros", "library_expander"]

@@ -1,0 +1,182 @@
+"""Moves: what a proposal may change at once.
+
+(a) one class's option, sometimes with its layout; (b) one class's layout; (c) the layout of a region, spread through
+ops that carry an order over; (d) a rule instance: every class that gains an e-node of one application of a rule, or a
+slice of one merged e-node, flips together; (e) a gathering: all classes that could read one class flip to it.  An
+isolated channels-last layer only adds transposes, and a merged product pays only when all its slices are read, so (c)
+to (e) are indispensable; they are dearer than flips and therefore rarer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import NamedTuple
+
+from rewrites import perm
+from superopt.search.layout import backward, forward
+from superopt.search.state import Problem, State, Undo
+
+MAX_GROUP = 64
+
+
+class Move(NamedTuple):
+    """Options, layouts and override bits to set."""
+
+    options: tuple[tuple[int, int], ...] = ()
+    layouts: tuple[tuple[int, int], ...] = ()
+    bits: tuple[tuple[int, int], ...] = ()
+
+    def apply(self, state: State) -> Undo | None:
+        """Flip; None if that closes a cycle."""
+        return state.flip(self.options, self.layouts, self.bits)
+
+
+def free_layouts(state: State, c: int) -> list[int]:
+    """Layouts other than the present one that a class may take."""
+    return [layout for layout in state.problem.candidates[c] if layout != state.layouts[c]]
+
+
+def single_moves(state: State, c: int) -> list[Move]:
+    """All moves of one class: options (heavy ones with every layout too) and layouts."""
+    out: list[Move] = []
+    layouts = free_layouts(state, c)
+    for i, option in enumerate(state.options[c]):
+        if i == state.selection[c]:
+            continue
+        out.append(Move(((c, i),)))
+        if option.heavy:
+            out.extend(Move(((c, i),), ((c, layout),)) for layout in layouts)
+    out.extend(Move((), ((c, layout),)) for layout in layouts)
+    return out
+
+
+def region(state: State, c: int, layout: int, rng: random.Random, stop: float, limit: int = 10_000) -> Move:
+    """Spread a layout from a class over the selection, stopping at each edge with probability `stop`."""
+    allowed = state.problem.candidates
+    out = {c: layout}
+    stack = [c]
+
+    def put(k: int, order: int) -> None:
+        if k not in out and state.readers[k] and order in allowed[k] and len(out) < limit and rng.random() >= stop:
+            out[k] = order
+            stack.append(k)
+
+    while stack:
+        x = stack.pop()
+        option = state.chosen(x)
+        d = perm.perm_of(perm.compose(option.out_inverse, out[x]), len(option.form.shape))
+        for position, order in backward(option.form, d):
+            for at, k, p in option.live:
+                if at == position:
+                    put(k, perm.compose(p, perm.intern(order)))
+        for u in list(state.readers[x]):
+            if u < 0 or u in out:
+                continue
+            above = state.chosen(u)
+            for at, k, p in above.live:
+                if k == x:
+                    rank = len(above.form.shapes[at])
+                    order = perm.perm_of(perm.compose(perm.inverse(p), out[x]), rank)
+                    result = forward(above.form, at, order)
+                    if result is not None:
+                        put(u, perm.compose(above.out, perm.intern(result)))
+                    break
+    return Move((), tuple(out.items()))
+
+
+class Groups:
+    """Joint moves that a snapshot offers, as lists of (class, option) that flip together."""
+
+    def __init__(self, problem: Problem) -> None:
+        instances: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
+        slices: dict[int, dict[int, int]] = defaultdict(dict)
+        readers: dict[int, dict[int, int]] = defaultdict(dict)
+        for c, row in enumerate(problem.snapshot.options):
+            for i, option in enumerate(row):
+                if option.origin is not None:
+                    instances[(option.origin.rule, option.origin.step)].setdefault(c, i)
+                for k in option.kids:
+                    readers[k].setdefault(c, i)
+                    if option.form.op == "slice":
+                        slices[k].setdefault(c, i)
+        self.groups: list[tuple[tuple[int, int], ...]] = []
+        seen: set[tuple[tuple[int, int], ...]] = set()
+        for table in (instances, slices, readers):
+            for members in table.values():
+                group = tuple(sorted(members.items()))
+                if 2 <= len(group) <= MAX_GROUP and group not in seen and _changes(problem, group):
+                    seen.add(group)
+                    self.groups.append(group)
+
+    def move(self, state: State, index: int) -> Move:
+        """The group's flips for the classes in use (classes that only the group itself brings in are set as well)."""
+        group = self.groups[index]
+        used = [(c, i) for c, i in group if state.readers[c]]
+        idle = [(c, i) for c, i in group if not state.readers[c]]
+        return Move(tuple(x for x in (*idle, *used) if state.selection[x[0]] != x[1])) if used else Move()
+
+
+def _changes(problem: Problem, group: tuple[tuple[int, int], ...]) -> bool:
+    return sum(1 for c, _ in group if len(problem.snapshot.options[c]) > 1) >= 2
+
+
+class Weights(NamedTuple):
+    """How often each kind of move is proposed."""
+
+    option: float = 0.6
+    layout: float = 0.3
+    region: float = 0.03
+    group: float = 0.05
+    fusion: float = 0.0
+
+
+def propose(state: State, groups: Groups, rng: random.Random, weights: Weights) -> Move:
+    """A random move; empty when the draw finds nothing to change."""
+    problem = state.problem
+    kind = rng.random() * sum(weights)
+    if kind < weights.option:
+        c = _draw(state, problem.choices, rng)
+        if c < 0:
+            return Move()
+        i = rng.randrange(len(state.options[c]))
+        if rng.random() < 0.3:
+            return Move(((c, i),), ((c, rng.choice(problem.candidates[c])),))
+        return Move(((c, i),))
+    kind -= weights.option
+    if kind < weights.layout + weights.region:
+        c = _draw(state, problem.movable, rng)
+        if c < 0:
+            return Move()
+        layout = rng.choice(problem.candidates[c])
+        if kind < weights.layout:
+            return Move((), ((c, layout),))
+        return region(state, c, layout, rng, rng.choice((0.0, 0.02, 0.2)), rng.choice((10, 40, 10_000)))
+    kind -= weights.layout + weights.region
+    if kind < weights.group:
+        if not groups.groups:
+            return Move()
+        index = rng.randrange(len(groups.groups))
+        if rng.random() < 0.5:
+            return groups.move(state, index)
+        return Move(
+            tuple((c, rng.randrange(len(state.options[c]))) for c, _ in groups.groups[index] if state.readers[c])
+        )
+    c = rng.randrange(len(state.selection))
+    return (
+        Move((), (), ((c, rng.choice([b for b in (0, 1, 2) if b != state.bits[c]])),)) if state.readers[c] else Move()
+    )
+
+
+def _draw(state: State, classes: list[int], rng: random.Random) -> int:
+    """A class in use out of a list, or -1."""
+    if not classes:
+        return -1
+    for _ in range(20):
+        c = classes[int(rng.random() * len(classes))]
+        if state.readers[c]:
+            return c
+    return -1
+
+
+__all__ = ["Groups", "Move", "Weights", "free_layouts", "propose", "region", "single_moves"]
