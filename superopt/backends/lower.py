@@ -1,0 +1,229 @@
+"""How each op of the table is written in `jax.lax`: op name -> function(node, *operands).
+
+Ops are named after `lax` primitives, so most entries only pass attributes on.  Where the public `lax` function does
+more than the primitive (`dynamic_slice` wraps negative starts, `reduce_window` takes an init value) the entry asks for
+the primitive's meaning.  Control flow and macros need the whole lowering and live in `superopt.backends.xla`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from superopt.ir import opaque
+from superopt.ir.graph import Node
+
+Lowering = Callable[..., Any]
+
+# ops whose lax function has the same name and takes the operands alone
+_PLAIN = (
+    "neg sign floor ceil is_finite exp exp2 log expm1 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"
+    " logistic erf erfc erf_inv lgamma digamma sqrt rsqrt cbrt abs square population_count clz"
+    " add sub mul div rem max min pow atan2 nextafter shift_left shift_right_logical shift_right_arithmetic"
+    " eq ne lt le gt ge select_n clamp"
+)
+_RENAMED = {"not": lax.bitwise_not, "and": lax.bitwise_and, "or": lax.bitwise_or, "xor": lax.bitwise_xor}
+_REDUCE = ("sum", "max", "min", "prod", "and", "or", "xor")
+_CUMULATIVE = ("cumsum", "cumprod", "cummax", "cummin")
+_WINDOW = {
+    "reduce_window_sum": lax.reduce_window_sum_p,
+    "reduce_window_max": lax.reduce_window_max_p,
+    "reduce_window_min": lax.reduce_window_min_p,
+}
+_PRECISION = {
+    None: None,
+    "default": lax.Precision.DEFAULT,
+    "high": lax.Precision.HIGH,
+    "highest": lax.Precision.HIGHEST,
+}
+_MODE = {
+    "clip": lax.GatherScatterMode.CLIP,
+    "fill": lax.GatherScatterMode.FILL_OR_DROP,
+    "promise_in_bounds": lax.GatherScatterMode.PROMISE_IN_BOUNDS,
+}
+
+
+def dtype_of(name: str) -> np.dtype:
+    """The NumPy dtype of that name, `bfloat16` included."""
+    return jnp.dtype(name)
+
+
+def _literal(node: Node) -> Any:
+    return np.asarray(node["value"], dtype_of(node["dtype"]))
+
+
+def _plain(fn: Callable[..., Any], node: Node, *xs: Any) -> Any:
+    return fn(*xs)
+
+
+def _reduce(fn: Callable[..., Any], node: Node, x: Any) -> Any:
+    return fn(x, axes=node["axes"])
+
+
+def _cumulative(fn: Callable[..., Any], node: Node, x: Any) -> Any:
+    return fn(x, axis=node["axis"], reverse=node["reverse"])
+
+
+def _window(primitive: Any, node: Node, x: Any) -> Any:
+    return primitive.bind(x, **dict(node.attrs))
+
+
+def _arg(fn: Callable[..., Any], node: Node, x: Any) -> Any:
+    (axis,) = node["axes"]
+    return fn(x, axis, dtype_of(node["index_dtype"]))
+
+
+def _round(node: Node, x: Any) -> Any:
+    return lax.round(x, lax.RoundingMethod(int(node["rounding_method"])))
+
+
+def _integer_pow(node: Node, x: Any) -> Any:
+    return lax.integer_pow(x, node["y"])
+
+
+def _convert_element_type(node: Node, x: Any) -> Any:
+    return lax.convert_element_type(x, dtype_of(node["new_dtype"]))
+
+
+def _broadcast_in_dim(node: Node, x: Any) -> Any:
+    return lax.broadcast_in_dim(x, node["shape"], node["broadcast_dimensions"])
+
+
+def _reshape(node: Node, x: Any) -> Any:
+    return lax.reshape(x, node["new_sizes"])
+
+
+def _transpose(node: Node, x: Any) -> Any:
+    return lax.transpose(x, node["permutation"])
+
+
+def _regroup(node: Node, x: Any) -> Any:
+    order = tuple(axis for axes, _ in node["groups"] for axis in axes)
+    sizes = tuple(size for _, outs in node["groups"] for size in outs)
+    if order != tuple(range(len(order))):
+        x = lax.transpose(x, order)
+    return lax.reshape(x, sizes)
+
+
+def _rev(node: Node, x: Any) -> Any:
+    return lax.rev(x, node["dimensions"])
+
+
+def _slice(node: Node, x: Any) -> Any:
+    return lax.slice(x, node["start_indices"], node["limit_indices"], node["strides"])
+
+
+def _pad(node: Node, x: Any, value: Any) -> Any:
+    return lax.pad(x, value, node["padding_config"])
+
+
+def _concatenate(node: Node, *xs: Any) -> Any:
+    return lax.concatenate(xs, node["dimension"])
+
+
+def _dynamic_slice(node: Node, x: Any, *starts: Any) -> Any:
+    return lax.dynamic_slice(x, starts, node["slice_sizes"], allow_negative_indices=False)
+
+
+def _dynamic_update_slice(node: Node, x: Any, update: Any, *starts: Any) -> Any:
+    return lax.dynamic_update_slice(x, update, starts, allow_negative_indices=False)
+
+
+def _gather(node: Node, x: Any, indices: Any) -> Any:
+    dims = lax.GatherDimensionNumbers(
+        offset_dims=node["offset_dims"],
+        collapsed_slice_dims=node["collapsed_slice_dims"],
+        start_index_map=node["start_index_map"],
+        operand_batching_dims=node["operand_batching_dims"],
+        start_indices_batching_dims=node["start_indices_batching_dims"],
+    )
+    return lax.gather(x, indices, dims, node["slice_sizes"], mode=_MODE[node["mode"]])
+
+
+def _iota(node: Node) -> Any:
+    return lax.broadcasted_iota(dtype_of(node["dtype"]), node["shape"], node["dimension"])
+
+
+def _accumulation(node: Node) -> np.dtype | None:
+    wanted = node["preferred_element_type"]
+    return None if wanted is None else dtype_of(wanted)
+
+
+def _dot_general(node: Node, lhs: Any, rhs: Any) -> Any:
+    return lax.dot_general(
+        lhs,
+        rhs,
+        node["dimension_numbers"],
+        precision=_PRECISION[node["precision"]],
+        preferred_element_type=_accumulation(node),
+    )
+
+
+def _conv_general_dilated(node: Node, lhs: Any, rhs: Any) -> Any:
+    return lax.conv_general_dilated(
+        lhs,
+        rhs,
+        window_strides=node["window_strides"],
+        padding=node["padding"],
+        lhs_dilation=node["lhs_dilation"],
+        rhs_dilation=node["rhs_dilation"],
+        dimension_numbers=lax.ConvDimensionNumbers(*node["dimension_numbers"]),
+        feature_group_count=node["feature_group_count"],
+        batch_group_count=node["batch_group_count"],
+        precision=_PRECISION[node["precision"]],
+        preferred_element_type=_accumulation(node),
+    )
+
+
+def _opaque(node: Node, *xs: Any) -> Any:
+    results = tuple(opaque.resolve(node["params_key"]).call(*xs))
+    return results[0] if len(node.types) == 1 else results
+
+
+def _result(node: Node, results: tuple[Any, ...]) -> Any:
+    return results[node["index"]]
+
+
+def _table() -> dict[str, Lowering]:
+    table: dict[str, Lowering] = {name: functools.partial(_plain, getattr(lax, name)) for name in _PLAIN.split()}
+    table |= {name: functools.partial(_plain, fn) for name, fn in _RENAMED.items()}
+    table |= {f"reduce_{m}": functools.partial(_reduce, getattr(lax, f"reduce_{m}")) for m in _REDUCE}
+    table |= {name: functools.partial(_cumulative, getattr(lax, name)) for name in _CUMULATIVE}
+    table |= {name: functools.partial(_window, primitive) for name, primitive in _WINDOW.items()}
+    table |= {name: functools.partial(_arg, getattr(lax, name)) for name in ("argmax", "argmin")}
+    return table | {
+        "literal": _literal,
+        "round": _round,
+        "integer_pow": _integer_pow,
+        "convert_element_type": _convert_element_type,
+        "broadcast_in_dim": _broadcast_in_dim,
+        "reshape": _reshape,
+        "transpose": _transpose,
+        "regroup": _regroup,
+        "rev": _rev,
+        "slice": _slice,
+        "pad": _pad,
+        "concatenate": _concatenate,
+        "dynamic_slice": _dynamic_slice,
+        "dynamic_update_slice": _dynamic_update_slice,
+        "gather": _gather,
+        "iota": _iota,
+        "dot_general": _dot_general,
+        "conv_general_dilated": _conv_general_dilated,
+        "opaque": _opaque,
+        "result": _result,
+    }
+
+
+LOWER: dict[str, Lowering] = _table()
+
+
+def array_bytes(x: Any) -> int:
+    """Size of an array's elements."""
+    return math.prod(x.shape) * x.dtype.itemsize

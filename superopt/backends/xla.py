@@ -1,0 +1,281 @@
+"""The XLA backend: a graph as a `jax.lax` program, and a program as a jitted executable.
+
+`to_jax(graph)` is a plain JAX function of the graph's inputs (constants included), so it works under every JAX
+transformation.  `build(program, frozen_values)` runs the prepare part once and jits the hot part; prepared tensors are
+passed to it as arguments, never baked in, so that XLA neither folds them at compile time nor keeps copies of them.
+
+Graphs with 64-bit types run with 64-bit types switched on, whatever the setting of the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from superopt.backends.lower import LOWER, array_bytes, dtype_of
+from superopt.errors import ArgumentError, InputError
+from superopt.ir.graph import Graph, Node, with_inputs
+from superopt.ir.program import Program
+
+Expand = Callable[[Node], Node]
+ArrayFunction = Callable[..., tuple[Any, ...]]
+
+_WIDE = ("float64", "int64", "uint64", "complex128")
+
+
+def to_jax(graph: Graph, expand: Expand | None = None) -> ArrayFunction:
+    """The graph as a JAX function: positional arrays in the order of `graph.inputs`, a tuple of arrays out.
+
+    Args:
+        graph: what to lower.
+        expand: replaces a `macro` node by an equal node of ordinary ops (`rewrites.build.expand_macro`).
+
+    Raises:
+        InputError: the graph holds an op without lowering, or a macro and no `expand`.
+    """
+    graph = expand_macros(graph, expand)
+    order = [node for node in graph.nodes() if node.op != "input"]
+    steps = [(node, _lowering(node, expand)) for node in order]
+    wide = needs_x64(graph)
+
+    def run(*arrays: Any) -> tuple[Any, ...]:
+        if len(arrays) != len(graph.inputs):
+            raise ArgumentError(f"the graph has {len(graph.inputs)} inputs, got {len(arrays)} arrays")
+        with _x64(wide):
+            values: dict[Node, Any] = dict(zip(graph.inputs, arrays, strict=True))
+            for node, lower in steps:
+                values[node] = lower(node, *[values[x] for x in node.inputs])
+            return tuple(_as_array(values[node]) for node in graph.outputs)
+
+    return run
+
+
+def build(
+    program: Program,
+    frozen_values: Mapping[str, Any] | Sequence[Any] = (),
+    *,
+    expand: Expand | None = None,
+    limit_bytes: int | None = None,
+) -> XlaExecutable:
+    """Build a program: run its prepare part once on the frozen values, jit its hot part.
+
+    Args:
+        program: what to build.
+        frozen_values: values of the frozen inputs that do not come with the program, by name or in order.
+        expand: how to expand `macro` nodes.
+        limit_bytes: refuse prepared tensors beyond this size before anything is allocated.
+
+    Raises:
+        ArgumentError: a frozen value is missing or does not fit.
+        InputError: the prepared tensors are larger than `limit_bytes`.
+    """
+    if limit_bytes is not None and program.prepared_bytes > limit_bytes:
+        raise InputError(
+            f"prepared tensors need {program.prepared_bytes} bytes, more than the limit of {limit_bytes}",
+            hint="raise the limit or freeze fewer inputs",
+        )
+    return XlaExecutable(program, frozen_values, expand)
+
+
+class XlaExecutable:
+    """A program built with XLA (see `superopt.backends.base.Executable`)."""
+
+    def __init__(
+        self, program: Program, frozen_values: Mapping[str, Any] | Sequence[Any] = (), expand: Expand | None = None
+    ) -> None:
+        self.program = program
+        self._wide = needs_x64(program.hot) or (program.prepare is not None and needs_x64(program.prepare))
+        self._hot = jax.jit(to_jax(program.hot, expand))
+        self._computed: tuple[Node, ...] = ()
+        if program.prepare is not None:
+            given = program.prepare
+            self._computed = tuple(dict.fromkeys(node for node in given.outputs if node.op != "input"))
+            self._prepare = jax.jit(to_jax(Graph(given.inputs, self._computed), expand))
+        with _x64(self._wide):
+            self._constants = {name: jnp.asarray(x) for name, x in self._constant_values().items()}
+        self.prepared = self.prepare(self._in_order(frozen_values))
+        held = {id(x): x for x in self.prepared}
+        self.frozen_bytes = program.frozen_bytes
+        self.prepared_bytes = sum(map(array_bytes, held.values()))
+        passed = () if program.prepare is None else program.prepare.outputs
+        added = {id(x): x for node, x in zip(passed, self.prepared, strict=True) if node.op != "input"}
+        self.added_bytes = sum(map(array_bytes, added.values()))
+
+    def __call__(self, *live: Any) -> tuple[Any, ...]:
+        """Results for these live inputs, with the prepared tensors of the build."""
+        with _x64(self._wide):
+            return self._hot(*live, *self.prepared)
+
+    def prepare(self, frozen: Sequence[Any]) -> tuple[Any, ...]:
+        """Prepared tensors for these frozen values (constants excluded), in the order of the hot inputs."""
+        graph = self.program.prepare
+        if graph is None:
+            return ()
+        own = [node for node in graph.inputs if node["name"] not in self._constants]
+        if len(own) != len(frozen):
+            raise ArgumentError(f"the program has {len(own)} frozen inputs, got {len(frozen)} values")
+        with _x64(self._wide):
+            values: dict[Node, Any] = {n: self._constants.get(n["name"]) for n in graph.inputs}
+            values |= {node: _fitting(node, x) for node, x in zip(own, frozen, strict=True)}
+            if self._computed:
+                results = self._prepare(*[values[node] for node in graph.inputs])
+                values |= dict(zip(self._computed, results, strict=True))
+        return tuple(values[node] for node in graph.outputs)
+
+    def hot(self, live: Sequence[Any], prepared: Sequence[Any]) -> tuple[Any, ...]:
+        """Results for these live inputs and prepared tensors."""
+        with _x64(self._wide):
+            return self._hot(*live, *prepared)
+
+    def lower(self) -> jax.stages.Lowered:
+        """The hot part lowered for its declared types (for its HLO, its cost or ahead-of-time compilation)."""
+        with _x64(self._wide):
+            return self._hot.lower(
+                *[jax.ShapeDtypeStruct(n.shape, dtype_of(n.dtype)) for n in self.program.hot.inputs]  # pyright: ignore[reportArgumentType]
+            )
+
+    def _constant_values(self) -> Mapping[str, np.ndarray]:
+        return {} if self.program.prepare is None else self.program.prepare.constants
+
+    def _in_order(self, frozen_values: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
+        if not isinstance(frozen_values, Mapping):
+            return list(frozen_values)
+        graph = self.program.prepare
+        names = [] if graph is None else [node["name"] for node in graph.inputs if node["name"] not in graph.constants]
+        missing = [name for name in names if name not in frozen_values]
+        if missing:
+            raise ArgumentError(f"no value for the frozen inputs {missing}")
+        return [frozen_values[name] for name in names]
+
+
+def expand_macros(graph: Graph, expand: Expand | None) -> Graph:
+    """The graph with every `macro` node replaced by ordinary ops, until none is left (bodies not included).
+
+    Raises:
+        InputError: there is a macro and no `expand`.
+    """
+    for _ in range(8):  # a macro may expand to another one; the depth is that of the rule library
+        nodes = graph.nodes()
+        macros = [node for node in nodes if node.op == "macro"]
+        if not macros:
+            return graph
+        if expand is None:
+            raise InputError(
+                f"the graph holds the macro of rule {macros[0]['rule']!r}, which XLA cannot lower as it stands",
+                hint="pass expand=, which replaces a macro by its expansion",
+            )
+        done: dict[Node, Node] = {}
+        for node in nodes:
+            new = with_inputs(node, (done[x] for x in node.inputs))
+            done[node] = expand(new) if new.op == "macro" else new
+        graph = Graph(graph.inputs, tuple(done[node] for node in graph.outputs), graph.constants)
+    raise InputError("macros expand to further macros without end")
+
+
+def needs_x64(graph: Graph) -> bool:
+    """Does the graph (or a body in it) hold 64-bit values?"""
+    kinds = {t.dtype for node in (*graph.inputs, *graph.nodes()) for t in node.types}
+    return any(d in _WIDE for d in kinds) or any(needs_x64(body) for node in graph.nodes() for body in _bodies(node))
+
+
+def _bodies(node: Node) -> tuple[Graph, ...]:
+    found: list[Graph] = []
+    for _, value in node.attrs:
+        if isinstance(value, Graph):
+            found.append(value)
+        elif isinstance(value, tuple):
+            found.extend(x for x in value if isinstance(x, Graph))
+    return tuple(found)
+
+
+def _x64(wide: bool) -> contextlib.AbstractContextManager[Any]:
+    return jax.enable_x64(True) if wide and not jax.config.jax_enable_x64 else contextlib.nullcontext()
+
+
+def _as_array(x: Any) -> Any:
+    return jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x
+
+
+def _fitting(node: Node, x: Any) -> Any:
+    array = jnp.asarray(x)
+    if array.shape != node.shape or str(array.dtype) != node.dtype:
+        got = f"{array.dtype}{list(array.shape)}"
+        raise ArgumentError(f"the frozen input {node['name']!r} is {node.type}, got {got}")
+    return array
+
+
+def _lowering(node: Node, expand: Expand | None) -> Callable[..., Any]:
+    if node.op in LOWER:
+        return LOWER[node.op]
+    if node.op in _CONTROL:
+        return _CONTROL[node.op](node, expand)
+    raise InputError(f"the XLA backend has no lowering for the op {node.op!r}")
+
+
+def _packed(results: Sequence[Any]) -> Any:
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _scan(node: Node, expand: Expand | None) -> Callable[..., Any]:
+    body = to_jax(node["body"], expand)
+    consts, carries = node["num_consts"], node["num_carry"]
+
+    def run(node: Node, *xs: Any) -> Any:
+        fixed = xs[:consts]
+
+        def step(carry: tuple[Any, ...], x: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+            results = body(*fixed, *carry, *x)
+            return results[:carries], results[carries:]
+
+        init = tuple(map(jnp.asarray, xs[consts : consts + carries]))
+        carry, ys = lax.scan(
+            step,
+            init,
+            tuple(xs[consts + carries :]),
+            length=node["length"],
+            reverse=node["reverse"],
+            unroll=node["unroll"],
+        )
+        return _packed((*carry, *ys))
+
+    return run
+
+
+def _while(node: Node, expand: Expand | None) -> Callable[..., Any]:
+    cond, body = to_jax(node["cond"], expand), to_jax(node["body"], expand)
+    of_cond, of_body = node["cond_nconsts"], node["body_nconsts"]
+
+    def run(node: Node, *xs: Any) -> Any:
+        cond_consts, body_consts = xs[:of_cond], xs[of_cond : of_cond + of_body]
+
+        def proceed(state: tuple[Any, ...]) -> Any:
+            return cond(*cond_consts, *state)[0]
+
+        def step(state: tuple[Any, ...]) -> tuple[Any, ...]:
+            return body(*body_consts, *state)
+
+        return _packed(lax.while_loop(proceed, step, tuple(map(jnp.asarray, xs[of_cond + of_body :]))))
+
+    return run
+
+
+def _cond(node: Node, expand: Expand | None) -> Callable[..., Any]:
+    branches = [to_jax(branch, expand) for branch in node["branches"]]
+
+    def run(node: Node, index: Any, *xs: Any) -> Any:
+        return _packed(lax.switch(index, branches, *xs))
+
+    return run
+
+
+_CONTROL: dict[str, Callable[[Node, Expand | None], Callable[..., Any]]] = {
+    "scan": _scan,
+    "while": _while,
+    "cond": _cond,
+}

@@ -1,0 +1,107 @@
+"""An executable called like the function that it was made from.
+
+Outside of a trace a call flattens its arguments, runs the hot part and unflattens the results.  Under `jit`, `vmap` or
+`grad` it is a `custom_jvp` function whose value is the hot part and whose derivative is that of the original function,
+so that every derivative is the one that the user had.
+
+Prepared tensors are kept for the frozen arrays last seen, compared by identity: arrays declared frozen do not
+change.  Frozen arguments that are being traced are prepared inside the trace.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import jax
+from jax import tree_util
+
+if TYPE_CHECKING:
+    from superopt.frontends.jaxpr import Imported
+
+
+class Prepared(Protocol):
+    """What is needed of an executable (see `superopt.backends.base.Executable`)."""
+
+    prepared: tuple[Any, ...]
+
+    def prepare(self, frozen: Sequence[Any]) -> tuple[Any, ...]:
+        """Prepared tensors for frozen values."""
+        ...
+
+    def hot(self, live: Sequence[Any], prepared: Sequence[Any]) -> tuple[Any, ...]:
+        """Results for live inputs and prepared tensors."""
+        ...
+
+
+def wrap_like_original(imported: Imported, executable: Prepared) -> Callable[..., Any]:
+    """The executable as a function with the arguments, results and derivatives of the original.
+
+    Raises (when called):
+        ArgumentError: arguments of another structure, shape or dtype than at import.
+    """
+    remembered = ([imported.examples[i] for i in imported.frozen], executable.prepared)
+
+    def prepared_for(frozen: list[Any]) -> tuple[Any, ...]:
+        nonlocal remembered
+        known, prepared = remembered
+        if not all(map(_same, frozen, known)):
+            prepared = executable.prepare(frozen)
+            remembered = (frozen, prepared)
+        return prepared
+
+    def original(leaves: Sequence[Any]) -> list[Any]:
+        args, kwargs = tree_util.tree_unflatten(imported.in_tree, leaves)
+        return tree_util.tree_leaves(imported.fn(*args, **kwargs))
+
+    def merged(live: Sequence[Any], frozen: Sequence[Any]) -> list[Any]:
+        leaves: list[Any] = [None] * (len(live) + len(frozen))
+        for i, x in zip((*imported.live, *imported.frozen), (*live, *frozen), strict=True):
+            leaves[i] = x
+        return leaves
+
+    def traced(live: list[Any], frozen: list[Any]) -> list[Any]:
+        if any(isinstance(x, jax.core.Tracer) for x in frozen):
+
+            def fast(live: list[Any], frozen: list[Any]) -> list[Any]:
+                return list(executable.hot(live, executable.prepare(frozen)))
+
+            def slow(live: list[Any], frozen: list[Any]) -> list[Any]:
+                return original(merged(live, frozen))
+
+            return _with_derivative(fast, slow)(live, frozen)
+        prepared = prepared_for(frozen)
+
+        def fast_live(live: list[Any]) -> list[Any]:
+            return list(executable.hot(live, prepared))
+
+        def slow_live(live: list[Any]) -> list[Any]:
+            return original(merged(live, frozen))
+
+        return _with_derivative(fast_live, slow_live)(live)
+
+    @functools.wraps(imported.fn, updated=())
+    def call(*args: Any, **kwargs: Any) -> Any:
+        leaves = imported.flatten(args, kwargs)
+        live, frozen = [leaves[i] for i in imported.live], [leaves[i] for i in imported.frozen]
+        if any(isinstance(x, jax.core.Tracer) for x in leaves):
+            return imported.unflatten(traced(live, frozen))
+        return imported.unflatten(executable.hot(live, prepared_for(frozen)))
+
+    return call
+
+
+def _with_derivative(fast: Callable[..., list[Any]], slow: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """A function with the value of `fast` and the derivatives of `slow`."""
+    run = jax.custom_jvp(fast)
+
+    @run.defjvp
+    def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+        return jax.jvp(slow, primals, tangents)
+
+    return run
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or (isinstance(a, bool | int | float) and type(a) is type(b) and a == b)

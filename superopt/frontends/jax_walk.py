@@ -1,0 +1,307 @@
+"""Walk a jaxpr and build the graph that it computes.
+
+Calls (`jit`, `custom_jvp_call`, `custom_vjp_call`, `remat`, `closed_call` ...) are walked in place, with an explicit
+stack of frames.  `scan`, `while` and `cond` become control nodes whose bodies are graphs; arrays that a body closes
+over are lifted out of it, so that bodies hold no constants and equal bodies are one object.  Body inputs that are the
+same on every iteration and depend on frozen inputs alone are flagged frozen.  Every other equation goes through
+`jax_ops.IMPORT`; what has no form there is kept verbatim as an opaque node that binds the same primitive with the same
+parameters.  Each refusal of the op table is counted with its cause.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jax import numpy as jnp
+from jax.extend import core
+
+from superopt.errors import ShapeError
+from superopt.frontends.builders import full, scalar
+from superopt.frontends.jax_ops import IMPORT
+from superopt.ir import opaque
+from superopt.ir.graph import Graph, Node, make_input, mk
+from superopt.ir.types import DTYPES, TensorType
+
+# call primitive -> the parameter that holds its jaxpr
+INLINED = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "core_closed_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vmap_call": "call",
+    "checkpoint": "jaxpr",
+    "remat": "jaxpr",
+    "remat2": "jaxpr",
+}
+DEBUG = ("debug_callback", "debug_print")
+
+
+class Importer:
+    """Builds nodes for one scope: the program, or one body, whose constants belong to the scope around it.
+
+    Attributes:
+        constants: lifted arrays by their input node, in order.
+        dropped: debugging effects that are left out, by primitive.
+        refused: (primitive, cause) of equations that the op table did not accept although they have an entry.
+    """
+
+    def __init__(self, outer: Importer | None = None, reserved: Iterable[str] = ()) -> None:
+        self._names = set(reserved)
+        self.constants: dict[Node, Any] = {}
+        self.dropped: Counter[str] = outer.dropped if outer else Counter()
+        self.refused: Counter[tuple[str, str]] = outer.refused if outer else Counter()
+        self._by_id: dict[int, Node] = {}
+        self._varies: dict[Node, bool] = {}
+
+    def constant(self, value: Any) -> Node:
+        """The node of an array that came with the program: a literal, a broadcast literal, or a frozen input."""
+        known = self._by_id.get(id(value))
+        if known is None:
+            known = self._constant(value)
+            if known in self.constants:  # the array is kept alive there, so its id stays its own
+                self._by_id[id(value)] = known
+        return known
+
+    def _constant(self, value: Any) -> Node:
+        dtype = str(value.dtype if hasattr(value, "dtype") else jnp.result_type(value))
+        if dtype not in DTYPES:
+            return _foreign_constant(value, dtype)
+        array = np.asarray(value, jnp.dtype(dtype))
+        if array.ndim == 0:
+            return scalar(array[()], dtype)
+        if _uniform(array):
+            return full(array.shape, array.flat[0], dtype)
+        name = f"const{len(self.constants)}"
+        while name in self._names:
+            name += "_"
+        node = make_input(name, array.shape, dtype, frozen=True)
+        self.constants[node] = value
+        return node
+
+    def varies(self, node: Node) -> bool:
+        """Does the node depend on an input that is not frozen?"""
+        stack, known = [node], self._varies
+        while stack:
+            top = stack[-1]
+            if top in known:
+                stack.pop()
+            elif top.op == "input":
+                known[top] = not top["frozen"]
+            else:
+                waiting = [x for x in top.inputs if x not in known]
+                stack.extend(waiting)
+                if not waiting:
+                    known[top] = any(known[x] for x in top.inputs)
+        return known[node]
+
+    def run(self, jaxpr: Any, consts: Sequence[Node], args: Sequence[Node]) -> list[Node]:
+        """The results of a jaxpr on these nodes."""
+        frames = [_Frame(jaxpr, [*consts, *args], ())]
+        while True:
+            frame = frames[-1]
+            if frame.at == len(frame.jaxpr.eqns):
+                results = [self._read(frame, atom) for atom in frame.jaxpr.outvars]
+                frames.pop()
+                if not frames:
+                    return results
+                frames[-1].env.update(zip(frame.dest, results, strict=True))
+                continue
+            eqn = frame.jaxpr.eqns[frame.at]
+            frame.at += 1
+            name = eqn.primitive.name
+            if name in DEBUG:
+                self.dropped[name] += 1
+                continue
+            xs = [self._read(frame, atom) for atom in eqn.invars]
+            inner = eqn.params.get(INLINED[name]) if name in INLINED else None
+            if inner is not None:
+                closed = hasattr(inner, "consts")
+                held = [self.constant(c) for c in inner.consts] if closed else []
+                frames.append(_Frame(inner.jaxpr if closed else inner, [*held, *xs], eqn.outvars))
+            else:
+                frame.env.update(zip(eqn.outvars, self._equation(eqn, name, xs), strict=True))
+
+    def _read(self, frame: _Frame, atom: Any) -> Node:
+        if not isinstance(atom, core.Literal):
+            return frame.env[atom]
+        dtype = str(atom.aval.dtype)
+        return scalar(atom.val, dtype) if dtype in DTYPES and not np.shape(atom.val) else self.constant(atom.val)
+
+    def _equation(self, eqn: Any, name: str, xs: Sequence[Node]) -> Sequence[Node]:
+        out = _types(eqn)
+        native = all(t.dtype in DTYPES for t in out) and all(x.dtype in DTYPES for x in xs)
+        entry = IMPORT.get(name) if native else None
+        if entry is None:
+            control = _CONTROL.get(name)
+            return control(self, eqn, xs) if control is not None else keep(eqn, xs, out)
+        try:
+            got = entry(eqn.params, xs, out)
+        except ShapeError as error:
+            self.refused[name, str(error)] += 1
+            got = None
+        if got is None:
+            return keep(eqn, xs, out)
+        nodes = (got,) if isinstance(got, Node) else tuple(got)
+        if tuple(n.type for n in nodes) != out:
+            self.refused[name, f"import gives {[str(n.type) for n in nodes]}, wanted {[str(t) for t in out]}"] += 1
+            return keep(eqn, xs, out)
+        return nodes
+
+    def body(self, closed: Any, inputs: Sequence[Node], scope: Importer) -> tuple[Node, ...]:
+        """The results of a body's jaxpr on its own inputs, closed-over arrays taken from `scope`."""
+        return tuple(scope.run(closed.jaxpr, [scope.constant(c) for c in closed.consts], inputs))
+
+
+class _Frame:
+    """A jaxpr under way: its variables so far, the next equation, and where its results go."""
+
+    __slots__ = ("at", "dest", "env", "jaxpr")
+
+    def __init__(self, jaxpr: Any, values: Sequence[Node], dest: Sequence[Any]) -> None:
+        self.jaxpr, self.at, self.dest = jaxpr, 0, dest
+        self.env: dict[Any, Node] = dict(zip((*jaxpr.constvars, *jaxpr.invars), values, strict=True))
+
+
+def _types(eqn: Any) -> tuple[TensorType, ...]:
+    return tuple(TensorType(tuple(map(int, v.aval.shape)), str(v.aval.dtype)) for v in eqn.outvars)
+
+
+def results_of(node: Node) -> tuple[Node, ...]:
+    """The results of a node as nodes of one type each."""
+    return (node,) if len(node.types) == 1 else tuple(mk("result", node, index=i) for i in range(len(node.types)))
+
+
+def keep(eqn: Any, xs: Sequence[Node], out: Sequence[TensorType]) -> tuple[Node, ...]:
+    """The equation verbatim, as an opaque node."""
+    if not out:
+        return ()
+    name, primitive, params = eqn.primitive.name, eqn.primitive, dict(eqn.params)
+
+    def call(*operands: Any) -> Sequence[Any]:
+        results = primitive.bind(*map(jnp.asarray, operands), **params)
+        return results if primitive.multiple_results else (results,)
+
+    key = opaque.register(name, (primitive, _identity(params)), call)
+    return results_of(mk("opaque", *xs, primitive=name, params_key=key, result_types=tuple(out)))
+
+
+def keep_function(name: str, closed: Any, xs: Sequence[Node], out: Sequence[TensorType]) -> tuple[Node, ...]:
+    """A whole jaxpr as one opaque node (it has effects whose order matters, or values that are not tensors)."""
+    key = opaque.register(name, _Same(closed), core.jaxpr_as_fun(closed))
+    return results_of(mk("opaque", *xs, primitive=name, params_key=key, result_types=tuple(out)))
+
+
+class _Same:
+    """Equal only to itself, whatever the equality of what it holds."""
+
+    __slots__ = ("held",)
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __repr__(self) -> str:
+        return type(self.held).__name__
+
+
+def _identity(params: Mapping[str, Any]) -> Any:
+    items = tuple(sorted(params.items()))
+    try:
+        hash(items)
+    except TypeError:
+        return _Same(items)
+    return items
+
+
+def _uniform(array: np.ndarray) -> bool:
+    """Are all elements the same bit pattern?"""
+    if array.size == 0:
+        return True
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, -1)
+    return bool((flat[-1] == flat[0]).all() and (flat[array.size // 2] == flat[0]).all() and (flat == flat[0]).all())
+
+
+def _foreign_constant(value: Any, dtype: str) -> Node:
+    def call() -> Sequence[Any]:
+        return (value,)
+
+    key = opaque.register("constant", _Same(value), call)
+    return mk("opaque", primitive="constant", params_key=key, result_types=(TensorType(tuple(value.shape), dtype),))
+
+
+def _body_inputs(xs: Sequence[Node], frozen: Sequence[bool], types: Sequence[Any]) -> list[Node]:
+    return [
+        make_input(f"arg{i}", tuple(map(int, t.shape)), str(t.dtype), frozen=f)
+        for i, (t, f) in enumerate(zip(types, frozen, strict=True))
+    ]
+
+
+def _scan(outer: Importer, eqn: Any, xs: Sequence[Node]) -> Sequence[Node]:
+    p, closed = eqn.params, eqn.params["jaxpr"]
+    fixed, carries = int(p["num_consts"]), int(p["num_carry"])
+    frozen = [i < fixed and not outer.varies(x) for i, x in enumerate(xs)]
+    scope = Importer(outer)
+    inputs = _body_inputs(xs, frozen, closed.in_avals)
+    outputs = outer.body(closed, inputs, scope)
+    lifted = [outer.constant(c) for c in scope.constants.values()]
+    node = mk(
+        "scan",
+        *lifted,
+        *xs,
+        body=Graph((*scope.constants, *inputs), outputs),
+        num_consts=fixed + len(lifted),
+        num_carry=carries,
+        length=int(p["length"]),
+        reverse=bool(p["reverse"]),
+        unroll=int(p["unroll"]),
+        result_types=_types(eqn),
+    )
+    return results_of(node)
+
+
+def _while(outer: Importer, eqn: Any, xs: Sequence[Node]) -> Sequence[Node]:
+    p = eqn.params
+    of_cond, of_body = int(p["cond_nconsts"]), int(p["body_nconsts"])
+    state = xs[of_cond + of_body :]
+    graphs: list[Graph] = []
+    operands: list[list[Node]] = []
+    for name, consts in (("cond_jaxpr", xs[:of_cond]), ("body_jaxpr", xs[of_cond : of_cond + of_body])):
+        closed, scope = p[name], Importer(outer)
+        frozen = [*(not outer.varies(x) for x in consts), *(False for _ in state)]
+        inputs = _body_inputs([*consts, *state], frozen, closed.in_avals)
+        outputs = outer.body(closed, inputs, scope)
+        graphs.append(Graph((*scope.constants, *inputs), outputs))
+        operands.append([*(outer.constant(c) for c in scope.constants.values()), *consts])
+    node = mk(
+        "while",
+        *operands[0],
+        *operands[1],
+        *state,
+        cond=graphs[0],
+        body=graphs[1],
+        cond_nconsts=len(operands[0]),
+        body_nconsts=len(operands[1]),
+        result_types=_types(eqn),
+    )
+    return results_of(node)
+
+
+def _cond(outer: Importer, eqn: Any, xs: Sequence[Node]) -> Sequence[Node]:
+    index, *operands = xs
+    scope = Importer(outer)  # shared: all branches take the same operands
+    frozen = [not outer.varies(x) for x in operands]
+    bodies: list[tuple[list[Node], tuple[Node, ...]]] = []
+    for closed in eqn.params["branches"]:
+        inputs = _body_inputs(operands, frozen, closed.in_avals)
+        bodies.append((inputs, outer.body(closed, inputs, scope)))
+    lifted = [outer.constant(c) for c in scope.constants.values()]
+    branches = tuple(Graph((*scope.constants, *inputs), outputs) for inputs, outputs in bodies)
+    return results_of(mk("cond", index, *lifted, *operands, branches=branches, result_types=_types(eqn)))
+
+
+_CONTROL = {"scan": _scan, "while": _while, "cond": _cond}

@@ -1,0 +1,124 @@
+"""A program in two parts: what is computed once from frozen inputs, and what is computed on every call.
+
+`prepare` maps the frozen inputs (weights declared frozen by the user, ONNX initializers, arrays closed over by a
+function) to prepared tensors; it is run once.  `hot` maps the live arguments, followed by inputs named `prepared0`,
+`prepared1` ..., to the results of the program; it is what a call runs and what is timed.  Prepared inputs keep the
+frozen flag, so that a kernel of the hot part still shows which operands never change.
+
+Only tensors cross from one part to the other; nothing here runs either part (that is the backends' business).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from superopt.errors import SuperoptError
+from superopt.ir.graph import Graph, Node, make_input, topological, with_inputs
+from superopt.ir.types import ITEMSIZE_BYTES, TensorType
+
+PREPARED = "prepared"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """What to run once and what to run on each call.
+
+    Attributes:
+        prepare: frozen inputs (constants last, with their values) to prepared tensors; None when there are none.
+        hot: live inputs in call order, then `prepared0` ...; its outputs are those of the program.
+    """
+
+    prepare: Graph | None
+    hot: Graph
+
+    @property
+    def live_inputs(self) -> tuple[Node, ...]:
+        """The inputs of the hot part that a caller passes."""
+        count = 0 if self.prepare is None else len(self.prepare.outputs)
+        return self.hot.inputs[: len(self.hot.inputs) - count]
+
+    @property
+    def prepared_inputs(self) -> tuple[Node, ...]:
+        """The inputs of the hot part that hold prepared tensors."""
+        return self.hot.inputs[len(self.live_inputs) :]
+
+    @property
+    def frozen_bytes(self) -> int:
+        """Size of the frozen inputs."""
+        return 0 if self.prepare is None else sum(type_bytes(node.type) for node in self.prepare.inputs)
+
+    @property
+    def prepared_bytes(self) -> int:
+        """Size of the prepared tensors, each counted once."""
+        return 0 if self.prepare is None else sum(type_bytes(node.type) for node in set(self.prepare.outputs))
+
+
+def type_bytes(kind: TensorType) -> int:
+    """Size of a tensor of this type; foreign dtypes (complex, random keys) count by the digits of their name."""
+    size = ITEMSIZE_BYTES.get(kind.dtype)
+    if size is None:
+        digits = "".join(c for c in kind.dtype if c.isdigit())
+        size = max(1, int(digits) // 8) if digits else 8
+    return size * math.prod(int(n) for n in kind.shape)  # pyright: ignore[reportArgumentType] (sizes are concrete here)
+
+
+def original_program(graph: Graph) -> Program:
+    """The program that computes `graph` as it stands: every frozen input is passed through, nothing is prepared."""
+    frozen = tuple(node for node in graph.inputs if node["frozen"])
+    return split(graph, frozen)
+
+
+def split(graph: Graph, cut: Iterable[Node]) -> Program:
+    """Compute the nodes of `cut` ahead of time and the rest of `graph` on each call.
+
+    Args:
+        graph: the whole program.
+        cut: nodes that depend on frozen inputs alone, in the order of the prepared inputs; together with the live
+            inputs they must feed every output.
+
+    Raises:
+        SuperoptError: a node of the cut depends on a live input, or an output needs a frozen input beside the cut.
+    """
+    prepared = tuple(dict.fromkeys(cut))
+    live = tuple(node for node in graph.inputs if not node["frozen"])
+    frozen = tuple(node for node in graph.inputs if node["frozen"])
+    for node in topological(prepared):
+        if node.op == "input" and not node["frozen"]:
+            raise SuperoptError(f"a prepared tensor depends on the live input {node['name']!r}")
+    if not frozen:
+        if prepared:
+            raise SuperoptError(f"{len(prepared)} prepared tensors, but the program has no frozen inputs")
+        return Program(None, graph)
+    taken = {node["name"] for node in live}
+    stem = PREPARED
+    while any(name.startswith(stem) for name in taken):
+        stem += "_"
+    standin = {node: make_input(f"{stem}{i}", node.shape, node.dtype, frozen=True) for i, node in enumerate(prepared)}
+    outputs = replace(graph.outputs, standin)
+    inputs = (*live, *standin.values())
+    known = set(inputs)
+    for node in topological(outputs):
+        if node.op == "input" and node not in known:
+            raise SuperoptError(f"the hot part needs the input {node['name']!r}, which is neither live nor prepared")
+    return Program(Graph(frozen, prepared, graph.constants), Graph(inputs, outputs))
+
+
+def replace(roots: Iterable[Node], mapping: dict[Node, Node]) -> tuple[Node, ...]:
+    """The roots with every node of `mapping` replaced by its image (images are not searched again)."""
+    roots = tuple(roots)
+    done: dict[Node, Node] = dict(mapping)
+    stack = list(roots)
+    while stack:
+        node = stack[-1]
+        if node in done:
+            stack.pop()
+            continue
+        waiting = [x for x in node.inputs if x not in done]
+        if waiting:
+            stack.extend(waiting)
+            continue
+        done[node] = with_inputs(node, (done[x] for x in node.inputs))
+        stack.pop()
+    return tuple(done[root] for root in roots)
