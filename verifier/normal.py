@@ -1,0 +1,408 @@
+"""Terms to sum normal form, under one of three sets of laws.
+
+    exact   only movement, choice, maxima and sign are interpreted: equal normal forms are bit-identical values
+    real    also the field laws: sums, products, reciprocals; other scalar functions are opaque (congruence only)
+    range   also exp(a + b) = exp a * exp b and log(exp a) = a: equal over the reals, but range may be lost
+
+A nonlinear function first splits on the guards (and Boolean atoms) of its arguments that no binder touches, so that
+f([g] a + [not g] b) = [g] f(a) + [not g] f(b); arguments without binders become structural labels whose coordinates are
+the atoms' arguments; arguments with sums become class atoms.  Maxima are sets of guarded entries: the same calculus with
+Boolean weights.  Denominators are collected for prove.py, which discharges them or records them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from verifier import conditions as c
+from verifier.conditions import Cond
+from verifier.labels import INF, Labels, infinite
+from verifier.monomial import (
+    NF,
+    ONE,
+    Atom,
+    Monomial,
+    Unsupported,
+    combine,
+    factors,
+    gate,
+    is_simple,
+    scale,
+    tidy,
+    times,
+)
+from verifier.poly import var
+from verifier.solver import NO, Context
+from verifier.terms import Apply, Const, Infinity, Read, Reduce, Size, Term, Where
+from verifier.weights import onepoint
+
+EXACT, REAL, RANGE = "exact", "real", "range"
+COMMUTATIVE = frozenset({"add", "mul"})
+LOGIC = frozenset({"and", "or", "xor", "not"})
+COMPARE = frozenset({"lt", "gt", "le", "ge", "eq", "ne"})
+MAX_SPLIT = 10
+
+
+@dataclass
+class Normaliser:
+    """Normal forms over one context; both sides of an equation share it."""
+
+    ctx: Context
+    laws: str
+    labels: Labels = field(init=False)
+    denominators: list[NF] = field(default_factory=list)
+    inverted: list[Atom] = field(default_factory=list)
+    _memo: dict[int, tuple[Term, NF]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.labels = Labels(self.ctx)
+
+    def nf(self, t: Term) -> NF:
+        """The normal form of a term.
+
+        Raises:
+            Unsupported: the term is outside the theory.
+        """
+        hit = self._memo.get(id(t))
+        if hit is None:
+            hit = self._memo[id(t)] = (t, self._nf(t))
+        return hit[1]
+
+    def _nf(self, t: Term) -> NF:
+        if isinstance(t, Read):
+            return [Monomial(atoms=(Atom(f"?{t.name}" if t.boolean else t.name, t.index),))]
+        if isinstance(t, Const):
+            return [Monomial(coef=t.value)] if t.value else []
+        if isinstance(t, Size):
+            k, sizes = factors(t.value)
+            return [Monomial(coef=k, sizes=sizes)]
+        if isinstance(t, Infinity):
+            return [Monomial(coef=Fraction(t.sign), atoms=(Atom(INF),))]
+        if isinstance(t, Where):
+            return gate(self.nf(t.then), t.guard) + gate(self.nf(t.orelse), c.negate(t.guard))
+        if isinstance(t, Reduce):
+            return self._reduce(t)
+        return self._apply(t)
+
+    def _reduce(self, t: Reduce) -> NF:
+        if t.kind in ("max", "min", "or", "and"):
+            return self._extreme(t)
+        if t.kind != "sum" or self.laws == EXACT:
+            raise Unsupported(f"reduction {t.kind}")
+        domain = (c.ge(var(t.var), 0), c.lt(var(t.var), t.size))
+        out: NF = []
+        for m in self.nf(t.body):
+            guards = tidy((*m.guards, *domain))
+            if guards is not None:
+                one = onepoint(self.ctx, replace(m, guards=guards, binders=(*m.binders, t.var)))
+                if one is not None:
+                    out.append(one)
+        return out
+
+    # ---- scalar functions
+    def _apply(self, t: Apply) -> NF:
+        fn, args = t.fn, t.args
+        if fn in ("max", "min"):
+            return self._extreme(t)
+        if fn == "neg":
+            return scale(self.nf(args[0]), -1)
+        if fn == "sub":
+            return self._apply(Apply("add", (args[0], Apply("neg", (args[1],)))))
+        if fn == "select_n":
+            return self._select(args)
+        if fn in LOGIC:
+            return self._logic(fn, args)
+        if fn in COMPARE:
+            return self._compare(fn, args)
+        if fn in ("convert_element_type", "stop_gradient"):
+            return self._opaque_term(fn, args)
+        if self.laws == EXACT:
+            return self._exact(fn, args)
+        if fn == "add":
+            return self.nf(args[0]) + self.nf(args[1])
+        if fn == "mul":
+            p, q = self.nf(args[0]), self.nf(args[1])
+            if infinite(p) or infinite(q):
+                raise Unsupported("a product with an infinity")
+            return times(self.ctx, p, q)
+        if fn == "div":
+            return times(self.ctx, self.nf(args[0]), self._apply(Apply("recip", (args[1],))))
+        if fn == "square":
+            return times(self.ctx, self.nf(args[0]), self.nf(args[0]))
+        if fn == "rsqrt":
+            return self._apply(Apply("recip", (Apply("sqrt", args),)))
+        if fn == "logistic" and self.laws == RANGE:  # 1 / (1 + exp(-x))
+            one = Const(Fraction(1))
+            return self._apply(Apply("recip", (Apply("add", (one, Apply("exp", (Apply("neg", args),)))),)))
+        return self._opaque_term(fn, args)
+
+    def _opaque_term(self, fn: str, args: Sequence[Term]) -> NF:
+        def at(ps: list[NF]) -> NF:
+            return self._function(fn, ps)
+
+        return self._hoist([self.nf(a) for a in args], at)
+
+    def _exact(self, fn: str, args: Sequence[Term]) -> NF:
+        def at(ps: list[NF]) -> NF:
+            if fn in ("mul", "div") and ps[1] == [ONE]:
+                return ps[0]
+            if fn == "mul" and ps[0] == [ONE]:
+                return ps[1]
+            if fn in COMMUTATIVE:
+                ps = sorted(ps, key=str)
+            return self._function(fn, ps)
+
+        return self._hoist([self.nf(a) for a in args], at)
+
+    def _function(self, fn: str, ps: list[NF]) -> NF:
+        """A function of arguments whose binder-free guards are gone."""
+        ps = [combine(p) for p in ps]
+        if fn == "recip":
+            return self._reciprocal(ps[0])
+        if self.laws == RANGE and fn == "exp":
+            return self._exponential(ps[0])
+        if self.laws == RANGE and fn == "log" and (inside := self._logarithm(ps[0])) is not None:
+            return inside
+        if fn == "exp" and len(ps[0]) == 1 and ps[0][0].atoms == (Atom(INF),) and ps[0][0].coef < 0:
+            return []
+        if fn == "exp" and not ps[0]:
+            return [ONE]
+        if fn == "sqrt" and ps[0] in ([], [ONE]):
+            return ps[0]
+        return [Monomial(atoms=(self.labels.atom(fn, ps),))]
+
+    def _exponential(self, p: NF) -> NF:
+        out: NF = [ONE]
+        for m in p:
+            if m.atoms == (Atom(INF),) and m.coef < 0:
+                return []
+            whole = m.coef.denominator == 1 and not m.binders and not m.guards
+            base = replace(m, coef=Fraction(1)) if whole else m
+            atom = replace(self.labels.atom("exp", [[base]]), exp=int(m.coef) if whole else 1)
+            out = times(self.ctx, out, [Monomial(atoms=(atom,))])
+        return out
+
+    def _logarithm(self, p: NF) -> NF | None:
+        if len(p) != 1 or p[0].coef != 1 or p[0].sizes or not p[0].atoms or not is_simple(p):
+            return None
+        out: NF = []
+        for a in p[0].atoms:
+            inside = self.labels.unfold("exp", a)
+            if inside is None:
+                return None
+            out += scale(inside, a.exp)
+        return out
+
+    def _reciprocal(self, p: NF) -> NF:
+        if not p:
+            raise Unsupported("division by zero")
+        if infinite(p):
+            raise Unsupported("division by an infinity")
+        if len(p) == 1 and not p[0].binders and not p[0].guards:
+            m = p[0]
+            self.denominators.append(p)
+            self.inverted += [replace(a, exp=1) for a in m.atoms]
+            return [
+                Monomial(
+                    1 / m.coef,
+                    tuple((q, -e) for q, e in m.sizes),
+                    (),
+                    (),
+                    tuple(replace(a, exp=-a.exp) for a in m.atoms),
+                )
+            ]
+        shared = _common(p)
+        if shared:
+            inverse = tuple(replace(a, exp=-a.exp) for a in shared)
+            self.denominators.append([Monomial(atoms=shared)])
+            self.inverted += [replace(a, exp=1) for a in shared]
+            inner = [replace(m, atoms=_minus(m.atoms, shared)) for m in p]
+            return times(self.ctx, [Monomial(atoms=inverse)], self._reciprocal(combine(inner)))
+        self.denominators.append(p)
+        atom = self.labels.classes.atom("value", [p])
+        self.inverted.append(atom)
+        return [Monomial(atoms=(replace(atom, exp=-1),))]
+
+    # ---- choice, logic, comparison
+    def _select(self, args: Sequence[Term]) -> NF:
+        which, false, true = args
+        p = self._truth(which)
+        return times(self.ctx, p, self.nf(true)) + times(self.ctx, self._not(p), self.nf(false))
+
+    def _truth(self, t: Term) -> NF:
+        if isinstance(t, Read) or (isinstance(t, Apply) and (t.fn in LOGIC or t.fn in COMPARE or t.fn == "select_n")):
+            return self.nf(t)
+        if isinstance(t, Const) and t.value in (0, 1):
+            return self.nf(t)
+        if isinstance(t, Where):
+            return gate(self._truth(t.then), t.guard) + gate(self._truth(t.orelse), c.negate(t.guard))
+        raise Unsupported("a predicate that is no comparison")
+
+    def _not(self, p: NF) -> NF:
+        return [ONE, *scale(p, -1)]
+
+    def _logic(self, fn: str, args: Sequence[Term]) -> NF:
+        ps = [self._truth(a) for a in args]
+        if fn == "not":
+            return self._not(ps[0])
+        both = times(self.ctx, ps[0], ps[1])
+        if fn == "and":
+            return both
+        return [*ps[0], *ps[1], *scale(both, -1 if fn == "or" else -2)]
+
+    def _compare(self, fn: str, args: Sequence[Term]) -> NF:
+        a, b = (args[1], args[0]) if fn in ("gt", "le") else (args[0], args[1])
+        negated = fn in ("ge", "le", "ne")
+
+        def at(ps: list[NF]) -> NF:
+            if self.laws == EXACT:
+                sides = sorted(ps, key=str) if fn in ("eq", "ne") else ps
+                return [Monomial(atoms=(self.labels.atom("?eq" if fn in ("eq", "ne") else "?lt", sides),))]
+            return self._sign_test("?eq" if fn in ("eq", "ne") else "?lt", combine([*ps[0], *scale(ps[1], -1)]))
+
+        out = self._hoist([self.nf(a), self.nf(b)], at)
+        return self._not(out) if negated else out
+
+    def _sign_test(self, test: str, gap: NF) -> NF:
+        if not gap or (len(gap) == 1 and not gap[0].atoms and not gap[0].sizes and is_simple(gap)):
+            value = gap[0].coef if gap else Fraction(0)
+            return [ONE] if (value == 0 if test == "?eq" else value < 0) else []
+        if test == "?eq" and min(gap, key=lambda m: str(m.atoms)).coef < 0:
+            gap = scale(gap, -1)
+        return [Monomial(atoms=(self.labels.atom(test, [gap]),))]
+
+    # ---- maxima
+    def _extreme(self, t: Term) -> NF:
+        kind = t.kind if isinstance(t, Reduce) else t.fn if isinstance(t, Apply) else ""
+        sign = -1 if kind in ("min", "and") else 1
+
+        def at(ps: list[NF]) -> NF:
+            entries = list(dict.fromkeys(ps[0]))
+            if not entries:
+                return [Monomial(coef=Fraction(-1), atoms=(Atom(INF),))]
+            if len(entries) == 1 and not entries[0].binders and not entries[0].guards:
+                atom = entries[0].atoms[0]
+                return self.labels.unfold("value", atom) or (
+                    [] if atom.label == "value()" else [Monomial(atoms=(atom,))]
+                )
+            return [Monomial(atoms=(self.labels.classes.atom("rmax", [entries]),))]
+
+        return scale(self._hoist([self._entries(t, sign)], at), sign)
+
+    def _entries(self, t: Term, sign: int) -> NF:
+        """The set of entries of sign * t, each a guarded monomial with one atom that stands for its value."""
+        if isinstance(t, Reduce) and t.kind in (("max", "or") if sign > 0 else ("min", "and")):
+            domain = (c.ge(var(t.var), 0), c.lt(var(t.var), t.size))
+            out: NF = []
+            for m in self._entries(t.body, sign):
+                guards = tidy((*m.guards, *domain))
+                if guards is not None:
+                    one = onepoint(self.ctx, replace(m, guards=guards, binders=(*m.binders, t.var)))
+                    out += [] if one is None else [one]
+            return out
+        if isinstance(t, Apply) and t.fn == ("max" if sign > 0 else "min"):
+            return self._entries(t.args[0], sign) + self._entries(t.args[1], sign)
+        if isinstance(t, Apply) and t.fn == "neg":
+            return self._entries(t.args[0], -sign)
+        if isinstance(t, Where):
+            return gate(self._entries(t.then, sign), t.guard) + gate(self._entries(t.orelse, sign), c.negate(t.guard))
+        if isinstance(t, Infinity) and t.sign * sign < 0:
+            return []
+
+        def at(ps: list[NF]) -> NF:
+            return [Monomial(atoms=(self._entry(combine(ps[0])),))]
+
+        # only index conditions are split here: a sum over Boolean cases is a value, not a set of entries
+        return self._hoist([scale(self.nf(t), sign)], at, booleans=False)
+
+    def _entry(self, p: NF) -> Atom:
+        if len(p) == 1 and p[0].coef == 1 and not p[0].sizes and is_simple(p):
+            atoms = p[0].atoms
+            if len(atoms) == 1 and atoms[0].exp == 1 and atoms[0].label.startswith("rmax#"):
+                return atoms[0]
+        return self.labels.atom("value", [p])
+
+    # ---- case split
+    def _hoist(self, ps: list[NF], at: Callable[[list[NF]], NF], booleans: bool = True) -> NF:
+        """`at` on every case of the guards and Boolean atoms that no binder touches, each under its case."""
+        guards: dict[Cond, None] = {}
+        bools: dict[Atom, None] = {}
+        for p in ps:
+            for m in p:
+                bound = set(m.binders)
+                for g in m.guards:
+                    if not g.vars & bound and c.negate(g) not in guards:
+                        guards[g] = None
+                for a in m.atoms if booleans else ():
+                    if a.label.startswith("?") and not any(x.vars & bound for x in a.args):
+                        bools[a] = None
+        if not guards and not bools:
+            return at(ps)
+        if len(guards) + len(bools) > MAX_SPLIT:
+            raise Unsupported(f"a case split on {len(guards) + len(bools)} conditions")
+        order = sorted(guards, key=_is_alternative)
+        return self._cases(ps, at, order, list(bools), ())
+
+    def _cases(
+        self,
+        ps: list[NF],
+        at: Callable[[list[NF]], NF],
+        guards: list[Cond],
+        bools: list[Atom],
+        case: tuple[Cond, ...],
+    ) -> NF:
+        if guards:
+            g, rest = guards[0], guards[1:]
+            now = _under(g, case)
+            out: NF = []
+            for side, other in ((g, c.negate(g)), (c.negate(g), g)):
+                if now == (c.FALSE if side == g else c.TRUE):
+                    continue
+                if now.kind not in ("true", "false") and case and self.ctx.possible(side, case) == NO:
+                    continue
+                path = (*case, *c.clauses(side))
+                kept = [
+                    [replace(m, guards=tuple(x for x in m.guards if x != side)) for m in p if other not in m.guards]
+                    for p in ps
+                ]
+                out += gate(self._cases(kept, at, rest, bools, path), side)
+            return out
+        if bools:
+            b, later = bools[0], bools[1:]
+            true = [[replace(m, atoms=tuple(a for a in m.atoms if a != b)) for m in p] for p in ps]
+            false = [[m for m in p if b not in m.atoms] for p in ps]
+            flag: NF = [Monomial(atoms=(b,))]
+            yes = times(self.ctx, flag, self._cases(true, at, [], later, case))
+            return yes + times(self.ctx, self._not(flag), self._cases(false, at, [], later, case))
+        return at(ps)
+
+
+def _is_alternative(g: Cond) -> bool:
+    return g.kind == "or"
+
+
+def _under(g: Cond, case: tuple[Cond, ...]) -> Cond:
+    """A condition simplified by literals that are known."""
+    if g in case:
+        return c.TRUE
+    if c.negate(g) in case:
+        return c.FALSE
+    if g.kind in ("and", "or"):
+        parts = [_under(a, case) for a in g.args]
+        return c.conj(parts) if g.kind == "and" else c.disj(parts)
+    return g
+
+
+def _common(p: NF) -> tuple[Atom, ...]:
+    shared: dict[Atom, None] | None = None
+    for m in p:
+        bound = set(m.binders)
+        mine = {a: None for a in m.atoms if not any(x.vars & bound for x in a.args)}
+        shared = mine if shared is None else {a: None for a in shared if a in mine}
+    return tuple(shared or ())
+
+
+def _minus(atoms: tuple[Atom, ...], gone: tuple[Atom, ...]) -> tuple[Atom, ...]:
+    return tuple(a for a in atoms if a not in gone)

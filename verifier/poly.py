@@ -1,0 +1,314 @@
+"""Integer index polynomials: the arithmetic of sizes, indices and attributes, in canonical form.
+
+A polynomial is a sum of integer multiples of products of atoms.  An atom is a variable, or one of the non-polynomial
+forms `a // b`, `a % b`, `min(a, b)`, `max(a, b)`, `name[a, ...]` over polynomials, named by its own text, so that equal atoms are equal
+strings.  Canonical means: two polynomials that agree as polynomials in their atoms are the same object by value, and
+most index equations are settled by comparing them, without a solver.
+
+Definitions: `a // b` is the floor and `a % b = a - b(a // b)`, both for b >= 1, which whoever divides must know.  An
+entry of an integer input used as an index is an atom `name[args]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+Mono: TypeAlias = "tuple[str, ...]"
+Terms: TypeAlias = "dict[Mono, int]"
+Index: TypeAlias = "int | Poly"
+
+Form: TypeAlias = "tuple[str, tuple[Poly, ...]]"
+_FORMS: dict[str, Form] = {}  # hash-consing table of the non-polynomial atoms: text -> (op, arguments)
+
+
+class Poly:
+    """An immutable integer polynomial over named atoms."""
+
+    __slots__ = ("_hash", "_text", "_vars", "terms")
+
+    def __init__(self, terms: Iterable[tuple[Mono, int]]) -> None:
+        self.terms: tuple[tuple[Mono, int], ...] = tuple(sorted((m, c) for m, c in terms if c))
+        self._hash: int | None = None
+        self._vars: frozenset[str] | None = None
+        self._text: str | None = None
+
+    # ---- identity
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, int):
+            other = const(other)
+        return isinstance(other, Poly) and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(self.terms)
+        return self._hash
+
+    def __str__(self) -> str:
+        if self._text is None:
+            self._text = _show(self.terms)
+        return self._text
+
+    __repr__ = __str__
+
+    def __bool__(self) -> bool:
+        raise TypeError("the truth of a symbolic size is not known; build a condition instead")
+
+    # ---- facts
+    @property
+    def value(self) -> int | None:
+        """The integer that this polynomial is, or None."""
+        if not self.terms:
+            return 0
+        if len(self.terms) == 1 and not self.terms[0][0]:
+            return self.terms[0][1]
+        return None
+
+    @property
+    def vars(self) -> frozenset[str]:
+        """The variables that occur, also inside divisions, minima and maxima."""
+        if self._vars is None:
+            out: set[str] = set()
+            for mono, _ in self.terms:
+                for atom in mono:
+                    form = _FORMS.get(atom)
+                    if form is None:
+                        out.add(atom)
+                    else:
+                        out.update(*(a.vars for a in form[1]))
+            self._vars = frozenset(out)
+        return self._vars
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """The non-polynomial atoms at the top level."""
+        return tuple(dict.fromkeys(a for mono, _ in self.terms for a in mono if a in _FORMS))
+
+    # ---- arithmetic
+    def __add__(self, other: Index) -> Poly:
+        other = poly(other)
+        if not other.terms:
+            return self
+        if not self.terms:
+            return other
+        out = dict(self.terms)
+        for m, c in other.terms:
+            out[m] = out.get(m, 0) + c
+        return Poly(out.items())
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Poly:
+        return self.scale(-1)
+
+    def __sub__(self, other: Index) -> Poly:
+        return self + poly(other).scale(-1)
+
+    def __rsub__(self, other: Index) -> Poly:
+        return poly(other) + self.scale(-1)
+
+    def scale(self, k: int) -> Poly:
+        """This polynomial times an integer."""
+        return self if k == 1 else Poly((m, c * k) for m, c in self.terms)
+
+    def __mul__(self, other: Index) -> Poly:
+        other = poly(other)
+        for a, b in ((self, other), (other, self)):
+            v = a.value
+            if v is not None:
+                return b.scale(v)
+        out: Terms = {}
+        for m, c in self.terms:
+            for n, d in other.terms:
+                k = tuple(sorted(m + n))
+                out[k] = out.get(k, 0) + c * d
+        return Poly(out.items())
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Index) -> Poly:
+        return divide(self, poly(other))[0]
+
+    def __rfloordiv__(self, other: Index) -> Poly:
+        return divide(poly(other), self)[0]
+
+    def __mod__(self, other: Index) -> Poly:
+        return divide(self, poly(other))[1]
+
+    def __rmod__(self, other: Index) -> Poly:
+        return divide(poly(other), self)[1]
+
+    # ---- substitution
+    def subst(self, sub: Mapping[str, Poly]) -> Poly:
+        """Replace variables by polynomials."""
+        if not any(v in sub for v in self.vars):
+            return self
+        total = const(0)
+        keep: list[tuple[Mono, int]] = []
+        for mono, c in self.terms:
+            if not any(a in sub or a in _FORMS for a in mono):
+                keep.append((mono, c))
+                continue
+            term = const(c)
+            for a in mono:
+                term = term * _subst_atom(a, sub)
+            total = total + term
+        return total + Poly(keep) if keep else total
+
+    def affine(self, k: str) -> tuple[Poly, Poly] | None:
+        """`(c, r)` with self = c*k + r and k in neither, or None."""
+        lin: list[tuple[Mono, int]] = []
+        rest: list[tuple[Mono, int]] = []
+        for mono, c in self.terms:
+            n = mono.count(k)
+            if n == 1:
+                i = mono.index(k)
+                lin.append((mono[:i] + mono[i + 1 :], c))
+            elif n:
+                return None
+            else:
+                rest.append((mono, c))
+        a, b = Poly(lin), Poly(rest)
+        return None if k in a.vars or k in b.vars else (a, b)
+
+
+def _subst_atom(atom: str, sub: Mapping[str, Poly]) -> Poly:
+    if atom in sub:
+        return sub[atom]
+    form = _FORMS.get(atom)
+    if form is None:
+        return var(atom)
+    op, args = form
+    made = OPS.get(op)
+    new = tuple(a.subst(sub) for a in args)
+    return made(*new) if made else entry(op, new)
+
+
+def _show(terms: tuple[tuple[Mono, int], ...]) -> str:
+    if not terms:
+        return "0"
+    out: list[str] = []
+    for mono, c in sorted(terms, key=_display_order):
+        body = "*".join(mono)
+        mag = abs(c)
+        piece = str(mag) if not body else body if mag == 1 else f"{mag}*{body}"
+        if not out:
+            out.append(piece if c > 0 else f"-{piece}")
+        else:
+            out.append(f" {'+' if c > 0 else '-'} {piece}")
+    return "".join(out)
+
+
+def _display_order(term: tuple[Mono, int]) -> tuple[bool, Mono]:
+    return (not term[0], term[0])
+
+
+def const(n: int) -> Poly:
+    """The constant polynomial n."""
+    return Poly((((), n),))
+
+
+def var(name: str) -> Poly:
+    """The polynomial of one variable."""
+    return Poly((((name,), 1),))
+
+
+def poly(x: Index) -> Poly:
+    """An int or polynomial as a polynomial."""
+    return x if isinstance(x, Poly) else const(x)
+
+
+def form_of(atom: str) -> Form | None:
+    """`(op, arguments)` of a non-polynomial atom, None for a variable."""
+    return _FORMS.get(atom)
+
+
+def _form(op: str, a: Poly, b: Poly) -> Poly:
+    text = f"({a}){op}({b})" if op in ("//", "%") else f"{op}({a}, {b})"
+    _FORMS.setdefault(text, (op, (a, b)))
+    return var(text)
+
+
+def entry(name: str, args: tuple[Poly, ...]) -> Poly:
+    """The entry of an integer input, as an index."""
+    text = f"{name}[{', '.join(map(str, args))}]"
+    _FORMS.setdefault(text, (name, args))
+    return var(text)
+
+
+def divide(a: Poly, b: Poly) -> tuple[Poly, Poly]:
+    """Quotient and remainder, with every multiple of b in a taken out first.
+
+    Raises:
+        ZeroDivisionError: b is the constant 0.
+        ValueError: b is a negative constant.
+    """
+    n = b.value
+    if n == 1:
+        return a, const(0)
+    if n == 0:
+        raise ZeroDivisionError(f"{a} divided by 0")
+    if n is not None and n < 0:
+        raise ValueError(f"division by the negative constant {n}")
+    quot: list[tuple[Mono, int]] = []
+    rest: list[tuple[Mono, int]] = []
+    lead, k = b.terms[0] if len(b.terms) == 1 else ((), 0)
+    for mono, c in a.terms:
+        if n is not None:
+            quot.append((mono, c // n))
+            rest.append((mono, c % n))
+        elif k and c % k == 0 and (left := _without(mono, lead)) is not None:
+            quot.append((left, c // k))
+        else:
+            rest.append((mono, c))
+    q, r = Poly(quot), Poly(rest)
+    if k == 0:  # a sum of several terms: take out integer multiples of the whole
+        m, c = b.terms[-1]
+        got = dict(r.terms).get(m, 0)
+        if got and got % c == 0 and len((r - b.scale(got // c)).terms) < len(r.terms):
+            q, r = q + got // c, r - b.scale(got // c)
+    rv = r.value
+    if rv == 0:
+        return q, r
+    if rv is not None and n is not None:
+        return q + rv // n, const(rv % n)
+    return q + _form("//", r, b), _form("%", r, b)
+
+
+def _without(mono: Mono, part: Mono) -> Mono | None:
+    left = list(mono)
+    for a in part:
+        if a not in left:
+            return None
+        left.remove(a)
+    return tuple(left)
+
+
+def least(a: Index, b: Index) -> Poly:
+    """min(a, b)."""
+    return _extreme("min", poly(a), poly(b))
+
+
+def greatest(a: Index, b: Index) -> Poly:
+    """max(a, b)."""
+    return _extreme("max", poly(a), poly(b))
+
+
+def _extreme(op: str, a: Poly, b: Poly) -> Poly:
+    gap = (a - b).value
+    if gap is not None:
+        return (a if gap <= 0 else b) if op == "min" else (a if gap >= 0 else b)
+    if str(b) < str(a):
+        a, b = b, a
+    return _form(op, a, b)
+
+
+def _floordiv(a: Poly, b: Poly) -> Poly:
+    return divide(a, b)[0]
+
+
+def _mod(a: Poly, b: Poly) -> Poly:
+    return divide(a, b)[1]
+
+
+OPS: dict[str, Callable[[Poly, Poly], Poly]] = {"//": _floordiv, "%": _mod, "min": least, "max": greatest}

@@ -1,0 +1,195 @@
+"""The one place that talks to Z3: integer conditions and pointwise scalar terms, under a list of premises.
+
+Every question is a fresh solver in a context of its own per proof, bounded by `rlimit` (a count of elementary steps),
+never by the clock: the same question has the same answer on any machine and in any order.  Only quantifier-free
+integer arithmetic, reals and uninterpreted functions are asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import z3
+
+from verifier import conditions as c
+from verifier.conditions import Cond
+from verifier.poly import Poly, const, form_of
+
+RLIMIT = 3_000_000
+YES, NO, UNKNOWN = "yes", "no", "unknown"
+
+
+class CannotLower(Exception):
+    """A term that has no counterpart in the solver's language."""
+
+
+@dataclass
+class Counters:
+    """What a proof asked of the solver."""
+
+    queries: int = 0
+    seconds: float = 0.0
+    unknown: int = 0
+
+
+@dataclass
+class Context:
+    """Premises over sizes and attributes, the ranges of index variables, and the solver behind them."""
+
+    rlimit: int = RLIMIT
+    premises: list[Cond] = field(default_factory=list)
+    dims: set[str] = field(default_factory=set)
+    ranges: dict[str, Poly] = field(default_factory=dict)
+    counters: Counters = field(default_factory=Counters)
+    notes: list[str] = field(default_factory=list)
+    forall: int = 0  # most 'for all axes' atoms in one verification condition so far (ranks.py)
+    _n: int = 0
+    _z3: Any = field(default_factory=z3.Context)
+    _polys: dict[Poly, Any] = field(default_factory=dict)
+    _asked: dict[tuple[Any, ...], str] = field(default_factory=dict)
+
+    def fresh(self, size: Poly | None = None, prefix: str = "k") -> str:
+        """A new variable name; with a size, its range is 0 .. size - 1."""
+        self._n += 1
+        name = f"{prefix}!{self._n}"
+        if size is not None:
+            self.ranges[name] = size
+        return name
+
+    def range_of(self, name: str) -> Poly | None:
+        """The size that an index variable ranges over."""
+        return self.ranges.get(name)
+
+    # ---- questions
+    def entails(self, goal: Cond, extra: Sequence[Cond] = ()) -> str:
+        """Do the premises and `extra` imply the goal: yes, no or unknown."""
+        return {YES: NO, NO: YES}.get(r := self.possible(c.negate(goal), extra), r)
+
+    def holds(self, goal: Cond, extra: Sequence[Cond] = ()) -> bool:
+        """True when the goal is implied for sure."""
+        if goal == c.TRUE or goal in self.premises or goal in extra:
+            return True
+        return self.entails(goal, extra) == YES
+
+    def possible(self, fact: Cond, extra: Sequence[Cond] = ()) -> str:
+        """Can `fact` hold together with the premises and `extra`: yes, no or unknown."""
+        if fact == c.FALSE:
+            return NO
+        key = (fact, tuple(extra), len(self.premises))
+        if key not in self._asked:
+            self._asked[key] = self._check([self.cond(f) for f in (*self.premises, *extra, fact)])[0]
+        return self._asked[key]
+
+    def differ(self, formula: Any, extra: Sequence[Cond] = ()) -> str:
+        """Can a Z3 formula hold together with the premises and `extra`: yes, no or unknown."""
+        return self._check([self.cond(f) for f in (*self.premises, *extra)] + [formula])[0]
+
+    def witness(self) -> dict[str, int] | None:
+        """Concrete sizes and attributes that satisfy the premises, preferring small positive ones."""
+        base = [self.cond(f) for f in self.premises]
+        names = sorted(self.dims)
+        for low, high in ((1, 4), (0, 8), (-4, 16), (None, None)):
+            box = (
+                [] if low is None or high is None else [z3.And(self.int(n) >= low, self.int(n) <= high) for n in names]
+            )
+            answer, model = self._check(base + box)
+            if answer == YES:
+                values = [model.eval(self.int(n), model_completion=True) for n in names]
+                return {n: v.as_long() for n, v in zip(names, values, strict=True)}
+        return None
+
+    def _check(self, formulas: list[Any]) -> tuple[str, Any]:
+        solver = z3.Solver(ctx=self._z3)
+        solver.set("rlimit", self.rlimit)
+        solver.add(*formulas)
+        start = time.perf_counter()
+        answer = solver.check()
+        self.counters.seconds += time.perf_counter() - start
+        self.counters.queries += 1
+        if answer == z3.unknown:
+            self.counters.unknown += 1
+            return UNKNOWN, None
+        return (YES, solver.model()) if answer == z3.sat else (NO, None)
+
+    # ---- lowering
+    def int(self, name: str) -> Any:
+        """An integer variable of the solver."""
+        return z3.Int(name, self._z3)
+
+    def poly(self, p: Poly) -> Any:
+        """A polynomial as an integer expression."""
+        if p not in self._polys:
+            parts = [self._product(k, mono) for mono, k in p.terms]
+            self._polys[p] = z3.Sum(parts) if len(parts) > 1 else parts[0] if parts else z3.IntVal(0, self._z3)
+        return self._polys[p]
+
+    def _product(self, k: int, mono: tuple[str, ...]) -> Any:
+        out = z3.IntVal(k, self._z3)
+        if not mono:
+            return out
+        atoms = [self._atom(a) for a in mono]
+        body = atoms[0]
+        for a in atoms[1:]:
+            body = body * a
+        return body if k == 1 else out * body
+
+    def _atom(self, name: str) -> Any:
+        form = form_of(name)
+        if form is None:
+            return self.int(name)
+        op, args = form
+        lowered = [self.poly(a) for a in args]
+        if op not in ("//", "%", "min", "max"):
+            integer = self.sort("int")
+            return self.function(f"index {op}", [integer] * len(args), integer)(*lowered)
+        x, y = lowered
+        if op == "//":
+            return x / y
+        if op == "%":
+            return x % y
+        return z3.If(x <= y, x, y) if op == "min" else z3.If(x >= y, x, y)
+
+    def cond(self, f: Cond) -> Any:
+        """A condition as a Boolean expression."""
+        if f.poly is not None:
+            x, zero = self.poly(f.poly), z3.IntVal(0, self._z3)
+            return x >= zero if f.kind == "ge" else x == zero if f.kind == "eq" else x != zero
+        if f.kind == "true" or f.kind == "false":
+            return z3.BoolVal(f.kind == "true", self._z3)
+        parts = [self.cond(a) for a in f.args]
+        return z3.And(*parts) if f.kind == "and" else z3.Or(*parts)
+
+    # ---- builders for the pointwise tiers
+    def function(self, name: str, domain: Sequence[Any], result: Any) -> Callable[..., Any]:
+        """An uninterpreted function, or a constant when it has no arguments."""
+        if not domain:
+            constant = z3.Const(name, result)
+            return lambda: constant
+        return z3.Function(name, *domain, result)
+
+    def sort(self, name: str) -> Any:
+        """One of the sorts int, real, bool, or an uninterpreted one."""
+        made = {"int": z3.IntSort, "real": z3.RealSort, "bool": z3.BoolSort}.get(name)
+        return z3.DeclareSort(name, self._z3) if made is None else made(self._z3)
+
+    def real(self, text: str) -> Any:
+        """A rational constant."""
+        return z3.RealVal(text, self._z3)
+
+    def weighted(self, parts: Iterable[tuple[Poly, Cond]]) -> Any:
+        """The sum of polynomials that count only under their conditions, different from zero."""
+        zero = z3.IntVal(0, self._z3)
+        total = [z3.If(self.cond(g), self.poly(p), zero) for p, g in parts]
+        return z3.Sum(total) != zero if len(total) > 1 else total[0] != zero if total else z3.BoolVal(False, self._z3)
+
+    def not_iff(self, left: Cond, right: Cond) -> Any:
+        """Exactly one of two conditions holds."""
+        return self.cond(left) != self.cond(right)
+
+
+def nonneg(name: str) -> Cond:
+    """The premise that a size is not negative."""
+    return c.ge(Poly((((name,), 1),)), const(0))

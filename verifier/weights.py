@@ -1,0 +1,447 @@
+"""Atoms as coordinates: sums are compared by their weights at every combination of atom arguments.
+
+For fixed atoms A1..An at fresh coordinates a1..am, a monomial contributes the number of binder values at which its
+arguments equal the coordinates and its guards hold.  Binders are eliminated by solving `a = e(k)` for k; a binder in no
+argument counts as the length of its interval.  Two sums over independent atoms are equal exactly when for each multiset
+of atoms the total weights agree at all coordinates: one quantifier-free question in integers.  In a maximum, weights
+are Boolean: present or not.
+
+Trusted laws: Fubini (binders are a set), one-point sums, uniqueness of quotient and remainder, interval counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TypeAlias
+
+from verifier import conditions as c
+from verifier.conditions import Cond
+from verifier.monomial import NF, Atom, Monomial, cancel, canonical, merge_sizes, tidy
+from verifier.poly import Poly, const, form_of, greatest, least, var
+from verifier.solver import NO, Context
+
+MAX_ORDERS = 720
+
+
+Signature: TypeAlias = "tuple[tuple[str, int, int], ...]"
+"""Atoms of a monomial, powers written out: (label, sign of the power, number of arguments)."""
+
+
+class CannotSolve(Exception):
+    """A binder that cannot be eliminated; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """coef * sizes where the guard holds, else 0."""
+
+    coef: Fraction
+    sizes: tuple[tuple[Poly, int], ...]
+    guard: Cond
+
+
+# ---------------------------------------------------------------- elimination of binders
+
+
+@dataclass
+class _State:
+    ctx: Context
+    facts: tuple[Cond, ...]
+    exists: bool
+    guards: list[Cond]
+    sizes: list[tuple[Poly, int]]
+    left: list[str]
+    eqs: list[tuple[Poly, Poly]]  # (coordinate, argument)
+
+    def assign(self, values: Mapping[str, Poly]) -> None:
+        self.left = [k for k in self.left if k not in values]
+        self.eqs = [(a.subst(values), x.subst(values)) for a, x in self.eqs]
+        guards = tidy(undivide(self.ctx, g.subst(values), self.facts) for g in self.guards)
+        self.guards = [c.FALSE] if guards is None else list(guards)
+        self.sizes = [(p.subst(values), e) for p, e in self.sizes]
+
+    def known(self, fact: Cond) -> bool:
+        return fact in self.guards or self.ctx.holds(fact, self.facts)
+
+
+def eliminate(ctx: Context, m: Monomial, coords: Sequence[Poly], facts: tuple[Cond, ...], exists: bool) -> Weight:
+    """The weight of a monomial at the coordinates.
+
+    Raises:
+        CannotSolve: a binder occurs in a way that the laws do not cover.
+    """
+    args = [x for a in m.atoms for x in a.args]
+    st = _State(
+        ctx, facts, exists, list(m.guards), list(m.sizes), list(m.binders), list(zip(coords, args, strict=True))
+    )
+    bound = set(st.left)
+    for g in list(st.guards):
+        if g.kind == "eq" and g.poly is not None and g.vars & bound:
+            st.guards.remove(g)
+            st.eqs.append((const(0), g.poly))
+    while st.left and (_unit(st, alone=True) or _pair(st) or _parts(st) or _unit(st, alone=False) or _scaled(st)):
+        pass
+    for k in list(st.left):
+        _count(st, k)
+    guard = c.conj([*st.guards, *(c.eq(a, x) for a, x in st.eqs)])
+    return Weight(m.coef, merge_sizes(st.sizes), guard)
+
+
+def _unit(st: _State, alone: bool) -> bool:
+    """a = k + e or a = e - k."""
+    left = set(st.left)
+    for i, (a, x) in enumerate(st.eqs):
+        inside = x.vars & left
+        if not inside or (alone and len(inside) > 1):
+            continue
+        for k in st.left:
+            lin = x.affine(k) if k in inside else None
+            if lin is None or lin[0].value not in (1, -1):
+                continue
+            st.eqs.pop(i)
+            st.assign({k: (a - lin[1]) if lin[0].value == 1 else lin[1] - a})
+            return True
+    return False
+
+
+def _pair(st: _State) -> bool:
+    """a = q*o + i + e with 0 <= i < q: o and i are the quotient and the remainder."""
+    left = set(st.left)
+    for n, (a, x) in enumerate(st.eqs):
+        inside = x.vars & left
+        if len(inside) != 2:
+            continue
+        for o, i in itertools.permutations(inside):
+            lo, li = x.affine(o), x.affine(i)
+            if lo is None or li is None or li[0].value != 1:
+                continue
+            q = lo[0]
+            if q.vars & left or c.ge(var(i), 0) not in st.guards or c.lt(var(i), q) not in st.guards:
+                continue
+            rest = a - (x - var(o) * q - var(i))
+            st.eqs.pop(n)
+            if q.value is None and not st.known(c.ge(q, 1)):
+                st.guards.append(c.ge(q, 1))
+            st.guards = [g for g in st.guards if g not in (c.ge(var(i), 0), c.lt(var(i), q))]
+            st.assign({o: rest // q, i: rest % q})
+            return True
+    return False
+
+
+def _parts(st: _State) -> bool:
+    """a1 = k // q and a2 = k % q: k = a1*q + a2 with 0 <= a2 < q."""
+    for (n1, (a1, x1)), (n2, (a2, x2)) in itertools.permutations(enumerate(st.eqs), 2):
+        f1, f2 = form_of(str(x1)), form_of(str(x2))
+        if f1 is None or f2 is None or (f1[0], f2[0]) != ("//", "%") or f1[1] != f2[1]:
+            continue
+        whole, q = f1[1]
+        for k in st.left:
+            lin = whole.affine(k)
+            if lin is None or lin[0].value != 1 or q.vars & set(st.left) or not st.known(c.ge(q, 1)):
+                continue
+            st.eqs = [e for n, e in enumerate(st.eqs) if n not in (n1, n2)]
+            st.guards += [c.ge(a2, 0), c.lt(a2, q)]
+            st.assign({k: a1 * q + a2 - lin[1]})
+            return True
+    return False
+
+
+def _scaled(st: _State) -> bool:
+    """a = s*k + e with s known positive (or negative): k is the quotient, and s divides."""
+    for i, (a, x) in enumerate(st.eqs):
+        for k in st.left:
+            lin = x.affine(k) if k in x.vars else None
+            if lin is None or lin[0].vars & set(st.left):
+                continue
+            s, top = lin[0], a - lin[1]
+            if not st.known(c.ge(s, 1)):
+                if not st.known(c.ge(-s, 1)):
+                    continue
+                s, top = -s, -top
+            st.eqs.pop(i)
+            st.guards.append(c.eq(top % s, 0))
+            st.assign({k: top // s})
+            return True
+    return False
+
+
+def _count(st: _State, k: str) -> None:
+    """A binder in no argument: the length of its interval."""
+    if any(k in x.vars for _, x in st.eqs) or any(k in p.vars for p, _ in st.sizes):
+        raise CannotSolve(f"{k} stays inside {[str(x) for _, x in st.eqs if k in x.vars]}")
+    lows: list[Poly] = []
+    highs: list[Poly] = []
+    for g in st.guards:
+        if k in g.vars:
+            side, value = _bound(st, g, k)
+            (lows if side == "low" else highs).append(value)
+    if not lows or not highs:
+        raise CannotSolve(f"{k} has no bounds")
+    others = set(st.left) - {k}
+    if not st.exists and any(p.vars & others for p in (*lows, *highs)):
+        raise CannotSolve(f"the bounds of {k} depend on other binders")
+    low, high = _sharpest(st, lows, 1), _sharpest(st, highs, -1)
+    st.guards = [g for g in st.guards if k not in g.vars]
+    width = high - low
+    if st.exists:
+        st.guards.append(undivide(st.ctx, c.ge(width, 1), st.facts))
+    elif width.value is not None:
+        st.sizes.append((const(max(width.value, 0)), 1))
+    else:
+        st.sizes.append((width if st.ctx.holds(c.ge(width, 0), st.facts) else greatest(width, 0), 1))
+    st.left.remove(k)
+
+
+def _sharpest(st: _State, bounds: list[Poly], sign: int) -> Poly:
+    best = bounds[0]
+    for b in bounds[1:]:
+        if st.ctx.holds(c.ge((best - b).scale(sign), 0), st.facts):
+            continue
+        if st.ctx.holds(c.ge((b - best).scale(sign), 0), st.facts):
+            best = b
+        else:
+            best = greatest(best, b) if sign > 0 else least(best, b)
+    return best
+
+
+def _bound(st: _State, g: Cond, k: str) -> tuple[str, Poly]:
+    """`("low", e)` for k >= e, `("high", e)` for k < e."""
+    lin = g.poly.affine(k) if g.kind == "ge" and g.poly is not None else None
+    if lin is None:
+        raise CannotSolve(f"{k} is free under the guard {g}")
+    s, rest = lin
+    if s.value == 1 or (s.value is None and st.known(c.ge(s, 1))) or (s.value or 0) > 1:
+        return "low", -(rest // s)
+    if s.value is None and not st.known(c.ge(-s, 1)):
+        raise CannotSolve(f"{k} is free under the guard {g}")
+    return "high", rest // (-s) + 1
+
+
+def undivide(ctx: Context, g: Cond, facts: tuple[Cond, ...]) -> Cond:
+    """x // s >= t as x >= s*t, and x // s <= t as x < s*(t + 1), for s >= 1."""
+    if g.kind in ("and", "or"):
+        parts = [undivide(ctx, a, facts) for a in g.args]
+        return c.conj(parts) if g.kind == "and" else c.disj(parts)
+    if g.kind != "ge" or g.poly is None:
+        return g
+    for atom in g.poly.forms:
+        form, lin = form_of(atom), g.poly.affine(atom)
+        if form is None or lin is None or form[0] != "//" or lin[0].value not in (1, -1):
+            continue
+        x, s = form[1]
+        if s.value is None and not ctx.holds(c.ge(s, 1), facts):
+            continue
+        better = c.ge(x, -lin[1] * s) if lin[0].value == 1 else c.lt(x, (lin[1] + 1) * s)
+        return undivide(ctx, better, facts)
+    return g
+
+
+# ---------------------------------------------------------------- one-point sums and guard splitting
+
+
+def onepoint(ctx: Context, m: Monomial) -> Monomial | None:
+    """Remove binders that a guard fixes: sum_k [k = e] f(k) = f(e); None when the monomial is 0."""
+    progress = True
+    while progress and m.binders:
+        progress = False
+        for k in m.binders:
+            value = _fixed(m, k)
+            if value is None:
+                continue
+            sub = {k: value}
+            guards = tidy(g.subst(sub) for g in m.guards)
+            if guards is None:
+                return None
+            sizes = tuple((p.subst(sub), e) for p, e in m.sizes)
+            atoms = cancel(a.subst(sub) for a in m.atoms)
+            m = Monomial(m.coef, sizes, guards, tuple(b for b in m.binders if b != k), atoms)
+            progress = True
+            break
+    return m
+
+
+def _fixed(m: Monomial, k: str) -> Poly | None:
+    lows: list[Poly] = []
+    highs: list[Poly] = []
+    for g in m.guards:
+        lin = g.poly.affine(k) if g.poly is not None and k in g.vars else None
+        if lin is None or lin[0].value not in (1, -1):
+            continue
+        s, rest = lin[0].value, lin[1]
+        if g.kind == "eq":
+            return -rest if s == 1 else rest
+        if g.kind == "ge":
+            (lows if s == 1 else highs).append(-rest if s == 1 else rest + 1)
+    return next((lo for lo in lows for hi in highs if (hi - lo).value == 1), None)
+
+
+def split_guards(m: Monomial) -> NF:
+    """Disjoint pieces without `or` and `!=` guards on binders that no argument mentions."""
+    inside = {v for a in m.atoms for x in a.args for v in x.vars}
+    free = [b for b in m.binders if b not in inside]
+    if not free:
+        return [m]
+    todo, done = [m], []
+    while todo:
+        x = todo.pop()
+        for i, g in enumerate(x.guards):
+            if g.kind not in ("or", "ne") or not any(b in g.vars for b in free):
+                continue
+            if g.kind == "ne" and g.poly is not None:
+                alternatives = [c.ge(g.poly, 1), c.ge(-g.poly, 1)]
+            else:
+                alternatives = list(g.args)
+            rest = x.guards[:i] + x.guards[i + 1 :]
+            before: list[Cond] = []
+            for alt in alternatives:
+                guards = tidy((*rest, *before, alt))
+                if guards is not None:
+                    todo.append(replace(x, guards=guards))
+                before.append(c.negate(alt))
+            break
+        else:
+            done.append(x)
+    return done
+
+
+# ---------------------------------------------------------------- equality of sums
+
+
+def signature(m: Monomial) -> Signature:
+    """The multiset of atoms, each as (label, sign of its power, number of arguments)."""
+    return tuple((a.label, a.exp, len(a.args)) for a in spread(m).atoms)
+
+
+def spread(m: Monomial) -> Monomial:
+    """Powers written out as repeated atoms, in order of label."""
+    atoms: list[Atom] = []
+    for a in m.atoms:
+        atoms += [Atom(a.label, a.args, 1 if a.exp > 0 else -1)] * abs(a.exp)
+    atoms.sort(key=lambda a: (a.label, a.exp, len(a.args)))
+    return replace(m, atoms=tuple(atoms))
+
+
+def groups(p: NF) -> dict[Signature, NF]:
+    """Monomials by signature."""
+    out: dict[Signature, NF] = {}
+    for m in p:
+        out.setdefault(signature(m), []).append(spread(m))
+    return out
+
+
+def equal(ctx: Context, p: NF, q: NF, facts: tuple[Cond, ...] = (), exists: bool = False) -> bool:
+    """Are two sums (or, with `exists`, two sets under a maximum) equal for all values of all atoms?"""
+    left, right = groups(p), groups(q)
+    for sig in sorted(set(left) | set(right)):
+        a, b = left.get(sig, []), right.get(sig, [])
+        ctx.forall = max(ctx.forall, _atoms_of_condition(a + b))
+        if exists:
+            same = {canonical(m) for m in a} == {canonical(m) for m in b}
+        else:
+            a, b = _without_common(a, b)
+            same = not a and not b
+        if same:
+            continue
+        coords = [var(ctx.fresh(None, "a")) for _ in range(sum(n for _, _, n in sig))]
+        try:
+            ok = _same_sets(ctx, a, b, sig, coords, facts) if exists else _same_sums(ctx, a, b, sig, coords, facts)
+        except CannotSolve as stop:
+            ctx.notes.append(f"cannot solve: {stop}")
+            return False
+        if not ok:
+            return False
+    return True
+
+
+def _atoms_of_condition(ms: NF) -> int:
+    """Upper bound on the number of 'for all axes' atoms in the equation of two weights (see ranks.py)."""
+    alternatives = {g for m in ms for g in m.guards if g.kind in ("or", "ne")}
+    conjunctions = sum(1 for m in ms if m.atoms or any(g.kind not in ("or", "ne") for g in m.guards))
+    return len(alternatives) + conjunctions
+
+
+def _without_common(a: NF, b: NF) -> tuple[NF, NF]:
+    totals: dict[str, tuple[Fraction, Monomial]] = {}
+    for sign, ms in ((1, a), (-1, b)):
+        for m in ms:
+            key = canonical(m)
+            old = totals.get(key)
+            totals[key] = ((old[0] if old else Fraction(0)) + sign * m.coef, old[1] if old else m)
+    left = [replace(m, coef=k) for k, m in totals.values() if k > 0]
+    return left, [replace(m, coef=-k) for k, m in totals.values() if k < 0]
+
+
+def _orders(sig: Signature) -> list[list[int]]:
+    """Orders of the atoms that differ only within runs of equal ones."""
+    runs = [list(g) for _, g in itertools.groupby(range(len(sig)), key=lambda i: sig[i])]
+    if math.prod(math.factorial(len(r)) for r in runs) > MAX_ORDERS:
+        raise CannotSolve(f"{len(sig)} equal atoms have too many orders")
+    return [[i for run in pick for i in run] for pick in itertools.product(*[itertools.permutations(r) for r in runs])]
+
+
+def _weights(
+    ctx: Context,
+    ms: NF,
+    sig: Signature,
+    coords: list[Poly],
+    facts: tuple[Cond, ...],
+    exists: bool,
+) -> list[Weight]:
+    starts = [0, *itertools.accumulate(n for _, _, n in sig)]
+    out: list[Weight] = []
+    for m in (piece for x in ms for piece in split_guards(x)):
+        for order in _orders(sig):
+            at = [x for i in order for x in coords[starts[i] : starts[i + 1]]]
+            w = eliminate(ctx, m, at, facts, exists)
+            if w.guard != c.FALSE:
+                out.append(w)
+    return out
+
+
+def _same_sums(
+    ctx: Context,
+    a: NF,
+    b: NF,
+    sig: Signature,
+    coords: list[Poly],
+    facts: tuple[Cond, ...],
+) -> bool:
+    parts = _weights(ctx, a, sig, coords, facts, False)
+    parts += [replace(w, coef=-w.coef) for w in _weights(ctx, b, sig, coords, facts, False)]
+    down: dict[Poly, int] = {}
+    for w in parts:
+        for p, e in w.sizes:
+            if e < 0:
+                down[p] = max(down.get(p, 0), -e)
+    lcm = math.lcm(*(w.coef.denominator for w in parts)) if parts else 1
+    table: dict[Cond, Poly] = {}
+    for w in parts:
+        total = const(int(w.coef * lcm))
+        for p, e in merge_sizes([*w.sizes, *down.items()]):
+            for _ in range(e):
+                total = total * p
+        table[w.guard] = table.get(w.guard, const(0)) + total
+    live = [(p, g) for g, p in table.items() if p.terms]
+    if not live:
+        return True
+    nonzero = tuple(c.ne(p, 0) for p in down)
+    answer = ctx.differ(ctx.weighted(live), (*facts, *nonzero))
+    if answer not in (NO,):
+        ctx.notes.append(f"weights of {'*'.join(label for label, _, _ in sig) or '1'} differ ({answer})")
+    return answer == NO
+
+
+def _same_sets(
+    ctx: Context,
+    a: NF,
+    b: NF,
+    sig: Signature,
+    coords: list[Poly],
+    facts: tuple[Cond, ...],
+) -> bool:
+    left, right = (c.disj(w.guard for w in _weights(ctx, ms, sig, coords, facts, True)) for ms in (a, b))
+    return left == right or ctx.differ(ctx.not_iff(left, right), facts) == NO
