@@ -112,12 +112,15 @@ def dot_labels(form: Form) -> list[tuple[int, int]]:
 
 
 def dot_first(form: Form, d: Order) -> int:
-    """The operand whose free axes stand first in the desired result."""
+    """The operand whose free axes stand first in the desired result.
+
+    Where unit axes leave that open (a matrix times a vector), a frozen matrix stands second, stored [inner, columns].
+    """
     labels = dot_labels(form)
-    for axis in d:
-        if labels[axis][0] >= 0 and form.shape[axis] != 1:
-            return labels[axis][0]
-    return 0
+    sides = list(dict.fromkeys(labels[axis][0] for axis in d if labels[axis][0] >= 0 and form.shape[axis] != 1))
+    if len(sides) == 2:
+        return sides[0]
+    return 1 if form.frozen[0] is not None and form.frozen[1] is None else 0
 
 
 def _dot(form: Form, d: Order, current: Current) -> tuple[Order, ...]:

@@ -155,6 +155,8 @@ class Lowering:
                 done[c] = False
                 stack.append((c, True))
                 kids = options[c][selection.options[c]].kids
+                if any(done.get(k) is False for k in kids):  # popped and not finished: above us on the path
+                    raise SuperoptError("the selection has a cycle")
                 stack.extend((k, False) for k in reversed(kids) if not done.get(k))
         return out
 
