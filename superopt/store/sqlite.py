@@ -145,7 +145,9 @@ class Store:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 return _prepare(str(self.path))
             except _NewerSchemaError as error:
-                self._notice(f"store {self.path} has schema {error.version}, newer than {SCHEMA_VERSION}: kept in memory")
+                self._notice(
+                    f"store {self.path} has schema {error.version}, newer than {SCHEMA_VERSION}: kept in memory"
+                )
                 break
             except (OSError, sqlite3.OperationalError) as error:
                 self._notice(f"store {self.path} cannot be used ({error}): kept in memory")

@@ -1,0 +1,57 @@
+"""Arrays between processes: one flat file beside a JSON manifest, mapped and not copied by the reader.
+
+No pickle, and no `.npy`, whose header cannot name bfloat16.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+_ALIGN = 64
+
+
+def save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write named arrays as `path` (raw bytes) and `path.json` (where each one lies)."""
+    manifest: list[tuple[str, str, tuple[int, ...], int]] = []
+    with open(path, "wb") as out:
+        for name, value in arrays.items():
+            array = np.asarray(value)
+            out.write(b"\0" * (-out.tell() % _ALIGN))
+            manifest.append((name, str(array.dtype), array.shape, out.tell()))
+            out.write(np.ascontiguousarray(array).tobytes())
+    Path(f"{path}.json").write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def load(path: Path) -> dict[str, np.ndarray]:
+    """The arrays that `save` wrote, as read-only views of the mapped file."""
+    manifest = json.loads(Path(f"{path}.json").read_text(encoding="utf-8"))
+    raw = np.memmap(path, dtype=np.uint8, mode="r") if os.path.getsize(path) else np.zeros(0, np.uint8)
+    found: dict[str, np.ndarray] = {}
+    for name, dtype_name, shape, offset in manifest:
+        kind = dtype(dtype_name)
+        count = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        found[name] = np.asarray(raw[offset : offset + count]).view(kind).reshape(shape)
+    return found
+
+
+def dtype(name: str) -> np.dtype:
+    """NumPy dtype of a name, bfloat16 included."""
+    if name == "bfloat16":
+        import ml_dtypes  # late: registers bfloat16, seldom needed
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def scratch_folder(nbytes: int) -> tempfile.TemporaryDirectory[str]:
+    """A temporary folder for about `nbytes`: in shared memory when there is ample room, else on disk."""
+    shared = Path("/dev/shm")
+    roomy = shared.is_dir() and os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > 4 * nbytes + (64 << 20)
+    return tempfile.TemporaryDirectory(prefix="superopt-", dir=shared if roomy else None)

@@ -1,0 +1,230 @@
+"""`compare`: candidates against a reference; `confirm`: one winner again.
+
+The programs travel to the worker as text, their arrays in a mapped file.  When the worker dies, the candidate it was
+busy with is out, and a new worker starts over with the rest, so that all figures of one comparison come from one
+process. Programs that hold opaque operations exist only in the process that imported them; they are compared there,
+without protection, and the comparison says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from superopt.ir.graph import Graph
+from superopt.ir.program import Program
+from superopt.measure import arrays
+from superopt.measure.numerics import OutputError, Tolerance
+from superopt.measure.process import Limits, Worker, WorkerDiedError
+from superopt.measure.result import Comparison, EntryPoint, Failure, Ratio, Timing
+from superopt.measure.session import AGAIN, REFERENCE, Event, Settings, compare_events
+from superopt.measure.stats import paired_ratio
+
+BACKEND = "superopt.backends.xla:build"
+Candidate = Program | EntryPoint
+
+
+def compare(
+    reference: Candidate,
+    candidates: Sequence[Candidate],
+    inputs: Sequence[Any],
+    frozen: Mapping[str, Any] | None = None,
+    *,
+    rounds: int = 15,
+    min_time_s: float = 0.02,
+    seed: int = 0,
+    prune: float = 2.0,
+    budget_s: float = 0.0,
+    check: bool = True,
+    tolerance: Tolerance | None = None,
+    limits: Limits | None = None,
+    worker: Worker | None = None,
+    isolate: bool = True,
+    backend: str = BACKEND,
+) -> Comparison:
+    """Check candidates against a reference and time them interleaved with it.
+
+    Args:
+        reference: what the others are compared with; also timed against itself for the noise floor.
+        candidates: programs without macros (expand them first), or entry points.
+        inputs: the live inputs in call order.
+        frozen: values of the frozen inputs by name, but for those that come with a program.
+        rounds: interleaved rounds; `min_time_s`, `seed`, `prune`, `budget_s`, `check`, `tolerance`: see `Settings`.
+        limits: of a worker started for this call.
+        worker: a running worker to use instead.
+        isolate: False compares in the calling process, unprotected; so do opaque operations.
+        backend: `module:function` that builds a program from frozen values.
+    """
+    settings = Settings(rounds, min_time_s, seed, prune, budget_s, check, tolerance or Tolerance())
+    frozen = dict(frozen or {})
+    programs = [reference, *candidates]
+    opaque = any(isinstance(p, Program) and not serialisable(p) for p in programs)
+    if opaque or not isolate:
+        notes = ("timed in the calling process: the program holds opaque operations",) if opaque else ()
+        record = _Record(len(candidates))
+        makers = [_local_maker(p, frozen, backend) for p in programs]
+        record.absorb(compare_events(makers[0], dict(enumerate(makers[1:])), inputs, settings))
+        return record.comparison(seed, isolated=False, notes=notes)
+    nbytes = sum(np.asarray(x).nbytes for x in (*inputs, *frozen.values()))
+    with arrays.scratch_folder(nbytes) as folder:
+        request = _request(reference, candidates, inputs, frozen, settings, backend, Path(folder))
+        if worker is not None:
+            return _with_worker(worker, request, len(candidates), seed)
+        with Worker(limits) as own:
+            return _with_worker(own, request, len(candidates), seed)
+
+
+def confirm(
+    reference: Candidate,
+    winner: Candidate,
+    inputs: Sequence[Any],
+    frozen: Mapping[str, Any] | None = None,
+    *,
+    rounds: int = 31,
+    seed: int = 1,
+    **options: Any,
+) -> Comparison:
+    """Time one winner again on fresh rounds: the best of several noisy figures is too good to be reported.
+
+    Accepts the options of `compare`; use a seed other than that of the comparison which chose the winner.
+    """
+    return compare(reference, [winner], inputs, frozen, rounds=rounds, seed=seed, prune=0.0, **options)
+
+
+def serialisable(program: Program) -> bool:
+    """Whether the program can leave this process: no opaque operation in it or in its bodies."""
+    graphs = [program.hot] if program.prepare is None else [program.hot, program.prepare]
+    while graphs:
+        for node in graphs.pop().nodes():
+            if node.op == "opaque":
+                return False
+            for _, value in node.attrs:
+                graphs.extend(g for g in (value if isinstance(value, tuple) else (value,)) if isinstance(g, Graph))
+    return True
+
+
+class _Record:
+    """What the events of one attempt add up to."""
+
+    def __init__(self, count: int, failures: dict[int, Failure] | None = None) -> None:
+        self.count = count
+        self.failures: dict[int, Failure] = failures if failures is not None else {}
+        self.ready: dict[int, Event] = {}
+        self.samples: dict[int, list[float]] = {}
+        self.pruned: set[int] = set()
+        self.busy_with = REFERENCE
+
+    def absorb(self, events: Iterator[Event]) -> None:
+        for event in events:
+            kind = event["event"]
+            if kind == "begin":
+                self.busy_with = event["index"]
+            elif kind == "ready":
+                self.ready[event["index"]] = event
+            elif kind == "failed":
+                errors = tuple(OutputError(**e) for e in event["errors"])
+                self.failures[event["index"]] = Failure(event["cause"], event["detail"], errors)
+            elif kind == "round":
+                for index, seconds in event["seconds"].items():
+                    self.samples.setdefault(int(index), []).append(seconds)
+            elif kind == "pruned":
+                self.pruned.add(event["index"])
+
+    def comparison(self, seed: int, *, isolated: bool, notes: tuple[str, ...] = ()) -> Comparison:
+        reference: Timing | Failure
+        if REFERENCE in self.failures or REFERENCE not in self.samples:
+            reference = self.failures.get(REFERENCE) or Failure("run", "no round was completed")
+            lost = Failure("run", f"nothing to compare with: the reference failed ({reference.cause})")
+            return Comparison(reference, tuple(self.failures.get(i, lost) for i in range(self.count)), isolated, notes)
+        base = self.samples[REFERENCE]
+        reference = self._timing(REFERENCE, paired_ratio(self.samples[AGAIN], base, seed=seed))
+        found: list[Timing | Failure] = []
+        for i in range(self.count):
+            if i in self.failures:
+                found.append(self.failures[i])
+            elif i in self.samples:
+                found.append(self._timing(i, paired_ratio(base, self.samples[i], seed=seed)))
+            else:
+                found.append(Failure("run", "no round was completed"))
+        return Comparison(reference, tuple(found), isolated, notes)
+
+    def _timing(self, index: int, ratio: Ratio) -> Timing:
+        ready = self.ready[index]
+        errors = tuple(OutputError(**e) for e in ready["errors"])
+        samples = tuple(self.samples[index])
+        return Timing(samples, ratio, errors, ready["build_s"], ready["calls"], index in self.pruned)
+
+
+def _with_worker(worker: Worker, request: dict[str, Any], count: int, seed: int) -> Comparison:
+    failures: dict[int, Failure] = {}
+    while True:
+        record = _Record(count, failures)
+        wanted = {i: spec for i, spec in request["candidates"].items() if int(i) not in failures}
+        try:
+            record.absorb(worker.request({**request, "candidates": wanted}))
+        except WorkerDiedError as death:
+            failures[record.busy_with] = death.failure
+            if record.busy_with == REFERENCE:
+                return record.comparison(seed, isolated=True)
+            continue
+        return record.comparison(seed, isolated=True)
+
+
+def _request(
+    reference: Candidate,
+    candidates: Sequence[Candidate],
+    inputs: Sequence[Any],
+    frozen: Mapping[str, Any],
+    settings: Settings,
+    backend: str,
+    folder: Path,
+) -> dict[str, Any]:
+    bundle: dict[str, np.ndarray] = {}
+    keys: dict[int, str] = {}
+
+    def key_of(value: Any) -> str:
+        if id(value) not in keys:
+            keys[id(value)] = f"a{len(keys)}"
+            bundle[keys[id(value)]] = np.asarray(value)
+        return keys[id(value)]
+
+    request = {
+        "request": "compare",
+        "arrays": str(folder / "arrays"),
+        "inputs": [key_of(x) for x in inputs],
+        "frozen": {name: key_of(x) for name, x in frozen.items()},
+        "settings": asdict(settings),
+        "backend": backend,
+        "reference": _spec(reference, key_of),
+        "candidates": {str(i): _spec(c, key_of) for i, c in enumerate(candidates)},
+    }
+    arrays.save(folder / "arrays", bundle)
+    return request
+
+
+def _spec(candidate: Candidate, key_of: Callable[[Any], str]) -> dict[str, Any]:
+    if isinstance(candidate, EntryPoint):
+        return asdict(candidate)
+    from superopt.ir.text import print_graph  # late: entry points need no IR text
+
+    prepare = candidate.prepare
+    constants = {} if prepare is None else {name: key_of(value) for name, value in prepare.constants.items()}
+    return {
+        "hot": print_graph(candidate.hot),
+        "prepare": None if prepare is None else print_graph(prepare),
+        "constants": constants,
+    }
+
+
+def _local_maker(candidate: Candidate, frozen: Mapping[str, Any], backend: str) -> Callable[[], Callable[..., Any]]:
+    from superopt.measure.worker import resolve  # late: the worker's module imports this package
+
+    if isinstance(candidate, EntryPoint):
+        return lambda: resolve(candidate.target, candidate.path)(frozen)
+    module, _, name = backend.partition(":")
+    return lambda: getattr(importlib.import_module(module), name)(candidate, frozen)

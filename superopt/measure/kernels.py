@@ -1,0 +1,213 @@
+"""Seconds per kernel: the labels that the cost model is fitted to.
+
+A kernel inside a program costs no Python dispatch, so each call is timed alone (it ends when its result is there) and
+the time of an empty kernel, measured in the same rounds, is taken off.  A machine only ever adds time to a call, so
+the label is a minimum: over the calls of a sample, then over rounds spread in time.  Kernels of one chunk are
+interleaved, which keeps alternatives of one operation comparable.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from superopt.ir.graph import Graph
+from superopt.measure import arrays, loop
+from superopt.measure.process import Limits, Worker, WorkerDiedError
+from superopt.measure.result import Failure
+
+LOWER = "superopt.backends.xla:to_jax"
+MIN_SECONDS = 2e-7
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTiming:
+    """One kernel, timed.
+
+    Attributes:
+        seconds: minimum over all calls less the empty kernel's minimum.
+        rounds_s: minimum of each round, dispatch included.
+        dispatch_s: minimum of the empty kernel.
+    """
+
+    seconds: float
+    rounds_s: tuple[float, ...]
+    dispatch_s: float
+
+    @property
+    def spread(self) -> float:
+        """How far the median round is above the fastest, relative: the label's uncertainty."""
+        low = min(self.rounds_s)
+        return sorted(self.rounds_s)[len(self.rounds_s) // 2] / low - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSettings:
+    """How to time kernels: chunk size, rounds per chunk, seconds per sample, calls per sample at most, seed."""
+
+    chunk: int = 12
+    rounds: int = 4
+    sample_s: float = 0.004
+    max_calls: int = 60
+    seed: int = 0
+
+
+def time_kernels(
+    graphs: Sequence[Graph],
+    *,
+    settings: KernelSettings | None = None,
+    budget_s: float = 0.0,
+    limits: Limits | None = None,
+    worker: Worker | None = None,
+    lower: str = LOWER,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[KernelTiming | Failure]:
+    """Seconds of each kernel graph on random inputs, in a worker process.
+
+    Kernels that the budget leaves out are failures with cause `timeout`; one that kills the worker is a failure, too,
+    and the rest goes on in a new worker.
+    """
+    settings = settings or KernelSettings()
+    found: dict[int, KernelTiming | Failure] = {}
+    if worker is not None:
+        _collect(worker, graphs, settings, budget_s, lower, found, progress)
+    else:
+        with Worker(limits) as own:
+            _collect(own, graphs, settings, budget_s, lower, found, progress)
+    return [found.get(i, Failure("timeout", "left out: the budget was used up")) for i in range(len(graphs))]
+
+
+def _collect(
+    worker: Worker,
+    graphs: Sequence[Graph],
+    settings: KernelSettings,
+    budget_s: float,
+    lower: str,
+    found: dict[int, KernelTiming | Failure],
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    from superopt.ir.text import print_graph  # late: as above, only programs need it
+
+    deadline = time.monotonic() + budget_s if budget_s else float("inf")
+    texts = [print_graph(g) for g in graphs]
+    with arrays.scratch_folder(sum(map(len, texts))) as folder:
+        while len(found) < len(graphs) and time.monotonic() < deadline:
+            left = [i for i in range(len(graphs)) if i not in found]
+            path = Path(folder) / "texts.json"
+            path.write_text(json.dumps([[i, texts[i]] for i in left]), encoding="utf-8")
+            left_s = deadline - time.monotonic() if budget_s else 0.0
+            request = {
+                "request": "kernels",
+                "texts": str(path),
+                "lower": lower,
+                "settings": {**asdict(settings), "budget_s": left_s},
+            }
+            busy: int | None = None
+            try:
+                for event in worker.request(request):
+                    if event["event"] == "begin":
+                        busy = event["index"]
+                    elif event["event"] == "kernel":
+                        found[event["index"]] = KernelTiming(
+                            event["seconds"], tuple(event["rounds_s"]), event["dispatch_s"]
+                        )
+                    elif event["event"] == "failed":
+                        found[event["index"]] = Failure(event["cause"], event["detail"])
+                    if progress is not None and event["event"] != "begin":
+                        progress(len(found), len(graphs))
+            except WorkerDiedError as death:
+                found[left[0] if busy is None else busy] = death.failure
+                continue
+            return
+
+
+def kernel_events(
+    texts: Sequence[tuple[int, str]], to_jax: Callable[[Graph], Callable[..., Any]], options: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """The worker's side: compile and time kernels in chunks (events `begin`, `kernel`, `failed`)."""
+    import jax  # late: only where programs run
+
+    from superopt.ir.text import parse_graph
+
+    fields = dict(options)
+    budget_s = fields.pop("budget_s")
+    settings = KernelSettings(**fields)
+    rng = np.random.default_rng(settings.seed)
+    start = time.monotonic()
+    empty = jax.jit(_empty)
+    tiny = jax.device_put(np.zeros(4, np.float32))
+
+    def dispatch() -> None:
+        jax.block_until_ready(empty(tiny))
+
+    for first in range(0, len(texts), settings.chunk):
+        if budget_s and time.monotonic() - start > budget_s:
+            return
+        thunks: dict[int, loop.Thunk] = {}
+        for index, text in texts[first : first + settings.chunk]:
+            yield {"event": "begin", "index": index}
+            try:
+                thunks[index] = _compiled(parse_graph(text), to_jax, rng)
+            except Exception as error:  # data: the kernel's own fault, reported with its cause
+                yield {
+                    "event": "failed",
+                    "index": index,
+                    "cause": "build",
+                    "detail": f"{type(error).__name__}: {error}"[:500],
+                }
+        yield from _time_chunk(thunks, dispatch, settings, first)
+
+
+def _empty(x: Any) -> Any:
+    return x + 1.0
+
+
+def _time_chunk(
+    thunks: Mapping[int, loop.Thunk], dispatch: loop.Thunk, settings: KernelSettings, seed: int
+) -> Iterator[dict[str, Any]]:
+    calls = {i: min(settings.max_calls, loop.calls_for(thunk, settings.sample_s)) for i, thunk in thunks.items()}
+    rounds: dict[int, list[float]] = {i: [] for i in thunks}
+    floors: list[float] = []
+    rng = random.Random(settings.seed + seed)
+    order = list(thunks)
+    for _ in range(settings.rounds):
+        rng.shuffle(order)
+        floors.append(min(loop.seconds_each(dispatch, 30)))
+        for i in order:
+            yield {"event": "begin", "index": i}
+            thunks[i]()
+            rounds[i].append(min(loop.seconds_each(thunks[i], calls[i])))
+    floor = min(floors, default=0.0)
+    for i, samples in rounds.items():
+        seconds = max(min(samples) - floor, MIN_SECONDS)
+        yield {"event": "kernel", "index": i, "seconds": seconds, "rounds_s": samples, "dispatch_s": floor}
+
+
+def _compiled(graph: Graph, to_jax: Callable[[Graph], Callable[..., Any]], rng: np.random.Generator) -> loop.Thunk:
+    import jax  # late: only where programs run
+
+    operands = [jax.device_put(_random(node.shape, node.dtype, rng)) for node in graph.inputs]
+    call = jax.jit(to_jax(graph)).lower(*operands).compile()
+
+    def thunk() -> None:
+        jax.block_until_ready(call(*operands))
+
+    thunk()
+    return thunk
+
+
+def _random(shape: Any, dtype: str, rng: np.random.Generator) -> np.ndarray:
+    if dtype == "bool":
+        return rng.random(shape) < 0.5
+    kind = arrays.dtype(dtype)
+    if kind.kind in "iu":
+        return rng.integers(0, 8, shape).astype(kind)
+    # positive and of order one: no logarithm of a negative, no denormals, no overflow
+    return rng.uniform(0.25, 1.0, shape).astype(np.float32).astype(kind)

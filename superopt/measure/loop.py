@@ -1,0 +1,56 @@
+"""The timing loop: interleaved rounds in random order, many calls per sample when a call is short.
+
+Runs wherever the programs live, in the worker or in the calling process; it knows nothing about either.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+Thunk = Callable[[], object]
+MAX_CALLS = 10_000
+
+
+def seconds_of(thunk: Thunk, calls: int) -> float:
+    """Mean seconds of one call over several back-to-back calls, each of which must wait for its result."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        thunk()
+    return (time.perf_counter() - start) / calls
+
+
+def calls_for(thunk: Thunk, min_time_s: float) -> int:
+    """How many calls make a sample of at least `min_time_s` (after a call to warm up)."""
+    thunk()
+    once = seconds_of(thunk, 1)
+    if once < min_time_s:  # a second look: the first call after building is often slow
+        once = min(once, seconds_of(thunk, 2))
+    return max(1, min(MAX_CALLS, int(min_time_s / max(once, 1e-7) + 0.999)))
+
+
+def interleaved(
+    thunks: Sequence[Thunk], calls: Sequence[int], rounds: int, seed: int, active: set[int]
+) -> Iterator[tuple[int, int, float | None]]:
+    """Yield `(round, index, None)` before and `(round, index, seconds per call)` after each sample.
+
+    The caller may take indices out of `active` between rounds.
+    """
+    rng = random.Random(seed)
+    for k in range(rounds):
+        order = sorted(active)
+        rng.shuffle(order)
+        for i in order:
+            yield k, i, None
+            yield k, i, seconds_of(thunks[i], calls[i])
+
+
+def seconds_each(thunk: Thunk, calls: int) -> list[float]:
+    """Seconds of each of several calls."""
+    marks = [time.perf_counter()]
+    for _ in range(calls):
+        thunk()
+        marks.append(time.perf_counter())
+    return [b - a for a, b in itertools.pairwise(marks)]

@@ -1,0 +1,87 @@
+"""How far a candidate's outputs are from the reference's.
+
+For a float output with reference r and candidate c, both in float64 and restricted to finite entries:
+
+    normwise     |c - r|_2 / |r|_2
+    elementwise  max |c - r| / max(|r|, rms(r))
+
+The second sees a single wrong element that the first averages away; scaling small entries by the root mean square
+keeps cancellation near zero from looking like an error.  Non-finite entries must agree exactly, integers and booleans
+too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+_FLOAT_TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
+
+
+@dataclass(frozen=True, slots=True)
+class OutputError:
+    """Relative errors of one output; infinite when shapes, dtypes or special values differ."""
+
+    normwise: float
+    elementwise: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """What is accepted, as multiples of the dtype's usual bound (1e-4 for float32, elementwise tenfold)."""
+
+    normwise: float = 1.0
+    elementwise: float = 10.0
+
+    def accepts(self, error: OutputError, dtype: str) -> bool:
+        """Whether an output with this error counts as the same value."""
+        bound = _FLOAT_TOLERANCE.get(dtype, 0.0)
+        return error.normwise <= self.normwise * bound and error.elementwise <= self.elementwise * bound
+
+
+def output_errors(reference: Sequence[np.ndarray], candidate: Sequence[np.ndarray]) -> tuple[OutputError, ...]:
+    """Errors per output; a missing or additional output is an infinite error."""
+    if len(reference) != len(candidate):
+        text = f"{len(candidate)} outputs instead of {len(reference)}"
+        return (OutputError(math.inf, math.inf, text),)
+    return tuple(_error(np.asarray(r), np.asarray(c)) for r, c in zip(reference, candidate, strict=True))
+
+
+def _error(r: np.ndarray, c: np.ndarray) -> OutputError:
+    if r.shape != c.shape or r.dtype != c.dtype:
+        text = f"{c.dtype}{list(c.shape)} instead of {r.dtype}{list(r.shape)}"
+        return OutputError(math.inf, math.inf, text)
+    if r.dtype.kind == "c":
+        parts = [_error(part(r), part(c)) for part in (np.real, np.imag)]
+        return max(parts, key=_worse)
+    if str(r.dtype) not in _FLOAT_TOLERANCE:
+        if r.dtype.kind not in "biu":
+            return OutputError(0.0, 0.0, "not comparable") if np.array_equal(r, c) else _different("values differ")
+        wrong = int(np.count_nonzero(r != c))
+        return OutputError(0.0, 0.0) if wrong == 0 else _different(f"{wrong} of {r.size} values differ")
+    r64, c64 = r.astype(np.float64), c.astype(np.float64)
+    finite = np.isfinite(r64)
+    odd = ~finite
+    if not np.array_equal(finite, np.isfinite(c64)) or not np.array_equal(r64[odd], c64[odd], equal_nan=True):
+        wrong = int(np.count_nonzero(finite != np.isfinite(c64)))
+        return _different(f"non-finite values differ ({wrong} of {r.size})")
+    r64, gap = r64[finite], np.abs(c64[finite] - r64[finite])
+    if gap.size == 0 or not gap.any():
+        return OutputError(0.0, 0.0)
+    norm = float(np.linalg.norm(r64))
+    if norm == 0.0:
+        return _different("reference is zero, candidate is not")
+    rms = norm / math.sqrt(r64.size)
+    return OutputError(float(np.linalg.norm(gap)) / norm, float(np.max(gap / np.maximum(np.abs(r64), rms))))
+
+
+def _different(text: str) -> OutputError:
+    return OutputError(math.inf, math.inf, text)
+
+
+def _worse(error: OutputError) -> tuple[float, float]:
+    return error.normwise, error.elementwise

@@ -1,0 +1,217 @@
+"""The parent's side of a worker process: start it, ask it, watch it, and get rid of it.
+
+The worker is a fresh interpreter (`python -m superopt.measure.worker`), not a fork: XLA's threads do not survive
+one. It has its own session, so Ctrl-C reaches only the parent, which then kills the whole group, forks included.
+Requests go to its standard input, events come back on a pipe of their own as JSON lines; what candidates print goes
+to a reader that keeps the last few kilobytes.  The worker ends itself when its input closes, so it never outlives
+the parent.
+
+Every request has a limit on silence and one on memory.  A worker that breaks either is killed, and the next request
+starts a new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from superopt.measure.result import Failure
+
+_POLL_S = 0.1
+_TAIL_BYTES = 8192
+_MAX_EVENT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a worker may use.
+
+    Attributes:
+        silence_s: longest time without an event (one build, one check or one round).
+        memory_bytes: resident and allocated memory of the worker; None is three quarters of the machine's.
+    """
+
+    silence_s: float = 120.0
+    memory_bytes: int | None = None
+
+    def memory(self) -> int:
+        """The memory limit in bytes."""
+        if self.memory_bytes is not None:
+            return self.memory_bytes
+        from superopt import machine  # late: reads /proc, only needed for the default
+
+        return machine.describe().memory_bytes * 3 // 4 or 8 << 30
+
+
+class WorkerDiedError(Exception):
+    """The worker ended before it finished a request; `failure` says how."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(f"{failure.cause}: {failure.detail}")
+        self.failure = failure
+
+
+class Worker:
+    """A measuring process, started at the first request and again after a death; use it as a context manager."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.started = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._events: int = -1
+        self._buffer = b""
+        self._tail = _Tail()
+
+    def request(self, message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Send a request and yield its events up to, and without, the final `done`.
+
+        Raises:
+            WorkerDiedError: the worker crashed, was too silent or took too much memory; it has been removed.
+        """
+        process = self._ensure()
+        finished = False
+        try:
+            assert process.stdin is not None
+            try:
+                process.stdin.write(json.dumps(message).encode() + b"\n")
+                process.stdin.flush()
+            except OSError:
+                raise WorkerDiedError(self._obituary(process)) from None
+            while True:
+                event = self._next_event(process)
+                if event.get("event") == "done":
+                    finished = True
+                    return
+                yield event
+        finally:
+            if not finished:  # died, Ctrl-C, or the caller stopped listening: this process is of no further use
+                self.close()
+
+    def close(self) -> None:
+        """Kill the worker's process group and reap it."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for stream in (process.stdin, process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        os.close(self._events)
+        self._events, self._buffer = -1, b""
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ensure(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        self.close()
+        mine, theirs = os.pipe()
+        root = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
+        command = [sys.executable, "-m", "superopt.measure.worker", str(theirs), str(self.limits.memory())]
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=(theirs,),
+                start_new_session=True, env={**os.environ, "PYTHONPATH": path},
+            )  # fmt: skip
+        except BaseException:
+            os.close(mine)
+            raise
+        finally:
+            os.close(theirs)
+        self._events, self._buffer = mine, b""
+        self.started += 1
+        self._tail = _Tail()
+        assert self._process.stderr is not None
+        threading.Thread(target=self._tail.drain, args=(self._process.stderr,), daemon=True).start()
+        return self._process
+
+    def _next_event(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+        deadline = time.monotonic() + self.limits.silence_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._events, selectors.EVENT_READ)
+            while True:
+                line, found, rest = self._buffer.partition(b"\n")
+                if found:
+                    self._buffer = rest
+                    return json.loads(line)
+                if selector.select(_POLL_S):
+                    chunk = os.read(self._events, 1 << 16)
+                    if not chunk or len(self._buffer) > _MAX_EVENT_BYTES:
+                        raise WorkerDiedError(self._obituary(process))
+                    self._buffer += chunk
+                    continue
+                if process.poll() is not None:
+                    raise WorkerDiedError(self._obituary(process))
+                if time.monotonic() > deadline:
+                    raise WorkerDiedError(Failure("timeout", f"no answer within {self.limits.silence_s:g} s"))
+                used = _resident_bytes(process.pid)
+                if used > self.limits.memory():
+                    raise WorkerDiedError(
+                        Failure("memory", f"{used >> 20} MB in use, limit {self.limits.memory() >> 20} MB")
+                    )
+
+    def _obituary(self, process: subprocess.Popen[bytes]) -> Failure:
+        try:
+            code = process.wait(timeout=10.0)
+        except subprocess.TimeoutExpired:
+            return Failure("exit", "the worker closed its pipe and stayed")
+        words = self._tail.text()
+        last = words.splitlines()[-1] if words else ""
+        if any(sign in words for sign in ("bad_alloc", "MemoryError", "RESOURCE_EXHAUSTED", "Out of memory")):
+            return Failure("memory", last)
+        if code < 0:
+            return Failure("crash", f"{_signal_name(-code)}{': ' + last if last else ''}")
+        return Failure("exit", f"exit status {code}{': ' + last if last else ''}")
+
+
+class _Tail:
+    """The last bytes that a worker wrote to its standard error."""
+
+    def __init__(self) -> None:
+        self._bytes = b""
+        self._ended = threading.Event()
+
+    def drain(self, stream: Any) -> None:
+        """Read until the end, keeping the tail."""
+        with contextlib.suppress(OSError, ValueError):
+            while chunk := os.read(stream.fileno(), 1 << 16):
+                self._bytes = (self._bytes + chunk)[-_TAIL_BYTES:]
+        self._ended.set()
+
+    def text(self) -> str:
+        """What is known, once the stream has ended or half a second has gone by."""
+        self._ended.wait(0.5)
+        return self._bytes.decode(errors="replace").strip()
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,147 @@
+"""What measuring returns: plain data, with every raw sample kept.
+
+`Ratio` is reference time over candidate time, so above 1 is faster.  A claim of speed-up needs the whole interval
+above 1 by more than the noise floor, which is the same statistic computed on the reference against itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from superopt.measure.numerics import OutputError
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A speed ratio with its 95 % interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """Half the interval, relative to the ratio."""
+        return (self.high - self.low) / (2 * self.ratio)
+
+    def __str__(self) -> str:
+        return f"{self.ratio:.2f}x [{self.low:.2f}, {self.high:.2f}]"
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPoint:
+    """A candidate given as code: `package.module:function`, imported in the worker only.
+
+    The function receives the frozen arrays by name and returns a callable from live arrays to a tuple of arrays.
+
+    Attributes:
+        target: `package.module:function`.
+        path: a folder to put in front of the import path, or None.
+    """
+
+    target: str
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a candidate has no timing.
+
+    Attributes:
+        cause: one of `crash`, `exit`, `timeout`, `memory`, `build`, `run`, `numerics`.
+        detail: one or two lines for the report.
+        errors: per output, when the outputs were computed and are wrong.
+    """
+
+    cause: str
+    detail: str
+    errors: tuple[OutputError, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One program, timed.
+
+    Attributes:
+        samples_s: seconds per call, one value per round.
+        ratio: paired by round against the reference.
+        errors: per output against the reference.
+        build_s: seconds to build, compile and prepare.
+        calls: calls averaged in one sample.
+        pruned: dropped early because it was far slower than the reference.
+    """
+
+    samples_s: tuple[float, ...]
+    ratio: Ratio
+    errors: tuple[OutputError, ...] = ()
+    build_s: float = 0.0
+    calls: int = 1
+    pruned: bool = False
+
+    @property
+    def median_s(self) -> float:
+        """Median seconds per call."""
+        ordered = sorted(self.samples_s)
+        middle = len(ordered) // 2
+        return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+    @property
+    def min_s(self) -> float:
+        """Fastest round, seconds per call."""
+        return min(self.samples_s)
+
+    @property
+    def max_error(self) -> float:
+        """Largest normwise relative error over the outputs."""
+        return max((e.normwise for e in self.errors), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Candidates against a reference.
+
+    Attributes:
+        reference: the reference's own timing; its ratio is the A/A ratio (the reference against itself).
+        candidates: one entry per candidate, in order.
+        isolated: False when the programs had to be timed in the calling process.
+        notes: what a reader should know (programs timed in process, rounds cut short).
+    """
+
+    reference: Timing | Failure
+    candidates: tuple[Timing | Failure, ...]
+    isolated: bool = True
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def noise_floor(self) -> float:
+        """How far the reference is from itself: the A/A interval's farthest end, relative (0.02 = 2 %)."""
+        if isinstance(self.reference, Failure):
+            return float("inf")
+        aa = self.reference.ratio
+        return max(aa.high - 1.0, 1.0 - aa.low, 0.0)
+
+    @property
+    def stable(self) -> bool:
+        """Whether the machine is quiet enough to tell 10 % apart."""
+        return self.noise_floor < 0.1
+
+    def best(self) -> int | None:
+        """Index of the candidate with the best ratio, or None when none has a timing."""
+        timed = [(c.ratio.ratio, -i) for i, c in enumerate(self.candidates) if isinstance(c, Timing)]
+        return -max(timed)[1] if timed else None
+
+    def faster(self, index: int) -> bool:
+        """Whether the candidate is faster beyond doubt: interval above 1, ratio above the noise floor."""
+        candidate = self.candidates[index]
+        if isinstance(candidate, Failure):
+            return False
+        return candidate.ratio.low > 1.0 and candidate.ratio.ratio > 1.0 + self.noise_floor
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for the store, reports and `--json`."""
+        return {
+            **asdict(self),
+            "noise_floor": self.noise_floor,
+            "stable": self.stable,
+        }

@@ -1,0 +1,160 @@
+"""Building, checking and timing programs, as a stream of events.
+
+The same generator runs inside the worker (events become JSON lines) and, for programs that cannot leave the process,
+in the caller.  Events of `compare_events`:
+
+    begin{index, stage}                   a candidate is about to be built, checked or timed: who is to blame
+    ready{index, build_s, calls, errors}  it can be timed
+    failed{index, cause, detail, errors}  it is out
+    round{seconds: {index: s}}            one round; index -1 is the reference, -2 the reference again (A/A)
+    pruned{index}                         too slow to be worth further rounds
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from superopt.measure import loop
+from superopt.measure.numerics import OutputError, Tolerance, output_errors
+
+REFERENCE, AGAIN = -1, -2
+PRUNE_ROUNDS = 3
+Event = dict[str, Any]
+Call = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to compare.
+
+    Attributes:
+        rounds: interleaved rounds.
+        min_time_s: shortest sample; short programs are called several times per sample.
+        seed: of the order within rounds.
+        prune: stop timing a candidate that stays slower than the reference by this factor after three rounds; 0 never.
+        budget_s: stop after the round in which this time is over; 0 is no limit.
+        check: compare the outputs first.
+        tolerance: what counts as the same value.
+    """
+
+    rounds: int = 15
+    min_time_s: float = 0.02
+    seed: int = 0
+    prune: float = 2.0
+    budget_s: float = 0.0
+    check: bool = True
+    tolerance: Tolerance = field(default_factory=Tolerance)
+
+
+def compare_events(
+    make_reference: Callable[[], Call],
+    make_candidates: Mapping[int, Callable[[], Call]],
+    inputs: Sequence[Any],
+    settings: Settings,
+) -> Iterator[Event]:
+    """Build all, check all, time all; exceptions of candidates become `failed` events."""
+    import jax  # late: only where programs run
+
+    live = [jax.device_put(x) for x in inputs]
+    yield {"event": "begin", "index": REFERENCE, "stage": "build"}
+    try:
+        reference, build_s, expected = _built(make_reference, live)
+    except Exception as error:  # whatever the reference raises is the answer: data, with its cause
+        yield _failed(REFERENCE, "build", error)
+        return
+    thunks = {REFERENCE: reference, AGAIN: reference}
+    calls = {REFERENCE: loop.calls_for(reference, settings.min_time_s)}
+    calls[AGAIN] = calls[REFERENCE]
+    yield {"event": "ready", "index": REFERENCE, "build_s": build_s, "calls": calls[REFERENCE], "errors": []}
+    for index, make in make_candidates.items():
+        yield {"event": "begin", "index": index, "stage": "build"}
+        try:
+            thunk, build_s, outputs = _built(make, live)
+            errors = output_errors(expected, outputs) if settings.check else ()
+            if wrong := _wrong(errors, expected, settings.tolerance):
+                yield {
+                    "event": "failed",
+                    "index": index,
+                    "cause": "numerics",
+                    "detail": wrong,
+                    "errors": _plain(errors),
+                }
+                continue
+            calls[index] = loop.calls_for(thunk, settings.min_time_s)
+        except Exception as error:  # a candidate may raise anything; it is reported with its cause
+            yield _failed(index, "build", error)
+            continue
+        thunks[index] = thunk
+        ready = {"event": "ready", "index": index, "build_s": build_s, "calls": calls[index], "errors": _plain(errors)}
+        yield ready
+    yield from _rounds(thunks, calls, settings)
+
+
+def _rounds(thunks: dict[int, loop.Thunk], calls: dict[int, int], settings: Settings) -> Iterator[Event]:
+    index_of = sorted(thunks)
+    active = set(range(len(index_of)))
+    slowness: dict[int, list[float]] = {i: [] for i in active}
+    first = index_of.index(REFERENCE)
+    ordered, counts = [thunks[i] for i in index_of], [calls[i] for i in index_of]
+    start = time.monotonic()
+    seconds: dict[int, float] = {}
+    for k, i, sample_s in loop.interleaved(ordered, counts, settings.rounds, settings.seed, active):
+        if sample_s is None:
+            yield {"event": "begin", "index": max(index_of[i], REFERENCE), "stage": "time"}
+            continue
+        seconds[i] = sample_s
+        if len(seconds) < len(active):
+            continue
+        yield {"event": "round", "seconds": {str(index_of[j]): s for j, s in seconds.items()}}
+        for j, s in seconds.items():
+            slowness[j].append(s / seconds[first])
+        seconds = {}
+        if settings.prune and k + 1 == PRUNE_ROUNDS:
+            for j in [j for j in active if index_of[j] >= 0 and min(slowness[j]) > settings.prune]:
+                active.discard(j)
+                yield {"event": "pruned", "index": index_of[j]}
+        if settings.budget_s and time.monotonic() - start > settings.budget_s:
+            return
+
+
+def _built(make: Callable[[], Call], live: Sequence[Any]) -> tuple[loop.Thunk, float, list[np.ndarray]]:
+    import jax  # late: only where programs run
+
+    start = time.perf_counter()
+    call = make()
+    outputs = jax.block_until_ready(call(*live))
+    build_s = time.perf_counter() - start
+
+    def thunk() -> None:
+        jax.block_until_ready(call(*live))
+
+    return thunk, build_s, [np.asarray(x) for x in outputs]
+
+
+def _wrong(errors: Sequence[OutputError], expected: Sequence[np.ndarray], tolerance: Tolerance) -> str:
+    for k, error in enumerate(errors):
+        if k >= len(expected) or not tolerance.accepts(error, str(expected[k].dtype)):
+            sizes = f"normwise {error.normwise:.1e}, elementwise {error.elementwise:.1e}"
+            return f"output {k}: {error.detail or sizes}"
+    return ""
+
+
+def _plain(errors: Sequence[OutputError]) -> list[dict[str, Any]]:
+    return [asdict(e) for e in errors]
+
+
+def _failed(index: int, stage: str, error: Exception) -> Event:
+    text = f"{type(error).__name__}: {error}"
+    memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text or "Out of memory" in text
+    return {
+        "event": "failed",
+        "index": index,
+        "cause": "memory" if memory else stage,
+        "detail": text[:500],
+        "errors": [],
+    }

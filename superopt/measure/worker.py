@@ -1,0 +1,112 @@
+"""The worker process: reads requests, writes events (see `superopt.measure.process` for the parent).
+
+Start it as `python -m superopt.measure.worker EVENT_FD MEMORY_BYTES`.  Backends are named by the request
+(`module:function`) and imported here, so this package depends on none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from superopt.measure import arrays, kernels, session
+from superopt.measure.numerics import Tolerance
+
+Event = dict[str, Any]
+
+
+def main(event_fd: int, memory_bytes: int) -> None:
+    """Serve requests until the input closes."""
+    _limit_memory(memory_bytes)
+    requests: queue.Queue[dict[str, Any]] = queue.Queue()
+    threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
+    handlers: dict[str, Callable[[Mapping[str, Any]], Iterator[Event]]] = {
+        "compare": _compare, "kernels": _kernels, "ping": _ping,
+    }  # fmt: skip
+    while True:
+        request = requests.get()
+        for event in handlers[request["request"]](request):
+            _send(event_fd, event)
+        _send(event_fd, {"event": "done"})
+
+
+def resolve(target: str, path: str | None = None) -> Any:
+    """The object that `package.module:name` stands for."""
+    if path is not None and path not in sys.path:
+        sys.path.insert(0, path)
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _compare(request: Mapping[str, Any]) -> Iterator[Event]:
+    bundle = arrays.load(Path(request["arrays"]))
+    inputs = [bundle[key] for key in request["inputs"]]
+    frozen = {name: bundle[key] for name, key in request["frozen"].items()}
+    fields = dict(request["settings"])
+    settings = session.Settings(**{**fields, "tolerance": Tolerance(**fields["tolerance"])})
+
+    def maker(spec: Mapping[str, Any]) -> Callable[[], session.Call]:
+        if "target" in spec:
+            return lambda: resolve(spec["target"], spec["path"])(frozen)
+        return lambda: _program(spec, frozen, bundle, request["backend"])
+
+    candidates = {int(i): maker(spec) for i, spec in request["candidates"].items()}
+    yield from session.compare_events(maker(request["reference"]), candidates, inputs, settings)
+
+
+def _program(
+    spec: Mapping[str, Any], frozen: Mapping[str, Any], bundle: Mapping[str, Any], backend: str
+) -> session.Call:
+    from superopt.ir.graph import Graph  # late: a worker that serves entry points needs no IR
+    from superopt.ir.program import Program
+    from superopt.ir.text import parse_graph
+
+    prepare = None
+    if spec["prepare"] is not None:
+        bare = parse_graph(spec["prepare"])
+        prepare = Graph(bare.inputs, bare.outputs, {name: bundle[key] for name, key in spec["constants"].items()})
+    return resolve(backend)(Program(prepare, parse_graph(spec["hot"])), frozen)
+
+
+def _kernels(request: Mapping[str, Any]) -> Iterator[Event]:
+    texts = json.loads(Path(request["texts"]).read_text(encoding="utf-8"))
+    yield from kernels.kernel_events(texts, resolve(request["lower"]), request["settings"])
+
+
+def _ping(_: Mapping[str, Any]) -> Iterator[Event]:
+    yield {"event": "pong", "pid": os.getpid()}
+
+
+def _send(event_fd: int, event: Event) -> None:
+    data = json.dumps(event).encode() + b"\n"
+    while data:
+        data = data[os.write(event_fd, data) :]
+
+
+def _read_requests(requests: queue.Queue[dict[str, Any]]) -> None:
+    for line in sys.stdin.buffer:
+        requests.put(json.loads(line))
+    os._exit(0)  # the parent is gone: whatever runs here is for nobody
+
+
+def _limit_memory(memory_bytes: int) -> None:
+    try:
+        import resource  # late: POSIX only
+    except ImportError:
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
