@@ -69,7 +69,7 @@ _TABLE: weakref.WeakValueDictionary[tuple[Any, ...], Node] = weakref.WeakValueDi
 _LOCK = threading.Lock()
 
 
-def mk(op: str, *inputs: Node, **attrs: Any) -> Node:
+def mk(op: str, /, *inputs: Node, **attrs: Any) -> Node:
     """The node `op{attrs}(inputs)`, typed by the op table and hash-consed.
 
     Attribute values must be hashable (tuples, not lists).

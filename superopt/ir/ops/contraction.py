@@ -1,0 +1,211 @@
+"""Contractions: sums of products.
+
+    dot_general            out[b, m, n] = sum over k of lhs[b, m, k] * rhs[b, n, k], axes placed by dimension_numbers
+    conv_general_dilated   out[n, f, o] = sum over c, r of lhs[n, c, (o * stride + r * rhs_dilation - low) / lhs_dilation]
+                           * rhs[f, c, r], terms outside lhs or in its holes being 0
+
+Products and sums are formed in the accumulator of the result's dtype (float32 for 16-bit floats), and rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from superopt.errors import ShapeError
+from superopt.ir.algebra import AnyAlgebra, Index, Reader
+from superopt.ir.ops.record import (
+    Attr,
+    Op,
+    Site,
+    Types,
+    Values,
+    accumulator,
+    define,
+    dilated,
+    dtype,
+    identity,
+    is_float,
+    literally,
+    nested,
+    one_of,
+    optional,
+    positions,
+    require,
+    require_axes,
+    show,
+    size,
+    sizes,
+)
+from superopt.ir.types import SIGNED, UNSIGNED, Size, TensorType
+
+TABLE: dict[str, Op] = {}
+PRECISIONS = (None, "default", "high", "highest")
+
+
+def _result_dtype(name: str, types: Types, attrs: Values) -> str:
+    lhs, rhs = types
+    require(lhs.dtype == rhs.dtype, f"{name} needs operands of one dtype", types)
+    wanted = attrs["preferred_element_type"]
+    if wanted is None or wanted == lhs.dtype:
+        return lhs.dtype
+    wide = {"float16": 2, "bfloat16": 2, "bool": 1}
+    widths = {d: wide.get(d, int("".join(c for c in d if c.isdigit()) or 0) // 8) for d in (lhs.dtype, wanted)}
+    same_kind = any(lhs.dtype in kind and wanted in kind for kind in (SIGNED, UNSIGNED)) or is_float(wanted)
+    ok = same_kind and (widths[wanted] >= widths[lhs.dtype] or is_float(lhs.dtype))
+    require(ok, f"{name} cannot accumulate {lhs.dtype} in {wanted}", types)
+    return wanted
+
+
+def _product(k: AnyAlgebra, a: Any, b: Any, site: Site, wide: str) -> Any:
+    left, right = (
+        v if t.dtype == wide else k.convert(v, t.dtype, wide) for v, t in zip((a, b), site.inputs, strict=True)
+    )
+    return k.op("and" if wide == "bool" else "mul", wide, left, right)
+
+
+def _rounded(k: AnyAlgebra, total: Any, site: Site, wide: str) -> Any:
+    return total if wide == site.out.dtype else k.convert(total, wide, site.out.dtype)
+
+
+def _sum(wide: str) -> str:
+    return "or" if wide == "bool" else "sum"
+
+
+# ---- dot_general
+
+
+def _dot_rule(types: Types, attrs: Values) -> TensorType:
+    lhs, rhs = types
+    if len(attrs["dimension_numbers"]) != 2 or any(len(p) != 2 for p in attrs["dimension_numbers"]):
+        raise ShapeError(f"dimension_numbers must be ((lc, rc), (lb, rb)); got {attrs['dimension_numbers']}")
+    (lc, rc), (lb, rb) = attrs["dimension_numbers"]
+    require_axes("lhs axes of dimension_numbers", (*lc, *lb), lhs.rank, types)
+    require_axes("rhs axes of dimension_numbers", (*rc, *rb), rhs.rank, types)
+    if len(lc) != len(rc) or len(lb) != len(rb):
+        raise ShapeError(f"dot_general needs as many lhs axes as rhs axes; got {attrs['dimension_numbers']}")
+    for a, b in zip((*lc, *lb), (*rc, *rb), strict=True):
+        if lhs.shape[a] != rhs.shape[b]:
+            raise ShapeError(
+                f"dot_general pairs lhs axis {a} with rhs axis {b}, whose sizes differ; got {show(types)}, "
+                f"dimension_numbers={attrs['dimension_numbers']}"
+            )
+    left = [n for d, n in enumerate(lhs.shape) if d not in lc and d not in lb]
+    right = [n for d, n in enumerate(rhs.shape) if d not in rc and d not in rb]
+    return TensorType((*[lhs.shape[d] for d in lb], *left, *right), _result_dtype("dot_general", types, attrs))
+
+
+def _dot(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
+    lhs, rhs = site.inputs
+    (lc, rc), (lb, rb) = site.attrs["dimension_numbers"]
+    left = [d for d in range(lhs.rank) if d not in lc and d not in lb]
+    right = [d for d in range(rhs.rank) if d not in rc and d not in rb]
+    wide = accumulator(site.out.dtype)
+
+    def place(batch: Sequence[int], over: Sequence[int], free: Sequence[int], r: Sequence[Any], at: int) -> list[Any]:
+        where = dict(zip(batch, i, strict=False)) | dict(zip(over, r, strict=True))
+        where |= dict(zip(free, i[at : at + len(free)], strict=True))
+        return [where[d] for d in range(len(where))]
+
+    def body(*r: Any) -> Any:
+        a = xs[0](*place(lb, lc, left, r, len(lb)))
+        b = xs[1](*place(rb, rc, right, r, len(lb) + len(left)))
+        return _product(k, a, b, site, wide)
+
+    return _rounded(k, k.reduce(_sum(wide), [lhs.shape[d] for d in lc], body, wide), site, wide)
+
+
+# ---- conv_general_dilated
+
+
+def _conv_complete(attrs: dict[str, Any]) -> None:
+    rank = len(attrs["window_strides"])
+    for name, value in (("padding", (0, 0)), ("lhs_dilation", 1), ("rhs_dilation", 1)):
+        if attrs[name] is None:
+            attrs[name] = (value,) * rank
+    if attrs["dimension_numbers"] is None:
+        attrs["dimension_numbers"] = (tuple(range(rank + 2)),) * 3
+
+
+def _conv_rule(types: Types, attrs: Values) -> TensorType:
+    lhs, rhs = types
+    strides, padding = attrs["window_strides"], attrs["padding"]
+    spatial = len(strides)
+    if lhs.rank != spatial + 2 or rhs.rank != spatial + 2:
+        raise ShapeError(
+            f"a convolution with {spatial} strides needs operands of rank {spatial + 2}; got {show(types)}"
+        )
+    for key in ("padding", "lhs_dilation", "rhs_dilation"):
+        require(
+            len(attrs[key]) == spatial, f"a convolution needs {spatial} entries in {key}", types, **{key: attrs[key]}
+        )
+    for spec in attrs["dimension_numbers"]:
+        require(sorted(spec) == list(range(spatial + 2)), "each part of dimension_numbers must be a permutation of the axes", types, dimension_numbers=attrs["dimension_numbers"])  # fmt: skip
+    ls, rs, os = attrs["dimension_numbers"]
+    groups, batches = attrs["feature_group_count"], attrs["batch_group_count"]
+    require(groups >= 1, "feature_group_count must be positive", types, feature_group_count=groups)
+    require(batches >= 1, "batch_group_count must be positive", types, batch_group_count=batches)
+    both = literally(groups, 1) or literally(batches, 1)
+    require(both, "only one of feature_group_count and batch_group_count may be > 1", types)
+    features = rhs.shape[rs[0]]
+    depth = rhs.shape[rs[1]] * groups == lhs.shape[ls[1]]
+    require(depth, "feature_group_count times the rhs input features must be the lhs features", types, feature_group_count=groups, dimension_numbers=attrs["dimension_numbers"])  # fmt: skip
+    for count in (groups, batches):
+        divides = literally(count, 1) or features % count == 0
+        require(divides, "the group count must divide the output features", types, group_count=count)
+    require(literally(batches, 1) or lhs.shape[ls[0]] % batches == 0, "batch_group_count must divide the batch", types)
+    shape: list[Size] = [0] * lhs.rank
+    shape[os[0]] = lhs.shape[ls[0]] if literally(batches, 1) else lhs.shape[ls[0]] // batches
+    shape[os[1]] = features
+    for s in range(spatial):
+        for key in ("window_strides", "lhs_dilation", "rhs_dilation"):
+            require(attrs[key][s] >= 1, f"{key} must be positive", types, **{key: attrs[key]})
+        extent = dilated(lhs.shape[ls[2 + s]], attrs["lhs_dilation"][s]) + padding[s][0] + padding[s][1]
+        window = dilated(rhs.shape[rs[2 + s]], attrs["rhs_dilation"][s])
+        shape[os[2 + s]] = positions(extent, window, strides[s])
+    return TensorType(tuple(shape), _result_dtype("conv_general_dilated", types, attrs))
+
+
+def _conv(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
+    lhs, rhs, attrs = site.inputs[0].shape, site.inputs[1].shape, site.attrs
+    ls, rs, os = attrs["dimension_numbers"]
+    groups, batches = attrs["feature_group_count"], attrs["batch_group_count"]
+    depth, features, wide = rhs[rs[1]], rhs[rs[0]], accumulator(site.out.dtype)
+
+    def body(c: Any, *window: Any) -> Any:
+        f, n = i[os[1]], i[os[0]]
+        guards: list[Any] = []
+        x, w = {ls[0]: n, ls[1]: c}, {rs[0]: f, rs[1]: c}
+        if not literally(groups, 1):
+            x[ls[1]] = f // (features // groups) * depth + c
+        if not literally(batches, 1):
+            x[ls[0]] = f // (features // batches) * (lhs[ls[0]] // batches) + n
+        for s, r in enumerate(window):
+            p = i[os[2 + s]] * attrs["window_strides"][s] + r * attrs["rhs_dilation"][s] - attrs["padding"][s][0]
+            dilation = attrs["lhs_dilation"][s]
+            if not literally(dilation, 1):
+                guards.append(k.eq(p % dilation, 0))
+                p = p // dilation
+            guards += [p >= 0, p < lhs[ls[2 + s]]]
+            x[ls[2 + s]], w[rs[2 + s]] = p, r
+
+        def product() -> Any:
+            a, b = (xs[j](*[at[d] for d in range(len(at))]) for j, at in enumerate((x, w)))
+            return _product(k, a, b, site, wide)
+
+        return k.where(k.all(*guards), product, lambda: k.const(identity("sum", wide), wide))
+
+    total = k.reduce(_sum(wide), [depth, *[rhs[d] for d in rs[2:]]], body, wide)
+    return _rounded(k, total, site, wide)
+
+
+_COMMON = (Attr("precision", one_of(*PRECISIONS), None), Attr("preferred_element_type", optional(dtype), None))
+define(TABLE, "dot_general", "contraction", 2, _dot_rule, _dot, Attr("dimension_numbers", nested), *_COMMON)
+define(
+    TABLE, "conv_general_dilated", "contraction", 2, _conv_rule, _conv,
+    Attr("window_strides", sizes), Attr("padding", optional(nested), None),
+    Attr("lhs_dilation", optional(sizes), None), Attr("rhs_dilation", optional(sizes), None),
+    Attr("dimension_numbers", optional(nested), None),
+    Attr("feature_group_count", size, 1), Attr("batch_group_count", size, 1), *_COMMON,
+    complete=_conv_complete,
+)  # fmt: skip

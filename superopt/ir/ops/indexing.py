@@ -1,0 +1,157 @@
+"""Indexing by values: dynamic slices and gathers.
+
+A start read from a tensor is clipped so that the slice stays inside; this is the meaning of the primitives
+(`lax.dynamic_slice` wraps negative starts before it binds one).  `gather` in mode `fill` gives a fill value (NaN, the
+least signed or the greatest unsigned integer, True) wherever the slice would leave the operand; mode
+`promise_in_bounds` reads as `clip`, which is the same where the promise holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from superopt.errors import ShapeError
+from superopt.ir.algebra import AnyAlgebra, Index, Reader
+from superopt.ir.ops.record import (
+    Attr,
+    Op,
+    Site,
+    Types,
+    Values,
+    define,
+    is_float,
+    is_integer,
+    literally,
+    one_of,
+    require,
+    require_axes,
+    show,
+    sizes,
+)
+from superopt.ir.types import SIGNED, TensorType
+
+TABLE: dict[str, Op] = {}
+
+
+def _starts(name: str, types: Types, first: int) -> None:
+    x, starts = types[0], types[first:]
+    if len(starts) != x.rank or any(t.shape != () or not is_integer(t.dtype) for t in starts):
+        raise ShapeError(f"{name} needs {x.rank} scalar integer starts; got {show(types)}")
+
+
+def _dynamic_slice_rule(types: Types, attrs: Values) -> TensorType:
+    x, shape = types[0], attrs["slice_sizes"]
+    _starts("dynamic_slice", types, 1)
+    require(len(shape) == x.rank, f"dynamic_slice needs {x.rank} slice_sizes", types, slice_sizes=shape)
+    for n, m in zip(x.shape, shape, strict=True):
+        require(m >= 0 and m <= n if type(m) is type(n) is int else True, "dynamic_slice needs 0 <= slice size <= size", types, slice_sizes=shape)  # fmt: skip
+    return TensorType(shape, x.dtype)
+
+
+def _dynamic_slice(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
+    whole, part = site.inputs[0].shape, site.out.shape
+    starts = [k.clip(k.to_index(s()), 0, n - m) for s, n, m in zip(xs[1:], whole, part, strict=True)]
+    return xs[0](*[p + s for p, s in zip(i, starts, strict=True)])
+
+
+def _dynamic_update_slice_rule(types: Types, attrs: Values) -> TensorType:
+    require(len(types) >= 2, "dynamic_update_slice needs an operand and an update", types)
+    x, update = types[:2]
+    _starts("dynamic_update_slice", types, 2)
+    require(update.dtype == x.dtype and update.rank == x.rank, "dynamic_update_slice needs an update of the same dtype and rank", types)  # fmt: skip
+    for n, m in zip(x.shape, update.shape, strict=True):
+        require(m <= n, "dynamic_update_slice needs an update that fits", types)
+    return x
+
+
+def _dynamic_update_slice(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
+    whole, part = site.inputs[0].shape, site.inputs[1].shape
+    starts = [k.clip(k.to_index(s()), 0, n - m) for s, n, m in zip(xs[2:], whole, part, strict=True)]
+    inner = [p - s for p, s in zip(i, starts, strict=True)]
+    guards = [g for q, m in zip(inner, part, strict=True) for g in (q >= 0, q < m)]
+    return k.where(k.all(*guards), lambda: xs[1](*inner), lambda: xs[0](*i))
+
+
+_NUMBERS = ("offset_dims", "collapsed_slice_dims", "start_index_map", "operand_batching_dims", "start_indices_batching_dims")  # fmt: skip
+
+
+def _gather_rule(types: Types, attrs: Values) -> TensorType:
+    x, indices = types
+    offset, collapsed, start_map, batch, index_batch = (attrs[name] for name in _NUMBERS)
+    slices = attrs["slice_sizes"]
+    given = ", ".join(f"{name}={attrs[name]}" for name in (*_NUMBERS, "slice_sizes"))
+
+    def check(condition: Any, message: str) -> None:
+        if condition is False:
+            raise ShapeError(f"gather: {message}; got {show(types)}; {given}")
+
+    check(indices.rank >= 1 and is_integer(indices.dtype), "indices must be integers of rank >= 1")
+    out_rank = len(offset) + indices.rank - 1
+    require_axes("offset_dims", offset, out_rank, types)
+    require_axes("start_index_map", start_map, x.rank, types)
+    require_axes("collapsed_slice_dims and operand_batching_dims", (*collapsed, *batch), x.rank, types)
+    require_axes("start_indices_batching_dims", index_batch, indices.rank - 1, types)
+    for name, value in (("offset_dims", offset), ("collapsed_slice_dims", collapsed), ("operand_batching_dims", batch)):
+        check(list(value) == sorted(value), f"{name} must increase")
+    check(not set(start_map) & set(batch), "start_index_map and operand_batching_dims must not meet")
+    check(literally(indices.shape[-1], len(start_map)), "the last axis of indices must be as long as start_index_map")
+    check(len(slices) == x.rank, f"slice_sizes needs {x.rank} entries")
+    check(
+        len(offset) + len(collapsed) + len(batch) == x.rank, "each operand axis must be offset, collapsed or batching"
+    )
+    check(len(batch) == len(index_batch), "as many operand_batching_dims as start_indices_batching_dims")
+    for d, s in zip(batch, index_batch, strict=True):
+        check(x.shape[d] == indices.shape[s], f"batching axis {d} of the operand and {s} of the indices differ")
+    for d, (n, m) in enumerate(zip(x.shape, slices, strict=True)):
+        check(m >= 0 and m <= n if type(m) is type(n) is int else True, f"slice size {m} of axis {d} is not within {n}")
+        check(d not in collapsed or literally(m, 1), f"collapsed axis {d} needs slice size 1")
+        check(d not in batch or (isinstance(m, int) and m <= 1), f"batching axis {d} needs slice size 1")
+    kept = iter([m for d, m in enumerate(slices) if d not in collapsed and d not in batch])
+    rows = iter(indices.shape[:-1])
+    return TensorType(tuple([next(kept) if d in offset else next(rows) for d in range(out_rank)]), x.dtype)
+
+
+def fill_value(name: str) -> bool | int | float:
+    """What mode `fill` gives outside the operand."""
+    if is_float(name):
+        return float("nan")
+    if name == "bool":
+        return True
+    return int(np.iinfo(name).min if name in SIGNED else np.iinfo(name).max)
+
+
+def _gather(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
+    x, indices = site.inputs
+    offset, collapsed, start_map, batch, index_batch = (site.attrs[name] for name in _NUMBERS)
+    slices, fill = site.attrs["slice_sizes"], site.attrs["mode"] == "fill"
+    row = [p for d, p in enumerate(i) if d not in offset]
+    inner = iter([i[d] for d in offset])
+    source: list[Any] = [0 if d in collapsed or d in batch else next(inner) for d in range(x.rank)]
+    for d, s in zip(batch, index_batch, strict=True):
+        source[d] = row[s]
+    guards: list[Any] = []
+    for j, d in enumerate(start_map):
+        start, last = k.to_index(xs[1](*row, j)), x.shape[d] - slices[d]
+        if fill:
+            guards += [start >= 0, start <= last]
+        source[d] = source[d] + k.clip(start, 0, last)
+
+    def read() -> Any:
+        return xs[0](*source)
+
+    if not fill:
+        return read()
+    return k.where(k.all(*guards), read, lambda: k.const(fill_value(x.dtype), x.dtype))
+
+
+define(TABLE, "dynamic_slice", "indexing", None, _dynamic_slice_rule, _dynamic_slice, Attr("slice_sizes", sizes))
+define(TABLE, "dynamic_update_slice", "indexing", None, _dynamic_update_slice_rule, _dynamic_update_slice)
+define(
+    TABLE, "gather", "indexing", 2, _gather_rule, _gather,
+    Attr("offset_dims", sizes), Attr("collapsed_slice_dims", sizes), Attr("start_index_map", sizes),
+    Attr("operand_batching_dims", sizes, ()), Attr("start_indices_batching_dims", sizes, ()),
+    Attr("slice_sizes", sizes), Attr("mode", one_of("clip", "fill", "promise_in_bounds"), "clip"),
+)  # fmt: skip

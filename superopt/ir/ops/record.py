@@ -1,0 +1,245 @@
+"""What an entry of the op table is: attributes with domains, a type rule, a denotation.
+
+An attribute's domain is a function that brings a value to its canonical, hashable form (lists and arrays become
+tuples, NumPy integers become `int`) or raises `ShapeError`.  The type rule works over sizes that are `int` or
+polynomials; a precondition that is only known at run time (a symbolic comparison) counts as met.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from superopt.errors import ShapeError
+from superopt.ir.algebra import AnyAlgebra, Index, Reader
+from superopt.ir.index import Poly
+from superopt.ir.types import FLOATS, SIGNED, UNSIGNED, Size, TensorType
+
+Values = Mapping[str, Any]
+Types = tuple[TensorType, ...]
+
+
+class Required:
+    """Default of an attribute that has none."""
+
+
+REQUIRED: Final = Required()
+
+
+@dataclass(frozen=True, slots=True)
+class Attr:
+    """One attribute: its name, the function to its canonical form, and its default."""
+
+    name: str
+    domain: Callable[[Any], Any]
+    default: Any = REQUIRED
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a denotation is evaluated: operand types, result type, attributes."""
+
+    inputs: Types
+    out: TensorType
+    attrs: Values
+
+
+Denotation = Callable[[AnyAlgebra, Index, Sequence[Reader], Site], Any]
+TypeRule = Callable[[Types, Values], TensorType | Types]
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One entry of the table.
+
+    Attributes:
+        name: the `jax.lax` primitive's name.
+        family: leaf, elementwise, movement, reduction, contraction, indexing or control.
+        arity: number of operands, None when variadic.
+        attrs: attributes in the order of their names.
+        type: the type rule; raises `ShapeError`.
+        at: value of the result at one index; None for leaves and control nodes, which have none of this form.
+        complete: fills the defaults that depend on other attributes (strides of ones).
+    """
+
+    name: str
+    family: str
+    arity: int | None
+    attrs: tuple[Attr, ...]
+    type: TypeRule
+    at: Denotation | None
+    complete: Callable[[dict[str, Any]], None] | None = None
+
+
+def define(
+    table: dict[str, Op],
+    name: str,
+    family: str,
+    arity: int | None,
+    type: TypeRule,
+    at: Denotation | None,
+    *attrs: Attr,
+    complete: Callable[[dict[str, Any]], None] | None = None,
+) -> None:
+    """Add an entry to a family's table."""
+    table[name] = Op(name, family, arity, tuple(sorted(attrs, key=lambda a: a.name)), type, at, complete)
+
+
+# ---- domains of attributes
+
+
+def size(value: Any) -> Size:
+    """An integer or a symbolic size."""
+    if type(value) is int or isinstance(value, Poly):
+        return value
+    if isinstance(value, bool | np.bool_):
+        raise ShapeError(f"expected an integer, got {value!r}")
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ShapeError(f"expected an integer, got {value!r}") from None
+
+
+def sizes(value: Any) -> tuple[Size, ...]:
+    """A tuple of integers or symbolic sizes."""
+    return tuple([size(v) for v in _items(value)])
+
+
+def axes(value: Any) -> tuple[Size, ...]:
+    """A set of axes, in increasing order."""
+    got = sizes(value)
+    if len(set(got)) != len(got):
+        raise ShapeError(f"repeated axes: {got}")
+    return tuple(sorted(got))  # pyright: ignore[reportArgumentType, reportCallIssue, reportUnknownVariableType] (axes are ints)
+
+
+def nested(value: Any) -> tuple[Any, ...]:
+    """Integers in tuples of any depth."""
+    return tuple([nested(v) if isinstance(v, tuple | list | np.ndarray) else size(v) for v in _items(value)])
+
+
+def flag(value: Any) -> bool:
+    """A truth value."""
+    return bool(value)
+
+
+def text(value: Any) -> str:
+    """A string."""
+    if not isinstance(value, str):
+        raise ShapeError(f"expected a string, got {value!r}")
+    return value
+
+
+def dtype(value: Any) -> str:
+    """The NumPy name of a dtype."""
+    return value if isinstance(value, str) else str(np.dtype(value))
+
+
+def optional(domain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """None, or a value of the domain."""
+
+    def check(value: Any) -> Any:
+        return None if value is None else domain(value)
+
+    return check
+
+
+def one_of(*allowed: Any) -> Callable[[Any], Any]:
+    """One of a few values."""
+
+    def check(value: Any) -> Any:
+        if value not in allowed:
+            raise ShapeError(f"expected one of {allowed}, got {value!r}")
+        return value
+
+    return check
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ShapeError(f"expected a sequence of integers, got {value!r}")
+    return value
+
+
+# ---- helpers of type rules
+
+
+def show(types: Iterable[TensorType]) -> str:
+    """Operand types for a message."""
+    return ", ".join(map(str, types))
+
+
+def require(condition: Any, message: str, types: Iterable[TensorType] = (), **attrs: Any) -> None:
+    """Raise `ShapeError` when the condition is known to be false (a symbolic one counts as met)."""
+    if condition is False or condition is np.False_:
+        given = ", ".join(f"{k}={v}" for k, v in attrs.items())
+        got = "; ".join(x for x in (show(types), given) if x)
+        raise ShapeError(f"{message}; got {got}" if got else message)
+
+
+def require_axes(name: str, found: Iterable[Any], rank: int, types: Types) -> None:
+    """Raise unless these are distinct axes of a tensor of that rank."""
+    got = tuple(found)
+    if len(set(got)) != len(got) or not all(isinstance(a, int) and 0 <= a < rank for a in got):
+        raise ShapeError(f"{name} must be distinct axes below {rank}; got {got} for {show(types)}")
+
+
+def literally(value: Size, number: int) -> bool:
+    """Is the size this number as it stands (not just possibly)?"""
+    return isinstance(value, int) and value == number
+
+
+def ceil_div(a: Size, b: Size) -> Size:
+    """a / b rounded up, for b > 0."""
+    return a if literally(b, 1) else (a + b - 1) // b
+
+
+def dilated(n: Size, dilation: Size) -> Size:
+    """Extent of an axis with `dilation - 1` holes between neighbours (0 stays 0)."""
+    if literally(dilation, 1):
+        return n
+    if isinstance(n, int) and n == 0:
+        return 0
+    return (n - 1) * dilation + 1
+
+
+def positions(extent: Size, window: Size, stride: Size) -> Size:
+    """Number of positions of a window; 0 where it does not fit."""
+    if isinstance(extent, int) and isinstance(window, int) and isinstance(stride, int):
+        return max(0, (extent - window) // stride + 1)
+    return ceil_div(extent - window + 1, stride)
+
+
+def is_float(name: str) -> bool:
+    """Floating point?"""
+    return name in FLOATS
+
+
+def is_integer(name: str) -> bool:
+    """Integer (bool is none)?"""
+    return name in SIGNED or name in UNSIGNED
+
+
+def identity(monoid: str, name: str) -> bool | int | float:
+    """The neutral element of a monoid in a dtype."""
+    if monoid in ("sum", "or", "xor"):
+        return name != "bool" and 0 if not is_float(name) else 0.0
+    if monoid == "prod":
+        return True if name == "bool" else 1 if not is_float(name) else 1.0
+    if monoid == "and":
+        return True if name == "bool" else -1 if name in SIGNED else int(np.iinfo(name).max)
+    if name == "bool":
+        return monoid == "min"
+    if is_float(name):
+        return float("-inf") if monoid == "max" else float("inf")
+    info = np.iinfo(name)
+    return int(info.min if monoid == "max" else info.max)
+
+
+def accumulator(name: str) -> str:
+    """The dtype in which sums and products of this dtype are formed."""
+    return "float32" if name in ("float16", "bfloat16") else name
