@@ -1,0 +1,425 @@
+"""Evaluating an ONNX graph on JAX values: the scopes of names, one node at a time.
+
+A value is a NumPy array when it is known at conversion (shapes, axes, small integer arithmetic, scalar constants) and
+a JAX array otherwise; sequences are Python lists, absent optional inputs are None.  Ops that are marked `fold` are
+written against an array module `call.xp`: NumPy while all operands are known and small, `jax.numpy` otherwise, so that
+shape arithmetic never enters the program.  An op that needs a value at conversion asks `call.static(value)`; when the
+value is not known the error names the inputs of the model that it depends on.
+
+Ops without an implementation that ONNX defines by a function body, and the model's own functions, are evaluated by
+running that body.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+from onnx import AttributeProto, defs, helper
+
+from superopt.errors import InputError, SuperoptError
+from superopt.frontends.onnx_data import MAX_TENSOR_BYTES, sparse_array, tensor_array
+from superopt.frontends.onnx_read import check_domain, free_names, label, ordered, reads
+
+Value = Any
+FOLD_LIMIT = 2**16
+MAX_FUNCTION_DEPTH = 64
+# what JAX and NumPy raise on operands that do not fit
+_OPERAND_ERRORS = (TypeError, ValueError, IndexError, KeyError, ZeroDivisionError, OverflowError, NotImplementedError)
+
+
+class UnsupportedOpError(InputError):
+    """An ONNX operator that has no implementation here."""
+
+    code = "SO213"
+
+
+class StaticValueError(InputError):
+    """A value that must be known at conversion and depends on inputs of the model.
+
+    Attributes:
+        sources: names of those inputs and initializers.
+    """
+
+    code = "SO214"
+
+    def __init__(self, message: str, sources: frozenset[str]) -> None:
+        names = ", ".join(sorted(sources)[:4])
+        super().__init__(message, hint=f"it depends on {names}: give their values at import" if names else "")
+        self.sources = sources
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """One entry of the op table."""
+
+    run: Callable[..., Any]
+    fold: bool
+
+
+TABLE: dict[tuple[str, str], Implementation] = {}
+
+
+def op(*names: str, domain: str = "", fold: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enter a function into the op table under these names."""
+
+    def enter(run: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            if (domain, name) in TABLE:
+                raise ValueError(f"{name} has two implementations")
+            TABLE[domain, name] = Implementation(run, fold)
+        return run
+
+    return enter
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all scopes of one model share."""
+
+    opsets: Mapping[str, int]
+    functions: Mapping[tuple[str, str, str], onnx.FunctionProto]
+    folder: Path | None = None
+    name: str = "model"
+
+
+@dataclass(slots=True)
+class Scope:
+    """Names of one graph or function body, with the way back to the names they stand for outside."""
+
+    context: Context
+    opsets: Mapping[str, int]
+    values: dict[str, Value] = field(default_factory=dict)
+    parent: Scope | None = None
+    caller: Scope | None = None
+    origin: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    producers: dict[str, onnx.NodeProto] = field(default_factory=dict)
+    depth: int = 0
+
+    def get(self, name: str) -> Value:
+        """Value of a name, here or in an enclosing graph."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            scope = scope.parent
+        raise InputError(f"value {name!r} is read before it exists")
+
+    def sources(self, name: str) -> frozenset[str]:
+        """Inputs of the model on which a value depends, not counting what only its shape tells."""
+        found: set[str] = set()
+        seen: set[tuple[int, str]] = set()
+        work: list[tuple[Scope, str]] = [(self, name)]
+        while work:
+            scope, one = work.pop()
+            if (id(scope), one) in seen:
+                continue
+            seen.add((id(scope), one))
+            if one in scope.producers:
+                node = scope.producers[one]
+                known = one in scope.values and isinstance(scope.values[one], np.ndarray)
+                if node.op_type not in ("Shape", "Size") and not known:
+                    work.extend((scope, v) for v in reads(node))
+            elif one in scope.origin and scope.caller is not None:
+                work.extend((scope.caller, v) for v in scope.origin[one] if v)
+            elif one not in scope.values and scope.parent is not None:
+                work.append((scope.parent, one))
+            elif scope.caller is None and scope.parent is None:
+                found.add(one)
+        return frozenset(found)
+
+
+@dataclass(slots=True)
+class Call:
+    """One node being evaluated, as its implementation sees it."""
+
+    node: onnx.NodeProto
+    scope: Scope
+    attrs: dict[str, Any]
+    since: int
+    names: Sequence[str]
+    values: Sequence[Value]
+    xp: Any
+    given: Sequence[Value] = ()
+
+    @property
+    def n_outputs(self) -> int:
+        """How many outputs the node lists (trailing unnamed ones left out)."""
+        outputs = list(self.node.output)
+        while outputs and not outputs[-1]:
+            outputs.pop()
+        return len(outputs)
+
+    def wants(self, index: int) -> bool:
+        """Whether the output at this position is read by anybody."""
+        return index < len(self.node.output) and bool(self.node.output[index])
+
+    def static(self, value: Value, what: str = "") -> np.ndarray:
+        """The NumPy value of an operand.
+
+        Raises:
+            StaticValueError: it is not known at conversion.
+        """
+        for i, one in enumerate(self.given):
+            if one is value and isinstance(self.values[i], np.ndarray):
+                return self.values[i]
+        if isinstance(value, np.ndarray):
+            return value
+        for i, one in enumerate(self.given):
+            if one is value:
+                name = self.names[i]
+                needed = f"{what or 'input'} {name!r}" if name else what
+                raise StaticValueError(
+                    f"{label(self.node)}: {needed} must be known at conversion", self.scope.sources(name)
+                )
+        raise StaticValueError(f"{label(self.node)}: {what} must be known at conversion", frozenset())
+
+    def ints(self, value: Value, what: str = "") -> tuple[int, ...]:
+        """The operand's values as Python integers."""
+        return tuple(int(v) for v in self.static(value, what).ravel())
+
+    def room(self, shape: Sequence[int], *, itemsize_bytes: int = 8) -> Any:
+        """The array module for a result of this shape: `xp` while it is small.
+
+        Raises:
+            InputError: no machine could hold it.
+        """
+        count = math.prod(shape)
+        if count * itemsize_bytes > MAX_TENSOR_BYTES:
+            raise InputError(f"{label(self.node)}: a result of shape {list(shape)} is too large")
+        if any(d < 0 for d in shape):
+            raise InputError(f"{label(self.node)}: negative size in shape {list(shape)}")
+        return self.xp if count <= FOLD_LIMIT else jnp
+
+
+def attribute(attr: AttributeProto, folder: Path | None) -> Any:
+    """Python value of an attribute (tensors as arrays, graphs as messages)."""
+    kind = attr.type
+    if kind == AttributeProto.TENSOR:
+        return tensor_array(attr.t, folder, f"attribute {attr.name!r}")
+    if kind == AttributeProto.SPARSE_TENSOR:
+        return sparse_array(attr.sparse_tensor, folder, f"attribute {attr.name!r}")
+    value = helper.get_attribute_value(attr)
+    if kind == AttributeProto.STRING:
+        return value.decode("utf-8", "replace")
+    if kind == AttributeProto.STRINGS:
+        return [v.decode("utf-8", "replace") for v in value]
+    return list(value) if kind in (AttributeProto.FLOATS, AttributeProto.INTS) else value
+
+
+@functools.lru_cache(maxsize=4096)
+def schema_of(name: str, opset: int, domain: str) -> Any:
+    """The ONNX definition of an op at an opset, or None."""
+    try:
+        return defs.get_schema(name, opset, domain)
+    except defs.SchemaError:
+        return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _defaults(name: str, opset: int, domain: str) -> tuple[tuple[str, Any], ...]:
+    schema = schema_of(name, opset, domain)
+    found: list[tuple[str, Any]] = []
+    for key, attr in schema.attributes.items():
+        if attr.default_value.type != AttributeProto.UNDEFINED and attr.default_value.name:
+            found.append((key, attribute(attr.default_value, None)))
+    return tuple(found)
+
+
+def run_graph(graph: onnx.GraphProto, scope: Scope) -> list[Value]:
+    """Outputs of a graph whose inputs stand in the scope."""
+    context = scope.context
+    for tensor in graph.initializer:
+        if tensor.name not in scope.values:
+            scope.values[tensor.name] = tensor_array(tensor, context.folder, f"initializer {tensor.name!r}")
+    for sparse in graph.sparse_initializer:
+        if sparse.values.name not in scope.values:
+            scope.values[sparse.values.name] = sparse_array(sparse, context.folder, repr(sparse.values.name))
+    run_nodes(ordered(graph.node, context.name), scope)
+    return [scope.get(o.name) for o in graph.output]
+
+
+def run_subgraph(
+    graph: onnx.GraphProto, outer: Scope, arguments: Sequence[Value] = (), names: Sequence[str] = ()
+) -> list[Value]:
+    """Outputs of the body of a control node, for these values of its inputs."""
+    inner = Scope(outer.context, outer.opsets, parent=outer, caller=outer, depth=outer.depth + 1)
+    formals = [v.name for v in graph.input]
+    if len(arguments) != len(formals):
+        raise InputError(f"a body takes {len(formals)} values and is given {len(arguments)}")
+    inner.values.update(zip(formals, arguments, strict=True))
+    inner.origin.update({f: (n,) for f, n in zip(formals, names, strict=False)})
+    return run_graph(graph, inner)
+
+
+def run_nodes(nodes: Sequence[onnx.NodeProto], scope: Scope) -> None:
+    """Evaluate the nodes in order; their results enter the scope."""
+    for node in nodes:
+        for name in node.output:
+            if name:
+                scope.producers[name] = node
+        results = _run_node(node, scope)
+        for name, value in zip(node.output, results, strict=False):
+            if name:
+                scope.values[name] = value
+
+
+def _run_node(node: onnx.NodeProto, scope: Scope) -> Sequence[Value]:
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    values = [scope.get(name) if name else None for name in node.input]
+    own = scope.context.functions.get((node.domain, node.op_type, node.overload))
+    if own is not None:
+        return _run_function(own, node, scope, values)
+    check_domain(node)
+    opset = scope.opsets.get(domain, 1 if domain else scope.context.opsets[""])
+    schema = schema_of(node.op_type, opset, domain)
+    if schema is None:
+        raise UnsupportedOpError(f"{label(node)} is not an operator of opset {opset}")
+    if schema.deprecated and (domain, node.op_type) not in TABLE:
+        raise UnsupportedOpError(f"{label(node)} is deprecated in opset {opset}")
+    _check_call(node, schema)
+    entry = TABLE.get((domain, node.op_type))
+    if entry is None:
+        body = _function_body(node, schema, opset, values)
+        if body is None:
+            raise UnsupportedOpError(f"{label(node)} of opset {opset} is not supported")
+        return _run_function(body, node, scope, values)
+    attrs = dict(_defaults(node.op_type, opset, domain))
+    for attr in node.attribute:
+        attrs[attr.name] = attribute(attr, scope.context.folder)
+    call = Call(node, scope, attrs, schema.since_version, node.input, values, jnp)
+    return _apply(entry, call)
+
+
+def _apply(entry: Implementation, call: Call) -> Sequence[Value]:
+    values = call.values
+    known = all(v is None or isinstance(v, np.ndarray) for v in values)
+    try:
+        if entry.fold and known and sum(v.size for v in values if v is not None) <= FOLD_LIMIT:
+            call.xp, call.given = np, values
+            with np.errstate(all="ignore"):
+                results = entry.run(call, *values)
+        else:
+            call.given = [_as_jax(v) for v in values]
+            results = entry.run(call, *call.given)
+    except SuperoptError:
+        raise
+    except _OPERAND_ERRORS as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{label(call.node)} does not accept {_types(values)}: {reason}") from error
+    single = not isinstance(results, tuple)
+    return [v if v is None or isinstance(v, (list, jax.Array)) else np.asarray(v) for v in ((results,) if single else results)]
+
+
+def _as_jax(value: Value) -> Value:
+    return jnp.asarray(value) if isinstance(value, np.ndarray) and value.dtype.kind not in "OUST" else value
+
+
+def _types(values: Sequence[Value]) -> str:
+    return ", ".join(
+        f"{v.dtype}{list(v.shape)}" if hasattr(v, "dtype") else "a sequence" if isinstance(v, list) else "nothing"
+        for v in values
+    )
+
+
+def _check_call(node: onnx.NodeProto, schema: Any) -> None:
+    if not schema.min_input <= len(node.input) <= schema.max_input:
+        raise InputError(f"{label(node)} has {len(node.input)} inputs; {schema.min_input} to {schema.max_input} are allowed")
+    given = {a.name for a in node.attribute}
+    for name in given:
+        if name not in schema.attributes:
+            # opsets before 7 and exporters leave these behind; they carry no meaning
+            if name in ("consumed_inputs", "doc_string"):
+                continue
+            raise InputError(f"{label(node)} has no attribute {name!r} in opset {schema.since_version}")
+        kind = next(a.type for a in node.attribute if a.name == name)
+        if int(kind) != int(schema.attributes[name].type.value):
+            raise InputError(f"{label(node)}: attribute {name!r} is of the wrong kind")
+    for name, formal in schema.attributes.items():
+        if formal.required and name not in given:
+            raise InputError(f"{label(node)} lacks the attribute {name!r}")
+
+
+def _function_body(node: onnx.NodeProto, schema: Any, opset: int, values: Sequence[Value]) -> onnx.FunctionProto | None:
+    if schema.has_function:
+        version = _version(schema.function_opset_versions, opset)
+        raw = schema.get_function_with_opset_version(version)
+    elif schema.has_context_dependent_function:
+        version = _version(schema.context_dependent_function_opset_versions, opset)
+        types = [_type_proto(v).SerializeToString() for v in values]
+        raw = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
+    else:
+        return None
+    body = onnx.FunctionProto()
+    body.ParseFromString(raw) if isinstance(raw, bytes) else body.CopyFrom(raw)
+    if not body.opset_import:
+        body.opset_import.append(helper.make_operatorsetid("", version))
+    return body
+
+
+def _version(versions: Sequence[int], opset: int) -> int:
+    return max((v for v in versions if v <= opset), default=min(versions))
+
+
+def _type_proto(value: Value) -> onnx.TypeProto:
+    if value is None:
+        return onnx.TypeProto()
+    if isinstance(value, list):
+        return helper.make_sequence_type_proto(_type_proto(value[0]) if value else onnx.TypeProto())
+    return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(np.dtype(value.dtype)), value.shape)
+
+
+def _run_function(
+    body: onnx.FunctionProto, node: onnx.NodeProto, scope: Scope, values: Sequence[Value]
+) -> Sequence[Value]:
+    if scope.depth >= MAX_FUNCTION_DEPTH:
+        raise InputError(f"{label(node)}: functions are nested more than {MAX_FUNCTION_DEPTH} deep")
+    versions = {("" if o.domain == "ai.onnx" else o.domain): int(o.version) for o in body.opset_import}
+    inner = Scope(scope.context, {**scope.opsets, **versions}, caller=scope, depth=scope.depth + 1)
+    formals = list(body.input)
+    inner.values.update(zip(formals, [*values, *([None] * (len(formals) - len(values)))], strict=False))
+    inner.origin.update({f: (n,) for f, n in zip(formals, node.input, strict=False)})
+    actual = {a.name: a for a in body.attribute_proto} | {a.name: a for a in node.attribute}
+    schema = schema_of(node.op_type, scope.opsets.get(node.domain, 1), node.domain)
+    if schema is not None:
+        for name, formal in schema.attributes.items():
+            if name not in actual and formal.default_value.name:
+                actual[name] = formal.default_value
+    run_nodes(ordered([_substitute(n, actual) for n in body.node], body.name), inner)
+    return [inner.get(o) if o in inner.values else None for o in body.output]
+
+
+def _substitute(node: onnx.NodeProto, actual: Mapping[str, AttributeProto]) -> onnx.NodeProto:
+    """The node with references to the function's attributes replaced by their values."""
+    if not any(a.ref_attr_name or a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute):
+        return node
+    new = onnx.NodeProto()
+    new.CopyFrom(node)
+    del new.attribute[:]
+    for attr in node.attribute:
+        if attr.ref_attr_name:
+            if attr.ref_attr_name in actual:
+                new.attribute.add().CopyFrom(actual[attr.ref_attr_name])
+                new.attribute[-1].name = attr.name
+        else:
+            copy = new.attribute.add()
+            copy.CopyFrom(attr)
+            for graph in (copy.g, *copy.graphs) if copy.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) else ():
+                nodes = [_substitute(n, actual) for n in graph.node]
+                del graph.node[:]
+                graph.node.extend(nodes)
+    return new
+
+
+__all__ = [
+    "Call", "Context", "Scope", "StaticValueError", "UnsupportedOpError", "Value", "free_names", "op", "run_graph",
+    "run_nodes", "run_subgraph",
+]  # fmt: skip

@@ -1,0 +1,359 @@
+"""An ONNX model as a JAX function of its weights and its inputs.
+
+`load_model` reads and checks the file, binds the symbolic dimensions, and splits what the file stores into *static*
+values (integers that shapes are made of, scalars, whatever an op needs at conversion) and *parameters* (everything
+else: the weights, frozen, under the names that the file gives them).  The function is then traced once on abstract
+values, so that a model that cannot be converted is refused here, by name of node and op.
+
+64-bit types are kept as ONNX states them: tracing happens with x64 enabled, whatever the caller has set, and no
+64-bit value enters a program whose ONNX types are 32-bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+
+from superopt.errors import ArgumentError, InputError, ModelFileError
+from superopt.frontends import onnx_ops
+from superopt.frontends.onnx_data import check_dims, numpy_dtype, sparse_array, tensor_array
+from superopt.frontends.onnx_eval import FOLD_LIMIT, Context, Scope, StaticValueError, attribute, run_nodes
+from superopt.frontends.onnx_read import check_model, function_table, opsets, ordered, parse_model, read_model
+
+assert onnx_ops.FAMILIES  # importing the package fills the op table
+MAX_STATIC_INTS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Name, shape and dtype of an input or output of a model."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnnxModel:
+    """A model ready to be traced.
+
+    Attributes:
+        name: the file's name, or the graph's.
+        fn: `fn(params, *inputs)` gives the tuple of outputs; traceable by JAX, best under `jax.enable_x64(True)`.
+        params: weights by name, as the file stores them.
+        inputs: the arguments, in call order.
+        outputs: the results.
+        opset: version of the standard operator set.
+        op_counts: how often each operator occurs in the file.
+        roles: for each parameter the (operator, input position) pairs that read it; see `onnx_weights`.
+    """
+
+    name: str
+    fn: Callable[..., tuple[Any, ...]]
+    params: Mapping[str, np.ndarray]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    opset: int
+    op_counts: Mapping[str, int]
+    graph: onnx.GraphProto
+
+    def with_params(self, params: Mapping[str, np.ndarray]) -> OnnxModel:
+        """The same model with other weights of the same shapes and dtypes.
+
+        Raises:
+            ArgumentError: a weight is missing or of another type.
+        """
+        for name, old in self.params.items():
+            new = params.get(name)
+            if new is None or new.shape != old.shape or new.dtype != old.dtype:
+                got = "nothing" if new is None else f"{new.dtype}{list(new.shape)}"
+                raise ArgumentError(f"weight {name!r} needs {old.dtype}{list(old.shape)}, got {got}")
+        return replace(self, params={name: params[name] for name in self.params})
+
+    def __call__(self, *arguments: Any) -> tuple[Any, ...]:
+        """Run the model under `jax.jit` with its own weights.
+
+        Raises:
+            ArgumentError: the arguments do not fit.
+        """
+        ready = check_arguments(self, arguments)
+        with jax.enable_x64(True):
+            return jax.jit(self.fn)(dict(self.params), *ready)
+
+
+def check_arguments(model: OnnxModel, arguments: Sequence[Any]) -> tuple[np.ndarray, ...]:
+    """The arguments as arrays of the types that the model states (int32 stands for int64).
+
+    Raises:
+        ArgumentError: number, shape or dtype of an argument does not fit.
+    """
+    if len(arguments) != len(model.inputs):
+        wanted = ", ".join(f"{i.name}: {i.dtype}{list(i.shape)}" for i in model.inputs)
+        raise ArgumentError(f"{model.name} takes {len(model.inputs)} inputs, got {len(arguments)}", hint=wanted)
+    ready: list[np.ndarray] = []
+    for info, given in zip(model.inputs, arguments, strict=True):
+        array = np.asarray(given)
+        if array.dtype.kind in "OUST":
+            raise ArgumentError(f"input {info.name!r} is not an array of numbers: {type(given).__name__}")
+        integers = array.dtype.kind == "i" and info.dtype in ("int32", "int64")
+        if array.shape != info.shape or (array.dtype != np.dtype(info.dtype) and not integers):
+            raise ArgumentError(
+                f"input {info.name!r} needs {info.dtype}{list(info.shape)}, got {array.dtype}{list(array.shape)}"
+            )
+        if integers and array.dtype != np.dtype(info.dtype):
+            limits = np.iinfo(info.dtype)
+            if array.size and (array.min() < limits.min or array.max() > limits.max):
+                raise ArgumentError(f"input {info.name!r} has values that {info.dtype} cannot hold")
+            array = array.astype(info.dtype)
+        ready.append(array)
+    return tuple(ready)
+
+
+def load_model(
+    source: str | Path | bytes | onnx.ModelProto,
+    *,
+    dims: Mapping[str, int] | None = None,
+    values: Mapping[str, Any] | None = None,
+) -> OnnxModel:
+    """Read an ONNX model and make it a JAX function.
+
+    Args:
+        source: a file, its bytes, or a message.
+        dims: sizes of symbolic dimensions by their name; `"input:axis"` names one that has none.
+        values: inputs to bind to constants (an input that the program's shapes depend on).
+
+    Raises:
+        ModelFileError: the file cannot be read (also `UnsupportedOpsetError`, `ExternalDataError`).
+        ArgumentError: `dims` or `values` do not fit.
+        InputError: an operator is not supported, or operands do not fit it.
+    """
+    folder: Path | None = None
+    if isinstance(source, onnx.ModelProto):
+        model, name = source, source.graph.name or "model"
+        check_model(model, name)
+    elif isinstance(source, bytes):
+        model, name = parse_model(source, "model"), "model"
+    else:
+        path = Path(source)
+        model, name, folder = read_model(path), path.name, path.resolve().parent
+    return _assemble(model, name, folder, dict(dims or {}), dict(values or {}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a model is made of before it is traced."""
+
+    context: Context
+    nodes: list[onnx.NodeProto]
+    inputs: list[TensorInfo]
+    static: dict[str, Any]
+    params: dict[str, np.ndarray]
+    outputs: list[str]
+
+
+def _assemble(
+    model: onnx.ModelProto, name: str, folder: Path | None, dims: dict[str, int], values: dict[str, Any]
+) -> OnnxModel:
+    graph = model.graph
+    versions = opsets(model, name)
+    context = Context(versions, function_table(model), folder, name)
+    stored: dict[str, np.ndarray] = {}
+    for tensor in graph.initializer:
+        stored[tensor.name] = tensor_array(tensor, folder, f"initializer {tensor.name!r}")
+    for sparse in graph.sparse_initializer:
+        stored[sparse.values.name] = sparse_array(sparse, folder, f"initializer {sparse.values.name!r}")
+    inputs = _inputs(graph, stored, dims, values)
+    static: dict[str, Any] = {key: _bound(value, key) for key, value in values.items()}
+    params: dict[str, np.ndarray] = {}
+    nodes = ordered(graph.node, name)
+    kept = _fold_constants(nodes, stored, folder)
+    wanted = {v for node in kept for v in _all_reads(node)} | {o.name for o in graph.output}
+    for key, array in stored.items():
+        if key in wanted and key not in static:
+            (static if _is_static(array) else params)[key] = array
+    parts = _Parts(context, kept, inputs, static, params, [o.name for o in graph.output])
+    outputs = _trace_types(parts)
+    counts: dict[str, int] = {}
+    for node in graph.node:
+        counts[node.op_type] = counts.get(node.op_type, 0) + 1
+    infos = tuple(
+        TensorInfo(o.name, tuple(t.shape), np.dtype(t.dtype).name)
+        for o, t in zip(graph.output, outputs, strict=True)
+        if t is not None
+    )
+    live = graph if not values else graph
+    return OnnxModel(name, _function(parts), params, tuple(inputs), infos, versions[""], counts, live)
+
+
+def _all_reads(node: onnx.NodeProto) -> list[str]:
+    from superopt.frontends.onnx_read import reads  # late: keeps the names of this module's interface short
+
+    return list(reads(node))
+
+
+def _bound(value: Any, name: str) -> Any:
+    """A value given for an input: an array, a sequence of arrays, or None for an absent optional."""
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return [_bound(v, name) for v in value]
+    array = np.asarray(value)
+    if array.dtype.kind in "OUST":
+        raise ArgumentError(f"the value given for {name!r} is not an array of numbers")
+    return array
+
+
+def _is_static(array: np.ndarray) -> bool:
+    """Whether a stored tensor is taken for part of the program rather than for a weight."""
+    if array.size <= 1:
+        return True
+    if array.dtype == np.int64:
+        return array.size <= FOLD_LIMIT
+    return array.dtype.kind in "iub" and array.dtype.itemsize in (1, 4) and array.dtype.name in (
+        "int32", "bool",
+    ) and array.size <= MAX_STATIC_INTS  # fmt: skip
+
+
+def _inputs(
+    graph: onnx.GraphProto, stored: Mapping[str, Any], dims: dict[str, int], values: Mapping[str, Any]
+) -> list[TensorInfo]:
+    """The live inputs, with every dimension known."""
+    for key, size in dims.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ArgumentError(f"dims[{key!r}] must be a positive integer, got {size!r}")
+    known = {v.name for v in graph.input}
+    for key in values:
+        if key not in known:
+            raise ArgumentError(f"a value is given for {key!r}, which is not an input", hint=f"inputs: {_some(known)}")
+    used: set[str] = set()
+    found: list[TensorInfo] = []
+    for value in graph.input:
+        if value.name in stored or value.name in values:
+            continue
+        kind = value.type.WhichOneof("value")
+        if kind != "tensor_type":
+            raise InputError(f"input {value.name!r} is not a tensor ({kind or 'no type'})", hint="give its value")
+        tensor = value.type.tensor_type
+        if not tensor.elem_type:
+            raise ModelFileError(f"input {value.name!r} has no element type")
+        dtype = numpy_dtype(tensor.elem_type, f"input {value.name!r}")
+        if dtype.kind in "OUSTc":
+            raise InputError(f"input {value.name!r}: element type {dtype.name} is not supported")
+        if not tensor.HasField("shape"):
+            raise ModelFileError(f"input {value.name!r} has no shape", hint="export the model with input shapes")
+        shape = tuple(_dim(value.name, i, d, dims, used) for i, d in enumerate(tensor.shape.dim))
+        check_dims(shape, dtype, f"input {value.name!r}")
+        found.append(TensorInfo(value.name, shape, dtype.name))
+    unknown = set(dims) - used
+    if unknown:
+        raise ArgumentError(
+            f"dims names {min(unknown)!r}, which is not a dimension of the model",
+            hint=f"its dimensions: {_some(_symbols(graph))}",
+        )
+    return found
+
+
+def _dim(name: str, axis: int, dim: Any, dims: Mapping[str, int], used: set[str]) -> int:
+    if dim.HasField("dim_value"):
+        if dim.dim_value < 0:
+            raise ModelFileError(f"input {name!r} has a negative dimension: {dim.dim_value}")
+        return int(dim.dim_value)
+    for key in (f"{name}:{axis}", dim.dim_param):
+        if key and key in dims:
+            used.add(key)
+            return dims[key]
+    key = dim.dim_param or f"{name}:{axis}"
+    raise ArgumentError(
+        f"dimension {axis} of input {name!r} is symbolic ({key})", hint=f"give its size: dims={{{key!r}: 1}}"
+    )
+
+
+def _symbols(graph: onnx.GraphProto) -> set[str]:
+    return {
+        d.dim_param or f"{v.name}:{i}"
+        for v in graph.input
+        for i, d in enumerate(v.type.tensor_type.shape.dim)
+        if not d.HasField("dim_value")
+    }
+
+
+def _some(names: set[str]) -> str:
+    shown = sorted(names)
+    return ", ".join(shown[:8]) + (" ..." if len(shown) > 8 else "") if shown else "none"
+
+
+def _fold_constants(
+    nodes: Sequence[onnx.NodeProto], stored: dict[str, np.ndarray], folder: Path | None
+) -> list[onnx.NodeProto]:
+    """Take constant tensors out of the graph: exporters write weights as nodes too.
+
+    `Constant` tensors become stored ones; a floating-point `ConstantOfShape` of a stored shape becomes a weight
+    whose array is a view of one value, so that nothing is allocated.
+    """
+    kept: list[onnx.NodeProto] = []
+    for node in nodes:
+        attrs = {a.name: a for a in node.attribute}
+        if node.op_type == "Constant" and node.domain in ("", "ai.onnx") and "value" in attrs:
+            stored[node.output[0]] = attribute(attrs["value"], folder)
+        elif node.op_type == "ConstantOfShape" and len(node.input) == 1 and node.input[0] in stored:
+            shape = stored[node.input[0]]
+            value = attribute(attrs["value"], folder).ravel() if "value" in attrs else np.zeros(1, np.float32)
+            if value.size != 1 or value.dtype.kind in "iub" or shape.dtype != np.int64 or shape.ndim != 1:
+                kept.append(node)
+                continue
+            sizes = tuple(int(d) for d in shape)
+            check_dims(sizes, value.dtype, f"constant {node.output[0]!r}")
+            stored[node.output[0]] = np.broadcast_to(value[0], sizes)
+        else:
+            kept.append(node)
+    return kept
+
+
+def _function(parts: _Parts) -> Callable[..., tuple[Any, ...]]:
+    """The model as a function of its weights and inputs."""
+    infos = tuple(parts.inputs)
+
+    def fn(params: Mapping[str, Any], *inputs: Any) -> tuple[Any, ...]:
+        with jax.enable_x64(True):
+            scope = Scope(parts.context, parts.context.opsets)
+            scope.values.update(parts.static)
+            scope.values.update({key: jnp.asarray(params[key]) for key in parts.params})
+            for info, value in zip(infos, inputs, strict=True):
+                scope.values[info.name] = jnp.asarray(value).astype(info.dtype)
+            run_nodes(parts.nodes, scope)
+            return tuple(_result(scope.get(name)) for name in parts.outputs)
+
+    return fn
+
+
+def _result(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_result(v) for v in value]
+    if isinstance(value, np.ndarray) and value.dtype.kind in "OUST":
+        raise InputError("an output of strings is not supported")
+    return value if value is None else jnp.asarray(value)
+
+
+def _trace_types(parts: _Parts) -> list[Any]:
+    """Types of the outputs; stored tensors that an op needs at conversion move from `params` to `static`."""
+    while True:
+        inputs = [jax.ShapeDtypeStruct(i.shape, np.dtype(i.dtype)) for i in parts.inputs]
+        weights = {k: jax.ShapeDtypeStruct(v.shape, v.dtype) for k, v in parts.params.items()}
+        try:
+            with jax.enable_x64(True):
+                traced = jax.eval_shape(_function(parts), weights, *inputs)
+            return [t if hasattr(t, "shape") else None for t in traced]
+        except StaticValueError as error:
+            if not error.sources or not error.sources <= set(parts.params):
+                raise
+            for name in error.sources:
+                parts.static[name] = parts.params.pop(name)
+        except RecursionError as error:
+            raise InputError(f"{parts.context.name}: subgraphs are nested too deep") from error

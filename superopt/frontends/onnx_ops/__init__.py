@@ -1,0 +1,20 @@
+"""The ONNX op table, by family; importing this package fills `onnx_eval.TABLE`."""
+
+from superopt.frontends.onnx_ops import (
+    activations,
+    control,
+    conv,
+    elementwise,
+    index,
+    linalg,
+    movement,
+    norm,
+    pool,
+    quant,
+    reduce,
+    rnn,
+)
+
+FAMILIES = (
+    activations, control, conv, elementwise, index, linalg, movement, norm, pool, quant, reduce, rnn,
+)  # fmt: skip

@@ -1,0 +1,126 @@
+"""Reductions.  Axes are an attribute in old opsets and an input in newer ones; none means all axes, unless
+`noop_with_empty_axes` says that none means none.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from superopt.frontends.onnx_data import is_float
+from superopt.frontends.onnx_eval import Call, op
+from superopt.frontends.onnx_ops.movement import axes_of, axis_of
+
+
+def _axes(call: Call, x: Any, axes: Any) -> tuple[int, ...]:
+    chosen = axes_of(call, axes, x.ndim)
+    if not chosen:
+        return () if call.attrs.get("noop_with_empty_axes", 0) else tuple(range(x.ndim))
+    return chosen
+
+
+def _reduce(call: Call, x: Any, how: str, axes: tuple[int, ...]) -> Any:
+    return getattr(call.xp, how)(x, axis=axes, keepdims=bool(call.attrs["keepdims"]))
+
+
+@op("ReduceSum", fold=True)
+def _sum(call: Call, x: Any, axes: Any = None) -> Any:
+    chosen = _axes(call, x, axes)
+    return call.xp.sum(x, axis=chosen, keepdims=bool(call.attrs["keepdims"]), dtype=x.dtype)
+
+
+@op("ReduceProd", fold=True)
+def _prod(call: Call, x: Any, axes: Any = None) -> Any:
+    chosen = _axes(call, x, axes)
+    return call.xp.prod(x, axis=chosen, keepdims=bool(call.attrs["keepdims"]), dtype=x.dtype)
+
+
+@op("ReduceMax", "ReduceMin", fold=True)
+def _extreme(call: Call, x: Any, axes: Any = None) -> Any:
+    largest = call.node.op_type == "ReduceMax"
+    chosen = _axes(call, x, axes)
+    if not all(x.shape[a] for a in chosen):
+        return _empty_extreme(call, x, chosen, largest)
+    return _reduce(call, x, "max" if largest else "min", chosen)
+
+
+def _empty_extreme(call: Call, x: Any, axes: tuple[int, ...], largest: bool) -> Any:
+    """Over no elements the largest is the least value of the type."""
+    dtype = np.dtype(x.dtype)
+    if is_float(dtype):
+        fill: Any = -np.inf if largest else np.inf
+    elif dtype == np.bool_:
+        fill = not largest
+    else:
+        fill = np.iinfo(dtype).min if largest else np.iinfo(dtype).max
+    sizes = [1 if i in axes else d for i, d in enumerate(x.shape) if i not in axes or call.attrs["keepdims"]]
+    return jnp.full(sizes, fill, dtype)
+
+
+@op("ReduceMean", fold=True)
+def _mean(call: Call, x: Any, axes: Any = None) -> Any:
+    chosen = _axes(call, x, axes)
+    total = call.xp.sum(x, axis=chosen, keepdims=bool(call.attrs["keepdims"]), dtype=x.dtype)
+    count = np.asarray(math.prod(x.shape[a] for a in chosen), x.dtype)
+    return total / count if is_float(np.dtype(x.dtype)) else total // count
+
+
+@op("ReduceL1")
+def _l1(call: Call, x: Any, axes: Any = None) -> Any:
+    return _reduce(call, jnp.abs(x), "sum", _axes(call, x, axes)).astype(x.dtype)
+
+
+@op("ReduceL2")
+def _l2(call: Call, x: Any, axes: Any = None) -> Any:
+    total = _reduce(call, x * x, "sum", _axes(call, x, axes))
+    return jnp.sqrt(total).astype(x.dtype)
+
+
+@op("ReduceSumSquare")
+def _sum_square(call: Call, x: Any, axes: Any = None) -> Any:
+    return _reduce(call, x * x, "sum", _axes(call, x, axes)).astype(x.dtype)
+
+
+@op("ReduceLogSum")
+def _log_sum(call: Call, x: Any, axes: Any = None) -> Any:
+    return jnp.log(_reduce(call, x, "sum", _axes(call, x, axes))).astype(x.dtype)
+
+
+@op("ReduceLogSumExp")
+def _log_sum_exp(call: Call, x: Any, axes: Any = None) -> Any:
+    chosen = _axes(call, x, axes)
+    if not all(x.shape[a] for a in chosen):
+        return jnp.log(_reduce(call, x, "sum", chosen)).astype(x.dtype)
+    peak = jnp.max(x, chosen, keepdims=True)
+    # a peak that is not finite would give inf - inf
+    peak = jnp.where(jnp.isfinite(peak), peak, jnp.zeros((), x.dtype))
+    logs = jnp.log(_reduce(call, jnp.exp(x - peak), "sum", chosen))
+    return (logs + peak.reshape(logs.shape)).astype(x.dtype)
+
+
+@op("ArgMax", "ArgMin")
+def _arg(call: Call, x: Any) -> Any:
+    axis = axis_of(call.attrs["axis"], x.ndim)
+    pick = lax.argmax if call.node.op_type == "ArgMax" else lax.argmin
+    last = bool(call.attrs.get("select_last_index", 0))
+    found = pick(lax.rev(x, (axis,)) if last else x, axis, np.int64)
+    found = np.int64(x.shape[axis] - 1) - found if last else found
+    return jnp.expand_dims(found, axis) if call.attrs["keepdims"] else found
+
+
+@op("CumSum", "CumProd")
+def _cumulative(call: Call, x: Any, axis: Any) -> Any:
+    along = axis_of(int(call.static(axis, "axis").ravel()[0]), x.ndim)
+    summed = call.node.op_type == "CumSum"
+    reverse = bool(call.attrs["reverse"])
+    total = (lax.cumsum if summed else lax.cumprod)(x, along, reverse)
+    if not call.attrs["exclusive"]:
+        return total
+    neutral = np.asarray(0 if summed else 1, x.dtype)
+    config = [(0, 0, 0)] * x.ndim
+    config[along] = (-1, 1, 0) if reverse else (1, -1, 0)
+    return lax.pad(total, neutral, config)
