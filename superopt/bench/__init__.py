@@ -33,7 +33,7 @@ def run_suite(suite: str, *, budget: str, cases: Sequence[str], seed: int, say: 
     rows, summary, text = run(budget=budget, cases=tuple(cases), seed=seed, say=say)
     return {
         "suite": suite,
-        "machine": machine.describe(),
+        "machine": machine.as_dict(),
         "versions": machine.versions(),
         "rows": rows,
         "summary": summary,

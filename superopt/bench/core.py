@@ -81,7 +81,7 @@ def _in_own_process(case: str, budget: str, seed: int) -> dict[str, Any]:
 def measure_case(case: str, budget: str, seed: int) -> dict[str, Any]:
     """Optimise one case in this process and time it afresh."""
     from superopt.bench.programs import build_case  # late: jax and onnx are loaded in the process of the case
-    from superopt.measure.final import time_against_jit  # late: see above
+    from superopt.bench.timing import time_against_jit  # late: see above
     from superopt.optimizer import optimize  # late: see above
 
     program = build_case(case, seed)

@@ -1,0 +1,82 @@
+"""Fresh timings of an optimised function against `jax.jit` of the original, interleaved in one process.
+
+Each round times the original with weights as arguments twice (its ratio to itself is the noise floor), the original
+with weights baked in as constants, and the optimised function, in an order that rotates from round to round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from superopt.measure import Ratio
+from superopt.measure.stats import paired_ratio
+
+ROUNDS = 21
+_SAMPLE_S = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class FreshTiming:
+    """Medians in milliseconds and paired ratios, original over optimised."""
+
+    before_ms: float
+    const_ms: float
+    after_ms: float
+    ratio: Ratio
+    ratio_const: Ratio
+    noise_floor: float
+
+
+def time_against_jit(
+    fn: Callable[..., Any], params: Any, inputs: Sequence[Any], optimised: Callable[..., Any], *, seed: int = 0
+) -> FreshTiming:
+    """Time `fn(params, *inputs)` under `jax.jit`, the same with constant weights, and `optimised`."""
+    import jax  # late: benchmarks choose their process settings before jax is loaded
+
+    device_params = jax.tree.map(jax.numpy.asarray, params)
+    device_inputs = tuple(jax.numpy.asarray(x) for x in inputs)
+    jitted, baked = jax.jit(fn), jax.jit(lambda *xs: fn(device_params, *xs))
+    calls: list[Callable[[], Any]] = [
+        lambda: jitted(device_params, *device_inputs),
+        lambda: jitted(device_params, *device_inputs),
+        lambda: baked(*device_inputs),
+        lambda: optimised(device_params, *device_inputs),
+    ]
+    repeats = [_repeats(call, jax.block_until_ready) for call in calls]
+    samples: list[list[float]] = [[] for _ in calls]
+    for k in range(ROUNDS):
+        for j in range(len(calls)):
+            i = (j + k) % len(calls)
+            samples[i].append(_sample(calls[i], repeats[i], jax.block_until_ready))
+    before, again, const, after = samples
+    floor = paired_ratio(before, again, seed=seed)
+    return FreshTiming(
+        before_ms=_median(before) * 1e3,
+        const_ms=_median(const) * 1e3,
+        after_ms=_median(after) * 1e3,
+        ratio=paired_ratio(before, after, seed=seed),
+        ratio_const=paired_ratio(const, after, seed=seed),
+        noise_floor=max(floor.high - 1.0, 1.0 - floor.low),
+    )
+
+
+def _sample(call: Callable[[], Any], repeats: int, wait: Callable[[Any], Any]) -> float:
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        wait(call())
+    return (time.perf_counter() - begin) / repeats
+
+
+def _repeats(call: Callable[[], Any], wait: Callable[[Any], Any]) -> int:
+    wait(call())
+    wait(call())
+    return max(1, round(_SAMPLE_S / max(_sample(call, 3, wait), 1e-7)))
+
+
+def _median(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

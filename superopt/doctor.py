@@ -1,0 +1,99 @@
+"""`superopt doctor`: what this installation runs on, and whether each part works."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from superopt import machine
+from superopt.errors import SuperoptError
+from superopt.store import Store
+
+
+def examine() -> tuple[dict[str, Any], str]:
+    """Check the parts one by one; a summary with `ok`, and lines for a terminal."""
+    facts = machine.as_dict()
+    checks = [_check(name, run) for name, run in _CHECKS]
+    lines = [
+        f"cpu      {facts['cpu']}, {facts['cores']} cores usable",
+        "versions " + ", ".join(f"{k} {v}" for k, v in machine.versions().items()),
+    ]
+    lines += [f"{'ok ' if c['ok'] else 'BAD'}  {c['name']:12s} {c['detail']} ({c['seconds']:.2f} s)" for c in checks]
+    ok = all(c["ok"] for c in checks)
+    lines.append("everything works" if ok else "something is broken, see above")
+    return {"ok": ok, "machine": facts, "versions": machine.versions(), "checks": checks}, "\n".join(lines)
+
+
+def _check(name: str, run: Callable[[], str]) -> dict[str, Any]:
+    begin = time.perf_counter()
+    try:
+        detail, ok = run(), True
+    except (SuperoptError, ImportError, OSError, RuntimeError, ValueError) as error:
+        detail, ok = f"{type(error).__name__}: {error}", False
+    return {"name": name, "ok": ok, "detail": detail, "seconds": time.perf_counter() - begin}
+
+
+def _xla() -> str:
+    import jax  # late: the point is to see whether it loads
+
+    device = jax.devices()[0]
+    total = float(jax.jit(lambda x: (x @ x).sum())(jax.numpy.ones((64, 64))))
+    if total != 64.0**3:
+        raise RuntimeError(f"a 64x64 product summed to {total}")
+    return f"{device.platform}, jitted product correct"
+
+
+def _prover() -> str:
+    from superopt.proving import verify  # late: loads z3
+
+    right = verify("right: A[*b *m *k]  B[*b *k *n]\n  dot(A, B + B, k)  ==  dot(A, B, k) + dot(A, B, k)")
+    wrong = verify("wrong: A[*b *m *k]  B[*b *k *n]\n  dot(A, B + B, k)  ==  dot(A, B, k)")
+    if right.status != "PROVED" or wrong.status != "REFUTED":
+        raise RuntimeError(f"a true rule is {right.status}, a false one {wrong.status}")
+    return "a true rule proved, a false one refuted"
+
+
+def _store() -> str:
+    store = Store()
+    try:
+        store.put("runs", "doctor", {"ok": True})
+        found = store.get("runs", "doctor")
+        store.delete("runs", "doctor")
+        if found != {"ok": True}:
+            raise RuntimeError("a value written was not read back")
+        return str(store.summary())
+    finally:
+        store.close()
+
+
+def _model() -> str:
+    from costmodel.calibrate import load_objective  # late: reads weights
+
+    store = Store()
+    try:
+        objective = load_objective(store)
+        return f"{objective.name} {objective.version}"
+    finally:
+        store.close()
+
+
+def _end_to_end() -> str:
+    import numpy as np  # late: as jax
+
+    from superopt.optimizer import optimize  # late: loads everything
+
+    rng = np.random.default_rng(0)
+    a, b, x = (rng.standard_normal(s).astype(np.float32) for s in ((256, 256), (256, 256), (256, 1)))
+    result = optimize(lambda a, b, x: (a @ b) @ x, a, b, x, budget="2s", store=False)
+    np.testing.assert_allclose(result(a, b, x), (a @ b) @ x, rtol=1e-2, atol=1e-2)
+    return f"(A B) x: {result.speedup}"
+
+
+_CHECKS: tuple[tuple[str, Callable[[], str]], ...] = (
+    ("xla", _xla),
+    ("prover", _prover),
+    ("store", _store),
+    ("model", _model),
+    ("end to end", _end_to_end),
+)

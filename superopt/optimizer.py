@@ -1,0 +1,302 @@
+"""The pipeline, readable from top to bottom.
+
+    import -> e-graph grown by proved rules -> search over selections -> finalists built, checked and measured -> winner
+
+The winner is returned only when it measures faster than the original, beyond the noise floor, and computes the same
+values; otherwise the original is.  Everything that was found, timed and left out goes into the report.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from costmodel.objective import Objective
+from rewrites.term import Rule
+from superopt import machine
+from superopt.backends.xla import build
+from superopt.budget import SearchBudget, parse_budget
+from superopt.errors import ArgumentError, UsageError
+from superopt.explore import Exploration, explore
+from superopt.frontends.jaxpr import Imported, import_function
+from superopt.judge import Judgement, judge
+from superopt.library import proved_library
+from superopt.optimized import Optimized
+from superopt.remember import recall, remember, run_key
+from superopt.result import Report, Speedup, Stage, UsedRewrite
+from superopt.store import Store
+
+Progress = Callable[[str], None]
+
+
+def optimize(
+    fn: Callable[..., Any] | str | Path,
+    *args: Any,
+    frozen: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    budget: str | float = "60s",
+    seed: int = 0,
+    deterministic: bool = False,
+    dims: Mapping[str, int] | None = None,
+    store: bool | str | Path = True,
+    rules: Sequence[Rule] | None = None,
+    objective: Objective | None = None,
+    max_prepared_bytes: int | None = None,
+    progress: Progress | None = None,
+) -> Optimized:
+    """Optimise a JAX function on example arguments, or an ONNX model.
+
+    Args:
+        fn: a function that `jax.jit` accepts, or the path of an ONNX model.
+        args: example arguments (any pytrees); for a model they may be left out and are then random.
+        frozen: positions or names of arguments that do not change between calls (weights).
+        kwargs: example keyword arguments of the function.
+        budget: time for search and measuring together: seconds, "30s", "2min", or "5000steps" (same result anywhere).
+        seed: of the search, of random inputs and of the timing order.
+        deterministic: let the performance model alone decide; nothing is measured.
+        dims: sizes of the symbolic dimensions of a model.
+        store: whether to answer from and write to the store of earlier results, or the path of another store.
+        rules: rewrite rules in place of the library; each must be proved.
+        objective: performance model in place of the calibrated one.
+        max_prepared_bytes: refuse programs whose prepared weights are larger.
+        progress: called with one line per stage.
+
+    Raises:
+        UsageError: a budget that is not positive, a model with `kwargs`.
+        ArgumentError: arguments that are not arrays, or do not fit.
+        ModelFileError: a model that cannot be read.
+        VerificationError: a rule that is not proved.
+    """
+    limits = parse_budget(budget)
+    clock = _Clock(progress)
+    with clock.stage("import"):
+        imported, name = _import(fn, args, kwargs, frozen, dims, seed)
+    if any(isinstance(x, jax.ShapeDtypeStruct) for x in imported.examples):
+        imported = _with_examples(imported, seed)
+    archive = _open_store(store)
+    try:
+        return _optimize(
+            imported, name, limits, seed, deterministic, archive, rules, objective, max_prepared_bytes, clock
+        )
+    finally:
+        if archive is not None:
+            archive.close()
+
+
+def _optimize(
+    imported: Imported,
+    name: str,
+    limits: SearchBudget,
+    seed: int,
+    deterministic: bool,
+    archive: Store | None,
+    rules: Sequence[Rule] | None,
+    objective: Objective | None,
+    max_prepared_bytes: int | None,
+    clock: _Clock,
+) -> Optimized:
+    with clock.stage("rules"):
+        library = proved_library(archive, rules)
+    with clock.stage("model"):
+        if objective is None:
+            from costmodel.calibrate import load_objective  # late: reads weights only when none is given
+
+            objective = load_objective(archive)
+    key = run_key(imported, limits, seed, deterministic, library, objective, max_prepared_bytes)
+    known = recall(archive, key, imported)
+    if known is not None:
+        clock.say("answered from the store")
+        return known
+    with clock.stage("explore"):
+        found = explore(
+            imported.graph,
+            library.rules,
+            objective,
+            limits,
+            seed,
+            max_prepared_bytes=max_prepared_bytes,
+            progress=clock.say,
+        )
+    with clock.stage("judge"):
+        judgement = judge(imported, found, limits, seed, measure=not deterministic, progress=clock.say)
+    with clock.stage("build"):
+        executable = build(judgement.program, imported.frozen_values)
+    report = _report(name, imported, found, judgement, library.certificates, objective, clock, executable)
+    result = Optimized(imported, judgement.program, executable, report)
+    remember(archive, key, result)
+    return result
+
+
+def _import(
+    fn: Callable[..., Any] | str | Path,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    frozen: Any,
+    dims: Mapping[str, int] | None,
+    seed: int,
+) -> tuple[Imported, str]:
+    if isinstance(fn, str | Path):
+        if kwargs:
+            raise UsageError("an ONNX model takes no keyword arguments", hint="pass its inputs in order")
+        from superopt.frontends.onnx import import_onnx  # late: onnx is an optional dependency
+
+        return import_onnx(fn, *args, dims=dims, seed=seed), Path(fn).name
+    if not callable(fn):
+        raise ArgumentError(f"a {type(fn).__name__} is neither a function nor a path", hint="pass f itself, not f(x)")
+    if dims:
+        raise UsageError("dims is for ONNX models", hint="the shapes of a function are those of its example arguments")
+    return import_function(fn, args, kwargs, frozen=frozen), getattr(fn, "__name__", type(fn).__name__)
+
+
+def _with_examples(imported: Imported, seed: int) -> Imported:
+    """Random values where only a type was given."""
+    from dataclasses import replace  # late: rare path
+
+    rng = np.random.default_rng(seed)
+
+    def value(x: Any) -> Any:
+        if not isinstance(x, jax.ShapeDtypeStruct):
+            return x
+        if np.issubdtype(x.dtype, np.integer) or x.dtype == bool:
+            return np.zeros(x.shape, x.dtype)
+        return rng.standard_normal(x.shape).astype(x.dtype)
+
+    return replace(imported, examples=tuple(map(value, imported.examples)))
+
+
+def _open_store(store: bool | str | Path) -> Store | None:
+    if store is False:
+        return None
+    return Store() if store is True else Store(store)
+
+
+class _Clock:
+    """Wall time per stage, and the lines that a terminal shows."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.progress = progress
+        self.stages: list[Stage] = []
+
+    def say(self, line: str) -> None:
+        if self.progress is not None:
+            self.progress(line)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - begin
+        self.stages.append(Stage(name, seconds))
+        self.say(f"{name}: {seconds:.1f} s")
+
+
+def _report(
+    name: str,
+    imported: Imported,
+    found: Exploration,
+    judgement: Judgement,
+    certificates: Mapping[str, Any],
+    objective: Objective,
+    clock: _Clock,
+    executable: Any,
+) -> Report:
+    used: list[UsedRewrite] = []
+    if judgement.winner is not None:
+        gains = found.gains_ms(judgement.winner)
+        for rule, count in judgement.winner.rules.items():
+            certificate = certificates[rule]
+            used.append(
+                UsedRewrite(
+                    rule, count, certificate.key, certificate.exactness, gains.get(rule, 0.0), certificate.equation
+                )
+            )
+        used.sort(key=lambda u: (-u.predicted_gain_ms, u.rule))
+    return Report(
+        program=name,
+        verdict=judgement.verdict,
+        before_ms=judgement.before_ms,
+        after_ms=judgement.after_ms,
+        speedup=judgement.speedup or Speedup(1.0, 1.0, 1.0),
+        noise_floor=judgement.noise_floor,
+        rewrites=tuple(used),
+        numerics=judgement.numerics,
+        opaque_ops=dict(imported.opaque_ops),
+        stages=tuple(clock.stages),
+        finalists=judgement.finalists,
+        growth=found.growth,
+        search=found.statistics,
+        memory={"frozen_bytes": executable.frozen_bytes, "prepared_bytes": executable.prepared_bytes},
+        objective=f"{objective.name} {objective.version}",
+        environment={**machine.as_dict(), "versions": machine.versions()},
+        rules_proved=len(certificates),
+        notes=(*found.notes, *judgement.notes),
+        samples_ms=judgement.samples_ms,
+        before_text=found.before_text,
+        after_text=judgement.after_text,
+    )
+
+
+def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Like `jax.jit`: optimise on the first call for each structure, shape and dtype of the arguments.
+
+    Options are those of `optimize`.  Calls under a JAX trace before the first concrete call run the original.
+    """
+    if fn is None:
+        return functools.partial(jit, **options)
+    cache: dict[Any, Callable[..., Any]] = {}
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+        key = (tree, tuple((np.shape(x), str(jax.dtypes.result_type(x))) for x in leaves))
+        if key not in cache:
+            if any(isinstance(x, jax.core.Tracer) for x in leaves):
+                return fn(*args, **kwargs)
+            cache[key] = optimize(fn, *args, kwargs=kwargs, **options)
+        return cache[key](*args, **kwargs)
+
+    return call
+
+
+def optimize_target(target: str, *, random_weights: bool = False, seed: int = 0, **options: Any) -> Optimized:
+    """Optimise what the command line names: an ONNX file, or `FILE.py:NAME`, a maker of (function, arguments).
+
+    `NAME()` returns a function and a tuple of example arguments, and may return the frozen positions as a third value.
+
+    Raises:
+        UsageError: the target is neither.
+        ModelFileError: the model cannot be read.
+    """
+    path, colon, maker = target.rpartition(":")
+    if colon and path.endswith(".py"):
+        fn, args, frozen = _made_by(Path(path), maker)
+        options.pop("dims", None)
+        return optimize(fn, *args, frozen=frozen, seed=seed, **options)
+    if random_weights:
+        from superopt.frontends.onnx import load_model, randomize_weights  # late: onnx is an optional dependency
+
+        model = randomize_weights(load_model(target, dims=options.pop("dims", None)), seed)
+        inputs = model.example_inputs(seed)
+        return optimize(model.fn, model.params, *inputs, frozen=0, seed=seed, **options)
+    return optimize(target, seed=seed, **options)
+
+
+def _made_by(path: Path, maker: str) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
+    import runpy  # late: only programs given as a file
+
+    if not path.is_file():
+        raise ArgumentError(f"there is no file {path}", hint="write FILE.py:NAME")
+    names = runpy.run_path(str(path))
+    if not callable(names.get(maker)):
+        raise ArgumentError(f"{path} defines no function {maker!r}", hint="NAME() returns (function, arguments)")
+    made = names[maker]()
+    if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
+        raise ArgumentError(f"{maker}() must return (function, arguments) or (function, arguments, frozen positions)")
+    return made[0], tuple(made[1]), made[2] if len(made) == 3 else ()

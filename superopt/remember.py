@@ -1,0 +1,109 @@
+"""Results kept between runs: the same call on the same machine and versions is answered from the store.
+
+A key covers the graph as text, the values of its constants, budget, seed, rules, objective, machine and versions; the values of
+frozen arguments are not part of it, because the program does not depend on them.  Programs with opaque operations exist
+only in their process and are not kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from costmodel.objective import Objective
+from superopt import machine
+from superopt.backends.xla import build
+from superopt.budget import SearchBudget
+from superopt.frontends.jaxpr import Imported
+from superopt.ir.program import Program
+from superopt.ir.text import parse_graph, print_graph
+from superopt.library import ProvedLibrary
+from superopt.measure.compare import serialisable
+from superopt.optimized import Optimized
+from superopt.result import Finalist, NumericCheck, Report, Speedup, Stage, UsedRewrite
+from superopt.store import Store, content_key
+
+_TABLE = "runs"
+
+
+def run_key(
+    imported: Imported,
+    limits: SearchBudget,
+    seed: int,
+    deterministic: bool,
+    library: ProvedLibrary,
+    objective: Objective,
+    max_prepared_bytes: int | None,
+) -> str:
+    """Digest of everything that the result depends on."""
+    digest = hashlib.sha256()
+    for name, value in sorted(imported.graph.constants.items()):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
+    return content_key(
+        print_graph(imported.graph),
+        digest.hexdigest(),
+        [limits.seconds, limits.steps, seed, deterministic, max_prepared_bytes],
+        sorted(c.key for c in library.certificates.values()),
+        [objective.name, objective.version],
+        machine.environment_key(),
+    )
+
+
+def remember(store: Store | None, key: str, result: Optimized) -> None:
+    """Keep a result."""
+    program = result.program
+    if store is None or not serialisable(program):
+        return
+    report = result.report.to_json()
+    report["before_text"], report["after_text"] = result.report.before_text, result.report.after_text
+    graph = program.prepare
+    prepare = None if graph is None else print_graph(graph)
+    store.put(_TABLE, key, {"prepare": prepare, "hot": print_graph(program.hot), "report": report})
+
+
+def recall(store: Store | None, key: str, imported: Imported) -> Optimized | None:
+    """A result that was kept, built anew for the frozen values of this call."""
+    kept = None if store is None else store.get(_TABLE, key)
+    if kept is None:
+        return None
+    prepare = None
+    if kept["prepare"] is not None:
+        parsed = parse_graph(kept["prepare"])
+        prepare = type(parsed)(parsed.inputs, parsed.outputs, imported.graph.constants)
+    program = Program(prepare, parse_graph(kept["hot"]))
+    report = _report(kept["report"])
+    note = "answered from the store: optimised earlier on this machine with these versions"
+    report = replace(report, notes=(*report.notes, note))
+    return Optimized(imported, program, build(program, imported.frozen_values), report)
+
+
+def _report(data: dict[str, Any]) -> Report:
+    return Report(
+        program=data["program"],
+        verdict=data["verdict"],
+        before_ms=data["before_ms"],
+        after_ms=data["after_ms"],
+        speedup=Speedup(**data["speedup"]),
+        noise_floor=data["noise_floor"],
+        rewrites=tuple(UsedRewrite(**r) for r in data["rewrites"]),
+        numerics=NumericCheck(**data["numerics"]) if data["numerics"] else None,
+        opaque_ops=data["opaque"],
+        stages=tuple(Stage(**s) for s in data["stages"]),
+        finalists=tuple(
+            Finalist(**{**f, "ratio": Speedup(**f["ratio"]) if f["ratio"] else None}) for f in data["finalists"]
+        ),
+        growth=data["growth"],
+        search=data["search"],
+        memory=data["memory"],
+        objective=data["objective"],
+        environment=data["environment"],
+        rules_proved=data["rules_proved"],
+        notes=tuple(data["notes"]),
+        samples_ms={k: tuple(v) for k, v in data["samples_ms"].items()},
+        before_text=data["before_text"],
+        after_text=data["after_text"],
+    )
