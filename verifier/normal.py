@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import TypeAlias
 
 from verifier import conditions as c
 from verifier.conditions import Cond
@@ -42,7 +43,8 @@ EXACT, REAL, RANGE = "exact", "real", "range"
 COMMUTATIVE = frozenset({"add", "mul"})
 LOGIC = frozenset({"and", "or", "xor", "not"})
 COMPARE = frozenset({"lt", "gt", "le", "ge", "eq", "ne"})
-MAX_SPLIT = 10
+MAX_SPLIT = 40
+Case: TypeAlias = "tuple[Cond, ...]"
 
 
 @dataclass
@@ -145,14 +147,20 @@ class Normaliser:
         return self._hoist([self.nf(a) for a in args], at)
 
     def _exact(self, fn: str, args: Sequence[Term]) -> NF:
-        def at(ps: list[NF]) -> NF:
+        def at(given: list[NF]) -> NF:
+            ps = list(given)
             if fn in ("mul", "div") and ps[1] == [ONE]:
                 return ps[0]
             if fn == "mul" and ps[0] == [ONE]:
                 return ps[1]
+            sign = 1
+            if fn in ("mul", "div"):  # the sign of a product is exact
+                for i, p in enumerate(ps):
+                    if len(p) == 1 and p[0].coef < 0:
+                        sign, ps[i] = -sign, scale(p, -1)
             if fn in COMMUTATIVE:
                 ps = sorted(ps, key=str)
-            return self._function(fn, ps)
+            return scale(self._function(fn, ps), sign)
 
         return self._hoist([self.nf(a) for a in args], at)
 
@@ -325,66 +333,55 @@ class Normaliser:
         return self.labels.atom("value", [p])
 
     # ---- case split
-    def _hoist(self, ps: list[NF], at: Callable[[list[NF]], NF], booleans: bool = True) -> NF:
-        """`at` on every case of the guards and Boolean atoms that no binder touches, each under its case."""
-        guards: dict[Cond, None] = {}
-        bools: dict[Atom, None] = {}
-        for p in ps:
-            for m in p:
-                bound = set(m.binders)
-                for g in m.guards:
-                    if not g.vars & bound and c.negate(g) not in guards:
-                        guards[g] = None
-                for a in m.atoms if booleans else ():
-                    if a.label.startswith("?") and not any(x.vars & bound for x in a.args):
-                        bools[a] = None
-        if not guards and not bools:
-            return at(ps)
-        if len(guards) + len(bools) > MAX_SPLIT:
-            raise Unsupported(f"a case split on {len(guards) + len(bools)} conditions")
-        order = sorted(guards, key=_is_alternative)
-        return self._cases(ps, at, order, list(bools), ())
+    def _hoist(self, ps: list[NF], at: Callable[[list[NF]], NF], booleans: bool = True, case: Case = ()) -> NF:
+        """`at` on every case of the guards and Boolean atoms that no binder touches, each under its case.
 
-    def _cases(
-        self,
-        ps: list[NF],
-        at: Callable[[list[NF]], NF],
-        guards: list[Cond],
-        bools: list[Atom],
-        case: tuple[Cond, ...],
-    ) -> NF:
-        if guards:
-            g, rest = guards[0], guards[1:]
-            now = _under(g, case)
+        The guards of one monomial are split as a whole, so that the number of cases does not grow with the rank.
+        """
+        if case:
+            ps = [_known(p, case) for p in ps]
+        guard = next((g for p in ps for m in p if (g := _outer(m)) != c.TRUE), None)
+        if guard is not None:
+            if len(case) >= MAX_SPLIT:
+                raise Unsupported(f"a case split on {len(case)} conditions")
             out: NF = []
-            for side, other in ((g, c.negate(g)), (c.negate(g), g)):
-                if now == (c.FALSE if side == g else c.TRUE):
-                    continue
-                if now.kind not in ("true", "false") and case and self.ctx.possible(side, case) == NO:
-                    continue
-                path = (*case, *c.clauses(side))
-                kept = [
-                    [replace(m, guards=tuple(x for x in m.guards if x != side)) for m in p if other not in m.guards]
-                    for p in ps
-                ]
-                out += gate(self._cases(kept, at, rest, bools, path), side)
+            for side in (guard, c.negate(guard)):
+                if not case or self.ctx.possible(side, case) != NO:
+                    out += gate(self._hoist(ps, at, booleans, (*case, *c.clauses(side))), side)
             return out
-        if bools:
-            b, later = bools[0], bools[1:]
-            true = [[replace(m, atoms=tuple(a for a in m.atoms if a != b)) for m in p] for p in ps]
-            false = [[m for m in p if b not in m.atoms] for p in ps]
-            flag: NF = [Monomial(atoms=(b,))]
-            yes = times(self.ctx, flag, self._cases(true, at, [], later, case))
-            return yes + times(self.ctx, self._not(flag), self._cases(false, at, [], later, case))
-        return at(ps)
+        flag = next((a for p in ps for m in p for a in m.atoms if booleans and _is_flag(a, m)), None)
+        if flag is None:
+            return at(ps)
+        true = [[replace(m, atoms=tuple(a for a in m.atoms if a != flag)) for m in p] for p in ps]
+        false = [[m for m in p if flag not in m.atoms] for p in ps]
+        p: NF = [Monomial(atoms=(flag,))]
+        yes = times(self.ctx, p, self._hoist(true, at, booleans, case))
+        return yes + times(self.ctx, self._not(p), self._hoist(false, at, booleans, case))
 
 
-def _is_alternative(g: Cond) -> bool:
-    return g.kind == "or"
+def _outer(m: Monomial) -> Cond:
+    """The guards that no binder touches."""
+    bound = set(m.binders)
+    return c.conj(g for g in m.guards if not g.vars & bound)
 
 
-def _under(g: Cond, case: tuple[Cond, ...]) -> Cond:
-    """A condition simplified by literals that are known."""
+def _is_flag(a: Atom, m: Monomial) -> bool:
+    return a.label.startswith("?") and not any(x.vars & set(m.binders) for x in a.args)
+
+
+def _known(p: NF, case: Case) -> NF:
+    """A sum whose guards are simplified by conditions that hold."""
+    out: NF = []
+    for m in p:
+        if c.negate(_outer(m)) in case:
+            continue
+        guards = tidy(_under(g, case) for g in m.guards)
+        if guards is not None:
+            out.append(replace(m, guards=guards))
+    return out
+
+
+def _under(g: Cond, case: Case) -> Cond:
     if g in case:
         return c.TRUE
     if c.negate(g) in case:

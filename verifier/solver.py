@@ -46,6 +46,7 @@ class Context:
     counters: Counters = field(default_factory=Counters)
     notes: list[str] = field(default_factory=list)
     forall: int = 0  # most 'for all axes' atoms in one verification condition so far (ranks.py)
+    counted: frozenset[str] = frozenset()  # variables in the length of an interval that a weight counts
     _n: int = 0
     _z3: Any = field(default_factory=z3.Context)
     _polys: dict[Poly, Any] = field(default_factory=dict)

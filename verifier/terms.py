@@ -12,7 +12,7 @@ function of terms, a choice between terms by an index condition, or a reduction 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -249,17 +249,25 @@ def _int(i: Int) -> int:
     return v
 
 
+def walk_terms(t: Term) -> Iterator[Term]:
+    """All subterms."""
+    yield t
+    parts: tuple[Term, ...] = ()
+    if isinstance(t, Apply):
+        parts = t.args
+    elif isinstance(t, Where):
+        parts = (t.then, t.orelse)
+    elif isinstance(t, Reduce):
+        parts = (t.body,)
+    for p in parts:
+        yield from walk_terms(p)
+
+
 def reductions(t: Term) -> frozenset[str]:
     """The kinds of reduction that occur in a term."""
-    if isinstance(t, Reduce):
-        return reductions(t.body) | {t.kind}
-    parts = t.args if isinstance(t, Apply) else (t.then, t.orelse) if isinstance(t, Where) else ()
-    return frozenset().union(*(reductions(p) for p in parts))
+    return frozenset(x.kind for x in walk_terms(t) if isinstance(x, Reduce))
 
 
 def functions(t: Term) -> frozenset[str]:
     """The scalar functions that occur in a term."""
-    if isinstance(t, Apply):
-        return frozenset({t.fn}).union(*(functions(p) for p in t.args))
-    parts = (t.then, t.orelse) if isinstance(t, Where) else (t.body,) if isinstance(t, Reduce) else ()
-    return frozenset().union(*(functions(p) for p in parts))
+    return frozenset(x.fn for x in walk_terms(t) if isinstance(x, Apply))

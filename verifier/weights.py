@@ -190,8 +190,10 @@ def _count(st: _State, k: str) -> None:
     if st.exists:
         st.guards.append(undivide(st.ctx, c.ge(width, 1), st.facts))
     elif width.value is not None:
+        st.ctx.counted |= frozenset().union(*(p.vars for p in (*lows, *highs)))
         st.sizes.append((const(max(width.value, 0)), 1))
     else:
+        st.ctx.counted |= width.vars
         st.sizes.append((width if st.ctx.holds(c.ge(width, 0), st.facts) else greatest(width, 0), 1))
     st.left.remove(k)
 
@@ -360,8 +362,13 @@ def equal(ctx: Context, p: NF, q: NF, facts: tuple[Cond, ...] = (), exists: bool
 def _atoms_of_condition(ms: NF) -> int:
     """Upper bound on the number of 'for all axes' atoms in the equation of two weights (see ranks.py)."""
     alternatives = {g for m in ms for g in m.guards if g.kind in ("or", "ne")}
-    conjunctions = sum(1 for m in ms if m.atoms or any(g.kind not in ("or", "ne") for g in m.guards))
-    return len(alternatives) + conjunctions
+    complements = {frozenset(c.clauses(c.negate(g))) for g in alternatives}
+    count = len(alternatives)
+    for m in ms:
+        plain = frozenset(g for g in m.guards if g.kind not in ("or", "ne"))
+        if any(a.args for a in m.atoms) or (plain and plain not in complements):
+            count += 1
+    return count
 
 
 def _without_common(a: NF, b: NF) -> tuple[NF, NF]:

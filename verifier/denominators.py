@@ -1,0 +1,92 @@
+"""Divisors: the right side may divide by nothing that could be zero where the left side is defined.
+
+A divisor of the right side is discharged when it is provably non-zero (a size known positive, an exponential, a sum of
+positive terms over a non-empty range) or when the left side divides by the same value: where that is zero, the left
+side is already undefined.  The left side's own divisors are assumptions of the certificate unless provably non-zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from verifier import conditions as c
+from verifier.conditions import Cond
+from verifier.monomial import NF, Atom, Monomial
+from verifier.poly import Poly, const
+from verifier.solver import Context
+
+
+def undischarged(ctx: Context, wanted: Sequence[NF], given: Sequence[Atom], facts: tuple[Cond, ...]) -> list[str]:
+    """Divisors among `wanted` that may be zero; `given` are values that the other side divides by."""
+    out: list[str] = []
+    for p in wanted:
+        if not _nonzero(ctx, p, given, facts):
+            out.append(describe(p))
+    return list(dict.fromkeys(out))
+
+
+def _nonzero(ctx: Context, p: NF, given: Sequence[Atom], facts: tuple[Cond, ...]) -> bool:
+    if len(p) == 1 and not p[0].binders and not p[0].guards:
+        m = p[0]
+        ranges = facts + _ranges(ctx, m)
+        sizes = all(ctx.holds(c.ne(q, 0), facts) for q, _ in m.sizes)
+        return sizes and all(_positive(a) or any(_same(ctx, a, b, ranges) for b in given) for a in m.atoms)
+    return _positive_sum(ctx, p, facts)
+
+
+def _positive(a: Atom) -> bool:
+    return a.label.startswith(("exp(", "exp#", "exp2(", "exp2#", "logistic(", "logistic#", "cosh("))
+
+
+def _positive_sum(ctx: Context, p: NF, facts: tuple[Cond, ...]) -> bool:
+    """All terms are non-negative and, at the lowest values of the binders, one is present and positive."""
+    if any(m.coef <= 0 or not all(_positive(a) or a.exp % 2 == 0 for a in m.atoms) for m in p):
+        return False
+    if not all(ctx.holds(c.ge(q, 0), facts) for m in p for q, _ in m.sizes):
+        return False
+    ranges = facts + tuple(f for m in p for f in _ranges(ctx, m))
+    present: list[Cond] = []
+    for m in p:
+        if all(map(_positive, m.atoms)):
+            origin = {b: const(0) for b in m.binders}
+            present.append(c.conj([g.subst(origin) for g in m.guards] + [c.ge(q, 1) for q, _ in m.sizes]))
+    return ctx.holds(c.disj(present), ranges)
+
+
+def _ranges(ctx: Context, m: Monomial) -> tuple[Cond, ...]:
+    """Ranges of the index variables that are free in a monomial (they are bound further out)."""
+    out: list[Cond] = []
+    for name in sorted(m.free() - ctx.dims):
+        n = ctx.range_of(name)
+        if n is not None:
+            x = Poly((((name,), 1),))
+            out += [c.ge(x, 0), c.lt(x, n)]
+    return tuple(out)
+
+
+def _same(ctx: Context, a: Atom, b: Atom, facts: tuple[Cond, ...]) -> bool:
+    """Is value `a` among the values `b`, whose variables range over their own index sets?"""
+    if a.label != b.label or len(a.args) != len(b.args):
+        return False
+    choice: dict[str, Poly] = {}
+    for x, y in zip(a.args, b.args, strict=True):
+        y = y.subst(choice)
+        if x == y:
+            continue
+        for name in sorted(y.vars):
+            n, lin = ctx.range_of(name), y.affine(name)
+            if name.startswith("k!") and n is not None and lin is not None and lin[0].value in (1, -1):
+                value = (x - lin[1]).scale(lin[0].value or 1)
+                if all(ctx.holds(f, facts) for f in (c.ge(value, 0), c.lt(value, n))):
+                    choice[name] = value
+                    y = y.subst(choice)
+                    break
+        if not ctx.holds(c.eq(x, y), facts):
+            return False
+    return True
+
+
+def describe(p: NF) -> str:
+    """A divisor for people: the inputs in it."""
+    names = sorted({a.label for m in p for a in m.atoms} | {str(q) for m in p for q, _ in m.sizes})
+    return " and ".join(names) or "a constant"

@@ -1,0 +1,266 @@
+"""Proof of a rule: for every rank that ranks.py asks for, every reducer and every root, in this order.
+
+1. Premises (sizes, conditions, well-formed left sides) are satisfiable, with concrete sizes as witness.
+2. Goals: the right side is well formed and in bounds, shapes are equal: proved, not assumed.
+3. Equality of the two scalars at a symbolic index: exact laws first, then real, then pointwise, then range.
+4. The right side divides by nothing new that may be zero.
+
+Nothing here decides that a rule is wrong: a failed obligation is UNKNOWN with its cause; only refute.py refutes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from rewrites.direction import directions
+from rewrites.show import rule_key
+from rewrites.term import Rule, subterms
+from verifier import conditions as c
+from verifier.conditions import Cond
+from verifier.denominators import undischarged
+from verifier.instance import IllFormed, Instance, algebra, instantiate, output, unsupported
+from verifier.labels import INF, infinite
+from verifier.monomial import NF, Unsupported
+from verifier.labels import INF, infinite
+from verifier.normal import EXACT, RANGE, REAL, Normaliser
+from verifier.pointwise import equal_pointwise
+from verifier.ranks import ANY, MAX_RANK, attribute_roles, rank_vectors, uniform
+from verifier.sem import Meaning
+from verifier.solver import UNKNOWN as OPEN
+from verifier.solver import CannotLower, Context
+from verifier.terms import Reduce, Term, functions, reductions, walk_terms
+from verifier.verdict import PROVED, UNKNOWN, UNSUPPORTED, Domain, Verdict
+from verifier.weights import equal
+
+FINITE = "inputs and intermediate values are finite"
+_ORDER = (EXACT, REAL, RANGE)
+_RING = frozenset({"add", "sub", "mul", "neg", "square", "select_n", "max", "min", "and", "or", "not", "xor"})
+
+
+@dataclass
+class _Proof:
+    """What a proof gathers over its instances."""
+
+    laws: int = 0
+    tiers: dict[str, None] | None = None
+    assumptions: dict[str, None] | None = None
+    integers: bool = True
+    obligations: int = 0
+    queries: int = 0
+    forall: int = 0
+    counted: frozenset[str] = frozenset()
+    sizes: tuple[tuple[str, int], ...] = ()
+
+    def note(self, laws: str, tier: str) -> None:
+        self.laws = max(self.laws, _ORDER.index(laws))
+        self.tiers = {**(self.tiers or {}), tier: None}
+
+    def assume(self, text: str) -> None:
+        self.assumptions = {**(self.assumptions or {}), text: None}
+
+
+class _Stop(Exception):
+    """The proof cannot go on; carries status and cause."""
+
+    def __init__(self, status: str, cause: str) -> None:
+        super().__init__(cause)
+        self.status, self.cause = status, cause
+
+
+def prove(rule: Rule, direction: str = "forward") -> Verdict:
+    """Prove one direction of a rule for all sizes and ranks; never refutes.
+
+    The backward direction of a rule that cannot be used backwards is UNSUPPORTED with the reason.
+    """
+    start = time.perf_counter()
+    forward, backward = directions(rule)
+    chosen = forward if direction == "forward" else backward
+    done = _Proof()
+    if chosen.rule is None:
+        status, cause, domain = UNSUPPORTED, f"not usable {direction}: {chosen.reason}", None
+    else:
+        try:
+            domain = _prove(chosen.rule, done)
+            status, cause = PROVED, ""
+        except _Stop as stop:
+            status, cause, domain = stop.status, stop.cause, None
+    return Verdict(
+        rule=rule.name,
+        key=rule_key(rule),
+        direction=direction,
+        status=status,
+        domain=domain,
+        cause=cause,
+        tiers=tuple(done.tiers or ()),
+        obligations=done.obligations,
+        queries=done.queries,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _prove(rule: Rule, done: _Proof) -> Domain:
+    reason = unsupported(rule)
+    if reason:
+        raise _Stop(UNSUPPORTED, reason)
+    if rule.lhs == rule.rhs:
+        raise _Stop(UNKNOWN, "both sides are the same term: the rule says nothing")
+    roles = attribute_roles(rule)
+    low, high = -1, 2
+    while True:
+        for ranks in rank_vectors(roles, low, high):
+            for metas in _reducers(rule):
+                _at_ranks(rule, ranks, metas, done)
+        if not roles or done.forall <= high or high >= MAX_RANK:
+            break
+        low, high = high, min(done.forall, MAX_RANK)
+    tried = {r: ANY if _bounded(rule, r, done, high) else str(high) for r in roles}
+    ranks = tuple((r, tried.get(r, ANY)) for r in rule.roles if r in rule.many)
+    if done.laws:
+        done.assume(FINITE)
+    dtypes = ("float", "int") if done.integers else ("float",)
+    return Domain(_ORDER[done.laws], ranks, dtypes, tuple(done.assumptions or ()), done.sizes)
+
+
+def _bounded(rule: Rule, role: str, done: _Proof, high: int) -> bool:
+    counted = any(v.partition("@")[2].startswith(f"{role}.") for v in done.counted)
+    return done.forall <= high and uniform(rule, role) and not counted
+
+
+def _reducers(rule: Rule) -> Iterator[dict[str, str]]:
+    choices = [(name, kinds) for name, kinds in rule.metas.items() if isinstance(kinds, tuple)]
+    for pick in itertools.product(*(kinds for _, kinds in choices)):
+        yield {name: kind for (name, _), kind in zip(choices, pick, strict=True)}
+
+
+def _at_ranks(rule: Rule, ranks: Mapping[str, int], metas: Mapping[str, str], done: _Proof) -> None:
+    try:
+        instance = instantiate(rule, ranks)
+    except IllFormed as bad:
+        raise _Stop(UNKNOWN, f"at ranks {dict(ranks)}: {bad}") from bad
+    ctx = instance.ctx
+    try:
+        _premises(instance, done)
+        for root in range(len(rule.lhs)):
+            _goals(instance, root, done)
+            _equal(instance, root, metas, done)
+    except _Stop as stop:
+        where = f" at ranks {dict(ranks)}" if ranks else ""
+        raise _Stop(stop.status, f"{stop.cause}{where}") from stop
+    finally:
+        done.queries += ctx.counters.queries
+        done.forall = max(done.forall, ctx.forall)
+        done.counted |= ctx.counted
+
+
+def _premises(instance: Instance, done: _Proof) -> None:
+    witness = instance.ctx.witness()
+    done.obligations += 1
+    if witness is None:
+        open_ = instance.ctx.possible(c.TRUE) == OPEN
+        raise _Stop(UNKNOWN, "no witness for the premises was found" if open_ else "the premises contradict each other")
+    done.sizes = tuple(sorted(witness.items()))
+
+
+def _goals(instance: Instance, root: int, done: _Proof) -> None:
+    for goal in instance.goals[root]:
+        done.obligations += 1
+        if not instance.ctx.holds(goal):
+            raise _Stop(UNKNOWN, f"the right side may be ill-formed: {goal} does not follow")
+
+
+def _equal(instance: Instance, root: int, metas: Mapping[str, str], done: _Proof) -> None:
+    ctx, rule = instance.ctx, instance.env.rule
+    meaning = Meaning(instance.env, algebra(instance), metas)
+    index, facts = output(instance, root)
+    try:
+        left, right = meaning.at(rule.lhs[root], index), meaning.at(rule.rhs[root], index)
+    except NotImplementedError as missing:
+        raise _Stop(UNSUPPORTED, str(missing)) from missing
+    done.obligations += 1
+    causes: list[str] = []
+    for laws in _ORDER:
+        if _by_normal_form(ctx, laws, left, right, facts, done, causes):
+            break
+        if laws == REAL and _by_points(ctx, left, right, facts, causes):
+            done.note(REAL, "pointwise")
+            done.integers = False
+            ctx.forall = max(ctx.forall, MAX_RANK + 1)  # the count of ranks.py is that of normal forms
+            break
+    else:
+        unsupported_only = all(x.startswith("unsupported") for x in causes) and causes
+        raise _Stop(UNSUPPORTED if unsupported_only else UNKNOWN, "; ".join(dict.fromkeys(causes + ctx.notes[-2:])))
+    if laws != EXACT:
+        _nonempty_maxima(ctx, left, right, facts, done)
+
+
+def _by_normal_form(
+    ctx: Context,
+    laws: str,
+    left: Term,
+    right: Term,
+    facts: tuple[Cond, ...],
+    done: _Proof,
+    causes: list[str],
+) -> bool:
+    normal = Normaliser(ctx, laws)
+    try:
+        p = normal.nf(left)
+        divided, inverted = list(normal.denominators), list(normal.inverted)
+        q = normal.nf(right)
+        _check_infinities(p, q)
+        if not equal(ctx, p, q, facts):
+            return False
+    except Unsupported as why:
+        if laws != EXACT:
+            causes.append(f"unsupported: {why}")
+        return False
+    new = undischarged(ctx, normal.denominators[len(divided) :], inverted, facts)
+    if new:
+        causes.append(f"the right side divides by {'; '.join(new)}, which may be zero")
+        return False
+    for divisor in undischarged(ctx, divided, (), facts):
+        done.assume(f"the divisor {divisor} is not zero")
+    done.note(laws, f"normal form ({laws})")
+    done.integers = done.integers and _integer_safe(laws, left, right)
+    return True
+
+
+def _check_infinities(*ps: NF) -> None:
+    for p in ps:
+        if not infinite(p):
+            continue
+        signs = {m.coef for m in p if any(a.label == INF for a in m.atoms)}
+        plain = all(len(m.atoms) == 1 and not m.binders for m in p if any(a.label == INF for a in m.atoms))
+        if len(signs) != 1 or not plain:
+            raise Unsupported("arithmetic on an infinity")
+
+
+def _integer_safe(laws: str, left: Term, right: Term) -> bool:
+    """Does the proof hold in wrap-around integers: ring laws, and negation never mixed with order."""
+    used = functions(left) | functions(right)
+    kinds = reductions(left) | reductions(right)
+    order = kinds & {"max", "min"} or used & {"max", "min", "lt", "le", "gt", "ge", "clamp"}
+    if used & {"neg", "sub"} and order:
+        return False
+    return laws == EXACT or (laws == REAL and all(f in _RING or f.startswith("$") for f in used))
+
+
+def _by_points(ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...], causes: list[str]) -> bool:
+    if functions(left) & {"div", "rsqrt"} or functions(right) & {"div", "rsqrt"}:
+        return False
+    try:
+        return equal_pointwise(ctx, left, right, facts)
+    except CannotLower as why:
+        if not reductions(left) and not reductions(right):
+            causes.append(f"pointwise: {why}")
+        return False
+
+
+def _nonempty_maxima(ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...], done: _Proof) -> None:
+    """Beyond the exact class, a maximum over an empty range (infinite) must be ruled out or is an assumption."""
+    for t in (*walk_terms(left), *walk_terms(right)):
+        if isinstance(t, Reduce) and t.kind in ("max", "min") and not ctx.holds(c.ge(t.size, 1), facts):
+            done.assume("maxima and minima are over non-empty ranges")

@@ -1,0 +1,91 @@
+"""The four verdicts, and what each of them says.
+
+PROVED carries its domain: ranks per role, dtypes, exactness class and assumptions.  REFUTED carries arrays and the first
+place where the two sides differ.  UNKNOWN and UNSUPPORTED carry a cause.  Only PROVED rules enter the search.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+PROVED, REFUTED, UNKNOWN, UNSUPPORTED = "PROVED", "REFUTED", "UNKNOWN", "UNSUPPORTED"
+EXACTNESS = ("exact", "real", "range")
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Where a proved rule holds.
+
+    Attributes:
+        exactness: exact (bit-identical), real (equal over the reals) or range (real, and range may be lost).
+        ranks: many-axis role -> "any" or the highest rank proved.
+        dtypes: "float", and "int" where the rule also holds in wrap-around integers.
+        assumptions: what the proof takes for granted, one line each.
+        sizes: a concrete witness that the premises can hold.
+    """
+
+    exactness: str
+    ranks: tuple[tuple[str, str], ...]
+    dtypes: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    sizes: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Counterexample:
+    """Input arrays on which the two sides differ.
+
+    Attributes:
+        inputs: name -> nested lists.
+        shapes: name -> shape.
+        choices: what meta-variables and parameters stood for.
+        root: which equation of the rule.
+        index: first index at which the results differ, None when a whole side failed.
+        left, right: the two results as text.
+        graphs: the two sides as IR text.
+        seed: of the instance, to run it again.
+    """
+
+    inputs: dict[str, Any]
+    shapes: dict[str, tuple[int, ...]]
+    choices: dict[str, str]
+    root: int
+    index: tuple[int, ...] | None
+    left: str
+    right: str
+    graphs: tuple[str, str]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known about one direction of a rule."""
+
+    rule: str
+    key: str
+    direction: str
+    status: str
+    domain: Domain | None = None
+    counterexample: Counterexample | None = None
+    cause: str = ""
+    tiers: tuple[str, ...] = ()
+    obligations: int = 0
+    queries: int = 0
+    seconds: float = field(default=0.0, compare=False)
+    cached: bool = field(default=False, compare=False)
+
+    @property
+    def proved(self) -> bool:
+        """Whether the rule may be used by the search."""
+        return self.status == PROVED
+
+    def __str__(self) -> str:
+        head = f"{self.status} {self.rule} ({self.direction})"
+        if self.domain is not None:
+            ranks = ", ".join(f"{r}: {n}" for r, n in self.domain.ranks) or "none"
+            return f"{head} {self.domain.exactness}; ranks {ranks}; {', '.join(self.domain.dtypes)}"
+        if self.counterexample is not None:
+            ce = self.counterexample
+            return f"{head} at {list(ce.index) if ce.index is not None else 'the whole result'}: {ce.left} != {ce.right}"
+        return f"{head}: {self.cause}"
