@@ -98,7 +98,7 @@ def anneal(
             before = chain.proposed
             chain.run(SLICE, fraction)
             if len(chain.waiting) >= BATCH or chain is chains[-1]:
-                chain.state.pricer.flush()
+                chain.state.memo.flush()
                 for other in chains:
                     other.retry(fraction)
             meter.step(chain.proposed - before)

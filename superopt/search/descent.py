@@ -74,13 +74,13 @@ def _try_all(state: State, moves: Iterable[Move], meter: Meter) -> bool:
         meter.step()
         if attempt(state, move) is None:
             later.append(move)
-            if len(state.pricer.pending) >= BATCH and not _retry(state, later, meter):
+            if len(state.memo.pending) >= BATCH and not _retry(state, later, meter):
                 return False
     return _retry(state, later, meter)
 
 
 def _retry(state: State, later: list[Move], meter: Meter) -> bool:
-    state.pricer.flush()
+    state.memo.flush()
     for count, move in enumerate(later):
         if count % CHECK_EVERY == CHECK_EVERY - 1 and meter.exhausted():
             return False

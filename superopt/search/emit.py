@@ -7,7 +7,7 @@ nodes of the program under construction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rewrites import perm
@@ -17,7 +17,6 @@ from superopt.search.kinds import CUMULATIVE, ELEMENTWISE, REDUCTIONS, WINDOWS
 from superopt.search.layout import (
     Current,
     Order,
-    conv_result_roles,
     conv_roles,
     dot_first,
     dot_labels,
@@ -221,6 +220,7 @@ class Wants:
     """Memo of `layout.wanted` over interned orders; each distinct answer has a number."""
 
     def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
         self.forms = snapshot.forms.all
         self.plain: dict[int, tuple[int, tuple[int, ...]]] = {}
         self.by_current: dict[tuple[int, ...], tuple[int, tuple[int, ...]]] = {}
@@ -235,7 +235,9 @@ class Wants:
             found = self.plain[key] = self._new(form, d, (None,) * len(form.shapes))
         return found
 
-    def following(self, option: Option, d: int, layouts: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+    def following(
+        self, option: Option, d: int, layouts: Sequence[int] | Mapping[int, int]
+    ) -> tuple[int, tuple[int, ...]]:
         """(number, interned orders) of a form that does, given the layout of every class."""
         form = option.form
         key = (option.fid, d, *[perm.compose(perm.inverse(p), layouts[k]) for _, k, p in option.live])
@@ -308,6 +310,3 @@ class Emitter:
         node = build(form, perm.perm_of(d, len(form.shape)), orders, operands)
         self.memo[(c, order)] = node
         return node
-
-
-__all__ = ["Emitter", "Wants", "arrange", "build", "conv_result_roles", "frozen_operand", "wanted"]

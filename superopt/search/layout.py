@@ -135,7 +135,8 @@ def _dot(form: Form, d: Order, current: Current) -> tuple[Order, ...]:
             other = current[1 - side]
             pairs = list(range(len(contracted[side])))
             if other is not None:  # the contracted axes in the order in which the other operand holds them
-                pairs.sort(key=lambda i: other.index(contracted[1 - side][i]))
+                place = {axis: i for i, axis in enumerate(other)}
+                pairs.sort(key=lambda i: place[contracted[1 - side][i]])
             inner = [contracted[side][i] for i in pairs]
             order = (*batch[side], *free, *inner) if side == first else (*batch[side], *inner, *free)
         out.append(order)

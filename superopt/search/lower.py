@@ -27,10 +27,11 @@ Expand = Callable[[Node], Node]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """One choice of the search: per class the option, the layout and whether it is materialised."""
+    """One choice of the search: per class the option, the layout, the override bit and whether it is materialised."""
 
     options: tuple[int, ...]
     layouts: tuple[int, ...]
+    bits: tuple[int, ...]
     materialised: tuple[bool, ...]
 
 

@@ -36,57 +36,60 @@ def kernel_graph(output: Node) -> Graph:
 
 
 class Pricer:
-    """Memo of kernel prices over an objective.
+    """Prices by structure over an objective; shared by all searches under that objective.
 
     Attributes:
-        prices: key of a kernel in some snapshot -> price in units.
-        nodes: key -> the kernel's output node (None: a kernel without cost).
-        by_node: the same prices by structure, across snapshots.
+        by_node: output node of a kernel -> price in units.
         asked, batches: kernels sent to the objective, and in how many calls.
     """
 
     def __init__(self, objective: Objective) -> None:
         self.objective = objective
+        self.by_node: dict[Node, int] = {}
+        self.asked = 0
+        self.batches = 0
+
+    def price(self, nodes: Iterable[Node]) -> None:
+        """Ask the objective for every kernel not priced yet."""
+        fresh = list(dict.fromkeys(node for node in nodes if node not in self.by_node))
+        for start in range(0, len(fresh), BATCH):
+            part = fresh[start : start + BATCH]
+            prices = np.asarray(self.objective.price([kernel_graph(node) for node in part]), dtype=np.float64)
+            self.batches += 1
+            self.asked += len(part)
+            for node, price in zip(part, prices, strict=True):
+                self.by_node[node] = to_units(float(price))
+
+
+class Memo:
+    """Prices by the keys of one snapshot, with the kernels that wait to be priced.
+
+    Attributes:
+        prices: key -> price in units.
+        nodes: key -> the kernel's output node (None: a kernel without cost).
+        pending: keys seen and not yet priced.
+    """
+
+    def __init__(self, pricer: Pricer) -> None:
+        self.pricer = pricer
         self.prices: dict[Hashable, int] = {}
         self.nodes: dict[Hashable, Node | None] = {}
-        self.by_node: dict[Node, int] = {}
         self.pending: dict[Hashable, Node] = {}
-        self.hits = 0
-        self.misses = 0
-        self.batches = 0
 
     def add(self, key: Hashable, node: Node | None) -> int | None:
         """Price of a kernel seen for the first time under this key, or None when it has to be asked for."""
         self.nodes[key] = node
-        if node is None:
-            self.prices[key] = 0
-            return 0
-        known = self.by_node.get(node)
+        known = 0 if node is None else self.pricer.by_node.get(node)
         if known is None:
+            assert node is not None
             self.pending[key] = node
             return None
         self.prices[key] = known
         return known
 
     def flush(self) -> None:
-        """Ask the objective for everything pending."""
-        fresh = list(dict.fromkeys(node for node in self.pending.values() if node not in self.by_node))
-        for start in range(0, len(fresh), BATCH):
-            part = fresh[start : start + BATCH]
-            prices = np.asarray(self.objective.price([kernel_graph(node) for node in part]), dtype=np.float64)
-            self.batches += 1
-            for node, price in zip(part, prices, strict=True):
-                self.by_node[node] = to_units(float(price))
-        self.misses += len(fresh)
+        """Ask for everything pending."""
+        self.pricer.price(self.pending.values())
         for key, node in self.pending.items():
-            self.prices[key] = self.by_node[node]
+            self.prices[key] = self.pricer.by_node[node]
         self.pending.clear()
-
-    def price_nodes(self, nodes: Iterable[Node]) -> dict[Node, int]:
-        """Prices of kernels given by their output nodes."""
-        wanted = list(nodes)
-        for node in wanted:
-            if node not in self.by_node:
-                self.pending[node] = node
-        self.flush()
-        return {node: self.by_node[node] for node in wanted}

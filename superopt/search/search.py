@@ -22,12 +22,13 @@ from superopt.ir.program import Program
 from superopt.search.anneal import anneal
 from superopt.search.budget import Budget, Meter
 from superopt.search.descent import descend, perturb_and_repair
+from superopt.search.graphs import is_acyclic, original_selection
 from superopt.search.layout import candidates
 from superopt.search.lower import Expand, Lowering, Selection
 from superopt.search.moves import Groups, Weights
 from superopt.search.pricing import UNIT_S, Pricer, kernel_graph
-from superopt.search.snapshot import MASK, SHIFT, Forms, Snapshot, original_selection
-from superopt.search.starts import LocalCosts, dynamic, greedy, is_acyclic
+from superopt.search.snapshot import MASK, SHIFT, Forms, Snapshot
+from superopt.search.starts import LocalCosts, dynamic, greedy
 from superopt.search.state import Problem, State
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ class SearchResult:
     statistics: Statistics
     interrupted: bool
     lowering: Lowering
+    problem: Problem
+    problem: Problem
 
     @property
     def best(self) -> Finalist:
@@ -142,7 +145,7 @@ def search(
         interrupted = True
         run.salvage()
     chosen = run.choose(finalists, max_prepared_bytes)
-    return SearchResult(tuple(chosen), run.statistics(), interrupted, run.lowering)
+    return SearchResult(tuple(chosen), run.statistics(), interrupted, run.lowering, run.problem)
 
 
 class _Run:
@@ -165,8 +168,6 @@ class _Run:
         self.watch = watch
         self.snapshot = Snapshot(eg, forms, max_leaf_bytes)
         self.pricer = pricer or Pricer(objective)
-        self.pricer.prices.clear()  # keys number wants of one snapshot; prices by structure stay
-        self.pricer.nodes.clear()
         self.problem = Problem(self.snapshot, self.pricer, candidates(self.snapshot))
         self.lowering = Lowering(self.snapshot, self.problem.wants)
         self.groups = Groups(self.problem)
@@ -313,7 +314,7 @@ class _Run:
         _, options, layouts, bits = self.records[name]
         state = State(self.problem, options, layouts, bits)
         snapshot = self.snapshot
-        selection = Selection(tuple(options), tuple(layouts), tuple(state.materialised))
+        selection = Selection(tuple(options), tuple(layouts), tuple(bits), tuple(state.materialised))
         place = {c: i for i, c in enumerate(self.lowering.order(selection))}
         kernels = sorted(state.kernels(), key=lambda item: place[item[0]])
         active = state.active()
@@ -337,7 +338,7 @@ class _Run:
         stats.cyclic_components, stats.rejected_options = self.snapshot.cyclic_components, self.snapshot.rejected
         stats.proposals, stats.seconds = self.meter.steps, self.meter.elapsed_s
         stats.distinct_kernels, stats.batches = len(self.pricer.by_node), self.pricer.batches
-        stats.kernels_priced = len(self.pricer.prices)
+        stats.kernels_priced = len(self.problem.memo.prices)
         return stats
 
 

@@ -20,10 +20,11 @@ from typing import Any
 from rewrites import perm
 from superopt.ir.graph import Node, make_input
 from superopt.search.emit import build, frozen_operand
-from superopt.search.layout import Order
+from superopt.search.graphs import extract, is_acyclic
+from superopt.search.kernels import is_free, numbered_inputs, transpose_node
 from superopt.search.pricing import Pricer
-from superopt.search.snapshot import FrozenLeaf, Option, Snapshot, extract
-from superopt.search.state import Problem, is_free, transpose_node
+from superopt.search.snapshot import Option, Snapshot
+from superopt.search.state import Problem
 
 FUSED_PART = 0.5  # share of an elementwise op's own kernel time that it costs inside another kernel
 VIEW_PART = 0.25
@@ -68,7 +69,7 @@ class LocalCosts:
         out: list[Row] = []
         for lies in itertools.product(*(self.problem.candidates[k] for k in classes)):
             of = dict(zip(classes, lies, strict=True))
-            number, orders = wants.following(option, d, _Lookup(of))
+            number, orders = wants.following(option, d, of)
             kids = tuple((k, perm.compose(p, orders[position]), of[k]) for position, k, p in option.live)
             out.append(Row(self._node(option, number, d, orders), kids))
         return out
@@ -80,12 +81,7 @@ class LocalCosts:
         node: Node | None = None
         if form.op != "input" and not option.control:
             spelled = [perm.perm_of(o, len(s)) for o, s in zip(orders, form.shapes, strict=True)]
-            count = itertools.count()
-
-            def stored(leaf: FrozenLeaf, order: Order) -> Node:
-                shape = tuple(leaf.shape[axis] for axis in order)
-                return make_input(f"w{next(count)}", shape, leaf.dtype, frozen=True)
-
+            stored = numbered_inputs()
             operands: list[Node] = []
             for position, leaf in enumerate(option.frozen):
                 order = spelled[position]
@@ -125,7 +121,7 @@ class LocalCosts:
                                 node = self.move(k, have, want)
                                 if node is not None:
                                     wanted[node] = None
-        self.pricer.price_nodes(wanted)
+        self.pricer.price(wanted)
 
     def price(self, node: Node | None) -> float:
         """Price of a kernel asked for before, in units."""
@@ -139,10 +135,6 @@ class LocalCosts:
         elif not option.ends:
             price *= FUSED_PART
         return price + LEAST
-
-
-class _Lookup(dict[int, int]):
-    """Layouts by class for `Wants.following`, which indexes a sequence."""
 
 
 def greedy(local: LocalCosts) -> list[int]:
@@ -228,25 +220,3 @@ def dynamic(local: LocalCosts, base: Sequence[int], *, cut: bool) -> tuple[list[
                 layouts[k] = lies
                 queue.append(k)
     return (selection if is_acyclic(snapshot, selection) else list(base)), layouts
-
-
-def is_acyclic(snapshot: Snapshot, selection: Sequence[int]) -> bool:
-    """Whether a choice of options for all classes is free of cycles."""
-    mark = [0] * snapshot.size
-    for start in range(snapshot.size):
-        if mark[start]:
-            continue
-        stack = [(start, 0)]
-        while stack:
-            c, i = stack.pop()
-            mark[c] = 1
-            kids = snapshot.options[c][selection[c]].kids if snapshot.options[c] else ()
-            if i == len(kids):
-                mark[c] = 2
-                continue
-            stack.append((c, i + 1))
-            if mark[kids[i]] == 1:
-                return False
-            if not mark[kids[i]]:
-                stack.append((kids[i], 0))
-    return True

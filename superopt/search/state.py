@@ -18,11 +18,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rewrites import perm
-from superopt.ir.graph import Node, make_input
-from superopt.search.emit import Emitter, Wants, arrange
-from superopt.search.layout import Order, same
-from superopt.search.pricing import UNIT_S, Pricer
-from superopt.search.snapshot import FrozenLeaf, Option, Snapshot
+from superopt.ir.graph import Node
+from superopt.search.emit import Wants
+from superopt.search.kernels import kernel_node, transpose_node
+from superopt.search.pricing import UNIT_S, Memo, Pricer
+from superopt.search.snapshot import Option, Snapshot
 
 RULE, FORCE, FORBID = 0, 1, 2  # override bits
 SHIFT = perm.PERM_BITS
@@ -41,6 +41,7 @@ class Problem:
 
     def __init__(self, snapshot: Snapshot, pricer: Pricer, layouts: Sequence[Sequence[int]]) -> None:
         self.snapshot, self.pricer, self.candidates = snapshot, pricer, layouts
+        self.memo = Memo(pricer)
         self.wants = Wants(snapshot)
         self.choices = [c for c in range(snapshot.size) if len(snapshot.options[c]) > 1]
         self.movable = [c for c in range(snapshot.size) if len(layouts[c]) > 1]
@@ -64,7 +65,7 @@ class State:
         bits: Sequence[int] | None = None,
     ) -> None:
         snapshot = problem.snapshot
-        self.problem, self.snapshot, self.pricer = problem, snapshot, problem.pricer
+        self.problem, self.snapshot, self.memo = problem, snapshot, problem.memo
         self.options = snapshot.options
         self.selection = list(selection)
         self.layouts = list(layouts) if layouts is not None else [0] * snapshot.size
@@ -103,7 +104,7 @@ class State:
     def settle(self) -> None:
         """Ask for every unknown price; afterwards `cost` is exact."""
         while self.unknown:
-            self.pricer.flush()
+            self.memo.flush()
             for c in list(self.unknown):
                 self._price(c)
 
@@ -288,9 +289,11 @@ class State:
                 self._set(c, self._operand_transposes(option))
             else:
                 key = self._signature(c)
-                price = self.pricer.prices.get(key)
-                if price is None and key not in self.pricer.pending:
-                    price = self.pricer.add(key, self.kernel_node(c))
+                price = self.memo.prices.get(key)
+                if price is None and key not in self.memo.pending:
+                    price = self.memo.add(
+                        key, kernel_node(self.problem.wants, self.selection, self.layouts, self.materialised, c)
+                    )
                 self._set(c, price)
         if c in self.snapshot.root_classes:
             for i, root in enumerate(self.snapshot.roots):
@@ -319,9 +322,9 @@ class State:
         if lies == order:
             return 0
         key = ("transpose", self.snapshot.shapes[c], self.snapshot.dtypes[c], lies, order)
-        price = self.pricer.prices.get(key)
-        if price is None and key not in self.pricer.pending:
-            price = self.pricer.add(key, transpose_node(self.snapshot, c, lies, order))
+        price = self.memo.prices.get(key)
+        if price is None and key not in self.memo.pending:
+            price = self.memo.add(key, transpose_node(self.snapshot, c, lies, order))
         return price
 
     def _signature(self, c: int) -> tuple[int, ...]:
@@ -367,29 +370,6 @@ class State:
         visit(c, layouts[c])
         return tuple(out)
 
-    def kernel_node(self, c: int) -> Node | None:
-        """Output node of the kernel of a materialised class, over inputs numbered in order of use."""
-        snapshot, layouts = self.snapshot, self.layouts
-        leaves: dict[int, Node] = {}
-        count = [0]
-
-        def leaf(k: int) -> Node:
-            node = leaves.get(k)
-            if node is None:
-                shape = snapshot.shapes[k]
-                physical = tuple(shape[axis] for axis in perm.perm_of(layouts[k], len(shape)))
-                node = leaves[k] = make_input(f"x{len(leaves)}", physical, snapshot.dtypes[k])
-            return node
-
-        def stored(frozen: FrozenLeaf, order: Order) -> Node:
-            count[0] += 1
-            shape = tuple(frozen.shape[axis] for axis in order)
-            return make_input(f"w{count[0] - 1}", shape, frozen.dtype, frozen=True)
-
-        emitter = Emitter(snapshot, self.problem.wants, self.selection, layouts, self.materialised, leaf, stored)
-        node = emitter.kernel(c)
-        return None if is_free(node) else node
-
     # ---- checks
 
     def fresh_cost(self) -> int:
@@ -401,7 +381,7 @@ class State:
         out: list[tuple[int, Node]] = []
         for c in range(self.snapshot.size):
             if self.kernel_cost[c] and not self.chosen(c).control:
-                node = self.pricer.nodes.get(self._signature(c))
+                node = self.memo.nodes.get(self._signature(c))
                 if node is not None:
                     out.append((c, node))
         return out
@@ -411,22 +391,3 @@ class State:
         return tuple(
             (c, self.selection[c], self.layouts[c] if self.materialised[c] else 0, self.bits[c]) for c in self.active()
         )
-
-
-def is_free(node: Node) -> bool:
-    """The kernel moves nothing: an input, or reshapes of one."""
-    while node.op == "reshape":
-        node = node.inputs[0]
-    return node.op == "input"
-
-
-def transpose_node(snapshot: Snapshot, c: int, lies: int, order: int) -> Node | None:
-    """The kernel that transposes class `c`, or None when only unit axes move."""
-    shape = snapshot.shapes[c]
-    have, want = perm.perm_of(lies, len(shape)), perm.perm_of(order, len(shape))
-    if same(have, want, shape):
-        return None
-    return arrange(make_input("x0", tuple(shape[axis] for axis in have), snapshot.dtypes[c]), have, want)
-
-
-__all__ = ["FORBID", "FORCE", "RULE", "Problem", "State", "Undo", "is_free", "transpose_node"]

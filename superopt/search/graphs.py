@@ -1,0 +1,159 @@
+"""Graph algorithms over the classes of a snapshot: extraction, components, colours, acyclicity.
+
+Extraction is Knuth's generalisation of Dijkstra's algorithm (1977): classes are settled in order of cost, an option
+once all its children are, so every choice it makes is acyclic over all classes.  A cycle of a selection can only lie
+inside one strongly connected component of the class graph (Tarjan, 1972).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from superopt.search.snapshot import Option, Snapshot
+
+
+def extract(
+    snapshot: Snapshot, cost: Callable[[int, Option], float], combine: Callable[[Iterable[float]], float] = sum
+) -> tuple[list[int | None], list[float]]:
+    """Bottom-up extraction, always acyclic.
+
+    Args:
+        snapshot: the live classes.
+        cost: (class, option) -> positive cost of the option itself.
+        combine: how the costs of the children enter (`sum`, or `max` for depth).
+
+    Returns:
+        per class, the number of the chosen option (None when no choice is possible) and its cost.
+    """
+    size = len(snapshot.options)
+    chosen: list[int | None] = [None] * size
+    best = [math.inf] * size
+    waiting: list[list[int]] = [[len(set(o.kids)) for o in row] for row in snapshot.options]
+    readers: list[list[tuple[int, int]]] = [[] for _ in range(size)]
+    heap: list[tuple[float, int, int]] = []
+    for c, row in enumerate(snapshot.options):
+        for i, option in enumerate(row):
+            for k in set(option.kids):
+                readers[k].append((c, i))
+            if not option.kids:
+                heapq.heappush(heap, (cost(c, option), c, i))
+    while heap:
+        value, c, i = heapq.heappop(heap)
+        if chosen[c] is not None:
+            continue
+        chosen[c], best[c] = i, value
+        for u, j in readers[c]:
+            waiting[u][j] -= 1
+            if not waiting[u][j] and chosen[u] is None:
+                option = snapshot.options[u][j]
+                heapq.heappush(heap, (cost(u, option) + combine(best[k] for k in option.kids), u, j))
+    return chosen, best
+
+
+def original_selection(snapshot: Snapshot) -> list[int]:
+    """The program as imported: in each class the e-node that no rule introduced, acyclic over all classes."""
+    penalty = 1e6
+    chosen, _ = extract(snapshot, lambda c, option: 1.0 if option.origin is None else penalty, max)
+    return [0 if choice is None else choice for choice in chosen]
+
+
+def colours(snapshot: Snapshot, rounds: int = 4) -> list[int]:
+    """Colour refinement: classes of equal colour have equal options and neighbourhoods up to `rounds` steps."""
+    row_key = [tuple(sorted((o.fid, o.out) for o in row)) for row in snapshot.options]
+    colour = _rename(row_key)
+    above: list[list[tuple[int, int]]] = [[] for _ in range(snapshot.size)]
+    for c, row in enumerate(snapshot.options):
+        for option in row:
+            for _, k, _ in option.live:
+                above[k].append((c, option.fid))
+    for _ in range(rounds):
+        old = colour
+        colour = _rename(
+            [
+                (
+                    old[c],
+                    tuple(sorted((o.fid, tuple(old[k] for k in o.kids)) for o in row)),
+                    tuple(sorted((old[u], fid) for u, fid in above[c])),
+                )
+                for c, row in enumerate(snapshot.options)
+            ]
+        )
+    return colour
+
+
+def _rename(keys: Iterable[Any]) -> list[int]:
+    number: dict[Any, int] = {}
+    return [number.setdefault(key, len(number)) for key in keys]
+
+
+def components(successors: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+    """Strongly connected components (Tarjan, 1972, without recursion), children's components numbered first."""
+    size = len(successors)
+    index, low = [0] * size, [0] * size
+    on_stack, component = [False] * size, [-1] * size
+    stack: list[int] = []
+    sizes: list[int] = []
+    counter = 1
+    for start in range(size):
+        if index[start]:
+            continue
+        work = [(start, 0)]
+        while work:
+            v, i = work.pop()
+            if i == 0:
+                index[v] = low[v] = counter
+                counter += 1
+                stack.append(v)
+                on_stack[v] = True
+            descended = False
+            for j in range(i, len(successors[v])):
+                w = successors[v][j]
+                if not index[w]:
+                    work.append((v, j + 1))
+                    work.append((w, 0))
+                    descended = True
+                    break
+                if on_stack[w]:
+                    low[v] = min(low[v], index[w])
+            if descended:
+                continue
+            if low[v] == index[v]:
+                members = 0
+                while True:
+                    w = stack.pop()
+                    on_stack[w] = False
+                    component[w] = len(sizes)
+                    members += 1
+                    if w == v:
+                        break
+                sizes.append(members)
+            if work:
+                u = work[-1][0]
+                low[u] = min(low[u], low[v])
+    return component, sizes
+
+
+def is_acyclic(snapshot: Snapshot, selection: Sequence[int]) -> bool:
+    """Whether a choice of options for all classes is free of cycles."""
+    mark = [0] * snapshot.size
+    for start in range(snapshot.size):
+        if mark[start]:
+            continue
+        stack = [(start, 0)]
+        while stack:
+            c, i = stack.pop()
+            mark[c] = 1
+            kids = snapshot.options[c][selection[c]].kids if snapshot.options[c] else ()
+            if i == len(kids):
+                mark[c] = 2
+                continue
+            stack.append((c, i + 1))
+            if mark[kids[i]] == 1:
+                return False
+            if not mark[kids[i]]:
+                stack.append((kids[i], 0))
+    return True
