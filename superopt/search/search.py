@@ -93,7 +93,6 @@ class SearchResult:
     interrupted: bool
     lowering: Lowering
     problem: Problem
-    problem: Problem
 
     @property
     def best(self) -> Finalist:
