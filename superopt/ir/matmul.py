@@ -1,0 +1,75 @@
+"""A product under a sum, kept as two factors: how the NumPy algebra turns sums of products into matrix products.
+
+`sum over k of a * b`, for arrays that broadcast against each other, is a matrix product after the axes are sorted
+into batch (both vary), m (a alone), n (b alone) and k (summed).  It holds for any two arrays, whatever op they came from.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+Array = Any
+
+
+class Product:
+    """`a * b`, not yet multiplied."""
+
+    __slots__ = ("a", "b")
+
+    def __init__(self, a: Array, b: Array) -> None:
+        self.a, self.b = a, b
+
+    @staticmethod
+    def worth(a: Array, b: Array) -> bool:
+        """Would the product be larger than both factors?"""
+        if isinstance(a, Product) or isinstance(b, Product) or a.dtype != b.dtype:
+            return False
+        return a.ndim > 0 and b.ndim > 0 and prod(np.broadcast_shapes(a.shape, b.shape)) > max(a.size, b.size)
+
+    @property
+    def size(self) -> int:
+        """Elements of the product."""
+        return prod(np.broadcast_shapes(self.a.shape, self.b.shape))
+
+    def array(self) -> Array:
+        """The product, multiplied."""
+        return np.multiply(self.a, self.b)
+
+    def guarded(self, guard: Array) -> Product | None:
+        """The product where the guard holds, else 0; None where a factor cannot take the guard without growing."""
+        for first, other in ((self.a, self.b), (self.b, self.a)):
+            shape = np.broadcast_shapes(first.shape, guard.shape)
+            if shape == first.shape and np.isfinite(other).all():  # 0 times infinity would not be 0
+                zero = np.where(guard, first, np.zeros((), first.dtype))
+                return Product(zero, other) if first is self.a else Product(other, zero)
+        return None
+
+    def summed(self, sizes: list[int], rank: int, kind: Any) -> Array:
+        """Sum over the leading axes of these sizes, as an array with the remaining axes."""
+        a, b = (x.reshape((1,) * (rank - x.ndim) + x.shape).astype(kind, copy=False) for x in (self.a, self.b))
+        leading = len(sizes)
+        # axes along which a factor does not vary: its sum with the other's is taken apart
+        repeats = prod(n for d, n in enumerate(sizes) if a.shape[d] == 1 and b.shape[d] == 1)
+        alone = [tuple([d for d in range(leading) if y.shape[d] == 1]) for y in (b, a)]
+        a, b = (x.sum(axes, dtype=kind, keepdims=True) for x, axes in zip((a, b), alone, strict=True))
+        inner = [d for d in range(leading) if a.shape[d] > 1]
+        batch = [d for d in range(leading, rank) if a.shape[d] > 1 and b.shape[d] > 1]
+        m = [d for d in range(leading, rank) if a.shape[d] > 1 and b.shape[d] == 1]
+        n = [d for d in range(leading, rank) if b.shape[d] > 1 and a.shape[d] == 1]
+        left = _matrix(a, batch, m, inner)
+        right = _matrix(b, batch, inner, n)
+        result = np.matmul(left, right)
+        order = [*batch, *m, *n]
+        shape = [max(a.shape[d], b.shape[d]) for d in order]
+        result = result.reshape(shape).transpose(sorted(range(len(order)), key=order.__getitem__))
+        full = [max(a.shape[d], b.shape[d]) for d in range(leading, rank)]
+        return (result * kind.type(repeats) if repeats > 1 else result).reshape(full)
+
+
+def _matrix(x: Array, *groups: list[int]) -> Array:
+    shape = [prod(x.shape[d] for d in group) for group in groups]
+    rest = [d for d in range(x.ndim) if not any(d in group for group in groups)]
+    return x.transpose([*rest, *(d for group in groups for d in group)]).reshape(shape)

@@ -1,0 +1,226 @@
+"""Scalar functions: what the elementwise ops, reductions and products compute on one element.
+
+Each entry has a name (that of the `jax.lax` primitive), an arity, the dtype of its result given that of its operands,
+its NumPy function, and its cost.  The NumPy functions have the meaning of the primitives: integers wrap, division
+truncates and gives -1 for a divisor of 0, the remainder takes the dividend's sign, shifts by the width or more give 0
+(or the sign), max and min propagate NaN.  16-bit floats are computed in float32 and rounded after each function.
+
+`wide` evaluation computes every float in float64.  The Z3 meaning and laws of the functions live in `verifier/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from superopt.ir.types import FLOATS, SIGNED, UNSIGNED
+
+Array = Any  # an ndarray or NumPy scalar: the interpreter treats them alike
+Numpy = Callable[..., Array]
+
+HALVES = ("float16", "bfloat16")
+DTYPE: dict[str, np.dtype[Any]] = {
+    name: np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in (*FLOATS, *SIGNED, *UNSIGNED, "bool")
+}
+_UNSIGNED_OF = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarFn:
+    """One scalar function.
+
+    Attributes:
+        name: the primitive's name.
+        arity: number of operands; None for `select_n`.
+        predicate: is the result bool (else of the operands' dtype)?
+        numpy: the function on arrays of one dtype, broadcasting.
+        flops: floating-point (or integer) operations of one application; transcendental ones count apart.
+        transcendental: evaluated by a polynomial or a library.
+    """
+
+    name: str
+    arity: int | None
+    predicate: bool
+    numpy: Numpy
+    flops: int
+    transcendental: bool
+
+    def dtype(self, operand: str) -> str:
+        """Dtype of the result."""
+        return "bool" if self.predicate else operand
+
+
+def numpy_dtype(name: str, wide: bool = False) -> np.dtype[Any]:
+    """The NumPy dtype in which values of this dtype are held."""
+    return DTYPE["float64"] if wide and name in FLOATS else DTYPE[name]
+
+
+def apply(fn: str, dtype: str, args: tuple[Array, ...], wide: bool = False) -> Array:
+    """The scalar function on arrays of this dtype (of the cases, for `select_n`)."""
+    spec = SCALARS[fn]
+    if dtype in HALVES and not wide and fn not in _NATIVE:
+        args = tuple([x if x.dtype == np.bool_ or fn == "select_n" else x.astype(np.float32) for x in args])
+        value = spec.numpy(*args)
+        return value if value.dtype == np.bool_ else value.astype(DTYPE[dtype], copy=False)
+    if fn == "nextafter":  # neighbours exist in the dtype only, also when the rest is wide
+        value = spec.numpy(*[x.astype(DTYPE[dtype], copy=False) for x in args])
+        return value.astype(numpy_dtype(dtype, wide), copy=False)
+    return spec.numpy(*args)
+
+
+def convert(x: Array, source: str, target: str, wide: bool = False) -> Array:
+    """The value in another dtype: towards zero and saturating from floats to integers, wrapping between integers."""
+    if target == "bool":
+        return np.not_equal(x, np.zeros((), x.dtype))
+    kind = numpy_dtype(target, wide)
+    if source in FLOATS and target not in FLOATS:
+        info = np.iinfo(kind)
+        number = np.trunc(np.nan_to_num(np.asarray(x, np.float64), nan=0.0, posinf=2.0**70, neginf=-(2.0**70)))
+        inside = np.clip(number, float(info.min), float(info.max))
+        whole = np.where(number >= float(info.max), 0, inside).astype(kind)
+        return np.where(number >= float(info.max), kind.type(info.max), whole)
+    if target in HALVES and not wide and source not in FLOATS:
+        return x.astype(np.float32).astype(kind)
+    return x.astype(kind, copy=False)
+
+
+# ---- functions that NumPy does not have in this meaning
+
+
+def _bits(x: Array) -> int:
+    return x.dtype.itemsize * 8
+
+
+def _unsigned(x: Array) -> Array:
+    return np.asarray(x).view(_UNSIGNED_OF[_bits(x)])
+
+
+def _div(a: Array, b: Array) -> Array:
+    if a.dtype.kind not in "iu":
+        return np.divide(a, b)
+    safe = np.where(b == 0, np.ones_like(b), b)
+    quotient = np.floor_divide(a, safe)
+    up = (quotient * safe != a) & ((a < 0) != (b < 0))
+    return np.where(b == 0, ~np.zeros_like(quotient), quotient + up.astype(a.dtype))
+
+
+def _rem(a: Array, b: Array) -> Array:
+    if a.dtype.kind not in "iu":
+        return np.fmod(a, b)
+    return np.where(b == 0, a, np.fmod(a, np.where(b == 0, np.ones_like(b), b)))
+
+
+def _pow(a: Array, b: Array) -> Array:
+    if a.dtype.kind not in "iu":
+        return np.power(a, b)
+    one = np.ones_like(a)
+    positive = np.power(a, np.where(b < 0, np.zeros_like(b), b))
+    odd = (b & 1).astype(bool)
+    negative = np.where(a == 1, one, np.where(a + one == 0, np.where(odd, a, one), np.zeros_like(a)))
+    return np.where(b < 0, negative, positive)
+
+
+def _round_away(x: Array) -> Array:
+    whole = np.trunc(x)
+    return whole + np.where(np.abs(x - whole) >= 0.5, np.copysign(np.ones_like(x), x), np.zeros_like(x))
+
+
+def _rsqrt(x: Array) -> Array:
+    return np.ones_like(x) / np.sqrt(x)
+
+
+def _shifted(by: Array, width: int) -> tuple[Array, Array]:
+    """Is the shift within the width, and a shift that is."""
+    inside = (by >= 0) & (by < width)
+    return inside, np.where(inside, by, np.zeros_like(by))
+
+
+def _shift_left(a: Array, b: Array) -> Array:
+    inside, by = _shifted(b, _bits(a))
+    return np.where(inside, np.left_shift(a, by), np.zeros_like(a))
+
+
+def _shift_right_logical(a: Array, b: Array) -> Array:
+    inside, by = _shifted(b, _bits(a))
+    moved = np.right_shift(_unsigned(a), _unsigned(by))
+    return np.where(inside, np.asarray(moved).view(a.dtype), np.zeros_like(a))
+
+
+def _shift_right_arithmetic(a: Array, b: Array) -> Array:
+    if a.dtype.kind == "u":  # the sign bit is the highest bit
+        signed = np.asarray(a).view(f"i{a.dtype.itemsize}")
+        return np.asarray(_shift_right_arithmetic(signed, np.asarray(b).view(signed.dtype))).view(a.dtype)
+    inside, by = _shifted(b, _bits(a))
+    return np.right_shift(a, np.where(inside, by, np.full_like(by, _bits(a) - 1)))
+
+
+def _population_count(x: Array) -> Array:
+    return np.bitwise_count(_unsigned(x)).astype(x.dtype)
+
+
+def _clz(x: Array) -> Array:
+    bits, smeared, step = _bits(x), _unsigned(x), 1
+    while step < bits:
+        smeared = smeared | np.right_shift(smeared, smeared.dtype.type(step))
+        step *= 2
+    return (bits - np.bitwise_count(smeared)).astype(x.dtype)
+
+
+def _select_n(which: Array, *cases: Array) -> Array:
+    if which.dtype == np.bool_:
+        return np.where(which, cases[1], cases[0])
+    value = cases[0]
+    for j, case in enumerate(cases[1:], 1):
+        value = np.where(which >= j, case, value)
+    return value
+
+
+def _special(name: str) -> Numpy:
+    def call(x: Array) -> Array:
+        from scipy import special  # late: takes longer to load than all of superopt.ir, and few programs need it
+
+        return getattr(special, name)(x)
+
+    return call
+
+
+def _digamma(x: Array) -> Array:
+    value = _special("digamma")(x)
+    return np.where((x <= 0) & (np.floor(x) == x), np.full_like(value, np.nan), value)
+
+
+_NATIVE = ("nextafter",)
+_TRANSCENDENTAL: dict[str, tuple[int, Numpy]] = {
+    "exp": (1, np.exp), "exp2": (1, np.exp2), "log": (1, np.log), "expm1": (1, np.expm1), "log1p": (1, np.log1p),
+    "sin": (1, np.sin), "cos": (1, np.cos), "tan": (1, np.tan),
+    "asin": (1, np.arcsin), "acos": (1, np.arccos), "atan": (1, np.arctan),
+    "sinh": (1, np.sinh), "cosh": (1, np.cosh), "tanh": (1, np.tanh),
+    "asinh": (1, np.arcsinh), "acosh": (1, np.arccosh), "atanh": (1, np.arctanh),
+    "logistic": (1, _special("expit")), "erf": (1, _special("erf")), "erfc": (1, _special("erfc")),
+    "erf_inv": (1, _special("erfinv")), "lgamma": (1, _special("gammaln")), "digamma": (1, _digamma),
+    "sqrt": (1, np.sqrt), "rsqrt": (1, _rsqrt), "cbrt": (1, np.cbrt), "pow": (2, _pow), "atan2": (2, np.arctan2),
+}  # fmt: skip
+_ARITHMETIC: dict[str, tuple[int | None, Numpy]] = {
+    "neg": (1, np.negative), "sign": (1, np.sign), "abs": (1, np.abs),
+    "floor": (1, np.floor), "ceil": (1, np.ceil), "round_away": (1, _round_away), "round_even": (1, np.rint),
+    "not": (1, np.invert), "population_count": (1, _population_count), "clz": (1, _clz),
+    "add": (2, np.add), "sub": (2, np.subtract), "mul": (2, np.multiply), "div": (2, _div), "rem": (2, _rem),
+    "max": (2, np.maximum), "min": (2, np.minimum), "nextafter": (2, np.nextafter),
+    "and": (2, np.bitwise_and), "or": (2, np.bitwise_or), "xor": (2, np.bitwise_xor),
+    "shift_left": (2, _shift_left), "shift_right_logical": (2, _shift_right_logical),
+    "shift_right_arithmetic": (2, _shift_right_arithmetic), "select_n": (None, _select_n),
+}  # fmt: skip
+_PREDICATES: dict[str, tuple[int, Numpy]] = {
+    "is_finite": (1, np.isfinite), "eq": (2, np.equal), "ne": (2, np.not_equal), "lt": (2, np.less),
+    "le": (2, np.less_equal), "gt": (2, np.greater), "ge": (2, np.greater_equal),
+}  # fmt: skip
+
+SCALARS: dict[str, ScalarFn] = {
+    **{name: ScalarFn(name, n, False, f, 0, True) for name, (n, f) in _TRANSCENDENTAL.items()},
+    **{name: ScalarFn(name, n, False, f, 1, False) for name, (n, f) in _ARITHMETIC.items()},
+    **{name: ScalarFn(name, n, True, f, 1, False) for name, (n, f) in _PREDICATES.items()},
+}
