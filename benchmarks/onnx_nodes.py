@@ -24,7 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from superopt.errors import SuperoptError
 from superopt.frontends.onnx import StaticValueError, load_model
@@ -51,6 +51,10 @@ def cases() -> list[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return [case for case in load_model_tests(kind="node") if case.model is not None]
+
+
+def _array(value: Any) -> Any:
+    return numpy_helper.to_array(value) if isinstance(value, TensorProto) else value
 
 
 def _elem_types(kind: onnx.TypeProto) -> Iterator[int]:
@@ -94,7 +98,8 @@ def run_case(case: Any) -> Row:
         return Row(case.name, ops, "excluded", reason="strings")
     bound: tuple[str, ...] = ()
     for inputs, outputs in case.data_sets:
-        given = dict(zip([v.name for v in model.graph.input], inputs, strict=False))
+        given = dict(zip([v.name for v in model.graph.input], map(_array, inputs), strict=False))
+        outputs = [_array(o) for o in outputs]
         try:
             bound, got = _evaluate(model, given)
         except SuperoptError as error:
@@ -116,9 +121,16 @@ def _evaluate(model: onnx.ModelProto, given: dict[str, Any]) -> tuple[tuple[str,
     values = {
         v.name: given.get(v.name) for v in model.graph.input if v.type.WhichOneof("value") != "tensor_type"
     }
+    dims = {
+        d.dim_param: given[v.name].shape[i]
+        for v in model.graph.input
+        if v.name in given and v.name not in values
+        for i, d in enumerate(v.type.tensor_type.shape.dim)
+        if d.dim_param
+    }
     while True:
         try:
-            loaded = load_model(model, values=values)
+            loaded = load_model(model, values=values, dims=dims)
             break
         except StaticValueError as error:
             more = [n for n in error.sources if n in given and n not in values]

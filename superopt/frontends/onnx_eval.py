@@ -31,6 +31,11 @@ from superopt.frontends.onnx_read import check_domain, free_names, label, ordere
 
 Value = Any
 FOLD_LIMIT = 2**16
+EARLY_LIMIT = 256
+# bodies may read live values, and random values are drawn when the program runs
+_NEVER_EARLY = frozenset({
+    "If", "Loop", "Scan", "RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike", "Dropout",
+})  # fmt: skip
 MAX_FUNCTION_DEPTH = 64
 # what JAX and NumPy raise on operands that do not fit
 _OPERAND_ERRORS = (TypeError, ValueError, IndexError, KeyError, ZeroDivisionError, OverflowError, NotImplementedError)
@@ -303,10 +308,14 @@ def _apply(entry: Implementation, call: Call) -> Sequence[Value]:
     values = call.values
     known = all(v is None or isinstance(v, np.ndarray) for v in values)
     try:
-        if entry.fold and known and sum(v.size for v in values if v is not None) <= FOLD_LIMIT:
+        if entry.fold and known and _count(values) <= FOLD_LIMIT:
             call.xp, call.given = np, values
             with np.errstate(all="ignore"):
                 results = entry.run(call, *values)
+        elif known and values and call.node.op_type not in _NEVER_EARLY and _count(values) <= EARLY_LIMIT:
+            with jax.ensure_compile_time_eval():
+                call.given = [_as_jax(v) for v in values]
+                results = _as_numpy(entry.run(call, *call.given))
         else:
             call.given = [_as_jax(v) for v in values]
             results = entry.run(call, *call.given)
@@ -317,6 +326,16 @@ def _apply(entry: Implementation, call: Call) -> Sequence[Value]:
         raise InputError(f"{label(call.node)} does not accept {_types(values)}: {reason}") from error
     single = not isinstance(results, tuple)
     return [v if v is None or isinstance(v, (list, jax.Array)) else np.asarray(v) for v in ((results,) if single else results)]
+
+
+def _count(values: Sequence[Value]) -> int:
+    return sum(v.size for v in values if v is not None)
+
+
+def _as_numpy(results: Any) -> Any:
+    if isinstance(results, tuple):
+        return tuple(_as_numpy(r) for r in results)
+    return np.asarray(results) if isinstance(results, jax.Array) and results.size <= FOLD_LIMIT else results
 
 
 def _as_jax(value: Value) -> Value:

@@ -12,9 +12,14 @@ from superopt.frontends.onnx_ops import (
     pool,
     quant,
     reduce,
+    resize,
     rnn,
+    signal,
+    training,
+    vision,
 )
 
 FAMILIES = (
-    activations, control, conv, elementwise, index, linalg, movement, norm, pool, quant, reduce, rnn,
+    activations, control, conv, elementwise, index, linalg, movement, norm, pool, quant, reduce, resize,
+    rnn, signal, training, vision,
 )  # fmt: skip

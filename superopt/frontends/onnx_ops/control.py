@@ -34,12 +34,19 @@ def _live(values: Sequence[Any]) -> list[Any]:
     return [jnp.asarray(v) for v in values]
 
 
+def _holds_sequences(body: Any) -> bool:
+    kinds = {v.type.WhichOneof("value") for v in (*body.input, *body.output)}
+    return bool(kinds & {"sequence_type", "optional_type"})
+
+
 @op("If")
 def _if(call: Call, condition: Any) -> Any:
     then, other = call.attrs["then_branch"], call.attrs["else_branch"]
     known = _known(call, 0)
     if known is not None:
         return tuple(run_subgraph(then if bool(known.ravel()[0]) else other, call.scope))
+    if _holds_sequences(then):
+        call.static(condition, "the condition of an If that gives a sequence")
     results = lax.cond(
         condition.reshape(()),
         lambda: tuple(_live(run_subgraph(then, call.scope))),
@@ -56,6 +63,11 @@ def _loop(call: Call, trip: Any = None, condition: Any = None, *initial: Any) ->
     names = [*([""] * 2), *call.names[2:]]
     count = _known(call, 0)
     start = _known(call, 1) if condition is not None else np.array(True)
+    if _holds_sequences(body):
+        if trip is not None:
+            count = call.static(trip, "the trip count of a loop over sequences")
+        if condition is not None:
+            start = call.static(condition, "the condition of a loop over sequences")
     if start is not None and not bool(start.ravel()[0]):
         return _collect(carried, [[] for _ in range(len(body.output) - 1 - n)], body, n)
     if count is not None and start is not None and int(count.ravel()[0]) <= UNROLL:

@@ -82,7 +82,7 @@ def _div(call: Call, a: Any, b: Any) -> Any:
 @op("Mod", fold=True)
 def _mod(call: Call, a: Any, b: Any) -> Any:
     xp = broadcast_room(call, a, b)
-    if call.attrs["fmod"] or is_float(np.dtype(a.dtype)):
+    if call.attrs["fmod"]:
         return xp.fmod(a, b).astype(a.dtype) if xp is np else lax.rem(*jnp.broadcast_arrays(a, b))
     return xp.mod(a, b)
 

@@ -45,8 +45,10 @@ def _activation(name: str, alpha: float | None, beta: float | None) -> Activatio
 
 
 def _activations(call: Call, default: list[str], directions: int) -> list[list[Activation]]:
-    names = call.attrs.get("activations") or default * directions
     each = len(default)
+    # the schema's own default of RNN lists both directions
+    given = {a.name for a in call.node.attribute}
+    names = call.attrs["activations"] if "activations" in given else default * directions
     if len(names) != each * directions:
         raise InputError(f"{len(names)} activations for {directions} directions of {each}")
     alphas, betas = iter(call.attrs.get("activation_alpha") or []), iter(call.attrs.get("activation_beta") or [])
