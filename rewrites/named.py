@@ -164,6 +164,14 @@ def per_axis(t: Term, env: Env) -> Iterator[tuple[Any, tuple[Any, ...]]]:
             yield label, tuple(None if e is None else env.value(e, label) for e in exprs)
 
 
+def derived_labels(rule: Rule, labels: Mapping[str, Sequence[Any]], fresh: Iterator[Any]) -> dict[str, list[Any]]:
+    """Labels for the roles that `split` and `merge` make: as many as the role they come from."""
+    out: dict[str, list[Any]] = {}
+    for r, of in rule.derived.items():
+        out[r] = [next(fresh) for _ in (out[of] if of in out else labels[of])]
+    return out
+
+
 def labels_of(env: Env, roles: Sequence[str]) -> list[Any]:
     """Axes of several roles."""
     return [label for r in roles for label in env.labels[r]]

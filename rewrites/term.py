@@ -36,6 +36,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from rewrites.names import ELEMENTWISE
+
 Expr: TypeAlias = tuple[Any, ...]
 """("n", 3) | ("v", "lo") | ("prod", token) | (op, a, b) with op in + - * // % min max and comparisons;
 in `prefer` also ("and", a, b), ("or", a, b), ("not", a), ("frozen", var), ("live", var), ("single", Term)."""
@@ -142,6 +144,11 @@ class Rule:
     cache: dict[str, Any] = field(default_factory=dict[str, Any])
     """Facts computed once per rule (plan, compiled tests); never part of its meaning."""
 
+    @property
+    def heads(self) -> frozenset[str]:
+        """Physical ops that the first root can match: the index of rules by op."""
+        return physical(self.lhs[0], self.metas)
+
     def __repr__(self) -> str:
         return f"<rule {self.name} at {self.where}>"
 
@@ -214,6 +221,36 @@ def roles_of(rule_vars: Mapping[str, tuple[str, ...]], t: Term) -> tuple[str, ..
         o, i, n = t["over"]
         return (*(r for r in first if r not in (o, i)), n)
     return first
+
+
+_PHYSICAL = {
+    "dot": "dot_general",
+    "conv": "conv_general_dilated",
+    "concat": "concatenate",
+    "slice": "slice",
+    "pad": "pad",
+    "rev": "rev",
+    "bcast": "broadcast_in_dim",
+    "take": "gather",
+}
+
+
+def physical(t: Term, metas: Mapping[str, int | tuple[str, ...]]) -> frozenset[str]:
+    """Physical ops that the root of a pattern can match."""
+    op = t.op
+    if op == "ew":
+        arity = metas.get(t["f"])
+        return frozenset({t["f"]} if arity is None else {f for f, n in ELEMENTWISE.items() if n == arity})
+    if op == "red":
+        kinds = metas.get(t["kind"], (t["kind"],))
+        return frozenset(f"reduce_{kind}" for kind in kinds) if isinstance(kinds, tuple) else frozenset()
+    if op == "win":
+        return frozenset({f"reduce_window_{t['kind']}"})
+    if op == "cum":
+        return frozenset({f"cum{t['kind']}"})
+    if op == "view":
+        return frozenset({"regroup", "reshape"})
+    return frozenset({_PHYSICAL[op]} if op in _PHYSICAL else ())
 
 
 def touched(t: Term) -> frozenset[str]:

@@ -45,7 +45,7 @@ dot-split-k: A[*b *m i]  B[*b i *n]  C[*b *m i2]  D[*b i2 *n]
   dot(A, B, i) + dot(C, D, i)  ==  dot(concat(A, C, i), concat(B, D, i), i)
   prefer frozen(B) and frozen(D) and live(A) and live(C)
 
-dot-of-concat: A[*b *m i]  C[*b *m i2]  D[*b i *n]
+dot-of-concat: A[*b *m i]  C[*b *m i2]  D[*b i3 *n]
   dot(concat(A, C, i), D, i)  ==  dot(A, slice(D, i(0, i)), i) + dot(C, slice(D, i(i, i + i2)), i)
   prefer frozen(D) and live(A)
   mode near

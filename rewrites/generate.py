@@ -1,0 +1,183 @@
+"""Random instances of a rule: both sides as IR graphs at random ranks, sizes, axis orders and attributes.
+
+The builder makes test graphs for every rule for nothing: the *left side* is built as well as the right one, from one
+environment.  The refuter evaluates both; the tests also match the left graph and build the right side from the match.
+Instances satisfy the rule's premises (conditions, well-formed left side); where the right side cannot be built the
+reason is kept, since a wrong rule may fail just so.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rewrites.arrange import Built, arrange, extent, labels_in, sizes_in
+from rewrites.build import Builder
+from rewrites.labels import Axis, Layout
+from rewrites.match import Match
+from rewrites.named import Env, derived_labels, shape
+from rewrites.target import IRTarget
+from rewrites.term import Rule, Term, stem
+from superopt.errors import SuperoptError
+from superopt.ir.graph import Node, make_input
+
+if TYPE_CHECKING:
+    import numpy as np
+
+TRIES = 3000
+METAS = {1: ("exp", "tanh", "abs", "neg"), 2: ("add", "mul", "max", "sub"), 3: ("select_n",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One concrete instance of a rule.
+
+    Attributes:
+        env: labels, sizes and attributes.
+        lhs: one node per root.
+        rhs: one node per root, in the layouts of the left side; empty where it cannot be built.
+        inputs: tensor -> its input node.
+        reason: why the right side cannot be built, or empty.
+    """
+
+    env: Env
+    lhs: tuple[Node, ...]
+    rhs: tuple[Node, ...]
+    inputs: Mapping[str, Node]
+    reason: str = ""
+
+    def arrays(self, seed: int) -> dict[str, np.ndarray]:
+        """Random values of the inputs, away from zero; indices also out of range on both sides."""
+        import numpy as np
+
+        rng = np.random.default_rng(seed)
+        out: dict[str, np.ndarray] = {}
+        for name, node in self.inputs.items():
+            sizes = tuple(int(str(n)) for n in node.shape)
+            if node.dtype == "bool":
+                out[name] = rng.random(sizes) > 0.5
+            elif node.dtype.startswith("int"):
+                out[name] = rng.integers(-1, 6, sizes).astype(node.dtype)
+            else:
+                sign = rng.choice([-1.0, 1.0], sizes)
+                out[name] = np.asarray(sign * (0.25 + 2 * rng.random(sizes)), node.dtype)
+        return out
+
+
+def instance(
+    rule: Rule,
+    seed: int,
+    *,
+    ranks: Iterable[int] = (0, 1, 1, 2),
+    largest: int = 4,
+    dtype: str = "float64",
+    frozen: Iterable[str] = (),
+) -> Instance | None:
+    """A random instance, or None where no environment was found that satisfies the premises."""
+    rng = random.Random(f"{rule.name}/{seed}")
+    choice = list(ranks)
+    env = choose_env(rule, {r: rng.choice(choice) for r in sorted(rule.many)}, rng, largest)
+    if env is None:
+        return None
+    inputs: dict[str, Node] = {}
+    variables: dict[str, tuple[Node, Layout]] = {}
+    cold = set(frozen)
+    for v, tokens in rule.vars.items():
+        axes: list[Axis] = [((x, env.tok[t, x]),) for t in tokens for x in env.labels[stem(t)]]
+        rng.shuffle(axes)
+        if axes and rng.random() < 0.15:
+            axes.insert(rng.randint(0, len(axes)), ())
+        kind = {"float": dtype, "bool": "bool", "int": "int32"}[rule.kinds[v]]
+        inputs[v] = make_input(v, tuple(map(extent, axes)), kind, frozen=v in cold)
+        variables[v] = (inputs[v], tuple(axes))
+    metas: dict[str, tuple[str, tuple[tuple[str, Any], ...]]] = {}
+    for f, kinds in rule.metas.items():
+        metas[f] = (rng.choice(METAS[kinds]) if isinstance(kinds, int) else f"reduce_{rng.choice(kinds)}", ())
+    match = Match(rule=rule, env=env, vars=variables, metas=metas, roots=(), dtype=dtype)
+    target = IRTarget()
+    left = _ViewBuilder(match, target, rng)
+    lhs = tuple(left.go(t, None, env) for t in rule.lhs)
+    right = Builder(match, target)
+    try:
+        rhs = tuple(
+            arrange(target, right.go(t, lay, env), lay)[0] for t, (_, lay) in zip(rule.rhs, lhs, strict=True)
+        )
+    except SuperoptError as error:
+        return Instance(env, tuple(n for n, _ in lhs), (), inputs, str(error))
+    return Instance(env, tuple(n for n, _ in lhs), rhs, inputs)
+
+
+def choose_env(rule: Rule, ranks: Mapping[str, int], rng: random.Random, largest: int = 4) -> Env | None:
+    """Random sizes and attributes at these ranks that satisfy the premises, or None after many tries."""
+    labels: dict[str, list[int]] = {}
+    count = 1000
+    for r in rule.roles:
+        if r in rule.derived:
+            continue
+        n = ranks.get(r, 1) if r in rule.many else 1
+        labels[r] = list(range(count, count + n))
+        count += n
+    labels.update(derived_labels(rule, labels, iter(range(count, count + 100))))
+    names = [x for x in rule.owner if x not in rule.indices and rule.owner[x] not in rule.derived]
+    for _ in range(TRIES):
+        tok: dict[tuple[str, Any], int] = {}
+        attr: dict[tuple[str, Any], int] = {}
+        for x in names:
+            for label in labels[rule.owner[x]]:
+                if x in rule.sizes:
+                    tok[x, label] = rng.randint(1, largest)
+                else:
+                    attr[x, label] = _attribute(rng)
+        params = {p: rng.randint(1, 3) for p in rule.params}
+        env = Env(rule, labels, tok, attr, params)
+        wf: list[Any] = []
+        try:
+            if not all(env.conditions()):
+                continue
+            for t in rule.lhs:
+                shape(t, env, wf)
+        except ZeroDivisionError:
+            continue
+        if all(wf):
+            return env
+    return None
+
+
+def _attribute(rng: random.Random) -> int:
+    z = rng.random()
+    return rng.randint(0, 4) if z < 0.6 else rng.randint(0, 7) if z < 0.85 else rng.randint(-3, 3)
+
+
+class _ViewBuilder(Builder):
+    """Like the builder, but a `view` becomes a reshape: two axes merged, or an axis of size 1 added."""
+
+    def __init__(self, match: Match, target: IRTarget, rng: random.Random) -> None:
+        super().__init__(match, target)
+        self.rng = rng
+        self.chosen: dict[frozenset[int], Layout] = {}
+
+    def make(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        """Build a term anew."""
+        if t.op != "view":
+            return super().make(t, hint, env)
+        built = self.go(t.args[0], hint, env)
+        names = labels_in(built[1])
+        want = self.chosen.get(frozenset(names))
+        if want is None:
+            want = self.chosen[frozenset(names)] = self._layout(built)
+        value, lay = arrange(self.target, built, want)
+        if value is built[0]:
+            lay = (*lay, ())
+            value = self.target.mk("reshape", value, new_sizes=tuple(map(extent, lay)))
+        return value, lay
+
+    def _layout(self, built: Built) -> Layout:
+        entries = list(sizes_in(built[1]).items())
+        axes: list[Axis] = [(e,) for e in entries]
+        if len(entries) > 1 and math.prod([n for _, n in entries]) > 0:
+            i = self.rng.randrange(len(entries) - 1)
+            axes[i : i + 2] = [(entries[i], entries[i + 1])]
+        return tuple(axes)

@@ -1,0 +1,39 @@
+"""Evaluating `prefer`: conditions that steer the engine and are no part of the proof.
+
+`frozen(A)` and `live(A)` ask whether a tensor is known ahead of time, `single(term)` whether it has one reader;
+comparisons of sizes hold when they hold at every axis of the role that they speak of.
+"""
+
+from __future__ import annotations
+
+from rewrites.match_walk import State
+from rewrites.named import Env
+from rewrites.space import Class, Space
+from rewrites.term import Expr, Rule, Term
+
+
+def preferred(rule: Rule, space: Space, env: Env, s: State) -> bool:
+    """Whether all `prefer` conditions hold for a binding."""
+    return all(_holds(e, space, env, s) for e in rule.prefer)
+
+
+def _holds(e: Expr, space: Space, env: Env, s: State) -> bool:
+    op = e[0]
+    if op == "and":
+        return _holds(e[1], space, env, s) and _holds(e[2], space, env, s)
+    if op == "or":
+        return _holds(e[1], space, env, s) or _holds(e[2], space, env, s)
+    if op == "not":
+        return not _holds(e[1], space, env, s)
+    if op == "frozen":
+        return space.frozen(s.vars[e[1]][0])
+    if op == "live":
+        return not space.frozen(s.vars[e[1]][0])
+    if op == "single":
+        cls = _class_of(e[1], s)
+        return cls is not None and space.readers(cls) <= 1
+    return all(env.value(e, label) for label in env.axes_of(e))
+
+
+def _class_of(t: Term, s: State) -> Class | None:
+    return s.vars[t["name"]][0] if t.op == "var" else s.watched.get(t)
