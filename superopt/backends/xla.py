@@ -195,7 +195,8 @@ def _bodies(node: Node) -> tuple[Graph, ...]:
 
 
 def _x64(wide: bool) -> contextlib.AbstractContextManager[Any]:
-    return jax.enable_x64(True) if wide and not jax.config.jax_enable_x64 else contextlib.nullcontext()
+    narrow = jnp.result_type(float) != np.float64
+    return jax.enable_x64(True) if wide and narrow else contextlib.nullcontext()
 
 
 def _as_array(x: Any) -> Any:
@@ -269,7 +270,7 @@ def _cond(node: Node, expand: Expand | None) -> Callable[..., Any]:
     branches = [to_jax(branch, expand) for branch in node["branches"]]
 
     def run(node: Node, index: Any, *xs: Any) -> Any:
-        return _packed(lax.switch(index, branches, *xs))
+        return _packed(lax.switch(lax.convert_element_type(index, np.int32), branches, *xs))
 
     return run
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 from jax import tree_util
+from jax.core import Tracer
 
 if TYPE_CHECKING:
     from superopt.frontends.jaxpr import Imported
@@ -62,7 +63,7 @@ def wrap_like_original(imported: Imported, executable: Prepared) -> Callable[...
         return leaves
 
     def traced(live: list[Any], frozen: list[Any]) -> list[Any]:
-        if any(isinstance(x, jax.core.Tracer) for x in frozen):
+        if any(isinstance(x, Tracer) for x in frozen):
 
             def fast(live: list[Any], frozen: list[Any]) -> list[Any]:
                 return list(executable.hot(live, executable.prepare(frozen)))
@@ -85,7 +86,7 @@ def wrap_like_original(imported: Imported, executable: Prepared) -> Callable[...
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves = imported.flatten(args, kwargs)
         live, frozen = [leaves[i] for i in imported.live], [leaves[i] for i in imported.frozen]
-        if any(isinstance(x, jax.core.Tracer) for x in leaves):
+        if any(isinstance(x, Tracer) for x in leaves):
             return imported.unflatten(traced(live, frozen))
         return imported.unflatten(executable.hot(live, prepared_for(frozen)))
 

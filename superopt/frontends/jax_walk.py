@@ -74,9 +74,9 @@ class Importer:
             return _foreign_constant(value, dtype)
         array = np.asarray(value, jnp.dtype(dtype))
         if array.ndim == 0:
-            return scalar(array[()], dtype)
+            return scalar(array.item(), dtype)
         if _uniform(array):
-            return full(array.shape, array.flat[0], dtype)
+            return full(array.shape, array.flat[0].item() if array.size else 0, dtype)
         name = f"const{len(self.constants)}"
         while name in self._names:
             name += "_"
@@ -130,8 +130,9 @@ class Importer:
     def _read(self, frame: _Frame, atom: Any) -> Node:
         if not isinstance(atom, core.Literal):
             return frame.env[atom]
-        dtype = str(atom.aval.dtype)
-        return scalar(atom.val, dtype) if dtype in DTYPES and not np.shape(atom.val) else self.constant(atom.val)
+        value: Any = atom.val
+        dtype = str(getattr(atom.aval, "dtype", ""))
+        return scalar(value, dtype) if dtype in DTYPES and not np.shape(value) else self.constant(value)
 
     def _equation(self, eqn: Any, name: str, xs: Sequence[Node]) -> Sequence[Node]:
         out = _types(eqn)
@@ -259,7 +260,6 @@ def _scan(outer: Importer, eqn: Any, xs: Sequence[Node]) -> Sequence[Node]:
         length=int(p["length"]),
         reverse=bool(p["reverse"]),
         unroll=int(p["unroll"]),
-        result_types=_types(eqn),
     )
     return results_of(node)
 
@@ -286,7 +286,6 @@ def _while(outer: Importer, eqn: Any, xs: Sequence[Node]) -> Sequence[Node]:
         body=graphs[1],
         cond_nconsts=len(operands[0]),
         body_nconsts=len(operands[1]),
-        result_types=_types(eqn),
     )
     return results_of(node)
 
@@ -301,7 +300,7 @@ def _cond(outer: Importer, eqn: Any, xs: Sequence[Node]) -> Sequence[Node]:
         bodies.append((inputs, outer.body(closed, inputs, scope)))
     lifted = [outer.constant(c) for c in scope.constants.values()]
     branches = tuple(Graph((*scope.constants, *inputs), outputs) for inputs, outputs in bodies)
-    return results_of(mk("cond", index, *lifted, *operands, branches=branches, result_types=_types(eqn)))
+    return results_of(mk("cond", index, *lifted, *operands, branches=branches))
 
 
 _CONTROL = {"scan": _scan, "while": _while, "cond": _cond}

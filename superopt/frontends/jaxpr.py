@@ -270,7 +270,7 @@ def _frozen_parameters(
 
 def _owner(path: Sequence[Any], names: Sequence[str]) -> str:
     where, key = path[0].idx, path[1]
-    return names[key.idx] if where == 0 else str(key.key)
+    return str(names[key.idx]) if where == 0 else str(key.key)
 
 
 def _entry(key: Any) -> str:
@@ -312,7 +312,7 @@ def _check_leaf(name: str, leaf: Any) -> None:
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
-    aval = jax.api_util.shaped_abstractify(leaf)
+    aval: Any = jax.api_util.shaped_abstractify(leaf)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
