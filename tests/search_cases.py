@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 from search_growth import grow_by_hand
 from search_table import TableObjective
-from superopt.ir.interp import evaluate
 
 from rewrites.convert import import_graph
 from rewrites.egraph import EGraph
 from superopt.bench import nets
 from superopt.frontends.jaxpr import import_function
 from superopt.ir.graph import Graph, Node, mk
+from superopt.ir.interp import evaluate
 from superopt.ir.program import Program
 from superopt.search.layout import candidates
 from superopt.search.lower import Selection
@@ -64,7 +64,7 @@ def case(name: str) -> Case:
 
 def run_graph(graph: Graph, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
     """Outputs of a graph by the reference interpreter."""
-    return tuple(np.asarray(x) for x in evaluate(graph, [values[str(node["name"])] for node in graph.inputs]))
+    return tuple(evaluate(graph, {str(node["name"]): values[str(node["name"])] for node in graph.inputs}))
 
 
 def run_program(program: Program, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
