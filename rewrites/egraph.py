@@ -48,6 +48,8 @@ class EGraph:
         self.unions: list[tuple[Ref, Ref, Origin | None]] = []
         self.current_origin: Origin | None = None
         self.dirty: set[int] = set()
+        self.merged: set[int] = set()
+        self.merge_keys: set[tuple[str, int, tuple[int, ...]]] = set()
         self.constructor_calls = 0
         self.symmetric_unions = 0
         self.self_loops = 0

@@ -113,7 +113,7 @@ def _insert(eg: EGraph, x: Ref, box: Box) -> Ref:
     return eg.insert("slice", attrs, (x,))
 
 
-def _views(eg: EGraph, ref: Ref) -> list[tuple[Ref, Box]]:
+def slice_views(eg: EGraph, ref: Ref) -> list[tuple[Ref, Box]]:
     """The slices that ref is: source and box, both in ref's axes."""
     found: list[tuple[Ref, Box]] = []
     for node, q in eg.views(ref, "slice"):
@@ -127,7 +127,7 @@ def _views(eg: EGraph, ref: Ref) -> list[tuple[Ref, Box]]:
 
 def _through_slice(eg: EGraph, x: Ref, box: Box) -> tuple[Ref, Box] | None:
     """slice(slice x) = slice x."""
-    for source, (starts, _, strides) in _views(eg, x):
+    for source, (starts, _, strides) in slice_views(eg, x):
         first = [s + t * b for s, t, b in zip(starts, strides, box[0], strict=True)]
         last = [s + t * (e - 1) + 1 for s, t, e in zip(starts, strides, box[1], strict=True)]
         return source, _tight(first, last, [t * u for t, u in zip(strides, box[2], strict=True)])
@@ -138,7 +138,8 @@ def _pieces(eg: EGraph, x: Ref, box: Box) -> tuple[int, list[tuple[Ref, int, int
     """Axis of a concatenation that x is, and the touched pieces with their bounds, if the slice misses some piece."""
     for node, q in eg.views(x, "concatenate"):
         axis = q.index(eg.values_of(node)["dimension"])
-        offset, touched = 0, list[tuple[Ref, int, int]]()
+        offset = 0
+        touched: list[tuple[Ref, int, int]] = []
         for part in node[1:]:
             piece = eg.find(eg.transpose(part, q))
             size = eg.shape(piece)[axis]
@@ -189,8 +190,8 @@ def _through_broadcast(eg: EGraph, x: Ref, box: Box) -> Ref | None:
 
 def _adjacent(eg: EGraph, a: Ref, b: Ref, axis: int) -> Ref | None:
     """The one slice that two slices of one tensor form, when b goes on where a ends."""
-    for source, (starts, limits, strides) in _views(eg, a):
-        for other, (starts_b, limits_b, strides_b) in _views(eg, b):
+    for source, (starts, limits, strides) in slice_views(eg, a):
+        for other, (starts_b, limits_b, strides_b) in slice_views(eg, b):
             if source != other or strides[axis] != 1 or strides_b[axis] != 1 or limits[axis] != starts_b[axis]:
                 continue
             rest = [i for i in range(len(starts)) if i != axis]

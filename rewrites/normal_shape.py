@@ -134,12 +134,12 @@ def _emit(
 ) -> Ref:
     """Regroup x through `chains` (its axes, positions of the result) into a tensor of these sizes."""
     cls, base = x >> PERM_BITS, x & CLASS_MASK
+    perm = perm_of(x & PERM_MASK, eg.rank_of_class(cls))
     if x != base:
-        perm = perm_of(x & PERM_MASK, eg.rank_of_class(cls))
         chains = [(tuple([perm[a] for a in ins]), outs) for ins, outs in chains]
     own = eg.shape(base)
     chains = _shorten(chains, own, sizes)
-    dropped = [a for a, size in enumerate(own) if size == 1]
+    dropped = [a for a in perm if own[a] == 1]  # in the order of x, so that an identity stays one
     added = [o for o, size in enumerate(sizes) if size == 1]
     plain = all(len(ins) == len(outs) == 1 for ins, outs in chains)
     if not plain or len(dropped) != len(added):

@@ -1,0 +1,142 @@
+"""Where rules can fire: root operators of a rule, classes by operator, and what a change can affect.
+
+Semi-naive growth re-matches a rule only at *dirty* classes: those that changed since the last pass and those above them
+up to the depth of the deepest pattern.  Reshapes and broadcasts do not count as depth, because the matcher sees
+through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rewrites import names
+from rewrites.egraph import EGraph
+from rewrites.perm import PERM_BITS
+from rewrites.term import REDUCERS, Rule, Term
+
+_TRANSPARENT = frozenset({"regroup", "broadcast_in_dim"})
+_PLAIN = {
+    "dot": "dot_general",
+    "conv": "conv_general_dilated",
+    "concat": "concatenate",
+    "slice": "slice",
+    "pad": "pad",
+    "rev": "rev",
+    "take": "gather",
+    "bcast": "broadcast_in_dim",
+    "view": "regroup",
+}
+
+
+def operators(rule: Rule, t: Term) -> frozenset[str]:
+    """IR ops whose e-nodes a pattern can match at its root."""
+    if t.op in _PLAIN:
+        return frozenset({_PLAIN[t.op]})
+    if t.op == "ew":
+        arity = rule.metas.get(t["f"])
+        if arity is None:
+            return frozenset({t["f"]})
+        return frozenset(f for f, n in names.ELEMENTWISE.items() if n == arity)
+    prefix = {"red": "reduce_", "win": "reduce_window_", "cum": "cum"}[t.op]
+    kinds = rule.metas.get(t["kind"], (t["kind"],))
+    return frozenset(prefix + kind for kind in (kinds if isinstance(kinds, tuple) else REDUCERS))
+
+
+def depth(t: Term) -> int:
+    """Number of ops on the longest path of a pattern."""
+    return 0 if t.op in ("var", "lit") else 1 + max((depth(a) for a in t.args), default=0)
+
+
+def pattern_depth(rules: Iterable[Rule]) -> int:
+    """Depth of the deepest left side."""
+    return max((depth(t) for rule in rules for t in rule.lhs), default=1)
+
+
+def by_operator(eg: EGraph, classes: Iterable[int]) -> Mapping[str, Sequence[int]]:
+    """Classes that hold an e-node of each operator, in order of creation."""
+    found: dict[str, list[int]] = {}
+    for cls in sorted(classes):
+        for op in dict.fromkeys(eg.op_of(node) for node in eg.enodes(cls)):
+            found.setdefault(op, []).append(cls)
+    return found
+
+
+def affected(eg: EGraph, changed: Iterable[int], levels: int) -> set[int]:
+    """The changed classes and those above them, up to `levels` ops."""
+    reached: dict[int, int] = {}
+    frontier = {eg.find_class(cls << PERM_BITS) for cls in changed}
+    for level in range(levels):
+        above: set[int] = set()
+        stack = list(frontier)
+        while stack:
+            cls = stack.pop()
+            if reached.get(cls, levels) <= level:
+                continue
+            reached[cls] = level
+            for node in eg.parents(cls):
+                parent = eg.ref_of(node) >> PERM_BITS
+                if eg.op_of(node) in _TRANSPARENT:
+                    stack.append(parent)
+                else:
+                    above.add(parent)
+        frontier = above
+    return set(reached)
+
+
+def live_classes(eg: EGraph) -> list[int]:
+    """Classes that some selection from the roots may use and that are not frozen, in order of creation."""
+    seen: set[int] = set()
+    stack = [eg.find_class(root) for root in eg.roots]
+    while stack:
+        cls = stack.pop()
+        if cls in seen or eg.frozen(cls << PERM_BITS):
+            continue
+        seen.add(cls)
+        stack.extend(eg.find_class(child) for node in eg.enodes(cls) for child in node[1:])
+    return sorted(seen)
+
+
+def components(eg: EGraph) -> list[list[int]]:
+    """Strongly connected components of more than one class: only inside one can a selection be cyclic (Tarjan)."""
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    on_stack: set[int] = set()
+    stack: list[int] = []
+    found: list[list[int]] = []
+    for root in eg.classes():
+        if root in index:
+            continue
+        work = [(root, iter(_children(eg, root)))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            cls, children = work[-1]
+            for child in children:
+                if child not in index:
+                    index[child] = low[child] = len(index)
+                    stack.append(child)
+                    on_stack.add(child)
+                    work.append((child, iter(_children(eg, child))))
+                    break
+                if child in on_stack:
+                    low[cls] = min(low[cls], index[child])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[cls])
+                if low[cls] == index[cls]:
+                    component: list[int] = []
+                    while True:
+                        member = stack.pop()
+                        on_stack.discard(member)
+                        component.append(member)
+                        if member == cls:
+                            break
+                    if len(component) > 1:
+                        found.append(sorted(component))
+    return found
+
+
+def _children(eg: EGraph, cls: int) -> list[int]:
+    return list(dict.fromkeys(eg.find_class(child) for node in eg.enodes(cls) for child in node[1:]))
