@@ -1,0 +1,212 @@
+"""Reading the text form of a graph (see `superopt.ir.text`).
+
+    graph     = { statement } "return" [ ref { "," ref } ]
+    statement = ref "=" ( "input" word ":" type [ "frozen" ] [ "constant" [ "(" values ")" ] ]
+                        | "literal" value ":" type
+                        | word "(" refs ")" { word "=" value } ":" ( type | "(" types ")" ) )
+    value     = number | string | None | True | False | type | "(" values ")" | "{" graph "}"
+    type      = word "[" sizes "]"
+
+Every node is made anew and typed by the op table; a printed type that disagrees is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from superopt.errors import InputError, SuperoptError
+from superopt.ir.graph import Graph, Node, make_input, mk
+from superopt.ir.scalar import DTYPE
+from superopt.ir.types import LONG, TensorType
+
+T = TypeVar("T")
+_TOKEN = re.compile(
+    r"""(?P<skip>\s+|\#[^\n]*)
+      | (?P<ref>%\d+)
+      | (?P<number>-?(?:inf\b|nan\b|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?))
+      | (?P<string>"(?:[^"\\]|\\.)*")
+      | (?P<word>[A-Za-z_][A-Za-z0-9_.$-]*)
+      | (?P<mark>[=:,(){}\[\]])""",
+    re.VERBOSE,
+)
+_CONSTANT_WORDS = {"None": None, "True": True, "False": False}
+
+
+def parse_graph(text: str, constants: Mapping[str, Any] | None = None) -> Graph:
+    """The graph of a text.
+
+    Args:
+        text: what `print_graph` gave.
+        constants: values of the inputs marked `constant` whose values the text leaves out; those without one become
+            ordinary frozen inputs.
+
+    Raises:
+        InputError: the text is not a graph, or a node in it is ill-typed; says the line.
+    """
+    parser = _Parser(text, constants or {})
+    graph = parser.graph()
+    if parser.kind != "end":
+        raise parser.wrong("the end of the text")
+    return graph
+
+
+class _Parser:
+    """The tokens of a text and the position in them."""
+
+    def __init__(self, text: str, constants: Mapping[str, Any]) -> None:
+        self.text, self.constants = text, constants
+        self.position = 0
+        self.kind = self.token = ""
+        self.start = 0
+        self.advance()
+
+    def advance(self) -> str:
+        """Take the current token and move to the next."""
+        taken = self.token
+        while self.position < len(self.text):
+            found = _TOKEN.match(self.text, self.position)
+            self.start = self.position
+            if found is None:
+                self.kind, self.token = "bad", self.text[self.position]
+                raise self.wrong("a token")
+            self.position = found.end()
+            if found.lastgroup != "skip":
+                self.kind, self.token = found.lastgroup or "", found.group()
+                return taken
+        self.start, self.kind, self.token = len(self.text), "end", ""
+        return taken
+
+    def wrong(self, expected: str) -> InputError:
+        line = self.text.count("\n", 0, self.start) + 1
+        return InputError(f"line {line}: expected {expected}, got {self.token or 'the end of the text'!r}")
+
+    def take(self, token: str) -> None:
+        if self.token != token or self.kind == "string":
+            raise self.wrong(repr(token))
+        self.advance()
+
+    def at(self, token: str) -> bool:
+        return self.token == token and self.kind != "string"
+
+    def accept(self, token: str) -> bool:
+        if self.at(token):
+            self.advance()
+            return True
+        return False
+
+    def word(self) -> str:
+        if self.kind == "string":
+            return json.loads(self.advance())
+        if self.kind == "word" or self.token in ("inf", "nan"):
+            return self.advance()
+        raise self.wrong("a name")
+
+    def items(self, close: str, item: Callable[[], T]) -> list[T]:
+        """Items between commas up to a closing mark, which is taken."""
+        found: list[T] = []
+        while not self.accept(close):
+            found.append(item())
+            if not self.at(close):
+                self.take(",")
+        return found
+
+    def integer(self) -> int:
+        if self.kind != "number":
+            raise self.wrong("an integer")
+        return int(self.advance())
+
+    def type(self) -> TensorType:
+        name = self.word()
+        self.take("[")
+        return TensorType(tuple(self.items("]", self.integer)), LONG.get(name, name))
+
+    def value(self) -> Any:
+        if self.kind == "number":
+            token = self.advance()
+            return int(token) if re.fullmatch(r"-?\d+", token) else float(token)
+        if self.accept("("):
+            return tuple(self.items(")", self.value))
+        if self.accept("{"):
+            body = self.graph()
+            self.take("}")
+            return body
+        if self.kind == "word" and self.token in _CONSTANT_WORDS:
+            return _CONSTANT_WORDS[self.advance()]
+        quoted = self.kind == "string"
+        name = self.word()
+        if self.accept("["):
+            return TensorType(tuple(self.items("]", self.integer)), LONG.get(name, name))
+        if not quoted:
+            raise self.wrong(f"a value instead of {name!r}")
+        return name
+
+    def graph(self) -> Graph:
+        known: dict[str, Node] = {}
+        inputs: list[Node] = []
+        constants: dict[str, Any] = {}
+        while not self.accept("return"):
+            if self.kind != "ref":
+                raise self.wrong("a statement or return")
+            start = self.start
+            name = self.advance()
+            self.take("=")
+            try:
+                node = self.statement(known, constants)
+            except (SuperoptError, KeyError) as error:
+                if isinstance(error, InputError):
+                    raise
+                line = self.text.count("\n", 0, start) + 1
+                raise InputError(f"line {line}: {error.args[0]}") from error
+            known[name] = node
+            if node.op == "input":
+                inputs.append(node)
+        outputs: list[Node] = []
+        while self.kind == "ref":
+            outputs.append(self.ref(known))
+            if not self.accept(","):
+                break
+        return Graph(tuple(inputs), tuple(outputs), constants)
+
+    def ref(self, known: Mapping[str, Node]) -> Node:
+        if self.token not in known:
+            raise self.wrong("a node defined above")
+        return known[self.advance()]
+
+    def statement(self, known: Mapping[str, Node], constants: dict[str, Any]) -> Node:
+        op = self.word()
+        if op == "input":
+            return self.input(constants)
+        if op == "literal":
+            value = self.value()
+            self.take(":")
+            return mk("literal", value=value, dtype=self.type().dtype)
+        self.take("(")
+        operands = self.items(")", lambda: self.ref(known))
+        attrs: dict[str, Any] = {}
+        while not self.accept(":"):
+            name = self.word()
+            self.take("=")
+            attrs[name] = self.value()
+        stated = tuple(self.items(")", self.type)) if self.accept("(") else (self.type(),)
+        node = mk(op, *operands, **attrs)
+        if node.types != stated:
+            raise self.wrong(f"the types {', '.join(map(str, node.types))} of {op} before this point")
+        return node
+
+    def input(self, constants: dict[str, Any]) -> Node:
+        name = self.word()
+        self.take(":")
+        kind = self.type()
+        frozen = self.accept("frozen")
+        if self.accept("constant"):
+            if self.accept("("):
+                values = self.items(")", self.value)
+                constants[name] = np.array(values, DTYPE[kind.dtype]).reshape(kind.shape)  # pyright: ignore[reportArgumentType]
+            elif name in self.constants:
+                constants[name] = self.constants[name]
+        return make_input(name, kind.shape, kind.dtype, frozen=frozen)
