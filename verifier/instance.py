@@ -146,7 +146,12 @@ def _affine(e: Expr, name: str) -> bool:
         return True
     if e[0] in ("+", "-"):
         return _affine(e[1], name) and _affine(e[2], name)
-    return e[0] == "*" and (name in names_in(e[1])) != (name in names_in(e[2])) and _affine(e[1], name) and _affine(e[2], name)
+    return (
+        e[0] == "*"
+        and (name in names_in(e[1])) != (name in names_in(e[2]))
+        and _affine(e[1], name)
+        and _affine(e[2], name)
+    )
 
 
 def algebra(instance: Instance) -> Symbolic:

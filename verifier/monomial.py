@@ -192,7 +192,7 @@ def canonical(m: Monomial) -> str:
         atoms.sort(key=lambda a: (a.label, a.exp, tuple(str(x.subst(blank)) for x in a.args)))
     names: dict[str, Poly] = {}
     polys = [x for a in atoms for x in a.args]
-    polys += [x for x in sorted((p for g in m.guards for p in _polys(g)), key=lambda x: str(x.subst(blank)))]
+    polys += sorted((p for g in m.guards for p in _polys(g)), key=lambda x: str(x.subst(blank)))
     for x in polys:
         for mono, _ in x.terms:
             for name in mono:

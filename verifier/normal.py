@@ -5,9 +5,9 @@
     range   also exp(a + b) = exp a * exp b and log(exp a) = a: equal over the reals, but range may be lost
 
 A nonlinear function first splits on the guards (and Boolean atoms) of its arguments that no binder touches, so that
-f([g] a + [not g] b) = [g] f(a) + [not g] f(b); arguments without binders become structural labels whose coordinates are
-the atoms' arguments; arguments with sums become class atoms.  Maxima are sets of guarded entries: the same calculus with
-Boolean weights.  Denominators are collected for prove.py, which discharges them or records them.
+f([g] a + [not g] b) = [g] f(a) + [not g] f(b); arguments without binders become structural labels whose coordinates
+are the atoms' arguments; arguments with sums become class atoms.  Maxima are sets of guarded entries: the same
+calculus with Boolean weights.  Denominators are collected for prove.py, which discharges them or records them.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ EXACT, REAL, RANGE = "exact", "real", "range"
 COMMUTATIVE = frozenset({"add", "mul"})
 LOGIC = frozenset({"and", "or", "xor", "not"})
 COMPARE = frozenset({"lt", "gt", "le", "ge", "eq", "ne"})
+_POWERS = {f"integer_pow[{n}]": n for n in range(-4, 9)}
 MAX_SPLIT = 40
 Case: TypeAlias = "tuple[Cond, ...]"
 
@@ -118,8 +119,8 @@ class Normaliser:
             return self._logic(fn, args)
         if fn in COMPARE:
             return self._compare(fn, args)
-        if fn in ("convert_element_type", "stop_gradient"):
-            return self._opaque_term(fn, args)
+        if fn == "clamp":
+            return self._extreme(Apply("min", (Apply("max", (args[1], args[0])), args[2])))
         if self.laws == EXACT:
             return self._exact(fn, args)
         if fn == "add":
@@ -132,13 +133,23 @@ class Normaliser:
         if fn == "div":
             return times(self.ctx, self.nf(args[0]), self._apply(Apply("recip", (args[1],))))
         if fn == "square":
-            return times(self.ctx, self.nf(args[0]), self.nf(args[0]))
+            return self._apply(Apply("mul", (args[0], args[0])))
+        if fn in _POWERS:
+            return self._power(args[0], _POWERS[fn])
         if fn == "rsqrt":
             return self._apply(Apply("recip", (Apply("sqrt", args),)))
         if fn == "logistic" and self.laws == RANGE:  # 1 / (1 + exp(-x))
             one = Const(Fraction(1))
             return self._apply(Apply("recip", (Apply("add", (one, Apply("exp", (Apply("neg", args),)))),)))
         return self._opaque_term(fn, args)
+
+    def _power(self, base: Term, n: int) -> NF:
+        if n < 0:
+            base, n = Apply("recip", (base,)), -n
+        out: Term = Const(Fraction(1))
+        for _ in range(n):
+            out = Apply("mul", (out, base))
+        return self.nf(out)
 
     def _opaque_term(self, fn: str, args: Sequence[Term]) -> NF:
         def at(ps: list[NF]) -> NF:

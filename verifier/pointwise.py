@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import z3
-
 from verifier.conditions import Cond
-from verifier.solver import NO, CannotLower, Context
+from verifier.solver import NO, CannotLower, Context, z3
 from verifier.terms import Apply, Const, Infinity, Read, Reduce, Size, Term, Where, reductions
 
 

@@ -1,9 +1,9 @@
 """Integer index polynomials: the arithmetic of sizes, indices and attributes, in canonical form.
 
 A polynomial is a sum of integer multiples of products of atoms.  An atom is a variable, or one of the non-polynomial
-forms `a // b`, `a % b`, `min(a, b)`, `max(a, b)`, `name[a, ...]` over polynomials, named by its own text, so that equal atoms are equal
-strings.  Canonical means: two polynomials that agree as polynomials in their atoms are the same object by value, and
-most index equations are settled by comparing them, without a solver.
+forms `a // b`, `a % b`, `min(a, b)`, `max(a, b)`, `name[a, ...]` over polynomials, named by its own text, so that
+equal atoms are equal strings.  Canonical means: two polynomials that agree as polynomials in their atoms are the same
+by value, and most index equations are settled by comparing them, without a solver.
 
 Definitions: `a // b` is the floor and `a % b = a - b(a // b)`, both for b >= 1, which whoever divides must know.  An
 entry of an integer input used as an index is an atom `name[args]`.

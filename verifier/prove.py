@@ -13,18 +13,17 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rewrites.direction import directions
 from rewrites.show import rule_key
-from rewrites.term import Rule, subterms
+from rewrites.term import Rule
 from verifier import conditions as c
 from verifier.conditions import Cond
 from verifier.denominators import undischarged
 from verifier.instance import IllFormed, Instance, algebra, instantiate, output, unsupported
 from verifier.labels import INF, infinite
 from verifier.monomial import NF, Unsupported
-from verifier.labels import INF, infinite
 from verifier.normal import EXACT, RANGE, REAL, Normaliser
 from verifier.pointwise import equal_pointwise
 from verifier.ranks import ANY, MAX_RANK, attribute_roles, rank_vectors, uniform

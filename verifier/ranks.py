@@ -2,17 +2,18 @@
 
 *Plain* roles.  No op attaches attributes to them, reverses, splits, merges or folds over them: their index is only
 copied, shared or summed over.  Any bijection of the index set of such a role preserves both sides, so r axes of sizes
-n1..nr behave as one axis of size n1*...*nr and no axis as one axis of size 1.  The rank-1 proof at all sizes is the proof
-for every rank.  A product over the role (`count`) is invariant too.
+n1..nr behave as one axis of size n1*...*nr and no axis as one axis of size 1.  The rank-1 proof at all sizes is the
+proof for every rank.  A product over the role (`count`) is invariant too.
 
 *Attribute* roles.  Every op treats the axes of the role alike and independently, so premises are conjunctions "for all
-axes"; each verification condition compares weights that are Boolean combinations of k atoms "for all axes of the role:
-...".  A counterexample of rank R > k keeps, for each false atom, one axis that makes it false, and restricts to those at
-most k axes: true atoms stay true, false ones stay false, so the weights still differ.  Hence ranks 0..k prove all ranks.
-k is counted from the conditions actually compared (`Context.forall`): one atom per monomial (the conjunction of its
-guards and coordinate equations) and one per distinct disjunctive guard (the complement of a conjunction over axes).
-Where weights are not Boolean in the role (a window position counted rather than read), or a product over the role occurs,
-or the count exceeds `MAX_RANK`, the certificate states the highest rank tried instead of "any".
+axes", and each verification condition compares weights that are Boolean combinations of k atoms "for all axes of the
+role: ...".  A counterexample of rank R > k keeps, for each false atom, one axis that makes it false, and restricts to
+those at most k axes: true atoms stay true, false ones stay false, so the weights still differ.  Hence ranks 0..k prove
+all ranks.  k is counted from the conditions actually compared (`Context.forall`): one atom per monomial (the
+conjunction of its guards and coordinate equations) and one per distinct disjunctive guard (the complement of a
+conjunction over axes).  Goals are conjunctions over axes: one axis suffices.  Where weights are not Boolean in the role
+(a window position counted rather than read), or a product over the role occurs, or the count exceeds `MAX_RANK`, the
+certificate states the highest rank tried instead of "any".
 """
 
 from __future__ import annotations

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import z3
+import z3 as _untyped
 
 from verifier import conditions as c
 from verifier.conditions import Cond
 from verifier.poly import Poly, const, form_of
 
+z3: Any = _untyped  # the package ships no types
 RLIMIT = 3_000_000
 YES, NO, UNKNOWN = "yes", "no", "unknown"
 

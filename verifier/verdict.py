@@ -1,7 +1,7 @@
 """The four verdicts, and what each of them says.
 
-PROVED carries its domain: ranks per role, dtypes, exactness class and assumptions.  REFUTED carries arrays and the first
-place where the two sides differ.  UNKNOWN and UNSUPPORTED carry a cause.  Only PROVED rules enter the search.
+PROVED carries its domain: ranks per role, dtypes, exactness class and assumptions.  REFUTED carries arrays and the
+first place where the two sides differ.  UNKNOWN and UNSUPPORTED carry a cause.  Only PROVED rules enter the search.
 """
 
 from __future__ import annotations
@@ -87,5 +87,7 @@ class Verdict:
             return f"{head} {self.domain.exactness}; ranks {ranks}; {', '.join(self.domain.dtypes)}"
         if self.counterexample is not None:
             ce = self.counterexample
-            return f"{head} at {list(ce.index) if ce.index is not None else 'the whole result'}: {ce.left} != {ce.right}"
+            return (
+                f"{head} at {list(ce.index) if ce.index is not None else 'the whole result'}: {ce.left} != {ce.right}"
+            )
         return f"{head}: {self.cause}"

@@ -287,7 +287,7 @@ def split_guards(m: Monomial) -> NF:
     free = [b for b in m.binders if b not in inside]
     if not free:
         return [m]
-    todo, done = [m], []
+    todo, done = [m], list[Monomial]()
     while todo:
         x = todo.pop()
         for i, g in enumerate(x.guards):
