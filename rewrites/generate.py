@@ -72,6 +72,7 @@ def instance(
     seed: int,
     *,
     ranks: Iterable[int] = (0, 1, 1, 2),
+    smallest: int = 1,
     largest: int = 4,
     dtype: str = "float64",
     frozen: Iterable[str] = (),
@@ -79,7 +80,7 @@ def instance(
     """A random instance, or None where no environment was found that satisfies the premises."""
     rng = random.Random(f"{rule.name}/{seed}")
     choice = list(ranks)
-    env = choose_env(rule, {r: rng.choice(choice) for r in sorted(rule.many)}, rng, largest)
+    env = choose_env(rule, {r: rng.choice(choice) for r in sorted(rule.many)}, rng, largest, smallest)
     if env is None:
         return None
     inputs: dict[str, Node] = {}
@@ -110,7 +111,9 @@ def instance(
     return Instance(env, tuple(n for n, _ in lhs), rhs, inputs)
 
 
-def choose_env(rule: Rule, ranks: Mapping[str, int], rng: random.Random, largest: int = 4) -> Env | None:
+def choose_env(
+    rule: Rule, ranks: Mapping[str, int], rng: random.Random, largest: int = 4, smallest: int = 1
+) -> Env | None:
     """Random sizes and attributes at these ranks that satisfy the premises, or None after many tries."""
     labels: dict[str, list[int]] = {}
     count = 1000
@@ -128,7 +131,7 @@ def choose_env(rule: Rule, ranks: Mapping[str, int], rng: random.Random, largest
         for x in names:
             for label in labels[rule.owner[x]]:
                 if x in rule.sizes:
-                    tok[x, label] = rng.randint(1, largest)
+                    tok[x, label] = rng.randint(smallest, largest)
                 else:
                     attr[x, label] = _attribute(rng)
         params = {p: rng.randint(1, 3) for p in rule.params}
