@@ -581,7 +581,7 @@ def constants() -> Case:
 
     def f(x: Any) -> Any:
         return (
-            x @ weight + weight * same,
+            (x @ weight + jnp.sin(x) @ weight) * same,
             small,
             jnp.zeros(3),
             x * scalar,

@@ -125,7 +125,7 @@ def test_equal_bodies_are_one_object() -> None:
 
 def test_constants_are_shared_and_uniform_ones_are_literals() -> None:
     graph = imported_case("constants").graph
-    assert sorted(v.shape for v in graph.constants.values()) == [(3,), (4, 4), (4, 4)]  # weight, its transpose, small
+    assert sorted(v.shape for v in graph.constants.values()) == [(3,), (4, 4), (4, 4)]  # small, weight, its transpose
     assert all(node["frozen"] for node in graph.inputs[1:])
 
 

@@ -53,36 +53,32 @@ class Importer:
 
     def __init__(self, outer: Importer | None = None, reserved: Iterable[str] = ()) -> None:
         self._names = set(reserved)
-        self.constants: dict[Node, Any] = {}
+        self.constants: dict[Node, np.ndarray] = {}
         self.dropped: Counter[str] = outer.dropped if outer else Counter()
         self.refused: Counter[tuple[str, str]] = outer.refused if outer else Counter()
-        self._by_id: dict[int, Node] = {}
+        self._known: dict[Any, Node] = {}
         self._varies: dict[Node, bool] = {}
 
     def constant(self, value: Any) -> Node:
         """The node of an array that came with the program: a literal, a broadcast literal, or a frozen input."""
-        known = self._by_id.get(id(value))
-        if known is None:
-            known = self._constant(value)
-            if known in self.constants:  # the array is kept alive there, so its id stays its own
-                self._by_id[id(value)] = known
-        return known
-
-    def _constant(self, value: Any) -> Node:
         dtype = str(value.dtype if hasattr(value, "dtype") else jnp.result_type(value))
         if dtype not in DTYPES:
             return _foreign_constant(value, dtype)
         array = np.asarray(value, jnp.dtype(dtype))
         if array.ndim == 0:
             return scalar(array.item(), dtype)
-        if _uniform(array):
-            return full(array.shape, array.flat[0].item() if array.size else 0, dtype)
-        name = f"const{len(self.constants)}"
-        while name in self._names:
-            name += "_"
-        node = make_input(name, array.shape, dtype, frozen=True)
-        self.constants[node] = value
-        return node
+        # one array gets one input, in whatever objects jax wraps it
+        where = (array.__array_interface__["data"][0], array.shape, array.strides, dtype)
+        known = self._known.get(where)
+        if known is None:
+            if _uniform(array):
+                return full(array.shape, array.flat[0].item() if array.size else 0, dtype)
+            name = f"const{len(self.constants)}"
+            while name in self._names:
+                name += "_"
+            known = self._known[where] = make_input(name, array.shape, dtype, frozen=True)
+            self.constants[known] = array  # kept alive here, so that its address stays its own
+        return known
 
     def varies(self, node: Node) -> bool:
         """Does the node depend on an input that is not frozen?"""

@@ -143,7 +143,7 @@ def import_function(
     wanted = [TensorType(tuple(s.shape), str(s.dtype)) for s in tree_util.tree_leaves(out_shape)]
     if [node.type for node in outputs] != wanted:
         raise SuperoptError(f"the graph gives {[str(n.type) for n in outputs]}, the function {list(map(str, wanted))}")
-    constants = {node["name"]: np.asarray(value) for node, value in importer.constants.items()}
+    constants = {node["name"]: array for node, array in importer.constants.items()}
     graph = Graph((*inputs, *importer.constants), tuple(outputs), constants)
     return Imported(
         graph=graph,
