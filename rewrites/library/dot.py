@@ -3,6 +3,7 @@
 RULES = """
 dot-assoc: A[*b *m *k]  B[*b *k *l]  C[*b *l *n]
   dot(dot(A, B, k), C, l)  ==  dot(A, dot(B, C, l), k)
+  prefer live(B) or live(C) or prod(k) * prod(n) <= (prod(k) + prod(n)) * prod(l)
 
 dot-assoc-batch: A[*b *c *m *k]  B[*b *c *k *l]  C[*b *l *n]
   dot(dot(A, B, k), C, l)  ==  dot(A, dot(B, C, l), k)
@@ -10,6 +11,7 @@ dot-assoc-batch: A[*b *c *m *k]  B[*b *c *k *l]  C[*b *l *n]
 dot-distributes-frozen: A[*b *m *k]  B[*b *m *k]  C[*b *k *n]
   dot(A + B, C, k)  ==  dot(A, C, k) + dot(B, C, k)
   prefer frozen(B) and frozen(C)
+  mode near
 
 dot-distributes: A[*b *m *k]  B[*b *k *n]  C[*b *k *n]
   dot(A, B + C, k)  ==  dot(A, B, k) + dot(A, C, k)
