@@ -15,7 +15,7 @@ from typing import Any
 
 from rewrites import perm
 from superopt.errors import SuperoptError
-from superopt.ir.graph import Graph, Node, make_input, topological, with_inputs
+from superopt.ir.graph import Graph, Node, make_input, mk, topological, with_inputs
 from superopt.ir.program import PREPARED, Program, type_bytes
 from superopt.ir.types import TensorType
 from superopt.search.emit import Emitter, Wants, arrange, build, frozen_operand
@@ -250,7 +250,8 @@ def library_expander(rules: Sequence[Any]) -> Expand:
     by_name = {rule.name: rule for rule in rules}
 
     def expand(node: Node) -> Node:
-        return expand_macro(by_name[node["rule"]], node)
+        plain = mk(node["op"], *node.inputs, **dict(node["attrs"]))  # the left side of the rule, here
+        return expand_macro(by_name[node["rule"]], plain)
 
     return expand
 
