@@ -40,6 +40,8 @@ class Instance:
         lhs: one node per root.
         rhs: one node per root, in the layouts of the left side; empty where it cannot be built.
         inputs: tensor -> its input node.
+        match: what variables and meta-variables stand for, with the layouts of the inputs.
+        layouts: one layout per root.
         reason: why the right side cannot be built, or empty.
     """
 
@@ -47,6 +49,8 @@ class Instance:
     lhs: tuple[Node, ...]
     rhs: tuple[Node, ...]
     inputs: Mapping[str, Node]
+    match: Match
+    layouts: tuple[Layout, ...]
     reason: str = ""
 
     def arrays(self, seed: int) -> dict[str, np.ndarray]:
@@ -101,14 +105,15 @@ def instance(
     target = IRTarget()
     left = _ViewBuilder(match, target, rng)
     lhs = tuple(left.go(t, None, env) for t in rule.lhs)
+    roots, layouts = tuple(n for n, _ in lhs), tuple(lay for _, lay in lhs)
     right = Builder(match, target)
     try:
         rhs = tuple(
             arrange(target, right.go(t, lay, env), lay)[0] for t, (_, lay) in zip(rule.rhs, lhs, strict=True)
         )
     except SuperoptError as error:
-        return Instance(env, tuple(n for n, _ in lhs), (), inputs, str(error))
-    return Instance(env, tuple(n for n, _ in lhs), rhs, inputs)
+        return Instance(env, roots, (), inputs, match, layouts, str(error))
+    return Instance(env, roots, rhs, inputs, match, layouts)
 
 
 def choose_env(
