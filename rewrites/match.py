@@ -108,7 +108,6 @@ def matches(
 def _attempt(
     rule: Rule, space: Space, classes: Sequence[Class], stats: MatchStats, prefer: bool, dtypes: Sequence[str]
 ) -> Iterator[Match]:
-    plan = plan_of(rule)
     s = State()
     layouts: list[Layout] = []
     goals: Goals = ()
@@ -116,31 +115,48 @@ def _attempt(
         lay = tuple([((s.labels.fresh(), n),) for n in space.shape(cls)])
         layouts.insert(0, lay)
         goals = ((pattern, cls, lay, True, 0), goals)
-    walker = Walk(rule, space)
     reasons: Counter[str] = Counter()
-    hit = False
-    for end in itertools.islice(walker.solve(goals, s), WALKS_PER_ATTEMPT):
-        dtype = _dtype(rule, space, end, dtypes)
-        if dtype is None:
-            reasons["dtypes"] += 1
-            continue
-        found = sort_labels(rule, plan, layouts, end)
-        if isinstance(found, str):
-            reasons[found] += 1
-            continue
-        for binding in bindings(rule, plan, found, end):
-            if isinstance(binding, str):
-                reasons[binding] += 1
-            elif prefer and not preferred(rule, space, binding.env, end):
-                reasons["not preferred"] += 1
-            else:
+    for strict in (True, False):
+        hit = False
+        walker = Walk(rule, space, strict=strict)
+        for end in itertools.islice(walker.solve(goals, s.copy()), WALKS_PER_ATTEMPT):
+            for found in _complete(rule, space, layouts, end, reasons, prefer, dtypes):
                 hit = True
-                yield _match(rule, space, classes, end, binding, dtype)
-    if not hit:
-        if walker.clashes:
-            reasons["carried attributes disagree"] += 1
-        for reason in reasons or {"the walk found no way": 1}:
-            stats.misses[rule.name, reason] += 1
+                yield _match(rule, space, classes, end, *found)
+        if hit:
+            return
+    if walker.clashes:
+        reasons["carried attributes disagree"] += 1
+    for reason in reasons or {"the walk found no way": 1}:
+        stats.misses[rule.name, reason] += 1
+
+
+def _complete(
+    rule: Rule,
+    space: Space,
+    layouts: list[Layout],
+    end: State,
+    reasons: Counter[str],
+    prefer: bool,
+    dtypes: Sequence[str],
+) -> Iterator[tuple[Binding, str]]:
+    """The bindings of one walk, with the rule's dtype; reasons of failure are counted."""
+    dtype = _dtype(rule, space, end, dtypes)
+    if dtype is None:
+        reasons["dtypes"] += 1
+        return
+    plan = plan_of(rule)
+    found = sort_labels(rule, plan, layouts, end)
+    if isinstance(found, str):
+        reasons[found] += 1
+        return
+    for binding in bindings(rule, plan, found, end):
+        if isinstance(binding, str):
+            reasons[binding] += 1
+        elif prefer and not preferred(rule, space, binding.env, end):
+            reasons["not preferred"] += 1
+        else:
+            yield binding, dtype
 
 
 def _match(rule: Rule, space: Space, classes: Sequence[Class], end: State, binding: Binding, dtype: str) -> Match:

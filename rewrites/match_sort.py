@@ -118,6 +118,7 @@ class Signatures:
     def __init__(self, rule: Rule, plan: Plan, found: Sorted, wild: frozenset[str]) -> None:
         self.plan = plan
         self.found = found
+        self.many = rule.many
         self.holders: Mapping[str, frozenset[str]] = plan.holders
         self.parts: Mapping[str, tuple[frozenset[str], ...]] = plan.parts
         self.wild_roles: frozenset[str] = frozenset()
@@ -133,13 +134,17 @@ class Signatures:
             penalty = self._penalty(label, r)
             if penalty is not None:
                 fitting.append((penalty, r))
+        if len(fitting) < 2:
+            return [r for _, r in fitting]
         fitting.sort()
-        roles = [r for _, r in fitting]
-        if self.wild_roles and len(roles) > 1:
-            # with a scalar in it the role says no more than one without: both are the same rewrite
-            tame = [r for r in roles if r not in self.wild_roles]
-            return tame or roles
-        return roles
+        held = self.found.holders[label]
+        # drop what says no more than another choice: roles that fit only because the axis has size 1, many-axis roles
+        # with attributes that are neutral here, and many-axis roles of a scalar that stands for its broadcast
+        exact = [(p, r) for p, r in fitting if held <= self.holders[r]] or fitting
+        if exact[0][0] == 0:
+            exact = [(p, r) for p, r in exact if p == 0 or r not in self.many]
+        roles = [r for _, r in exact]
+        return [r for r in roles if r not in self.wild_roles] or roles
 
     def _penalty(self, label: int, r: str) -> int | None:
         """How far the label is from the role's signature; None when it cannot play the role."""

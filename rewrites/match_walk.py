@@ -71,11 +71,16 @@ def below(lay: Layout, perm: Perm) -> Layout:
 
 
 class Walk:
-    """All walks of one rule over one space."""
+    """All walks of one rule over one space.
 
-    def __init__(self, rule: Rule, space: Space) -> None:
+    A strict walk sees through reshapes and drops implied broadcasts only where no op matches directly; a loose one
+    enumerates everything.  What a loose walk adds is nearly always the same rewrite on a less tidy operand.
+    """
+
+    def __init__(self, rule: Rule, space: Space, *, strict: bool = False) -> None:
         self.rule = rule
         self.space = space
+        self.strict = strict
         self.watched = plan_of(rule).watched
         self.clashes = 0
         """Branches given up because products disagree in precision or accumulation type."""
@@ -132,16 +137,22 @@ class Walk:
                     goal = (inner, cls, lay if inner.op in ("var", "ew", "bcast") else (), False, depth)
                     yield from self.solve((goal, goals), s)
                     return
-                if inner.quick(space, cls) and all(r in self.rule.many for r in pattern.term["over"]):
-                    branch = s.copy()
-                    branch.events = (branch.events, pattern.term, {})
-                    yield from self.solve(((inner, cls, lay, False, depth), goals), branch)
         if scalar and pattern.op != "ew":
             lay = ()
         alternatives = space.alternatives(cls)
+        direct = False
         for alternative in pattern.alternatives(alternatives):
             for order in pattern.orders(space, alternative):
+                direct = True
                 yield from self._alternative(pattern, alternative, order, lay, goals, s.copy())
+        if direct and self.strict:
+            return
+        if pattern.optional:
+            inner = pattern.kids[0]
+            if inner.quick(space, cls) and all(r in self.rule.many for r in pattern.term["over"]):
+                branch = s.copy()
+                branch.events = (branch.events, pattern.term, {})
+                yield from self.solve(((inner, cls, lay, False, depth), goals), branch)
         if top or pattern.op == "view" or not depth:
             return
         for alternative in alternatives.get(VIEW, ()):

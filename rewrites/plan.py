@@ -27,7 +27,7 @@ class Plan:
     """Signatures of the left side.
 
     Attributes:
-        roles: roles that occur on the left side.
+        roles: roles that occur on the left side; of many-axis roles that nothing tells apart only the first.
         holders: role -> tensors of the left side that hold it.
         parts: role -> tensors tied together by the left side, one set per unconnected part.
         token: tensor -> role -> size token.
@@ -57,13 +57,30 @@ def _make(rule: Rule) -> Plan:
     present = {r for t in terms for r in (*roles_of(rule.vars, t), *touched(t))}
     roles = tuple(r for r in rule.roles if r in present)
     return Plan(
-        roles=roles,
+        roles=_distinct(rule, roles),
         holders={r: frozenset(v for v in used if r in map(stem, rule.vars[v])) for r in rule.roles},
         parts={r: _parts(rule, r) for r in roles},
         token={v: {stem(t): t for t in tokens} for v, tokens in rule.vars.items()},
         acts={t: _acts(t) for t in terms},
         watched=frozenset(t for e in rule.prefer for t in _watched(e)),
     )
+
+
+def _distinct(rule: Rule, roles: tuple[str, ...]) -> tuple[str, ...]:
+    """Drop a many-axis role that has the same tensors and is acted on by the same ops as an earlier one."""
+    terms = subterms(rule.lhs + rule.rhs)
+    seen: set[tuple[object, ...]] = set()
+    out: list[str] = []
+    for r in roles:
+        tokens = tuple(frozenset(t for t in ts if stem(t) == r) != frozenset() for ts in rule.vars.values())
+        plain = not any(r in dict(windows(t)) for t in terms) and len({t for t in rule.sizes if stem(t) == r}) == 1
+        signature = (tokens, tuple(r in t.get("over", ()) for t in terms))
+        if r in rule.many and plain and r not in rule.extras:
+            if signature in seen:
+                continue
+            seen.add(signature)
+        out.append(r)
+    return tuple(out)
 
 
 def _acts(t: Term) -> Acts:
