@@ -10,8 +10,10 @@ import numpy as np
 from search_growth import grow_by_hand
 from search_table import TableObjective
 
+from rewrites import library
 from rewrites.convert import import_graph
 from rewrites.egraph import EGraph
+from rewrites.grow import Limits, grow
 from superopt.bench import nets
 from superopt.frontends.jaxpr import import_function
 from superopt.ir.graph import Graph, Node, mk
@@ -51,12 +53,19 @@ BUILDERS = {
 
 
 @functools.cache
-def case(name: str) -> Case:
-    """One of the small programs, grown by hand-made equalities."""
+def case(name: str, rules: str = "hand") -> Case:
+    """One of the small programs, grown by hand-made equalities, or by the library (dangerous rules included)."""
     net = BUILDERS[name]()
     imported = import_function(net.fn, (net.params, *net.inputs), frozen=0)
     eg = import_graph(imported.graph)
-    grow_by_hand(eg)
+    if rules == "hand":
+        grow_by_hand(eg)
+    else:
+        tame = [rule for rule in library.load() if rule.mode != "near"]
+        wild = [rule for rule in library.load() if rule.mode == "near"]
+        grow(eg, tame, Limits(enodes=2000, iterations=8))
+        grow(eg, wild, Limits(enodes=2000, iterations=1), near=eg.classes())
+        grow(eg, tame, Limits(enodes=3000, iterations=2))
     values = {imported.names[i]: np.asarray(imported.examples[i]) for i in (*imported.live, *imported.frozen)}
     values.update({k: np.asarray(v) for k, v in imported.graph.constants.items()})
     return Case(imported.graph, eg, values, run_graph(imported.graph, values))
