@@ -171,7 +171,7 @@ class Poly:
         out = ""
         ordered = sorted(self.terms, key=_display_order)
         for m, c in ordered:
-            body = "*".join(f"({a})" if isinstance(a, Form) and a.op in ("//", "%") and (len(m) > 1 or abs(c) != 1)
+            body = "*".join(f"({a})" if isinstance(a, Form) and a.op in ("//", "%") and (len(m) > 1 or c != 1)
                             else str(a) for a in m)  # fmt: skip
             size = str(abs(c)) if not body else body if abs(c) == 1 else f"{abs(c)}*{body}"
             out += ("-" if c < 0 else "+" if out else "") + size

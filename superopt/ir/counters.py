@@ -1,0 +1,281 @@
+"""Work and traffic of nodes, graphs and fused kernels: the denotations in the algebra of counts.
+
+A scalar of this algebra is the cost of computing it once.  An operation of the work is a scalar function; transcendental
+ones are counted apart.  A reduction costs its extent times (body + 1 combination), so a product of m x k by k x n
+costs 2*m*n*k.
+
+    node_cost    one op on operands that lie in memory.  Guards count as true: exact without padding, else an upper bound
+    graph_cost   every node materialised; scans times their length, the dearest branch of a cond, one turn of a while
+    block_cost   a fused kernel in its free form: every distinct expression once per point of the iterators that it
+                 depends on, guards weighted by the share of points where they hold
+
+Bytes read are at most one read per operand element; a prefix fold (cumsum ...) counts as a running accumulator.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from superopt.ir.check import bodies
+from superopt.ir.denote import site_of
+from superopt.ir.expr import Expr, subexpressions
+from superopt.ir.graph import Graph, Node
+from superopt.ir.index import Guard, Poly, Symbol, bounds, substitute_guard
+from superopt.ir.ops.reduction import CUMULATIVE
+from superopt.ir.ops.table import lookup
+from superopt.ir.program import type_bytes
+from superopt.ir.scalar import SCALARS
+from superopt.ir.types import ITEMSIZE_BYTES, Shape, Size
+
+_ENUMERATE = 1 << 16  # points of a guard that are visited one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Work and traffic.
+
+    Attributes:
+        flops: operations that are not transcendental (integer and comparison operations count).
+        transcendentals: exp, log, division-free roots and the like.
+        read_bytes: bytes of operands that are read, each element once.
+        write_bytes: bytes of results.
+    """
+
+    flops: float = 0
+    transcendentals: float = 0
+    read_bytes: float = 0
+    write_bytes: float = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.flops + other.flops,
+            self.transcendentals + other.transcendentals,
+            self.read_bytes + other.read_bytes,
+            self.write_bytes + other.write_bytes,
+        )
+
+    def times(self, count: float) -> Cost:
+        """The cost of doing it so many times."""
+        return Cost(*(count * x for x in (self.flops, self.transcendentals, self.read_bytes, self.write_bytes)))
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Cost of one scalar: operations, transcendentals, and reads by operand."""
+
+    flops: float = 0
+    transcendentals: float = 0
+    reads: Mapping[int, float] = field(default_factory=dict[int, float])
+
+    def __add__(self, other: Count) -> Count:
+        reads = {k: self.reads.get(k, 0) + other.reads.get(k, 0) for k in self.reads.keys() | other.reads.keys()}
+        return Count(self.flops + other.flops, self.transcendentals + other.transcendentals, reads)
+
+    def times(self, count: float) -> Count:
+        """The cost of doing it so many times."""
+        return Count(self.flops * count, self.transcendentals * count, {k: n * count for k, n in self.reads.items()})
+
+
+class Counter:
+    """The algebra of counts; every index is 0 and every guard is taken both ways."""
+
+    def const(self, value: bool | int | float, dtype: str) -> Count:
+        return Count()
+
+    def op(self, fn: str, dtype: str, *args: Count) -> Count:
+        spec = SCALARS[fn]
+        return sum(args, Count(spec.flops, int(spec.transcendental)))
+
+    def convert(self, value: Count, source: str, target: str) -> Count:
+        return value
+
+    def where(self, guard: Any, then: Callable[[], Count], orelse: Callable[[], Count]) -> Count:
+        a, b = then(), orelse()
+        both = a + b
+        return Count(max(a.flops, b.flops), max(a.transcendentals, b.transcendentals), both.reads)
+
+    def reduce(self, monoid: str, extents: Sequence[Size], body: Callable[..., Count], dtype: str) -> Count:
+        return (body(*[0] * len(extents)) + Count(1)).times(_product(extents))
+
+    def to_index(self, value: Count) -> int:
+        return 0
+
+    def from_index(self, index: int, dtype: str) -> Count:
+        return Count()
+
+    def clip(self, index: int, low: Size, high: Size) -> int:
+        return 0
+
+    def all(self, *guards: Any) -> bool:
+        return True
+
+    def eq(self, a: int, b: int) -> bool:
+        return True
+
+    def regroup(self, index: Sequence[int], outer: Shape, inner: Shape) -> Sequence[int]:
+        return [0] * len(inner)
+
+
+def _product(shape: Iterable[Size]) -> int:
+    return prod(int(n) for n in shape)  # pyright: ignore[reportArgumentType] (counts need concrete sizes)
+
+
+def count_at(node: Node) -> Count:
+    """Cost of one element of a node's result, from operands in memory."""
+    at = lookup(node.op).at
+    if at is None:
+        return Count()
+
+    def reader(operand: int) -> Callable[..., Count]:
+        return lambda *_: Count(reads={operand: 1})
+
+    return at(Counter(), (0,) * len(node.shape), [reader(j) for j in range(len(node.inputs))], site_of(node))
+
+
+def node_cost(node: Node) -> Cost:
+    """Cost of one node on operands in memory; leaves are free, bodies of control flow are included."""
+    if node.op in ("input", "literal", "result"):
+        return Cost()
+    written = float(sum(map(type_bytes, node.types)))
+    if lookup(node.op).at is None:
+        read = float(sum(type_bytes(x.type) for x in node.inputs))
+        return _repeated(node) + Cost(read_bytes=read, write_bytes=written)
+    inner = node["op"] if node.op == "macro" else node.op
+    elements = _product(node.shape)
+    total = Count(1, 0, {0: 1}).times(elements) if inner in CUMULATIVE else count_at(node).times(elements)
+    read = 0.0
+    for j, x in enumerate(node.inputs):
+        size = _product(x.shape)
+        share = min(1.0, total.reads.get(j, 0) / size) if size else 0.0
+        read += share * type_bytes(x.type)
+    return Cost(total.flops, total.transcendentals, read, written)
+
+
+def _repeated(node: Node) -> Cost:
+    """Work of the bodies of a control node."""
+    parts = [graph_cost(body) for body in bodies(node)]
+    if not parts:
+        return Cost()
+    if node.op == "cond":
+        return max(parts, key=lambda c: (c.flops + c.transcendentals, c.read_bytes + c.write_bytes))
+    total = sum(parts, Cost())
+    return total.times(node["length"]) if node.op == "scan" else total
+
+
+def graph_cost(graph: Graph) -> Cost:
+    """Cost of all nodes, each reading its operands from and writing its result to memory."""
+    return sum(map(node_cost, graph.nodes()), Cost())
+
+
+def boundary_bytes(graph: Graph) -> tuple[int, int]:
+    """Bytes of the inputs that are used and of the outputs: the least traffic of the graph as one kernel."""
+    used = [node for node in graph.nodes() if node.op == "input"]
+    return sum(type_bytes(n.type) for n in used), sum(type_bytes(n.type) for n in set(graph.outputs))
+
+
+# ---- fused kernels
+
+
+def block_cost(iterators: Sequence[Symbol], root: Expr) -> Cost:
+    """Cost of a kernel that computes `root` at every point, in the loop order of `iterators`.
+
+    An expression is computed at the level of the deepest iterator that it depends on, hence once for each value of the
+    iterators around it; what is inlined into several places at different indices is computed at each.
+    """
+    walk = _Walk()
+    walk.visit(root, tuple(iterators), 1.0)
+    reads: dict[str, float] = {}
+    for e in subexpressions(root):
+        if e.kind == "load":
+            footprint = prod([_width(x) for x in e.args[1]]) * _itemsize(e.dtype)
+            reads[e.args[0]] = max(reads.get(e.args[0], 0), footprint)
+    written = prod([_extent(it) for it in iterators]) * _itemsize(root.dtype)
+    return Cost(walk.flops, walk.transcendentals, sum(reads.values()), written)
+
+
+def _itemsize(dtype: str) -> int:
+    return ITEMSIZE_BYTES[dtype]
+
+
+def _extent(it: Symbol) -> int:
+    return int(it.extent)  # pyright: ignore[reportArgumentType] (counts need concrete sizes)
+
+
+def _width(index: Size) -> float:
+    """Number of values that an index takes, as far as its range and common stride tell."""
+    if isinstance(index, int):
+        return 1
+    low, high = bounds(index)
+    step = min(abs(c) for m, c in index.terms if m)
+    return (high - low) // step + 1
+
+
+class _Walk:
+    """The work of an expression, each distinct one counted once per loop level."""
+
+    def __init__(self) -> None:
+        self.flops = self.transcendentals = 0.0
+        self.seen: set[tuple[Expr, tuple[Symbol, ...]]] = set()
+
+    def visit(self, e: Expr, around: tuple[Symbol, ...], share: float) -> None:
+        level = max((j + 1 for j, it in enumerate(around) if it in e.symbols), default=0)
+        key = (e, around[:level])
+        if key in self.seen:
+            return
+        self.seen.add(key)
+        volume = prod([_extent(it) for it in around[:level]]) * share
+        match e.kind:
+            case "op":
+                spec = SCALARS[e.args[0]]
+                self.flops += spec.flops * volume
+                self.transcendentals += spec.transcendental * volume
+            case "reduce":
+                _, inner, body = e.args
+                part = guard_share(body.args[0]) if body.kind == "where" else 1.0
+                self.flops += volume * prod([_extent(it) for it in inner]) * part
+                self.visit(body, (*around[:level], *inner), share)
+                return
+            case "where":
+                part = guard_share(e.args[0])
+                self.visit(e.args[1], around, share * part)
+                self.visit(e.args[2], around, share * (1 - part))
+                return
+            case _:
+                pass
+        for x in e.operands:
+            self.visit(x, around, share)
+
+
+def guard_share(guard: Guard) -> float:
+    """Share of the points of its iterators at which a guard holds.
+
+    Exact where the conditions fall into groups with iterators of their own that are few enough to visit; a group with
+    too many points, or that reads a tensor, counts as true.
+    """
+    groups: list[tuple[set[Symbol], list[Poly]]] = []
+    for term in guard.ordered:
+        symbols, terms = set(term.symbols), [term]
+        apart: list[tuple[set[Symbol], list[Poly]]] = []
+        for other, members in groups:
+            if other & symbols:
+                symbols, terms = symbols | other, members + terms
+            else:
+                apart.append((other, members))
+        groups = [*apart, (symbols, terms)]
+    share = 1.0
+    for symbols, terms in groups:
+        ordered = sorted(symbols, key=lambda s: s.name)
+        extents = [_extent(s) for s in ordered]
+        if prod(extents) > _ENUMERATE:
+            continue
+        part = Guard(terms)
+        held = 0
+        for point in itertools.product(*map(range, extents)):
+            known = substitute_guard(part, dict(zip(ordered, point, strict=True)))
+            held += known is not False
+        share *= held / prod(extents)
+    return share

@@ -1,0 +1,478 @@
+"""The free algebra: loop expressions, printable, hash-consed, and the source of every other algebra by folding.
+
+    softmax   div(exp(sub(x[o0,o1], max_{r0<128} x[o0,r0])), sum_{r1<128} exp(sub(x[o0,o1], max_{r0<128} x[o0,r0])))
+    heads     x[o0,o2,64*o1+o3]                             from transpose(reshape(x)): the reshape disappears
+    take      t[clip(value(ids[o0]),0,999),o1]
+
+An expression is a load, a constant, a scalar function, a conversion, a choice under a guard, a reduction, or an index
+as a scalar.  Equal expressions are one object.  The iterators of a reduction are named by its height (1 + the highest
+reduction inside), so that equal reductions are one object wherever they occur.  Construction simplifies only what is
+exact: choices with a known guard or equal branches, and reductions over extents 1 or 0.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from typing import Any
+
+from superopt.ir import denote as _denote
+from superopt.ir.algebra import AnyAlgebra
+from superopt.ir.graph import Node, topological
+from superopt.ir.index import (
+    APPLY,
+    Atom,
+    Form,
+    Guard,
+    Poly,
+    Symbol,
+    Truth,
+    all_of,
+    bounds,
+    clip,
+    equal,
+    evaluate,
+    iterator,
+    of_atom,
+    substitute,
+    substitute_guard,
+)
+from superopt.ir.ops.record import identity, is_integer
+from superopt.ir.scalar import DTYPE, SCALARS
+from superopt.ir.types import Shape, Size
+
+
+class Expr:
+    """One expression; made through the functions below.
+
+    Attributes:
+        kind: load, const, op, convert, where, reduce or index.
+        dtype: dtype of the value.
+        args: load: buffer name, index; const: value; op: function, operand dtype, operands; convert: source dtype,
+            operand; where: guard, then, else; reduce: monoid, iterators, body; index: the index.
+        symbols: free symbols.
+        height: 1 + the greatest height of a reduction inside; 0 without one.
+        uid: number in order of creation.
+    """
+
+    __slots__ = ("__weakref__", "args", "dtype", "height", "kind", "symbols", "uid")
+
+    kind: str
+    dtype: str
+    args: tuple[Any, ...]
+    symbols: frozenset[Symbol]
+    height: int
+    uid: int
+
+    def __repr__(self) -> str:
+        return show(self)
+
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        """The expressions directly inside, those in indices excluded."""
+        match self.kind:
+            case "op":
+                return self.args[2:]
+            case "convert":
+                return self.args[1:]
+            case "where":
+                return self.args[1:]
+            case "reduce":
+                return self.args[2:]
+            case _:
+                return ()
+
+    @property
+    def indices(self) -> tuple[Size, ...]:
+        """The indices directly inside: of a load, of the guard, or the index itself."""
+        match self.kind:
+            case "load":
+                return self.args[1]
+            case "where":
+                return tuple(self.args[0].ordered)
+            case "index":
+                return self.args
+            case _:
+                return ()
+
+    def substitute(self, mapping: Mapping[Symbol, Size]) -> Expr:
+        """The expression with free symbols replaced."""
+        return _substituted(self, mapping)
+
+    def as_index(self) -> Size:
+        """The expression as an index."""
+        if self.kind == "const":
+            return int(self.args[0])
+        if self.kind == "index" and is_integer(self.dtype):
+            info = _integer_range(self.dtype)
+            low, high = bounds(self.args[0])
+            if info[0] <= low and high <= info[1]:
+                return self.args[0]
+        return of_atom(Form("value", (self,)))
+
+
+_TABLE: weakref.WeakValueDictionary[tuple[Any, ...], Expr] = weakref.WeakValueDictionary()
+_LOCK = threading.Lock()
+_UID = itertools.count()
+
+
+def _integer_range(dtype: str) -> tuple[int, int]:
+    bits = DTYPE[dtype].itemsize * 8
+    return (0, 2**bits - 1) if dtype[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def _make(kind: str, dtype: str, *args: Any) -> Expr:
+    key = (kind, dtype, repr(args[0]) if kind == "const" else args)  # 0.0 == -0.0 == False
+    with _LOCK:
+        found = _TABLE.get(key)
+        if found is None:
+            found = Expr()
+            found.kind, found.dtype, found.args, found.uid = kind, dtype, args, next(_UID)
+            inner = found.operands
+            free: frozenset[Symbol] = frozenset().union(*(x.symbols for x in inner))
+            height = max((x.height for x in inner), default=0)
+            for index in found.indices:
+                if isinstance(index, Poly):
+                    free |= index.symbols
+                    height = max(height, max((v.height for v in values_of(index)), default=0))
+            if kind == "reduce":
+                free -= frozenset(args[1])
+                for it in args[1]:
+                    free |= frozenset() if isinstance(it.high, int) else it.high.symbols
+                height += 1
+            found.symbols, found.height = free, height
+            _TABLE[key] = found
+    return found
+
+
+def values_of(index: Size) -> Iterator[Expr]:
+    """The scalar expressions that an index reads."""
+    if isinstance(index, Poly):
+        for atom in index.atoms:
+            if isinstance(atom, Form):
+                if atom.op == "value":
+                    yield atom.args[0]
+                else:
+                    for x in atom.args:
+                        yield from values_of(x)
+
+
+# ---- constructors
+
+
+def const(value: bool | int | float, dtype: str) -> Expr:
+    """A constant."""
+    return _make("const", dtype, float(value) if DTYPE[dtype].kind not in "biu" else value)
+
+
+def load(buffer: str, index: Sequence[Size], dtype: str) -> Expr:
+    """An element of a buffer."""
+    return _make("load", dtype, buffer, tuple(index))
+
+
+def op(fn: str, dtype: str, *operands: Expr) -> Expr:
+    """A scalar function on operands of this dtype."""
+    return _make("op", SCALARS[fn].dtype(dtype), fn, dtype, *operands)
+
+
+def convert(value: Expr, source: str, target: str) -> Expr:
+    """The value in another dtype."""
+    return _make("convert", target, source, value)
+
+
+def where(guard: Truth, then: Callable[[], Expr], orelse: Callable[[], Expr]) -> Expr:
+    """A choice; only the chosen branch is built where the guard is known."""
+    if not isinstance(guard, Guard):
+        return then() if guard else orelse()
+    a, b = then(), orelse()
+    return a if a is b else _make("where", a.dtype, guard, a, b)
+
+
+def from_index(index: Size, dtype: str) -> Expr:
+    """An index as a scalar."""
+    return _make("index", dtype, index)
+
+
+def reduce(monoid: str, iterators: Sequence[Symbol], body: Expr) -> Expr:
+    """A reduction; iterators are renamed by height, those of extent 1 dropped."""
+    if any(isinstance(it.high, int) and it.high < 0 for it in iterators):
+        return const(identity(monoid, body.dtype), body.dtype)
+    single: dict[Symbol, Size] = {it: 0 for it in iterators if isinstance(it.high, int) and it.high == 0}
+    body = body.substitute(single)
+    kept = [it for it in iterators if it not in single]
+    if not kept:
+        return body
+    stem = f"r{body.height}"
+    names = [stem] if len(kept) == 1 else [f"{stem}_{j}" for j in range(len(kept))]
+    if any(it.name != name for it, name in zip(kept, names, strict=True)):
+        renamed = [Symbol(name, 0, it.high) for it, name in zip(kept, names, strict=True)]
+        body = body.substitute({it: of_atom(new) for it, new in zip(kept, renamed, strict=True)})
+        kept = renamed
+    return _make("reduce", body.dtype, monoid, tuple(kept), body)
+
+
+# ---- the algebra
+
+
+class Loops:
+    """The free algebra: scalars are expressions, indices polynomials, guards conjunctions."""
+
+    def const(self, value: bool | int | float, dtype: str) -> Expr:
+        return const(value, dtype)
+
+    def op(self, fn: str, dtype: str, *args: Expr) -> Expr:
+        return op(fn, dtype, *args)
+
+    def convert(self, value: Expr, source: str, target: str) -> Expr:
+        return convert(value, source, target)
+
+    def where(self, guard: Truth, then: Callable[[], Expr], orelse: Callable[[], Expr]) -> Expr:
+        return where(guard, then, orelse)
+
+    def reduce(self, monoid: str, extents: Sequence[Size], body: Callable[..., Expr], dtype: str) -> Expr:
+        pairs = [iterator(f"?{next(_UID)}", n) for n in extents]
+        if any(isinstance(n, int) and n == 0 for n in extents):
+            return const(identity(monoid, dtype), dtype)
+        return reduce(monoid, [it for it, _ in pairs], body(*[index for _, index in pairs]))
+
+    def to_index(self, value: Expr) -> Size:
+        return value.as_index()
+
+    def from_index(self, index: Size, dtype: str) -> Expr:
+        return from_index(index, dtype)
+
+    def clip(self, index: Size, low: Size, high: Size) -> Size:
+        return clip(index, low, high)
+
+    def all(self, *guards: Truth) -> Truth:
+        return all_of(*guards)
+
+    def eq(self, a: Size, b: Size) -> Truth:
+        return equal(a, b)
+
+    def regroup(self, index: Sequence[Size], outer: Shape, inner: Shape) -> Sequence[Size]:
+        return _denote.regroup(index, outer, inner)
+
+
+def block(root: Node, stop: Set[Node] = frozenset()) -> tuple[tuple[Symbol, ...], Expr]:
+    """Output iterators `o0`, `o1` ... and the value of a node there, its operands inlined down to inputs and `stop`.
+
+    Buffers are named after inputs; the nodes of `stop` are `t0`, `t1` ... in topological order (`buffers`).
+
+    Raises:
+        InputError: a node without a value at one index is not in `stop`.
+    """
+    names = buffers(root, stop)
+
+    def read(node: Node, index: Sequence[Size]) -> Expr:
+        return load(names[node], index, node.dtype)
+
+    pairs = [iterator(f"o{d}", n) for d, n in enumerate(root.shape)]
+    value = _denote.denote(root, Loops(), read, stop)(*[index for _, index in pairs])
+    return tuple([it for it, _ in pairs]), value
+
+
+def buffers(root: Node, stop: Set[Node] = frozenset()) -> dict[Node, str]:
+    """The buffer names that `block` uses."""
+    found: dict[Node, str] = {}
+    count = 0
+    for node in topological((root,)):
+        if node.op == "input":
+            found[node] = node["name"]
+        elif node in stop:
+            found[node] = f"t{count}"
+            count += 1
+    return found
+
+
+# ---- walking
+
+
+def subexpressions(root: Expr) -> list[Expr]:
+    """Every expression in `root`, those that indices read included, each once, inner ones first."""
+    order: list[Expr] = []
+    seen: set[Expr] = set()
+    stack = [(root, False)]
+    while stack:
+        e, done = stack.pop()
+        if done:
+            order.append(e)
+        elif e not in seen:
+            seen.add(e)
+            stack.append((e, True))
+            stack += [(x, False) for x in e.operands]
+            stack += [(v, False) for index in e.indices for v in values_of(index)]
+    return order
+
+
+def _substituted(root: Expr, mapping: Mapping[Symbol, Size]) -> Expr:
+    """Iterative over everything but reductions and indices, which nest only a few levels deep."""
+    if root.symbols.isdisjoint(mapping):
+        return root
+    done: dict[Expr, Expr] = {}
+    stack = [root]
+    while stack:
+        e = stack[-1]
+        if e in done:
+            stack.pop()
+            continue
+        if e.symbols.isdisjoint(mapping):
+            done[e] = e
+            continue
+        if e.kind == "reduce":
+            done[e] = _substituted_reduce(e, mapping)
+            continue
+        waiting = [x for x in e.operands if x not in done]
+        if waiting:
+            stack += waiting
+            continue
+        done[e] = _rebuilt(e, mapping, done)
+    return done[root]
+
+
+def _rebuilt(e: Expr, mapping: Mapping[Symbol, Size], done: Mapping[Expr, Expr]) -> Expr:
+    inner = [done[x] for x in e.operands]
+    match e.kind:
+        case "load":
+            return load(e.args[0], [substitute(x, mapping) for x in e.args[1]], e.dtype)
+        case "op":
+            return op(e.args[0], e.args[1], *inner)
+        case "convert":
+            return convert(inner[0], e.args[0], e.dtype)
+        case "where":
+            return where(substitute_guard(e.args[0], mapping), lambda: inner[0], lambda: inner[1])
+        case _:
+            return from_index(substitute(e.args[0], mapping), e.dtype)
+
+
+def _substituted_reduce(e: Expr, mapping: Mapping[Symbol, Size]) -> Expr:
+    monoid, iterators, body = e.args
+    inside: dict[Symbol, Size] = {s: v for s, v in mapping.items() if s not in iterators}
+    fresh: list[Symbol] = []
+    for it in iterators:  # fresh names: a replacement may mention the name of the iterator
+        new, index = iterator(f"?{next(_UID)}", substitute(it.high, mapping) + 1)
+        fresh.append(new)
+        inside[it] = index
+    return reduce(monoid, fresh, body.substitute(inside))
+
+
+# ---- folding
+
+
+def fold(
+    root: Expr, algebra: AnyAlgebra, read: Callable[[str, tuple[Any, ...]], Any], env: Mapping[Symbol, Any]
+) -> Any:
+    """The value of an expression in another algebra.
+
+    Args:
+        root: the expression.
+        algebra: what to compute in.
+        read: value of a buffer at an index of the algebra.
+        env: index of the algebra for each free symbol.
+    """
+    return _Scope(algebra, read, dict(env), frozenset(), None).value(root)
+
+
+class _Scope:
+    """The iterators bound so far, and values that depend on the innermost of them."""
+
+    def __init__(
+        self, algebra: AnyAlgebra, read: Any, env: dict[Symbol, Any], bound: frozenset[Symbol], outer: _Scope | None
+    ) -> None:
+        self.algebra, self.read, self.env, self.bound, self.outer = algebra, read, env, bound, outer
+        self.values: dict[Expr, Any] = {}
+
+    def home(self, e: Expr) -> _Scope:
+        """The outermost scope in which the expression has a value."""
+        scope = self
+        while scope.outer is not None and e.symbols.isdisjoint(scope.bound):
+            scope = scope.outer
+        return scope
+
+    def value(self, root: Expr) -> Any:
+        stack = [root]
+        while stack:
+            e = stack[-1]
+            scope = self.home(e)
+            if e in scope.values:
+                stack.pop()
+                continue
+            if e.kind in ("op", "convert"):
+                waiting = [x for x in e.operands if x not in self.home(x).values]
+                if waiting:
+                    stack += waiting
+                    continue
+            scope.values[e] = scope.compute(e)
+        return self.home(root).values[root]
+
+    def compute(self, e: Expr) -> Any:
+        k, args = self.algebra, e.args
+        match e.kind:
+            case "const":
+                return k.const(args[0], e.dtype)
+            case "load":
+                return self.read(args[0], tuple([self.index(x) for x in args[1]]))
+            case "op":
+                return k.op(args[0], args[1], *[self.home(x).values[x] for x in args[2:]])
+            case "convert":
+                return k.convert(self.home(args[1]).values[args[1]], args[0], e.dtype)
+            case "index":
+                return k.from_index(self.index(args[0]), e.dtype)
+            case "where":
+                guard = k.all(*[self.index(p) >= 0 for p in args[0].ordered])
+                return k.where(guard, lambda: self.value(args[1]), lambda: self.value(args[2]))
+            case _:
+                return self.reduction(*args, e.dtype)
+
+    def reduction(self, monoid: str, iterators: tuple[Symbol, ...], body: Expr, dtype: str) -> Any:
+        def at(*index: Any) -> Any:
+            inner = self.env | dict(zip(iterators, index, strict=True))
+            return _Scope(self.algebra, self.read, inner, frozenset(iterators), self).value(body)
+
+        extents = [self.index(it.extent) for it in iterators]
+        return self.algebra.reduce(monoid, extents, at, dtype)
+
+    def index(self, x: Size) -> Any:
+        return x if isinstance(x, int) else evaluate(x, self.atom)
+
+    def atom(self, atom: Atom) -> Any:
+        if isinstance(atom, Symbol):
+            return self.env[atom] if atom in self.env else of_atom(atom)
+        if atom.op == "value":
+            return self.algebra.to_index(self.value(atom.args[0]))
+        args = [self.index(x) for x in atom.args]
+        match atom.op:
+            case "//":
+                return args[0] // args[1]
+            case "%":
+                return args[0] % args[1]
+            case "clip":
+                return self.algebra.clip(*args)
+            case _:
+                return APPLY[atom.op](*args)
+
+
+# ---- printing
+
+
+def show(e: Expr) -> str:
+    """The expression as mathematics."""
+    match e.kind:
+        case "load":
+            return f"{e.args[0]}[{','.join(map(str, e.args[1]))}]"
+        case "const":
+            value = e.args[0]
+            return f"{value:g}" if isinstance(value, float) else str(value)
+        case "op":
+            return f"{e.args[0]}({', '.join(map(show, e.args[2:]))})"
+        case "convert":
+            return f"{e.dtype}({show(e.args[1])})"
+        case "where":
+            return f"[{e.args[0]}] ? {show(e.args[1])} : {show(e.args[2])}"
+        case "reduce":
+            monoid, iterators, body = e.args
+            return f"{monoid}_{{{','.join(f'{it}<{it.extent}' for it in iterators)}}} {show(body)}"
+        case _:
+            return f"({e.args[0]})"
