@@ -62,6 +62,7 @@ class EGraph:
         self._value: list[bool | int | float | None] = []
         self._results: dict[int, tuple[TensorType, ...]] = {}
         self._hashcons: dict[ENode, Ref] = {}
+        self._hidden: set[ENode] = set()
         self._pending: list[dict[ENode, None]] = []
         self._ops: list[OpAttrs] = []
         self._op_ids: dict[tuple[str, Attrs | str], int] = {}
@@ -361,6 +362,9 @@ class EGraph:
         if p:
             ref = ref & CLASS_MASK | compose(ref & PERM_MASK, inverse(p))
         cls = ref >> PERM_BITS
+        hidden = node in self._hidden
+        listed = node in self._nodes[cls]
+        self._hidden.discard(node)
         self._nodes[cls].pop(node, None)
         for child in node[1:]:
             self._parents[self.find(child) >> PERM_BITS].pop(node, None)
@@ -370,17 +374,33 @@ class EGraph:
             if origin is None:  # the program's own form stays the program's
                 self.origin.pop(fresh, None)
             self.union(known, ref)
+            if listed and fresh in self._hidden:
+                self._hidden.discard(fresh)
+                self._list(fresh)
             return
         self._hashcons[fresh] = ref
         if origin is not None:
             self.origin[fresh] = origin
         for child in fresh[1:]:
             self._parents[child >> PERM_BITS][fresh] = None
-        if any(child >> PERM_BITS == cls for child in fresh[1:]):
-            self.self_loops += 1
+        if hidden:
+            self._hidden.add(fresh)
         else:
-            self._nodes[cls][fresh] = None
+            self._list(fresh)
         if not self._frozen[cls] and self._is_frozen(fresh, self._ops[fresh[0]]):
             self._frozen[cls] = True
             self._push_frozen(cls)
         self.dirty.add(cls)
+
+    def _list(self, node: ENode) -> None:
+        """List an e-node in its class, unless it contains that class."""
+        cls = self.find(self._hashcons[node]) >> PERM_BITS
+        if any(self.find(child) >> PERM_BITS == cls for child in node[1:]):
+            self.self_loops += 1
+        else:
+            self._nodes[cls][node] = None
+
+    def hide(self, enode: ENode) -> None:
+        """Take an e-node out of its class, which keeps others; the constructors still find the class by it."""
+        del self._nodes[self.find_class(self._hashcons[enode])][enode]
+        self._hidden.add(enode)

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rewrites import merge, sites
+from rewrites import merge, sites, variants
 from rewrites.arrange import BuildError
 from rewrites.build import build
 from rewrites.egraph import EGraph, ENode, LimitReachedError, Origin, Ref
@@ -83,6 +83,7 @@ class GrowthReport:
         live_classes: classes that a selection may use and that are not frozen.
         components: strongly connected components of more than one class; selections can be cyclic only there.
         class_caps: unions passed over because a class was full.
+        hidden: forms that differ from a listed one only in frozen operands.
     """
 
     stop: str
@@ -92,6 +93,7 @@ class GrowthReport:
     live_classes: int
     components: int
     class_caps: int
+    hidden: int
     symmetric_unions: int
     seconds: float
     rules: Mapping[str, RuleCounts]
@@ -108,6 +110,7 @@ class Growth:
     stats: MatchStats = field(default_factory=MatchStats)
     step: int = 0
     class_caps: int = 0
+    hidden: int = 0
     found: list[tuple[Ref, Ref, Origin]] = field(default_factory=list[tuple[Ref, Ref, Origin]])
 
     def check_time(self) -> None:
@@ -144,6 +147,7 @@ class Growth:
                 self.counts[origin.rule].unions += 1
         self.found.clear()
         eg.rebuild()
+        self.hidden += variants.hide_variants(eg, sites.live_classes(eg))
         return changed
 
     def finish_counts(self) -> None:
@@ -159,7 +163,7 @@ class Growth:
 def grow(
     eg: EGraph, rules: Iterable[Rule], limits: Limits | None = None, near: Collection[int] | None = None
 ) -> GrowthReport:
-    """Apply rules until saturation or a limit; with `near`, first once all rules at those classes."""
+    """Apply rules until saturation or a limit; with `near`, first once all rules at those classes, and merge only them."""
     limits = limits or Limits()
     rules = tuple(rule for rule in rules if not is_law(rule))
     run = Growth(eg, limits, time.perf_counter(), {rule.name: RuleCounts() for rule in rules})
@@ -183,6 +187,7 @@ def grow(
         live_classes=len(sites.live_classes(eg)),
         components=len(sites.components(eg)),
         class_caps=run.class_caps,
+        hidden=run.hidden,
         symmetric_unions=eg.symmetric_unions,
         seconds=time.perf_counter() - run.started_s,
         rules=run.counts,
@@ -209,7 +214,7 @@ def _loop(run: Growth, rules: Sequence[Rule], near: Collection[int] | None, size
             everywhere = False
         elif not everywhere:
             everywhere = True  # confirm the fixed point without the index
-        elif merge.merge_siblings(run, merging):
+        elif merge.merge_siblings(run, merging, near):
             everywhere = False
             sizes.append(eg.enode_count)
         else:
@@ -261,6 +266,7 @@ def _lower(run: Growth, rule: Rule, cls: int) -> None:
             continue
         attrs = (("attrs", eg.attrs_of(node)), ("op", eg.op_of(node)), ("rule", rule.name))
         for _ in matches(rule, space_of_enode(eg, cls, node), cls << PERM_BITS, stats=run.stats):
+            run.stats.matches[rule.name] += 1  # the matcher counts only what is read to the end
             origin = Origin(rule.name, run.step, (cls << PERM_BITS,))
             eg.current_origin = origin
             try:
