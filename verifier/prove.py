@@ -155,12 +155,17 @@ def _at_ranks(rule: Rule, ranks: Mapping[str, int], metas: Mapping[str, str], do
 
 
 def _premises(instance: Instance, done: _Proof) -> None:
-    witness = instance.ctx.witness()
+    ctx = instance.ctx
+    sizes = [str(n) for n in instance.env.tok.values()]
+    witness = ctx.witness(positive=sizes)
     done.obligations += 1
-    if witness is None:
-        open_ = instance.ctx.possible(c.TRUE) == OPEN
-        raise _Stop(UNKNOWN, "no witness for the premises was found" if open_ else "the premises contradict each other")
-    done.sizes = tuple(sorted(witness.items()))
+    if witness is not None:
+        done.sizes = tuple(sorted(witness.items()))
+        return
+    if ctx.witness() is not None:
+        raise _Stop(UNKNOWN, "the premises hold for empty tensors only: a size token stands for two lengths")
+    unsure = ctx.possible(c.TRUE) == OPEN
+    raise _Stop(UNKNOWN, "no witness for the premises was found" if unsure else "the premises contradict each other")
 
 
 def _goals(instance: Instance, root: int, done: _Proof) -> None:

@@ -89,14 +89,12 @@ class Context:
         """Can a Z3 formula hold together with the premises and `extra`: yes, no or unknown."""
         return self._check([self.cond(f) for f in (*self.premises, *extra)] + [formula])[0]
 
-    def witness(self) -> dict[str, int] | None:
-        """Concrete sizes and attributes that satisfy the premises, preferring small positive ones."""
-        base = [self.cond(f) for f in self.premises]
+    def witness(self, positive: Sequence[str] = ()) -> dict[str, int] | None:
+        """Concrete sizes and attributes that satisfy the premises, small ones first; `positive` ones are at least 1."""
+        base = [self.cond(f) for f in self.premises] + [self.int(n) >= 1 for n in positive]
         names = sorted(self.dims)
         for low, high in ((1, 4), (0, 8), (-4, 16), (None, None)):
-            box = (
-                [] if low is None or high is None else [z3.And(self.int(n) >= low, self.int(n) <= high) for n in names]
-            )
+            box = [] if low is None or high is None else [z3.And(self.int(n) >= low, self.int(n) <= high) for n in names]
             answer, model = self._check(base + box)
             if answer == YES:
                 values = [model.eval(self.int(n), model_completion=True) for n in names]
