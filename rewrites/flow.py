@@ -56,6 +56,10 @@ def _regroup(site: Site, lay: Layout, s: Labels) -> Flowed | None:
     out: list[Axis] = [()] * len(site.shapes[0])
     position = 0
     for ins, sizes in site.values["groups"]:
+        if len(ins) == len(sizes) == 1:  # also of size 1: the label stays
+            out[ins[0]] = lay[position]
+            position += 1
+            continue
         atoms: list[tuple[int, int]] = []
         for axis in lay[position : position + len(sizes)]:
             resolved = s.axis(axis)
@@ -150,9 +154,9 @@ def _conv(site: Site, lay: Layout, s: Labels) -> Flowed | None:
     right[w_spec[1]] = inner
     for j in range(len(lay) - 2):
         axis = lay[o_spec[2 + j]]
-        if len(axis) != 1:
+        if len(axis) > 1:
             return None
-        spatial = axis[0][0]
+        spatial = axis[0][0] if axis else s.fresh()  # an axis of size 1 whose label was reshaped away
         left[x_spec[2 + j]] = ((spatial, x_shape[x_spec[2 + j]]),)
         right[w_spec[2 + j]] = ((spatial, w_shape[w_spec[2 + j]]),)
         values = (v["window_strides"][j], *v["padding"][j], v["lhs_dilation"][j], v["rhs_dilation"][j])
@@ -169,7 +173,7 @@ def _concatenate(site: Site, lay: Layout, s: Labels) -> Flowed | None:
 
 
 def _per_axis(
-    site: Site, lay: Layout, values: Sequence[tuple[int, ...]], neutral: Callable[[int], tuple[int, ...]]
+    site: Site, lay: Layout, s: Labels, values: Sequence[tuple[int, ...]], neutral: Callable[[int], tuple[int, ...]]
 ) -> Flowed | None:
     """Ops with attributes per axis: labels stay, sizes change; a merged axis may only be left alone."""
     out: list[Axis] = []
@@ -177,6 +181,8 @@ def _per_axis(
     shape = site.shapes[0]
     for i, axis in enumerate(lay):
         acts = values[i] != neutral(i)
+        if acts and not axis:  # the result has size 1 here and its label was reshaped away
+            axis = ((s.fresh(), 1),)
         if len(axis) == 1:
             marks[axis[0][0]] = (values[i], acts)
             out.append(((axis[0][0], shape[i]),))
@@ -191,11 +197,11 @@ def _per_axis(
 def _slice(site: Site, lay: Layout, s: Labels) -> Flowed | None:
     v, shape = site.values, site.shapes[0]
     values = list(zip(v["start_indices"], v["limit_indices"], v["strides"], strict=True))
-    return _per_axis(site, lay, values, lambda i: (0, shape[i], 1))
+    return _per_axis(site, lay, s, values, lambda i: (0, shape[i], 1))
 
 
 def _pad(site: Site, lay: Layout, s: Labels) -> Flowed | None:
-    return _per_axis(site, lay, site.values["padding_config"], lambda i: (0, 0, 0))
+    return _per_axis(site, lay, s, site.values["padding_config"], lambda i: (0, 0, 0))
 
 
 def _window(site: Site, lay: Layout, s: Labels) -> Flowed | None:
@@ -206,7 +212,7 @@ def _window(site: Site, lay: Layout, s: Labels) -> Flowed | None:
         (size, step, lo, hi)
         for size, step, (lo, hi) in zip(v["window_dimensions"], v["window_strides"], v["padding"], strict=True)
     ]
-    return _per_axis(site, lay, values, lambda i: (1, 1, 0, 0))
+    return _per_axis(site, lay, s, values, lambda i: (1, 1, 0, 0))
 
 
 def _rev(site: Site, lay: Layout, s: Labels) -> Flowed | None:
