@@ -22,7 +22,7 @@ class Pattern:
     """One compiled term of a left side."""
 
     __slots__ = (
-        "arity", "attrs", "constant", "is_meta", "kids", "name", "names", "op", "optional", "swaps", "term",
+        "arity", "attrs", "constant", "is_meta", "kids", "name", "names", "only", "op", "optional", "swaps", "term",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, t: Term) -> None:
@@ -31,6 +31,7 @@ class Pattern:
         self.kids = tuple(Pattern(rule, a) for a in t.args)
         self.arity = len(t.args)
         self.names = physical(t, rule.metas)
+        self.only = VIEW if t.op == "view" else next(iter(self.names)) if len(self.names) == 1 else None
         self.name: str = t["name"] if t.op == "var" else t.get("f", t.get("kind", ""))
         self.is_meta = self.name in rule.metas
         self.swaps = self.arity == 2 and t.op in ("dot", "ew") and t.args[0] is not t.args[1]
@@ -53,22 +54,37 @@ class Pattern:
             if self.optional and inner.quick(space, cls):
                 return True
         alternatives = space.alternatives(cls)
-        for alternative in self.alternatives(alternatives):
-            for _ in self.orders(space, alternative):
-                return True
-        if top or op == "view" or not depth:
+        if self.only is not None:
+            for alternative in alternatives.get(self.only, ()):
+                if self.fits(space, alternative):
+                    return True
+        else:
+            for alternative in self.alternatives(alternatives):
+                if self.fits(space, alternative):
+                    return True
+        if top or not depth or op == "view" or VIEW not in alternatives:
             return False
-        return any(
-            self.quick(space, a.children[0][0], depth=depth - 1) for a in alternatives.get(VIEW, ())
-        )  # fmt: skip
+        return any(self.quick(space, a.children[0][0], depth=depth - 1) for a in alternatives[VIEW])
+
+    def fits(self, space: Space, a: Alternative) -> bool:
+        """Whether an op may match in some order of operands."""
+        children = a.children
+        if len(children) != self.arity or (self.attrs is not None and a.attrs != self.attrs):
+            return False
+        kids = self.kids
+        for kid, child in zip(kids, children, strict=True):
+            if kid.op != "var" and not kid.quick(space, child[0]):
+                break
+        else:
+            return True
+        if self.swaps and (self.op == "dot" or a.op in COMMUTATIVE):
+            return kids[0].quick(space, children[1][0]) and kids[1].quick(space, children[0][0])
+        return False
 
     def alternatives(self, alternatives: Mapping[str, list[Alternative]]) -> list[Alternative]:
         """Alternatives with an op that this pattern can match."""
-        if self.op == "view":
-            return alternatives.get(VIEW, [])
-        if len(self.names) == 1:
-            (name,) = self.names
-            return alternatives.get(name, [])
+        if self.only is not None:
+            return alternatives.get(self.only, [])
         return [a for name, found in alternatives.items() if name in self.names for a in found]
 
     def orders(self, space: Space, a: Alternative) -> Iterator[tuple[int, ...]]:
