@@ -29,7 +29,7 @@ Attrs = tuple[tuple[str, Any], ...]
 class Node:
     """One op applied to its inputs; made only through `mk`."""
 
-    __slots__ = ("op", "inputs", "attrs", "types", "__weakref__")
+    __slots__ = ("__weakref__", "attrs", "inputs", "op", "types")
 
     op: str
     inputs: tuple[Node, ...]
