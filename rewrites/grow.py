@@ -147,8 +147,13 @@ class Growth:
                 self.counts[origin.rule].unions += 1
         self.found.clear()
         eg.rebuild()
-        self.hidden += variants.hide_variants(eg, sites.live_classes(eg))
         return changed
+
+    def hide_variants(self) -> None:
+        """Keep one of the forms that differ only in frozen operands, in the classes that changed."""
+        self.hidden += variants.hide_variants(
+            self.eg, sorted({self.eg.find_class(c << PERM_BITS) for c in self.eg.dirty})
+        )
 
     def finish_counts(self) -> None:
         """Copy the matcher's statistics into the counts per rule."""
@@ -163,7 +168,7 @@ class Growth:
 def grow(
     eg: EGraph, rules: Iterable[Rule], limits: Limits | None = None, near: Collection[int] | None = None
 ) -> GrowthReport:
-    """Apply rules until saturation or a limit; with `near`, first once all rules at those classes, and merge only them."""
+    """Apply rules until saturation or a limit; with `near`, first once all rules there, and merge only there."""
     limits = limits or Limits()
     rules = tuple(rule for rule in rules if not is_law(rule))
     run = Growth(eg, limits, time.perf_counter(), {rule.name: RuleCounts() for rule in rules})
@@ -212,13 +217,14 @@ def _loop(run: Growth, rules: Sequence[Rule], near: Collection[int] | None, size
         sizes.append(eg.enode_count)
         if changed:
             everywhere = False
-        elif not everywhere:
-            everywhere = True  # confirm the fixed point without the index
         elif merge.merge_siblings(run, merging, near):
             everywhere = False
+            run.hide_variants()
             sizes.append(eg.enode_count)
-        else:
+        elif everywhere:
             return "saturated"
+        else:
+            everywhere = True  # confirm the fixed point without the index
     return "iterations"
 
 
@@ -243,7 +249,9 @@ def _pass(run: Growth, rules: Sequence[Rule], classes: Collection[int] | None) -
                 fire(run, rule, cls)
         finally:
             counts.seconds += time.perf_counter() - start
-    return run.unite()
+    changed = run.unite()
+    run.hide_variants()
+    return changed
 
 
 def _rewrite(run: Growth, rule: Rule, cls: int) -> None:

@@ -12,7 +12,7 @@ every order, fill the e-graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -38,10 +38,11 @@ class _Chain:
     product: Ref | None = None
 
 
-def merge_siblings(run: Growth, rules: Sequence[Rule]) -> int:
-    """Merge all sets of siblings that were not merged before; number of changes."""
+def merge_siblings(run: Growth, rules: Sequence[Rule], near: Collection[int] | None = None) -> int:
+    """Merge all sets of siblings that were not merged before, among the classes `near` if given; number of changes."""
     eg = run.eg
     changed = 0
+    chosen = None if near is None else {eg.find_class(cls << PERM_BITS) for cls in near}
     for rule in rules:
         ops = sites.operators(rule, rule.lhs[0])
         (shared,) = _shared(rule)
@@ -49,6 +50,8 @@ def merge_siblings(run: Growth, rules: Sequence[Rule]) -> int:
         for cls in sorted(live):
             run.check_time()
             siblings = _siblings(eg, cls, ops, live)
+            if chosen is not None:
+                siblings = [c for c in siblings if c in chosen]
             for group in (siblings, *_by_shape(eg, siblings)):
                 changed += _merge_group(run, rule, cls, shared, group)
     return changed

@@ -1,10 +1,10 @@
 """Forms that differ only in what is computed ahead of time.
 
-Rules that move scales and biases reach one value by several ways, `x W + (B - M S)` and `x W + (-M S + B)`; the frozen operands
-are equal, but no rule says so, because nothing is matched at frozen classes.  Each variant would feed the rules above
-it, and the variants multiply from layer to layer.  Since frozen values cost nothing in the objective, one of the forms is
-enough: of e-nodes of a class that agree in op, live operands and size of the frozen operands, the oldest stays listed.  What
-the program itself says is never hidden.
+Rules that move scales and biases reach one value by several ways, `x W + (B - M S)` and `x W + (-M S + B)`; the
+frozen operands are equal, but no rule says so, because nothing is matched at frozen classes.  Each variant would feed
+the rules above it, and the variants multiply from layer to layer.  Since frozen values cost nothing in the objective,
+one of the forms is enough: of e-nodes of a class that agree in op, live operands and size of the frozen operands, the
+oldest stays listed.  What the program itself says is never hidden.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from rewrites import names
 from rewrites.egraph import EGraph
 from rewrites.enode import ENode, Ref
 from rewrites.normal_shape import broadcast_views
-from rewrites.perm import PERM_BITS
 from superopt.ir.graph import Attrs
 
 
