@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from rewrites.egraph import EGraph, ENode, Ref
 from rewrites.normal_canon import ELEMENTWISE
 from rewrites.perm import PERM_BITS, PERM_MASK, inverse_of, perm_of
-from superopt.ir.graph import Graph, Node, _intern, mk
+from superopt.ir.graph import Graph, Node, mk
 
 Choose = Callable[[int], ENode]
 
@@ -27,6 +27,7 @@ def import_graph(graph: Graph, *, max_enodes: int | None = None, deadline_s: flo
             refs[node] = eg.add_node(node.op, [refs[x] for x in node.inputs], node.attrs)
     eg.roots = [refs[node] for node in graph.outputs]
     eg.inputs = {node["name"]: refs[node] for node in graph.inputs}
+    eg.imported = list(refs.values())
     return eg
 
 
@@ -47,7 +48,7 @@ def node_of(eg: EGraph, enode: ENode, children: Sequence[Node]) -> Node:
         children = _same_shape(op, children)
     elif op == "regroup":
         return _reshaped(children[0], eg.values_of(enode)["groups"])
-    return _intern(op, tuple(children), attrs)
+    return mk(op, *children, **dict(attrs))
 
 
 def extract_any(eg: EGraph, ref: Ref, choose: Choose, memo: dict[int, Node] | None = None) -> Node:

@@ -44,6 +44,7 @@ class EGraph:
         self.deadline_s = deadline_s
         self.roots: list[Ref] = []
         self.inputs: dict[str, Ref] = {}
+        self.imported: list[Ref] = []  # every node of the program in topological order, in its own axis order
         self.origin: dict[ENode, Origin] = {}
         self.unions: list[tuple[Ref, Ref, Origin | None]] = []
         self.current_origin: Origin | None = None

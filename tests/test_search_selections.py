@@ -7,15 +7,24 @@ from __future__ import annotations
 
 import random
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
-from search_cases import BUILDERS, Case, case, plain_macro, run_program, selection_of, worst_error
+from search_cases import BUILDERS, Case, case, plain_macro, run_graph, run_program, selection_of, worst_error
+from search_table import TableObjective
 
 from rewrites import library
-from superopt.ir.graph import topological
-from superopt.ir.program import PREPARED
+from rewrites.convert import import_graph
+from superopt.frontends.jaxpr import import_function
+from superopt.ir.graph import Graph, literal, make_input, mk, topological
+from superopt.ir.program import PREPARED, Program
 from superopt.search.graphs import original_selection
+from superopt.search.layout import candidates
 from superopt.search.lower import Lowering, library_expander
-from superopt.search.state import State
+from superopt.search.pricing import Pricer
+from superopt.search.snapshot import Snapshot
+from superopt.search.state import FORBID, Problem, State
 
 SELECTIONS = 25
 
@@ -105,3 +114,92 @@ def test_layout_reaches_frozen_weights_for_nothing() -> None:
         assert kernel.op == "input"  # HWIO comes out of prepare, no transpose in the hot part
         assert node["dimension_numbers"][1] == (3, 2, 0, 1)
     assert worst_error(run_program(program, this.values), this.outputs) < 1e-4
+
+
+def _problem_of(graph: Graph) -> Problem:
+    snapshot = Snapshot(import_graph(graph))
+    return Problem(snapshot, Pricer(TableObjective()), candidates(snapshot))
+
+
+def _lowered(graph: Graph, flip: bool) -> tuple[Program, Lowering]:
+    problem = _problem_of(graph)
+    snapshot = problem.snapshot
+    state = State(problem, original_selection(snapshot))
+    if flip:
+        state.flip((), [(c, problem.candidates[c][-1]) for c in range(snapshot.size)])
+        state.settle()
+        assert state.cost == state.fresh_cost()
+    lowering = Lowering(snapshot, problem.wants)
+    return lowering.lower(selection_of(state), graph), lowering
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_outputs_that_are_inputs_frozen_or_repeated(flip: bool) -> None:
+    x, w = make_input("x", (3, 4)), make_input("w", (4, 5), frozen=True)
+    y = mk("dot_general", x, w, dimension_numbers=(((1,), (0,)), ((), ())))
+    turned = mk("transpose", y, permutation=(1, 0))
+    half = mk("mul", w, mk("broadcast_in_dim", literal(0.5), shape=(4, 5), broadcast_dimensions=()))
+    seven = mk("broadcast_in_dim", literal(7.0), shape=(2, 2), broadcast_dimensions=())
+    graph = Graph((x, w), (x, y, turned, y, w, half, seven, mk("transpose", x, permutation=(1, 0))))
+    program, _ = _lowered(graph, flip)
+    rng = np.random.default_rng(0)
+    values = {n["name"]: rng.standard_normal(n.shape).astype(np.float32) for n in graph.inputs}
+    assert worst_error(run_program(program, values), run_graph(graph, values)) < 1e-6
+
+
+def test_program_without_frozen_inputs_has_no_prepare() -> None:
+    x = make_input("x", (3, 4))
+    program, _ = _lowered(Graph((x,), (mk("exp", x),)), False)
+    assert program.prepare is None
+
+
+def test_frozen_work_without_frozen_inputs_is_prepared() -> None:
+    x = make_input("x", (4, 4))
+    rows, columns = (mk("iota", dtype="int32", shape=(4, 4), dimension=d) for d in (0, 1))
+    mask = mk("convert_element_type", mk("le", columns, rows), new_dtype="float32")
+    graph = Graph((x,), (mk("mul", x, mask),))
+    program, _ = _lowered(graph, False)
+    value = {"x": np.ones((4, 4), np.float32)}
+    assert (run_program(program, value)[0] == np.tril(np.ones((4, 4)))).all()
+    assert program.prepare is not None
+    assert [n.op for n in topological(program.hot.outputs) if n.op == "iota"] == []
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_control_flow_reads_and_gives_natural_order(flip: bool) -> None:
+    def fn(p: np.ndarray, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        y = jnp.tanh(x @ p)
+        last, every = jax.lax.scan(lambda c, t: (c * 0.5 + t, jnp.sin(c)), y[0], y.T @ y)
+        return last @ p.T, jnp.exp(every.T)
+
+    rng = np.random.default_rng(1)
+    p, x = (rng.standard_normal(s).astype(np.float32) for s in ((4, 4), (6, 4)))
+    imported = import_function(fn, (p, x), frozen=0)
+    values = {imported.names[0]: p, imported.names[1]: x} | dict(imported.graph.constants)
+    program, _ = _lowered(imported.graph, flip)
+    assert any(node.op == "scan" for node in topological(program.hot.outputs))
+    assert worst_error(run_program(program, values), run_graph(imported.graph, values)) < 1e-5
+
+
+def test_long_chains_need_no_recursion() -> None:
+    node = x = make_input("x", (4,))
+    for _ in range(3000):
+        node = mk("sin", node)
+    graph = Graph((x,), (node,))
+    program, _ = _lowered(graph, False)
+    value = {"x": np.ones(4, np.float32)}
+    assert worst_error(run_program(program, value), run_graph(graph, value)) < 1e-6
+
+
+def test_shared_subterms_of_one_kernel_stay_shared() -> None:
+    node = x = make_input("x", (4,))
+    for _ in range(60):  # as a tree this has 2**60 leaves
+        node = mk("add", mk("sin", node), node)
+    graph = Graph((x,), (node,))
+    problem = _problem_of(graph)
+    state = State(problem, original_selection(problem.snapshot))
+    bits = [(c, FORBID) for c in range(state.snapshot.size)]
+    assert state.flip((), (), bits) is not None
+    state.settle()
+    assert len(state.kernels()) == 1
+    assert len(topological([state.kernels()[0][1]])) == 121

@@ -110,11 +110,22 @@ def repair(state: State, classes: Iterable[int], meter: Meter, limit: int = 400)
         visits += 1
         if not state.readers[c]:
             continue
-        for move in single_moves(state, c):
-            meter.step()
-            if attempt_now(state, move):
-                todo.extend(u for u in state.readers[c] if u >= 0)
-                todo.extend(state.chosen(c).kids)
+        moves = single_moves(state, c)
+        meter.step(len(moves))
+        later = [move for move in moves if _improves(state, move, c, todo) is None]
+        if later:
+            state.memo.flush()
+            for move in later:
+                _improves(state, move, c, todo, now=True)
+
+
+def _improves(state: State, move: Move, c: int, todo: list[int], *, now: bool = False) -> bool | None:
+    """Attempt a move of a class; where it helps, its neighbours are to be visited again."""
+    better = attempt_now(state, move) if now else attempt(state, move)
+    if better:
+        todo.extend(u for u in state.readers[c] if u >= 0)
+        todo.extend(state.chosen(c).kids)
+    return better
 
 
 def perturb_and_repair(state: State, groups: Groups, rng: random.Random, meter: Meter) -> int:

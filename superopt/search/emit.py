@@ -293,20 +293,32 @@ class Emitter:
         return arrange(node, perm.perm_of(self.layouts[c], rank), perm.perm_of(order, rank))
 
     def _inlined(self, c: int, order: int) -> Node:
-        found = self.memo.get((c, order))
-        if found is not None:
-            return found
-        option = self.snapshot.options[c][self.selection[c]]
-        d = perm.compose(option.out_inverse, order)
-        _, interned = self.wants.of(option, d, self.layouts)
+        """Emit a class and what it inlines (depth first without recursion: chains may be long)."""
+        stack = [(c, order)]
+        while stack:
+            here = stack[-1]
+            if here in self.memo:
+                stack.pop()
+                continue
+            option = self.snapshot.options[here[0]][self.selection[here[0]]]
+            d = perm.compose(option.out_inverse, here[1])
+            _, interned = self.wants.of(option, d, self.layouts)
+            reads = [(position, k, perm.compose(p, interned[position])) for position, k, p in option.live]
+            missing = [(k, o) for _, k, o in reads if not self.materialised[k] and (k, o) not in self.memo]
+            if missing:
+                stack.extend(missing)
+                continue
+            self.memo[here] = self._node(option, d, interned, reads)
+            stack.pop()
+        return self.memo[(c, order)]
+
+    def _node(self, option: Option, d: int, interned: Sequence[int], reads: Sequence[tuple[int, int, int]]) -> Node:
         form = option.form
         orders = [perm.perm_of(o, len(s)) for o, s in zip(interned, form.shapes, strict=True)]
         operands: list[Any] = [None] * len(orders)
         for position, leaf in enumerate(option.frozen):
             if leaf is not None:
                 operands[position] = frozen_operand(leaf, orders[position], self.stored)
-        for position, k, p in option.live:
-            operands[position] = self.operand(k, perm.compose(p, interned[position]))
-        node = build(form, perm.perm_of(d, len(form.shape)), orders, operands)
-        self.memo[(c, order)] = node
-        return node
+        for position, k, o in reads:
+            operands[position] = self.operand(k, o)
+        return build(form, perm.perm_of(d, len(form.shape)), orders, operands)

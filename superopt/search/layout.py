@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from rewrites import perm
 from superopt.ir.types import Shape
-from superopt.search.kinds import CONTROL, CUMULATIVE, ELEMENTWISE, REDUCTIONS, WINDOWS
+from superopt.search.kinds import CUMULATIVE, ELEMENTWISE, REDUCTIONS, WINDOWS
 from superopt.search.snapshot import Form, Option, Snapshot
 
 Order = tuple[int, ...]
@@ -247,12 +247,12 @@ def backward(form: Form, d: Order) -> list[tuple[int, Order]]:
 
 
 def candidates(snapshot: Snapshot, rounds: int = 3, limit: int = MAX_CANDIDATES) -> list[list[int]]:
-    """Layouts worth trying per class, the natural one first.
+    """Layouts worth trying per class, the program's own first.
 
     Convolutions suggest channels first and last, products the two orders of their free axes; suggestions spread
     through ops that carry an order over, and the most suggested ones are kept.  Inputs stay as they come.
     """
-    votes: list[Counter[int]] = [Counter({0: 1000}) for _ in range(snapshot.size)]
+    votes: list[Counter[int]] = [Counter({home: 1_000_000}) for home in snapshot.home]
     for c, row in enumerate(snapshot.options):
         for option in row:
             for position, order in _suggestions(option.form):
@@ -265,8 +265,9 @@ def candidates(snapshot: Snapshot, rounds: int = 3, limit: int = MAX_CANDIDATES)
     out: list[list[int]] = []
     for c, vote in enumerate(votes):
         shape = snapshot.shapes[c]
-        if any(o.form.op == "input" or not _has_layout(o.form) for o in snapshot.options[c]):
-            out.append([0])
+        fixed = [o.out for o in snapshot.options[c] if o.form.op == "input" or o.control]
+        if fixed:
+            out.append(fixed[:1])
             continue
         kept: list[int] = []
         seen: set[tuple[int, ...]] = set()
@@ -277,10 +278,6 @@ def candidates(snapshot: Snapshot, rounds: int = 3, limit: int = MAX_CANDIDATES)
                 kept.append(layout)
         out.append(kept)
     return out
-
-
-def _has_layout(form: Form) -> bool:
-    return form.op not in CONTROL
 
 
 def _suggestions(form: Form) -> list[tuple[int, Order]]:

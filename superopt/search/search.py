@@ -214,7 +214,7 @@ class _Run:
         """The state of an earlier finalist, by identity of its e-nodes."""
         eg, snapshot = self.snapshot.eg, self.snapshot
         number = {cls: c for c, cls in enumerate(snapshot.class_ids)}
-        selection, layouts = list(self._original), [0] * snapshot.size
+        selection, layouts = list(self._original), list(self.problem.home)
         for ref, enode in warm.carried:
             ref = eg.find(ref)
             c = number.get(ref >> SHIFT)

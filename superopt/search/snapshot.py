@@ -170,6 +170,7 @@ class Snapshot:
         class_ids: the e-graph's class behind each number.
         component: per class, its strongly connected component; `component_size` by component; numbered so that
             children come before (or with) their readers.
+        home: per class, the layout in which the program itself holds it (0 where it does not).
         rejected: options dropped because their frozen operands were too large.
     """
 
@@ -190,6 +191,7 @@ class Snapshot:
             done += 1
         self._drop_dead_ends()
         self.size = len(self.options)
+        self.home = self._home()
         self.root_classes = frozenset(r.cls for r in self.roots if r.cls >= 0)
         self.component, self.component_size = components(
             [sorted({k for option in row for k in option.kids}) for row in self.options]
@@ -263,6 +265,15 @@ class Snapshot:
             )
             (first if origin is None else later).append(Option(form, kids, tuple(frozen), out, enode, origin))
         return first + later
+
+    def _home(self) -> list[int]:
+        home: dict[int, int] = {}
+        for ref in self.eg.imported:
+            ref = self.eg.find(ref)
+            number = self._number.get(ref >> SHIFT)
+            if number is not None:
+                home.setdefault(number, ref & MASK)  # where a tensor is held twice, the first is where it is made
+        return [home.get(c, 0) for c in range(self.size)]
 
     def _drop_dead_ends(self) -> None:
         """Remove options that lead to a class without any acyclic choice (after rejections)."""

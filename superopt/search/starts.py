@@ -138,10 +138,10 @@ class LocalCosts:
 
 
 def greedy(local: LocalCosts) -> list[int]:
-    """Additive extraction in natural layouts."""
+    """Additive extraction in the layouts of the program."""
 
     def cost(c: int, option: Option) -> float:
-        row = local.rows(c, local.snapshot.options[c].index(option), 0)[0]
+        row = local.rows(c, local.snapshot.options[c].index(option), local.problem.home[c])[0]
         return local.own(option, row.node)
 
     chosen, _ = extract(local.snapshot, cost)

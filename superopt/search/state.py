@@ -37,12 +37,19 @@ class Undo(NamedTuple):
 
 
 class Problem:
-    """What the states of one search share: the snapshot, layouts worth trying, memos, prices."""
+    """What the states of one search share.
+
+    Attributes:
+        candidates: per class, the layouts worth trying; `home` is the first of each.
+        wants, memo: which orders options want, what kernels cost.
+        choices, movable: classes with several options, with several layouts.
+    """
 
     def __init__(self, snapshot: Snapshot, pricer: Pricer, layouts: Sequence[Sequence[int]]) -> None:
         self.snapshot, self.pricer, self.candidates = snapshot, pricer, layouts
         self.memo = Memo(pricer)
         self.wants = Wants(snapshot)
+        self.home = [row[0] for row in layouts]
         self.choices = [c for c in range(snapshot.size) if len(snapshot.options[c]) > 1]
         self.movable = [c for c in range(snapshot.size) if len(layouts[c]) > 1]
 
@@ -68,7 +75,7 @@ class State:
         self.problem, self.snapshot, self.memo = problem, snapshot, problem.memo
         self.options = snapshot.options
         self.selection = list(selection)
-        self.layouts = list(layouts) if layouts is not None else [0] * snapshot.size
+        self.layouts = list(layouts) if layouts is not None else list(problem.home)
         self.bits = list(bits) if bits is not None else [RULE] * snapshot.size
         self.readers: list[dict[int, int]] = [{} for _ in range(snapshot.size)]
         self.materialised = [False] * snapshot.size
@@ -334,9 +341,9 @@ class State:
         plain = wants.plain
         out: list[int] = []
         leaves: dict[int, int] = {}
-        inlined: dict[int, int] = {}
-
-        def visit(c: int, order: int) -> None:
+        inlined = {c << SHIFT | layouts[c]: 0}
+        queue = [(c, layouts[c])]
+        for c, order in queue:  # grows while it is walked: -1 announces the next entry, -2 - i refers to entry i
             option = options[c][selection[c]]
             back = option.out_inverse
             d = compose(back, order) if back else order
@@ -355,19 +362,16 @@ class State:
                     if leaf is None:
                         leaf = leaves[k] = len(leaves)
                     lies = layouts[k]
-                    # rank-independent: 0 says that the leaf lies as wanted
-                    out.append(leaf << SHIFT | (0 if lies == o else compose(inverse(lies), o)))
+                    out.append(leaf << SHIFT | (0 if lies == o else compose(inverse(lies), o)))  # 0: lies as wanted
                 else:
                     key = k << SHIFT | o
                     known = inlined.get(key)
                     if known is None:
-                        inlined[key] = len(inlined)
+                        inlined[key] = len(queue)
+                        queue.append((k, o))
                         out.append(-1)
-                        visit(k, o)
                     else:
                         out.append(-2 - known)
-
-        visit(c, layouts[c])
         return tuple(out)
 
     # ---- checks
