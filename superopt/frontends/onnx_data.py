@@ -24,7 +24,7 @@ from superopt.errors import ExternalDataError, InputError, ModelFileError
 
 MAX_TENSOR_BYTES = 2**36
 _TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
-_SUB_BYTE_BITS = {
+_SUB_BYTE_BITS: dict[int, int] = {
     TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.FLOAT4E2M1: 4, TensorProto.INT2: 2, TensorProto.UINT2: 2,
 }  # fmt: skip
 
@@ -91,7 +91,7 @@ def tensor_array(tensor: TensorProto, folder: Path | None, what: str) -> np.ndar
     if tensor.HasField("raw_data"):
         if len(tensor.raw_data) != n_bytes:
             raise ModelFileError(f"{what} of shape {list(dims)} needs {n_bytes} bytes and has {len(tensor.raw_data)}")
-        if bits is None and dtype != object:
+        if bits is None and dtype.kind != "O":
             return np.frombuffer(tensor.raw_data, dtype).reshape(dims)
         return _decode(tensor, what)
     held = sum(len(getattr(tensor, field)) for field in _TYPED_FIELDS)
@@ -182,7 +182,9 @@ def _contained(folder: Path, location: str, what: str) -> Path:
     for part in parts:
         path = path / part
         if path.is_symlink():
-            raise ExternalDataError(f"{what}: external data {location!r} goes through a symbolic link", hint=refused.hint)
+            raise ExternalDataError(
+                f"{what}: external data {location!r} goes through a symbolic link", hint=refused.hint
+            )
     try:
         status = os.lstat(path)
     except OSError as error:

@@ -12,9 +12,9 @@ running that body.
 
 from __future__ import annotations
 
-import functools
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
-from onnx import AttributeProto, defs, helper
 
 from superopt.errors import InputError, SuperoptError
 from superopt.frontends.onnx_data import MAX_TENSOR_BYTES, sparse_array, tensor_array
-from superopt.frontends.onnx_read import check_domain, free_names, label, ordered, reads
+from superopt.frontends.onnx_read import check_domain, label, ordered, reads
+from superopt.frontends.onnx_schema import attribute, check_call, defaults, function_body, schema_of, substitute
 
 Value = Any
 FOLD_LIMIT = 2**16
@@ -37,6 +37,7 @@ _NEVER_EARLY = frozenset({
     "If", "Loop", "Scan", "RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike", "Dropout",
 })  # fmt: skip
 MAX_FUNCTION_DEPTH = 64
+MAX_STEPS = 400_000
 # what JAX and NumPy raise on operands that do not fit
 _OPERAND_ERRORS = (TypeError, ValueError, IndexError, KeyError, ZeroDivisionError, OverflowError, NotImplementedError)
 
@@ -94,6 +95,7 @@ class Context:
     functions: Mapping[tuple[str, str, str], onnx.FunctionProto]
     folder: Path | None = None
     name: str = "model"
+    steps: Iterator[int] = field(default_factory=itertools.count)
 
 
 @dataclass(slots=True)
@@ -205,40 +207,6 @@ class Call:
         return self.xp if count <= FOLD_LIMIT else jnp
 
 
-def attribute(attr: AttributeProto, folder: Path | None) -> Any:
-    """Python value of an attribute (tensors as arrays, graphs as messages)."""
-    kind = attr.type
-    if kind == AttributeProto.TENSOR:
-        return tensor_array(attr.t, folder, f"attribute {attr.name!r}")
-    if kind == AttributeProto.SPARSE_TENSOR:
-        return sparse_array(attr.sparse_tensor, folder, f"attribute {attr.name!r}")
-    value = helper.get_attribute_value(attr)
-    if kind == AttributeProto.STRING:
-        return value.decode("utf-8", "replace")
-    if kind == AttributeProto.STRINGS:
-        return [v.decode("utf-8", "replace") for v in value]
-    return list(value) if kind in (AttributeProto.FLOATS, AttributeProto.INTS) else value
-
-
-@functools.lru_cache(maxsize=4096)
-def schema_of(name: str, opset: int, domain: str) -> Any:
-    """The ONNX definition of an op at an opset, or None."""
-    try:
-        return defs.get_schema(name, opset, domain)
-    except defs.SchemaError:
-        return None
-
-
-@functools.lru_cache(maxsize=4096)
-def _defaults(name: str, opset: int, domain: str) -> tuple[tuple[str, Any], ...]:
-    schema = schema_of(name, opset, domain)
-    found: list[tuple[str, Any]] = []
-    for key, attr in schema.attributes.items():
-        if attr.default_value.type != AttributeProto.UNDEFINED and attr.default_value.name:
-            found.append((key, attribute(attr.default_value, None)))
-    return tuple(found)
-
-
 def run_graph(graph: onnx.GraphProto, scope: Scope) -> list[Value]:
     """Outputs of a graph whose inputs stand in the scope."""
     context = scope.context
@@ -278,6 +246,8 @@ def run_nodes(nodes: Sequence[onnx.NodeProto], scope: Scope) -> None:
 
 
 def _run_node(node: onnx.NodeProto, scope: Scope) -> Sequence[Value]:
+    if next(scope.context.steps) > MAX_STEPS:
+        raise InputError(f"{scope.context.name} takes more than {MAX_STEPS} evaluations of nodes to convert")
     domain = "" if node.domain == "ai.onnx" else node.domain
     values = [scope.get(name) if name else None for name in node.input]
     own = scope.context.functions.get((node.domain, node.op_type, node.overload))
@@ -290,14 +260,14 @@ def _run_node(node: onnx.NodeProto, scope: Scope) -> Sequence[Value]:
         raise UnsupportedOpError(f"{label(node)} is not an operator of opset {opset}")
     if schema.deprecated and (domain, node.op_type) not in TABLE:
         raise UnsupportedOpError(f"{label(node)} is deprecated in opset {opset}")
-    _check_call(node, schema)
+    check_call(node, schema)
     entry = TABLE.get((domain, node.op_type))
     if entry is None:
-        body = _function_body(node, schema, opset, values)
+        body = function_body(node, schema, opset, values)
         if body is None:
             raise UnsupportedOpError(f"{label(node)} of opset {opset} is not supported")
         return _run_function(body, node, scope, values)
-    attrs = dict(_defaults(node.op_type, opset, domain))
+    attrs = dict(defaults(node.op_type, opset, domain))
     for attr in node.attribute:
         attrs[attr.name] = attribute(attr, scope.context.folder)
     call = Call(node, scope, attrs, schema.since_version, node.input, values, jnp)
@@ -325,7 +295,10 @@ def _apply(entry: Implementation, call: Call) -> Sequence[Value]:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"{label(call.node)} does not accept {_types(values)}: {reason}") from error
     single = not isinstance(results, tuple)
-    return [v if v is None or isinstance(v, (list, jax.Array)) else np.asarray(v) for v in ((results,) if single else results)]
+    return [
+        v if v is None or isinstance(v, (list, jax.Array)) else np.asarray(v)
+        for v in ((results,) if single else results)
+    ]
 
 
 def _count(values: Sequence[Value]) -> int:
@@ -349,53 +322,6 @@ def _types(values: Sequence[Value]) -> str:
     )
 
 
-def _check_call(node: onnx.NodeProto, schema: Any) -> None:
-    if not schema.min_input <= len(node.input) <= schema.max_input:
-        raise InputError(f"{label(node)} has {len(node.input)} inputs; {schema.min_input} to {schema.max_input} are allowed")
-    given = {a.name for a in node.attribute}
-    for name in given:
-        if name not in schema.attributes:
-            # opsets before 7 and exporters leave these behind; they carry no meaning
-            if name in ("consumed_inputs", "doc_string"):
-                continue
-            raise InputError(f"{label(node)} has no attribute {name!r} in opset {schema.since_version}")
-        kind = next(a.type for a in node.attribute if a.name == name)
-        if int(kind) != int(schema.attributes[name].type.value):
-            raise InputError(f"{label(node)}: attribute {name!r} is of the wrong kind")
-    for name, formal in schema.attributes.items():
-        if formal.required and name not in given:
-            raise InputError(f"{label(node)} lacks the attribute {name!r}")
-
-
-def _function_body(node: onnx.NodeProto, schema: Any, opset: int, values: Sequence[Value]) -> onnx.FunctionProto | None:
-    if schema.has_function:
-        version = _version(schema.function_opset_versions, opset)
-        raw = schema.get_function_with_opset_version(version)
-    elif schema.has_context_dependent_function:
-        version = _version(schema.context_dependent_function_opset_versions, opset)
-        types = [_type_proto(v).SerializeToString() for v in values]
-        raw = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
-    else:
-        return None
-    body = onnx.FunctionProto()
-    body.ParseFromString(raw) if isinstance(raw, bytes) else body.CopyFrom(raw)
-    if not body.opset_import:
-        body.opset_import.append(helper.make_operatorsetid("", version))
-    return body
-
-
-def _version(versions: Sequence[int], opset: int) -> int:
-    return max((v for v in versions if v <= opset), default=min(versions))
-
-
-def _type_proto(value: Value) -> onnx.TypeProto:
-    if value is None:
-        return onnx.TypeProto()
-    if isinstance(value, list):
-        return helper.make_sequence_type_proto(_type_proto(value[0]) if value else onnx.TypeProto())
-    return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(np.dtype(value.dtype)), value.shape)
-
-
 def _run_function(
     body: onnx.FunctionProto, node: onnx.NodeProto, scope: Scope, values: Sequence[Value]
 ) -> Sequence[Value]:
@@ -412,33 +338,5 @@ def _run_function(
         for name, formal in schema.attributes.items():
             if name not in actual and formal.default_value.name:
                 actual[name] = formal.default_value
-    run_nodes(ordered([_substitute(n, actual) for n in body.node], body.name), inner)
+    run_nodes(ordered([substitute(n, actual) for n in body.node], body.name), inner)
     return [inner.get(o) if o in inner.values else None for o in body.output]
-
-
-def _substitute(node: onnx.NodeProto, actual: Mapping[str, AttributeProto]) -> onnx.NodeProto:
-    """The node with references to the function's attributes replaced by their values."""
-    if not any(a.ref_attr_name or a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute):
-        return node
-    new = onnx.NodeProto()
-    new.CopyFrom(node)
-    del new.attribute[:]
-    for attr in node.attribute:
-        if attr.ref_attr_name:
-            if attr.ref_attr_name in actual:
-                new.attribute.add().CopyFrom(actual[attr.ref_attr_name])
-                new.attribute[-1].name = attr.name
-        else:
-            copy = new.attribute.add()
-            copy.CopyFrom(attr)
-            for graph in (copy.g, *copy.graphs) if copy.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) else ():
-                nodes = [_substitute(n, actual) for n in graph.node]
-                del graph.node[:]
-                graph.node.extend(nodes)
-    return new
-
-
-__all__ = [
-    "Call", "Context", "Scope", "StaticValueError", "UnsupportedOpError", "Value", "free_names", "op", "run_graph",
-    "run_nodes", "run_subgraph",
-]  # fmt: skip

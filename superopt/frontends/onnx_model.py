@@ -11,6 +11,10 @@ values, so that a model that cannot be converted is refused here, by name of nod
 
 from __future__ import annotations
 
+import inspect
+import itertools
+import keyword
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,12 +26,12 @@ import numpy as np
 import onnx
 
 from superopt.errors import ArgumentError, InputError, ModelFileError
-from superopt.frontends import onnx_ops
-from superopt.frontends.onnx_data import check_dims, numpy_dtype, sparse_array, tensor_array
-from superopt.frontends.onnx_eval import FOLD_LIMIT, Context, Scope, StaticValueError, attribute, run_nodes
-from superopt.frontends.onnx_read import check_model, function_table, opsets, ordered, parse_model, read_model
+from superopt.frontends import onnx_ops  # noqa: F401  (importing it fills the op table)
+from superopt.frontends.onnx_data import check_dims, is_float, numpy_dtype, sparse_array, tensor_array
+from superopt.frontends.onnx_eval import FOLD_LIMIT, Context, Scope, StaticValueError, run_nodes
+from superopt.frontends.onnx_read import check_model, function_table, opsets, ordered, parse_model, read_model, reads
+from superopt.frontends.onnx_schema import attribute
 
-assert onnx_ops.FAMILIES  # importing the package fills the op table
 MAX_STATIC_INTS = 1024
 
 
@@ -52,7 +56,7 @@ class OnnxModel:
         outputs: the results.
         opset: version of the standard operator set.
         op_counts: how often each operator occurs in the file.
-        roles: for each parameter the (operator, input position) pairs that read it; see `onnx_weights`.
+        graph: the graph as read; `onnx_weights` finds there how each weight is used.
     """
 
     name: str
@@ -76,6 +80,16 @@ class OnnxModel:
                 got = "nothing" if new is None else f"{new.dtype}{list(new.shape)}"
                 raise ArgumentError(f"weight {name!r} needs {old.dtype}{list(old.shape)}, got {got}")
         return replace(self, params={name: params[name] for name in self.params})
+
+    def example_inputs(self, seed: int = 0) -> tuple[np.ndarray, ...]:
+        """Random arguments: normal floats, integers 0 and 1."""
+        rng = np.random.default_rng([seed, 7])
+        made: list[np.ndarray] = []
+        for info in self.inputs:
+            dtype = np.dtype(info.dtype)
+            noise = rng.standard_normal(info.shape, np.float32) if is_float(dtype) else rng.integers(0, 2, info.shape)
+            made.append(np.asarray(noise).astype(dtype))
+        return tuple(made)
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
         """Run the model under `jax.jit` with its own weights.
@@ -174,7 +188,7 @@ def _assemble(
     params: dict[str, np.ndarray] = {}
     nodes = ordered(graph.node, name)
     kept = _fold_constants(nodes, stored, folder)
-    wanted = {v for node in kept for v in _all_reads(node)} | {o.name for o in graph.output}
+    wanted = {v for node in kept for v in reads(node)} | {o.name for o in graph.output}
     for key, array in stored.items():
         if key in wanted and key not in static:
             (static if _is_static(array) else params)[key] = array
@@ -188,14 +202,7 @@ def _assemble(
         for o, t in zip(graph.output, outputs, strict=True)
         if t is not None
     )
-    live = graph if not values else graph
-    return OnnxModel(name, _function(parts), params, tuple(inputs), infos, versions[""], counts, live)
-
-
-def _all_reads(node: onnx.NodeProto) -> list[str]:
-    from superopt.frontends.onnx_read import reads  # late: keeps the names of this module's interface short
-
-    return list(reads(node))
+    return OnnxModel(name, _function(parts), params, tuple(inputs), infos, versions[""], counts, graph)
 
 
 def _bound(value: Any, name: str) -> Any:
@@ -216,9 +223,7 @@ def _is_static(array: np.ndarray) -> bool:
         return True
     if array.dtype == np.int64:
         return array.size <= FOLD_LIMIT
-    return array.dtype.kind in "iub" and array.dtype.itemsize in (1, 4) and array.dtype.name in (
-        "int32", "bool",
-    ) and array.size <= MAX_STATIC_INTS  # fmt: skip
+    return array.dtype.name in ("int32", "bool") and array.size <= MAX_STATIC_INTS
 
 
 def _inputs(
@@ -322,7 +327,7 @@ def _function(parts: _Parts) -> Callable[..., tuple[Any, ...]]:
 
     def fn(params: Mapping[str, Any], *inputs: Any) -> tuple[Any, ...]:
         with jax.enable_x64(True):
-            scope = Scope(parts.context, parts.context.opsets)
+            scope = Scope(replace(parts.context, steps=itertools.count()), parts.context.opsets)
             scope.values.update(parts.static)
             scope.values.update({key: jnp.asarray(params[key]) for key in parts.params})
             for info, value in zip(infos, inputs, strict=True):
@@ -330,7 +335,23 @@ def _function(parts: _Parts) -> Callable[..., tuple[Any, ...]]:
             run_nodes(parts.nodes, scope)
             return tuple(_result(scope.get(name)) for name in parts.outputs)
 
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    names = ["params", *identifiers([i.name for i in infos])]
+    fn.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+    fn.__name__ = identifiers([parts.context.name.removesuffix(".onnx")])[0]
     return fn
+
+
+def identifiers(names: Sequence[str]) -> list[str]:
+    """Distinct Python identifiers close to the names (`gpu_0/data` becomes `gpu_0_data`)."""
+    found: list[str] = []
+    for name in names:
+        plain = re.sub(r"\W", "_", name, flags=re.ASCII)
+        plain = plain if plain and not plain[0].isdigit() and not keyword.iskeyword(plain) else f"x_{plain}"
+        while plain in found or plain == "params":
+            plain += "_"
+        found.append(plain)
+    return found
 
 
 def _result(value: Any) -> Any:

@@ -136,9 +136,7 @@ def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     return found
 
 
-def _check_size(
-    graph: onnx.GraphProto, functions: dict[tuple[str, str, str], onnx.FunctionProto], name: str
-) -> None:
+def _check_size(graph: onnx.GraphProto, functions: dict[tuple[str, str, str], onnx.FunctionProto], name: str) -> None:
     """Bound the number of nodes after expanding the model's own functions (which must not be recursive)."""
     sizes: dict[tuple[str, str, str], int | None] = {}
 

@@ -1,15 +1,15 @@
 """Random weights of the right scale, for models whose weights are missing or all equal.
 
 The scale of a weight follows from the op that reads it, found by looking through ops that only move values:
-kernels and matrices keep the variance of their input (He: twice that when a rectifier follows), scales are near 1,
-shifts near 0, variances around 1.  The scale of a branch that is added to another is halved, as trained residual networks have
-it, so that depth does not blow values up.  Nothing depends on the name of a model or weight.
+kernels and matrices keep the variance of what flows through (He: twice as large behind a rectifier), scales are near
+1, shifts near 0, variances around 1.  The scale of a branch that is added to another is halved, as
+trained residual networks have it, and a kernel behind a max pooling is smaller (the largest of several
+values is large), so that depth does not blow values up.  Nothing depends on the name of a model or weight.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from superopt.frontends.onnx_model import OnnxModel
 
 _MOVES = ("Identity", "Cast", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Expand", "Flatten", "CastLike")
 _RECTIFIERS = ("Relu", "LeakyRelu", "PRelu", "Clip", "Elu", "HardSwish", "Gelu", "Swish", "Mish")
+_TRANSPARENT = (*_MOVES, "Concat", "Dropout", "LRN", "AveragePool", "GlobalAveragePool")
 _NORMS = ("BatchNormalization", "InstanceNormalization", "GroupNormalization", "LayerNormalization", "RMSNormalization")
 _RECURRENT = ("LSTM", "GRU", "RNN")
 
@@ -33,7 +34,8 @@ class Role:
     op: str
     position: int
     followed_by: tuple[str, ...]
-    transposed: bool
+    transposed: bool = False
+    gain: float = 1.0
 
 
 def roles(model: OnnxModel) -> dict[str, Role]:
@@ -43,6 +45,7 @@ def roles(model: OnnxModel) -> dict[str, Role]:
         for i, name in enumerate(node.input):
             if name:
                 readers.setdefault(name, []).append((node, i))
+    producers = {name: node for node in model.graph.node for name in node.output}
     found: dict[str, Role] = {}
     for name in model.params:
         at, seen = name, 0
@@ -52,10 +55,41 @@ def roles(model: OnnxModel) -> dict[str, Role]:
                 at, seen = node.output[0], seen + 1
                 continue
             transposed = any(a.name == "transB" and a.i for a in node.attribute)
-            followers = tuple(n.op_type for n, _ in readers.get(node.output[0], ()))
-            found[name] = Role(node.op_type, position, followers, transposed)
+            followers = _followers(node.output[0], readers)
+            found[name] = Role(node.op_type, position, followers, transposed, _input_gain(node, producers))
             break
     return found
+
+
+def _followers(name: str, readers: dict[str, list[tuple[onnx.NodeProto, int]]]) -> tuple[str, ...]:
+    """What reads a value, seen through pooling and ops that move values."""
+    found: list[str] = []
+    work, steps = [name], 0
+    while work and steps < 16:
+        steps += 1
+        for node, _ in readers.get(work.pop(), ()):
+            found.append(node.op_type)
+            if node.op_type in (*_MOVES, "Relu", "GlobalAveragePool", "AveragePool", "Dropout"):
+                work.append(node.output[0])
+    return tuple(found)
+
+
+def _input_gain(node: onnx.NodeProto, producers: dict[str, onnx.NodeProto]) -> float:
+    """What the weights must multiply the variance by, given where the data comes from.
+
+    A rectifier halves the second moment of its input; the largest of several values has about twice it.
+    """
+    at = node.input[0]
+    while at in producers and producers[at].input:
+        op = producers[at].op_type
+        if op == "MaxPool":
+            return 0.5
+        if op in _RECTIFIERS:
+            return 2.0
+        if op not in _TRANSPARENT:
+            return 1.0
+        at = producers[at].input[0]
+    return 1.0
 
 
 def _fan_in(shape: tuple[int, ...], role: Role) -> int:
@@ -67,7 +101,7 @@ def _fan_in(shape: tuple[int, ...], role: Role) -> int:
         return shape[1] if role.transposed else shape[0]
     if role.op in _RECURRENT:
         return shape[-1]
-    return shape[-2] if len(shape) > 1 else shape[0]
+    return math.prod(shape[-2:-1])
 
 
 def _draw(shape: tuple[int, ...], role: Role | None, rng: np.random.Generator) -> np.ndarray:
@@ -79,22 +113,18 @@ def _draw(shape: tuple[int, ...], role: Role | None, rng: np.random.Generator) -
     if op in _NORMS:
         if position == 4:
             return rng.uniform(0.7, 1.3, shape).astype(np.float32)
-        added = any(f in ("Add", "Sum") for f in role.followed_by)
+        added = role.followed_by[:1] in (("Add",), ("Sum",))
         return near_one * (0.5 if added else 1.0) if position == 1 else small
     if op in ("Mul", "Div", "PRelu"):
         return near_one if op != "PRelu" else np.abs(near_one) * 0.25
     is_matrix = len(shape) > 1 and (position == 1 or (op == "MatMul" and position == 0) or op in _RECURRENT)
     if op in ("Conv", "ConvTranspose", "Gemm", "MatMul", *_RECURRENT) and is_matrix and position < 3:
-        gain = 1.0 if op in _RECURRENT or not _rectified(role) else 2.0
+        gain = 1.0 if op in _RECURRENT else role.gain
+        gain = gain / 8 if "Softmax" in role.followed_by else gain  # or a deep network is certain of one class
         return rng.standard_normal(shape, np.float32) * np.float32(math.sqrt(gain / max(_fan_in(shape, role), 1)))
     if op == "Gather" and position == 0:
         return rng.standard_normal(shape, np.float32) * np.float32(0.5)
     return small
-
-
-def _rectified(role: Role) -> bool:
-    """Whether a rectifier follows, directly or behind a normalisation or a sum."""
-    return any(f in (*_RECTIFIERS, *_NORMS, "Add", "Sum", "Concat", "LRN") for f in role.followed_by)
 
 
 def randomize_weights(model: OnnxModel, seed: int = 0) -> OnnxModel:
@@ -111,20 +141,6 @@ def randomize_weights(model: OnnxModel, seed: int = 0) -> OnnxModel:
         else:
             params[name] = old
     return model.with_params(params)
-
-
-def random_inputs(model: OnnxModel, seed: int = 0, *, high: Mapping[str, int] | None = None) -> tuple[np.ndarray, ...]:
-    """Random arguments: normal floats, integers below `high[name]` (2 unless told), fair bools."""
-    rng = np.random.default_rng([seed, 7])
-    made: list[np.ndarray] = []
-    for info in model.inputs:
-        dtype = np.dtype(info.dtype)
-        if is_float(dtype):
-            made.append(rng.standard_normal(info.shape, np.float32).astype(dtype))
-        else:
-            top = (high or {}).get(info.name, 2)
-            made.append(rng.integers(0, top, info.shape).astype(dtype))
-    return tuple(made)
 
 
 def light_model_path(name: str) -> Path:

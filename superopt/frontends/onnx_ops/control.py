@@ -70,7 +70,8 @@ def _loop(call: Call, trip: Any = None, condition: Any = None, *initial: Any) ->
             start = call.static(condition, "the condition of a loop over sequences")
     if start is not None and not bool(start.ravel()[0]):
         return _collect(carried, [[] for _ in range(len(body.output) - 1 - n)], body, n)
-    if count is not None and start is not None and int(count.ravel()[0]) <= UNROLL:
+    # nested loops are unrolled less, or their product could be anything
+    if count is not None and start is not None and int(count.ravel()[0]) <= UNROLL >> (3 * call.scope.depth):
         return _unrolled(call, body, int(count.ravel()[0]), carried, names)
     if count is not None and start is not None:
         scanned = _scanned(call, body, int(count.ravel()[0]), carried, names)

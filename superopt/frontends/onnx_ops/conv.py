@@ -127,17 +127,13 @@ def _col2im(call: Call, x: Any, image_shape: Any, block_shape: Any) -> Any:
     dilations = call.attrs.get("dilations") or [1] * k
     extent = [(b - 1) * d + 1 for b, d in zip(block, dilations, strict=True)]
     pads = window_pads("NOTSET", call.attrs.get("pads"), image, extent, strides)
-    counts = [
-        (i + lo + hi - e) // s + 1 for i, (lo, hi), e, s in zip(image, pads, extent, strides, strict=True)
-    ]
+    counts = [(i + lo + hi - e) // s + 1 for i, (lo, hi), e, s in zip(image, pads, extent, strides, strict=True)]
     n, channels = x.shape[0], x.shape[1] // math.prod(block)
     columns = x.reshape(n, channels, *block, *counts)
     result = jnp.zeros((n, channels, *(i + lo + hi for i, (lo, hi) in zip(image, pads, strict=True))), x.dtype)
     for offset in np.ndindex(*block):
         starts = [o * d for o, d in zip(offset, dilations, strict=True)]
-        place = tuple(
-            slice(a, a + (c - 1) * s + 1, s) for a, c, s in zip(starts, counts, strides, strict=True)
-        )
+        place = tuple(slice(a, a + (c - 1) * s + 1, s) for a, c, s in zip(starts, counts, strides, strict=True))
         result = result.at[(slice(None), slice(None), *place)].add(columns[(slice(None), slice(None), *offset)])
     inner = tuple(slice(lo, lo + i) for i, (lo, _) in zip(image, pads, strict=True))
     return result[(slice(None), slice(None), *inner)]

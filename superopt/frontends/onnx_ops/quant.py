@@ -29,7 +29,7 @@ def int_range(dtype: np.dtype) -> tuple[int, int]:
 
 def _spread(call: Call, value: Any, x: Any) -> Any:
     """A scale or zero point stretched over the tensor: one value, one per slice of an axis, or one per block."""
-    if value is None or value.size == 1 and value.ndim <= 1:
+    if value is None or (value.size == 1 and value.ndim <= 1):
         return value if value is None else value.reshape(())
     axis = axis_of(call.attrs.get("axis", 1), x.ndim)
     block = call.attrs.get("block_size", 0)

@@ -78,10 +78,7 @@ def taps(mode: Mode, n: int, m: int, scale: float, roi: tuple[float, float]) -> 
         offsets = np.arange(start, 2 - start)
         distance = (offsets[None, :] - ratio[:, None]) * shrink
         index = base[:, None] + offsets
-        if mode.kind == "cubic":
-            weight = _cubic(distance, mode.cubic_a)
-        else:
-            weight = np.clip(1 - np.abs(distance), 0, 1)
+        weight = _cubic(distance, mode.cubic_a) if mode.kind == "cubic" else np.clip(1 - np.abs(distance), 0, 1)
         if mode.antialias:
             weight = weight / weight.sum(1, keepdims=True)
         if mode.exclude_outside:

@@ -170,10 +170,8 @@ def _gru(call: Call, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None,
             (h,) = states
             both = f(clip(now[:, : 2 * hidden] + h @ r_gates.T + r_bias[: 2 * hidden]))
             z, reset = both[:, :hidden], both[:, hidden:]
-            if linear:
-                inner = reset * (h @ r_new.T + r_bias[2 * hidden :])
-            else:
-                inner = (reset * h) @ r_new.T + r_bias[2 * hidden :]
+            shift = r_bias[2 * hidden :]
+            inner = reset * (h @ r_new.T + shift) if linear else (reset * h) @ r_new.T + shift
             new = g(clip(now[:, 2 * hidden :] + inner))
             return ((like(z, 1) - z) * new + z * h,)
 

@@ -104,8 +104,8 @@ def _mel_weight_matrix(call: Call, bins: Any, length: Any, rate: Any, low: Any, 
     start, end = (float(call.static(v, "frequency").ravel()[0]) for v in (low, high))
     rows = n_dft // 2 + 1
     call.room((rows, n_mel))
-    mels = np.linspace(*(2595 * math.log10(1 + f / 700) for f in (start, end)), n_mel + 2, endpoint=False)
-    mels = np.arange(n_mel + 2) * ((2595 * math.log10(1 + end / 700) - mels[0]) / (n_mel + 2)) + mels[0]
+    first, last = (2595 * math.log10(1 + f / 700) for f in (start, end))
+    mels = first + np.arange(n_mel + 2) * ((last - first) / (n_mel + 2))
     edges = np.floor((n_dft + 1) * (700 * (10 ** (mels / 2595) - 1)) / sample).astype(np.int64)
     matrix = np.zeros((rows, n_mel))
     for i in range(n_mel):

@@ -5,23 +5,17 @@ every output has the expected dtype, shape and values (the tolerances are those 
 needs at conversion (the shape of a Reshape) are bound to the values of the test, as a stored initializer would be;
 how many tests need that is reported.
 
-    python -m benchmarks.onnx_nodes [--json]
+    superopt bench --suite onnx-nodes [--json]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import sys
 import time
 import warnings
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import jax
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
@@ -41,10 +35,11 @@ class Row:
     ops: tuple[str, ...]
     status: str
     bound: tuple[str, ...] = ()
+    wholly_bound: bool = False
     reason: str = ""
 
 
-def cases() -> list[Any]:
+def node_cases() -> list[Any]:
     """All node test cases of the installed onnx package."""
     from onnx.backend.test.loader import load_model_tests  # late: generates every case
 
@@ -112,15 +107,13 @@ def run_case(case: Any) -> Row:
             pairs = zip(got, outputs, strict=True)
             reason = next((r for g, w in pairs if (r := _compare(g, w, case.rtol, case.atol))), "")
         if reason:
-            return Row(case.name, ops, "wrong", bound, reason)
-    return Row(case.name, ops, "ok", bound)
+            return Row(case.name, ops, "wrong", bound, reason=reason)
+    return Row(case.name, ops, "ok", bound, wholly_bound=bool(bound) and len(bound) == len(model.graph.input))
 
 
 def _evaluate(model: onnx.ModelProto, given: dict[str, Any]) -> tuple[tuple[str, ...], Any]:
     """Outputs, with as few inputs bound at conversion as the ops allow."""
-    values = {
-        v.name: given.get(v.name) for v in model.graph.input if v.type.WhichOneof("value") != "tensor_type"
-    }
+    values = {v.name: given.get(v.name) for v in model.graph.input if v.type.WhichOneof("value") != "tensor_type"}
     dims = {
         d.dim_param: given[v.name].shape[i]
         for v in model.graph.input
@@ -141,51 +134,37 @@ def _evaluate(model: onnx.ModelProto, given: dict[str, Any]) -> tuple[tuple[str,
     return tuple(values), loaded(*arguments)
 
 
-def run(names: str = "") -> dict[str, Any]:
-    """Run every node test whose name contains `names`; rows and summary."""
+def run(
+    *, budget: str = "", cases: Sequence[str] = (), seed: int = 0, say: Callable[[str], None] | None = None
+) -> tuple[list[dict[str, Any]], dict[str, Any], str]:
+    """Run every node test whose name contains one of `cases` (all when there are none): rows, summary and text.
+
+    `budget` and `seed` are those of all suites; nothing here depends on them.
+    """
     start = time.perf_counter()
-    rows = [run_case(case) for case in cases() if names in case.name]
+    rows: list[Row] = []
+    for case in node_cases():
+        if not cases or any(part in case.name for part in cases):
+            rows.append(run_case(case))
+            if say is not None and len(rows) % 200 == 0:
+                say(f"{len(rows)} node tests")
     counted = [r for r in rows if r.status != "excluded"]
     passed = [r for r in counted if r.status == "ok"]
-    failing = Counter(r.ops[-1] if len(r.ops) == 1 else r.name for r in counted if r.status != "ok")
     summary = {
         "tests": len(rows),
         "counted": len(counted),
         "passed": len(passed),
         "pass_percent": round(100 * len(passed) / max(len(counted), 1), 2),
         "passed_with_bound_inputs": sum(bool(r.bound) for r in passed),
+        "passed_wholly_bound": sum(r.wholly_bound for r in passed),
         "unsupported": sum(r.status == "unsupported" for r in counted),
         "wrong": sum(r.status == "wrong" for r in counted),
         "error": sum(r.status == "error" for r in counted),
         "seconds": round(time.perf_counter() - start, 1),
     }
-    return {
-        "suite": "onnx-nodes",
-        "machine": platform.machine(),
-        "versions": {"onnx": onnx.__version__, "jax": jax.__version__, "numpy": np.__version__},
-        "rows": [asdict(r) for r in rows],
-        "failing": dict(failing.most_common()),
-        "summary": summary,
-    }
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Print the figures, or everything as one JSON object."""
-    parser = argparse.ArgumentParser(description="ONNX node tests through the frontend")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--names", default="", help="only tests whose name contains this")
-    options = parser.parse_args(argv)
-    result = run(options.names)
-    if options.json:
-        print(json.dumps(result))
-        return 0
-    for row in result["rows"]:
-        if row["status"] not in ("ok", "excluded"):
-            print(f"{row['status']:12} {row['name']:60} {row['reason']}")
-    s = result["summary"]
-    print(f"{s['passed']} of {s['counted']} node tests pass ({s['pass_percent']} %) in {s['seconds']} s")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    lines = [f"{r.status:12} {r.name:60} {r.reason}" for r in counted if r.status != "ok"]
+    lines.append(
+        f"{summary['passed']} of {summary['counted']} node tests pass ({summary['pass_percent']} %) "
+        f"in {summary['seconds']} s"
+    )
+    return [asdict(r) for r in rows], summary, "\n".join(lines)

@@ -1,0 +1,132 @@
+"""What the ONNX definitions say about a node: attribute values and defaults, legal calls, function bodies.
+
+Many operators are defined by a body of simpler ones, some of them by a body that depends on the types at the call;
+both come from the schemas of the `onnx` package.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, defs, helper
+
+from superopt.errors import InputError
+from superopt.frontends.onnx_data import sparse_array, tensor_array
+from superopt.frontends.onnx_read import label
+
+
+def attribute(attr: AttributeProto, folder: Path | None) -> Any:
+    """Python value of an attribute (tensors as arrays, graphs as messages)."""
+    kind = attr.type
+    if kind == AttributeProto.TENSOR:
+        return tensor_array(attr.t, folder, f"attribute {attr.name!r}")
+    if kind == AttributeProto.SPARSE_TENSOR:
+        return sparse_array(attr.sparse_tensor, folder, f"attribute {attr.name!r}")
+    value = helper.get_attribute_value(attr)
+    if kind == AttributeProto.STRING:
+        return value.decode("utf-8", "replace")
+    if kind == AttributeProto.STRINGS:
+        return [v.decode("utf-8", "replace") for v in value]
+    return list(value) if kind in (AttributeProto.FLOATS, AttributeProto.INTS) else value
+
+
+@functools.lru_cache(maxsize=4096)
+def schema_of(name: str, opset: int, domain: str) -> Any:
+    """The ONNX definition of an op at an opset, or None."""
+    try:
+        return defs.get_schema(name, opset, domain)
+    except defs.SchemaError:
+        return None
+
+
+@functools.lru_cache(maxsize=4096)
+def defaults(name: str, opset: int, domain: str) -> tuple[tuple[str, Any], ...]:
+    """Attributes that an op has without being given."""
+    schema = schema_of(name, opset, domain)
+    found: list[tuple[str, Any]] = []
+    for key, attr in schema.attributes.items():
+        if attr.default_value.type != AttributeProto.UNDEFINED and attr.default_value.name:
+            found.append((key, attribute(attr.default_value, None)))
+    return tuple(found)
+
+
+def check_call(node: onnx.NodeProto, schema: Any) -> None:
+    """Refuse a node whose inputs or attributes its definition does not have.
+
+    Raises:
+        InputError: too few or many inputs, an unknown, missing or wrong attribute.
+    """
+    if not schema.min_input <= len(node.input) <= schema.max_input:
+        raise InputError(
+            f"{label(node)} has {len(node.input)} inputs; {schema.min_input} to {schema.max_input} are allowed"
+        )
+    given = {a.name for a in node.attribute}
+    for name in given:
+        if name not in schema.attributes:
+            # opsets before 7 and exporters leave these behind; they carry no meaning
+            if name in ("consumed_inputs", "doc_string"):
+                continue
+            raise InputError(f"{label(node)} has no attribute {name!r} in opset {schema.since_version}")
+        kind = next(a.type for a in node.attribute if a.name == name)
+        if int(kind) != int(schema.attributes[name].type.value):
+            raise InputError(f"{label(node)}: attribute {name!r} is of the wrong kind")
+    for name, formal in schema.attributes.items():
+        if formal.required and name not in given:
+            raise InputError(f"{label(node)} lacks the attribute {name!r}")
+
+
+def function_body(node: onnx.NodeProto, schema: Any, opset: int, values: Sequence[Any]) -> onnx.FunctionProto | None:
+    """The body that defines an op for operands of these types, or None."""
+    if schema.has_function:
+        version = _version(schema.function_opset_versions, opset)
+        raw = schema.get_function_with_opset_version(version)
+    elif schema.has_context_dependent_function:
+        version = _version(schema.context_dependent_function_opset_versions, opset)
+        types = [_type_proto(v).SerializeToString() for v in values]
+        raw = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
+    else:
+        return None
+    body = onnx.FunctionProto()
+    body.ParseFromString(raw) if isinstance(raw, bytes) else body.CopyFrom(raw)
+    if not body.opset_import:
+        body.opset_import.append(helper.make_operatorsetid("", version))
+    return body
+
+
+def _version(versions: Sequence[int], opset: int) -> int:
+    return max((v for v in versions if v <= opset), default=min(versions))
+
+
+def _type_proto(value: Any) -> onnx.TypeProto:
+    if value is None:
+        return onnx.TypeProto()
+    if isinstance(value, list):
+        return helper.make_sequence_type_proto(_type_proto(value[0]) if value else onnx.TypeProto())
+    return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(np.dtype(value.dtype)), value.shape)
+
+
+def substitute(node: onnx.NodeProto, actual: Mapping[str, AttributeProto]) -> onnx.NodeProto:
+    """The node with references to the function's attributes replaced by their values."""
+    if not any(a.ref_attr_name or a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute):
+        return node
+    new = onnx.NodeProto()
+    new.CopyFrom(node)
+    del new.attribute[:]
+    for attr in node.attribute:
+        if attr.ref_attr_name:
+            if attr.ref_attr_name in actual:
+                new.attribute.add().CopyFrom(actual[attr.ref_attr_name])
+                new.attribute[-1].name = attr.name
+        else:
+            copy = new.attribute.add()
+            copy.CopyFrom(attr)
+            for graph in (copy.g, *copy.graphs) if copy.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) else ():
+                nodes = [substitute(n, actual) for n in graph.node]
+                del graph.node[:]
+                graph.node.extend(nodes)
+    return new
