@@ -1,17 +1,25 @@
 """What the search minimises: seconds per kernel.
 
-An `Objective` prices kernel graphs in batches; the search adds the prices up.  Here stands the protocol and, behind
-`load_objective`, its first implementation: the calibrated roofline of `costmodel.analytical`.
+An `Objective` prices kernel graphs in batches; the search adds the prices up.  `Roofline` is the calibrated
+analytical model of `costmodel.analytical`; `costmodel.calibrate.load_objective` finds its coefficients.  Macro nodes
+are priced as what they expand to, since that is what runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from superopt.ir.graph import Graph
+from costmodel.analytical import Coefficients, Table, join, seconds, tabulate
+from costmodel.features import FEATURES_VERSION, kernel_features
+from superopt import machine
+from superopt.ir.graph import Graph, Node, with_inputs
+
+Expand = Callable[[Node], Node]
 
 
 @runtime_checkable
@@ -29,3 +37,48 @@ class Objective(Protocol):
     def price(self, kernels: Sequence[Graph]) -> np.ndarray:
         """Seconds that each kernel takes inside a program."""
         ...
+
+
+class Roofline:
+    """The calibrated roofline as an objective.
+
+    Attributes:
+        source: where the coefficients come from, one line for reports.
+        coefficients: of the model.
+    """
+
+    name = "roofline"
+
+    def __init__(self, coefficients: Coefficients, source: str, expand: Expand | None = None) -> None:
+        self.coefficients = coefficients
+        self.source = source
+        self._expand = expand
+        facts = (FEATURES_VERSION, machine.fingerprint(), coefficients.theta.tobytes(), coefficients.sharpness)
+        self.version = hashlib.sha256(repr((*facts, coefficients.sharing)).encode()).hexdigest()[:12]
+        self._known: weakref.WeakKeyDictionary[Node, Table] = weakref.WeakKeyDictionary()
+
+    def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+        """Seconds that each kernel takes inside a program."""
+        if not kernels:
+            return np.zeros(0)
+        return seconds(join([self.table(kernel) for kernel in kernels]), self.coefficients)
+
+    def table(self, kernel: Graph) -> Table:
+        """Features of one kernel, remembered for kernels of one result."""
+        if len(kernel.outputs) != 1:
+            return tabulate([kernel_features(self._expanded(kernel))])
+        output = kernel.outputs[0]
+        found = self._known.get(output)
+        if found is None:
+            found = self._known[output] = tabulate([kernel_features(self._expanded(kernel))])
+        return found
+
+    def _expanded(self, kernel: Graph) -> Graph:
+        nodes = kernel.nodes()
+        if self._expand is None or all(node.op != "macro" for node in nodes):
+            return kernel
+        done: dict[Node, Node] = {}
+        for node in nodes:
+            fresh = with_inputs(node, [done[x] for x in node.inputs])
+            done[node] = self._expand(fresh) if fresh.op == "macro" else fresh
+        return Graph(kernel.inputs, tuple(done[node] for node in kernel.outputs))

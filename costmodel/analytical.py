@@ -1,0 +1,191 @@
+"""The calibrated roofline: seconds of a kernel from its features and positive coefficients.
+
+For a step with counts x in the blocks compute (c), memory (m) and fixed (f), and shared out s ways,
+
+    T = f . x_f + ((c . x_c)^p + (m . x_m)^p)^(1/p) / s^g,      c, m, f > 0,  p >= 1,  0 < g < 1,
+
+and a kernel takes the sum over its steps.  With p = 1 compute and memory add up, with p large the slower one decides.
+All of it is differentiable in (log c, log m, log f, p, g), which is what calibration fits; see Williams et al.,
+Roofline, 2009.  It knows nothing of what ran before: a cold cache or a busy neighbour is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.features import COMPUTE, FIXED, INDEX, MEMORY, StepFeatures
+
+COUNT = len(INDEX)
+_C = slice(0, len(COMPUTE))
+_M = slice(len(COMPUTE), len(COMPUTE) + len(MEMORY))
+_F = slice(len(COMPUTE) + len(MEMORY), COUNT)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coefficients:
+    """What is fitted.
+
+    Attributes:
+        theta: seconds per unit of each feature, in the order of `INDEX`.
+        sharpness: p of the module's formula.
+        sharing: g of the module's formula.
+    """
+
+    theta: np.ndarray
+    sharpness: float
+    sharing: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Features of many kernels as arrays: one row per step.
+
+    Attributes:
+        counts: steps by features.
+        spread: per step.
+        repeat: per step.
+        owner: which kernel a step belongs to, not decreasing.
+        kernels: number of kernels.
+    """
+
+    counts: np.ndarray
+    spread: np.ndarray
+    repeat: np.ndarray
+    owner: np.ndarray
+    kernels: int
+
+
+def tabulate(kernels: Sequence[Sequence[StepFeatures]]) -> Table:
+    """Features as arrays."""
+    rows = [(k, step) for k, found in enumerate(kernels) for step in found]
+    counts = np.zeros((len(rows), COUNT))
+    for i, (_, step) in enumerate(rows):
+        for name, value in step.counts.items():
+            counts[i, INDEX[name]] = value
+    return Table(
+        counts,
+        np.array([s.spread for _, s in rows], float),
+        np.array([s.repeat for _, s in rows], float),
+        np.array([k for k, _ in rows], np.int64),
+        len(kernels),
+    )
+
+
+def join(tables: Sequence[Table]) -> Table:
+    """Several tables as one, kernels in order."""
+    offsets = np.cumsum([0, *(t.kernels for t in tables)])
+    return Table(
+        np.concatenate([t.counts for t in tables]),
+        np.concatenate([t.spread for t in tables]),
+        np.concatenate([t.repeat for t in tables]),
+        np.concatenate([t.owner + k for t, k in zip(tables, offsets[:-1], strict=True)]),
+        int(offsets[-1]),
+    )
+
+
+def take(table: Table, kernels: np.ndarray) -> Table:
+    """The table of some kernels, in their order (ascending)."""
+    place = np.full(table.kernels, -1)
+    place[kernels] = np.arange(len(kernels))
+    rows = place[table.owner] >= 0
+    return Table(table.counts[rows], table.spread[rows], table.repeat[rows], place[table.owner[rows]], len(kernels))
+
+
+def seconds(table: Table, coefficients: Coefficients) -> np.ndarray:
+    """Seconds of each kernel."""
+    theta, p = coefficients.theta, coefficients.sharpness
+    compute = table.counts[:, _C] @ theta[_C]
+    memory = table.counts[:, _M] @ theta[_M]
+    top = np.maximum(np.maximum(compute, memory), 1e-30)
+    both = top * ((compute / top) ** p + (memory / top) ** p) ** (1.0 / p)
+    step = table.repeat * (table.counts[:, _F] @ theta[_F] + both / table.spread**coefficients.sharing)
+    return np.bincount(table.owner, weights=step, minlength=table.kernels)
+
+
+def fit(
+    table: Table, measured_s: np.ndarray, weights: np.ndarray | None = None, *, steps: int = 3000, seed: int = 0
+) -> Coefficients:
+    """Coefficients for measured kernels: robust error in log time, from a non-negative least-squares start.
+
+    Args:
+        table: features of the kernels.
+        measured_s: their times.
+        weights: of the kernels in the loss.
+        steps: of Adam.
+        seed: kept for reports; the fit itself draws nothing at random.
+    """
+    import jax  # late: the search prices with NumPy alone
+    import jax.numpy as jnp
+    import optax
+
+    weights = np.ones(table.kernels) if weights is None else weights
+    start = _least_squares(table, measured_s, weights)
+    centre = jnp.asarray(np.log(start))
+    units = table.counts * start  # unit coefficients at the start: well conditioned in float32
+    counts, spread, repeat = (jnp.asarray(a, jnp.float32) for a in (units * 1e6, table.spread, table.repeat))
+    owner, target = jnp.asarray(table.owner), jnp.asarray(measured_s * 1e6, jnp.float32)
+    weight = jnp.asarray(weights / weights.mean(), jnp.float32)
+    seen = jnp.asarray((table.counts > 0).sum(0), jnp.float32)
+
+    def predicted_us(params: dict[str, jax.Array]) -> jax.Array:
+        theta = jnp.exp(params["log"])
+        p, g = 1.0 + jnp.exp(params["p"]), jax.nn.sigmoid(params["g"])
+        compute, memory = counts[:, _C] @ theta[_C], counts[:, _M] @ theta[_M]
+        top = jnp.maximum(jnp.maximum(compute, memory), 1e-12)
+        both = top * ((compute / top + 1e-9) ** p + (memory / top + 1e-9) ** p) ** (1.0 / p)
+        step = repeat * (counts[:, _F] @ theta[_F] + both / spread**g)
+        return jax.ops.segment_sum(step, owner, table.kernels)
+
+    def loss(params: dict[str, jax.Array]) -> jax.Array:
+        gap = jnp.log(predicted_us(params) + NOISE_US) - jnp.log(target + NOISE_US)
+        # a pull towards the start, strongest where few kernels speak
+        pull = jnp.sum(params["log"] ** 2 / (1.0 + seen)) / table.kernels
+        return jnp.mean(weight * optax.losses.huber_loss(gap, delta=0.3)) + 0.02 * pull
+
+    params = {"log": jnp.zeros(COUNT, jnp.float32), "p": jnp.zeros(()), "g": jnp.asarray(1.0)}
+    optimiser = optax.adam(optax.cosine_decay_schedule(0.03, steps))
+
+    @jax.jit
+    def run(params: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        def update(
+            carry: tuple[dict[str, jax.Array], optax.OptState], _: None
+        ) -> tuple[tuple[dict[str, jax.Array], optax.OptState], None]:
+            params, state = carry
+            updates, state = optimiser.update(jax.grad(loss)(params), state)
+            return (optax.apply_updates(params, updates), state), None  # pyright: ignore[reportReturnType]
+
+        return jax.lax.scan(update, (params, optimiser.init(params)), None, length=steps)[0][0]
+
+    found = jax.tree.map(np.asarray, run(params))
+    theta = np.exp(np.asarray(centre, float) + found["log"].astype(float))
+    return Coefficients(theta, 1.0 + float(np.exp(found["p"])), float(1.0 / (1.0 + np.exp(-found["g"]))))
+
+
+NOISE_US = 2.0
+
+
+def _least_squares(table: Table, measured_s: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Non-negative least squares on relative errors of the additive model; features it drops get a small share."""
+    from scipy.optimize import nnls  # late: only fitting needs it
+
+    rows = np.zeros((table.kernels, COUNT))
+    shared = table.counts.copy()
+    shared[:, : _F.start] /= table.spread[:, None] ** 0.7
+    np.add.at(rows, table.owner, shared * table.repeat[:, None])
+    scale = np.sqrt(weights) / (measured_s + NOISE_US * 1e-6)
+    a = rows * scale[:, None]
+    norm = np.maximum(np.linalg.norm(a, axis=0), 1e-30)
+    found = nnls(a / norm, measured_s * scale, maxiter=50 * COUNT)[0] / norm
+    # what a feature may cost at most without exceeding any kernel that shows it, and a small share of that as the floor
+    bound = np.array(
+        [np.min((measured_s + 1e-6) / rows[:, j], where=rows[:, j] > 0, initial=np.inf) for j in range(COUNT)]
+    )
+    floor = np.where(np.isfinite(bound), 0.02 * bound, DEFAULT_S[:COUNT])
+    return np.maximum(found, floor)
+
+
+# features that no kernel of a suite shows: a guess of the right order, replaced as soon as a suite covers them
+DEFAULT_S = np.array([*[1e-10] * len(COMPUTE), *[5e-11] * len(MEMORY), *[2e-6] * len(FIXED)])

@@ -1,0 +1,202 @@
+"""Calibration: time the micro-suite on this machine, fit the roofline to it, keep the coefficients.
+
+    python -m costmodel.calibrate --budget 90s --out costmodel/weights/roofline.json
+
+Kernels are timed in a worker process with all the cores that the caller may use, as programs will run.  Passes over
+the suite repeat while the budget lasts, and each label is the minimum over passes: neighbours on the machine only
+ever add time.  The card keeps the machine, versions, date, the error of the fit, and its error on tasks that were
+held out.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from costmodel import analytical, weights_file
+from costmodel.analytical import Coefficients
+from costmodel.features import kernel_features
+from costmodel.metrics import quality
+from costmodel.microsuite import Case, suite
+from costmodel.objective import Expand, Roofline
+from superopt import machine
+from superopt.ir.graph import Node, mk
+from superopt.measure import Failure, KernelTiming, Limits, Worker, time_kernels
+from superopt.store import Store
+
+FOLDS = 5
+REFERENCE_S = 5e-6  # kernels under this are mostly dispatch: they count less
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calibration:
+    """A fit and its card (plain data)."""
+
+    coefficients: Coefficients
+    card: dict[str, Any]
+
+
+def load_objective(store: Store | None = None) -> Roofline:
+    """The roofline with the best coefficients at hand: calibrated on this machine if the store has them, else shipped.
+
+    `source` of the result says which, and why others were refused.
+    """
+    refused: list[str] = []
+    if store is not None:
+        kept = store.get("calibration", machine.environment_key())
+        if kept is not None:
+            try:
+                return Roofline(weights_file.decode(kept), "calibrated on this machine", library_expander())
+            except weights_file.WeightsError as error:
+                refused.append(f"stored calibration refused: {error}")
+    try:
+        coefficients, card = weights_file.read()
+        same = card.get("machine", {}).get("fingerprint") == machine.fingerprint()
+        where = "this kind of machine" if same else f"another machine ({card.get('machine', {}).get('cpu', 'unknown')})"
+        source = f"shipped, calibrated on {where}"
+    except weights_file.WeightsError as error:
+        coefficients, source = weights_file.uncalibrated(), "uncalibrated"
+        refused.append(f"shipped coefficients refused: {error}")
+    return Roofline(coefficients, "; ".join([source, *refused]), library_expander())
+
+
+def library_expander() -> Expand:
+    """What a macro node of the rule library expands to; the library is read at the first macro."""
+    rules: dict[str, Any] = {}
+
+    def expand(node: Node) -> Node:
+        from rewrites.build import expand_macro  # late: kernels without macros need no rule engine
+
+        if not rules:
+            from rewrites import library
+
+            rules.update((rule.name, rule) for rule in library.load() if rule.mode == "macro")
+        plain = mk(node["op"], *node.inputs, **dict(node["attrs"]))  # the left side of the rule, in this layout
+        return expand_macro(rules[node["rule"]], plain)
+
+    return expand
+
+
+def calibrate(
+    budget_s: float = 90.0,
+    *,
+    cases: Sequence[Case] | None = None,
+    limits: Limits | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Calibration:
+    """Time the micro-suite and fit the roofline to it.
+
+    Raises:
+        RuntimeError: fewer than half of the kernels could be timed.
+    """
+    say = progress or _silent
+    cases = _shuffled(list(cases) if cases is not None else suite())
+    labels: dict[int, list[float]] = {}
+    failures: dict[int, Failure] = {}
+    start = time.monotonic()
+    passes = 0
+    with Worker(limits or Limits(silence_s=60.0)) as worker:
+        while passes == 0 or time.monotonic() - start < 0.95 * budget_s:
+            left_s = budget_s - (time.monotonic() - start)
+            found = time_kernels([c.graph for c in cases], budget_s=max(left_s, 1.0), worker=worker)
+            for i, timing in enumerate(found):
+                if isinstance(timing, KernelTiming):
+                    labels.setdefault(i, []).append(timing.seconds)
+                elif timing.cause != "timeout":
+                    failures[i] = timing
+            passes += 1
+            say(f"pass {passes}: {len(labels)} of {len(cases)} kernels after {time.monotonic() - start:.0f} s")
+    if len(labels) < len(cases) / 2:
+        raise RuntimeError(f"only {len(labels)} of {len(cases)} kernels could be timed in {budget_s:g} s")
+    timed = sorted(labels)
+    measured_s = np.array([min(labels[i]) for i in timed])
+    calibration = fit_cases([cases[i] for i in timed], measured_s)
+    repeated = [abs(a[0] - a[1]) / min(a[:2]) for a in labels.values() if len(a) > 1]
+    calibration.card.update(
+        machine=machine.as_dict(), versions=machine.versions(), date=time.strftime("%Y-%m-%d"),
+        budget_s=budget_s, passes=passes, failed={cases[i].name: f.cause for i, f in failures.items()},
+        noise_floor=round(float(np.median(repeated)), 4) if repeated else None,
+    )  # fmt: skip
+    return calibration
+
+
+def fit_cases(cases: Sequence[Case], measured_s: np.ndarray) -> Calibration:
+    """Fit the roofline to timed cases; the card holds its quality, in the fit and on held-out tasks, by kind."""
+    table = analytical.tabulate([kernel_features(c.graph) for c in cases])
+    weights = measured_s / (measured_s + REFERENCE_S)
+    coefficients = analytical.fit(table, measured_s, weights)
+    tasks = [c.task for c in cases]
+    held_out = np.zeros(len(cases))
+    fold_of = {task: i % FOLDS for i, task in enumerate(sorted(set(tasks), key=_scrambled))}
+    folds = np.array([fold_of[task] for task in tasks])
+    for fold in range(FOLDS):
+        inside = np.flatnonzero(folds != fold)
+        fitted = analytical.fit(analytical.take(table, inside), measured_s[inside], weights[inside], steps=1500)
+        held_out[folds == fold] = analytical.seconds(table, fitted)[folds == fold]
+    card: dict[str, Any] = {
+        "kernels": len(cases),
+        "fit": quality(analytical.seconds(table, coefficients), measured_s, tasks).as_dict(),
+        "held_out": quality(held_out, measured_s, tasks).as_dict(),
+        "held_out_by_kind": {},
+    }
+    for kind in sorted({c.kind for c in cases}):
+        at = [i for i, c in enumerate(cases) if c.kind == kind]
+        card["held_out_by_kind"][kind] = quality(held_out[at], measured_s[at], [tasks[i] for i in at]).as_dict()
+    return Calibration(coefficients, card)
+
+
+def keep(store: Store, calibration: Calibration) -> None:
+    """Put a calibration of this machine into the store, where `load_objective` finds it."""
+    store.put("calibration", machine.environment_key(), weights_file.encode(calibration.coefficients, calibration.card))
+
+
+def _shuffled(cases: list[Case]) -> list[Case]:
+    """Tasks in a fixed random order, so that a short budget covers all kinds; the forms of a task stay together."""
+    order = sorted({c.task for c in cases})
+    random.Random(0).shuffle(order)
+    place = {task: i for i, task in enumerate(order)}
+    return sorted(cases, key=lambda c: place[c.task])
+
+
+def _scrambled(task: str) -> str:
+    return "".join(reversed(task))
+
+
+def _silent(_: str) -> None:
+    return
+
+
+def main() -> None:
+    """The command `python -m costmodel.calibrate`."""
+    import click  # late: the library itself needs no command line
+
+    from superopt.budget import parse_budget
+
+    @click.command()
+    @click.option("--budget", default="90s", help="Time for measuring, like 90s or 5min.")
+    @click.option("--out", type=click.Path(path_type=Path), help="Write the coefficients to this file.")
+    @click.option("--store/--no-store", "into_store", default=False, help="Keep them in the store for this machine.")
+    def command(budget: str, out: Path | None, into_store: bool) -> None:
+        """Calibrate the cost model on this machine."""
+        calibration = calibrate(parse_budget(budget).seconds or 90.0, progress=click.echo)
+        for name in ("fit", "held_out"):
+            click.echo(f"{name}: {calibration.card[name]}")
+        for kind, figures in calibration.card["held_out_by_kind"].items():
+            click.echo(f"  {kind:10s} {figures}")
+        if out is not None:
+            weights_file.write(out, calibration.coefficients, calibration.card)
+        if into_store:
+            with Store() as store:
+                keep(store, calibration)
+
+    command()
+
+
+if __name__ == "__main__":
+    main()

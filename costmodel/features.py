@@ -1,0 +1,226 @@
+"""Features of a kernel: for each of its steps, counts of work, of memory traffic, and of fixed costs.
+
+Every feature is a count of something (element evaluations of an op, multiply-adds, bytes from one cache level,
+steps), so its coefficient is a time per unit and is positive.  Features of one step fall into three blocks, combined
+by the roofline: *compute*, *memory*, and *fixed*.  Work that XLA:CPU does in different code has different features: a
+product with a transposed operand, a convolution that copies to channels-last first, a depthwise convolution.
+
+Sizes enter only through counts; the one threshold is that of the allocator, which returns large buffers to the
+system, so that they are faulted in again on each call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from costmodel.operands import conv_counts, dot_counts
+from costmodel.steps import CHEAP, CONTROL, PREFIX, REDUCE, VIEW, WINDOW, Step, elements, folded, operand, steps
+from superopt import machine
+from superopt.ir.graph import Graph, Node
+from superopt.ir.program import type_bytes
+
+FEATURES_VERSION = 1
+FRESH_BYTES = 32 << 20  # glibc gives larger buffers back to the system
+WHILE_TRIPS = 16  # trips of a loop of unknown length; equal in every form of a program, so only its scale matters
+
+_FUNCTIONS = (
+    "div", "exp", "exp2", "log", "log1p", "expm1", "sin", "cos", "tan", "tanh", "logistic", "erf", "erfc", "sqrt", "rsqrt", "cbrt",
+    "pow", "rem", "atan", "sinh", "acosh", "asin", "lgamma", "atan2",
+)  # fmt: skip
+_SAME_COST = {
+    "acos": "asin", "cosh": "sinh", "asinh": "acosh", "atanh": "acosh", "digamma": "lgamma", "nextafter": "rem",
+    "erf_inv": "acosh", "population_count": "cheap", "clz": "cheap",
+}  # fmt: skip
+_REDUCE_CLASS = {"reduce_sum": "sum", "reduce_prod": "sum", "argmax": "arg", "argmin": "arg"}
+
+COMPUTE = (
+    "cheap", *(f"fn_{f}" for f in _FUNCTIONS), "load", "load_strided", "pad_eval", "concat_eval", "select_eval", "gather_eval",
+    "gather_row", "iota_eval", "evaluation", "output",
+    *(f"reduce_{kind}_{where}" for kind in ("sum", "max", "arg") for where in ("minor", "major", "all")), "reduce_result",
+    "dot_mnk", "dot_mn", "dot_mk", "dot_nk", "dot_km", "dot_rhs_turned", "dot_both_turned",
+    "batch_mnk", "batch_mn", "batch_mk", "batch_nk", "batch_turned", "batch_count",
+    "vector_kn", "vector_nk", "vector_out", "inner",
+    "conv_macs", "conv_patch", "conv_patch_narrow", "conv_out", "conv_weight", "conv_dilated",
+    "point_macs", "point_in", "point_out",
+    "group_macs", "group_patch", "group_out", "depthwise_macs", "depthwise_out",
+    "turn_small", "turn_large",
+    "window_eval", "window_eval_minor", "window_out", "prefix_elem", "prefix_elem_log", "opaque_elem",
+)  # fmt: skip
+MEMORY = ("read_l2", "read_l3", "read_dram", "write_l2", "write_l3", "write_dram", "fresh")
+FIXED = ("loop", "reduce", "dot", "batch", "vector", "conv", "turn", "window", "prefix", "update", "opaque")
+INDEX = {name: i for i, name in enumerate((*COMPUTE, *MEMORY, *FIXED))}
+
+
+@dataclass(frozen=True, slots=True)
+class StepFeatures:
+    """Counts of one step; names are those of `COMPUTE`, `MEMORY` and `FIXED`.
+
+    Attributes:
+        counts: feature -> count; absent ones are zero.
+        spread: how many ways the loop can be shared out among cores, at most their number; 1 for heavy ops, whose
+            routines share out work by themselves.
+        repeat: how often the step runs in one call of the kernel (bodies of loops).
+    """
+
+    counts: dict[str, float]
+    spread: float = 1.0
+    repeat: float = 1.0
+
+
+def kernel_features(graph: Graph, *, repeat: float = 1.0) -> list[StepFeatures]:
+    """Features of every step of a kernel without macros."""
+    found: list[StepFeatures] = []
+    for step in steps(graph):
+        if step.root.op in CONTROL:
+            found.extend(_control(step.root, repeat))
+        elif step.root.op in _HEAVY:
+            found.extend(_heavy(step, repeat))
+        else:
+            found.append(_loop(step, repeat))
+    return found
+
+
+# ---- loops
+
+
+def _loop(step: Step, repeat: float) -> StepFeatures:
+    counts: Counter[str] = Counter()
+    root = step.root
+    for node, count in step.evaluations.items():
+        _count_node(counts, node, count)
+    for leaf, loads in step.loads.items():
+        if leaf.op == "input" or leaf in step.touched:
+            strided = min(step.strided.get(leaf, 0.0), loads)
+            counts["load"] += loads - strided
+            counts["load_strided"] += strided
+    counts["output"] += elements(root)
+    work = sum(step.evaluations.values()) + sum(step.loads.values())
+    _traffic(counts, step)
+    counts["reduce" if root.op in REDUCE else "loop"] += 1
+    rows = float(elements(root))
+    return StepFeatures(
+        dict(counts), spread=max(1.0, min(float(machine.describe().cores), rows, work / 4096.0)), repeat=repeat
+    )
+
+
+def _count_node(counts: Counter[str], node: Node, count: float) -> None:
+    op = _SAME_COST.get(node.op, node.op)
+    if op in REDUCE:
+        counts[_reduce_feature(node)] += elements(node.inputs[0])
+        counts["reduce_result"] += elements(node)
+        return
+    counts["evaluation"] += count if op not in VIEW else 0.0
+    if op == "integer_pow":
+        counts["cheap"] += count * max(1, abs(int(node["y"])).bit_length())
+    elif op == "select_n":
+        counts["select_eval"] += count
+    elif op in CHEAP or op == "cheap":
+        counts["cheap"] += count
+    elif op in _FUNCTIONS:
+        counts[f"fn_{op}"] += count
+    elif op in ("pad", "concatenate", "iota", "gather"):
+        counts[{"pad": "pad_eval", "concatenate": "concat_eval", "iota": "iota_eval", "gather": "gather_eval"}[op]] += (
+            count
+        )
+        if op == "gather":
+            counts["gather_row"] += elements(node.inputs[1])
+    elif op not in VIEW:
+        counts["opaque_elem"] += count
+
+
+def _reduce_feature(node: Node) -> str:
+    kind = _REDUCE_CLASS.get(node.op, "max")
+    shape = node.inputs[0].shape
+    axes = {a for a in node["axes"] if shape[a] != 1}
+    live = [a for a, n in enumerate(shape) if n != 1]
+    where = "all" if len(axes) == len(live) else "minor" if live and live[-1] in axes else "major"
+    return f"reduce_{kind}_{where}"
+
+
+# ---- heavy ops
+
+_HEAVY = frozenset(("dot_general", "conv_general_dilated", "dynamic_update_slice", *WINDOW, *PREFIX))
+
+
+def _heavy(step: Step, repeat: float) -> list[StepFeatures]:
+    root = step.root
+    counts: Counter[str] = Counter()
+    if root.op == "dot_general":
+        counts.update(dot_counts(root, [_source(root, x) for x in root.inputs]))
+    elif root.op == "conv_general_dilated":
+        counts.update(conv_counts(root, [_source(root, x) for x in root.inputs]))
+    elif root.op in WINDOW:
+        size = math.prod(root["window_dimensions"])
+        minor = root["window_dimensions"][-1] > 1
+        counts["window_eval_minor" if minor else "window_eval"] += elements(root) * size
+        counts["window_out"] += elements(root)
+        counts["window"] += 1
+    elif root.op in PREFIX:
+        length = max(2, int(root.shape[root["axis"]]))  # pyright: ignore[reportArgumentType] (kernel shapes are concrete)
+        counts["prefix_elem"] += elements(root)
+        counts["prefix_elem_log"] += elements(root) * math.log2(length)
+        counts["prefix"] += math.ceil(math.log2(length))
+    else:
+        counts["output"] += elements(root.inputs[1])
+        counts["update"] += 1
+    _traffic(counts, step)
+    return [StepFeatures(dict(counts), repeat=repeat)]
+
+
+def _source(node: Node, x: Node) -> tuple[Node, tuple[int, ...]]:
+    """What a heavy op reads, and the permutation that leads from it to the operand."""
+    order = tuple(range(x.type.rank))
+    while folded(node, x) is not x:
+        order = tuple(int(x["permutation"][axis]) for axis in order)
+        x = x.inputs[0]
+    return x, order
+
+
+def _control(root: Node, repeat: float) -> list[StepFeatures]:
+    size = sum(type_bytes(t) for t in root.types) + sum(type_bytes(t) for x in root.inputs for t in x.types)
+    found = [StepFeatures({"opaque": 1.0, "opaque_elem": size / 4.0}, repeat=repeat)]
+    trips = {"scan": float(dict(root.attrs).get("length") or 1), "while": float(WHILE_TRIPS)}.get(root.op, 1.0)
+    for _, value in root.attrs:
+        for body in value if isinstance(value, tuple) else (value,):
+            if isinstance(body, Graph):
+                found.extend(kernel_features(body, repeat=repeat * trips))
+    return found
+
+
+# ---- memory
+
+
+def _traffic(counts: Counter[str], step: Step) -> None:
+    root = step.root
+    written = float(type_bytes(root.types[0]))
+    read = sum(
+        touched * (type_bytes(leaf.types[0]) / max(1, elements(leaf)))
+        for leaf, touched in step.touched.items()
+        if leaf.op != "literal"
+    )
+    if root.op == "dynamic_update_slice":
+        read = written = float(type_bytes(root.inputs[1].types[0]))
+    near, far = _levels(read + written)
+    for name, size in (("read", read), ("write", written)):
+        counts[f"{name}_l2"] += size * near
+        counts[f"{name}_l3"] += size * (1.0 - near) * (1.0 - far)
+        counts[f"{name}_dram"] += size * (1.0 - near) * far
+    if written > FRESH_BYTES:
+        counts["fresh"] += written
+
+
+def _levels(working_set: float) -> tuple[float, float]:
+    """Share of the traffic that the second-level caches serve, and share of the rest that goes to memory."""
+    facts = machine.describe()
+    caches = dict(facts.caches_bytes)
+    l2 = caches.get("L2", 1 << 20) * facts.cores
+    l3 = caches.get("L3", 8 * l2)
+    size = max(working_set, 1.0)
+    return 1.0 / (1.0 + (size / l2) ** 2), 1.0 / (1.0 + (l3 / size) ** 2)
+
+
+def source_of(node: Node) -> Node:
+    """The stored value behind free reshapes (for callers that follow operands as this module does)."""
+    return operand(node)

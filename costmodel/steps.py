@@ -1,0 +1,206 @@
+"""A kernel as the steps that XLA:CPU runs it in.
+
+XLA calls a routine for each heavy op (product, convolution, window reduction, prefix reduction) and compiles
+everything else into loops: one per materialised value, elementwise producers and views fused into it.  A value is
+materialised when it is a result, a heavy op reads or makes it, a reduction makes it, or it is expensive and several
+steps read it.
+
+Inside a loop a node is *evaluated* once per element that its readers ask for (broadcasts repeat, slices leave out),
+and a leaf is *touched* in as many distinct elements as the loop sees of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from superopt.ir.graph import Graph, Node, topological
+
+REDUCE = frozenset(f"reduce_{r}" for r in ("sum", "max", "min", "prod", "and", "or", "xor")) | {"argmax", "argmin"}
+WINDOW = frozenset(f"reduce_window_{r}" for r in ("sum", "max", "min"))
+PREFIX = frozenset(("cumsum", "cumprod", "cummax", "cummin"))
+CONTROL = frozenset(("while", "cond", "scan", "opaque"))
+HEAVY = WINDOW | PREFIX | CONTROL | {"dot_general", "conv_general_dilated", "dynamic_update_slice"}
+VIEW = frozenset((
+    "broadcast_in_dim", "reshape", "regroup", "transpose", "rev", "slice", "pad", "concatenate", "iota", "dynamic_slice",
+    "gather", "result",
+))  # fmt: skip
+CHEAP = frozenset((
+    "neg", "abs", "square", "add", "sub", "mul", "max", "min", "and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge",
+    "select_n", "clamp", "convert_element_type", "floor", "ceil", "round", "sign", "is_finite", "shift_left",
+    "shift_right_logical", "shift_right_arithmetic", "integer_pow",
+))  # fmt: skip
+LEAF = frozenset(("input", "literal"))
+
+
+@dataclass(slots=True)
+class Step:
+    """One routine call or one loop.
+
+    Attributes:
+        root: the value that the step materialises.
+        evaluations: node fused into the step -> how many elements of it are computed.
+        touched: leaf -> distinct elements read.
+        loads: leaf -> element reads.
+        strided: leaf -> the part of `loads` whose neighbours in the loop are not neighbours in memory.
+    """
+
+    root: Node
+    evaluations: dict[Node, float]
+    touched: dict[Node, float]
+    loads: dict[Node, float]
+    strided: dict[Node, float]
+
+
+def elements(node: Node) -> int:
+    """Number of elements of a tensor."""
+    return math.prod(int(n) for n in node.shape)  # pyright: ignore[reportArgumentType] (kernel shapes are concrete)
+
+
+def steps(graph: Graph) -> list[Step]:
+    """The steps of a kernel in execution order."""
+    order = graph.nodes()
+    kept = _materialised(graph, order)
+    return [_step(node, kept) for node in order if node in kept]
+
+
+def operand(node: Node) -> Node:
+    """The value behind free reshapes: a reshape of a row-major tensor is the same memory."""
+    while node.op in ("reshape", "result") or (
+        node.op == "broadcast_in_dim" and elements(node) == elements(node.inputs[0])
+    ):
+        node = node.inputs[0]
+    return node
+
+
+def _materialised(graph: Graph, order: list[Node]) -> set[Node]:
+    kept: set[Node] = set()
+
+    def keep(node: Node) -> None:
+        source = operand(node)
+        if source.op not in LEAF:
+            kept.add(source)
+
+    for output in graph.outputs:
+        keep(output)
+    for node in order:
+        if node.op in HEAVY:
+            kept.add(node)
+            for x in node.inputs:
+                keep(folded(node, x))
+        elif node.op in REDUCE:
+            kept.add(node)
+    # an expensive value that several steps would compute again is stored instead
+    readers: dict[Node, set[Node]] = {}
+    for node in reversed(order):
+        if node in kept or node.op in LEAF:
+            into = {node} if node in kept else set[Node]()
+        else:
+            into = readers.get(node, set())
+            if len(into) > 1 and node.op not in CHEAP and node.op not in VIEW:
+                kept.add(node)
+                into = {node}
+        for x in node.inputs:
+            readers.setdefault(x, set()).update(into)
+    return kept
+
+
+def folded(node: Node, x: Node) -> Node:
+    """The operand that a heavy op reads: products and convolutions take transposes into their dimension numbers."""
+    if node.op in ("dot_general", "conv_general_dilated"):
+        while x.op == "transpose":
+            x = x.inputs[0]
+    return x
+
+
+def _step(root: Node, kept: set[Node]) -> Step:
+    step = Step(root, {}, {}, {}, {})
+    if root.op in HEAVY:
+        for x in root.inputs:
+            _read(step, operand(folded(root, x)), elements(x), elements(x), strided=False)
+        return step
+    # nodes from the root down to what is materialised or given, readers before operands
+    inside = [n for n in reversed(_closure(root, kept)) if n.op not in LEAF]
+    same: dict[Node, float] = {}  # asked for by elementwise readers: at one index, computed once
+    moved: dict[Node, float] = {}  # asked for through views: at other indices, computed again
+    seen: dict[Node, float] = {root: float(elements(root))}
+    turned: dict[Node, bool] = {root: False}
+    same[root] = float(elements(root))
+    for node in inside:
+        count = same.get(node, 0.0) + moved.get(node, 0.0)
+        step.evaluations[node] = count
+        for k, x in enumerate(node.inputs):
+            asked, visible, view = _asked(node, k, x, count, seen[node])
+            stride = turned[node] or _turns(node)
+            if x in kept or x.op == "input":
+                _read(step, x, asked, visible, strided=stride)
+                continue
+            if x.op == "literal":
+                continue
+            if view:
+                moved[x] = moved.get(x, 0.0) + asked
+            else:
+                same[x] = max(same.get(x, 0.0), asked)
+            seen[x] = min(seen.get(x, 0.0) + visible, float(elements(x)))
+            turned[x] = turned.get(x, False) or stride
+    return step
+
+
+def _closure(root: Node, kept: set[Node]) -> list[Node]:
+    inside: set[Node] = set()
+    stack: list[Node] = [root]
+    while stack:
+        node = stack.pop()
+        if node in inside:
+            continue
+        inside.add(node)
+        stack.extend(x for x in node.inputs if x not in kept)
+    return [n for n in topological((root,)) if n in inside]
+
+
+def _asked(node: Node, k: int, x: Node, count: float, visible: float) -> tuple[float, float, bool]:
+    """Evaluations and distinct elements of operand `k` that `count` evaluations of `node` ask for; whether it is a view."""
+    size = float(elements(x))
+    if node.op in REDUCE:
+        return size, size, True
+    if node.op == "broadcast_in_dim":
+        return count, size, True
+    if node.op == "concatenate":
+        share = size / max(1.0, float(elements(node)))
+        return count * share, visible * share, True
+    if node.op == "pad":
+        return (
+            (min(count, size * math.ceil(count / max(1.0, float(elements(node))))), size, True)
+            if k == 0
+            else (0.0, 0.0, True)
+        )
+    if node.op in ("gather", "dynamic_slice"):
+        return (count, visible, True) if k == 0 else (size, size, True)
+    if node.op in VIEW:
+        return count, min(visible, size), True
+    return count, min(visible, size), False
+
+
+def _turns(node: Node) -> bool:
+    """Whether reading through this node leaves the order of memory."""
+    if node.op == "transpose":
+        order = [int(axis) for axis in node["permutation"] if node.inputs[0].shape[axis] != 1]
+        return bool(order) and order[-1] != max(order)
+    if node.op == "slice":
+        return int(node["strides"][-1]) > 1 if node["strides"] else False
+    if node.op == "rev":
+        return bool(node["dimensions"]) and max(node["dimensions"]) == node.type.rank - 1
+    return False
+
+
+def _read(step: Step, leaf: Node, loads: float, touched: float, *, strided: bool) -> None:
+    step.loads[leaf] = step.loads.get(leaf, 0.0) + loads
+    step.touched[leaf] = min(step.touched.get(leaf, 0.0) + touched, float(elements(leaf)))
+    if strided:
+        step.strided[leaf] = step.strided.get(leaf, 0.0) + loads
+
+
+def total(values: Iterable[float]) -> float:
+    """Sum as a float."""
+    return float(sum(values))
