@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from superopt.errors import SuperoptError
-    from superopt.optimizer import jit, optimize
     from superopt.optimized import Optimized, load
-    from superopt.result import Report, Speedup
+    from superopt.optimizer import jit, optimize
     from superopt.proving import rule, verify
+    from superopt.result import Report, Speedup
 
 __version__ = "0.1.0"
 
@@ -31,7 +31,18 @@ _HOME = {
     "rule": "superopt.proving",
 }
 
-__all__ = ["Optimized", "Report", "Speedup", "SuperoptError", "__version__", "jit", "load", "optimize", "rule", "verify"]
+__all__ = [
+    "Optimized",
+    "Report",
+    "Speedup",
+    "SuperoptError",
+    "__version__",
+    "jit",
+    "load",
+    "optimize",
+    "rule",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,19 +1,19 @@
 """From a graph and proved rules to a few programs worth measuring.
 
-The e-graph is grown to saturation by the rules that cannot explode.  The rest, the rules of mode `near`, are applied
-only around the best selection found so far, in rounds of growth and warm search.  Bodies of control flow are programs
-of their own: each is explored first and replaced by its best form.
+The e-graph is grown to saturation by the rules that cannot explode.  The rest, the rules of mode `near` and `merge`,
+are applied only around the best selection found so far, in rounds of growth and warm search.  Bodies of control flow
+are programs of their own: each is explored first and replaced by its best form.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from costmodel.objective import Objective
 from rewrites.convert import import_graph
-from rewrites.egraph import EGraph
 from rewrites.grow import GrowthReport, Limits, grow
 from rewrites.term import Rule
 from superopt.budget import SearchBudget
@@ -67,12 +67,14 @@ class _Growth:
 
     def as_dict(self) -> dict[str, Any]:
         first, last = self.reports[0], self.reports[-1]
-        rules: dict[str, dict[str, Any]] = {}
+        unions: Counter[str] = Counter()
+        misses: Counter[str] = Counter()
+        errors: Counter[str] = Counter()
         for report in self.reports:
             for name, counts in report.rules.items():
-                into = rules.setdefault(name, {})
-                for key, value in asdict(counts).items():
-                    into[key] = into[key] + value if key in into and not isinstance(value, str) else value
+                unions[name] += counts.unions
+                misses.update({f"{name}: {reason}": n for reason, n in counts.misses.items()})
+                errors.update({f"{name}: {message}": n for message, n in counts.errors.items()})
         return {
             "stop": first.stop,
             "iterations": sum(r.iterations for r in self.reports),
@@ -83,9 +85,9 @@ class _Growth:
             "live_classes": last.live_classes,
             "cyclic_components": last.components,
             "seconds": round(sum(r.seconds for r in self.reports), 3),
-            "unions": {name: c["unions"] for name, c in sorted(rules.items()) if c["unions"]},
-            "near_misses": {name: c["near_misses"] for name, c in sorted(rules.items()) if c["near_misses"]},
-            "errors": {name: c["first_error"] for name, c in sorted(rules.items()) if c["errors"]},
+            "unions": dict(sorted((+unions).items())),
+            "near_misses": dict(misses.most_common(20)),
+            "errors": dict(errors),
         }
 
 
@@ -104,8 +106,8 @@ def explore(
     before_text = print_graph(graph)
     graph = improve_bodies(graph, rules, objective, seed, notes)
     eg = import_graph(graph)
-    saturating = [rule for rule in rules if rule.mode != "near"]
-    near = [rule for rule in rules if rule.mode == "near"]
+    saturating = [rule for rule in rules if rule.mode in ("saturate", "macro")]
+    near = [rule for rule in rules if rule.mode in ("near", "merge")]
     growth = _Growth([grow(eg, saturating, Limits(seconds=_growth_seconds(limits)))])
     progress(f"e-graph: {growth.reports[0].enodes[-1]} e-nodes, {growth.reports[0].stop}")
     pricer, forms = Pricer(objective), Forms()
@@ -118,7 +120,11 @@ def explore(
     result = search(eg, objective, _part(limits, share), seed, **options)
     proposals, seconds = result.statistics.proposals, result.statistics.seconds
     for number in range(NEAR_ROUNDS if near else 0):
-        if result.interrupted or not _grow_near(eg, saturating, near, result.best, growth, limits):
+        if result.interrupted:
+            break
+        before = growth.reports[-1].enodes[-1]
+        growth.reports.append(grow(eg, rules, Limits(seconds=_growth_seconds(limits)), near=result.best.classes))
+        if growth.reports[-1].enodes[-1] <= before:
             break
         part = _part(limits, (1.0 - _FIRST_SHARE) / NEAR_ROUNDS)
         result = search(eg, objective, part, seed + number + 1, warm=result.best, **options)
@@ -154,25 +160,7 @@ def _part(limits: SearchBudget, share: float) -> Budget:
     return Budget(max(1e-2, share * (limits.search_seconds or 0.0)), None)
 
 
-def _grow_near(
-    eg: EGraph,
-    saturating: Sequence[Rule],
-    near: Sequence[Rule],
-    best: Finalist,
-    growth: _Growth,
-    limits: SearchBudget,
-) -> bool:
-    """One iteration of the dangerous rules at the classes of the best selection, then saturation around it."""
-    before = growth.reports[-1].enodes[-1]
-    seconds = 0.3 * _growth_seconds(limits)
-    growth.reports.append(grow(eg, near, Limits(seconds=seconds, iterations=1), near=best.classes))
-    growth.reports.append(grow(eg, saturating, Limits(seconds=seconds, iterations=6)))
-    return growth.reports[-1].enodes[-1] > before
-
-
-def improve_bodies(
-    graph: Graph, rules: Sequence[Rule], objective: Objective, seed: int, notes: list[str]
-) -> Graph:
+def improve_bodies(graph: Graph, rules: Sequence[Rule], objective: Objective, seed: int, notes: list[str]) -> Graph:
     """The graph with the bodies of its control flow replaced by their best forms."""
     done: dict[Node, Node] = {}
     changed = 0

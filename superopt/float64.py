@@ -1,7 +1,7 @@
 """How far a program and its original are from a float64 evaluation of the original.
 
-The original graph with every 16- and 32-bit float type widened is lowered like any other; its results are the yardstick for
-both programs.  Wide convolutions are slow, so graphs beyond a limit of work are left out, and the report says nothing.
+The original graph with every 16- and 32-bit float type widened is lowered like any other; its results are the yardstick
+for both programs.  Wide convolutions are slow, so graphs beyond a limit of work are left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from superopt.backends.xla import build, to_jax
-from superopt.ir.counters import count_graph
+from superopt.ir.counters import graph_cost
 from superopt.ir.graph import Graph, Node, mk, topological
 from superopt.ir.program import Program, original_program
 from superopt.measure.numerics import output_errors
@@ -43,7 +43,7 @@ def errors_against_float64(
     graph: Graph, program: Program, live: Sequence[Any], frozen: Mapping[str, Any]
 ) -> tuple[float, float] | None:
     """Largest normwise relative error of the original and of `program`, or None where no wide evaluation is made."""
-    if count_graph(graph).flops > LIMIT_FLOPS:
+    if graph_cost(graph).flops > LIMIT_FLOPS:
         return None
     wide = widened(graph)
     if wide is None:

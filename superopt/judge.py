@@ -18,7 +18,7 @@ from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
 from superopt.measure import Comparison, Failure, Timing, compare, confirm
 from superopt.result import Finalist, NumericCheck, Speedup
-from superopt.search import search
+from superopt.search.search import Finalist as Candidate
 
 _TRIES = 3
 
@@ -28,7 +28,7 @@ class Judgement:
     """Which program is returned, and on what evidence."""
 
     program: Program
-    winner: search.Finalist | None
+    winner: Candidate | None
     verdict: str
     before_ms: float | None = None
     after_ms: float | None = None
@@ -59,9 +59,7 @@ def judge(
         return Judgement(original, None, "the original was returned: the search found nothing cheaper")
     programs = [found.program(f) for f in candidates]
     live, frozen = imported.live_values, imported.frozen_values
-    comparison = compare(
-        original, programs, live, frozen, rounds=9, seed=seed, budget_s=0.6 * limits.measure_seconds
-    )
+    comparison = compare(original, programs, live, frozen, rounds=9, seed=seed, budget_s=0.6 * limits.measure_seconds)
     rows = _rows(candidates, comparison)
     notes = list(comparison.notes)
     if isinstance(comparison.reference, Failure):
@@ -135,7 +133,7 @@ def _by_prediction(original: Program, found: Exploration) -> Judgement:
     )
 
 
-def _rows(candidates: tuple[search.Finalist, ...], comparison: Comparison) -> tuple[Finalist, ...]:
+def _rows(candidates: tuple[Candidate, ...], comparison: Comparison) -> tuple[Finalist, ...]:
     rows: list[Finalist] = []
     for finalist, outcome in zip(candidates, comparison.candidates, strict=True):
         if isinstance(outcome, Failure):

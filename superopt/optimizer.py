@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
+from costmodel.calibrate import load_objective
 from costmodel.objective import Objective
 from rewrites.term import Rule
 from superopt import machine
@@ -33,11 +35,14 @@ from superopt.remember import recall, remember, run_key
 from superopt.result import Report, Speedup, Stage, UsedRewrite
 from superopt.store import Store
 
+if TYPE_CHECKING:
+    from superopt.frontends.onnx import OnnxModel
+
 Progress = Callable[[str], None]
 
 
 def optimize(
-    fn: Callable[..., Any] | str | Path,
+    fn: Callable[..., Any] | str | Path | OnnxModel,
     *args: Any,
     frozen: Any = (),
     kwargs: Mapping[str, Any] | None = None,
@@ -54,7 +59,7 @@ def optimize(
     """Optimise a JAX function on example arguments, or an ONNX model.
 
     Args:
-        fn: a function that `jax.jit` accepts, or the path of an ONNX model.
+        fn: a function that `jax.jit` accepts, the path of an ONNX model, or a loaded model.
         args: example arguments (any pytrees); for a model they may be left out and are then random.
         frozen: positions or names of arguments that do not change between calls (weights).
         kwargs: example keyword arguments of the function.
@@ -105,10 +110,7 @@ def _optimize(
     with clock.stage("rules"):
         library = proved_library(archive, rules)
     with clock.stage("model"):
-        if objective is None:
-            from costmodel.calibrate import load_objective  # late: reads weights only when none is given
-
-            objective = load_objective(archive)
+        objective = objective or load_objective(archive)
     key = run_key(imported, limits, seed, deterministic, library, objective, max_prepared_bytes)
     known = recall(archive, key, imported)
     if known is not None:
@@ -135,19 +137,21 @@ def _optimize(
 
 
 def _import(
-    fn: Callable[..., Any] | str | Path,
+    fn: Callable[..., Any] | str | Path | OnnxModel,
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None,
     frozen: Any,
     dims: Mapping[str, int] | None,
     seed: int,
 ) -> tuple[Imported, str]:
-    if isinstance(fn, str | Path):
+    if isinstance(fn, str | Path) or type(fn).__name__ == "OnnxModel":
         if kwargs:
             raise UsageError("an ONNX model takes no keyword arguments", hint="pass its inputs in order")
-        from superopt.frontends.onnx import import_onnx  # late: onnx is an optional dependency
+        from superopt.frontends.onnx import import_model, import_onnx  # late: onnx is an optional dependency
 
-        return import_onnx(fn, *args, dims=dims, seed=seed), Path(fn).name
+        if isinstance(fn, str | Path):
+            return import_onnx(fn, *args, dims=dims, seed=seed), Path(fn).name
+        return import_model(fn, *args, seed=seed), fn.name
     if not callable(fn):
         raise ArgumentError(f"a {type(fn).__name__} is neither a function nor a path", hint="pass f itself, not f(x)")
     if dims:
@@ -257,7 +261,7 @@ def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         key = (tree, tuple((np.shape(x), str(jax.dtypes.result_type(x))) for x in leaves))
         if key not in cache:
-            if any(isinstance(x, jax.core.Tracer) for x in leaves):
+            if any(isinstance(x, Tracer) for x in leaves):
                 return fn(*args, **kwargs)
             cache[key] = optimize(fn, *args, kwargs=kwargs, **options)
         return cache[key](*args, **kwargs)
@@ -283,8 +287,7 @@ def optimize_target(target: str, *, random_weights: bool = False, seed: int = 0,
         from superopt.frontends.onnx import load_model, randomize_weights  # late: onnx is an optional dependency
 
         model = randomize_weights(load_model(target, dims=options.pop("dims", None)), seed)
-        inputs = model.example_inputs(seed)
-        return optimize(model.fn, model.params, *inputs, frozen=0, seed=seed, **options)
+        return optimize(model, seed=seed, **options)
     return optimize(target, seed=seed, **options)
 
 

@@ -34,7 +34,8 @@ def verify(statement: str | Rule) -> Verdict:
         statement = parse(statement, where="<text>")
     if not isinstance(statement, Rule):
         raise UsageError(
-            f"cannot verify a {type(statement).__name__}", hint="give the text of a rule, or what superopt.rule returned"
+            f"cannot verify a {type(statement).__name__}",
+            hint="give the text of a rule, or what superopt.rule returned",
         )
     return verify_rules([statement])[0]
 

@@ -1,8 +1,8 @@
 """Results kept between runs: the same call on the same machine and versions is answered from the store.
 
-A key covers the graph as text, the values of its constants, budget, seed, rules, objective, machine and versions; the values of
-frozen arguments are not part of it, because the program does not depend on them.  Programs with opaque operations exist
-only in their process and are not kept.
+A key covers the graph as text, the values of its constants, budget, seed, rules, objective, machine and versions; the
+values of frozen arguments are not part of it, because the program does not depend on them.  Programs with opaque
+operations exist only in their process and are not kept.
 """
 
 from __future__ import annotations

@@ -51,7 +51,8 @@ def run(
         if "failure" in row:
             say(f"{case}: failed: {row['failure']}")
         else:
-            say(f"{case}: {row['before_ms']:.3g} -> {row['after_ms']:.3g} ms, {row['ratio']:.2f}x, {row['seconds']:.0f} s")
+            times = f"{row['before_ms']:.3g} -> {row['after_ms']:.3g} ms"
+            say(f"{case}: {times}, {row['ratio']:.2f}x, {row['seconds']:.0f} s")
     good = [row for row in rows if "failure" not in row]
     ratios = [row["ratio"] for row in good]
     summary = {

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
 
 from superopt.bench import nets
 from superopt.bench.nets import Net
@@ -38,17 +35,4 @@ def build_case(name: str, seed: int) -> Net:
     except KeyError as error:
         raise UsageError(f"there is no program {name!r}", hint=f"one of {', '.join(sorted(_JAX))}") from error
     model = randomize_weights(load_model(path), seed)
-    return Net(model.fn, model.params, example_inputs(model, seed))
-
-
-def example_inputs(model: Any, seed: int) -> tuple[np.ndarray, ...]:
-    """Standard normal values for the live inputs of a model (small integers where a dtype is integral)."""
-    rng = np.random.default_rng(seed)
-    values: list[np.ndarray] = []
-    for spec in model.inputs:
-        kind = np.dtype(spec.dtype)
-        if kind.kind in "iub":
-            values.append(rng.integers(0, 2, spec.shape).astype(kind))
-        else:
-            values.append(rng.standard_normal(spec.shape).astype(kind))
-    return tuple(values)
+    return Net(model.fn, dict(model.params), model.example_inputs(seed))

@@ -64,6 +64,8 @@ def _stages_svg(report: Report) -> str:
         parts.append(f'<text x="0" y="{y + 15}">{_escape(stage.name)}</text>')
         width = max(stage.seconds * scale, 1.0)
         parts.append(f'<rect x="{160 + start * scale:.1f}" y="{y + 4}" width="{width:.1f}" height="14"/>')
-        parts.append(f'<text x="{166 + start * scale + width:.1f}" y="{y + 15}" class="small">{stage.seconds:.2f} s</text>')
+        parts.append(
+            f'<text x="{166 + start * scale + width:.1f}" y="{y + 15}" class="small">{stage.seconds:.2f} s</text>'
+        )
         start += stage.seconds
     return "".join(parts) + "</svg>"
