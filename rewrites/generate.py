@@ -85,8 +85,17 @@ def instance(
     rng = random.Random(f"{rule.name}/{seed}")
     choice = list(ranks)
     env = choose_env(rule, {r: rng.choice(choice) for r in sorted(rule.many)}, rng, largest, smallest)
-    if env is None:
-        return None
+    return None if env is None else at_env(rule, env, rng, dtype=dtype, frozen=frozen)
+
+
+def at_env(
+    rule: Rule, env: Env, rng: random.Random, *, dtype: str = "float64", frozen: Iterable[str] = ()
+) -> Instance:
+    """The instance at given sizes and attributes, which satisfy the premises; axis orders are random.
+
+    Raises:
+        SuperoptError: the physical ops take no such sizes on the left side (a convolution without groups).
+    """
     inputs: dict[str, Node] = {}
     variables: dict[str, tuple[Node, Layout]] = {}
     cold = set(frozen)
