@@ -267,7 +267,8 @@ class EGraph:
         """Types of an e-node; scalar children of elementwise ops count as broadcast."""
         spec = self._ops[node[0]]
         if spec.op == "result":
-            return (self.result_types(node[1])[spec.values["index"]],)
+            index: int = spec.values["index"]
+            return (self.result_types(node[1])[index],)
         shapes = [self.shape(child) for child in node[1:]]
         dtypes = [self._dtype[child >> PERM_BITS] for child in node[1:]]
         key = (node[0], *shapes, *dtypes)

@@ -299,5 +299,5 @@ def space_of_enode(eg: EGraph, cls: int, enode: ENode) -> EGraphSpace:
     space = EGraphSpace(eg)
     op = eg.op_of(enode)
     position = [node for node in eg.enodes(cls) if eg.op_of(node) == op].index(enode)
-    space._alternatives[cls] = {op: [space.alternatives(cls)[op][position]]}
+    space._alternatives[cls] = {op: [space.alternatives(cls)[op][position]]}  # pyright: ignore[reportPrivateUsage]
     return space

@@ -59,15 +59,49 @@ def merge_siblings(run: Growth, rules: Sequence[Rule], near: Collection[int] | N
 
 def _shared(rule: Rule) -> tuple[str, ...]:
     """Tensors that all roots of a rule read."""
-    sets = [{t["name"] for t in walk(root) if t.op == "var"} for root in rule.lhs]
-    return tuple(sorted(set.intersection(*sets)))
+    names = frozenset(rule.vars)
+    for root in rule.lhs:
+        names &= {t["name"] for t in walk(root) if t.op == "var"}
+    return tuple(sorted(names))
 
 
 def _siblings(eg: EGraph, cls: int, ops: frozenset[str], live: Set[int]) -> list[int]:
     """Live classes with an op of these kinds on the class, merged products excepted."""
     merged = {eg.find_class(c << PERM_BITS) for c in eg.merged}
     found = {eg.ref_of(node) >> PERM_BITS for node in eg.parents(cls) if eg.op_of(node) in ops}
-    return sorted(c for c in found if c in live and c not in merged)[:MAX_SIBLINGS]
+    return _one_scale(eg, sorted(c for c in found if c in live and c not in merged))[:MAX_SIBLINGS]
+
+
+def _one_scale(eg: EGraph, siblings: list[int]) -> list[int]:
+    """One of the siblings that differ by a frozen factor: that with all factors, or where they fork, that without.
+
+    A factor folded into the weights makes a second product of the same operand; merging both would compute it twice.
+    """
+    scaled_from: dict[int, int] = {}
+    for cls in siblings:
+        for node in eg.enodes(cls):
+            if eg.op_of(node) in ("mul", "div", "neg"):
+                below = [eg.find_class(child) for child in node[1:] if not eg.frozen(child)]
+                if len(below) == 1 and below[0] in siblings:
+                    scaled_from.setdefault(cls, below[0])
+    chosen: dict[int, None] = {}
+    for cls in siblings:
+        if cls not in scaled_from:
+            chosen[_all_factors(cls, scaled_from)] = None
+    return sorted(chosen)
+
+
+def _all_factors(base: int, scaled_from: dict[int, int]) -> int:
+    """The end of the chain of factors above an unscaled product, or the product itself where it forks."""
+    last = base
+    for _ in scaled_from:
+        above = [cls for cls, below in scaled_from.items() if below == last]
+        if not above:
+            return last
+        if len(above) > 1:
+            return base
+        (last,) = above
+    return last
 
 
 def _by_shape(eg: EGraph, siblings: Sequence[int]) -> list[list[int]]:
@@ -86,10 +120,14 @@ def _merge_group(run: Growth, rule: Rule, cls: int, shared: str, group: Sequence
         return 0
     eg.merge_keys.add(key)
     changed = 0
-    pending = list(group)
+    pending: list[int] = list(group)
     while len(pending) > 1:
         chain = _Chain([pending[0] << PERM_BITS], Origin(rule.name, run.step, ()))
-        pending = [c for c in pending[1:] if not _extend(run, rule, cls, shared, chain, c << PERM_BITS)]
+        rest: list[int] = []
+        for c in pending[1:]:
+            if not _extend(run, rule, cls, shared, chain, c << PERM_BITS):
+                rest.append(c)
+        pending = rest
         if chain.product is not None:
             changed += _finish(run, rule, chain)
     return changed

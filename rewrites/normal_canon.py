@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from rewrites.egraph import EGraph
     from rewrites.enode import ENode, OpAttrs, Ref
 
+Pair: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+DotNumbers: TypeAlias = tuple[Pair, Pair]
+Groups: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 Canon: TypeAlias = "Callable[[EGraph, int, OpAttrs, list[Ref]], tuple[ENode, int]]"
 
 ELEMENTWISE = frozenset(names.ELEMENTWISE)
@@ -67,6 +70,11 @@ def _attrs(spec: OpAttrs, **changed: Any) -> tuple[tuple[str, Any], ...]:
 
 def _remake(eg: EGraph, spec: OpAttrs, children: Sequence[Ref], **changed: Any) -> ENode:
     return (eg.intern_op(spec.op, _attrs(spec, **changed)), *children)
+
+
+def _ints(spec: OpAttrs, name: str) -> tuple[int, ...]:
+    """An attribute that is a tuple of integers."""
+    return spec.values[name]
 
 
 def _unpermute(perm: Sequence[int], per_axis: Sequence[Any]) -> tuple[Any, ...]:
@@ -148,7 +156,7 @@ def _pad(eg: EGraph, number: int, spec: OpAttrs, children: list[Ref]) -> tuple[E
 
 def _rev(eg: EGraph, number: int, spec: OpAttrs, children: list[Ref]) -> tuple[ENode, int]:
     p, perm = _permuted(eg, children[0])
-    dims = tuple(sorted([perm[d] for d in spec.values["dimensions"]]))
+    dims = tuple(sorted([perm[d] for d in _ints(spec, "dimensions")]))
     return _remake(eg, spec, [children[0] & CLASS_MASK], dimensions=dims), p
 
 
@@ -169,7 +177,7 @@ def _scan(eg: EGraph, number: int, spec: OpAttrs, children: list[Ref]) -> tuple[
 
 def _reduce(eg: EGraph, number: int, spec: OpAttrs, children: list[Ref]) -> tuple[ENode, int]:
     p, perm = _permuted(eg, children[0])
-    axes = spec.values["axes"]
+    axes = _ints(spec, "axes")
     natural = tuple(sorted([perm[a] for a in axes]))
     if not p and natural == axes:
         return (number, *children), 0
@@ -180,7 +188,7 @@ def _reduce(eg: EGraph, number: int, spec: OpAttrs, children: list[Ref]) -> tupl
 
 def _broadcast(eg: EGraph, number: int, spec: OpAttrs, children: list[Ref]) -> tuple[ENode, int]:
     _, perm = _permuted(eg, children[0])
-    shape, dims = spec.values["shape"], spec.values["broadcast_dimensions"]
+    shape, dims = _ints(spec, "shape"), _ints(spec, "broadcast_dimensions")
     source = [0] * len(dims)
     for j, d in enumerate(dims):
         source[perm[j]] = d
@@ -192,7 +200,8 @@ def _broadcast(eg: EGraph, number: int, spec: OpAttrs, children: list[Ref]) -> t
 
 def _regroup(eg: EGraph, number: int, spec: OpAttrs, children: list[Ref]) -> tuple[ENode, int]:
     _, perm = _permuted(eg, children[0])
-    groups = [(tuple([perm[a] for a in ins]), outs) for ins, outs in spec.values["groups"]]
+    given: Groups = spec.values["groups"]
+    groups = [(tuple([perm[a] for a in ins]), outs) for ins, outs in given]
     order = sorted(range(len(groups)), key=lambda k: (groups[k][0] or (len(perm),), k))
     start, total = [0] * len(groups), 0
     for k in order:
@@ -231,16 +240,16 @@ def _dynamic_update_slice(eg: EGraph, number: int, spec: OpAttrs, children: list
 def _gather(eg: EGraph, number: int, spec: OpAttrs, children: list[Ref]) -> tuple[ENode, int]:
     """Operand axes and batch axes of the indices in natural order; an order that moves the index vector stays."""
     x, indices = children
-    v = spec.values
     _, perm = _permuted(eg, x)
+    collapsed, operand_batch = _ints(spec, "collapsed_slice_dims"), _ints(spec, "operand_batching_dims")
     rank_i = eg.rank_of_class(indices >> PERM_BITS)
     perm_i = perm_of(indices & PERM_MASK, rank_i)
     if rank_i and perm_i[-1] != rank_i - 1:
         perm_i = tuple(range(rank_i))
     else:
         indices &= CLASS_MASK
-    skipped = {*v["collapsed_slice_dims"], *v["operand_batching_dims"]}
-    offset_dims = v["offset_dims"]
+    skipped = {*collapsed, *operand_batch}
+    offset_dims = _ints(spec, "offset_dims")
     rank_out = len(offset_dims) + max(rank_i - 1, 0)
     batch_positions = [d for d in range(rank_out) if d not in offset_dims]
     # what each axis of the result is: a batch axis of the indices, or an offset axis of the operand (natural axes)
@@ -251,15 +260,15 @@ def _gather(eg: EGraph, number: int, spec: OpAttrs, children: list[Ref]) -> tupl
         label[d] = (1, perm[a])
     position = {lab: k for k, lab in enumerate(sorted(label))}
     batching = sorted(
-        (perm[a], perm_i[b]) for a, b in zip(v["operand_batching_dims"], v["start_indices_batching_dims"], strict=True)
+        (perm[a], perm_i[b]) for a, b in zip(operand_batch, _ints(spec, "start_indices_batching_dims"), strict=True)
     )
     changed = {
         "offset_dims": tuple(range(len(batch_positions), rank_out)),
-        "collapsed_slice_dims": tuple(sorted([perm[a] for a in v["collapsed_slice_dims"]])),
-        "start_index_map": tuple([perm[a] for a in v["start_index_map"]]),
+        "collapsed_slice_dims": tuple(sorted([perm[a] for a in collapsed])),
+        "start_index_map": tuple([perm[a] for a in _ints(spec, "start_index_map")]),
         "operand_batching_dims": tuple([a for a, _ in batching]),
         "start_indices_batching_dims": tuple([b for _, b in batching]),
-        "slice_sizes": _unpermute(perm, v["slice_sizes"]),
+        "slice_sizes": _unpermute(perm, _ints(spec, "slice_sizes")),
     }
     return _remake(eg, spec, [x & CLASS_MASK, indices], **changed), intern([position[lab] for lab in label])
 
@@ -271,7 +280,8 @@ def _dot(eg: EGraph, number: int, spec: OpAttrs, children: list[Ref]) -> tuple[E
     x, y = children
     _, px = _permuted(eg, x)
     _, py = _permuted(eg, y)
-    (lc, rc), (lb, rb) = spec.values["dimension_numbers"]
+    numbers: DotNumbers = spec.values["dimension_numbers"]
+    (lc, rc), (lb, rb) = numbers
     # axes of the result: (batch, left axis), (1, left axis), (2, right axis)
     label = [(0, px[a]) for a in lb]
     label += [(1, px[a]) for a in range(len(px)) if a not in lc and a not in lb]
@@ -298,12 +308,13 @@ def _conv(eg: EGraph, number: int, spec: OpAttrs, children: list[Ref]) -> tuple[
     _, px = _permuted(eg, x)
     _, pw = _permuted(eg, w)
     v = spec.values
-    lhs, rhs, out = v["dimension_numbers"]
+    specs: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] = v["dimension_numbers"]
+    lhs, rhs, out = specs
     lhs = tuple([px[a] for a in lhs])
     rhs = tuple([pw[a] for a in rhs])
     spatial = sorted(range(len(lhs) - 2), key=lambda k: lhs[2 + k])
     roles = [0, 1, *[2 + k for k in spatial]]  # natural axis k of the result is role roles[k]
-    changed = {
+    changed: dict[str, Any] = {
         name: tuple([v[name][k] for k in spatial])
         for name in ("window_strides", "padding", "lhs_dilation", "rhs_dilation")
     }
