@@ -69,11 +69,10 @@ def arrange(target: Target, built: Built, want: Iterable[Axis]) -> Built:
     goal = tuple(want)
     if _names(lay) == _names(goal):
         return value, goal
-    size = sizes_in(lay)
+    # axes of size 1 can stand anywhere: a reshape moves them
+    size = {label: n for label, n in sizes_in(lay).items() if n != 1}
     order = [label for label in labels_in(goal) if label in size]
-    wanted = set(order)
-    if any(label not in wanted and n == 1 for label, n in size.items()):
-        lay = tuple(tuple(e for e in axis if e[0] in wanted or e[1] != 1) for axis in lay)
+    lay = tuple(tuple(e for e in axis if e[1] != 1) for axis in lay)
     have = labels_in(lay)
     if sorted(have) != sorted(order):
         raise BuildError(f"cannot arrange {lay} as {goal}")

@@ -50,7 +50,8 @@ def _dot(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
     y = atomic(b.target, y, both, squeeze=True)
     wanted = labels_in(hint) if hint is not None else []
     free = [label for label in wanted if (label in in_x) != (label in in_y)]
-    if free and free[0] in in_y:
+    lead = next((label for label in free if {**in_x, **in_y}[label] != 1), None)
+    if lead in in_y:
         x, y, in_x, in_y = y, x, in_y, in_x
     batch = [label for label in labels_in(x[1]) if label in both and label not in contracted]
     place = {label: i for i, label in enumerate(wanted)}

@@ -293,12 +293,13 @@ class Reader:
 
     def _split(self, x: Term, rest: list[ast.expr]) -> Term:
         if len(rest) != 3 or not isinstance(rest[2], ast.Call):
-            self.fail("split is written split(A, n, o, i(q))")
+            self.fail("split is written split(A, n, o, i(q)), or split(A, n, n, i(q))")
         n, o, i = self._words("split", [rest[0], rest[1], rest[2].func])
         self._have("split", x, (n,))
         size = self.expr(rest[2].args[0], None)
         for r in (o, i):
-            self._derive(r, n)
+            if r != n:  # the outer part may keep the name of the whole
+                self._derive(r, n)
         return term("split", x, over=(n, o, i), win=((n, (size,)),))
 
     def _merge(self, x: Term, roles: tuple[str, ...]) -> Term:

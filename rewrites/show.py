@@ -242,7 +242,7 @@ def index_notation(rule: Rule, t: Term, at: dict[str, str] | None = None) -> str
         return sub()
     if op == "ew":
         sign = {"add": "+", "sub": "-", "mul": "·", "div": "/"}.get(t["f"])
-        operands = [sub(j) for j in range(len(t.args))]
+        operands = [*[sub(j) for j in range(len(t.args))], *[str(v) for _, v in t["params"]]]
         return f"({operands[0]} {sign} {operands[1]})" if sign else f"{t['f']}({', '.join(operands)})"
     if op == "dot":
         return f"Σ_{','.join(t['over'])} {sub(0)}·{sub(1)}"

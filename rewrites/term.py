@@ -20,7 +20,8 @@ so that equal terms are one object and a shared subterm is shared by constructio
     at      tensor          win: ((role, (index,)), ...); the role disappears
     rev     tensor          over
     take    table, indices  over: (role,): the table's rows along the role, index clipped into range
-    split   tensor          over: (n, o, i), win: ((n, (q,)),): axis n becomes o and i, index n = o * q + i, size i = q
+    split   tensor          over: (n, o, i), win: ((n, (q,)),): axis n becomes o and i, index n = o * q + i, size i = q;
+                            o may be n itself, the role at another size
     merge   tensor          over: (o, i, n): axes o and i become n, index n = o * size(i) + i
     bcast   tensor          over, size: a token per role, like: terms that imply it (empty when explicit)
     view    tensor          the identity; demands a reshape or transpose on the left

@@ -1,0 +1,74 @@
+"""Comparing graphs numerically, for the rule tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rewrites.build import build
+from rewrites.convert import extract_any, import_graph
+from rewrites.egraph import EGraph, Ref
+from rewrites.generate import Instance
+from rewrites.match import Match, matches
+from rewrites.space import IRSpace
+from rewrites.target import IRTarget
+from rewrites.term import Rule
+from superopt.ir.graph import Graph, Node, topological
+from superopt.ir.interp import evaluate
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def values(roots: Sequence[Node], arrays: Arrays) -> tuple[np.ndarray, ...]:
+    """Values of nodes."""
+    inputs = tuple(n for n in topological(roots) if n.op == "input")
+    graph = Graph(inputs, tuple(roots))
+    return tuple(np.asarray(v) for v in evaluate(graph, {n["name"]: arrays[n["name"]] for n in inputs}))
+
+
+def error(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> float:
+    """Largest relative difference; equal infinities and NaNs count as equal."""
+    worst = 0.0
+    for x, y in zip(a, b, strict=True):
+        assert x.shape == y.shape
+        assert x.dtype == y.dtype
+        if x.dtype == bool:
+            worst = max(worst, float(np.any(x != y)))
+            continue
+        with np.errstate(all="ignore"):
+            same = (x == y) | (np.isnan(x) & np.isnan(y))
+            worst = max(worst, float(np.max(np.where(same, 0, np.abs(x - y) / (1 + np.abs(x))), initial=0)))
+    return worst
+
+
+def egraph_of(instance: Instance) -> EGraph:
+    """The e-graph of an instance's left side."""
+    return import_graph(Graph(tuple(instance.inputs.values()), instance.lhs))
+
+
+def node_of_ref(eg: EGraph, *refs: Ref) -> list[Node]:
+    """IR nodes of references: the oldest e-node of every class."""
+    memo: dict[int, Node] = {}
+    return [extract_any(eg, ref, lambda c: eg.enodes(c)[0], memo) for ref in refs]
+
+
+def check_egraph(rule: Rule, instance: Instance, arrays: Arrays) -> tuple[int, float]:
+    """Matches on the e-graph of the left side, and the worst error of the right sides built there."""
+    eg = egraph_of(instance)
+    found = list(matches(rule, eg, *eg.roots, prefer=False, dtypes=("float64",)))
+    worst = 0.0
+    for m in found:
+        left = values(node_of_ref(eg, *[ref for ref, _ in m.roots]), arrays)
+        worst = max(worst, error(left, values(node_of_ref(eg, *build(m, eg)), arrays)))
+    return len(found), worst
+
+
+def check_ir(rule: Rule, instance: Instance, arrays: Arrays) -> tuple[int, float]:
+    """Matches on the nodes of the left side, and the worst error of the right sides built."""
+    found: list[Match] = list(matches(rule, IRSpace(instance.lhs), *instance.lhs, prefer=False, dtypes=("float64",)))
+    worst = 0.0
+    for m in found:
+        left = values([node for node, _ in m.roots], arrays)
+        worst = max(worst, error(left, values(build(m, IRTarget()), arrays)))
+    return len(found), worst
