@@ -71,9 +71,11 @@ class Meter:
         """Whether the budget is used up (this share or the whole)."""
         return self.spent() >= 1.0 or (self.parent is not None and self.parent.exhausted())
 
-    def share(self, fraction: float) -> Meter:
-        """A meter over a fraction of the whole budget; its steps count here as well."""
+    def share(self, fraction: float, most_steps: int | None = None) -> Meter:
+        """A meter over a fraction of the whole budget, and at most some steps; its steps count here as well."""
         whole = self.budget
         seconds = None if whole.seconds is None else max(1e-3, whole.seconds * fraction)
         steps = None if whole.steps is None else max(1, int(whole.steps * fraction))
+        if most_steps is not None:
+            steps = most_steps if steps is None else min(steps, most_steps)
         return Meter(Budget(seconds, steps), self)

@@ -17,6 +17,7 @@ from superopt.search.pricing import BATCH
 from superopt.search.state import State
 
 REGION_CHANCE = 0.1
+PATIENCE = 20  # rounds of perturb-and-repair per class without improvement after which it ends
 
 
 def attempt(state: State, move: Move) -> bool | None:
@@ -129,17 +130,23 @@ def _improves(state: State, move: Move, c: int, todo: list[int], *, now: bool = 
 
 
 def perturb_and_repair(state: State, groups: Groups, rng: random.Random, meter: Meter) -> int:
-    """Iterated local search until the budget ends; leaves the best state found and returns the rounds made."""
-    best, rounds = state.cost, 0
+    """Iterated local search until the budget ends or nothing has improved for long; returns the rounds made.
+
+    The state is left at the best found.
+    """
+    best, rounds, stale = state.cost, 0, 0
     kept = (list(state.selection), list(state.layouts))
     problem = state.problem
     if not problem.movable and not problem.choices:
         return 0
-    while not meter.exhausted():
+    patience = PATIENCE * (len(problem.movable) + len(problem.choices))
+    while not meter.exhausted() and stale < patience:
         rounds += 1
+        stale += 1
         touched = _perturb(state, groups, rng, meter)
         repair(state, touched, meter)
         if state.cost < best:
+            stale = 0
             best, kept = state.cost, (list(state.selection), list(state.layouts))
         elif state.cost > best:
             _back(state, kept)

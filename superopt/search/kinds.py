@@ -1,7 +1,7 @@
 """How ops take part in kernels: elementwise, views, reductions, and heavy ops that stand alone.
 
-A *view* moves data without arithmetic and is recomputed in each reader; a *reduction* ends a kernel but takes
-elementwise producers in; everything else that is not elementwise is *heavy*: its operands must lie in memory.
+A *view* moves data without arithmetic and is recomputed in each reader; a *reduction* or a concatenation ends a kernel
+but takes elementwise producers in; everything else that is not elementwise is *heavy*: its operands must lie in memory.
 Ops with several results (control flow, opaque) have no layout: they read and give natural order.
 """
 
@@ -32,7 +32,7 @@ def is_view(op: str) -> bool:
 
 def is_heavy(op: str) -> bool:
     """The op's operands must be materialised."""
-    return op not in ELEMENTWISE and op not in VIEWS and op not in REDUCTIONS and op != "input"
+    return op not in ELEMENTWISE and op not in VIEWS and op not in REDUCTIONS and op not in ("input", "concatenate")
 
 
 def ends_kernel(op: str) -> bool:

@@ -3,6 +3,7 @@
     start   the original, greedy, and the dynamic program with and without cuts (and a selection carried over)
     descend sweeps of single flips, regions and groups from every start
     improve perturb-and-repair from the best, annealing chains from the best different states
+    hedge   the best without each of the rules it uses
 
 The result holds a few finalists that differ in their kernels, for measuring; the original is always among them, since
 a model has errors and a search finds every one.
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from costmodel.objective import Objective
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program
+from superopt.search.ablation import rules_of, without_rule
 from superopt.search.anneal import anneal
 from superopt.search.budget import Budget, Meter
 from superopt.search.descent import descend, perturb_and_repair
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
     from rewrites.egraph import EGraph
 
 Record = tuple[int, "list[int]", "list[int]", "list[int]"]  # cost, options, layouts, bits
-DIVERSE_WITHIN = 1.5  # finalists cost at most this times the best
+DIVERSE_WITHIN = 1.3  # finalists cost at most this times the best
+SLOWER_THAN_ORIGINAL = 1.02  # and at most this times the original
 CHAINS = 4
+ANNEALING_STEPS = 5_000  # proposals per class after which annealing ends whatever time is left
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,7 @@ def search(
         run.start(warm)
         run.descend()
         run.improve(fusion_moves)
+        run.hedge()
     except KeyboardInterrupt:
         interrupted = True
         run.salvage()
@@ -263,7 +268,13 @@ class _Run:
         names = list({self.records[n][0]: n for n in reversed(names)}.values())[::-1][:CHAINS]
         weights = Weights(fusion=0.05) if fusion_moves else Weights()
         states = [self._state(name) for name in names]
-        chains = anneal(states, self.groups, self.seed, self.meter.share(0.35 * left), weights=weights)
+        chains = anneal(
+            states,
+            self.groups,
+            self.seed,
+            self.meter.share(0.35 * left, ANNEALING_STEPS * self.snapshot.size),
+            weights=weights,
+        )
         self.active_state = None
         for name, chain in zip(names, chains, strict=True):
             cost, selection, layouts, bits = chain.best
@@ -276,6 +287,12 @@ class _Run:
         self._keep("last", state)
         self.stats.improved["last"] = state.seconds
         self._phase("repair again", began)
+
+    def hedge(self) -> None:
+        """The best without each of its rules."""
+        state = self._state(self._best())
+        for rule in rules_of(state):
+            self._keep(f"without {rule}", without_rule(state, rule))
 
     def salvage(self) -> None:
         """Keep what an interrupted state had reached (its lists are whole even when its costs are not)."""
@@ -290,9 +307,10 @@ class _Run:
         original = self._finalist("original")
         pool: list[Finalist] = []
         best: float | None = None
+        worst = SLOWER_THAN_ORIGINAL * original.predicted_s
         for name in sorted(self.records, key=lambda name: self.records[name][0]):
             cost = self.records[name][0] * UNIT_S
-            if name == "original" or (best is not None and cost > DIVERSE_WITHIN * best):
+            if name == "original" or cost > worst or (best is not None and cost > DIVERSE_WITHIN * best):
                 continue
             finalist = self._finalist(name)
             if max_prepared_bytes is not None and finalist.prepared_bytes > max_prepared_bytes:
