@@ -7,11 +7,11 @@ import random
 import pytest
 
 from verifier import conditions as c
+from verifier.eliminate import eliminate
 from verifier.monomial import Atom, Monomial, canonical
 from verifier.poly import Poly, const, divide, entry, greatest, least, var
-from verifier.symbols import Sym
-from verifier.weights import eliminate
 from verifier.solver import Context
+from verifier.symbols import Sym
 
 NAMES = ("i", "n", "q")
 

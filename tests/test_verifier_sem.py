@@ -1,8 +1,8 @@
 """Naming then denoting is evaluating: the meaning of rule terms agrees with the reference interpreter.
 
 Part of the trust base: the prover reasons about `verifier.sem`, programs run by the op table's denotations.  Random
-instances of every library rule (and of rules that exercise the other ops) are built as IR graphs and evaluated; the same
-terms, evaluated index by index through `sem` over numbers, must give the same arrays.
+instances of every library rule (and of rules that exercise the other ops) are built as IR graphs and evaluated; the
+same terms, evaluated index by index through `sem` over numbers, must give the same arrays.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ class ClassTable:
     """The classes of one proof."""
 
     ctx: Context
-    reps: list[ClassRep] = field(default_factory=list)
-    _known: dict[tuple[str, str], ClassRep] = field(default_factory=dict)
+    reps: list[ClassRep] = field(default_factory=list[ClassRep])
+    _known: dict[tuple[str, str], ClassRep] = field(default_factory=dict[tuple[str, str], ClassRep])
 
     def atom(self, fn: str, sums: Sequence[NF]) -> Atom:
         """The class atom of `fn` at the given sums."""

@@ -115,7 +115,7 @@ def _join(kind: str, parts: Iterable[Truth]) -> Cond:
     if len(out) == 1:
         return next(iter(out))
     args = tuple(out)
-    return Cond(kind, None, args, frozenset().union(*(a.vars for a in args)))
+    return Cond(kind, None, args, frozenset[str]().union(*(a.vars for a in args)))
 
 
 def negate(c: Cond) -> Cond:

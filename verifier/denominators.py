@@ -25,6 +25,16 @@ def undischarged(ctx: Context, wanted: Sequence[NF], given: Sequence[Atom], fact
     return list(dict.fromkeys(out))
 
 
+def outside(ctx: Context, wanted: Sequence[Atom], given: Sequence[Atom], facts: tuple[Cond, ...]) -> list[str]:
+    """Values of partial functions among `wanted` that the other side does not have."""
+    out: list[str] = []
+    for a in wanted:
+        ranges = facts + _ranges(ctx, Monomial(atoms=(a,)))
+        if not any(_same(ctx, a, b, ranges) for b in given):
+            out.append(a.label)
+    return list(dict.fromkeys(out))
+
+
 def _nonzero(ctx: Context, p: NF, given: Sequence[Atom], facts: tuple[Cond, ...]) -> bool:
     if len(p) == 1 and not p[0].binders and not p[0].guards:
         m = p[0]

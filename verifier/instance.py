@@ -49,7 +49,9 @@ def axes(rule: Rule, ranks: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
         if role not in rule.many:
             out[role] = (role,)
             continue
-        source = rule.derived.get(role, role)
+        source = role
+        while source in rule.derived:
+            source = rule.derived[source]
         out[role] = tuple(f"{role}.{i}" for i in range(ranks.get(source, 1)))
     return out
 

@@ -24,7 +24,7 @@ class Labels:
 
     ctx: Context
     classes: ClassTable = field(init=False)
-    _patterns: dict[str, NF] = field(default_factory=dict)
+    _patterns: dict[str, NF] = field(default_factory=dict[str, NF])
 
     def __post_init__(self) -> None:
         self.classes = ClassTable(self.ctx)

@@ -131,7 +131,8 @@ def _decode(stored: Mapping[str, Any], key: str, direction: str) -> Certificate 
     if stored["key"] != key or stored["direction"] != direction or stored["versions"] != dict(versions()):
         return None
     lists = {name: tuple(stored[name]) for name in ("dtypes", "assumptions", "tiers")}
-    return Certificate(**{**stored, **lists})
+    values: dict[str, Any] = {**stored, **lists}
+    return Certificate(**values)
 
 
 def certify(rule: Rule, verdict: Verdict) -> Certificate:

@@ -12,13 +12,13 @@ calculus with Boolean weights.  Denominators are collected for prove.py, which d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TypeAlias
 
 from verifier import conditions as c
-from verifier.conditions import Cond
+from verifier.cases import by_cases, complement
+from verifier.guards import onepoint
 from verifier.labels import INF, Labels, infinite
 from verifier.monomial import (
     NF,
@@ -35,17 +35,19 @@ from verifier.monomial import (
     times,
 )
 from verifier.poly import var
-from verifier.solver import NO, Context
+from verifier.solver import Context
 from verifier.terms import Apply, Const, Infinity, Read, Reduce, Size, Term, Where
-from verifier.weights import onepoint
 
 EXACT, REAL, RANGE = "exact", "real", "range"
 COMMUTATIVE = frozenset({"add", "mul"})
 LOGIC = frozenset({"and", "or", "xor", "not"})
 COMPARE = frozenset({"lt", "gt", "le", "ge", "eq", "ne"})
 _POWERS = {f"integer_pow[{n}]": n for n in range(-4, 9)}
-MAX_SPLIT = 40
-Case: TypeAlias = "tuple[Cond, ...]"
+PARTIAL = frozenset(
+    {"sqrt", "log", "log1p", "asin", "acos", "acosh", "atanh", "erf_inv", "pow", "rem", "tan", "lgamma", "digamma"}
+    | {"integer_pow"}
+)
+"""Functions that are not defined, or not finite, everywhere."""
 
 
 @dataclass
@@ -55,9 +57,10 @@ class Normaliser:
     ctx: Context
     laws: str
     labels: Labels = field(init=False)
-    denominators: list[NF] = field(default_factory=list)
-    inverted: list[Atom] = field(default_factory=list)
-    _memo: dict[int, tuple[Term, NF]] = field(default_factory=dict)
+    denominators: list[NF] = field(default_factory=list[NF])
+    inverted: list[Atom] = field(default_factory=list[Atom])
+    partial: list[Atom] = field(default_factory=list[Atom])
+    _memo: dict[int, tuple[Term, NF]] = field(default_factory=dict[int, tuple[Term, NF]])
 
     def __post_init__(self) -> None:
         self.labels = Labels(self.ctx)
@@ -155,7 +158,7 @@ class Normaliser:
         def at(ps: list[NF]) -> NF:
             return self._function(fn, ps)
 
-        return self._hoist([self.nf(a) for a in args], at)
+        return by_cases(self.ctx, [self.nf(a) for a in args], at)
 
     def _exact(self, fn: str, args: Sequence[Term]) -> NF:
         def at(given: list[NF]) -> NF:
@@ -173,7 +176,7 @@ class Normaliser:
                 ps = sorted(ps, key=str)
             return scale(self._function(fn, ps), sign)
 
-        return self._hoist([self.nf(a) for a in args], at)
+        return by_cases(self.ctx, [self.nf(a) for a in args], at)
 
     def _function(self, fn: str, ps: list[NF]) -> NF:
         """A function of arguments whose binder-free guards are gone."""
@@ -190,7 +193,10 @@ class Normaliser:
             return [ONE]
         if fn == "sqrt" and ps[0] in ([], [ONE]):
             return ps[0]
-        return [Monomial(atoms=(self.labels.atom(fn, ps),))]
+        atom = self.labels.atom(fn, ps)
+        if fn.partition("[")[0] in PARTIAL:
+            self.partial.append(atom)
+        return [Monomial(atoms=(atom,))]
 
     def _exponential(self, p: NF) -> NF:
         out: NF = [ONE]
@@ -248,7 +254,7 @@ class Normaliser:
     def _select(self, args: Sequence[Term]) -> NF:
         which, false, true = args
         p = self._truth(which)
-        return times(self.ctx, p, self.nf(true)) + times(self.ctx, self._not(p), self.nf(false))
+        return times(self.ctx, p, self.nf(true)) + times(self.ctx, complement(p), self.nf(false))
 
     def _truth(self, t: Term) -> NF:
         if isinstance(t, Read) or (isinstance(t, Apply) and (t.fn in LOGIC or t.fn in COMPARE or t.fn == "select_n")):
@@ -259,13 +265,10 @@ class Normaliser:
             return gate(self._truth(t.then), t.guard) + gate(self._truth(t.orelse), c.negate(t.guard))
         raise Unsupported("a predicate that is no comparison")
 
-    def _not(self, p: NF) -> NF:
-        return [ONE, *scale(p, -1)]
-
     def _logic(self, fn: str, args: Sequence[Term]) -> NF:
         ps = [self._truth(a) for a in args]
         if fn == "not":
-            return self._not(ps[0])
+            return complement(ps[0])
         both = times(self.ctx, ps[0], ps[1])
         if fn == "and":
             return both
@@ -281,8 +284,8 @@ class Normaliser:
                 return [Monomial(atoms=(self.labels.atom("?eq" if fn in ("eq", "ne") else "?lt", sides),))]
             return self._sign_test("?eq" if fn in ("eq", "ne") else "?lt", combine([*ps[0], *scale(ps[1], -1)]))
 
-        out = self._hoist([self.nf(a), self.nf(b)], at)
-        return self._not(out) if negated else out
+        out = by_cases(self.ctx, [self.nf(a), self.nf(b)], at)
+        return complement(out) if negated else out
 
     def _sign_test(self, test: str, gap: NF) -> NF:
         if not gap or (len(gap) == 1 and not gap[0].atoms and not gap[0].sizes and is_simple(gap)):
@@ -308,7 +311,7 @@ class Normaliser:
                 )
             return [Monomial(atoms=(self.labels.classes.atom("rmax", [entries]),))]
 
-        return scale(self._hoist([self._entries(t, sign)], at), sign)
+        return scale(by_cases(self.ctx, [self._entries(t, sign)], at), sign)
 
     def _entries(self, t: Term, sign: int) -> NF:
         """The set of entries of sign * t, each a guarded monomial with one atom that stands for its value."""
@@ -334,7 +337,7 @@ class Normaliser:
             return [Monomial(atoms=(self._entry(combine(ps[0])),))]
 
         # only index conditions are split here: a sum over Boolean cases is a value, not a set of entries
-        return self._hoist([scale(self.nf(t), sign)], at, booleans=False)
+        return by_cases(self.ctx, [scale(self.nf(t), sign)], at, booleans=False)
 
     def _entry(self, p: NF) -> Atom:
         if len(p) == 1 and p[0].coef == 1 and not p[0].sizes and is_simple(p):
@@ -342,65 +345,6 @@ class Normaliser:
             if len(atoms) == 1 and atoms[0].exp == 1 and atoms[0].label.startswith("rmax#"):
                 return atoms[0]
         return self.labels.atom("value", [p])
-
-    # ---- case split
-    def _hoist(self, ps: list[NF], at: Callable[[list[NF]], NF], booleans: bool = True, case: Case = ()) -> NF:
-        """`at` on every case of the guards and Boolean atoms that no binder touches, each under its case.
-
-        The guards of one monomial are split as a whole, so that the number of cases does not grow with the rank.
-        """
-        if case:
-            ps = [_known(p, case) for p in ps]
-        guard = next((g for p in ps for m in p if (g := _outer(m)) != c.TRUE), None)
-        if guard is not None:
-            if len(case) >= MAX_SPLIT:
-                raise Unsupported(f"a case split on {len(case)} conditions")
-            out: NF = []
-            for side in (guard, c.negate(guard)):
-                if not case or self.ctx.possible(side, case) != NO:
-                    out += gate(self._hoist(ps, at, booleans, (*case, *c.clauses(side))), side)
-            return out
-        flag = next((a for p in ps for m in p for a in m.atoms if booleans and _is_flag(a, m)), None)
-        if flag is None:
-            return at(ps)
-        true = [[replace(m, atoms=tuple(a for a in m.atoms if a != flag)) for m in p] for p in ps]
-        false = [[m for m in p if flag not in m.atoms] for p in ps]
-        p: NF = [Monomial(atoms=(flag,))]
-        yes = times(self.ctx, p, self._hoist(true, at, booleans, case))
-        return yes + times(self.ctx, self._not(p), self._hoist(false, at, booleans, case))
-
-
-def _outer(m: Monomial) -> Cond:
-    """The guards that no binder touches."""
-    bound = set(m.binders)
-    return c.conj(g for g in m.guards if not g.vars & bound)
-
-
-def _is_flag(a: Atom, m: Monomial) -> bool:
-    return a.label.startswith("?") and not any(x.vars & set(m.binders) for x in a.args)
-
-
-def _known(p: NF, case: Case) -> NF:
-    """A sum whose guards are simplified by conditions that hold."""
-    out: NF = []
-    for m in p:
-        if c.negate(_outer(m)) in case:
-            continue
-        guards = tidy(_under(g, case) for g in m.guards)
-        if guards is not None:
-            out.append(replace(m, guards=guards))
-    return out
-
-
-def _under(g: Cond, case: Case) -> Cond:
-    if g in case:
-        return c.TRUE
-    if c.negate(g) in case:
-        return c.FALSE
-    if g.kind in ("and", "or"):
-        parts = [_under(a, case) for a in g.args]
-        return c.conj(parts) if g.kind == "and" else c.disj(parts)
-    return g
 
 
 def _common(p: NF) -> tuple[Atom, ...]:

@@ -20,11 +20,11 @@ from rewrites.show import rule_key
 from rewrites.term import Rule
 from verifier import conditions as c
 from verifier.conditions import Cond
-from verifier.denominators import undischarged
+from verifier.denominators import outside, undischarged
 from verifier.instance import IllFormed, Instance, algebra, instantiate, output, unsupported
 from verifier.labels import INF, infinite
-from verifier.monomial import NF, Unsupported
-from verifier.normal import EXACT, RANGE, REAL, Normaliser
+from verifier.monomial import NF, Atom, Unsupported
+from verifier.normal import EXACT, PARTIAL, RANGE, REAL, Normaliser
 from verifier.pointwise import equal_pointwise
 from verifier.ranks import ANY, MAX_RANK, attribute_roles, rank_vectors, uniform
 from verifier.sem import Meaning
@@ -34,6 +34,7 @@ from verifier.terms import Reduce, Term, functions, reductions, walk_terms
 from verifier.verdict import PROVED, UNKNOWN, UNSUPPORTED, Domain, Verdict
 from verifier.weights import equal
 
+DEFINED = "the left side is defined:"
 FINITE = "inputs and intermediate values are finite"
 _ORDER = (EXACT, REAL, RANGE)
 _RING = frozenset({"add", "sub", "mul", "neg", "square", "select_n", "max", "min", "and", "or", "not", "xor"})
@@ -116,7 +117,7 @@ def _prove(rule: Rule, done: _Proof) -> Domain:
             break
         low, high = high, min(done.forall, MAX_RANK)
     tried = {r: ANY if _bounded(rule, r, done, high) else str(high) for r in roles}
-    ranks = tuple((r, tried.get(r, ANY)) for r in rule.roles if r in rule.many)
+    ranks = tuple((r, tried.get(r, ANY)) for r in sorted(rule.many))
     if done.laws:
         done.assume(FINITE)
     dtypes = ("float", "int") if done.integers else ("float",)
@@ -212,7 +213,7 @@ def _by_normal_form(
     normal = Normaliser(ctx, laws)
     try:
         p = normal.nf(left)
-        divided, inverted = list(normal.denominators), list(normal.inverted)
+        divided, inverted, partial = list(normal.denominators), list(normal.inverted), list(normal.partial)
         q = normal.nf(right)
         _check_infinities(p, q)
         if not equal(ctx, p, q, facts):
@@ -225,11 +226,21 @@ def _by_normal_form(
     if new:
         causes.append(f"the right side divides by {'; '.join(new)}, which may be zero")
         return False
+    wild = outside(ctx, normal.partial[len(partial) :], partial, facts)
+    if wild and laws != EXACT:
+        causes.append(f"the right side has {'; '.join(wild)}, which may be undefined where the left side is not")
+        return False
     for divisor in undischarged(ctx, divided, (), facts):
-        done.assume(f"the divisor {divisor} is not zero")
+        done.assume(f"{DEFINED} {divisor} is not zero")
+    if partial:
+        done.assume(f"{DEFINED} arguments of {', '.join(sorted({_function(a) for a in partial}))} are in the domain")
     done.note(laws, f"normal form ({laws})")
     done.integers = done.integers and _integer_safe(laws, left, right)
     return True
+
+
+def _function(a: Atom) -> str:
+    return a.label.partition("(")[0].partition("#")[0]
 
 
 def _check_infinities(*ps: NF) -> None:
@@ -253,8 +264,8 @@ def _integer_safe(laws: str, left: Term, right: Term) -> bool:
 
 
 def _by_points(ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...], causes: list[str]) -> bool:
-    if functions(left) & {"div", "rsqrt"} or functions(right) & {"div", "rsqrt"}:
-        return False
+    if any(f.partition("[")[0] in PARTIAL | {"div", "rsqrt"} for f in functions(left) | functions(right)):
+        return False  # this tier keeps no record of where a value is defined
     try:
         return equal_pointwise(ctx, left, right, facts)
     except CannotLower as why:

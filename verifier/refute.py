@@ -10,15 +10,16 @@ the right side is ill-formed, has another shape, or has another value.  Entries 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from rewrites.generate import Instance, instance
-from rewrites.named import shape
-from rewrites.term import Rule, subterms
+from rewrites.generate import Instance, at_env, choose_env
+from rewrites.named import Env, shape
+from rewrites.term import Rule, stem, subterms
 from superopt.errors import SuperoptError
 from superopt.ir.interp import evaluate
 from verifier.verdict import Counterexample
@@ -48,57 +49,70 @@ class Attempts:
 def refute(rule: Rule, tries: int, first_seed: int = 0, attempts: Attempts | None = None) -> Counterexample | None:
     """Search for a counterexample among `tries` random instances; the same seeds give the same answer."""
     log = attempts if attempts is not None else Attempts()
-    partial = any(t.op == "ew" and t["f"] in PARTIAL for t in subterms(rule.lhs))
     for seed in range(first_seed, first_seed + tries):
         low, high = STAGES[seed % len(STAGES)]
-        ranks = (0, 1) if seed % 3 == 0 else (1, 1, 2)
-        try:
-            made = instance(rule, seed, ranks=ranks, smallest=low, largest=high)
-        except SuperoptError as error:  # the physical op takes no such sizes (a convolution without groups)
-            log.unbuilt += 1
-            log.reason = str(error)
-            continue
-        if made is None:
+        rng = random.Random(f"{rule.name}/{seed}")
+        choice = (0, 1) if seed % 3 == 0 else (1, 1, 2)
+        env = choose_env(rule, {r: rng.choice(choice) for r in sorted(rule.many)}, rng, high, low)
+        if env is None:
             log.missing += 1
             continue
-        found = _compare(rule, made, seed, partial, log)
+        found = refute_at(env, seed, log)
         if found is not None:
             return found
     return None
 
 
-def _compare(rule: Rule, made: Instance, seed: int, partial: bool, log: Attempts) -> Counterexample | None:
-    bad = _ill_formed(rule, made)
+def refute_at(env: Env, seed: int, log: Attempts) -> Counterexample | None:
+    """Compare the two sides of a rule at one environment that satisfies its premises."""
+    rule = env.rule
+    bad = _ill_formed(env)
     if bad is not None:
         root, cause = bad
-        return _counterexample(made, _values(made, seed, 0), seed, root, None, "a well-formed result", cause)
+        shapes = {v: tuple(env.tok[t, x] for t in ts for x in env.labels[stem(t)]) for v, ts in rule.vars.items()}
+        values = {v: np.zeros(sizes) for v, sizes in shapes.items()}
+        return _counterexample(env, values, seed, root, None, "a well-formed result", cause, ("", ""))
+    try:
+        made = at_env(rule, env, random.Random(seed))
+    except SuperoptError as error:  # the physical op takes no such sizes (a convolution without groups)
+        log.unbuilt += 1
+        log.reason = str(error)
+        return None
     if not made.rhs:
         log.unbuilt += 1
         log.reason = made.reason
         return None
     log.built += 1
+    partial = any(t.op == "ew" and t["f"] in PARTIAL for t in subterms(rule.lhs))
+    undefined: Counterexample | None = None
     for attempt in range(3):
         values = _values(made, seed, attempt)
         lefts, rights = evaluate(made.lhs, values), evaluate(made.rhs, values)
         for root, (left, right) in enumerate(zip(lefts, rights, strict=True)):
             where = _differs(left, right, partial)
-            if where is not None:
-                a, b = str(np.asarray(left)[where]), str(np.asarray(right)[where])
-                return _counterexample(made, values, seed, root, where, a, b)
-    return None
+            if where is None:
+                continue
+            a, b = np.asarray(left)[where], np.asarray(right)[where]
+            graphs = (str(made.lhs[root]), str(made.rhs[root]))
+            found = _counterexample(env, values, seed, root, where, str(a), str(b), graphs)
+            if np.isnan(b):
+                undefined = undefined or replace(found, undefined=True)
+            else:
+                return found
+    return undefined
 
 
-def _ill_formed(rule: Rule, made: Instance) -> tuple[int, str] | None:
+def _ill_formed(env: Env) -> tuple[int, str] | None:
     """The first root whose right side is ill-formed or has another named shape, with the reason."""
-    for root, (left, right) in enumerate(zip(rule.lhs, rule.rhs, strict=True)):
+    for root, (left, right) in enumerate(zip(env.rule.lhs, env.rule.rhs, strict=True)):
         conditions: list[Any] = []
         try:
-            there = shape(right, made.env, conditions)
+            there = shape(right, env, conditions)
         except (ZeroDivisionError, KeyError) as error:
             return root, f"an ill-formed right side: {error!r}"
         if not all(conditions):
             return root, f"an ill-formed right side: {sum(not x for x in conditions)} condition(s) fail"
-        here = shape(left, made.env, [])
+        here = shape(left, env, [])
         if here != there:
             return root, f"a right side of sizes {sorted(there.values())} for {sorted(here.values())}"
     return None
@@ -138,16 +152,17 @@ def _differs(left: Any, right: Any, partial: bool) -> tuple[int, ...] | None:
 
 
 def _counterexample(
-    made: Instance,
+    env: Env,
     values: dict[str, np.ndarray],
     seed: int,
     root: int,
     index: tuple[int, ...] | None,
     left: str,
     right: str,
+    graphs: tuple[str, str],
 ) -> Counterexample:
-    choices = {k: str(v) for k, v in sorted(made.env.params.items())}
-    choices |= {f"{name}@{i}": str(v) for name, i, v in _attributes(made)}
+    choices = {k: str(v) for k, v in sorted(env.params.items())}
+    choices |= {f"{name}@{i}": str(v) for name, i, v in _attributes(env)}
     return Counterexample(
         inputs={k: v.tolist() for k, v in values.items()},
         shapes={k: v.shape for k, v in values.items()},
@@ -156,13 +171,13 @@ def _counterexample(
         index=index,
         left=left,
         right=right,
-        graphs=(str(made.lhs[root]), str(made.rhs[root]) if made.rhs else made.reason),
+        graphs=graphs,
         seed=seed,
     )
 
 
-def _attributes(made: Instance) -> Iterator[tuple[str, int, Any]]:
+def _attributes(env: Env) -> Iterator[tuple[str, int, Any]]:
     count: dict[str, int] = {}
-    for (name, _), value in made.env.attr.items():
+    for (name, _), value in env.attr.items():
         yield name, count.get(name, 0), value
         count[name] = count.get(name, 0) + 1

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import z3 as _untyped
+import z3 as _untyped  # pyright: ignore[reportMissingTypeStubs]
 
 from verifier import conditions as c
 from verifier.conditions import Cond
-from verifier.poly import Poly, const, form_of
+from verifier.poly import Poly, form_of, var
 
 z3: Any = _untyped  # the package ships no types
 RLIMIT = 3_000_000
@@ -41,17 +41,17 @@ class Context:
     """Premises over sizes and attributes, the ranges of index variables, and the solver behind them."""
 
     rlimit: int = RLIMIT
-    premises: list[Cond] = field(default_factory=list)
-    dims: set[str] = field(default_factory=set)
-    ranges: dict[str, Poly] = field(default_factory=dict)
+    premises: list[Cond] = field(default_factory=list[Cond])
+    dims: set[str] = field(default_factory=set[str])
+    ranges: dict[str, Poly] = field(default_factory=dict[str, Poly])
     counters: Counters = field(default_factory=Counters)
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list[str])
     forall: int = 0  # most 'for all axes' atoms in one verification condition so far (ranks.py)
     counted: frozenset[str] = frozenset()  # variables in the length of an interval that a weight counts
     _n: int = 0
     _z3: Any = field(default_factory=z3.Context)
-    _polys: dict[Poly, Any] = field(default_factory=dict)
-    _asked: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    _polys: dict[Poly, Any] = field(default_factory=dict[Poly, Any])
+    _asked: dict[tuple[Any, ...], str] = field(default_factory=dict[tuple[Any, ...], str])
 
     def fresh(self, size: Poly | None = None, prefix: str = "k") -> str:
         """A new variable name; with a size, its range is 0 .. size - 1."""
@@ -91,15 +91,21 @@ class Context:
 
     def witness(self, positive: Sequence[str] = ()) -> dict[str, int] | None:
         """Concrete sizes and attributes that satisfy the premises, small ones first; `positive` ones are at least 1."""
-        base = [self.cond(f) for f in self.premises] + [self.int(n) >= 1 for n in positive]
+        least = tuple(c.ge(var(n), 1) for n in positive)
         names = sorted(self.dims)
-        for low, high in ((1, 4), (0, 8), (-4, 16), (None, None)):
-            box = [] if low is None or high is None else [z3.And(self.int(n) >= low, self.int(n) <= high) for n in names]
-            answer, model = self._check(base + box)
-            if answer == YES:
-                values = [model.eval(self.int(n), model_completion=True) for n in names]
-                return {n: v.as_long() for n, v in zip(names, values, strict=True)}
-        return None
+        for low, high in ((1, 4), (0, 8), (-4, 16)):
+            box = tuple(f for n in names for f in (c.ge(var(n), low), c.ge(high, var(n))))
+            found = self.model((*least, *box))
+            if found is not None:
+                return found
+        return self.model(least)
+
+    def model(self, facts: Sequence[Cond]) -> dict[str, int] | None:
+        """Concrete sizes and attributes that satisfy the premises and the facts, or None where none was found."""
+        answer, model = self._check([self.cond(f) for f in (*self.premises, *facts)])
+        if answer != YES:
+            return None
+        return {n: model.eval(self.int(n), model_completion=True).as_long() for n in sorted(self.dims)}
 
     def _check(self, formulas: list[Any]) -> tuple[str, Any]:
         solver = z3.Solver(ctx=self._z3)
@@ -188,8 +194,3 @@ class Context:
     def not_iff(self, left: Cond, right: Cond) -> Any:
         """Exactly one of two conditions holds."""
         return self.cond(left) != self.cond(right)
-
-
-def nonneg(name: str) -> Cond:
-    """The premise that a size is not negative."""
-    return c.ge(Poly((((name,), 1),)), const(0))

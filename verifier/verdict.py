@@ -45,6 +45,7 @@ class Counterexample:
         left, right: the two results as text.
         graphs: the two sides as IR text.
         seed: of the instance, to run it again.
+        undefined: the right side is no number there (it divides by zero, or leaves a function's domain).
     """
 
     inputs: dict[str, Any]
@@ -56,6 +57,7 @@ class Counterexample:
     right: str
     graphs: tuple[str, str]
     seed: int
+    undefined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
