@@ -1,18 +1,6 @@
 """Data movement that normal forms leave: slices, concats, pads and gathers against arithmetic."""
 
 RULES = """
-slice-slice: A[*a *n]
-  slice(slice(A, n(s, e, t)), n(x, y, z))  ==  slice(A, n(s + t * x, min(e, s + t * y), t * z))
-  if x < y
-
-slice-concat-left: A[*a n]  B[*a n2]
-  slice(concat(A, B, n), n(s, e, t))  ==  slice(A, n(s, e, t))
-  if e <= n
-
-slice-concat-right: A[*a n]  B[*a n2]
-  slice(concat(A, B, n), n(s, e, t))  ==  slice(B, n(s - n, e - n, t))
-  if s >= n
-
 pad-pad: A[*a *n]  V[]
   pad(pad(A, V, n(l, h)), V, n(p, q))  ==  pad(A, V, n(l + p, h + q))
   if l >= 0, h >= 0
