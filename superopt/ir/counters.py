@@ -1,10 +1,9 @@
 """Work and traffic of nodes, graphs and fused kernels: the denotations in the algebra of counts.
 
-A scalar of this algebra is the cost of computing it once.  An operation of the work is a scalar function; transcendental
-ones are counted apart.  A reduction costs its extent times (body + 1 combination), so a product of m x k by k x n
-costs 2*m*n*k.
+A scalar of this algebra is the cost of computing it once: its scalar functions, transcendental ones counted apart.  A
+reduction costs its extent times (body + 1 combination), so a product of m x k by k x n costs 2*m*n*k.
 
-    node_cost    one op on operands that lie in memory.  Guards count as true: exact without padding, else an upper bound
+    node_cost    one op on operands in memory; guards count as true: exact without padding, else an upper bound
     graph_cost   every node materialised; scans times their length, the dearest branch of a cond, one turn of a while
     block_cost   a fused kernel in its free form: every distinct expression once per point of the iterators that it
                  depends on, guards weighted by the share of points where they hold
@@ -99,7 +98,8 @@ class Counter:
         return Count(max(a.flops, b.flops), max(a.transcendentals, b.transcendentals), both.reads)
 
     def reduce(self, monoid: str, extents: Sequence[Size], body: Callable[..., Count], dtype: str) -> Count:
-        return (body(*[0] * len(extents)) + Count(1)).times(_product(extents))
+        points, once = _product(extents), body(*[0] * len(extents))
+        return once if points == 1 else (once + Count(1)).times(points)
 
     def to_index(self, value: Count) -> int:
         return 0

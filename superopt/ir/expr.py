@@ -204,13 +204,19 @@ def reduce(monoid: str, iterators: Sequence[Symbol], body: Expr) -> Expr:
     kept = [it for it in iterators if it not in single]
     if not kept:
         return body
-    stem = f"r{body.height}"
-    names = [stem] if len(kept) == 1 else [f"{stem}_{j}" for j in range(len(kept))]
+    taken = {s.name for s in body.symbols if s not in kept}
+    names = _names(body.height, len(kept))
+    while not taken.isdisjoint(names):  # a free symbol that came in by substitution
+        names = _names(int(names[0].split("_")[0][1:]) + 1, len(kept))
     if any(it.name != name for it, name in zip(kept, names, strict=True)):
         renamed = [Symbol(name, 0, it.high) for it, name in zip(kept, names, strict=True)]
         body = body.substitute({it: of_atom(new) for it, new in zip(kept, renamed, strict=True)})
         kept = renamed
     return _make("reduce", body.dtype, monoid, tuple(kept), body)
+
+
+def _names(height: int, count: int) -> list[str]:
+    return [f"r{height}"] if count == 1 else [f"r{height}_{j}" for j in range(count)]
 
 
 # ---- the algebra

@@ -164,6 +164,8 @@ def _collapse(monoid: str, value: Array, sizes: list[int], rank: int, kind: Any)
 
 def reader(array: Array) -> Callable[..., Array]:
     """The array as a function of an index; indices outside it are clipped into it."""
+    if array.size == 0:  # read only where a guard does not hold: any value will do
+        array = np.zeros((1,) * array.ndim, array.dtype)
 
     def read(*index: Array) -> Array:
         if all(type(k) is int for k in index):

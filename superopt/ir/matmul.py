@@ -1,7 +1,7 @@
 """A product under a sum, kept as two factors: how the NumPy algebra turns sums of products into matrix products.
 
 `sum over k of a * b`, for arrays that broadcast against each other, is a matrix product after the axes are sorted
-into batch (both vary), m (a alone), n (b alone) and k (summed).  It holds for any two arrays, whatever op they came from.
+into batch (both vary), m (a alone), n (b alone) and k (summed), for any two arrays, whatever op they came from.
 """
 
 from __future__ import annotations

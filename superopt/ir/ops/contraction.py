@@ -1,8 +1,8 @@
 """Contractions: sums of products.
 
-    dot_general            out[b, m, n] = sum over k of lhs[b, m, k] * rhs[b, n, k], axes placed by dimension_numbers
-    conv_general_dilated   out[n, f, o] = sum over c, r of lhs[n, c, (o * stride + r * rhs_dilation - low) / lhs_dilation]
-                           * rhs[f, c, r], terms outside lhs or in its holes being 0
+    dot    out[b, m, n] = sum over k of lhs[b, m, k] * rhs[b, n, k], axes placed by dimension_numbers
+    conv   out[n, f, o] = sum over c, r of lhs[n, c, (o * stride + r * rhs_dilation - low) / lhs_dilation]
+           * rhs[f, c, r], terms outside lhs or in its holes being 0
 
 Products and sums are formed in the accumulator of the result's dtype (float32 for 16-bit floats), and rounded once.
 """
@@ -140,7 +140,8 @@ def _conv_rule(types: Types, attrs: Values) -> TensorType:
             len(attrs[key]) == spatial, f"a convolution needs {spatial} entries in {key}", types, **{key: attrs[key]}
         )
     for spec in attrs["dimension_numbers"]:
-        require(sorted(spec) == list(range(spatial + 2)), "each part of dimension_numbers must be a permutation of the axes", types, dimension_numbers=attrs["dimension_numbers"])  # fmt: skip
+        if sorted(spec) != list(range(spatial + 2)):
+            raise ShapeError(f"each part of dimension_numbers must be a permutation of {spatial + 2} axes; got {spec}")
     ls, rs, os = attrs["dimension_numbers"]
     groups, batches = attrs["feature_group_count"], attrs["batch_group_count"]
     require(groups >= 1, "feature_group_count must be positive", types, feature_group_count=groups)
@@ -149,7 +150,11 @@ def _conv_rule(types: Types, attrs: Values) -> TensorType:
     require(both, "only one of feature_group_count and batch_group_count may be > 1", types)
     features = rhs.shape[rs[0]]
     depth = rhs.shape[rs[1]] * groups == lhs.shape[ls[1]]
-    require(depth, "feature_group_count times the rhs input features must be the lhs features", types, feature_group_count=groups, dimension_numbers=attrs["dimension_numbers"])  # fmt: skip
+    if not depth:
+        raise ShapeError(
+            f"feature_group_count times the rhs input features must be the lhs features; got {show(types)}, "
+            f"feature_group_count={groups}, dimension_numbers={attrs['dimension_numbers']}"
+        )
     for count in (groups, batches):
         divides = literally(count, 1) or features % count == 0
         require(divides, "the group count must divide the output features", types, group_count=count)

@@ -30,7 +30,11 @@ from superopt.ir.types import DTYPES, SIGNED, TensorType
 
 TABLE: dict[str, Op] = {}
 
-FLOAT_UNARY = ["floor", "ceil", "exp", "exp2", "log", "expm1", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "logistic", "erf", "erfc", "erf_inv", "lgamma", "digamma", "sqrt", "rsqrt", "cbrt"]
+FLOAT_UNARY = (
+    "floor", "ceil", "exp", "exp2", "log", "expm1", "log1p", "sin", "cos", "tan", "asin", "acos", "atan",
+    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "logistic", "erf", "erfc", "erf_inv", "lgamma", "digamma",
+    "sqrt", "rsqrt", "cbrt",
+)  # fmt: skip
 ARITHMETIC = ("add", "sub", "mul", "div", "rem")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 BITWISE = ("and", "or", "xor")
@@ -41,7 +45,9 @@ def _accepts(op: str, name: str) -> bool:
     """Does this op take operands of this dtype?"""
     if op in FLOAT_UNARY or op in ("round", "is_finite", "atan2", "nextafter"):
         return is_float(name)
-    if op in ("abs", "neg", "sign", "square", "integer_pow", *ARITHMETIC):
+    if op == "abs":
+        return is_float(name) or name in SIGNED
+    if op in ("neg", "sign", "square", "integer_pow", *ARITHMETIC):
         return name != "bool"
     if op in SHIFTS or op in ("population_count", "clz"):
         return is_integer(name)
@@ -122,8 +128,9 @@ def _integer_pow(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> A
 def _pow_rule(types: Types, attrs: Values) -> TensorType:
     x, y = types
     require(x.shape == y.shape, "pow needs operands of one shape", types)
-    require(is_float(x.dtype) or is_integer(x.dtype), "pow does not take bool", types)
-    require(y.dtype == x.dtype or (y.dtype in SIGNED and is_float(x.dtype)), "pow needs an exponent of the same dtype, or an integer one", types)  # fmt: skip
+    require(is_float(x.dtype), "pow needs a float base", types)
+    fits = y.dtype == x.dtype or is_integer(y.dtype)
+    require(fits, "pow needs an exponent of the same dtype, or an integer one", types)
     return x
 
 
@@ -140,7 +147,8 @@ def _select_rule(types: Types, attrs: Values) -> TensorType:
     which, first = types[0], types[1]
     for other in types[2:]:
         require(other == first, "select_n needs cases of one type", types)
-    require(which.shape == first.shape or which.shape == (), "select_n needs a selector of the shape of its cases, or a scalar", types)  # fmt: skip
+    fits = which.shape in (first.shape, ())
+    require(fits, "select_n needs a selector of the shape of its cases, or a scalar", types)
     require(which.dtype in ("bool", "int32"), "select_n selects by bool or int32", types)
     require(which.dtype != "bool" or len(types) <= 3, "a bool selector chooses between two cases", types)
     return first

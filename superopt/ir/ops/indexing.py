@@ -15,6 +15,7 @@ import numpy as np
 
 from superopt.errors import ShapeError
 from superopt.ir.algebra import AnyAlgebra, Index, Reader
+from superopt.ir.index import decide
 from superopt.ir.ops.record import (
     Attr,
     Op,
@@ -31,7 +32,7 @@ from superopt.ir.ops.record import (
     show,
     sizes,
 )
-from superopt.ir.types import SIGNED, TensorType
+from superopt.ir.types import SIGNED, Size, TensorType
 
 TABLE: dict[str, Op] = {}
 
@@ -42,12 +43,17 @@ def _starts(name: str, types: Types, first: int) -> None:
         raise ShapeError(f"{name} needs {x.rank} scalar integer starts; got {show(types)}")
 
 
+def _fits(part: Size, whole: Size) -> bool:
+    """0 <= part <= whole, as far as it is known."""
+    return decide(part) is not False and decide(whole - part) is not False
+
+
 def _dynamic_slice_rule(types: Types, attrs: Values) -> TensorType:
     x, shape = types[0], attrs["slice_sizes"]
     _starts("dynamic_slice", types, 1)
     require(len(shape) == x.rank, f"dynamic_slice needs {x.rank} slice_sizes", types, slice_sizes=shape)
     for n, m in zip(x.shape, shape, strict=True):
-        require(m >= 0 and m <= n if type(m) is type(n) is int else True, "dynamic_slice needs 0 <= slice size <= size", types, slice_sizes=shape)  # fmt: skip
+        require(_fits(m, n), "dynamic_slice needs 0 <= slice size <= size", types, slice_sizes=shape)
     return TensorType(shape, x.dtype)
 
 
@@ -61,7 +67,8 @@ def _dynamic_update_slice_rule(types: Types, attrs: Values) -> TensorType:
     require(len(types) >= 2, "dynamic_update_slice needs an operand and an update", types)
     x, update = types[:2]
     _starts("dynamic_update_slice", types, 2)
-    require(update.dtype == x.dtype and update.rank == x.rank, "dynamic_update_slice needs an update of the same dtype and rank", types)  # fmt: skip
+    alike = update.dtype == x.dtype and update.rank == x.rank
+    require(alike, "dynamic_update_slice needs an update of the same dtype and rank", types)
     for n, m in zip(x.shape, update.shape, strict=True):
         require(m <= n, "dynamic_update_slice needs an update that fits", types)
     return x
@@ -75,7 +82,9 @@ def _dynamic_update_slice(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: S
     return k.where(k.all(*guards), lambda: xs[1](*inner), lambda: xs[0](*i))
 
 
-_NUMBERS = ("offset_dims", "collapsed_slice_dims", "start_index_map", "operand_batching_dims", "start_indices_batching_dims")  # fmt: skip
+_NUMBERS = (
+    "offset_dims", "collapsed_slice_dims", "start_index_map", "operand_batching_dims", "start_indices_batching_dims",
+)  # fmt: skip
 
 
 def _gather_rule(types: Types, attrs: Values) -> TensorType:
@@ -106,7 +115,7 @@ def _gather_rule(types: Types, attrs: Values) -> TensorType:
     for d, s in zip(batch, index_batch, strict=True):
         check(x.shape[d] == indices.shape[s], f"batching axis {d} of the operand and {s} of the indices differ")
     for d, (n, m) in enumerate(zip(x.shape, slices, strict=True)):
-        check(m >= 0 and m <= n if type(m) is type(n) is int else True, f"slice size {m} of axis {d} is not within {n}")
+        check(_fits(m, n), f"slice size {m} of axis {d} is not within {n}")
         check(d not in collapsed or literally(m, 1), f"collapsed axis {d} needs slice size 1")
         check(d not in batch or (isinstance(m, int) and m <= 1), f"batching axis {d} needs slice size 1")
     kept = iter([m for d, m in enumerate(slices) if d not in collapsed and d not in batch])
@@ -124,7 +133,7 @@ def fill_value(name: str) -> bool | int | float:
 
 
 def _gather(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
-    x, indices = site.inputs
+    x = site.inputs[0]
     offset, collapsed, start_map, batch, index_batch = (site.attrs[name] for name in _NUMBERS)
     slices, fill = site.attrs["slice_sizes"], site.attrs["mode"] == "fill"
     row = [p for d, p in enumerate(i) if d not in offset]

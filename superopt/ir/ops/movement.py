@@ -150,7 +150,7 @@ def _slice_rule(types: Types, attrs: Values) -> TensorType:
     shape: list[Size] = []
     for n, a, b, s in zip(x.shape, start, limit, strides, strict=True):
         ok = 0 <= a <= b <= n and s > 0 if type(a) is type(b) is type(n) is type(s) is int else _within(n, a, b, s)
-        require(ok, "slice needs 0 <= start <= limit <= size and strides > 0", types, start_indices=start, limit_indices=limit, strides=strides)  # fmt: skip
+        require(ok, "slice needs 0 <= start <= limit <= size and strides > 0", types, **attrs)
         shape.append(ceil_div(b - a, s))
     return TensorType(tuple(shape), x.dtype)
 
