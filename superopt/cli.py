@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -204,15 +204,20 @@ def bench(suite: str, budget: str, cases: tuple[str, ...], seed: int, out: str |
     return OK
 
 
-def main() -> None:
-    """Entry point of the `superopt` command."""
+def main_with(arguments: Sequence[str] | None) -> None:
+    """Run the command line on these arguments (None: those of the process)."""
     try:
-        cli.main(standalone_mode=False)
+        cli.main(None if arguments is None else list(arguments), prog_name="superopt", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(USAGE)
     except click.Abort:
         sys.exit(130)
+
+
+def main() -> None:
+    """Entry point of the `superopt` command."""
+    main_with(None)
 
 
 if __name__ == "__main__":

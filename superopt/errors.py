@@ -12,15 +12,16 @@ class SuperoptError(Exception):
 
     Attributes:
         code: stable identifier, `SO` and three digits by family.
-        hint: what the user can do about it, one line, or an empty string.
+        hint: what the user can do about it, one line; `usual_hint` of the class where the site has none.
     """
 
     code: str = "SO000"
     exit_status: int = 6
+    usual_hint: str = ""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
-        self.hint = hint
+        self.hint = hint or self.usual_hint
 
     def __str__(self) -> str:
         text = f"[{self.code}] {super().__str__()}"
@@ -45,6 +46,7 @@ class ModelFileError(InputError):
     """An ONNX file that cannot be read: truncated, not ONNX, unknown opset, missing external data."""
 
     code = "SO210"
+    usual_hint = "give a complete ONNX file, as written by onnx.save"
 
 
 class UnsupportedOpsetError(ModelFileError):
@@ -57,12 +59,14 @@ class ExternalDataError(ModelFileError):
     """External tensor data that is missing, too short, or outside the model's folder."""
 
     code = "SO212"
+    usual_hint = "keep the external data files beside the model"
 
 
 class ArgumentError(InputError):
     """Example arguments that do not fit the function or the model."""
 
     code = "SO220"
+    usual_hint = "pass arrays of the shapes and dtypes that the function takes"
 
 
 class ShapeError(SuperoptError):

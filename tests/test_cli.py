@@ -1,0 +1,120 @@
+"""The command line: help, exit codes, one-line errors, JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from superopt import cli
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    """Exit status, standard output and standard error of a command."""
+    with pytest.raises(SystemExit) as done:
+        cli.cli.main(list(args), standalone_mode=False)
+    out = capsys.readouterr()
+    return int(done.value.code or 0), out.out, out.err
+
+
+PROGRAM = """
+import numpy as np
+import jax.numpy as jnp
+
+def make():
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((128, 128)).astype("float32") for _ in range(2))
+    return (lambda a, b, x: (a @ b) @ x), (a, b, np.ones((128, 1), "float32")), (0,)
+
+def broken():
+    return 3
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+def test_optimize_prints_one_json_object(capsys, program, tmp_path) -> None:
+    report, out = tmp_path / "r.html", tmp_path / "p.superopt"
+    status, text, _ = run(
+        capsys, "optimize", f"{program}:make", "--budget", "200steps", "--deterministic", "--no-store", "--json",
+        "--report", str(report), "--out", str(out),
+    )  # fmt: skip
+    data = json.loads(text)
+    assert status == 0
+    assert {"before_ms", "after_ms", "speedup", "rewrites", "max_rel_error", "opaque_ops", "seconds"} <= set(data)
+    assert set(data["speedup"]) == {"ratio", "low", "high"}
+    assert all({"rule", "count", "certificate"} <= set(r) for r in data["rewrites"])
+    page = report.read_text()
+    assert page.startswith("<!doctype html>")
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert out.stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "code"),
+    [
+        (("optimize", "no/such/model.onnx"), 2, "SO21"),
+        (("optimize", "{program}:broken"), 2, "SO220"),
+        (("optimize", "{program}:absent"), 2, "SO220"),
+        (("optimize", "{program}:make", "--budget", "0"), 1, "SO100"),
+        (("optimize", "{program}:make", "--dims", "batch=-1"), 1, "SO100"),
+        (("verify",), 1, "SO100"),
+        (("verify", "no-such-file"), 2, "SO200"),
+        (("bench", "--suite", "nothing"), 1, "SO100"),
+    ],
+)
+def test_bad_input_is_one_line_with_a_code(capsys, program, tmp_path, monkeypatch, args, status, code) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    got, out, err = run(capsys, *[a.format(program=program) for a in args])
+    assert got == status, err
+    assert f"[{code}" in err
+    assert "Traceback" not in err
+    assert out == ""
+    assert sorted(tmp_path.iterdir()) == before, "a refused command writes nothing"
+
+
+def test_truncated_and_foreign_models(capsys, tmp_path) -> None:
+    for name, data in {"a.onnx": b"", "b.onnx": b"\x08\x07\x12", "c.onnx": b"not a model at all", "d.pt": b"PK"}.items():
+        path = tmp_path / name
+        path.write_bytes(data)
+        status, _, err = run(capsys, "optimize", str(path))
+        assert status == 2, (name, err)
+        assert "hint" in err, (name, err)
+
+
+def test_verify_a_file(capsys, tmp_path) -> None:
+    rules = tmp_path / "rules.txt"
+    rules.write_text("good: A[*a]\n  A + A  ==  A * 2\n\nbad: A[*m *k]  B[*k *n]\n  dot(A, B + B, k)  ==  dot(A, B, k)\n")
+    status, text, _ = run(capsys, "verify", str(rules), "--json")
+    data = json.loads(text)
+    assert status == 3
+    assert (data["rules"], data["proved"], data["refuted"], data["unknown"]) == (2, 1, 1, 0)
+    assert {"seconds", "rows"} <= set(data)
+    status, text, _ = run(capsys, "verify", str(rules), "--rule", "good")
+    assert status == 0
+    assert "PROVED" in text
+    rules.write_text("bad: A[*m\n  A == A\n")
+    status, _, err = run(capsys, "verify", str(rules))
+    assert status == 1
+    assert "rules.txt" in err
+
+
+def test_doctor(capsys) -> None:
+    status, text, _ = run(capsys, "doctor", "--json")
+    data = json.loads(text)
+    assert status == 0, data
+    assert data["ok"]
+
+
+def test_usage_errors_exit_1(capsys) -> None:
+    with pytest.raises(SystemExit) as done:
+        cli.main_with(["optimize"])
+    assert done.value.code == 1
+    assert "Missing argument" in capsys.readouterr().err
