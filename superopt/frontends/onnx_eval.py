@@ -39,7 +39,9 @@ _NEVER_EARLY = frozenset({
 MAX_FUNCTION_DEPTH = 64
 MAX_STEPS = 400_000
 # what JAX and NumPy raise on operands that do not fit
-_OPERAND_ERRORS = (TypeError, ValueError, IndexError, KeyError, ZeroDivisionError, OverflowError, NotImplementedError)
+_OPERAND_ERRORS = (
+    TypeError, ValueError, IndexError, KeyError, ZeroDivisionError, OverflowError, NotImplementedError, MemoryError,
+)  # fmt: skip
 
 
 class UnsupportedOpError(InputError):
@@ -207,6 +209,17 @@ class Call:
         return self.xp if count <= FOLD_LIMIT else jnp
 
 
+def bounded(count: int, limit: int, what: str) -> int:
+    """The count, when it is within the limit.
+
+    Raises:
+        InputError: it is negative or beyond.
+    """
+    if not 0 <= count <= limit:
+        raise InputError(f"{what} of {count}; 0 to {limit} are accepted")
+    return count
+
+
 def run_graph(graph: onnx.GraphProto, scope: Scope) -> list[Value]:
     """Outputs of a graph whose inputs stand in the scope."""
     context = scope.context
@@ -260,7 +273,7 @@ def _run_node(node: onnx.NodeProto, scope: Scope) -> Sequence[Value]:
         raise UnsupportedOpError(f"{label(node)} is not an operator of opset {opset}")
     if schema.deprecated and (domain, node.op_type) not in TABLE:
         raise UnsupportedOpError(f"{label(node)} is deprecated in opset {opset}")
-    check_call(node, schema)
+    check_call(node, schema, values)
     entry = TABLE.get((domain, node.op_type))
     if entry is None:
         body = function_body(node, schema, opset, values)

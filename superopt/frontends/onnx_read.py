@@ -93,8 +93,37 @@ def check_model(model: onnx.ModelProto, name: str) -> None:
         )
     opsets(model, name)
     functions = function_table(model)
+    _check_text(model, name)
     _check_size(model.graph, functions, name)
     check_names(model.graph, set(), name)
+
+
+def _check_text(model: onnx.ModelProto, name: str) -> None:
+    """Refuse names that are not UTF-8 (protobuf hands them out as bytes)."""
+    work = [model.graph]
+    texts: list[object] = []
+    bodies = [model.graph.node, *(f.node for f in model.functions)]
+    for function in model.functions:
+        texts += [function.name, function.domain, function.overload, *function.input, *function.output]
+    for nodes in bodies:
+        for node in nodes:
+            work += subgraphs(node)
+    while work:
+        graph = work.pop()
+        texts += [t.name for t in graph.initializer] + [t.values.name for t in graph.sparse_initializer]
+        for value in (*graph.input, *graph.output):
+            texts += [value.name, *(d.dim_param for d in value.type.tensor_type.shape.dim)]
+        bodies.append(graph.node)
+        if graph is not model.graph:
+            for node in graph.node:
+                work += subgraphs(node)
+    for nodes in bodies:
+        for node in nodes:
+            texts += [node.op_type, node.domain, node.name, node.overload, *node.input, *node.output]
+            texts += [t for a in node.attribute for t in (a.name, a.ref_attr_name)]
+    texts += [model.graph.name, *(o.domain for o in model.opset_import)]
+    if not all(isinstance(text, str) for text in texts):
+        raise ModelFileError(f"{name} is damaged: a name in it is not text")
 
 
 def opsets(model: onnx.ModelProto, name: str) -> dict[str, int]:

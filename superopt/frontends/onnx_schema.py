@@ -35,6 +35,9 @@ def attribute(attr: AttributeProto, folder: Path | None) -> Any:
     return list(value) if kind in (AttributeProto.FLOATS, AttributeProto.INTS) else value
 
 
+_OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
+
+
 @functools.lru_cache(maxsize=4096)
 def schema_of(name: str, opset: int, domain: str) -> Any:
     """The ONNX definition of an op at an opset, or None."""
@@ -55,7 +58,7 @@ def defaults(name: str, opset: int, domain: str) -> tuple[tuple[str, Any], ...]:
     return tuple(found)
 
 
-def check_call(node: onnx.NodeProto, schema: Any) -> None:
+def check_call(node: onnx.NodeProto, schema: Any, values: Sequence[Any]) -> None:
     """Refuse a node whose inputs or attributes its definition does not have.
 
     Raises:
@@ -65,6 +68,12 @@ def check_call(node: onnx.NodeProto, schema: Any) -> None:
         raise InputError(
             f"{label(node)} has {len(node.input)} inputs; {schema.min_input} to {schema.max_input} are allowed"
         )
+    for i, value in enumerate(values):
+        formal = schema.inputs[min(i, len(schema.inputs) - 1)]
+        if isinstance(value, list) and not any(kind.startswith(("seq(", "optional(")) for kind in formal.types):
+            raise InputError(f"{label(node)} does not accept a sequence as {formal.name!r}")
+        if value is None and formal.option != _OPTIONAL and not node.op_type.startswith("Optional"):
+            raise InputError(f"{label(node)} lacks its input {formal.name!r}")
     given = {a.name for a in node.attribute}
     for name in given:
         if name not in schema.attributes:

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from superopt.errors import InputError
-from superopt.frontends.onnx_eval import Call, StaticValueError, op, run_subgraph
+from superopt.frontends.onnx_eval import Call, StaticValueError, bounded, op, run_subgraph
 from superopt.frontends.onnx_ops.movement import axis_of, slice_axis
 
 UNROLL = 32
@@ -164,6 +164,8 @@ def _scan(call: Call, *operands: Any) -> Any:
     else:
         names = call.names
     n = len(operands) - scans
+    if not 0 <= n < len(operands) or len(body.input) != len(operands) or len(body.output) < n:
+        raise InputError(f"num_scan_inputs is {scans} of {len(operands)} inputs")
     outputs = len(body.output) - n
     flips = call.attrs.get("directions" if batched else "scan_input_directions") or [0] * scans
     in_axes = call.attrs.get("scan_input_axes") or [0] * scans
@@ -235,6 +237,7 @@ def _split_to_sequence(call: Call, x: Any, split: Any = None) -> Any:
     size = x.shape[axis]
     known = np.array(1) if split is None else call.static(split, "split")
     each = int(known.ravel()[0]) if known.ndim == 0 else 0
+    bounded(size // max(each, 1) if not known.ndim else 0, 2**12, "a sequence")
     sizes = [int(v) for v in known] if known.ndim else [min(each, size - i) for i in range(0, size, max(each, 1))]
     if sum(sizes) != size:
         raise InputError(f"cannot split size {size} into {sizes}")

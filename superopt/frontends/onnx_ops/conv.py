@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from superopt.errors import InputError
-from superopt.frontends.onnx_eval import Call, op
+from superopt.frontends.onnx_eval import Call, bounded, op
 from superopt.frontends.onnx_ops.linalg import centred
 
 Pads = list[tuple[int, int]]
@@ -131,6 +131,7 @@ def _col2im(call: Call, x: Any, image_shape: Any, block_shape: Any) -> Any:
     n, channels = x.shape[0], x.shape[1] // math.prod(block)
     columns = x.reshape(n, channels, *block, *counts)
     result = jnp.zeros((n, channels, *(i + lo + hi for i, (lo, hi) in zip(image, pads, strict=True))), x.dtype)
+    bounded(math.prod(block), 4096, "a block")
     for offset in np.ndindex(*block):
         starts = [o * d for o, d in zip(offset, dilations, strict=True)]
         place = tuple(slice(a, a + (c - 1) * s + 1, s) for a, c, s in zip(starts, counts, strides, strict=True))

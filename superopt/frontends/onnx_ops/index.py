@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from superopt.errors import InputError
-from superopt.frontends.onnx_eval import Call, op
+from superopt.frontends.onnx_eval import Call, bounded, op
 from superopt.frontends.onnx_ops.movement import axis_of, slice_axis
 
 
@@ -67,7 +67,7 @@ def _gather_elements(call: Call, x: Any, indices: Any) -> Any:
 @op("GatherND")
 def _gather_nd(call: Call, x: Any, indices: Any) -> Any:
     batch = call.attrs.get("batch_dims", 0)
-    depth = indices.shape[-1]
+    depth = bounded(indices.shape[-1], x.ndim - batch, "an index depth")
     parts = [positive(indices[..., i], x.shape[batch + i]) for i in range(depth)]
     iotas = [lax.broadcasted_iota(np.int64, indices.shape[:-1], i) for i in range(batch)]
     return x[(*iotas, *parts)]
@@ -84,7 +84,8 @@ def _scatter_elements(call: Call, x: Any, indices: Any, updates: Any) -> Any:
 
 @op("ScatterND")
 def _scatter_nd(call: Call, x: Any, indices: Any, updates: Any) -> Any:
-    place = tuple(positive(indices[..., i], x.shape[i]) for i in range(indices.shape[-1]))
+    depth = bounded(indices.shape[-1], x.ndim, "an index depth")
+    place = tuple(positive(indices[..., i], x.shape[i]) for i in range(depth))
     return _update(x, place, updates, call.attrs.get("reduction", "none"))
 
 

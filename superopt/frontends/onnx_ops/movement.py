@@ -171,7 +171,9 @@ def _split(call: Call, x: Any, split: Any = None) -> Any:
     size = x.shape[axis]
     sizes = call.attrs.get("split") if split is None else call.ints(split, "split")
     if sizes is None:
-        parts = call.attrs.get("num_outputs", len(call.node.output))
+        parts = len(call.node.output)
+        if call.attrs.get("num_outputs", parts) != parts:
+            raise InputError(f"num_outputs is {call.attrs['num_outputs']} and there are {parts} outputs")
         each = -(-size // parts)
         sizes = [max(min(each, size - i * each), 0) for i in range(parts)]
     if sum(sizes) != size or any(s < 0 for s in sizes):
@@ -264,9 +266,10 @@ def _space_to_depth(call: Call, x: Any) -> Any:
 @op("Trilu", fold=True)
 def _trilu(call: Call, x: Any, k: Any = None) -> Any:
     shift = 0 if k is None else int(call.static(k, "k").ravel()[0])
-    rows, columns = np.arange(x.shape[-2])[:, None], np.arange(x.shape[-1])
+    xp = call.room(x.shape)
+    rows, columns = xp.arange(x.shape[-2])[:, None], xp.arange(x.shape[-1])
     kept = columns - rows >= shift if call.attrs["upper"] else columns - rows <= shift
-    return call.xp.where(kept, x, np.zeros((), x.dtype))
+    return xp.where(kept, x, np.zeros((), x.dtype))
 
 
 @op("ReverseSequence")

@@ -18,8 +18,11 @@ from jax import lax
 
 from superopt.errors import InputError
 from superopt.frontends.onnx_data import is_float
-from superopt.frontends.onnx_eval import Call, op
+from superopt.frontends.onnx_eval import Call, bounded, op
 from superopt.frontends.onnx_ops.conv import Pads, window_pads
+
+MAX_EXTENT = 2**24
+MAX_OFFSETS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ def window_of(call: Call, space: Sequence[int]) -> Window:
         raise InputError(f"kernel_shape {list(sizes)} for {k} spatial axes")
     strides = tuple(call.attrs.get("strides") or [1] * k)
     dilations = tuple(call.attrs.get("dilations") or [1] * k)
+    if min(*sizes, *strides, *dilations, 1) < 1 or max(*sizes, *strides, *dilations, 1) > MAX_EXTENT:
+        raise InputError(f"a window of {list(sizes)}, strides {list(strides)}, dilations {list(dilations)}")
     extent = [(s - 1) * d + 1 for s, d in zip(sizes, dilations, strict=True)]
     declared = window_pads(call.attrs["auto_pad"], call.attrs.get("pads"), space, extent, strides)
     pads: Pads = []
@@ -80,6 +85,7 @@ def _arg_max(call: Call, x: Any, w: Window, lowest: Any) -> Any:
     step = 1
     for axis in reversed(order):
         strides[axis], step = step, step * space[axis]
+    bounded(math.prod(w.sizes), MAX_OFFSETS, "a window with arg-max")
     padding = ((0, 0), (0, 0), *w.pads)
     padded = lax.pad(x, np.asarray(lowest, x.dtype), [(lo, hi, 0) for lo, hi in padding])
     best: Any = None
@@ -121,7 +127,9 @@ def _counts(call: Call, space: Sequence[int], w: Window, dtype: np.dtype) -> np.
         lo, hi = w.declared[axis] if call.attrs.get("count_include_pad", 0) else (0, 0)
         extent = (w.sizes[axis] - 1) * w.dilations[axis] + 1
         total = size + sum(w.pads[axis])
+        bounded(total, 2**26, "a padded size")
         starts = np.arange(0, total - extent + 1, w.strides[axis]) - w.pads[axis][0]
+        bounded(starts.size * w.sizes[axis], 2**26, "a window count")
         reads = starts[:, None] + np.arange(w.sizes[axis]) * w.dilations[axis]
         inside = ((reads >= -lo) & (reads < size + hi)).sum(1)
         counts = counts[..., None] * np.maximum(inside, 1)

@@ -17,7 +17,7 @@ from jax import lax
 
 from superopt.errors import InputError
 from superopt.frontends.onnx_data import is_float
-from superopt.frontends.onnx_eval import Call, op
+from superopt.frontends.onnx_eval import Call, bounded, op
 from superopt.frontends.onnx_ops.movement import axis_of
 
 MAX_TAPS = 8
@@ -75,6 +75,7 @@ def taps(mode: Mode, n: int, m: int, scale: float, roi: tuple[float, float]) -> 
         reach = 2 if mode.kind == "cubic" else 1
         shrink = min(scale, 1.0) if mode.antialias else 1.0
         start = math.floor(-reach / shrink) + 1
+        bounded(m * (2 - 2 * start), 2**26, "a filter")
         offsets = np.arange(start, 2 - start)
         distance = (offsets[None, :] - ratio[:, None]) * shrink
         index = base[:, None] + offsets
@@ -121,6 +122,7 @@ def resize(
     if mode.kind != "nearest" and not is_float(np.dtype(dtype)):
         x = x.astype(np.float32)
     for axis, (m, scale, roi) in enumerate(zip(sizes, scales, rois, strict=True)):
+        bounded(m, 2**24, "a size")
         n = x.shape[axis]
         if m == n and scale == 1.0 and mode.coordinates != "tf_crop_and_resize":
             continue

@@ -15,7 +15,7 @@ from jax import lax
 from onnx import helper
 
 from superopt.errors import InputError
-from superopt.frontends.onnx_eval import Call, op
+from superopt.frontends.onnx_eval import Call, bounded, op
 from superopt.frontends.onnx_ops.movement import axis_of, slice_axis
 
 MATRIX_LIMIT = 1024
@@ -89,6 +89,7 @@ def _stft(call: Call, signal: Any, step: Any, window: Any = None, frame: Any = N
     count = (signal.shape[1] - size) // hop + 1
     if hop < 1 or count < 1:
         raise InputError(f"frames of {size} every {hop} in a signal of {signal.shape[1]}")
+    bounded(count * size, 2**26, "frames")
     index = np.arange(count)[:, None] * hop + np.arange(size)
     frames = jnp.take(signal, index, 1, mode="clip")
     if window is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from superopt.errors import InputError
-from superopt.frontends.onnx_eval import Call, op
+from superopt.frontends.onnx_eval import Call, bounded, op
 from superopt.frontends.onnx_ops.activations import like
 from superopt.frontends.onnx_ops.conv import add_bias, window_pads
 
@@ -111,6 +112,8 @@ def _roi_align(call: Call, x: Any, rois: Any, batch: Any) -> Any:
     height, width, ratio = attrs["output_height"], attrs["output_width"], attrs["sampling_ratio"]
     if ratio <= 0:
         raise InputError("RoiAlign with an adaptive sampling ratio is not supported")
+    for cells in (height, width):
+        bounded(cells * ratio, 2**16, "a grid")
     shift = 0.5 if attrs.get("coordinate_transformation_mode", "output_half_pixel") == "half_pixel" else 0.0
     boxes = rois * like(rois, attrs["spatial_scale"]) - like(rois, shift)
     positions = []
@@ -165,6 +168,7 @@ def _deform_conv(call: Call, x: Any, w: Any, offset: Any, bias: Any = None, mask
     moved = offset.reshape(n * parts, *kernel, k, *out)
     images = x.reshape(n * parts, per, *x.shape[2:])
     columns = []
+    bounded(math.prod(kernel), 4096, "a deformable kernel")
     for tap in np.ndindex(*kernel):
         positions = []
         for i in range(k):
