@@ -8,6 +8,7 @@ from rules_texts import MORE, WRONG
 
 from rewrites.direction import directions
 from rewrites.generate import instance
+from rewrites.grow import is_law
 from rewrites.library import load
 from rewrites.parse import parse_many
 from rewrites.term import Rule
@@ -16,8 +17,9 @@ TOLERANCE = 1e-9
 SEEDS = range(12)
 TEXTS = parse_many(MORE)
 WRONG_RULES = parse_many(WRONG)
+LAWS = "rewrites/library/normal.py"
 # the constructors of the e-graph bring these left sides into normal form, so nothing is left to match
-ABSORBED = {"slice-slice", "rev-rev", "ew2-bcast", "select-same"}
+ABSORBED = {"rev-rev", "ew2-bcast", "select-same"}
 
 
 @pytest.mark.parametrize("rule", load() + TEXTS, ids=lambda r: r.name)
@@ -38,8 +40,8 @@ def test_rule_on_random_graphs(rule: Rule) -> None:
         in_egraph += count
         assert worst < TOLERANCE, f"seed {seed}"
     assert graphs >= 3
-    assert on_nodes
-    assert in_egraph or rule.name in ABSORBED
+    assert on_nodes or is_law(rule)  # the generator emits no op that does nothing
+    assert in_egraph or rule.name in ABSORBED or rule.where.startswith(LAWS) or is_law(rule)
 
 
 @pytest.mark.parametrize("rule", [d.rule for r in load() for d in directions(r)[1:] if d.rule], ids=lambda r: r.name)
