@@ -179,9 +179,9 @@ def _rev(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
 
 def _lay(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
     """A hint on the physical order; in an e-graph it costs and does nothing."""
-    built = b.go(t.args[0], hint, env)
-    size = sizes_in(built[1])
-    return arrange(b.target, built, [((x, size[x]),) for x in labels_of(env, t["order"]) if x in size])
+    size = b.sizes(t, env)
+    want = tuple(((x, size[x]),) for x in labels_of(env, t["order"]) if x in size)
+    return arrange(b.target, b.go(t.args[0], want, env), want)
 
 
 def _per_axis(b: Builder, t: Term, hint: Layout | None, env: Env, idle: tuple[int, ...]):

@@ -55,7 +55,8 @@ def _elementwise(site: Site, lay: Layout, s: Labels) -> Flowed | None:
 def _regroup(site: Site, lay: Layout, s: Labels) -> Flowed | None:
     out: list[Axis] = [()] * len(site.shapes[0])
     position = 0
-    for ins, sizes in site.values["groups"]:
+    groups: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = site.values["groups"]
+    for ins, sizes in groups:
         if len(ins) == len(sizes) == 1:  # also of size 1: the label stays
             out[ins[0]] = lay[position]
             position += 1
@@ -87,7 +88,7 @@ def _reshape(site: Site, lay: Layout, s: Labels) -> Flowed | None:
 
 
 def _broadcast(site: Site, lay: Layout, s: Labels) -> Flowed | None:
-    dims = site.values["broadcast_dimensions"]
+    dims: tuple[int, ...] = site.values["broadcast_dimensions"]
     (shape,) = site.shapes
     out = tuple([lay[d] if shape[j] == site.shape[d] else () for j, d in enumerate(dims)])
     kept = {label for axis in out for label, _ in axis}
@@ -109,7 +110,8 @@ def _reduce(site: Site, lay: Layout, s: Labels) -> Flowed | None:
 
 
 def _dot(site: Site, lay: Layout, s: Labels) -> Flowed | None:
-    (lc, rc), (lb, rb) = site.values["dimension_numbers"]
+    numbers: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = site.values["dimension_numbers"]
+    (lc, rc), (lb, rb) = numbers
     left_shape, right_shape = site.shapes
     left: list[Axis | None] = [None] * len(left_shape)
     right: list[Axis | None] = [None] * len(right_shape)
@@ -131,9 +133,10 @@ def _conv(site: Site, lay: Layout, s: Labels) -> Flowed | None:
     v = site.values
     if v["batch_group_count"] != 1:
         return None
-    x_spec, w_spec, o_spec = v["dimension_numbers"]
+    specs: tuple[tuple[int, ...], ...] = v["dimension_numbers"]
+    x_spec, w_spec, o_spec = specs
     x_shape, w_shape = site.shapes
-    groups = v["feature_group_count"]
+    groups: int = v["feature_group_count"]
     left: list[Axis] = [()] * len(x_shape)
     right: list[Axis] = [()] * len(w_shape)
     left[x_spec[0]] = lay[o_spec[0]]
@@ -165,7 +168,7 @@ def _conv(site: Site, lay: Layout, s: Labels) -> Flowed | None:
 
 
 def _concatenate(site: Site, lay: Layout, s: Labels) -> Flowed | None:
-    d = site.values["dimension"]
+    d: int = site.values["dimension"]
     if len(lay[d]) != 1:
         return None
     label = lay[d][0][0]
@@ -217,14 +220,16 @@ def _window(site: Site, lay: Layout, s: Labels) -> Flowed | None:
 
 def _rev(site: Site, lay: Layout, s: Labels) -> Flowed | None:
     marks: Marks = {}
-    for d in site.values["dimensions"]:
+    dims: tuple[int, ...] = site.values["dimensions"]
+    for d in dims:
         for label, n in lay[d]:  # a merged axis reversed is each of its labels reversed
             marks[label] = n
     return [lay], marks
 
 
 def _scan(site: Site, lay: Layout, s: Labels) -> Flowed | None:
-    axis = lay[site.values["axis"]]
+    along: int = site.values["axis"]
+    axis = lay[along]
     if len(axis) > 1:
         return None
     return [lay], dict(axis)

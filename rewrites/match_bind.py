@@ -12,7 +12,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from rewrites.labels import Layout
 from rewrites.match_sort import Sorted
@@ -203,7 +203,7 @@ class _Binder:
             for r, exprs in win.items():
                 for label in self.labels[r]:
                     mark = marks.get(label)
-                    values: Sequence[int | None] = mark[0] if isinstance(mark, tuple) else WINDOW_DEFAULTS[t.op]
+                    values = cast("Sequence[int | None]", mark[0] if isinstance(mark, tuple) else WINDOW_DEFAULTS[t.op])
                     for e, value in zip(exprs, values, strict=True):
                         if e is None:
                             continue

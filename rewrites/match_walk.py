@@ -132,11 +132,10 @@ class Walk:
                         s.events = (s.events, pattern.term, {label: n for axis in lay for label, n in axis})
                     yield from self.solve(goals, s)
                 return
-            if pattern.optional:
-                if scalar:
-                    goal = (inner, cls, lay if inner.op in ("var", "ew", "bcast") else (), False, depth)
-                    yield from self.solve((goal, goals), s)
-                    return
+            if pattern.optional and scalar:
+                goal = (inner, cls, lay if inner.op in ("var", "ew", "bcast") else (), False, depth)
+                yield from self.solve((goal, goals), s)
+                return
         if scalar and pattern.op != "ew":
             lay = ()
         alternatives = space.alternatives(cls)

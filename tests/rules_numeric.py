@@ -1,8 +1,9 @@
-"""Comparing graphs numerically, for the rule tests."""
+"""Small graphs, and comparing them numerically, for the rule tests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +15,35 @@ from rewrites.match import Match, matches
 from rewrites.space import IRSpace
 from rewrites.target import IRTarget
 from rewrites.term import Rule
-from superopt.ir.graph import Graph, Node, topological
+from superopt.ir.graph import Graph, Node, make_input, mk, topological
 from superopt.ir.interp import evaluate
 
 Arrays = Mapping[str, np.ndarray]
+NCHW = ((0, 1, 2, 3),) * 3
+NHWC = ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
+
+
+def var(name: str, *shape: int, dtype: str = "float64", frozen: bool = False) -> Node:
+    return make_input(name, shape, dtype, frozen=frozen)
+
+
+def dot(a: Node, b: Node, lc: int = 1, rc: int = 0, **attrs: Any) -> Node:
+    return mk("dot_general", a, b, dimension_numbers=(((lc,), (rc,)), ((), ())), **attrs)
+
+
+def conv(x: Node, w: Node, dims: object = NCHW, groups: int = 1, stride: int = 1, pad: int = 1) -> Node:
+    return mk(
+        "conv_general_dilated", x, w, window_strides=(stride,) * 2, padding=((pad, pad),) * 2,
+        dimension_numbers=dims, feature_group_count=groups,
+    )  # fmt: skip
+
+
+def spread(x: Node, shape: tuple[int, ...], *dims: int) -> Node:
+    return mk("broadcast_in_dim", x, shape=shape, broadcast_dimensions=dims)
+
+
+def egraph(*roots: Node) -> EGraph:
+    return import_graph(Graph(tuple(n for n in topological(roots) if n.op == "input"), roots))
 
 
 def values(roots: Sequence[Node], arrays: Arrays) -> tuple[np.ndarray, ...]:
@@ -72,3 +98,12 @@ def check_ir(rule: Rule, instance: Instance, arrays: Arrays) -> tuple[int, float
         left = values([node for node, _ in m.roots], arrays)
         worst = max(worst, error(left, values(build(m, IRTarget()), arrays)))
     return len(found), worst
+
+
+def arrays_of(*roots: Node) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        n["name"]: np.asarray(rng.standard_normal([int(str(k)) for k in n.shape]) + 2.5, n.dtype)
+        for n in topological(roots)
+        if n.op == "input"
+    }
