@@ -81,6 +81,21 @@ empty: A[*a n]  C[*a n2]  D[*a n]
     assert "empty tensors only" in prove(empty).cause
 
 
+def test_premises_divide_by_what_is_positive() -> None:
+    rule = one("""
+divisor: A[*a n]
+  slice(A, n(s, e))  ==  slice(A, n(s, 2 * s))
+  if e // s == 2, e % s == 0
+""")
+    assert "divides by what may not be positive" in prove(rule).cause
+    never = one("""
+negative: A[*a n]
+  slice(A, n(s, e))  ==  slice(A, n(s, e, 1)) + 0
+  if e // (0 - 2) == 1
+""")
+    assert "negative constant" in prove(never).cause
+
+
 def test_a_rule_that_says_nothing_is_not_proved() -> None:
     assert "same term" in prove(one("same: A[*a]  B[*a]\n  A + B  ==  A + B")).cause
 

@@ -1,6 +1,7 @@
 """Case splits: a function of sums, on every case of the conditions that no binder touches.
 
-    f([g] a + [not g] b)  =  [g] f(a) + [not g] f(b)         f(p a + (1 - p) b)  =  p f(a) + (1 - p) f(b)    (p is 0 or 1)
+    f([g] a + [not g] b)  =  [g] f(a) + [not g] f(b)
+    f(p a + (1 - p) b)    =  p f(a) + (1 - p) f(b)      for p in {0, 1}
 
 The guards of one monomial are split as a whole, so that the number of cases does not grow with the rank.
 """

@@ -14,7 +14,7 @@ from rewrites.direction import directions
 from rewrites.term import Rule
 from superopt.errors import VerificationError
 from verifier.prove import DEFINED, prove
-from verifier.refute import Attempts, refute, refute_at
+from verifier.refute import Attempts, refute, refute_at, smallest
 from verifier.shapes import solved_envs
 from verifier.verdict import REFUTED, UNSUPPORTED, Counterexample, Verdict
 
@@ -55,7 +55,7 @@ def check(rule: Rule, direction: str = "forward", *, before: int = BEFORE, after
             f"{rule.name} ({direction}) is proved and yet refuted at seed {found.seed}: {found.left} != {found.right}",
             hint="the prover or the reference interpreter is wrong: please report this rule",
         )
-    return replace(verdict, status=REFUTED, counterexample=found, cause="", seconds=seconds)
+    return replace(verdict, status=REFUTED, counterexample=smallest(reading, found), cause="", seconds=seconds)
 
 
 def _assumes(verdict: Verdict) -> bool:

@@ -1,8 +1,8 @@
 """A rule at given ranks, with symbolic sizes and attributes: what one proof is about.
 
 Every role gets its axes; every (size token, axis), (attribute, axis) and free parameter becomes a variable.  Premises
-are: sizes >= 0, parameters >= 1, the rule's `if` conditions, well-formedness of all left sides (divisors positive
-included).  Right sides contribute goals: well-formedness, positive divisors, shapes equal to the left's.
+are: sizes >= 0, parameters >= 1, the rule's `if` conditions, well-formedness of all left sides.  Right sides contribute
+goals: well-formedness, positive divisors, shapes equal to the left's.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ class Instance:
     Attributes:
         ctx: solver context with the premises.
         env: axes, sizes and attributes.
+        divisors: what the premises divide by is positive; must follow from the premises.
         goals: per root, conditions of the right side that must follow from the premises.
         shapes: per root, the named shape of the left side.
     """
 
     ctx: Context
     env: Env
+    divisors: tuple[Cond, ...]
     goals: tuple[tuple[Cond, ...], ...]
     shapes: tuple[NamedShape, ...]
 
@@ -84,9 +86,10 @@ def instantiate(rule: Rule, ranks: Mapping[str, int]) -> Instance:
         ctx.premises.append(c.ge(var(name), 1))
     divisors: list[Cond] = []
     env = Env(rule, labels, tok, attr, params, arithmetic(divisors.append))
-    wf: list[Any] = list(env.conditions())
+    wf: list[Any] = _conditions(env)
     lefts = [_shape(t, env, wf) for t in rule.lhs]
-    ctx.premises += _distinct([*divisors, *wf])
+    ctx.premises += _distinct(wf)
+    positive = tuple(_distinct(divisors))
     goals: list[tuple[Cond, ...]] = []
     for left, t in zip(lefts, rule.rhs, strict=True):
         divisors.clear()
@@ -99,7 +102,7 @@ def instantiate(rule: Rule, ranks: Mapping[str, int]) -> Instance:
             raise IllFormed(f"the sides have the axes {sorted(map(str, left))} and {sorted(map(str, right))}")
         same = [c.eq(unwrap(left[label]), unwrap(right[label])) for label in left]
         goals.append(tuple(_distinct([*divisors, *wanted, *same])))
-    return Instance(ctx, replace(env, arith=arithmetic(_ignore)), tuple(goals), tuple(lefts))
+    return Instance(ctx, replace(env, arith=arithmetic(_ignore)), positive, tuple(goals), tuple(lefts))
 
 
 def _ignore(_: Cond) -> None:
@@ -110,10 +113,17 @@ def _distinct(conds: Iterable[Any]) -> list[Cond]:
     return list(dict.fromkeys(x for g in conds for x in c.clauses(c.truth(g))))
 
 
+def _conditions(env: Env) -> list[Any]:
+    try:
+        return list(env.conditions())
+    except (KeyError, ZeroDivisionError, ValueError) as bad:
+        raise IllFormed(f"a condition: {bad}") from bad
+
+
 def _shape(t: Term, env: Env, wf: list[Any]) -> NamedShape:
     try:
         return shape(t, env, wf)
-    except (KeyError, ZeroDivisionError) as bad:
+    except (KeyError, ZeroDivisionError, ValueError) as bad:
         raise IllFormed(f"{t.op}: {bad}") from bad
 
 

@@ -167,6 +167,7 @@ def _from_certificate(rule: Rule, c: Certificate) -> Verdict:
     return Verdict(
         rule=rule.name,
         key=rule_key(rule),
+        where=rule.where,
         direction=c.direction,
         status=PROVED,
         domain=domain,

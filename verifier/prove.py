@@ -90,6 +90,7 @@ def prove(rule: Rule, direction: str = "forward") -> Verdict:
     return Verdict(
         rule=rule.name,
         key=rule_key(rule),
+        where=rule.where,
         direction=direction,
         status=status,
         domain=domain,
@@ -162,6 +163,9 @@ def _premises(instance: Instance, done: _Proof) -> None:
     done.obligations += 1
     if witness is not None:
         done.sizes = tuple(sorted(witness.items()))
+        for positive in instance.divisors:
+            if not ctx.holds(positive):
+                raise _Stop(UNKNOWN, f"a premise divides by what may not be positive: {positive} does not follow")
         return
     if ctx.witness() is not None:
         raise _Stop(UNKNOWN, "the premises hold for empty tensors only: a size token stands for two lengths")

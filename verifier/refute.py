@@ -21,7 +21,9 @@ from rewrites.generate import Instance, at_env, choose_env
 from rewrites.named import Env, shape
 from rewrites.term import Rule, stem, subterms
 from superopt.errors import SuperoptError
+from superopt.ir.graph import Graph, Node
 from superopt.ir.interp import evaluate
+from superopt.ir.text import print_graph
 from verifier.verdict import Counterexample
 
 TOLERANCE = 1e-9
@@ -93,13 +95,31 @@ def refute_at(env: Env, seed: int, log: Attempts) -> Counterexample | None:
             if where is None:
                 continue
             a, b = np.asarray(left)[where], np.asarray(right)[where]
-            graphs = (str(made.lhs[root]), str(made.rhs[root]))
+            graphs = (_text(made, made.lhs[root]), _text(made, made.rhs[root]))
             found = _counterexample(env, values, seed, root, where, str(a), str(b), graphs)
             if np.isnan(b):
                 undefined = undefined or replace(found, undefined=True)
             else:
                 return found
     return undefined
+
+
+def _text(made: Instance, root: Node) -> str:
+    return print_graph(Graph(tuple(made.inputs.values()), (root,)))
+
+
+def smallest(rule: Rule, found: Counterexample, tries: int = 20) -> Counterexample:
+    """The smallest counterexample of the same kind among some tiny instances and the given one."""
+    best, log = found, Attempts()
+    for seed in range(tries):
+        rng = random.Random(f"{rule.name}/{seed}/small")
+        env = choose_env(rule, {r: rng.choice((0, 1)) for r in sorted(rule.many)}, rng, 2 + seed // 10, 1)
+        other = refute_at(env, seed, log) if env is not None else None
+        if other is None or (other.index is None) != (found.index is None) or other.undefined != found.undefined:
+            continue
+        if not best.elements or 0 < other.elements < best.elements:
+            best = other
+    return best
 
 
 def _ill_formed(env: Env) -> tuple[int, str] | None:

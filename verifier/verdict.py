@@ -6,6 +6,7 @@ first place where the two sides differ.  UNKNOWN and UNSUPPORTED carry a cause. 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +60,19 @@ class Counterexample:
     seed: int
     undefined: bool = False
 
+    @property
+    def elements(self) -> int:
+        """Number of input elements: how small the witness is."""
+        return sum(math.prod(sizes) for sizes in self.shapes.values())
+
+    def __str__(self) -> str:
+        lines = [f"  {name}{list(self.shapes[name])} = {value}" for name, value in self.inputs.items()]
+        if self.choices:
+            lines.append("  with " + ", ".join(f"{k} = {v}" for k, v in self.choices.items()))
+        place = "as a whole" if self.index is None else f"at {list(self.index)}"
+        lines.append(f"  equation {self.root + 1} {place}: left {self.left}, right {self.right}")
+        return "\n".join(lines)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -66,6 +80,7 @@ class Verdict:
 
     rule: str
     key: str
+    where: str
     direction: str
     status: str
     domain: Domain | None = None
@@ -88,8 +103,5 @@ class Verdict:
             ranks = ", ".join(f"{r}: {n}" for r, n in self.domain.ranks) or "none"
             return f"{head} {self.domain.exactness}; ranks {ranks}; {', '.join(self.domain.dtypes)}"
         if self.counterexample is not None:
-            ce = self.counterexample
-            return (
-                f"{head} at {list(ce.index) if ce.index is not None else 'the whole result'}: {ce.left} != {ce.right}"
-            )
-        return f"{head}: {self.cause}"
+            return f"{head} at {self.where}\n{self.counterexample}"
+        return f"{head} at {self.where}: {self.cause}"
