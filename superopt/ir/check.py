@@ -8,6 +8,7 @@ same, which covers nodes made by other means (unpickled, patched).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from superopt.errors import ShapeError
 from superopt.ir.graph import Graph, Node
@@ -39,9 +40,11 @@ def check_graph(graph: Graph) -> None:
 def bodies(node: Node) -> Iterator[Graph]:
     """The graphs in the attributes of a node."""
     for _, value in node.attrs:
-        for item in value if isinstance(value, tuple) else (value,):
-            if isinstance(item, Graph):
-                yield item
+        if isinstance(value, Graph):
+            yield value
+        elif isinstance(value, tuple):
+            items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+            yield from (item for item in items if isinstance(item, Graph))
 
 
 def _check_inputs(graph: Graph) -> None:

@@ -131,7 +131,7 @@ def _make(kind: str, dtype: str, *args: Any) -> Expr:
             found = Expr()
             found.kind, found.dtype, found.args, found.uid = kind, dtype, args, next(_UID)
             inner = found.operands
-            free: frozenset[Symbol] = frozenset().union(*(x.symbols for x in inner))
+            free = frozenset[Symbol]().union(*(x.symbols for x in inner))
             height = max((x.height for x in inner), default=0)
             for index in found.indices:
                 if isinstance(index, Poly):
@@ -430,7 +430,7 @@ class _Scope:
                 guard = k.all(*[self.index(p) >= 0 for p in args[0].ordered])
                 return k.where(guard, lambda: self.value(args[1]), lambda: self.value(args[2]))
             case _:
-                return self.reduction(*args, e.dtype)
+                return self.reduction(args[0], args[1], args[2], e.dtype)
 
     def reduction(self, monoid: str, iterators: tuple[Symbol, ...], body: Expr, dtype: str) -> Any:
         def at(*index: Any) -> Any:

@@ -182,12 +182,8 @@ class Poly:
         if isinstance(other, Poly):
             for m, c in other.terms:
                 terms[m] = terms.get(m, 0) + c
-        elif isinstance(other, int):
-            if not other:
-                return self
+        elif other:
             terms[()] = terms.get((), 0) + other
-        else:
-            return NotImplemented
         return _make(terms)
 
     __radd__ = __add__
@@ -200,8 +196,6 @@ class Poly:
                     both = tuple(sorted(m + n, key=_atom_key)) if m and n else m or n
                     terms[both] = terms.get(both, 0) + c * d
             return _make(terms)
-        if not isinstance(other, int):
-            return NotImplemented
         if other == 1:
             return self
         return Poly(tuple((m, c * other) for m, c in self.terms)) if other else 0
@@ -212,19 +206,19 @@ class Poly:
         return self * -1
 
     def __sub__(self, other: Size) -> Size:
-        return self + other * -1 if isinstance(other, int | Poly) else NotImplemented
+        return self + other * -1
 
     def __rsub__(self, other: int) -> Size:
-        return self * -1 + other if isinstance(other, int) else NotImplemented
+        return self * -1 + other
 
     def __floordiv__(self, other: Size) -> Size:
-        return divide(self, other)[0] if isinstance(other, int | Poly) else NotImplemented
+        return divide(self, other)[0]
 
     def __rfloordiv__(self, other: int) -> Size:
         return divide(other, self)[0]
 
     def __mod__(self, other: Size) -> Size:
-        return divide(self, other)[1] if isinstance(other, int | Poly) else NotImplemented
+        return divide(self, other)[1]
 
     def __rmod__(self, other: int) -> Size:
         return divide(other, self)[1]
@@ -271,7 +265,7 @@ class Guard:
     @property
     def symbols(self) -> frozenset[Symbol]:
         """The symbols that occur."""
-        return frozenset().union(*(p.symbols for p in self.terms))
+        return frozenset[Symbol]().union(*(p.symbols for p in self.terms))
 
 
 # ---- construction

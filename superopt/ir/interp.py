@@ -74,7 +74,7 @@ class Numbers:
         return self._checked(np.where(guard, a, b))
 
     def reduce(self, monoid: str, extents: Sequence[Size], body: Callable[..., Array], dtype: str) -> Array:
-        sizes = [int(n) for n in extents]  # pyright: ignore[reportArgumentType] (concrete here)
+        sizes = list(_concrete(tuple(extents)))
         kind = scalar.numpy_dtype(dtype, self.wide)
         if 0 in sizes:
             return kind.type(identity(monoid, dtype))
@@ -116,9 +116,8 @@ class Numbers:
         return np.asarray(index).astype(scalar.numpy_dtype(dtype, self.wide))[()]
 
     def clip(self, index: Array, low: Size, high: Size) -> Array:
-        if isinstance(index, int):
-            return min(max(index, int(low)), int(high))  # pyright: ignore[reportArgumentType] (concrete here)
-        return np.minimum(np.maximum(index, low), high)
+        lowest, highest = _concrete((low, high))
+        return min(max(index, lowest), highest) if isinstance(index, int) else index.clip(lowest, highest)
 
     def all(self, *guards: Array) -> Array:
         result: Array = True
@@ -282,7 +281,7 @@ def apply_op(node: Node, arrays: Sequence[Array], wide: bool = False) -> Array:
             f"the interpreter cannot evaluate {node.op} ({dict(node.attrs).get('primitive', '')})",
             hint="opaque operations belong to the library that the program came from; run the program with a backend",
         )
-    shape = tuple(int(n) for n in node.shape)  # pyright: ignore[reportArgumentType] (concrete here)
+    shape = _concrete(node.shape)
     kind = scalar.numpy_dtype(node.dtype, wide)
     size = int(np.prod(shape))
     if size == 0:
@@ -311,6 +310,10 @@ def evaluate_at(root: Node, env: Mapping[str, Array], index: Sequence[int], wide
     return np.asarray(value, scalar.numpy_dtype(root.dtype, wide))[()]
 
 
+def _concrete(shape: Shape) -> tuple[int, ...]:
+    return tuple([int(n) for n in shape])  # pyright: ignore[reportArgumentType] (symbolic sizes have no grid)
+
+
 # ---- control flow
 
 
@@ -321,7 +324,9 @@ def _call(body: Graph, arguments: Sequence[Array], wide: bool) -> tuple[Array, .
 def _scan(node: Node, xs: Sequence[Array], wide: bool) -> tuple[Array, ...]:
     consts, carries, length = node["num_consts"], node["num_carry"], node["length"]
     fixed, carry, rows = xs[:consts], list(xs[consts : consts + carries]), xs[consts + carries :]
-    stacked = [np.zeros(t.shape, scalar.numpy_dtype(t.dtype, wide)) for t in node.types[carries:]]
+    stacked: list[Array] = [
+        np.zeros(_concrete(t.shape), scalar.numpy_dtype(t.dtype, wide)) for t in node.types[carries:]
+    ]
     for t in reversed(range(length)) if node["reverse"] else range(length):
         results = _call(node["body"], [*fixed, *carry, *[x[t] for x in rows]], wide)
         carry = list(results[:carries])

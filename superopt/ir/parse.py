@@ -206,7 +206,7 @@ class _Parser:
         if self.accept("constant"):
             if self.accept("("):
                 values = self.items(")", self.value)
-                constants[name] = np.array(values, DTYPE[kind.dtype]).reshape(kind.shape)  # pyright: ignore[reportArgumentType]
+                constants[name] = np.array(values, DTYPE[kind.dtype]).reshape(kind.shape)  # pyright: ignore[reportArgumentType, reportCallIssue]
             elif name in self.constants:
                 constants[name] = self.constants[name]
         return make_input(name, kind.shape, kind.dtype, frozen=frozen)

@@ -8,6 +8,9 @@ truncates and gives -1 for a divisor of 0, the remainder takes the dividend's si
 `wide` evaluation computes every float in float64.  The Z3 meaning and laws of the functions live in `verifier/`.
 """
 
+# NumPy functions of untyped arrays have no known types
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -171,7 +174,8 @@ def _select_n(which: Array, *cases: Array) -> Array:
 
 def _special(name: str) -> Numpy:
     def call(x: Array) -> Array:
-        from scipy import special  # late: takes longer to load than all of superopt.ir, and few programs need it
+        # late: takes longer to load than all of superopt.ir, and few programs need it
+        from scipy import special  # pyright: ignore[reportMissingTypeStubs]
 
         return getattr(special, name)(x)
 

@@ -93,8 +93,9 @@ def _value(value: Any, indent: str = "") -> str:
     if isinstance(value, TensorType):
         return show_type(value)
     if isinstance(value, tuple):
-        inner = ", ".join(_value(v, indent) for v in value)
-        return f"({inner},)" if len(value) == 1 else f"({inner})"
+        items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+        inner = ", ".join([_value(v, indent) for v in items])
+        return f"({inner},)" if len(items) == 1 else f"({inner})"
     if isinstance(value, str):
         return json.dumps(value)
     if isinstance(value, Poly):

@@ -75,11 +75,25 @@ def _sum(wide: str) -> str:
 # ---- dot_general
 
 
+Axes = tuple[int, ...]
+
+
+def _pairs(attrs: Values) -> tuple[Axes, Axes, Axes, Axes]:
+    """Contracted axes of lhs and rhs, batch axes of lhs and rhs."""
+    (lc, rc), (lb, rb) = attrs["dimension_numbers"]
+    return lc, rc, lb, rb
+
+
+def _specs(attrs: Values) -> tuple[Axes, Axes, Axes]:
+    """Axes of lhs (batch, features, spatial), of rhs (out features, in features, spatial), of the result as of lhs."""
+    return attrs["dimension_numbers"]
+
+
 def _dot_rule(types: Types, attrs: Values) -> TensorType:
     lhs, rhs = types
     if len(attrs["dimension_numbers"]) != 2 or any(len(p) != 2 for p in attrs["dimension_numbers"]):
         raise ShapeError(f"dimension_numbers must be ((lc, rc), (lb, rb)); got {attrs['dimension_numbers']}")
-    (lc, rc), (lb, rb) = attrs["dimension_numbers"]
+    lc, rc, lb, rb = _pairs(attrs)
     require_axes("lhs axes of dimension_numbers", (*lc, *lb), lhs.rank, types)
     require_axes("rhs axes of dimension_numbers", (*rc, *rb), rhs.rank, types)
     if len(lc) != len(rc) or len(lb) != len(rb):
@@ -97,7 +111,7 @@ def _dot_rule(types: Types, attrs: Values) -> TensorType:
 
 def _dot(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
     lhs, rhs = site.inputs
-    (lc, rc), (lb, rb) = site.attrs["dimension_numbers"]
+    lc, rc, lb, rb = _pairs(site.attrs)
     left = [d for d in range(lhs.rank) if d not in lc and d not in lb]
     right = [d for d in range(rhs.rank) if d not in rc and d not in rb]
     wide = accumulator(site.out.dtype)
@@ -142,8 +156,9 @@ def _conv_rule(types: Types, attrs: Values) -> TensorType:
     for spec in attrs["dimension_numbers"]:
         if sorted(spec) != list(range(spatial + 2)):
             raise ShapeError(f"each part of dimension_numbers must be a permutation of {spatial + 2} axes; got {spec}")
-    ls, rs, os = attrs["dimension_numbers"]
-    groups, batches = attrs["feature_group_count"], attrs["batch_group_count"]
+    ls, rs, os = _specs(attrs)
+    groups: Size = attrs["feature_group_count"]
+    batches: Size = attrs["batch_group_count"]
     require(groups >= 1, "feature_group_count must be positive", types, feature_group_count=groups)
     require(batches >= 1, "batch_group_count must be positive", types, batch_group_count=batches)
     both = literally(groups, 1) or literally(batches, 1)
@@ -173,8 +188,9 @@ def _conv_rule(types: Types, attrs: Values) -> TensorType:
 
 def _conv(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
     lhs, rhs, attrs = site.inputs[0].shape, site.inputs[1].shape, site.attrs
-    ls, rs, os = attrs["dimension_numbers"]
-    groups, batches = attrs["feature_group_count"], attrs["batch_group_count"]
+    ls, rs, os = _specs(attrs)
+    groups: Size = attrs["feature_group_count"]
+    batches: Size = attrs["batch_group_count"]
     depth, features, wide = rhs[rs[1]], rhs[rs[0]], accumulator(site.out.dtype)
 
     def body(c: Any, *window: Any) -> Any:

@@ -133,7 +133,7 @@ def _scan_rule(types: Types, attrs: Values) -> Types:
 def _while_rule(types: Types, attrs: Values) -> Types:
     cond, body = attrs["cond"], attrs["body"]
     of_cond, of_body = attrs["cond_nconsts"], attrs["body_nconsts"]
-    state = types[of_cond + of_body :]
+    state: Types = types[of_cond + of_body :]
     _agree("operands of the while's condition", _parameters(cond), types[:of_cond] + state)
     _agree("operands of the while's body", _parameters(body), types[of_cond : of_cond + of_body] + state)
     _agree("result of the while's condition", (TensorType((), "bool"),), _results(cond))
@@ -143,11 +143,12 @@ def _while_rule(types: Types, attrs: Values) -> Types:
 
 def _cond_rule(types: Types, attrs: Values) -> Types:
     branches = attrs["branches"]
-    require(len(branches) > 0 and len(types) > 0, "cond needs an index and at least one branch", types)
-    index = types[0]
+    if not branches or not types:
+        raise ShapeError(f"cond needs an index and at least one branch; got {len(branches)} and ({show(types)})")
+    index, operands = types[0], types[1:]
     require(index.shape == () and index.dtype in ("int32", "bool"), "cond needs a scalar int32 or bool index", types)
     for branch in branches:
-        _agree("operands of a branch", _parameters(branch), types[1:])
+        _agree("operands of a branch", _parameters(branch), operands)
         _agree("results of a branch", _results(branches[0]), _results(branch))
     return _results(branches[0])
 
@@ -162,10 +163,11 @@ def _opaque_rule(types: Types, attrs: Values) -> Types:
 
 def _result_rule(types: Types, attrs: Values) -> TensorType:
     """The types given are all results of the operand."""
-    index = attrs["index"]
-    if not 0 <= index < len(types):
+    index: int = attrs["index"]
+    found = dict(enumerate(types)).get(index)
+    if found is None:
         raise ShapeError(f"result {index} of an op with {len(types)} results ({show(types)})")
-    return types[index]
+    return found
 
 
 _FAMILY = "control"

@@ -91,7 +91,8 @@ def _round_rule(types: Types, attrs: Values) -> TensorType:
 
 
 def _round(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
-    return k.op(("round_away", "round_even")[site.attrs["rounding_method"]], site.out.dtype, xs[0](*i))
+    fn = "round_even" if site.attrs["rounding_method"] else "round_away"
+    return k.op(fn, site.out.dtype, xs[0](*i))
 
 
 def _square_rule(types: Types, attrs: Values) -> TensorType:
@@ -111,7 +112,7 @@ def _integer_pow_rule(types: Types, attrs: Values) -> TensorType:
 
 def _integer_pow(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
     """x^y by squaring; x^-y = 1 / x^y; x^0 = 1."""
-    name, y, power = site.out.dtype, abs(site.attrs["y"]), xs[0](*i)
+    name, y, power = site.out.dtype, abs(int(site.attrs["y"])), xs[0](*i)
     result = None
     while y:
         if y & 1:

@@ -143,7 +143,8 @@ def _gather(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
         source[d] = row[s]
     guards: list[Any] = []
     for j, d in enumerate(start_map):
-        start, last = k.to_index(xs[1](*row, j)), x.shape[d] - slices[d]
+        start = k.to_index(xs[1](*row, j))
+        last: Size = x.shape[int(d)] - slices[d]
         if fill:
             guards += [start >= 0, start <= last]
         source[d] = source[d] + k.clip(start, 0, last)

@@ -69,7 +69,7 @@ def _broadcast(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any
 
 def _transpose_rule(types: Types, attrs: Values) -> TensorType:
     (x,) = types
-    perm = attrs["permutation"]
+    perm: tuple[int, ...] = attrs["permutation"]
     if sorted(perm) != list(range(x.rank)):
         raise ShapeError(f"transpose needs a permutation of {x.rank} axes; got {perm} for {x}")
     return TensorType(tuple([x.shape[p] for p in perm]), x.dtype)
@@ -101,10 +101,10 @@ def _reshape(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
 
 def _regroup_rule(types: Types, attrs: Values) -> TensorType:
     (x,) = types
-    groups = attrs["groups"]
+    groups: tuple[tuple[tuple[int, ...], Shape], ...] = attrs["groups"]
     if any(len(g) != 2 for g in groups):
         raise ShapeError(f"regroup needs groups ((in axes), (out sizes)); got {groups} for {x}")
-    order = [a for ins, _ in groups for a in ins]
+    order: list[int] = [a for ins, _ in groups for a in ins]
     if sorted(order) != list(range(x.rank)):
         raise ShapeError(f"regroup needs every axis of {x} in exactly one group; got {groups}")
     for ins, outs in groups:
@@ -118,7 +118,8 @@ def _regroup(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
     source = site.inputs[0].shape
     where: dict[int, Any] = {}
     at = 0
-    for ins, outs in site.attrs["groups"]:
+    groups: tuple[tuple[tuple[int, ...], Shape], ...] = site.attrs["groups"]
+    for ins, outs in groups:
         part = k.regroup(i[at : at + len(outs)], outs, tuple(source[a] for a in ins))
         where |= dict(zip(ins, part, strict=True))
         at += len(outs)
@@ -195,7 +196,8 @@ def _pad(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
 
 def _concatenate_rule(types: Types, attrs: Values) -> TensorType:
     require(len(types) > 0, "concatenate needs at least one operand")
-    first, axis = types[0], attrs["dimension"]
+    first = types[0]
+    axis: int = attrs["dimension"]
     require_axes("dimension", (axis,), first.rank, types)
     total: Size = 0
     for t in types:
@@ -207,7 +209,7 @@ def _concatenate_rule(types: Types, attrs: Values) -> TensorType:
 
 
 def _concatenate(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
-    axis = site.attrs["dimension"]
+    axis: int = site.attrs["dimension"]
 
     def from_(n: int, offset: Size) -> Any:
         def here() -> Any:

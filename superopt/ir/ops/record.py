@@ -159,10 +159,10 @@ def one_of(*allowed: Any) -> Callable[[Any], Any]:
     return check
 
 
-def _items(value: Any) -> Iterable[Any]:
+def _items(value: Any) -> list[Any]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ShapeError(f"expected a sequence of integers, got {value!r}")
-    return value
+    return list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
 # ---- helpers of type rules

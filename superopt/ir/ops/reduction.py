@@ -57,7 +57,8 @@ def _reduction(monoid: str) -> None:
         return _without(x, attrs["axes"], x.dtype)
 
     def at(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
-        shape, over = site.inputs[0].shape, site.attrs["axes"]
+        shape = site.inputs[0].shape
+        over: tuple[int, ...] = site.attrs["axes"]
 
         def body(*r: Any) -> Any:
             kept, reduced = iter(i), iter(r)
@@ -79,7 +80,8 @@ def _arg(name: str, monoid: str) -> None:
 
     def at(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
         """The least r with x[r] = the extreme value; NaN counts as the extreme (it is what the fold then gives)."""
-        x, (axis,), index = site.inputs[0], site.attrs["axes"], site.out.dtype
+        x, index = site.inputs[0], site.out.dtype
+        axis: int = site.attrs["axes"][0]
 
         def value(r: Any) -> Any:
             return xs[0](*i[:axis], r, *i[axis:])
@@ -158,7 +160,8 @@ def _prefix(name: str, monoid: str) -> None:
         return x
 
     def at(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
-        axis, out, n = site.attrs["axis"], site.out.dtype, site.out.shape[site.attrs["axis"]]
+        axis: int = site.attrs["axis"]
+        out, n = site.out.dtype, site.out.shape[axis]
 
         def body(r: Any) -> Any:
             inside = r >= i[axis] if site.attrs["reverse"] else r <= i[axis]

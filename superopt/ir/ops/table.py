@@ -122,7 +122,7 @@ def _macro_complete(attrs: dict[str, Any]) -> None:
 
 
 def _attrs(value: Any) -> Any:
-    return tuple(value.items()) if isinstance(value, Mapping) else tuple(value)
+    return tuple(dict(value).items())
 
 
 define(
