@@ -19,6 +19,9 @@ import numpy as np
 from costmodel.features import COMPUTE, FIXED, INDEX, MEMORY, StepFeatures
 
 COUNT = len(INDEX)
+NOISE_US = 2.0  # what a label is uncertain by, however short the kernel
+# features that no kernel of a suite shows: a guess of the right order
+DEFAULT_S = np.array([*[1e-10] * len(COMPUTE), *[5e-11] * len(MEMORY), *[2e-6] * len(FIXED)])
 _C = slice(0, len(COMPUTE))
 _M = slice(len(COMPUTE), len(COMPUTE) + len(MEMORY))
 _F = slice(len(COMPUTE) + len(MEMORY), COUNT)
@@ -164,9 +167,6 @@ def fit(
     return Coefficients(theta, 1.0 + float(np.exp(found["p"])), float(1.0 / (1.0 + np.exp(-found["g"]))))
 
 
-NOISE_US = 2.0
-
-
 def _least_squares(table: Table, measured_s: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Non-negative least squares on relative errors of the additive model; features it drops get a small share."""
     from scipy.optimize import nnls  # late: only fitting needs it
@@ -179,13 +179,9 @@ def _least_squares(table: Table, measured_s: np.ndarray, weights: np.ndarray) ->
     a = rows * scale[:, None]
     norm = np.maximum(np.linalg.norm(a, axis=0), 1e-30)
     found = nnls(a / norm, measured_s * scale, maxiter=50 * COUNT)[0] / norm
-    # what a feature may cost at most without exceeding any kernel that shows it, and a small share of that as the floor
-    bound = np.array(
-        [np.min((measured_s + 1e-6) / rows[:, j], where=rows[:, j] > 0, initial=np.inf) for j in range(COUNT)]
-    )
-    floor = np.where(np.isfinite(bound), 0.02 * bound, DEFAULT_S[:COUNT])
+    # what a feature may cost at most without exceeding any kernel that shows it; a small share of that is the floor
+    bound = np.full(rows.shape, np.inf)
+    np.divide((measured_s + 1e-6)[:, None], rows, out=bound, where=rows > 0)
+    least = bound.min(axis=0, initial=np.inf)
+    floor = np.where(np.isfinite(least), 0.02 * least, DEFAULT_S)
     return np.maximum(found, floor)
-
-
-# features that no kernel of a suite shows: a guess of the right order, replaced as soon as a suite covers them
-DEFAULT_S = np.array([*[1e-10] * len(COMPUTE), *[5e-11] * len(MEMORY), *[2e-6] * len(FIXED)])

@@ -101,7 +101,7 @@ def calibrate(
     failures: dict[int, Failure] = {}
     start = time.monotonic()
     passes = 0
-    with Worker(limits or Limits(silence_s=60.0)) as worker:
+    with Worker(limits or Limits(silence_s=60.0), inline=True) as worker:
         while passes == 0 or time.monotonic() - start < 0.95 * budget_s:
             left_s = budget_s - (time.monotonic() - start)
             found = time_kernels([c.graph for c in cases], budget_s=max(left_s, 1.0), worker=worker)

@@ -12,22 +12,23 @@ system, so that they are faulted in again on each call.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 
-from costmodel.operands import conv_counts, dot_counts
-from costmodel.steps import CHEAP, CONTROL, PREFIX, REDUCE, VIEW, WINDOW, Step, elements, folded, operand, steps
+from costmodel.operands import Counts, conv_counts, dot_counts
+from costmodel.steps import CHEAP, CONTROL, PREFIX, REDUCE, VIEW, WINDOW, Step, elements, folded, steps
 from superopt import machine
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import type_bytes
 
 FEATURES_VERSION = 1
+SHARE_BYTES = 256 << 10  # XLA:CPU gives each thread of a loop at least this much traffic
+VECTOR = 16  # elements of a vector register
 FRESH_BYTES = 32 << 20  # glibc gives larger buffers back to the system
 WHILE_TRIPS = 16  # trips of a loop of unknown length; equal in every form of a program, so only its scale matters
 
 _FUNCTIONS = (
-    "div", "exp", "exp2", "log", "log1p", "expm1", "sin", "cos", "tan", "tanh", "logistic", "erf", "erfc", "sqrt", "rsqrt", "cbrt",
-    "pow", "rem", "atan", "sinh", "acosh", "asin", "lgamma", "atan2",
+    "div", "exp", "exp2", "log", "log1p", "expm1", "sin", "cos", "tan", "tanh", "logistic", "erf", "erfc", "sqrt",
+    "rsqrt", "cbrt", "pow", "rem", "atan", "sinh", "acosh", "asin", "lgamma", "atan2",
 )  # fmt: skip
 _SAME_COST = {
     "acos": "asin", "cosh": "sinh", "asinh": "acosh", "atanh": "acosh", "digamma": "lgamma", "nextafter": "rem",
@@ -36,20 +37,36 @@ _SAME_COST = {
 _REDUCE_CLASS = {"reduce_sum": "sum", "reduce_prod": "sum", "argmax": "arg", "argmin": "arg"}
 
 COMPUTE = (
-    "cheap", *(f"fn_{f}" for f in _FUNCTIONS), "load", "load_strided", "pad_eval", "concat_eval", "select_eval", "gather_eval",
-    "gather_row", "iota_eval", "evaluation", "output",
-    *(f"reduce_{kind}_{where}" for kind in ("sum", "max", "arg") for where in ("minor", "major", "all")), "reduce_result",
-    "dot_mnk", "dot_mn", "dot_mk", "dot_nk", "dot_km", "dot_rhs_turned", "dot_both_turned",
+    "cheap", *(f"fn_{f}" for f in _FUNCTIONS),
+    "load", "load_strided", "pad_eval", "pad_eval_minor", "concat_eval", "concat_eval_minor", "select_eval",
+    "gather_eval", "gather_row", "iota_eval", "evaluation", "evaluation_ragged", "output",
+    *(f"reduce_{kind}_{where}" for kind in ("sum", "max", "arg") for where in ("minor", "major", "all")),
+    "reduce_result", "dot_mnk", "dot_mn", "dot_mk", "dot_nk", "dot_km", "dot_rhs_turned", "dot_both_turned",
     "batch_mnk", "batch_mn", "batch_mk", "batch_nk", "batch_turned", "batch_count",
     "vector_kn", "vector_nk", "vector_out", "inner",
     "conv_macs", "conv_patch", "conv_patch_narrow", "conv_out", "conv_weight", "conv_dilated",
     "point_macs", "point_in", "point_out",
     "group_macs", "group_patch", "group_out", "depthwise_macs", "depthwise_out",
     "turn_small", "turn_large",
-    "window_eval", "window_eval_minor", "window_out", "prefix_elem", "prefix_elem_log", "opaque_elem",
+    "window_eval", "window_eval_minor", "window_line", "window_out", "window_out_minor",
+    "prefix_elem", "prefix_elem_log", "opaque_elem",
 )  # fmt: skip
 MEMORY = ("read_l2", "read_l3", "read_dram", "write_l2", "write_l3", "write_dram", "fresh")
-FIXED = ("loop", "reduce", "dot", "batch", "vector", "conv", "turn", "window", "prefix", "update", "opaque")
+FIXED = (
+    "loop",
+    "reduce",
+    "dot",
+    "dot_fork",
+    "batch",
+    "vector",
+    "vector_fork",
+    "conv",
+    "turn",
+    "window",
+    "prefix",
+    "update",
+    "opaque",
+)
 INDEX = {name: i for i, name in enumerate((*COMPUTE, *MEMORY, *FIXED))}
 
 
@@ -86,7 +103,7 @@ def kernel_features(graph: Graph, *, repeat: float = 1.0) -> list[StepFeatures]:
 
 
 def _loop(step: Step, repeat: float) -> StepFeatures:
-    counts: Counter[str] = Counter()
+    counts = Counts(float)
     root = step.root
     for node, count in step.evaluations.items():
         _count_node(counts, node, count)
@@ -96,16 +113,15 @@ def _loop(step: Step, repeat: float) -> StepFeatures:
             counts["load"] += loads - strided
             counts["load_strided"] += strided
     counts["output"] += elements(root)
-    work = sum(step.evaluations.values()) + sum(step.loads.values())
-    _traffic(counts, step)
+    traffic = _traffic(counts, step)
+    minor = float(root.shape[-1]) if root.shape else 1.0  # pyright: ignore[reportArgumentType] (kernel shapes are concrete)
+    counts["evaluation_ragged"] += counts["evaluation"] * (math.ceil(minor / VECTOR) * VECTOR / max(minor, 1.0) - 1.0)
     counts["reduce" if root.op in REDUCE else "loop"] += 1
-    rows = float(elements(root))
-    return StepFeatures(
-        dict(counts), spread=max(1.0, min(float(machine.describe().cores), rows, work / 4096.0)), repeat=repeat
-    )
+    spread = min(float(machine.describe().cores), float(elements(root)), traffic / SHARE_BYTES)
+    return StepFeatures(dict(counts), spread=max(1.0, spread), repeat=repeat)
 
 
-def _count_node(counts: Counter[str], node: Node, count: float) -> None:
+def _count_node(counts: Counts, node: Node, count: float) -> None:
     op = _SAME_COST.get(node.op, node.op)
     if op in REDUCE:
         counts[_reduce_feature(node)] += elements(node.inputs[0])
@@ -120,12 +136,15 @@ def _count_node(counts: Counter[str], node: Node, count: float) -> None:
         counts["cheap"] += count
     elif op in _FUNCTIONS:
         counts[f"fn_{op}"] += count
-    elif op in ("pad", "concatenate", "iota", "gather"):
-        counts[{"pad": "pad_eval", "concatenate": "concat_eval", "iota": "iota_eval", "gather": "gather_eval"}[op]] += (
-            count
-        )
-        if op == "gather":
-            counts["gather_row"] += elements(node.inputs[1])
+    elif op == "pad":
+        counts["pad_eval_minor" if any(node["padding_config"][-1]) else "pad_eval"] += count
+    elif op == "concatenate":
+        counts["concat_eval_minor" if node["dimension"] == node.type.rank - 1 else "concat_eval"] += count
+    elif op == "iota":
+        counts["iota_eval"] += count
+    elif op == "gather":
+        counts["gather_eval"] += count
+        counts["gather_row"] += elements(node.inputs[1])
     elif op not in VIEW:
         counts["opaque_elem"] += count
 
@@ -146,16 +165,17 @@ _HEAVY = frozenset(("dot_general", "conv_general_dilated", "dynamic_update_slice
 
 def _heavy(step: Step, repeat: float) -> list[StepFeatures]:
     root = step.root
-    counts: Counter[str] = Counter()
+    counts = Counts(float)
     if root.op == "dot_general":
-        counts.update(dot_counts(root, [_source(root, x) for x in root.inputs]))
+        counts = dot_counts(root, [_source(root, x) for x in root.inputs])
     elif root.op == "conv_general_dilated":
-        counts.update(conv_counts(root, [_source(root, x) for x in root.inputs]))
+        counts = conv_counts(root, [_source(root, x) for x in root.inputs])
     elif root.op in WINDOW:
-        size = math.prod(root["window_dimensions"])
-        minor = root["window_dimensions"][-1] > 1
-        counts["window_eval_minor" if minor else "window_eval"] += elements(root) * size
-        counts["window_out"] += elements(root)
+        dims = root["window_dimensions"]
+        line, minor = sum(n > 1 for n in dims) == 1, dims[-1] > 1
+        name = "window_line" if line else "window_eval_minor" if minor else "window_eval"
+        counts[name] += elements(root) * math.prod(dims)
+        counts["window_out_minor" if minor else "window_out"] += elements(root)
         counts["window"] += 1
     elif root.op in PREFIX:
         length = max(2, int(root.shape[root["axis"]]))  # pyright: ignore[reportArgumentType] (kernel shapes are concrete)
@@ -192,7 +212,8 @@ def _control(root: Node, repeat: float) -> list[StepFeatures]:
 # ---- memory
 
 
-def _traffic(counts: Counter[str], step: Step) -> None:
+def _traffic(counts: Counts, step: Step) -> float:
+    """Count the traffic of a step by cache level; returns its bytes."""
     root = step.root
     written = float(type_bytes(root.types[0]))
     read = sum(
@@ -209,6 +230,7 @@ def _traffic(counts: Counter[str], step: Step) -> None:
         counts[f"{name}_dram"] += size * (1.0 - near) * far
     if written > FRESH_BYTES:
         counts["fresh"] += written
+    return read + written
 
 
 def _levels(working_set: float) -> tuple[float, float]:
@@ -219,8 +241,3 @@ def _levels(working_set: float) -> tuple[float, float]:
     l3 = caches.get("L3", 8 * l2)
     size = max(working_set, 1.0)
     return 1.0 / (1.0 + (size / l2) ** 2), 1.0 / (1.0 + (l3 / size) ** 2)
-
-
-def source_of(node: Node) -> Node:
-    """The stored value behind free reshapes (for callers that follow operands as this module does)."""
-    return operand(node)

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 
 from superopt.ir.graph import Graph, Node, literal, make_input, mk, topological
-from superopt.ir.types import Shape
+from superopt.ir.types import Shape, Size
 
 
 def kernel(*outputs: Node) -> Graph:
@@ -19,7 +19,7 @@ def kernel(*outputs: Node) -> Graph:
     return Graph(tuple(n for n in topological(outputs) if n.op == "input"), outputs)
 
 
-def tensor(name: str, *shape: int, dtype: str = "float32", frozen: bool = False) -> Node:
+def tensor(name: str, *shape: Size, dtype: str = "float32", frozen: bool = False) -> Node:
     """An input."""
     return make_input(name, shape, dtype, frozen=frozen)
 

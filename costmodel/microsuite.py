@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from costmodel import forms
 from costmodel.forms import dot, fill, kernel, spread, tensor
+from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph, Node, mk
 
 
@@ -29,7 +30,20 @@ class Case:
 
 def suite() -> list[Case]:
     """All cases, in a fixed order."""
-    makers = (_dots, _batched, _vectors, _convs, _pointwise, _grouped, _pools, _loops, _reductions, _moves, _composites)
+    makers = (
+        _dots,
+        _batched,
+        _vectors,
+        _convs,
+        _pointwise,
+        _grouped,
+        _pools,
+        _loops,
+        _reductions,
+        _moves,
+        _composites,
+        _library,
+    )
     cases = [case for make in makers for case in make()]
     names = [case.name for case in cases]
     repeated = {n for n in names if names.count(n) > 1}
@@ -73,7 +87,8 @@ def _batched() -> Iterator[Case]:
     sizes = (
         (12, 128, 128, 64), (12, 128, 64, 128), (12, 1024, 1024, 64), (12, 1024, 64, 1024), (3, 197, 197, 64),
         (64, 8, 8, 8), (256, 4, 4, 4), (32, 32, 32, 32), (512, 16, 16, 16), (12, 1, 512, 64), (12, 1, 64, 512),
-        (16, 784, 64, 64), (16, 196, 128, 128), (16, 49, 256, 256), (32, 196, 4, 36), (32, 3136, 4, 36), (100, 10, 30, 20),
+        (16, 784, 64, 64), (16, 196, 128, 128), (16, 49, 256, 256), (32, 196, 4, 36), (32, 3136, 4, 36), (100, 10,
+        30, 20),
     )  # fmt: skip
     for g, m, n, k in sizes:
         task = f"batched-{g}x{m}x{n}x{k}"
@@ -86,7 +101,8 @@ def _batched() -> Iterator[Case]:
 
 
 def _vectors() -> Iterator[Case]:
-    for n, k in ((1024, 1024), (4096, 1024), (1024, 4096), (1000, 2048), (3072, 768), (768, 3072), (4096, 4096), (128, 64),
+    for n, k in ((1024, 1024), (4096, 1024), (1024, 4096), (1000, 2048), (3072, 768), (768, 3072), (4096, 4096),
+    (128, 64),
                  (2048, 512), (256, 256), (512, 512)):  # fmt: skip
         task = f"vector-{n}x{k}"
         yield _case("vector", task, "1k,kn", dot(tensor("a", 1, k), tensor("b", k, n, frozen=True), ((1,), (0,))))
@@ -126,8 +142,10 @@ def _convs() -> Iterator[Case]:
 
 
 def _pointwise() -> Iterator[Case]:
-    sizes = ((64, 256, 56, 1), (256, 64, 56, 1), (1024, 256, 14, 1), (256, 1024, 14, 1), (256, 128, 56, 2), (512, 128, 28, 1),
-             (2048, 512, 7, 1), (32, 16, 112, 1), (16, 96, 112, 1), (144, 24, 56, 1), (384, 64, 14, 1), (160, 960, 7, 1),
+    sizes = ((64, 256, 56, 1), (256, 64, 56, 1), (1024, 256, 14, 1), (256, 1024, 14, 1), (256, 128, 56, 2), (512,
+    128, 28, 1),
+             (2048, 512, 7, 1), (32, 16, 112, 1), (16, 96, 112, 1), (144, 24, 56, 1), (384, 64, 14, 1), (160, 960,
+             7, 1),
              (192, 64, 28, 1), (480, 192, 14, 1), (64, 16, 55, 1), (512, 1000, 13, 1))  # fmt: skip
     for c, o, size, stride in sizes:
         task = f"conv1x1-{c}-{o}-{size}-s{stride}"
@@ -138,14 +156,16 @@ def _pointwise() -> Iterator[Case]:
 
 
 def _grouped() -> Iterator[Case]:
-    for c, size, k, stride in ((32, 112, 3, 1), (96, 112, 3, 2), (144, 56, 3, 1), (384, 14, 3, 1), (960, 7, 3, 1), (64, 28, 5, 1),
+    for c, size, k, stride in ((32, 112, 3, 1), (96, 112, 3, 2), (144, 56, 3, 1), (384, 14, 3, 1), (960, 7, 3, 1),
+    (64, 28, 5, 1),
                                (42, 28, 5, 1), (58, 28, 3, 1), (16, 32, 7, 1)):  # fmt: skip
         task = f"depthwise{k}x{k}-{c}-{size}-s{stride}"
         for layouts in ("NCHW,OIHW,NCHW", "NHWC,HWIO,NHWC"):
             yield _case("depthwise", task, layouts, forms.conv_plain(layouts, 1, c, c, size, k, stride, groups=c))
         for layout in ("NHWC", "NCHW"):
             yield _case("depthwise", task, f"shifts {layout}", forms.depthwise_shifts(layout, 1, c, size, k, stride))
-    for c, o, size, k, groups in ((128, 128, 56, 3, 32), (256, 256, 28, 3, 32), (512, 512, 14, 3, 32), (512, 512, 14, 3, 4),
+    for c, o, size, k, groups in ((128, 128, 56, 3, 32), (256, 256, 28, 3, 32), (512, 512, 14, 3, 32), (512, 512,
+    14, 3, 4),
                                   (96, 256, 27, 5, 2), (112, 112, 28, 1, 4), (128, 128, 28, 3, 8)):  # fmt: skip
         for layouts in ("NCHW,OIHW,NCHW", "NHWC,HWIO,NHWC"):
             node = forms.conv_plain(layouts, 1, c, o, size, k, 1, groups=groups)
@@ -166,8 +186,10 @@ def _pools() -> Iterator[Case]:
                 yield _case("pool", task, f"separable {layout}", forms.pool_separable(op, layout, 1, c, size, k, pad))
 
 
-_UNARY = ("neg", "abs", "floor", "exp", "exp2", "log", "log1p", "expm1", "sin", "cos", "tan", "tanh", "logistic", "erf", "erfc",
-          "sqrt", "rsqrt", "cbrt", "sign", "square", "atan", "sinh", "acosh", "asin", "lgamma", "is_finite")  # fmt: skip
+_UNARY = ("neg", "abs", "floor", "exp", "exp2", "log", "log1p", "expm1", "sin", "cos", "tan", "tanh", "logistic",
+    "erf", "erfc",
+          "sqrt", "rsqrt", "cbrt", "sign", "square", "atan", "sinh", "acosh", "asin", "lgamma",
+          "is_finite")  # fmt: skip
 _BINARY = ("add", "mul", "div", "max", "pow", "rem", "atan2", "lt")
 
 
@@ -249,10 +271,14 @@ def _reductions() -> Iterator[Case]:
 
 def _moves() -> Iterator[Case]:
     for shape, permutation in (
-        ((1024, 1024), (1, 0)), ((128, 768), (1, 0)), ((3072, 768), (1, 0)), ((64, 64), (1, 0)), ((1, 64, 56, 56), (0, 2, 3, 1)),
-        ((1, 56, 56, 64), (0, 3, 1, 2)), ((1, 512, 7, 7), (0, 2, 3, 1)), ((128, 12, 64), (1, 0, 2)), ((12, 128, 64), (1, 0, 2)),
-        ((12, 128, 64), (0, 2, 1)), ((128, 12, 64), (1, 2, 0)), ((512, 512, 3, 3), (2, 3, 1, 0)), ((64, 3, 7, 7), (2, 3, 1, 0)),
-        ((1, 28, 28, 2, 58), (0, 1, 2, 4, 3)), ((1, 2, 58, 28, 28), (0, 2, 1, 3, 4)), ((1, 14, 14, 4, 56), (0, 1, 2, 4, 3)),
+        ((1024, 1024), (1, 0)), ((128, 768), (1, 0)), ((3072, 768), (1, 0)), ((64, 64), (1, 0)), ((1, 64, 56, 56),
+        (0, 2, 3, 1)),
+        ((1, 56, 56, 64), (0, 3, 1, 2)), ((1, 512, 7, 7), (0, 2, 3, 1)), ((128, 12, 64), (1, 0, 2)), ((12, 128, 64),
+        (1, 0, 2)),
+        ((12, 128, 64), (0, 2, 1)), ((128, 12, 64), (1, 2, 0)), ((512, 512, 3, 3), (2, 3, 1, 0)), ((64, 3, 7, 7),
+        (2, 3, 1, 0)),
+        ((1, 28, 28, 2, 58), (0, 1, 2, 4, 3)), ((1, 2, 58, 28, 28), (0, 2, 1, 3, 4)), ((1, 14, 14, 4, 56), (0, 1, 2,
+        4, 3)),
         ((32, 3136, 4), (1, 0, 2)),
     ):  # fmt: skip
         name = f"transpose-{'x'.join(map(str, shape))}-{''.join(map(str, permutation))}"
@@ -300,3 +326,35 @@ def _composites() -> Iterator[Case]:
     gates = [mk("logistic" if i != 2 else "tanh", tensor(f"g{i}", 1, 512)) for i in range(4)]
     cell = mk("add", mk("mul", gates[1], tensor("c", 1, 512)), mk("mul", gates[0], gates[2]))
     yield _case("composite", "lstm-cell-512", "loop", mk("mul", gates[3], mk("tanh", cell)))
+
+
+def _library() -> Iterator[Case]:
+    """What the macro rules of the library make of heavy ops: exactly the forms that a search prices."""
+    from rewrites import library
+    from rewrites.build import expand_macro
+
+    rules = [rule for rule in library.load() if rule.mode == "macro"]
+    sources: list[tuple[str, str, str, Node]] = []
+    for layouts in ("NCHW,OIHW,NCHW", "NHWC,HWIO,NHWC"):
+        for c, o, size, k, stride, groups in (
+            (64, 64, 56, 3, 1, 1), (256, 256, 14, 3, 1, 1), (48, 64, 28, 5, 1, 1), (96, 96, 28, 3, 2, 96), (128,
+            128, 28, 3, 1, 8),
+        ):  # fmt: skip
+            kind = "conv" if groups == 1 else "depthwise" if groups == c else "grouped"
+            node = forms.conv_plain(layouts, 1, c, o, size, k, stride, groups)
+            sources.append((kind, f"library-{kind}{k}x{k}-{c}-{size}", layouts, node))
+    for layout in ("NCHW", "NHWC"):
+        for op in ("max", "sum"):
+            node = forms.pool_window(op, layout, 1, 96, 28, 3, 2 if op == "max" else 1, 1)
+            sources.append(("pool", f"library-{op}-pool-96-28", layout, node))
+    for g, n in ((64, 8), (256, 4)):
+        node = dot(tensor("a", g, n, n), tensor("b", g, n, n), ((2,), (1,)), (0,))
+        sources.append(("batched", f"library-batched-{g}x{n}", "natural", node))
+    for kind, task, layout, node in sources:
+        yield _case(kind, task, layout, node)
+        for rule in rules:
+            try:
+                form = expand_macro(rule, node)
+            except SuperoptError:
+                continue  # the rule is about something else
+            yield _case(kind, task, f"{layout} {rule.name}", form)

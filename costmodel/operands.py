@@ -8,17 +8,19 @@ run channels-last; data, kernels and results in other layouts are transposed aro
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 
 from superopt.ir.graph import Node
 
+Counts = defaultdict[str, float]
 Source = tuple[Node, tuple[int, ...]]
 _SMALL_BYTES = 1 << 20
+_FORK_MACS = 1e5
 _WIDE = 8  # channels that fill a vector register
 
 
-def dot_counts(node: Node, sources: Sequence[Source]) -> Counter[str]:
+def dot_counts(node: Node, sources: Sequence[Source]) -> Counts:
     """Features of a product."""
     (lc, rc), (lb, rb) = node["dimension_numbers"]
     (lhs, lorder), (rhs, rorder) = sources
@@ -29,7 +31,7 @@ def dot_counts(node: Node, sources: Sequence[Source]) -> Counter[str]:
     n = _prod(rshape) / max(1.0, b * k)
     left = _form(lhs, lorder, lb, lc, None)
     right = _form(rhs, rorder, rb, rc, _order_of(lhs, lorder, lc))
-    counts: Counter[str] = Counter()
+    counts = Counts(float)
     for form, x in ((left, lhs), (right, rhs)):
         if form == "copy":
             _turn(counts, _prod(x.shape))
@@ -37,30 +39,39 @@ def dot_counts(node: Node, sources: Sequence[Source]) -> Counter[str]:
     if b > 1:
         counts["batch"] += 1
         counts["batch_count"] += b
-        counts.update(batch_mnk=b * m * n * k, batch_mn=b * m * n, batch_mk=b * m * k, batch_nk=b * n * k)
+        counts["batch_mnk"] += b * m * n * k
+        counts["batch_mn"] += b * m * n
+        counts["batch_mk"] += b * m * k
+        counts["batch_nk"] += b * n * k
         counts["batch_turned"] += b * (m * k * turned_left + n * k * turned_right)
     elif m <= 1 and n <= 1:
         counts["vector"] += 1
         counts["inner"] += k
     elif m <= 1 or n <= 1:
         counts["vector"] += 1
+        counts["vector_fork"] += _fork(m * n * k)
         along = (right == "fc") if m <= 1 else (left == "fc")
         counts["vector_nk" if along else "vector_kn"] += m * n * k
         counts["vector_out"] += m * n
     else:
         counts["dot"] += 1
-        counts.update(dot_mnk=m * n * k, dot_mn=m * n, dot_mk=m * k, dot_nk=n * k)
+        counts["dot_fork"] += _fork(m * n * k)
+        counts["dot_mnk"] += m * n * k
+        counts["dot_mn"] += m * n
+        counts["dot_mk"] += m * k
+        counts["dot_nk"] += n * k
         counts["dot_km"] += m * k * turned_left
         counts["dot_rhs_turned"] += n * k * turned_right
         counts["dot_both_turned"] += n * k * (turned_left and turned_right)
     return counts
 
 
-def conv_counts(node: Node, sources: Sequence[Source]) -> Counter[str]:
+def conv_counts(node: Node, sources: Sequence[Source]) -> Counts:
     """Features of a convolution, with the copies that bring its operands to channels-last."""
     lhs_spec, rhs_spec, out_spec = node["dimension_numbers"]
-    x, w = node.inputs
-    counts: Counter[str] = Counter(conv=1)
+    w = node.inputs[1]
+    counts = Counts(float)
+    counts["conv"] = 1.0
     groups = node["feature_group_count"]
     taps = _prod(w.shape[a] for a in rhs_spec[2:])
     channels = float(w.shape[rhs_spec[1]])  # pyright: ignore[reportArgumentType] (kernel shapes are concrete)
@@ -69,15 +80,22 @@ def conv_counts(node: Node, sources: Sequence[Source]) -> Counter[str]:
     macs = outputs * channels * taps
     dilated = math.prod(node["lhs_dilation"]) > 1
     if groups > 1 and channels == 1:
-        counts.update(depthwise_macs=macs, depthwise_out=outputs)
+        counts["depthwise_macs"] += macs
+        counts["depthwise_out"] += outputs
     elif groups > 1 or node["batch_group_count"] > 1:
-        counts.update(group_macs=macs, group_patch=positions * channels * groups * taps, group_out=outputs)
+        counts["group_macs"] += macs
+        counts["group_patch"] += positions * channels * groups * taps
+        counts["group_out"] += outputs
     elif taps == 1:
-        counts.update(point_macs=macs, point_in=positions * channels, point_out=outputs)
+        counts["point_macs"] += macs
+        counts["point_in"] += positions * channels
+        counts["point_out"] += outputs
     else:
         narrow = channels % _WIDE != 0
         counts["conv_patch_narrow" if narrow else "conv_patch"] += positions * channels * taps
-        counts.update(conv_macs=macs, conv_out=outputs, conv_weight=_prod(w.shape))
+        counts["conv_macs"] += macs
+        counts["conv_out"] += outputs
+        counts["conv_weight"] += _prod(w.shape)
     if dilated:
         counts["conv_dilated"] += macs
     spatial_last = (lhs_spec[0], *lhs_spec[2:], lhs_spec[1])
@@ -91,7 +109,12 @@ def conv_counts(node: Node, sources: Sequence[Source]) -> Counter[str]:
     return counts
 
 
-def _turn(counts: Counter[str], size: float) -> None:
+def _fork(macs: float) -> float:
+    """Near 0 for products that one thread does alone, near 1 for those handed to all threads."""
+    return macs**2 / (macs**2 + _FORK_MACS**2)
+
+
+def _turn(counts: Counts, size: float) -> None:
     """A transposed copy; large ones leave the caches and lose far more per element."""
     counts["turn_large" if size * 4 > _SMALL_BYTES else "turn_small"] += size
     counts["turn"] += 1

@@ -12,7 +12,6 @@ and a leaf is *touched* in as many distinct elements as the loop sees of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from superopt.ir.graph import Graph, Node, topological
@@ -23,12 +22,12 @@ PREFIX = frozenset(("cumsum", "cumprod", "cummax", "cummin"))
 CONTROL = frozenset(("while", "cond", "scan", "opaque"))
 HEAVY = WINDOW | PREFIX | CONTROL | {"dot_general", "conv_general_dilated", "dynamic_update_slice"}
 VIEW = frozenset((
-    "broadcast_in_dim", "reshape", "regroup", "transpose", "rev", "slice", "pad", "concatenate", "iota", "dynamic_slice",
-    "gather", "result",
+    "broadcast_in_dim", "reshape", "regroup", "transpose", "rev", "slice", "pad", "concatenate", "iota",
+    "dynamic_slice", "gather", "result",
 ))  # fmt: skip
 CHEAP = frozenset((
-    "neg", "abs", "square", "add", "sub", "mul", "max", "min", "and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge",
-    "select_n", "clamp", "convert_element_type", "floor", "ceil", "round", "sign", "is_finite", "shift_left",
+    "neg", "abs", "square", "add", "sub", "mul", "max", "min", "and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt",
+    "ge", "select_n", "clamp", "convert_element_type", "floor", "ceil", "round", "sign", "is_finite", "shift_left",
     "shift_right_logical", "shift_right_arithmetic", "integer_pow",
 ))  # fmt: skip
 LEAF = frozenset(("input", "literal"))
@@ -91,6 +90,10 @@ def _materialised(graph: Graph, order: list[Node]) -> set[Node]:
                 keep(folded(node, x))
         elif node.op in REDUCE:
             kept.add(node)
+        elif node.op == "broadcast_in_dim" and elements(node) > elements(node.inputs[0]):
+            source = operand(node.inputs[0])
+            if source.op not in LEAF | VIEW | CHEAP:  # would be computed once per copy
+                kept.add(source)
     # an expensive value that several steps would compute again is stored instead
     readers: dict[Node, set[Node]] = {}
     for node in reversed(order):
@@ -160,7 +163,7 @@ def _closure(root: Node, kept: set[Node]) -> list[Node]:
 
 
 def _asked(node: Node, k: int, x: Node, count: float, visible: float) -> tuple[float, float, bool]:
-    """Evaluations and distinct elements of operand `k` that `count` evaluations of `node` ask for; whether it is a view."""
+    """Evaluations and distinct elements of operand `k` that `node` asks for; whether they are at other indices."""
     size = float(elements(x))
     if node.op in REDUCE:
         return size, size, True
@@ -199,8 +202,3 @@ def _read(step: Step, leaf: Node, loads: float, touched: float, *, strided: bool
     step.touched[leaf] = min(step.touched.get(leaf, 0.0) + touched, float(elements(leaf)))
     if strided:
         step.strided[leaf] = step.strided.get(leaf, 0.0) + loads
-
-
-def total(values: Iterable[float]) -> float:
-    """Sum as a float."""
-    return float(sum(values))

@@ -79,7 +79,7 @@ def time_kernels(
     if worker is not None:
         _collect(worker, graphs, settings, budget_s, lower, found, progress)
     else:
-        with Worker(limits) as own:
+        with Worker(limits, inline=True) as own:
             _collect(own, graphs, settings, budget_s, lower, found, progress)
     return [found.get(i, Failure("timeout", "left out: the budget was used up")) for i in range(len(graphs))]
 

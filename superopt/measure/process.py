@@ -63,9 +63,14 @@ class WorkerDiedError(Exception):
 
 
 class Worker:
-    """A measuring process, started at the first request and again after a death; use it as a context manager."""
+    """A measuring process, started at the first request and again after a death; use it as a context manager.
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    `inline` runs computations in the calling thread instead of handing them over to another one, which costs a small
+    kernel more than its work; programs are timed as users run them, with the hand-over.
+    """
+
+    def __init__(self, limits: Limits | None = None, *, inline: bool = False) -> None:
+        self.inline = inline
         self.limits = limits or Limits()
         self.started = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -126,11 +131,14 @@ class Worker:
         mine, theirs = os.pipe()
         root = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
+        environment = {**os.environ, "PYTHONPATH": path}
+        if self.inline:
+            environment["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "false"
         command = [sys.executable, "-m", "superopt.measure.worker", str(theirs), str(self.limits.memory())]
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=(theirs,),
-                start_new_session=True, env={**os.environ, "PYTHONPATH": path},
+                start_new_session=True, env=environment,
             )  # fmt: skip
         except BaseException:
             os.close(mine)
