@@ -352,21 +352,22 @@ def check_invariants(eg: EGraph) -> None:
             assert node not in listed, "an e-node stands in two classes"
             listed[node] = cls
             assert eg.ref_of(node) >> PERM_BITS == cls
-    loops = 0
+    unlisted = 0
     for node, ref in eg._hashcons.items():
         canonical, p = eg.canonical(node)
         assert canonical == node
         assert p == 0, "a stored e-node is not canonical"
         cls = eg.find(ref) >> PERM_BITS
-        if any(eg.find(child) >> PERM_BITS == cls for child in node[1:]):
+        if node in eg._hidden or any(eg.find(child) >> PERM_BITS == cls for child in node[1:]):
             assert node not in listed
-            loops += 1
+            unlisted += 1
         else:
             assert listed[node] == cls
         for child in node[1:]:
             assert eg.find(child) == child
             assert node in eg.parents(child >> PERM_BITS), "a child does not know its parent"
-    assert len(listed) + loops == len(eg._hashcons)
+    assert len(listed) + unlisted == len(eg._hashcons)
+    assert eg._hidden <= eg._hashcons.keys()
     for cls in eg.classes():
         assert eg.enodes(cls), "an empty class"
         for node in eg.parents(cls):
