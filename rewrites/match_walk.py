@@ -171,8 +171,10 @@ class Walk:
     ) -> Iterator[State]:
         """Match one op: `s` is this branch's own."""
         t = pattern.term
-        if pattern.is_meta and s.metas.setdefault(pattern.name, (a.op, a.attrs)) != (a.op, a.attrs):
-            return
+        if pattern.is_meta:
+            bound = (a.op, a.attrs if pattern.op == "ew" else ())  # the axes of a reducer are no part of it
+            if s.metas.setdefault(pattern.name, bound) != bound:
+                return
         if pattern.op == "cum" and a.site.values["reverse"] != t["reverse"]:
             return
         own = below(lay, a.perm)

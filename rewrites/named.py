@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from rewrites.term import Expr, Rule, Term, names_in, stem
+from rewrites.term import Expr, Rule, Term, per_axis_names, stem
 
 Label: TypeAlias = Hashable
 Num: TypeAlias = Any  # int, or the prover's integer sort
@@ -128,7 +128,7 @@ class Env:
 
     def axes_of(self, e: Expr) -> Sequence[Label]:
         """Axes at which a condition is stated: those of its one many-axis role, else a single axis."""
-        roles = {self.rule.owner[n] for n in _per_axis(e) if n in self.rule.owner}
+        roles = {self.rule.owner[n] for n in per_axis_names(e) if n in self.rule.owner}
         for r in roles:
             if r in self.rule.many:
                 return self.labels[r]
@@ -137,14 +137,6 @@ class Env:
     def conditions(self) -> list[Num]:
         """The rule's `if` conditions at every axis."""
         return [self.value(e, label) for e in self.rule.cond for label in self.axes_of(e)]
-
-
-def _per_axis(e: Expr) -> frozenset[str]:
-    if e[0] == "prod":
-        return frozenset()
-    if e[0] in ("n", "v"):
-        return names_in(e)
-    return frozenset[str]().union(*[_per_axis(x) for x in e[1:]])
 
 
 def one(x: Num) -> bool:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from rewrites import direction
+from rewrites.kinds import kinds
 from rewrites.parse_terms import Reader, fail
 from rewrites.term import MODES, REDUCERS, Expr, Rule, Term, roles_of, stem, subterms
 from superopt.errors import RuleError
@@ -99,7 +100,7 @@ def parse(text: str, where: str = "<text>") -> Rule:
         name=name, where=at(0), source=source, vars=declared.vars, roles=tuple(declared.roles),
         many=frozenset(declared.many), owner=declared.owner, sizes=frozenset(reader.sizes),
         indices=frozenset(reader.indices), metas=declared.metas, params=declared.params,
-        extras=tuple(declared.extras), derived=reader.derived, kinds=reader.kinds(lhs + rhs), lhs=lhs, rhs=rhs,
+        extras=tuple(declared.extras), derived=reader.derived, kinds=kinds(declared.vars, lhs + rhs), lhs=lhs, rhs=rhs,
         cond=tuple(cond), prefer=tuple(prefer), mode=mode,
     )  # fmt: skip
     _check(rule, context)

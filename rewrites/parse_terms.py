@@ -12,8 +12,8 @@ import math
 from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
-from rewrites.names import ALIASES, ELEMENTWISE, IN_TEXT, LOGICAL, PREDICATES, REQUIRED, WINDOW_DEFAULTS
-from rewrites.term import REDUCERS, Expr, Term, names_in, roles_of, stem, subterms, term, walk
+from rewrites.names import ALIASES, ELEMENTWISE, IN_TEXT, REQUIRED, WINDOW_DEFAULTS
+from rewrites.term import REDUCERS, Expr, Term, per_axis_names, roles_of, stem, subterms, term
 from superopt.errors import RuleError
 
 _ARITHMETIC: dict[type[ast.operator], str] = {
@@ -118,7 +118,7 @@ class Reader:
         if kind is None:
             self.fail(f"{ast.unparse(e)}: not a comparison of integers")
         out: Expr = (kind, self.expr(e.left, None), self.expr(e.comparators[0], None))
-        roles = {self.d.owner[n] for n in _per_axis(out) if n in self.d.owner}
+        roles = {self.d.owner[n] for n in per_axis_names(out) if n in self.d.owner}
         if len(roles & self.d.many) > 1:
             self.fail(f"{ast.unparse(e)} mixes the axes of {' and '.join(sorted(roles))}")
         return out
@@ -378,29 +378,6 @@ class Reader:
             out.append((role, tuple(values)))
         return tuple(out)
 
-    def kinds(self, roots: Sequence[Term]) -> dict[str, str]:
-        """float, bool (used as a predicate) or int (used as an index) per tensor."""
-        out = dict.fromkeys(self.d.vars, "float")
-
-        def demand(t: Term, kind: str) -> None:
-            if t.op == "var":
-                out[t["name"]] = kind
-            elif t.op == "ew" and t["f"] in PREDICATES:
-                return
-            elif t.op in ("bcast", "view", "lay", "slice", "at", "concat", "rev", "split", "merge") or t.op == "ew":
-                for a in t.args:
-                    demand(a, kind)
-
-        for root in roots:
-            for t in walk(root):
-                if t.op == "ew" and t["f"] == "select_n":
-                    demand(t.args[0], "bool")
-                elif t.op == "ew" and t["f"] in LOGICAL:
-                    demand(t, "bool")
-                elif t.op == "take":
-                    demand(t.args[1], "int")
-        return out
-
 
 def _number(e: ast.expr) -> int | float | None:
     if isinstance(e, ast.Constant) and isinstance(e.value, int | float) and not isinstance(e.value, bool):
@@ -411,12 +388,3 @@ def _number(e: ast.expr) -> int | float | None:
         value = _number(e.operand)
         return None if value is None else -value
     return None
-
-
-def _per_axis(e: Expr) -> frozenset[str]:
-    """Names that an expression reads per axis (a product over a role is one number)."""
-    if e[0] == "prod":
-        return frozenset()
-    if e[0] in ("n", "v"):
-        return names_in(e)
-    return frozenset[str]().union(*[_per_axis(x) for x in e[1:]])

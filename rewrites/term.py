@@ -194,6 +194,15 @@ def names_in(e: Expr) -> frozenset[str]:
     return frozenset[str]().union(*[names_in(x) for x in e[1:]])
 
 
+def per_axis_names(e: Expr) -> frozenset[str]:
+    """Names that an expression reads per axis (a product over a role is one number)."""
+    if e[0] == "prod":
+        return frozenset()
+    if e[0] in ("n", "v"):
+        return names_in(e)
+    return frozenset[str]().union(*[per_axis_names(x) for x in e[1:]])
+
+
 def roles_of(rule_vars: Mapping[str, tuple[str, ...]], t: Term) -> tuple[str, ...]:
     """Roles of a term's axes, in order of first occurrence (the order carries no meaning)."""
     op = t.op

@@ -63,6 +63,9 @@ dot-of-ones: A[*a *k]
 rev-rev: A[*a *n]
   rev(rev(A, n), n)  ==  A
 
+reduce-reduce: R in sum|max|min|prod  A[*a *k *l]
+  R(R(A, k), l)  ==  R(A, k, l)
+
 prod-prod: A[*a *k *l]
   prod(prod(A, k), l)  ==  prod(A, k, l)
 """
