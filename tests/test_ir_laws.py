@@ -13,7 +13,8 @@ import pytest
 
 from superopt.ir.counters import Count, Counter
 from superopt.ir.denote import common_groups, denote, regroup
-from superopt.ir.expr import Loops, block, fold, show, subexpressions
+from superopt.ir.expr import Loops, block, show, subexpressions
+from superopt.ir.fold import fold
 from superopt.ir.graph import Node, literal, make_input, mk, topological
 from superopt.ir.index import Symbol, iterator, of_atom
 from superopt.ir.interp import Numbers, evaluate, evaluate_at, grid, reader
