@@ -16,7 +16,7 @@ from superopt.ir.denote import common_groups, denote, regroup
 from superopt.ir.expr import Loops, block, show, subexpressions
 from superopt.ir.fold import fold
 from superopt.ir.graph import Node, literal, make_input, mk, topological
-from superopt.ir.index import Symbol, iterator, of_atom
+from superopt.ir.index import Symbol, concrete, iterator, of_atom, symbol
 from superopt.ir.interp import Numbers, evaluate, evaluate_at, grid, reader
 from superopt.ir.ops.table import TABLE
 
@@ -206,3 +206,62 @@ def test_wide_evaluation_widens_reads_and_literals() -> None:
     assert narrow == 0
     assert wide.dtype == np.float64
     assert abs(float(wide) - 1e-3) < 1e-5
+
+
+SIZES = {"n": 4, "h": 6, "c": 3, "k": 5, "s": 2}
+
+
+def _symbolic(size: Callable[[str], Any]) -> list[Node]:
+    """Programs over named sizes: symbols, or the numbers that they stand for."""
+    n, h, c, k, s = (size(name) for name in "nhcks")
+    x, w = make_input("x", (n, h)), make_input("w", (h, k))
+    image, kernel = make_input("image", (n, h, h, c)), make_input("kernel", (3, 3, c, k))
+    stacked = make_input("stacked", (n, c * k, h))
+    dot = mk("dot_general", x, w, dimension_numbers=(((1,), (0,)), ((), ())))
+    conv = mk(
+        "conv_general_dilated", image, kernel, window_strides=(s, 1), padding=((1, 1), (0, s)),
+        rhs_dilation=(1, s), dimension_numbers=((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2)),
+    )  # fmt: skip
+    heads = mk("reshape", stacked, new_sizes=(n, c, k, h))
+    pool = mk(
+        "reduce_window_max", image, window_dimensions=(1, 2, 2, 1), window_strides=(1, s, s, 1),
+        padding=((0, 0), (1, 0), (0, 1), (0, 0)),
+    )  # fmt: skip
+    return [
+        dot, conv, heads, pool,
+        mk("reshape", mk("transpose", heads, permutation=(0, 2, 1, 3)), new_sizes=(n, k * c, h)),
+        mk("regroup", stacked, groups=(((2,), (h,)), ((1,), (c, k)), ((0,), (n,)))),
+        mk("slice", x, start_indices=(0, 1), limit_indices=(n, h), strides=(s, 1)),
+        mk("pad", x, literal(7.0), padding_config=((s, 0, 0), (-1, 2, s))),
+        mk("concatenate", x, dot, dimension=1),
+        mk("rev", x, dimensions=(1,)),
+        mk("cumsum", x, axis=0),
+        mk("argmax", x, axes=(1,)),
+        mk("broadcast_in_dim", mk("reduce_sum", x, axes=(0,)), shape=(k, h), broadcast_dimensions=(1,)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", range(13))
+def test_symbolic_sizes_give_the_same_program(case: int) -> None:
+    symbolic = _symbolic(lambda name: symbol(name, 1))[case]
+    concrete_node = _symbolic(SIZES.__getitem__)[case]
+    assert tuple(concrete(d, SIZES) for d in symbolic.shape) == concrete_node.shape
+    rng = np.random.default_rng(case)
+    env = ir_cases.values(concrete_node, rng)
+    iterators, expr = block(symbolic)
+    at: dict[Symbol, Any] = {Symbol(name, 1): value for name, value in SIZES.items()}
+    at |= dict(zip(iterators, grid(concrete_node.shape), strict=True))
+    arrays = {name: reader(x) for name, x in env.items()}
+    algebra = Numbers(len(concrete_node.shape), prod(concrete_node.shape))
+    found = fold(expr, algebra, lambda name, index: arrays[name](*index), at)
+    (want,) = evaluate([concrete_node], env)
+    np.testing.assert_allclose(np.broadcast_to(np.asarray(found), want.shape), want, rtol=1e-5, atol=1e-5)
+
+
+def test_gather_within_bounds_does_not_depend_on_its_mode() -> None:
+    table, ids = make_input("t", (5, 3)), make_input("ids", (4, 1), "int32")
+    numbers = {"offset_dims": (1,), "collapsed_slice_dims": (0,), "start_index_map": (0,), "slice_sizes": (1, 3)}
+    env = {"t": np.arange(15, dtype=np.float32).reshape(5, 3), "ids": np.array([[4], [0], [2], [2]], np.int32)}
+    for mode in ("clip", "fill", "promise_in_bounds"):
+        (found,) = evaluate([mk("gather", table, ids, mode=mode, **numbers)], env)
+        np.testing.assert_array_equal(found, env["t"][[4, 0, 2, 2]])
