@@ -240,7 +240,7 @@ def evaluate(
                 uses[x] -= 1
                 if not uses[x]:
                     del values[x]
-    return tuple([values[root][0] for root in roots])
+    return tuple([np.array(values[root][0], order="C") for root in roots])  # not views of operands
 
 
 def _results(node: Node, operands: list[tuple[Array, ...]], env: Mapping[str, Array], wide: bool) -> tuple[Array, ...]:
