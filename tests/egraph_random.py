@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,20 @@ Rng = random.Random
 UNARY = ("neg", "exp", "tanh", "abs", "square", "logistic", "sin", "floor")
 BINARY = ("add", "sub", "mul", "max", "min", "atan2")
 SCALARS = (0.0, 1.0, -1.0, 0.5, 2.0, float("-inf"))
+FINITE = (0.0, 1.0, 0.5, 2.0)
+RICH = ("algebra", "algebra", "dot", "dot", "reduce", "conv", "concatenate", "slice", "halves", "transpose", "reshape",
+        "window", "unary", "pad")  # fmt: skip
+"""Kinds of ops on which many rules apply."""
 MAX_ELEMENTS = 4_000
 
 
 class Builder:
     """Grows a random program in float32, with bounded values and sizes."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, kinds: Sequence[str] = (), scalars: Sequence[float] = SCALARS) -> None:
         self.rng = Rng(seed)
+        self.scalars = scalars
+        self.kinds = list(kinds) or sorted(MAKERS)
         self.inputs: list[Node] = []
         self.pool: list[Node] = []
         self.made: list[str] = []
@@ -55,7 +61,7 @@ class Builder:
         if known and kind < 0.4:
             return self.rng.choice(known)
         if kind < 0.55:
-            value = literal(self.rng.choice(SCALARS))
+            value = literal(self.rng.choice(self.scalars))
             return mk("broadcast_in_dim", value, shape=shape, broadcast_dimensions=()) if shape else value
         if kind < 0.75 and shape:
             kept = sorted(self.rng.sample(range(len(shape)), self.rng.randint(0, len(shape) - 1)))
@@ -74,7 +80,7 @@ class Builder:
 
     def step(self) -> None:
         """Add one op to the program."""
-        name = self.rng.choice(sorted(MAKERS))
+        name = self.rng.choice(self.kinds)
         node = MAKERS[name](self)
         if node is not None and math.prod(node.shape) <= MAX_ELEMENTS:
             self.made.append(name)
@@ -113,6 +119,14 @@ def _binary(b: Builder) -> Node | None:
     pair = [x, b.of_shape(x.shape)]
     b.rng.shuffle(pair)
     return mk(b.rng.choice(BINARY), *pair)
+
+
+def _algebra(b: Builder) -> Node | None:
+    """A step of the kind that rules move: a scale, a bias, a quotient."""
+    x = b.value((1, 4))
+    y = b.of_shape(x.shape)
+    kind = b.rng.choice(("add", "sub", "mul", "mul", "div"))
+    return mk("div", x, mk("exp", y)) if kind == "div" else mk(kind, x, y)
 
 
 def _select(b: Builder) -> Node | None:
@@ -311,6 +325,7 @@ def _iota(b: Builder) -> Node | None:
 
 
 MAKERS: dict[str, Callable[[Builder], Node | None]] = {
+    "algebra": _algebra,
     "unary": _unary,
     "power": _power,
     "binary": _binary,
@@ -400,7 +415,9 @@ def every_enode(eg: EGraph, rng: Rng) -> list[tuple[int, ENode, Node, Node]]:
     memo: dict[int, Node] = {}
     out: list[tuple[int, ENode, Node, Node]] = []
     for cls in eg.classes():
-        base = extract_any(eg, cls << PERM_BITS, choice.__getitem__, memo)
+        extract_any(eg, cls << PERM_BITS, choice.__getitem__, memo)
+    for cls in eg.classes():
+        base = memo[cls]
         for node in eg.enodes(cls):
             if node != choice[cls]:
                 through = dict(memo)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
-from egraph_random import Builder, acyclic_choice, arrays, check_invariants, every_enode
+from egraph_random import FINITE, RICH, Builder, acyclic_choice, arrays, check_invariants, every_enode
 
 from rewrites import grow as growth
 from rewrites import sites
@@ -143,9 +143,9 @@ def test_dangerous_rules_are_sound_too(name: str) -> None:
     _check_values(eg, graph, 1)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(40))
 def test_growth_of_random_programs_is_sound(seed: int) -> None:
-    graph = Builder(seed + 500).graph(10)
+    graph = Builder(seed + 500, RICH, FINITE).graph(14)
     eg = import_graph(graph)
     report = grow(eg, load(), Limits(enodes=1_000, seconds=3.0), near=eg.classes() if seed % 2 else None)
     assert not _errors(report)
