@@ -23,14 +23,14 @@ CONTROL = frozenset(("while", "cond", "scan", "opaque"))
 HEAVY = WINDOW | PREFIX | CONTROL | {"dot_general", "conv_general_dilated", "dynamic_update_slice"}
 VIEW = frozenset((
     "broadcast_in_dim", "reshape", "regroup", "transpose", "rev", "slice", "pad", "concatenate", "iota",
-    "dynamic_slice", "gather", "result",
+    "dynamic_slice", "gather",
 ))  # fmt: skip
 CHEAP = frozenset((
     "neg", "abs", "square", "add", "sub", "mul", "max", "min", "and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt",
     "ge", "select_n", "clamp", "convert_element_type", "floor", "ceil", "round", "sign", "is_finite", "shift_left",
     "shift_right_logical", "shift_right_arithmetic", "integer_pow",
 ))  # fmt: skip
-LEAF = frozenset(("input", "literal"))
+LEAF = frozenset(("input", "literal", "result"))  # a result of an op with several is read like an input
 
 
 @dataclass(slots=True)
@@ -66,9 +66,7 @@ def steps(graph: Graph) -> list[Step]:
 
 def operand(node: Node) -> Node:
     """The value behind free reshapes: a reshape of a row-major tensor is the same memory."""
-    while node.op in ("reshape", "result") or (
-        node.op == "broadcast_in_dim" and elements(node) == elements(node.inputs[0])
-    ):
+    while node.op == "reshape" or (node.op == "broadcast_in_dim" and elements(node) == elements(node.inputs[0])):
         node = node.inputs[0]
     return node
 
@@ -78,7 +76,9 @@ def _materialised(graph: Graph, order: list[Node]) -> set[Node]:
 
     def keep(node: Node) -> None:
         source = operand(node)
-        if source.op not in LEAF:
+        if source.op == "result":
+            kept.add(source.inputs[0])
+        elif source.op not in LEAF:
             kept.add(source)
 
     for output in graph.outputs:
@@ -136,7 +136,7 @@ def _step(root: Node, kept: set[Node]) -> Step:
         for k, x in enumerate(node.inputs):
             asked, visible, view = _asked(node, k, x, count, seen[node])
             stride = turned[node] or _turns(node)
-            if x in kept or x.op == "input":
+            if x in kept or x.op in ("input", "result"):
                 _read(step, x, asked, visible, strided=stride)
                 continue
             if x.op == "literal":

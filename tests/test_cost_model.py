@@ -291,3 +291,15 @@ def test_metrics() -> None:
     assert (reversed_.tau, reversed_.pairs) == (-1.0, 0.0)
     assert reversed_.regret == pytest.approx((2.0 + 4.0) / 2)
     assert kendall_tau(np.array([1.0, 2, 3, 4]), np.array([1.0, 2, 4, 3])) == pytest.approx(4 / 6)
+
+
+def test_results_of_control_flow_are_read_like_inputs() -> None:
+    x, y = tensor("x", 16), tensor("y", 16)
+    body = kernel(mk("exp", x), mk("neg", y))
+    scan = mk("scan", x, y, body=body, num_consts=0, num_carry=2, length=3, reverse=False, unroll=1)
+    first, second = (mk("result", scan, index=i) for i in range(2))
+    found = kernel_features(kernel(mk("add", first, mk("tanh", second))))
+    assert [s.repeat for s in found] == [1.0, 3.0, 3.0, 1.0]
+    assert found[-1].counts["fn_tanh"] == 16
+    assert price(mk("add", first, second)) > 0
+    assert price(tensor("x", 16)) == 0.0
