@@ -57,10 +57,11 @@ def check_dims(dims: tuple[int, ...], dtype: np.dtype, what: str) -> int:
     """
     if any(d < 0 for d in dims):
         raise ModelFileError(f"{what} has a negative dimension: {list(dims)}")
-    count = math.prod(dims)
-    if count * max(dtype.itemsize, 1) > MAX_TENSOR_BYTES:
-        raise ModelFileError(f"{what} of shape {list(dims)} would need {count * dtype.itemsize / 2**30:.3g} GiB")
-    return count
+    # NumPy multiplies the other sizes even where one is 0
+    largest = math.prod(d for d in dims if d)
+    if largest * max(dtype.itemsize, 1) > MAX_TENSOR_BYTES:
+        raise ModelFileError(f"{what} of shape {list(dims)} would need {largest * dtype.itemsize / 2**30:.3g} GiB")
+    return math.prod(dims)
 
 
 def tensor_array(tensor: TensorProto, folder: Path | None, what: str) -> np.ndarray:
