@@ -172,16 +172,15 @@ class EGraph:
     @property
     def class_count(self) -> int:
         """Number of classes."""
-        return sum(1 for c, up in enumerate(self._uf) if up == c << PERM_BITS)
+        return len(self.classes())
 
     def views(self, ref: Ref, op: str) -> Iterator[tuple[ENode, tuple[int, ...]]]:
         """The e-nodes of this op in the class: value(ref) = transpose(value(e-node), perm)."""
         ref = self.find(ref)
         cls = ref >> PERM_BITS
-        rank = len(self._shape[cls])
         for node in tuple(self._nodes[cls]):
             if self._ops[node[0]].op == op:
-                yield node, perm_of(self.perm_from(node, ref), rank)
+                yield node, perm_of(self.perm_from(node, ref), len(self._shape[cls]))
 
     def perm_from(self, enode: ENode, ref: Ref) -> int:
         """Name of the permutation p with value(ref) = transpose(value(e-node), p), for an e-node of ref's class."""
@@ -264,7 +263,7 @@ class EGraph:
         return ref
 
     def _infer(self, node: ENode) -> tuple[TensorType, ...]:
-        """Types of an e-node; scalar children of elementwise ops count as broadcast."""
+        """Types of an e-node, cached by op and operand types."""
         spec = self._ops[node[0]]
         if spec.op == "result":
             index: int = spec.values["index"]
@@ -274,15 +273,7 @@ class EGraph:
         key = (node[0], *shapes, *dtypes)
         types = self._types.get(key)
         if types is None:
-            if spec.elementwise:
-                full = max(shapes, key=len)
-                shapes = [full if s == () else s for s in shapes]
-            operands = tuple([TensorType(s, d) for s, d in zip(shapes, dtypes, strict=True)])
-            if spec.op == "macro":
-                types = table.infer(spec.values["op"], operands, spec.values["attrs"])
-            else:
-                types = table.infer(spec.op, operands, spec.attrs)
-            self._types[key] = types
+            types = self._types[key] = spec.infer(shapes, dtypes)
         return types
 
     def _is_frozen(self, node: ENode, spec: OpAttrs) -> bool:

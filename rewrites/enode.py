@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from rewrites import normal_canon
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Attrs
+from superopt.ir.ops import table
+from superopt.ir.types import TensorType
 
 Ref: TypeAlias = int
 ENode: TypeAlias = tuple[int, ...]
@@ -44,3 +47,17 @@ class OpAttrs:
         self.values: dict[str, Any] = dict(attrs)
         self.elementwise = op in normal_canon.ELEMENTWISE
         self.canon = normal_canon.canon_of(op)
+
+    def infer(self, shapes: Sequence[IntShape], dtypes: Sequence[str]) -> tuple[TensorType, ...]:
+        """Types of the results; scalar operands of elementwise ops count as broadcast, a macro as its op.
+
+        Raises:
+            ShapeError: the op does not accept these operands.
+        """
+        if self.elementwise:
+            full = max(shapes, key=len)
+            shapes = [s or full for s in shapes]
+        operands = tuple([TensorType(s, d) for s, d in zip(shapes, dtypes, strict=True)])
+        if self.op == "macro":
+            return table.infer(self.values["op"], operands, self.values["attrs"])
+        return table.infer(self.op, operands, self.attrs)

@@ -1,17 +1,13 @@
-"""Random programs over most ops, and the checks that every e-graph must pass."""
+"""Random programs over most ops."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
-from rewrites.convert import extract_any
-from rewrites.egraph import EGraph, ENode
-from rewrites.perm import PERM_BITS, PERM_MASK
 from superopt.ir.graph import Graph, Node, literal, make_input, mk
 
 Rng = random.Random
@@ -354,107 +350,3 @@ MAKERS: dict[str, Callable[[Builder], Node | None]] = {
     "dynamic": _dynamic,
     "iota": _iota,
 }
-
-
-# ---- checks
-
-
-def check_invariants(eg: EGraph) -> None:
-    """The e-graph is canonical and congruent: every e-node once, parents complete, children roots."""
-    listed: dict[ENode, int] = {}
-    for cls in eg.classes():
-        for node in eg.enodes(cls):
-            assert node not in listed, "an e-node stands in two classes"
-            listed[node] = cls
-            assert eg.ref_of(node) >> PERM_BITS == cls
-    unlisted = 0
-    for node, ref in eg._hashcons.items():
-        canonical, p = eg.canonical(node)
-        assert canonical == node
-        assert p == 0, "a stored e-node is not canonical"
-        cls = eg.find(ref) >> PERM_BITS
-        if node in eg._hidden or any(eg.find(child) >> PERM_BITS == cls for child in node[1:]):
-            assert node not in listed
-            unlisted += 1
-        else:
-            assert listed[node] == cls
-        for child in node[1:]:
-            assert eg.find(child) == child
-            assert node in eg.parents(child >> PERM_BITS), "a child does not know its parent"
-    assert len(listed) + unlisted == len(eg._hashcons)
-    assert eg._hidden <= eg._hashcons.keys()
-    for cls in eg.classes():
-        assert eg.enodes(cls), "an empty class"
-        for node in eg.parents(cls):
-            assert any(child >> PERM_BITS == cls for child in node[1:])
-        expected = any(eg._is_frozen(node, eg._ops[node[0]]) for node in eg.enodes(cls))
-        assert eg.frozen(cls << PERM_BITS) == expected, "the frozen analysis is out of date"
-
-
-def acyclic_choice(eg: EGraph, rng: Rng) -> dict[int, ENode]:
-    """A random choice of e-nodes without cycles: classes become ready in random order."""
-    choice: dict[int, ENode] = {}
-    waiting = eg.classes()
-    while waiting:
-        rng.shuffle(waiting)
-        left: list[int] = []
-        for cls in waiting:
-            ready = [n for n in eg.enodes(cls) if all(eg.find_class(c) in choice for c in n[1:])]
-            if ready:
-                choice[cls] = rng.choice(ready)
-            else:
-                left.append(cls)
-        assert len(left) < len(waiting), "a class without a finite term"
-        waiting = left
-    return choice
-
-
-def every_enode(eg: EGraph, rng: Rng) -> list[tuple[int, ENode, Node, Node]]:
-    """For each e-node the node of its class by some choice, and the node of the class through that e-node."""
-    choice = acyclic_choice(eg, rng)
-    memo: dict[int, Node] = {}
-    out: list[tuple[int, ENode, Node, Node]] = []
-    for cls in eg.classes():
-        extract_any(eg, cls << PERM_BITS, choice.__getitem__, memo)
-    for cls in eg.classes():
-        base = memo[cls]
-        for node in eg.enodes(cls):
-            if node != choice[cls]:
-                through = dict(memo)
-                del through[cls]
-                forced: Any = {**choice, cls: node}
-                out.append((cls, node, base, extract_any(eg, cls << PERM_BITS, forced.__getitem__, through)))
-    return out
-
-
-def natural(ref: int) -> int:
-    """The class of a reference as a reference."""
-    return ref & ~PERM_MASK
-
-
-def import_over(eg: EGraph, graph: Graph, inputs: dict[str, int]) -> dict[Node, int]:
-    """References to the nodes of a program over given references for its inputs."""
-    refs: dict[Node, int] = {node: inputs[node["name"]] for node in graph.inputs}
-    for node in graph.nodes():
-        if node not in refs:
-            refs[node] = eg.add_node(node.op, [refs[x] for x in node.inputs], node.attrs)
-    return refs
-
-
-def variant(eg: EGraph, ref: int, rng: Rng) -> int:
-    """Another term with the same value, whose class may have another order of axes; inserted without normal forms."""
-    shape = eg.shape(ref)
-    rank = len(shape)
-    if not rank or rng.random() < 0.2:
-        return eg.insert("max", (), (ref, ref))
-    # times ones along some batch axes: these come first in the natural order of a product
-    batch = rng.sample(range(rank), rng.randint(1, rank))
-    sizes = tuple(shape[a] for a in batch)
-    ones = eg.add(
-        "broadcast_in_dim", eg.add("literal", value=1.0, dtype="float32"), shape=sizes, broadcast_dimensions=()
-    )
-    axes = tuple(range(len(batch)))
-    numbers = (((), ()), (tuple(batch), axes))
-    product = eg.add("dot_general", ref, ones, dimension_numbers=numbers)
-    order = [*batch, *[a for a in range(rank) if a not in batch]]
-    return eg.transpose(product, [order.index(a) for a in range(rank)])

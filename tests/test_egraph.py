@@ -8,16 +8,8 @@ import time
 
 import numpy as np
 import pytest
-from egraph_random import (
-    MAKERS,
-    Builder,
-    arrays,
-    check_invariants,
-    every_enode,
-    import_over,
-    natural,
-    variant,
-)
+from egraph_checks import check_invariants, every_enode, import_over, natural, variant
+from egraph_random import MAKERS, Builder, arrays
 
 from rewrites import perm
 from rewrites.convert import extract_any, import_graph, node_of

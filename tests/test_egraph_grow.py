@@ -1,20 +1,18 @@
-"""Growth: soundness of everything that it adds, modes of rules, limits, and budgets on whole networks."""
+"""Growth: modes of rules, hidden forms, limits, the index of what changed."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable
-
 import numpy as np
 import pytest
-from egraph_random import FINITE, RICH, Builder, acyclic_choice, arrays, check_invariants, every_enode
+from egraph_checks import check_invariants, check_values
+from egraph_programs import PROGRAMS, dense, inputs_of, product, program
 
 from rewrites import grow as growth
 from rewrites import sites
 from rewrites.build import expand_macro
-from rewrites.convert import extract_any, import_graph
+from rewrites.convert import import_graph
 from rewrites.egraph import EGraph
-from rewrites.grow import GrowthReport, Limits, grow
+from rewrites.grow import Limits, grow
 from rewrites.library import by_name, load
 from rewrites.parse import parse_many
 from rewrites.perm import PERM_BITS
@@ -22,148 +20,18 @@ from rewrites.term import Rule
 from superopt.ir.graph import Graph, Node, make_input, mk
 from superopt.ir.interp import evaluate
 
-LAYER = ((((1,), (0,))), ((), ()))
-
 
 def _ops(eg: EGraph, ref: int) -> set[str]:
     return {eg.op_of(node) for node in eg.enodes(eg.find_class(ref))}
 
 
-def _dense(x: Node, name: str, size: int) -> Node:
-    return mk("dot_general", x, make_input(name, (x.shape[1], size), frozen=True), dimension_numbers=LAYER)
-
-
-def _check_values(eg: EGraph, graph: Graph, seed: int, tolerance: float = 2e-4) -> int:
-    """Compare every e-node with its class and the roots with the program; how many e-nodes were compared."""
-    rng = random.Random(seed)
-    values = arrays(graph, seed)
-    items = every_enode(eg, rng)
-    found = evaluate([node for _, _, *both in items for node in both], values, wide=True)
-    for (cls, enode, _, _), want, got in zip(items, found[::2], found[1::2], strict=True):
-        context = f"class {cls}, {eg.op_of(enode)} {eg.attrs_of(enode)} by {eg.origin.get(enode)}"
-        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance, equal_nan=True, err_msg=context)
-    choice = acyclic_choice(eg, rng)
-    roots = [extract_any(eg, root, choice.__getitem__) for root in eg.roots]
-    for got, want in zip(evaluate(roots, values, wide=True), evaluate(graph, values, wide=True), strict=True):
-        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance, equal_nan=True)
-    return len(items)
-
-
-# ---- soundness
-
-
-def _programs() -> Iterable[tuple[str, Callable[[], Graph]]]:
-    """Small programs in which many rules of the library apply."""
-
-    def normalised_convolution(groups: int) -> Graph:
-        x = make_input("x", (1, 4, 6, 6))
-        w = make_input("w", (4, 4 // groups, 3, 3), frozen=True)
-        y = mk(
-            "conv_general_dilated", x, w, window_strides=(1, 1), padding=((1, 1), (1, 1)),
-            dimension_numbers=((0, 1, 2, 3),) * 3, feature_group_count=groups,
-        )  # fmt: skip
-        for op, name in (("sub", "mean"), ("mul", "scale"), ("add", "bias")):
-            vector = make_input(name, (4,), frozen=True)
-            y = mk(op, y, mk("broadcast_in_dim", vector, shape=y.shape, broadcast_dimensions=(1,)))
-        v = make_input("v", (5, 4, 1, 1), frozen=True)
-        z = mk(
-            "conv_general_dilated", y, v, window_strides=(2, 2), padding=((0, 0), (0, 0)),
-            dimension_numbers=((0, 1, 2, 3),) * 3,
-        )  # fmt: skip
-        return Graph((x, w, *_inputs(z)), (z,))
-
-    def attention() -> Graph:
-        x = make_input("x", (6, 4))
-        q, k, v = (_dense(x, name, 4) for name in ("wq", "wk", "wv"))
-        scores = mk("dot_general", q, k, dimension_numbers=(((1,), (1,)), ((), ())))
-        top = mk("reduce_max", scores, axes=(1,))
-        e = mk("exp", mk("sub", scores, mk("broadcast_in_dim", top, shape=(6, 6), broadcast_dimensions=(0,))))
-        total = mk("reduce_sum", e, axes=(1,))
-        p = mk("div", e, mk("broadcast_in_dim", total, shape=(6, 6), broadcast_dimensions=(0,)))
-        return Graph(_inputs(mk("tanh", x), p, v), (_product(p, v),))
-
-    def gates() -> Graph:
-        x, h = make_input("x", (2, 3)), make_input("h", (2, 4))
-        parts = [mk("add", _dense(x, f"w{i}", 5), _dense(h, f"u{i}", 5)) for i in range(3)]
-        return Graph(_inputs(*parts), tuple(mk("tanh", part) for part in parts))
-
-    def chain() -> Graph:
-        x, a, b = make_input("x", (5, 2)), make_input("a", (5, 4)), make_input("b", (4, 5))
-        y = _product(_product(a, b), x)
-        total = mk("reduce_sum", y, axes=(0,))
-        return Graph((x, a, b), (y, total))
-
-    def pooling() -> Graph:
-        x = make_input("x", (1, 6, 6, 2))
-        sizes = {"window_dimensions": (1, 3, 3, 1), "window_strides": (1, 2, 2, 1)}
-        pads = {"padding": ((0, 0), (1, 1), (1, 1), (0, 0))}
-        y = mk("reduce_window_max", x, **sizes, **pads)
-        z = mk("reduce_window_sum", x, **sizes, **pads)
-        return Graph((x,), (y, z))
-
-    yield "convolution", lambda: normalised_convolution(1)
-    yield "depthwise", lambda: normalised_convolution(4)
-    yield "attention", attention
-    yield "gates", gates
-    yield "chain", chain
-    yield "pooling", pooling
-
-
-def _inputs(*roots: Node) -> tuple[Node, ...]:
-    return tuple(node for node in Graph((), roots).nodes() if node.op == "input")
-
-
-def _product(x: Node, y: Node) -> Node:
-    return mk("dot_general", x, y, dimension_numbers=LAYER)
-
-
-PROGRAMS = dict(_programs())
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_every_enode_of_a_grown_graph_has_the_value_of_its_class(name: str) -> None:
-    graph = PROGRAMS[name]()
-    graph = Graph(_inputs(*graph.outputs), graph.outputs)
-    eg = import_graph(graph)
-    report = grow(eg, load())
-    assert report.stop == "saturated"
-    assert not _errors(report)
-    check_invariants(eg)
-    assert _check_values(eg, graph, 0) >= 1
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_dangerous_rules_are_sound_too(name: str) -> None:
-    graph = PROGRAMS[name]()
-    graph = Graph(_inputs(*graph.outputs), graph.outputs)
-    eg = import_graph(graph)
-    report = grow(eg, load(), Limits(enodes=1_500, seconds=3.0, iterations=3), near=eg.classes())
-    assert not _errors(report)
-    check_invariants(eg)
-    _check_values(eg, graph, 1)
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_growth_of_random_programs_is_sound(seed: int) -> None:
-    graph = Builder(seed + 500, RICH, FINITE).graph(14)
-    eg = import_graph(graph)
-    report = grow(eg, load(), Limits(enodes=1_000, seconds=3.0), near=eg.classes() if seed % 2 else None)
-    assert not _errors(report)
-    check_invariants(eg)
-    _check_values(eg, graph, seed)
-
-
-def _errors(report: GrowthReport) -> dict[str, str]:
-    return {name: next(iter(counts.errors)) for name, counts in report.rules.items() if counts.errors}
-
-
 # ---- modes
 
 
-def test_siblings_become_slices_of_one_product() -> None:
+def test_siblings_become_slices_of_oneproduct() -> None:
     x = make_input("x", (6, 4))
-    outs = tuple(_dense(x, f"w{i}", size) for i, size in enumerate((3, 5, 2)))
-    graph = Graph(_inputs(*outs), outs)
+    outs = tuple(dense(x, f"w{i}", size) for i, size in enumerate((3, 5, 2)))
+    graph = Graph(inputs_of(*outs), outs)
     eg = import_graph(graph)
     report = grow(eg, [by_name("dot-merge")])
     assert report.stop == "saturated"
@@ -178,7 +46,7 @@ def test_siblings_become_slices_of_one_product() -> None:
     assert len(origins) == 1, "the members are one rule instance"
     assert len(next(iter(origins)).roots) == 3
     check_invariants(eg)
-    _check_values(eg, graph, 0)
+    check_values(eg, graph, 0)
     size = eg.enode_count
     assert grow(eg, [by_name("dot-merge")]).enodes[-1] == size, "merged products are not merged again"
 
@@ -195,7 +63,7 @@ def test_siblings_of_two_windows_are_two_merges() -> None:
                 dimension_numbers=((0, 1, 2, 3),) * 3,
             )
         )  # fmt: skip
-    graph = Graph(_inputs(*outs), tuple(outs))
+    graph = Graph(inputs_of(*outs), tuple(outs))
     eg = import_graph(graph)
     grow(eg, [by_name("conv-merge")])
     origins = {
@@ -209,14 +77,14 @@ def test_siblings_of_two_windows_are_two_merges() -> None:
         frozenset(map(eg.find_class, first)),
         frozenset(map(eg.find_class, second)),
     }
-    _check_values(eg, graph, 0)
+    check_values(eg, graph, 0)
 
 
 def test_a_product_and_its_scaled_self_are_no_siblings() -> None:
     x, s = make_input("x", (6, 4)), make_input("s", (3,), frozen=True)
-    y = _dense(x, "w", 3)
+    y = dense(x, "w", 3)
     scaled = mk("mul", y, mk("broadcast_in_dim", s, shape=(6, 3), broadcast_dimensions=(1,)))
-    eg = import_graph(Graph(_inputs(scaled), (y, scaled)))
+    eg = import_graph(Graph(inputs_of(scaled), (y, scaled)))
     report = grow(eg, [by_name("dot-scale-in"), by_name("dot-merge")])
     assert "dot_general" in _ops(eg, eg.roots[1])
     assert report.rules["dot-merge"].unions == 0
@@ -224,13 +92,12 @@ def test_a_product_and_its_scaled_self_are_no_siblings() -> None:
 
 def test_live_weights_are_not_merged() -> None:
     x, a, b = (make_input(name, (4, 4)) for name in "xab")
-    eg = import_graph(Graph((x, a, b), (_product(x, a), _product(x, b))))
+    eg = import_graph(Graph((x, a, b), (product(x, a), product(x, b))))
     assert grow(eg, [by_name("dot-merge")]).rules["dot-merge"].unions == 0
 
 
 def test_a_macro_is_one_enode_that_expands_to_the_same_value() -> None:
-    graph = PROGRAMS["depthwise"]()
-    graph = Graph(_inputs(*graph.outputs), graph.outputs)
+    graph = program("depthwise")
     eg = import_graph(graph)
     report = grow(eg, [by_name("depthwise-shifts")])
     assert report.rules["depthwise-shifts"].unions == 1
@@ -271,7 +138,7 @@ def test_one_form_per_live_operand_stays_listed() -> None:
     for op, name in (("sub", "m"), ("mul", "s"), ("add", "b")):
         vector = make_input(name, (4,), frozen=True)
         y = mk(op, y, mk("broadcast_in_dim", vector, shape=(6, 4), broadcast_dimensions=(1,)))
-    graph = Graph(_inputs(y), (y,))
+    graph = Graph(inputs_of(y), (y,))
     eg = import_graph(graph)
     report = grow(eg, load())
     assert report.hidden >= 1
@@ -281,7 +148,7 @@ def test_one_form_per_live_operand_stays_listed() -> None:
     assert len(set(live)) == len(live)
     assert any(n not in eg.origin for n in eg.enodes(root)), "the program's own form is kept"
     check_invariants(eg)
-    _check_values(eg, graph, 0)
+    check_values(eg, graph, 0)
 
 
 def test_a_hidden_form_is_still_found_and_survives_unions() -> None:
@@ -340,7 +207,7 @@ def test_growth_stops_at_a_limit_and_stays_consistent(limits: Limits, stop: str)
     assert eg.enode_count <= limits.enodes
     check_invariants(eg)
     if stop != "seconds":
-        _check_values(eg, graph, 0)
+        check_values(eg, graph, 0)
     x = eg.add("sin", eg.roots[0])
     assert eg.shape(x) == (2,), "the limits end with the growth"
 
@@ -357,9 +224,8 @@ def test_caps_per_class_and_per_rule_are_counted() -> None:
 
 def test_the_index_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Matching only where something changed reaches the same e-graph as matching everywhere."""
-    for name, make in PROGRAMS.items():
-        graph = make()
-        graph = Graph(_inputs(*graph.outputs), graph.outputs)
+    for name in PROGRAMS:
+        graph = program(name)
         sizes: list[tuple[int, int]] = []
         for everywhere in (False, True):
             with monkeypatch.context() as patch:
@@ -388,7 +254,7 @@ reciprocal: A[*a]  B[*a]
   prefer frozen(B)
 """
     )
-    eg = import_graph(Graph(_inputs(y), (y,)))
+    eg = import_graph(Graph(inputs_of(y), (y,)))
     report = grow(eg, rules)
     assert report.rules["reciprocal"].unions == 1
     assert "mul" in _ops(eg, eg.roots[0])
@@ -410,38 +276,3 @@ def test_components_of_the_class_graph() -> None:
     eg.union(b, x)
     eg.rebuild()
     assert sites.components(eg) == [sorted({eg.find_class(x), eg.find_class(y)})]
-
-
-# ---- budgets
-
-
-BUDGETS = {
-    "resnet50": 4_000,
-    "mobilenet_v2": 4_000,
-    "bert": 4_000,
-    "inception": 2_500,
-    "lstm": 800,
-    "linear_attention": 100,
-}
-
-
-@pytest.mark.parametrize("name", BUDGETS)
-def test_networks_saturate_within_their_budgets(name: str) -> None:
-    from superopt.bench import nets
-    from superopt.frontends.jaxpr import import_function
-
-    net = {
-        "resnet50": nets.resnet50,
-        "mobilenet_v2": nets.mobilenet_v2,
-        "bert": lambda: nets.bert(layers=12, size=96, heads=12, length=32),
-        "inception": nets.inception,
-        "lstm": lambda: nets.lstm(steps=4, size=64),
-        "linear_attention": nets.linear_attention,
-    }[name]()
-    graph = import_function(net.fn, (net.params, *net.inputs), frozen=(0,)).graph
-    eg = import_graph(graph)
-    report = grow(eg, load(), Limits(seconds=60.0))
-    assert report.stop == "saturated"
-    assert report.enodes[-1] <= BUDGETS[name]
-    assert report.components == 0, "every selection is acyclic"
-    assert not _errors(report)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from egraph_random import check_invariants
+from egraph_checks import check_invariants
 
 from rewrites.egraph import EGraph
 from superopt.errors import ShapeError
