@@ -276,3 +276,12 @@ def test_components_of_the_class_graph() -> None:
     eg.union(b, x)
     eg.rebuild()
     assert sites.components(eg) == [sorted({eg.find_class(x), eg.find_class(y)})]
+
+
+def test_growth_is_deterministic() -> None:
+    made: list[list[object]] = []
+    for _ in range(2):
+        eg = import_graph(program("gates"))
+        grow(eg, load(), near=eg.classes())
+        made.append([(node, eg.op_of(node), eg.attrs_of(node)) for cls in eg.classes() for node in eg.enodes(cls)])
+    assert made[0] == made[1]
