@@ -10,10 +10,11 @@ held out.
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,11 @@ REFERENCE_S = 5e-6  # kernels under this are mostly dispatch: they count less
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calibration:
-    """A fit and its card (plain data)."""
+    """A fit, its card (plain data), and every time that it rests on: case name -> seconds, one per pass."""
 
     coefficients: Coefficients
     card: dict[str, Any]
+    labels: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
 
 
 def load_objective(store: Store | None = None) -> Roofline:
@@ -123,7 +125,7 @@ def calibrate(
         budget_s=budget_s, passes=passes, failed={cases[i].name: f.cause for i, f in failures.items()},
         noise_floor=round(float(np.median(repeated)), 4) if repeated else None,
     )  # fmt: skip
-    return calibration
+    return replace(calibration, labels={cases[i].name: labels[i] for i in timed})
 
 
 def fit_cases(cases: Sequence[Case], measured_s: np.ndarray) -> Calibration:
@@ -181,8 +183,9 @@ def main() -> None:
     @click.command()
     @click.option("--budget", default="90s", help="Time for measuring, like 90s or 5min.")
     @click.option("--out", type=click.Path(path_type=Path), help="Write the coefficients to this file.")
+    @click.option("--labels", type=click.Path(path_type=Path), help="Write every measured time to this file.")
     @click.option("--store/--no-store", "into_store", default=False, help="Keep them in the store for this machine.")
-    def command(budget: str, out: Path | None, into_store: bool) -> None:
+    def command(budget: str, out: Path | None, labels: Path | None, into_store: bool) -> None:
         """Calibrate the cost model on this machine."""
         calibration = calibrate(parse_budget(budget).seconds or 90.0, progress=click.echo)
         for name in ("fit", "held_out"):
@@ -191,6 +194,8 @@ def main() -> None:
             click.echo(f"  {kind:10s} {figures}")
         if out is not None:
             weights_file.write(out, calibration.coefficients, calibration.card)
+        if labels is not None:
+            labels.write_text(json.dumps(calibration.labels, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         if into_store:
             with Store() as store:
                 keep(store, calibration)

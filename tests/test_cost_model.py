@@ -12,7 +12,7 @@ import pytest
 
 from costmodel import analytical, forms, weights_file
 from costmodel.analytical import COUNT, Coefficients, seconds, tabulate
-from costmodel.calibrate import fit_cases, keep, load_objective
+from costmodel.calibrate import calibrate, fit_cases, keep, load_objective
 from costmodel.features import INDEX, kernel_features
 from costmodel.forms import dot, kernel, spread, tensor
 from costmodel.metrics import kendall_tau, quality
@@ -303,3 +303,14 @@ def test_results_of_control_flow_are_read_like_inputs() -> None:
     assert found[-1].counts["fn_tanh"] == 16
     assert price(mk("add", first, second)) > 0
     assert price(tensor("x", 16)) == 0.0
+
+
+def test_calibration_measures_fits_and_says_so() -> None:
+    cases = [c for c in SUITE if c.task.startswith(("flat-add", "dot-32", "dot-64x64x64", "vector-128"))]
+    said: list[str] = []
+    calibration = calibrate(1.0, cases=cases, progress=said.append)
+    assert calibration.card["kernels"] == len(cases)
+    assert calibration.card["machine"]["fingerprint"] == machine.fingerprint()
+    assert calibration.labels.keys() == {c.name for c in cases}
+    assert said[0].startswith("pass 1")
+    weights_file.decode(weights_file.encode(calibration.coefficients, calibration.card))
