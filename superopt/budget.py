@@ -25,7 +25,7 @@ class SearchBudget:
     @property
     def search_seconds(self) -> float | None:
         """The part of the seconds that the search may take."""
-        return None if self.seconds is None else 0.55 * self.seconds
+        return None if self.seconds is None else min(12.0, 0.3 * self.seconds)
 
     @property
     def measure_seconds(self) -> float:

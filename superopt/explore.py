@@ -12,25 +12,36 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from costmodel.measured import Measured
 from costmodel.objective import Objective
 from rewrites.convert import import_graph
 from rewrites.grow import GrowthReport, Limits, grow
 from rewrites.term import Rule
+from superopt.bodies import improve_bodies
 from superopt.budget import SearchBudget
-from superopt.ir.graph import Graph, Node, mk, topological, with_inputs
+from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program
 from superopt.ir.text import print_graph
+from superopt.measure import KernelTiming, time_kernels
+from superopt.measure.kernels import KernelSettings
 from superopt.search.budget import Budget
 from superopt.search.explain import rule_gains
-from superopt.search.lower import Expand, library_expander
+from superopt.search.lower import Expand, expand_macros, library_expander
 from superopt.search.pricing import Pricer
 from superopt.search.search import Finalist, SearchResult, search
 from superopt.search.snapshot import Forms
 
-NEAR_ROUNDS = 2
-_FIRST_SHARE = 0.5
 _GROWTH_SECONDS = 15.0
 _BODY_STEPS = 2_000
+_ROUNDS = (
+    0.3,
+    0.3,
+    0.2,
+    0.2,
+)  # shares of the search; kernels are timed between rounds, growth is guided after the first
+_MEASURE_SHARE = 0.25
+_WORTH_TIMING = 0.003
+_FINALISTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,42 +109,57 @@ def explore(
     limits: SearchBudget,
     seed: int,
     *,
+    measure: bool = False,
     max_prepared_bytes: int | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Exploration:
-    """Grow, search, grow around the best, search again."""
+    """Grow, then search in rounds; between rounds grow near the best and, with `measure`, time the kernels in use."""
     notes: list[str] = []
     before_text = print_graph(graph)
-    graph = improve_bodies(graph, rules, objective, seed, notes)
+
+    def improve(body: Graph) -> Graph:
+        return _best_body(body, rules, objective, seed)
+
+    graph, changed = improve_bodies(graph, improve)
+    if changed:
+        notes.append(f"{changed} bodies of control flow were optimised by the model alone")
+    expand = library_expander([rule for rule in rules if rule.mode == "macro"])
     eg = import_graph(graph)
-    saturating = [rule for rule in rules if rule.mode in ("saturate", "macro")]
-    near = [rule for rule in rules if rule.mode in ("near", "merge")]
-    growth = _Growth([grow(eg, saturating, Limits(seconds=_growth_seconds(limits)))])
+    growth = _Growth([grow(eg, [r for r in rules if r.mode in ("saturate", "macro")], _growth_limits(limits))])
     progress(f"e-graph: {growth.reports[0].enodes[-1]} e-nodes, {growth.reports[0].stop}")
-    pricer, forms = Pricer(objective), Forms()
-    options: dict[str, Any] = {
-        "pricer": pricer,
-        "forms": forms,
-        "max_prepared_bytes": max_prepared_bytes,
-    }
-    share = _FIRST_SHARE if near else 1.0
-    result = search(eg, objective, _part(limits, share), seed, **options)
-    proposals, seconds = result.statistics.proposals, result.statistics.seconds
-    for number in range(NEAR_ROUNDS if near else 0):
-        if result.interrupted:
-            break
-        before = growth.reports[-1].enodes[-1]
-        growth.reports.append(grow(eg, rules, Limits(seconds=_growth_seconds(limits)), near=result.best.classes))
-        if growth.reports[-1].enodes[-1] <= before:
-            break
-        part = _part(limits, (1.0 - _FIRST_SHARE) / NEAR_ROUNDS)
-        result = search(eg, objective, part, seed + number + 1, warm=result.best, **options)
+    timer = KernelTimer(objective, expand, limits) if measure else None
+    pricer, forms = Pricer(timer.objective if timer else objective), Forms()
+    result: SearchResult | None = None
+    proposals, seconds = 0, 0.0
+    for number, share in enumerate(_ROUNDS):
+        result = search(
+            eg,
+            pricer.objective,
+            _part(limits, share),
+            seed + number,
+            finalists=_FINALISTS,
+            warm=result.best if result else None,
+            pricer=pricer,
+            forms=forms,
+            max_prepared_bytes=max_prepared_bytes,
+        )
         proposals += result.statistics.proposals
         seconds += result.statistics.seconds
+        if result.interrupted or number == len(_ROUNDS) - 1:
+            break
+        if timer is not None:
+            timed = timer.learn(result.finalists, 1.0 / (len(_ROUNDS) - 1))
+            pricer = Pricer(timer.objective)
+            progress(f"round {number + 1}: predicted {1e3 * result.best.predicted_s:.3g} ms, {timed} kernels timed")
+        if number < 2:
+            growth.reports.append(grow(eg, rules, _growth_limits(limits), near=result.best.classes))
+    assert result is not None
     statistics = {
         "proposals": proposals,
         "seconds": round(seconds, 3),
         "kernels": result.statistics.distinct_kernels,
+        "kernels_timed": len(timer.objective.seconds) if timer else 0,
+        "model_factors": {k: round(v, 3) for k, v in timer.objective.factors().items()} if timer else {},
         "live_classes": result.statistics.live_classes,
         "options": result.statistics.options,
         "starts_ms": {k: round(1e3 * v, 4) for k, v in result.statistics.starts.items()},
@@ -145,12 +171,51 @@ def explore(
         notes.append("the search was interrupted; this is the best program it had found")
     if growth.reports[0].stop != "saturated":
         notes.append(f"growth of the e-graph stopped by its limit of {growth.reports[0].stop}, not by saturation")
-    expand = library_expander([rule for rule in rules if rule.mode == "macro"])
     return Exploration(graph, result, expand, growth.as_dict(), statistics, tuple(notes), before_text)
 
 
-def _growth_seconds(limits: SearchBudget) -> float:
-    return _GROWTH_SECONDS if limits.seconds is None else max(0.5, min(_GROWTH_SECONDS, 0.25 * limits.seconds))
+class KernelTimer:
+    """Times the kernels that finalists use and corrects the objective by them."""
+
+    def __init__(self, objective: Objective, expand: Expand, limits: SearchBudget) -> None:
+        self.objective = Measured(objective)
+        self.expand = expand
+        self.seconds = _MEASURE_SHARE * (limits.seconds or 60.0)
+
+    def learn(self, finalists: Sequence[Finalist], share: float) -> int:
+        """Time kernels not timed yet, those that matter most first; how many were timed."""
+        weight: dict[Node, float] = {}
+        graphs: dict[Node, Graph] = {}
+        for finalist in finalists:
+            for kernel, predicted in finalist.kernels:
+                output = kernel.outputs[0]
+                if kernel not in self.objective and not _has_opaque(kernel):
+                    graphs[output] = kernel
+                    weight[output] = weight.get(output, 0.0) + predicted / max(finalist.predicted_s, 1e-9)
+        chosen = [n for n in sorted(weight, key=lambda n: -weight[n]) if weight[n] > _WORTH_TIMING]
+        plain = [expand_graph(graphs[n], self.expand) for n in chosen]
+        timings = time_kernels(plain, settings=_SETTINGS, budget_s=share * self.seconds)
+        pairs = [(graphs[n], t.seconds) for n, t in zip(chosen, timings, strict=True) if isinstance(t, KernelTiming)]
+        self.objective.learn([g for g, _ in pairs], [s for _, s in pairs])
+        return len(pairs)
+
+
+_SETTINGS = KernelSettings(rounds=3, sample_s=0.003, max_calls=30)
+
+
+def _has_opaque(kernel: Graph) -> bool:
+    return any(node.op in ("opaque", "scan", "while", "cond") for node in kernel.nodes())
+
+
+def expand_graph(graph: Graph, expand: Expand) -> Graph:
+    """The graph with its macros expanded."""
+    return Graph(graph.inputs, expand_macros(graph.outputs, expand), graph.constants)
+
+
+def _growth_limits(limits: SearchBudget) -> Limits:
+    if limits.seconds is None:
+        return Limits(seconds=_GROWTH_SECONDS)
+    return Limits(seconds=max(0.5, min(_GROWTH_SECONDS, 0.25 * limits.seconds)))
 
 
 def _part(limits: SearchBudget, share: float) -> Budget:
@@ -160,34 +225,10 @@ def _part(limits: SearchBudget, share: float) -> Budget:
     return Budget(max(1e-2, share * (limits.search_seconds or 0.0)), None)
 
 
-def improve_bodies(graph: Graph, rules: Sequence[Rule], objective: Objective, seed: int, notes: list[str]) -> Graph:
-    """The graph with the bodies of its control flow replaced by their best forms."""
-    done: dict[Node, Node] = {}
-    changed = 0
-    for node in topological(graph.outputs):
-        inputs = [done[x] for x in node.inputs]
-        if node.op in ("scan", "while", "cond"):
-            attrs: dict[str, Any] = {}
-            for name, value in node.attrs:
-                attrs[name] = _improved(value, rules, objective, seed)
-                changed += attrs[name] is not value
-            done[node] = mk(node.op, *inputs, **attrs)
-        else:
-            done[node] = with_inputs(node, inputs)
-    if changed:
-        notes.append(f"{changed} bodies of control flow were optimised by the model alone")
-        return Graph(graph.inputs, tuple(done[x] for x in graph.outputs), graph.constants)
-    return graph
-
-
-def _improved(value: Any, rules: Sequence[Rule], objective: Objective, seed: int) -> Any:
-    if isinstance(value, tuple):
-        parts = tuple(_improved(x, rules, objective, seed) for x in value)
-        return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts
-    if not isinstance(value, Graph) or value.constants or len(value.nodes()) == len(value.inputs):
-        return value
-    found = explore(value, rules, objective, SearchBudget(None, _BODY_STEPS), seed)
+def _best_body(body: Graph, rules: Sequence[Rule], objective: Objective, seed: int) -> Graph:
+    """The best form of a body by the model, if it is clearly cheaper and prepares nothing."""
+    found = explore(body, rules, objective, SearchBudget(None, _BODY_STEPS), seed)
     if found.result.best.original or found.result.best.predicted_s > 0.95 * found.result.original.predicted_s:
-        return value
+        return body
     program = found.program(found.result.best)
-    return value if program.prepare is not None else program.hot
+    return body if program.prepare is not None else program.hot

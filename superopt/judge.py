@@ -7,7 +7,7 @@ the ratio above the noise floor.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from superopt.budget import SearchBudget
@@ -16,7 +16,7 @@ from superopt.float64 import errors_against_float64
 from superopt.frontends.jaxpr import Imported
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
-from superopt.measure import Comparison, Failure, Timing, compare, confirm
+from superopt.measure import Comparison, Failure, Timing, Worker, compare, confirm
 from superopt.result import Finalist, NumericCheck, Speedup
 from superopt.search.search import Finalist as Candidate
 
@@ -58,8 +58,25 @@ def judge(
     if not candidates:
         return Judgement(original, None, "the original was returned: the search found nothing cheaper")
     programs = [found.program(f) for f in candidates]
+    with Worker() as worker:
+        return _by_measurement(imported, found, original, programs, limits, seed, worker, progress)
+
+
+def _by_measurement(
+    imported: Imported,
+    found: Exploration,
+    original: Program,
+    programs: Sequence[Program],
+    limits: SearchBudget,
+    seed: int,
+    worker: Worker,
+    progress: Callable[[str], None],
+) -> Judgement:
+    """Compare, then confirm the best few on fresh rounds until one holds."""
+    candidates = found.finalists
     live, frozen = imported.live_values, imported.frozen_values
-    comparison = compare(original, programs, live, frozen, rounds=9, seed=seed, budget_s=0.6 * limits.measure_seconds)
+    budget_s = 0.6 * limits.measure_seconds
+    comparison = compare(original, programs, live, frozen, rounds=9, seed=seed, budget_s=budget_s, worker=worker)
     rows = _rows(candidates, comparison)
     notes = list(comparison.notes)
     if isinstance(comparison.reference, Failure):
@@ -73,9 +90,8 @@ def judge(
     before_ms = comparison.reference.median_s * 1e3
     for i in order[:_TRIES]:
         progress(f"confirming {candidates[i].name}: {rows[i].ratio}")
-        again = confirm(
-            original, programs[i], live, frozen, rounds=15, seed=seed + 1, budget_s=0.4 * limits.measure_seconds
-        )
+        budget_s = 0.4 * limits.measure_seconds
+        again = confirm(original, programs[i], live, frozen, rounds=15, seed=seed + 1, budget_s=budget_s, worker=worker)
         timing = again.candidates[0]
         if isinstance(timing, Timing) and isinstance(again.reference, Timing) and again.faster(0):
             wide = errors_against_float64(imported.graph, programs[i], live, frozen)

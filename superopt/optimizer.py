@@ -123,6 +123,7 @@ def _optimize(
             objective,
             limits,
             seed,
+            measure=not deterministic,
             max_prepared_bytes=max_prepared_bytes,
             progress=clock.say,
         )
