@@ -65,6 +65,7 @@ def test_not_a_model(name: str, tmp_path: Path) -> None:
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     refused(ModelFileError, tmp_path / "absent.onnx", "does not exist")
     refused(ModelFileError, tmp_path, "is a folder")
+    refused(ModelFileError, "/dev/null", "is not a plain file")
 
 
 def test_no_pickle_is_opened(tmp_path: Path) -> None:

@@ -3,9 +3,8 @@
 Counted are the tests all of whose tensors have element types that JAX has (strings are out).  A test passes when
 the imported graph, lowered back to JAX, gives every output with the expected dtype, shape and values (the tolerances
 are those of the test suite).  Dtypes that JAX has and the graph has not (8-bit floats, 4- and 2-bit integers) run as
-the JAX function, and are reported apart.  Inputs that an op
-needs at conversion (the shape of a Reshape) are bound to the values of the test, as a stored initializer would be;
-how many tests need that is reported.
+the JAX function, and are reported apart.  Inputs that an op needs at conversion (the shape of a Reshape) are bound to
+the values of the test, as a stored initializer would be; how many tests need that is reported.
 
     superopt bench --suite onnx-nodes [--json]
 """

@@ -44,7 +44,7 @@ def read_model(path: str | Path) -> onnx.ModelProto:
         raise ModelFileError(f"{path.name} is a {path.suffix} file, not an ONNX model", hint=_EXPORT_HINT)
     try:
         if not path.is_file():
-            reason = "is a folder" if path.is_dir() else "does not exist"
+            reason = "is a folder" if path.is_dir() else "is not a plain file" if path.exists() else "does not exist"
             raise ModelFileError(f"model file {str(path)!r} {reason}")
         if path.stat().st_size >= 2**31:
             raise ModelFileError(
