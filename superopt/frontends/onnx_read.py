@@ -93,8 +93,8 @@ def check_model(model: onnx.ModelProto, name: str) -> None:
         )
     opsets(model, name)
     functions = function_table(model)
-    _check_text(model, name)
     _check_size(model.graph, functions, name)
+    _check_text(model, name)
     check_names(model.graph, set(), name)
 
 
