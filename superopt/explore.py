@@ -55,6 +55,7 @@ class Exploration:
     statistics: dict[str, Any]
     notes: tuple[str, ...]
     before_text: str
+    interrupted: bool
 
     @property
     def finalists(self) -> tuple[Finalist, ...]:
@@ -130,7 +131,7 @@ def explore(
     timer = KernelTimer(objective, expand, limits) if measure else None
     pricer, forms = Pricer(timer.objective if timer else objective), Forms()
     result: SearchResult | None = None
-    proposals, seconds = 0, 0.0
+    proposals, seconds, interrupted = 0, 0.0, False
     for number, share in enumerate(_ROUNDS):
         result = search(
             eg,
@@ -145,14 +146,19 @@ def explore(
         )
         proposals += result.statistics.proposals
         seconds += result.statistics.seconds
-        if result.interrupted or number == len(_ROUNDS) - 1:
+        interrupted = result.interrupted
+        if interrupted or number == len(_ROUNDS) - 1:
             break
-        if timer is not None:
-            timed = timer.learn(result.finalists, 1.0 / (len(_ROUNDS) - 1))
-            pricer = Pricer(timer.objective)
-            progress(f"round {number + 1}: predicted {1e3 * result.best.predicted_s:.3g} ms, {timed} kernels timed")
-        if number < 2:
-            growth.reports.append(grow(eg, rules, _growth_limits(limits), near=result.best.classes))
+        try:
+            if timer is not None:
+                timed = timer.learn(result.finalists, 1.0 / (len(_ROUNDS) - 1))
+                pricer = Pricer(timer.objective)
+                progress(f"round {number + 1}: predicted {1e3 * result.best.predicted_s:.3g} ms, {timed} kernels timed")
+            if number < 2:
+                growth.reports.append(grow(eg, rules, _growth_limits(limits), near=result.best.classes))
+        except KeyboardInterrupt:
+            interrupted = True
+            break
     assert result is not None
     statistics = {
         "proposals": proposals,
@@ -165,13 +171,13 @@ def explore(
         "starts_ms": {k: round(1e3 * v, 4) for k, v in result.statistics.starts.items()},
         "predicted_before_ms": round(1e3 * result.original.predicted_s, 4),
         "predicted_after_ms": round(1e3 * result.best.predicted_s, 4),
-        "interrupted": result.interrupted,
+        "interrupted": interrupted,
     }
-    if result.interrupted:
+    if interrupted:
         notes.append("the search was interrupted; this is the best program it had found")
     if growth.reports[0].stop != "saturated":
         notes.append(f"growth of the e-graph stopped by its limit of {growth.reports[0].stop}, not by saturation")
-    return Exploration(graph, result, expand, growth.as_dict(), statistics, tuple(notes), before_text)
+    return Exploration(graph, result, expand, growth.as_dict(), statistics, tuple(notes), before_text, interrupted)
 
 
 class KernelTimer:

@@ -52,14 +52,17 @@ def judge(
 ) -> Judgement:
     """Choose between the finalists and the original."""
     original = original_program(imported.graph)
-    if not measure:
+    if not measure or found.interrupted:
         return _by_prediction(original, found)
     candidates = found.finalists
     if not candidates:
         return Judgement(original, None, "the original was returned: the search found nothing cheaper")
     programs = [found.program(f) for f in candidates]
     with Worker() as worker:
-        return _by_measurement(imported, found, original, programs, limits, seed, worker, progress)
+        try:
+            return _by_measurement(imported, found, original, programs, limits, seed, worker, progress)
+        except KeyboardInterrupt:
+            return Judgement(original, None, "the original was returned: measuring was interrupted")
 
 
 def _by_measurement(
