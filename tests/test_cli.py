@@ -81,7 +81,8 @@ def test_bad_input_is_one_line_with_a_code(capsys, program, tmp_path, monkeypatc
 
 
 def test_truncated_and_foreign_models(capsys, tmp_path) -> None:
-    for name, data in {"a.onnx": b"", "b.onnx": b"\x08\x07\x12", "c.onnx": b"not a model at all", "d.pt": b"PK"}.items():
+    files = {"a.onnx": b"", "b.onnx": b"\x08\x07\x12", "c.onnx": b"not a model at all", "d.pt": b"PK"}
+    for name, data in files.items():
         path = tmp_path / name
         path.write_bytes(data)
         status, _, err = run(capsys, "optimize", str(path))
@@ -91,7 +92,8 @@ def test_truncated_and_foreign_models(capsys, tmp_path) -> None:
 
 def test_verify_a_file(capsys, tmp_path) -> None:
     rules = tmp_path / "rules.txt"
-    rules.write_text("good: A[*a]\n  A + A  ==  A * 2\n\nbad: A[*m *k]  B[*k *n]\n  dot(A, B + B, k)  ==  dot(A, B, k)\n")
+    good = "good: A[*a]\n  A + A  ==  A * 2\n"
+    rules.write_text(good + "\nbad: A[*m *k]  B[*k *n]\n  dot(A, B + B, k)  ==  dot(A, B, k)\n")
     status, text, _ = run(capsys, "verify", str(rules), "--json")
     data = json.loads(text)
     assert status == 3
