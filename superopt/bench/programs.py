@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from superopt.bench import nets
 from superopt.bench.nets import Net
-from superopt.errors import UsageError
 from superopt.frontends.onnx import light_model_path, load_model, randomize_weights
 
 _JAX: dict[str, Callable[[], Net]] = {
@@ -26,13 +25,9 @@ def build_case(name: str, seed: int) -> Net:
     ONNX networks get random weights of the right scale, since those in the package are constants.
 
     Raises:
-        UsageError: there is no such program.
+        ArgumentError: there is no such program.
     """
     if name in _JAX:
         return _JAX[name]()
-    try:
-        path = light_model_path(name)
-    except KeyError as error:
-        raise UsageError(f"there is no program {name!r}", hint=f"one of {', '.join(sorted(_JAX))}") from error
-    model = randomize_weights(load_model(path), seed)
+    model = randomize_weights(load_model(light_model_path(name)), seed)
     return Net(model.fn, dict(model.params), model.example_inputs(seed))
