@@ -7,10 +7,11 @@ Commands only parse options and print; each calls one function of the package an
 
 from __future__ import annotations
 
-import json
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import click
@@ -22,11 +23,19 @@ OK, USAGE, REJECTED, UNVERIFIED, REGRESSION, NOTHING_FOUND, INTERNAL = range(7)
 
 
 def _emit(data: Mapping[str, Any]) -> None:
-    click.echo(json.dumps(data, default=str))
+    from superopt.report import json_text  # late: `--help` answers at once
+
+    click.echo(json_text(data))
+
+
+def _check_folder(path: str | None) -> None:
+    """Refuse a path that cannot be written to before the work that the file is about."""
+    if path is not None and not Path(path).absolute().parent.is_dir():
+        raise UsageError(f"there is no folder {Path(path).parent}", hint="create it first")
 
 
 def _guarded(command: Callable[..., int | None]) -> Callable[..., None]:
-    """Turn errors into one line on stderr and the exit status of product behaviour."""
+    """Turn errors into one line and a hint on stderr, and into the exit status of the module's docstring."""
 
     @wraps(command)
     def run(**options: Any) -> None:
@@ -41,6 +50,10 @@ def _guarded(command: Callable[..., int | None]) -> Callable[..., None]:
         except KeyboardInterrupt:
             click.echo("superopt: interrupted", err=True)
             sys.exit(130)
+        except Exception:  # a fault of ours: the traceback is what a report of it needs
+            traceback.print_exc()
+            click.echo("superopt: internal error, see above", err=True)
+            sys.exit(INTERNAL)
         sys.exit(status or OK)
 
     return run
@@ -97,6 +110,11 @@ def optimize(
     as_json: bool,
 ) -> int:
     """Optimise TARGET: an ONNX file, or FILE.py:NAME where NAME() returns (function, example arguments)."""
+    from superopt.report import check_report_path  # late: `--help` answers at once
+
+    if report_path:
+        check_report_path(report_path)
+    _check_folder(out)
     from superopt.optimizer import optimize_target  # late: jax and z3 take seconds to load
 
     result = optimize_target(
@@ -141,8 +159,9 @@ def verify(files: tuple[str, ...], library: bool, names: tuple[str, ...], as_jso
     """Prove or refute every rule of the FILES (rule texts, or Python files with a RULES text), or of the library."""
     from superopt.proving import verify_files, verify_library  # late: z3 takes a while to load
 
-    if not files and not library:
-        raise UsageError("nothing to verify", hint="name a file of rules, or give --library")
+    if bool(files) == library:
+        hint = "name files of rules, or give --library"
+        raise UsageError("files and --library are two requests" if files else "nothing to verify", hint=hint)
     summary, text = verify_library(names) if library else verify_files(files, names)
     if as_json:
         _emit(summary)
@@ -193,10 +212,12 @@ def bench(suite: str, budget: str, cases: tuple[str, ...], seed: int, out: str |
     """Run a benchmark suite and print its table."""
     from superopt.bench import run_suite  # late: loads everything
 
+    _check_folder(out)
     result = run_suite(suite, budget=budget, cases=cases, seed=seed, say=_progress(as_json))
     if out:
-        with open(out, "w", encoding="utf-8") as handle:
-            json.dump(result, handle, indent=1, default=str)
+        from superopt.report import json_text  # late: `--help` answers at once
+
+        Path(out).write_text(json_text(result, indent=1) + "\n", encoding="utf-8")
     if as_json:
         _emit(result)
     else:

@@ -1,26 +1,31 @@
 """`superopt demo`: real networks made faster, in front of the reader's eyes.
 
 Two ONNX networks that ship with the onnx package (random weights of the right scale, since theirs are constants) and
-two JAX programs.  Prints each report; writes one page for the network that gained most and one index of all.
+two JAX programs.  Prints each report and writes a page for each; the program that gained most has the plain name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
 
 from superopt.bench.programs import build_case
 from superopt.optimizer import optimize
+from superopt.report import check_report_path
 from superopt.result import Report
 
 PROGRAMS = ("squeezenet", "resnet50", "transformer_block", "inverted_residual")
 
 
 def run_demo(*, budget: str, report_path: str, say: Callable[[str], None], quiet: bool) -> dict[str, Any]:
-    """Optimise every program of the demo; a summary with one row each."""
+    """Optimise every program of the demo; a summary with one row each.
+
+    Raises:
+        UsageError: no report can be written to that path.
+    """
+    path = check_report_path(report_path)
     reports: dict[str, Report] = {}
     for name in PROGRAMS:
         if not quiet:
@@ -31,7 +36,6 @@ def run_demo(*, budget: str, report_path: str, say: Callable[[str], None], quiet
         if not quiet:
             click.echo(str(result.report))
     best = max(reports, key=lambda name: reports[name].speedup.ratio)
-    path = Path(report_path)
     for name, report in reports.items():
         report.save(str(path if name == best else path.with_name(f"{path.stem}-{name}{path.suffix}")))
     if not quiet:

@@ -9,17 +9,22 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from superopt.errors import ArgumentError, InputError
+from superopt.errors import ArgumentError, InputError, ShapeError
+from superopt.ir.types import TensorType
 from superopt.result import Report, Speedup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
 
     from superopt.backends.xla import XlaExecutable
     from superopt.frontends.jaxpr import Imported
+    from superopt.ir.graph import Node
     from superopt.ir.program import Program
 
 FORMAT = 1
@@ -54,8 +59,7 @@ class Optimized:
         Raises:
             InputError: the program holds opaque operations, which exist only in the process that imported them.
         """
-        import numpy as np  # late: see the module docstring of superopt
-        from jax import tree_util  # late: see above
+        import numpy as np  # late: importing this module costs nothing
 
         from superopt.ir.text import print_graph  # late: see above
         from superopt.measure.compare import serialisable  # late: see above
@@ -67,20 +71,20 @@ class Optimized:
             )
         target = Path(path)
         arrays = io.BytesIO()
-        np.savez(arrays, *[np.asarray(x) for x in self.executable.prepared])
+        np.savez(arrays, *[_raw(np.asarray(x)) for x in self.executable.prepared])
         meta = {
             "format": FORMAT,
             "names": [self.imported.names[i] for i in self.imported.live],
             "live": list(self.imported.live),
             "report": self.report.to_json(),
-            "arguments": len(self.imported.names),
         }
+        in_tree, out_tree = _tree_bytes(self.imported.in_tree), _tree_bytes(self.imported.out_tree)
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("meta.json", json.dumps(meta, default=str))
             archive.writestr("hot.txt", print_graph(self.program.hot))
             archive.writestr("prepared.npz", arrays.getvalue())
-            archive.writestr("in_tree", _tree_bytes(self.imported.in_tree, tree_util))
-            archive.writestr("out_tree", _tree_bytes(self.imported.out_tree, tree_util))
+            archive.writestr("in_tree", in_tree)
+            archive.writestr("out_tree", out_tree)
         return target
 
 
@@ -88,30 +92,31 @@ class Loaded:
     """A saved program: callable like the original, with the report of its making as plain data."""
 
     def __init__(self, path: str | Path) -> None:
-        import jax  # late: see the module docstring of superopt
-        import numpy as np  # late: see above
+        import jax  # late: importing this module costs nothing
 
-        from superopt.backends.xla import to_jax  # late: see above
+        from superopt.backends.xla import build  # late: see above
+        from superopt.ir.program import Program  # late: see above
         from superopt.ir.text import parse_graph  # late: see above
 
         try:
             with zipfile.ZipFile(path) as archive:
                 meta = json.loads(archive.read("meta.json"))
-                if meta.get("format") != FORMAT:
-                    raise InputError(f"{path} has format {meta.get('format')}, this version reads {FORMAT}")
+                if meta["format"] != FORMAT:
+                    raise InputError(f"{path} has format {meta['format']}, this version reads {FORMAT}")
                 self.graph = parse_graph(archive.read("hot.txt").decode())
-                with np.load(io.BytesIO(archive.read("prepared.npz")), allow_pickle=False) as arrays:
-                    self.prepared = tuple(jax.numpy.asarray(arrays[k]) for k in arrays.files)
+                self.live: list[int] = [int(i) for i in meta["live"]]
+                self.names: list[str] = [str(name) for name in meta["names"]]
+                self.report: dict[str, Any] = dict(meta["report"])
+                self.prepared = _read_prepared(archive.read("prepared.npz"), self.graph.inputs[len(self.live) :])
                 registry = jax.tree_util.default_registry
                 read = jax.tree_util.PyTreeDef.deserialize_using_proto
                 self.in_tree = read(registry, archive.read("in_tree"))
                 self.out_tree = read(registry, archive.read("out_tree"))
-        except (OSError, zipfile.BadZipFile, KeyError, json.JSONDecodeError) as error:
+        except (OSError, zipfile.BadZipFile, zlib.error, KeyError, TypeError, ValueError, ShapeError) as error:
             raise InputError(f"{path} is not a saved program: {error}", hint="write one with .save(path)") from error
-        self.live: list[int] = meta["live"]
-        self.report: dict[str, Any] = meta["report"]
-        self._hot = jax.jit(to_jax(self.graph))
+        self._executable = build(Program(None, self.graph))
         self._tree = jax.tree_util
+        self._type_of: Callable[[Any], Any] = jax.api_util.shaped_abstractify
 
     @property
     def speedup(self) -> Speedup:
@@ -122,16 +127,48 @@ class Loaded:
         """Call with the pytrees of the original function; frozen arguments are taken as they were when saved.
 
         Raises:
-            ArgumentError: another structure.
+            ArgumentError: another structure, shape or dtype.
         """
         leaves, tree = self._tree.tree_flatten((args, kwargs))
         if tree != self.in_tree:
             raise ArgumentError(f"the arguments have the structure {tree}, the program was made for {self.in_tree}")
-        results = self._hot(*[leaves[i] for i in self.live], *self.prepared)
-        return self._tree.tree_unflatten(self.out_tree, results)
+        live = [leaves[i] for i in self.live]
+        for name, leaf, node in zip(self.names, live, self.graph.inputs, strict=False):
+            try:
+                got = self._type_of(leaf)
+            except TypeError as error:
+                raise ArgumentError(f"argument {name} is a {type(leaf).__name__}, not an array") from error
+            if got.shape != node.shape or str(got.dtype) != node.dtype:
+                kind = TensorType(got.shape, str(got.dtype))
+                raise ArgumentError(f"argument {name} is {kind}, the program was made for {node.type}")
+        return self._tree.tree_unflatten(self.out_tree, self._executable.hot(live, self.prepared))
 
 
-def _tree_bytes(tree: Any, tree_util: Any) -> bytes:
+def _raw(array: np.ndarray) -> np.ndarray:
+    """The bytes of an array: the program knows its type, and `.npy` has no name for bfloat16."""
+    import numpy as np  # late: see Loaded
+
+    return np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+
+
+def _read_prepared(data: bytes, nodes: Sequence[Node]) -> tuple[Any, ...]:
+    import jax  # late: see Loaded
+    import numpy as np  # late: see Loaded
+
+    from superopt.measure.arrays import dtype  # late: see Loaded
+
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        raw = [arrays[name] for name in arrays.files]
+    if len(raw) != len(nodes):
+        raise ValueError(f"{len(raw)} prepared tensors for {len(nodes)} inputs")
+    with jax.enable_x64(True):  # 64-bit tensors keep their type whatever the caller has enabled
+        return tuple(
+            jax.device_put(array.view(dtype(node.dtype)).reshape(node.shape))
+            for array, node in zip(raw, nodes, strict=True)
+        )
+
+
+def _tree_bytes(tree: Any) -> bytes:
     try:
         return tree.serialize_using_proto()
     except ValueError as error:

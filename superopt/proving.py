@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import runpy
+import ast
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,40 +57,59 @@ def rule(text: str) -> Rule:
 
 
 def verify_library(names: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
-    """Prove the shipped library from scratch: summary and text."""
+    """Prove the shipped library from scratch: summary and text.
+
+    Raises:
+        InputError: no rule has such a name.
+    """
     from rewrites.library import load  # late: see verify
 
-    return _verify([r for r in load() if not names or any(text in r.name for text in names)])
+    return _verify(_chosen(load(), names))
 
 
 def verify_files(files: Sequence[str], names: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
-    """Prove every rule of some files: rule texts, or Python files with a RULES text.
+    """Prove every rule of some files: rule texts, or Python files with a RULES text (which are read, not run).
 
     Raises:
-        InputError: a file that cannot be read, or without rules.
+        InputError: a file that cannot be read, or without rules, or no rule of such a name.
         RuleError: a text that is not a rule.
     """
     from rewrites.parse import parse_many  # late: see verify
 
     rules: list[Rule] = []
     for file in files:
-        path = Path(file)
         try:
-            text = path.read_text(encoding="utf-8")
+            text = Path(file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"cannot read {file}: {error}", hint="give a text file of rules") from error
         first = 1
-        if path.suffix == ".py":
-            before, found, _ = text.partition('RULES = """')
-            if not found:
-                raise InputError(f"{file} defines no RULES text", hint='write RULES = """..."""')
-            first = before.count("\n") + 1
-            text = runpy.run_path(str(path))["RULES"]
+        if Path(file).suffix == ".py":
+            text, first = _rules_text(text, file)
         rules += parse_many(text, where=f"{file}:{first}")
+    return _verify(_chosen(rules, names))
+
+
+def _rules_text(source: str, file: str) -> tuple[str, int]:
+    """The string that a Python file assigns to RULES, and the line on which it starts."""
+    try:
+        statements = ast.parse(source).body
+    except (SyntaxError, ValueError) as error:
+        raise InputError(f"{file} is not Python: {error}", hint="give a text file of rules") from error
+    for statement in statements:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id="RULES")], value=ast.Constant(value=str(text)) as value):
+                return text, value.lineno
+            case _:
+                pass
+    raise InputError(f"{file} defines no RULES text", hint='write RULES = """..."""')
+
+
+def _chosen(rules: Sequence[Rule], names: Sequence[str]) -> list[Rule]:
     chosen = [r for r in rules if not names or any(text in r.name for text in names)]
     if not chosen:
-        raise InputError("no rule to verify", hint="a rule starts with `name: declarations` at the margin")
-    return _verify(chosen)
+        hint = "a rule starts with `name: declarations` at the margin"
+        raise InputError("no rule to verify", hint="no rule has such a name" if rules else hint)
+    return chosen
 
 
 def _verify(rules: Sequence[Rule]) -> tuple[dict[str, Any], str]:

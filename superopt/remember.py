@@ -1,8 +1,10 @@
 """Results kept between runs: the same call on the same machine and versions is answered from the store.
 
-A key covers the graph as text, the values of its constants, budget, seed, rules, objective, machine and versions; the
-values of frozen arguments are not part of it, because the program does not depend on them.  Programs with opaque
-operations exist only in their process and are not kept.
+A key covers the graph as text, the values of its constants, budget, seed, rules with their proofs and what steers them,
+objective, machine and versions.  The values of arguments, frozen ones too, are not part of it: no rewrite reads them,
+so the program is right for any; the figures of the report are those of the arrays that it was measured with.
+Structures of arguments and results come from the call.  Not kept: programs with opaque operations, which exist only in
+their process, and runs that were cut short.  An entry that cannot be read is a miss.
 """
 
 from __future__ import annotations
@@ -14,10 +16,13 @@ from typing import Any
 import numpy as np
 
 from costmodel.objective import Objective
+from rewrites.show import show
 from superopt import machine
 from superopt.backends.xla import build
 from superopt.budget import SearchBudget
+from superopt.errors import SuperoptError
 from superopt.frontends.jaxpr import Imported
+from superopt.ir.graph import Graph
 from superopt.ir.program import Program
 from superopt.ir.text import parse_graph, print_graph
 from superopt.library import ProvedLibrary
@@ -27,6 +32,7 @@ from superopt.result import Finalist, NumericCheck, Report, Speedup, Stage, Used
 from superopt.store import Store, content_key
 
 _TABLE = "runs"
+_FORMAT = 1  # of what is kept under a key; another number makes every older entry a miss
 
 
 def run_key(
@@ -44,19 +50,21 @@ def run_key(
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(value).tobytes())
     return content_key(
+        _FORMAT,
         print_graph(imported.graph),
         digest.hexdigest(),
         [limits.seconds, limits.steps, seed, deterministic, max_prepared_bytes],
         sorted(c.key for c in library.certificates.values()),
+        [show(rule) for rule in library.rules],
         [objective.name, objective.version],
         machine.environment_key(),
     )
 
 
 def remember(store: Store | None, key: str, result: Optimized) -> None:
-    """Keep a result."""
+    """Keep a result, unless it says less than another run of the same call would."""
     program = result.program
-    if store is None or not serialisable(program):
+    if store is None or _cut_short(result.report) or not serialisable(program):
         return
     report = result.report.to_json()
     report["before_text"], report["after_text"] = result.report.before_text, result.report.after_text
@@ -65,23 +73,32 @@ def remember(store: Store | None, key: str, result: Optimized) -> None:
     store.put(_TABLE, key, {"prepare": prepare, "hot": print_graph(program.hot), "report": report})
 
 
+def _cut_short(report: Report) -> bool:
+    """Interrupted, or without a timing of the original although there were candidates to compare with it."""
+    return bool(report.search.get("interrupted")) or (bool(report.finalists) and report.before_ms is None)
+
+
 def recall(store: Store | None, key: str, imported: Imported) -> Optimized | None:
     """A result that was kept, built anew for the frozen values of this call."""
     kept = None if store is None else store.get(_TABLE, key)
     if kept is None:
         return None
-    prepare = None
-    if kept["prepare"] is not None:
-        parsed = parse_graph(kept["prepare"])
-        prepare = type(parsed)(parsed.inputs, parsed.outputs, imported.graph.constants)
-    program = Program(prepare, parse_graph(kept["hot"]))
-    report = _report(kept["report"])
+    try:
+        prepare = None
+        if kept["prepare"] is not None:
+            parsed = parse_graph(kept["prepare"])
+            prepare = Graph(parsed.inputs, parsed.outputs, imported.graph.constants)
+        program = Program(prepare, parse_graph(kept["hot"]))
+        report = read_report(kept["report"])
+        executable = build(program, imported.frozen_values)
+    except (SuperoptError, AttributeError, KeyError, TypeError, ValueError):
+        return None  # written by other code than this: as good as absent
     note = "answered from the store: optimised earlier on this machine with these versions"
-    report = replace(report, notes=(*report.notes, note))
-    return Optimized(imported, program, build(program, imported.frozen_values), report)
+    return Optimized(imported, program, executable, replace(report, notes=(*report.notes, note)))
 
 
-def _report(data: dict[str, Any]) -> Report:
+def read_report(data: dict[str, Any]) -> Report:
+    """The report that `to_json` and the two program texts were kept of."""
     return Report(
         program=data["program"],
         verdict=data["verdict"],

@@ -3,31 +3,63 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from superopt.errors import UsageError
 from superopt.report.text import to_text
 from superopt.result import Report
 
-__all__ = ["to_text", "write_report"]
+__all__ = ["check_report_path", "json_text", "to_text", "write_report"]
+
+ENDINGS = (".html", ".htm", ".json", ".txt", "")
+
+
+def check_report_path(path: str | Path) -> Path:
+    """The path, when a report can be written there: asked before the work that the report is about.
+
+    Raises:
+        UsageError: an ending that is not known, or a folder that does not exist.
+    """
+    target = Path(path)
+    if target.suffix not in ENDINGS:
+        raise UsageError(f"cannot write a report as {target.suffix!r}", hint="use .html, .json or .txt")
+    if not target.parent.is_dir():
+        raise UsageError(f"there is no folder {target.parent}", hint="create it first")
+    return target
 
 
 def write_report(report: Report, path: str | Path) -> Path:
     """Write the report as `.json`, `.html` or `.txt`, chosen by the ending.
 
     Raises:
-        UsageError: another ending.
+        UsageError: another ending, or a folder that does not exist.
     """
-    target = Path(path)
+    target = check_report_path(path)
     if target.suffix == ".json":
-        text = json.dumps(report.to_json(), indent=1)
+        text = json_text(report.to_json(), indent=1) + "\n"
     elif target.suffix in (".html", ".htm"):
         from superopt.report.html import to_html  # late: jinja2 is only needed for the page
 
         text = to_html(report)
-    elif target.suffix in (".txt", ""):
-        text = to_text(report) + "\n"
     else:
-        raise UsageError(f"cannot write a report as {target.suffix!r}", hint="use .html, .json or .txt")
+        text = to_text(report) + "\n"
     target.write_text(text, encoding="utf-8")
     return target
+
+
+def json_text(data: Mapping[str, Any], *, indent: int | None = None) -> str:
+    """Data as strict JSON: what JSON has no word for (NaN, infinities) is null."""
+    return json.dumps(_strict(data), indent=indent, default=str, allow_nan=False)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(k): _strict(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(v) for v in value]
+    return value
