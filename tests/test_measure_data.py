@@ -90,7 +90,7 @@ def test_ratio_of_nothing_is_refused() -> None:
 
 
 def test_best_prefers_the_fastest_and_skips_failures() -> None:
-    fast, slow = (Timing((1.0,), Ratio(x, x, x)) for x in (2.0, 0.5))
+    fast, slow = (Timing((1.0,) * 5, Ratio(x, x, x)) for x in (2.0, 0.5))
     comparison = Comparison(Timing((1.0,), Ratio(1.0, 0.9, 1.05)), (slow, Failure("crash", ""), fast))
     assert comparison.best() == 2
     assert comparison.faster(2)
@@ -98,6 +98,11 @@ def test_best_prefers_the_fastest_and_skips_failures() -> None:
     assert not comparison.faster(1)
     assert comparison.noise_floor == pytest.approx(0.1)
     assert comparison.as_dict()["candidates"][1]["cause"] == "crash"
+
+
+def test_a_few_rounds_are_no_evidence() -> None:
+    once = Timing((0.5,), Ratio(2.0, 2.0, 2.0))  # one round: the interval is a point
+    assert not Comparison(Timing((1.0,), Ratio(1.0, 1.0, 1.0)), (once,)).faster(0)
 
 
 def test_arrays_survive_the_trip(tmp_path: Path) -> None:

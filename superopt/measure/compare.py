@@ -21,7 +21,7 @@ from superopt.ir.program import Program
 from superopt.measure import arrays
 from superopt.measure.numerics import OutputError, Tolerance
 from superopt.measure.process import Limits, Worker, WorkerDiedError
-from superopt.measure.result import Comparison, EntryPoint, Failure, Ratio, Timing
+from superopt.measure.result import ENOUGH_ROUNDS, Comparison, EntryPoint, Failure, Ratio, Timing
 from superopt.measure.session import AGAIN, REFERENCE, Event, Settings, compare_events
 from superopt.measure.stats import paired_ratio
 
@@ -41,6 +41,7 @@ def compare(
     prune: float = 2.0,
     budget_s: float = 0.0,
     check: bool = True,
+    min_rounds: int = 1,
     tolerance: Tolerance | None = None,
     limits: Limits | None = None,
     worker: Worker | None = None,
@@ -54,13 +55,14 @@ def compare(
         candidates: programs without macros (expand them first), or entry points.
         inputs: the live inputs in call order.
         frozen: values of the frozen inputs by name, but for those that come with a program.
-        rounds: interleaved rounds; `min_time_s`, `seed`, `prune`, `budget_s`, `check`, `tolerance`: see `Settings`.
+        rounds: interleaved rounds; `min_time_s`, `seed`, `prune`, `budget_s`, `check`, `min_rounds`, `tolerance`: see
+            `Settings`.
         limits: of a worker started for this call.
         worker: a running worker to use instead.
         isolate: False compares in the calling process, unprotected; so do opaque operations.
         backend: `module:function` that builds a program from frozen values.
     """
-    settings = Settings(rounds, min_time_s, seed, prune, budget_s, check, tolerance or Tolerance())
+    settings = Settings(rounds, min_time_s, seed, prune, budget_s, check, min_rounds, tolerance or Tolerance())
     frozen = dict(frozen or {})
     programs = [reference, *candidates]
     opaque = any(isinstance(p, Program) and not serialisable(p) for p in programs)
@@ -93,7 +95,10 @@ def confirm(
 
     Accepts the options of `compare`; use a seed other than that of the comparison which chose the winner.
     """
-    return compare(reference, [winner], inputs, frozen, rounds=rounds, seed=seed, prune=0.0, **options)
+    least = min(rounds, ENOUGH_ROUNDS)
+    return compare(
+        reference, [winner], inputs, frozen, rounds=rounds, seed=seed, prune=0.0, min_rounds=least, **options
+    )
 
 
 def serialisable(program: Program) -> bool:

@@ -11,6 +11,8 @@ from typing import Any
 
 from superopt.measure.numerics import OutputError
 
+ENOUGH_ROUNDS = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
@@ -132,9 +134,12 @@ class Comparison:
         return -max(timed)[1] if timed else None
 
     def faster(self, index: int) -> bool:
-        """Whether the candidate is faster beyond doubt: interval above 1, ratio above the noise floor."""
+        """Whether the candidate is faster beyond doubt: interval above 1, ratio above the noise floor.
+
+        Fewer than `ENOUGH_ROUNDS` rounds say nothing: the interval of one round is a point.
+        """
         candidate = self.candidates[index]
-        if isinstance(candidate, Failure):
+        if isinstance(candidate, Failure) or len(candidate.samples_s) < ENOUGH_ROUNDS:
             return False
         return candidate.ratio.low > 1.0 and candidate.ratio.ratio > 1.0 + self.noise_floor
 

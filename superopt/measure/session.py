@@ -38,6 +38,7 @@ class Settings:
         seed: of the order within rounds.
         prune: stop timing a candidate that stays slower than the reference by this factor after three rounds; 0 never.
         budget_s: stop after the round in which this time is over; 0 is no limit.
+        min_rounds: rounds to complete whatever the budget: a ratio of few rounds has no interval to speak of.
         check: compare the outputs first.
         tolerance: what counts as the same value.
     """
@@ -48,6 +49,7 @@ class Settings:
     prune: float = 2.0
     budget_s: float = 0.0
     check: bool = True
+    min_rounds: int = 1
     tolerance: Tolerance = field(default_factory=Tolerance)
 
 
@@ -118,7 +120,8 @@ def _rounds(thunks: dict[int, loop.Thunk], calls: dict[int, int], settings: Sett
             for j in [j for j in active if index_of[j] >= 0 and min(slowness[j]) > settings.prune]:
                 active.discard(j)
                 yield {"event": "pruned", "index": index_of[j]}
-        if settings.budget_s and time.monotonic() - start > settings.budget_s:
+        over = settings.budget_s and time.monotonic() - start > settings.budget_s
+        if over and k + 1 >= settings.min_rounds:
             return
 
 
