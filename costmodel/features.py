@@ -15,12 +15,12 @@ import math
 from dataclasses import dataclass
 
 from costmodel.operands import Counts, conv_counts, dot_counts
-from costmodel.steps import CHEAP, CONTROL, PREFIX, REDUCE, VIEW, WINDOW, Step, elements, folded, steps
+from costmodel.steps import CHEAP, CONTROL, PREFIX, REDUCE, VIEW, WINDOW, Step, elements, folded, is_heavy, steps
 from superopt import machine
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import type_bytes
 
-FEATURES_VERSION = 1
+FEATURES_VERSION = 2
 SHARE_BYTES = 256 << 10  # XLA:CPU gives each thread of a loop at least this much traffic
 VECTOR = 16  # elements of a vector register
 FRESH_BYTES = 32 << 20  # glibc gives larger buffers back to the system
@@ -41,8 +41,8 @@ COMPUTE = (
     "load", "load_strided", "pad_eval", "pad_eval_minor", "concat_eval", "concat_eval_minor", "select_eval",
     "gather_eval", "gather_row", "iota_eval", "evaluation", "evaluation_ragged", "output",
     *(f"reduce_{kind}_{where}" for kind in ("sum", "max", "arg") for where in ("minor", "major", "all")),
-    "reduce_result", "dot_mnk", "dot_mn", "dot_mk", "dot_nk", "dot_km", "dot_rhs_turned", "dot_both_turned",
-    "batch_mnk", "batch_mn", "batch_mk", "batch_nk", "batch_turned", "batch_count",
+    "reduce_result", "dot_mnk", "dot_mn", "dot_mk", "dot_nk", "dot_km", "dot_km_large", "dot_rhs_turned",
+    "dot_both_turned", "batch_mnk", "batch_mn", "batch_mk", "batch_nk", "batch_turned", "batch_count",
     "vector_kn", "vector_nk", "vector_out", "inner",
     "conv_macs", "conv_patch", "conv_patch_narrow", "conv_out", "conv_weight", "conv_dilated",
     "point_macs", "point_in", "point_out",
@@ -92,7 +92,7 @@ def kernel_features(graph: Graph, *, repeat: float = 1.0) -> list[StepFeatures]:
     for step in steps(graph):
         if step.root.op in CONTROL:
             found.extend(_control(step.root, repeat))
-        elif step.root.op in _HEAVY:
+        elif is_heavy(step.root):
             found.extend(_heavy(step, repeat))
         else:
             found.append(_loop(step, repeat))
@@ -132,7 +132,7 @@ def _count_node(counts: Counts, node: Node, count: float) -> None:
         counts["cheap"] += count * max(1, abs(int(node["y"])).bit_length())
     elif op == "select_n":
         counts["select_eval"] += count
-    elif op in CHEAP or op == "cheap":
+    elif op in CHEAP or op in ("cheap", "dot_general"):  # a product over one element
         counts["cheap"] += count
     elif op in _FUNCTIONS:
         counts[f"fn_{op}"] += count
@@ -159,8 +159,6 @@ def _reduce_feature(node: Node) -> str:
 
 
 # ---- heavy ops
-
-_HEAVY = frozenset(("dot_general", "conv_general_dilated", "dynamic_update_slice", *WINDOW, *PREFIX))
 
 
 def _heavy(step: Step, repeat: float) -> list[StepFeatures]:

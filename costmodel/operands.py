@@ -16,7 +16,7 @@ from superopt.ir.graph import Node
 Counts = defaultdict[str, float]
 Source = tuple[Node, tuple[int, ...]]
 _SMALL_BYTES = 1 << 20
-_FORK_MACS = 1e5
+_FORK_MACS = 4e5
 _WIDE = 8  # channels that fill a vector register
 
 
@@ -60,7 +60,7 @@ def dot_counts(node: Node, sources: Sequence[Source]) -> Counts:
         counts["dot_mn"] += m * n
         counts["dot_mk"] += m * k
         counts["dot_nk"] += n * k
-        counts["dot_km"] += m * k * turned_left
+        counts["dot_km_large" if m * k * 4 > _SMALL_BYTES else "dot_km"] += m * k * turned_left
         counts["dot_rhs_turned"] += n * k * turned_right
         counts["dot_both_turned"] += n * k * (turned_left and turned_right)
     return counts

@@ -52,6 +52,14 @@ class Step:
     strided: dict[Node, float]
 
 
+def is_heavy(node: Node) -> bool:
+    """Whether XLA calls a routine for the op; it multiplies elementwise where a product sums over one element only."""
+    if node.op != "dot_general":
+        return node.op in HEAVY
+    contracted = node["dimension_numbers"][0][0]
+    return any(node.inputs[0].shape[axis] != 1 for axis in contracted)
+
+
 def elements(node: Node) -> int:
     """Number of elements of a tensor."""
     return math.prod(int(n) for n in node.shape)  # pyright: ignore[reportArgumentType] (kernel shapes are concrete)
@@ -84,7 +92,7 @@ def _materialised(graph: Graph, order: list[Node]) -> set[Node]:
     for output in graph.outputs:
         keep(output)
     for node in order:
-        if node.op in HEAVY:
+        if is_heavy(node):
             kept.add(node)
             for x in node.inputs:
                 keep(folded(node, x))
@@ -111,7 +119,7 @@ def _materialised(graph: Graph, order: list[Node]) -> set[Node]:
 
 def folded(node: Node, x: Node) -> Node:
     """The operand that a heavy op reads: products and convolutions take transposes into their dimension numbers."""
-    if node.op in ("dot_general", "conv_general_dilated"):
+    if node.op in ("dot_general", "conv_general_dilated") and is_heavy(node):
         while x.op == "transpose":
             x = x.inputs[0]
     return x
@@ -119,7 +127,7 @@ def folded(node: Node, x: Node) -> Node:
 
 def _step(root: Node, kept: set[Node]) -> Step:
     step = Step(root, {}, {}, {}, {})
-    if root.op in HEAVY:
+    if is_heavy(root):
         for x in root.inputs:
             _read(step, operand(folded(root, x)), elements(x), elements(x), strided=False)
         return step
@@ -167,7 +175,7 @@ def _asked(node: Node, k: int, x: Node, count: float, visible: float) -> tuple[f
     size = float(elements(x))
     if node.op in REDUCE:
         return size, size, True
-    if node.op == "broadcast_in_dim":
+    if node.op in ("broadcast_in_dim", "dot_general"):
         return count, size, True
     if node.op == "concatenate":
         share = size / max(1.0, float(elements(node)))
