@@ -12,21 +12,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from costmodel.measured import Measured
 from costmodel.objective import Objective
 from rewrites.convert import import_graph
+from rewrites.egraph import EGraph
 from rewrites.grow import GrowthReport, Limits, grow
 from rewrites.term import Rule
 from superopt.bodies import improve_bodies
 from superopt.budget import SearchBudget
-from superopt.ir.graph import Graph, Node
+from superopt.ir.graph import Graph
 from superopt.ir.program import Program
 from superopt.ir.text import print_graph
-from superopt.measure import KernelTiming, time_kernels
-from superopt.measure.kernels import KernelSettings
+from superopt.kernel_timer import KernelTimer
+from superopt.measure import Worker
 from superopt.search.budget import Budget
 from superopt.search.explain import rule_gains
-from superopt.search.lower import Expand, expand_macros, library_expander
+from superopt.search.lower import Expand, library_expander
 from superopt.search.pricing import Pricer
 from superopt.search.search import Finalist, SearchResult, search
 from superopt.search.snapshot import Forms
@@ -39,9 +39,9 @@ _ROUNDS = (
     0.2,
     0.2,
 )  # shares of the search; kernels are timed between rounds, growth is guided after the first
-_MEASURE_SHARE = 0.25
-_WORTH_TIMING = 0.003
+_GUIDED_ROUNDS = 2
 _FINALISTS = 5
+_SHORT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,97 +125,100 @@ def explore(
     if changed:
         notes.append(f"{changed} bodies of control flow were optimised by the model alone")
     expand = library_expander([rule for rule in rules if rule.mode == "macro"])
-    eg = import_graph(graph)
-    growth = _Growth([grow(eg, [r for r in rules if r.mode in ("saturate", "macro")], _growth_limits(limits))])
-    progress(f"e-graph: {growth.reports[0].enodes[-1]} e-nodes, {growth.reports[0].stop}")
-    timer = KernelTimer(objective, expand, limits) if measure else None
-    pricer, forms = Pricer(timer.objective if timer else objective), Forms()
-    result: SearchResult | None = None
-    proposals, seconds, interrupted = 0, 0.0, False
-    for number, share in enumerate(_ROUNDS):
-        result = search(
-            eg,
-            pricer.objective,
-            _part(limits, share),
-            seed + number,
-            finalists=_FINALISTS,
-            warm=result.best if result else None,
-            pricer=pricer,
-            forms=forms,
-            max_prepared_bytes=max_prepared_bytes,
-        )
-        proposals += result.statistics.proposals
-        seconds += result.statistics.seconds
-        interrupted = result.interrupted
-        if interrupted or number == len(_ROUNDS) - 1:
-            break
-        try:
-            if timer is not None:
-                timed = timer.learn(result.finalists, 1.0 / (len(_ROUNDS) - 1))
-                pricer = Pricer(timer.objective)
-                progress(f"round {number + 1}: predicted {1e3 * result.best.predicted_s:.3g} ms, {timed} kernels timed")
-            if number < 2:
-                growth.reports.append(grow(eg, rules, _growth_limits(limits), near=result.best.classes))
-        except KeyboardInterrupt:
-            interrupted = True
-            break
-    assert result is not None
-    statistics = {
-        "proposals": proposals,
-        "seconds": round(seconds, 3),
-        "kernels": result.statistics.distinct_kernels,
-        "kernels_timed": len(timer.objective.seconds) if timer else 0,
-        "model_factors": {k: round(v, 3) for k, v in timer.objective.factors().items()} if timer else {},
-        "live_classes": result.statistics.live_classes,
-        "options": result.statistics.options,
-        "starts_ms": {k: round(1e3 * v, 4) for k, v in result.statistics.starts.items()},
-        "predicted_before_ms": round(1e3 * result.original.predicted_s, 4),
-        "predicted_after_ms": round(1e3 * result.best.predicted_s, 4),
-        "interrupted": interrupted,
-    }
-    if interrupted:
+    run = _Run(import_graph(graph), rules, limits, seed, max_prepared_bytes, progress)
+    with Worker(inline=True) as worker:
+        timer = KernelTimer(objective, expand, limits, worker) if measure else None
+        run.search(timer.objective if timer else objective, timer)
+    assert run.result is not None
+    if run.interrupted:
         notes.append("the search was interrupted; this is the best program it had found")
-    if growth.reports[0].stop != "saturated":
-        notes.append(f"growth of the e-graph stopped by its limit of {growth.reports[0].stop}, not by saturation")
-    return Exploration(graph, result, expand, growth.as_dict(), statistics, tuple(notes), before_text, interrupted)
+    stop = run.growth.reports[0].stop
+    if stop != "saturated":
+        notes.append(f"growth of the e-graph stopped by its limit of {stop}, not by saturation")
+    statistics = run.statistics(timer)
+    return Exploration(
+        graph, run.result, expand, run.growth.as_dict(), statistics, tuple(notes), before_text, run.interrupted
+    )
 
 
-class KernelTimer:
-    """Times the kernels that finalists use and corrects the objective by them."""
+@dataclass(slots=True)
+class _Run:
+    """Rounds of search over one growing e-graph."""
 
-    def __init__(self, objective: Objective, expand: Expand, limits: SearchBudget) -> None:
-        self.objective = Measured(objective)
-        self.expand = expand
-        self.seconds = _MEASURE_SHARE * (limits.seconds or 60.0)
+    eg: EGraph
+    rules: Sequence[Rule]
+    limits: SearchBudget
+    seed: int
+    max_prepared_bytes: int | None
+    progress: Callable[[str], None]
+    growth: _Growth = field(default_factory=_Growth)
+    result: SearchResult | None = None
+    proposals: int = 0
+    seconds: float = 0.0
+    interrupted: bool = False
 
-    def learn(self, finalists: Sequence[Finalist], share: float) -> int:
-        """Time kernels not timed yet, those that matter most first; how many were timed."""
-        weight: dict[Node, float] = {}
-        graphs: dict[Node, Graph] = {}
-        for finalist in finalists:
-            for kernel, predicted in finalist.kernels:
-                output = kernel.outputs[0]
-                if kernel not in self.objective and not _has_opaque(kernel):
-                    graphs[output] = kernel
-                    weight[output] = weight.get(output, 0.0) + predicted / max(finalist.predicted_s, 1e-9)
-        chosen = [n for n in sorted(weight, key=lambda n: -weight[n]) if weight[n] > _WORTH_TIMING]
-        plain = [expand_graph(graphs[n], self.expand) for n in chosen]
-        timings = time_kernels(plain, settings=_SETTINGS, budget_s=share * self.seconds)
-        pairs = [(graphs[n], t.seconds) for n, t in zip(chosen, timings, strict=True) if isinstance(t, KernelTiming)]
-        self.objective.learn([g for g, _ in pairs], [s for _, s in pairs])
-        return len(pairs)
+    def search(self, objective: Objective, timer: KernelTimer | None) -> None:
+        """Saturate, then search in rounds with timing and guided growth between them."""
+        saturating = [rule for rule in self.rules if rule.mode in ("saturate", "macro")]
+        self.growth.reports.append(grow(self.eg, saturating, _growth_limits(self.limits)))
+        self.progress(f"e-graph: {self.growth.reports[0].enodes[-1]} e-nodes, {self.growth.reports[0].stop}")
+        pricer, forms = Pricer(objective), Forms()
+        for number, share in enumerate(_ROUNDS):
+            self.result = search(
+                self.eg,
+                objective,
+                _part(self.limits, share),
+                self.seed + number,
+                finalists=_finalists(self.limits),
+                warm=self.result.best if self.result else None,
+                pricer=pricer,
+                forms=forms,
+                max_prepared_bytes=self.max_prepared_bytes,
+            )
+            self.proposals += self.result.statistics.proposals
+            self.seconds += self.result.statistics.seconds
+            self.interrupted = self.result.interrupted
+            if self.interrupted or number == len(_ROUNDS) - 1:
+                return
+            try:
+                if timer is not None:
+                    self._time_kernels(timer, number)
+                    pricer = Pricer(objective)
+                if number < _GUIDED_ROUNDS:
+                    near = self.result.best.classes
+                    self.growth.reports.append(grow(self.eg, self.rules, _growth_limits(self.limits), near=near))
+            except KeyboardInterrupt:
+                self.interrupted = True
+                return
+
+    def _time_kernels(self, timer: KernelTimer, number: int) -> None:
+        assert self.result is not None
+        predicted_ms = 1e3 * self.result.best.predicted_s
+        timed = timer.learn(self.result.finalists, 1.0 / (len(_ROUNDS) - 1))
+        self.progress(f"round {number + 1}: predicted {predicted_ms:.3g} ms, {timed} kernels timed")
+
+    def statistics(self, timer: KernelTimer | None) -> dict[str, Any]:
+        """Figures of all rounds for the report."""
+        assert self.result is not None
+        last = self.result.statistics
+        return {
+            "proposals": self.proposals,
+            "seconds": round(self.seconds, 3),
+            "kernels": last.distinct_kernels,
+            "kernels_timed": len(timer.objective.seconds) if timer else 0,
+            "model_factors": {k: round(v, 3) for k, v in timer.objective.factors().items()} if timer else {},
+            "live_classes": last.live_classes,
+            "options": last.options,
+            "starts_ms": {k: round(1e3 * v, 4) for k, v in last.starts.items()},
+            "predicted_before_ms": round(1e3 * self.result.original.predicted_s, 4),
+            "predicted_after_ms": round(1e3 * self.result.best.predicted_s, 4),
+            "interrupted": self.interrupted,
+        }
 
 
-_SETTINGS = KernelSettings(rounds=3, sample_s=0.003, max_calls=30)
-
-
-def _has_opaque(kernel: Graph) -> bool:
-    return any(node.op in ("opaque", "scan", "while", "cond") for node in kernel.nodes())
-
-
-def expand_graph(graph: Graph, expand: Expand) -> Graph:
-    """The graph with its macros expanded."""
-    return Graph(graph.inputs, expand_macros(graph.outputs, expand), graph.constants)
+def _finalists(limits: SearchBudget) -> int:
+    """How many programs are worth building, the original included: each costs seconds of compilation."""
+    return _FINALISTS if limits.seconds is None or limits.seconds >= _SHORT_S else _FINALISTS - 2
 
 
 def _growth_limits(limits: SearchBudget) -> Limits:
