@@ -1,0 +1,99 @@
+"""What outlives a run: saved programs of every width, and entries of the store that are stale, damaged or cut short."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+import superopt
+from superopt import remember
+from superopt.errors import ArgumentError, InputError
+from superopt.store import Store
+
+RNG = np.random.default_rng(0)
+OPTIONS = {"frozen": 0, "budget": "30steps", "deterministic": True}
+
+
+def scaled(w, x):
+    return jnp.tanh(x @ (w + w)) * 2
+
+
+def arrays(dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    return RNG.standard_normal((8, 8)).astype(kind), RNG.standard_normal((4, 8)).astype(kind)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_saved_programs_keep_narrow_types(dtype: str, tmp_path) -> None:
+    w, x = arrays(dtype)
+    fast = superopt.optimize(scaled, w, x, store=False, **OPTIONS)
+    loaded = superopt.load(fast.save(tmp_path / "p.superopt"))
+    got, want = loaded(w, x), fast(w, x)
+    assert got.dtype == want.dtype == dtype
+    np.testing.assert_array_equal(np.asarray(got, np.float64), np.asarray(want, np.float64))
+
+
+def test_saved_programs_keep_64_bits(tmp_path) -> None:
+    w, x = arrays("float64")
+    with jax.enable_x64(True):
+        fast = superopt.optimize(scaled, w, x, store=False, **OPTIONS)
+        want = np.asarray(fast(w, x))
+        path = fast.save(tmp_path / "p.superopt")
+    loaded = superopt.load(path)  # outside of x64: the prepared tensors keep their type
+    with jax.enable_x64(True):
+        got = np.asarray(loaded(w, x))
+    assert got.dtype == np.float64
+    np.testing.assert_array_equal(got, want)
+
+
+def test_saved_programs_check_their_arguments(tmp_path) -> None:
+    w, x = arrays("float32")
+    loaded = superopt.load(superopt.optimize(scaled, w, x, store=False, **OPTIONS).save(tmp_path / "p.superopt"))
+    for wrong in (x[:2], x.astype(np.int32), "text"):
+        with pytest.raises(ArgumentError):
+            loaded(w, wrong)
+    data = (tmp_path / "p.superopt").read_bytes()
+    for cut in (0, 10, len(data) // 2, len(data) - 5):
+        (tmp_path / "cut").write_bytes(data[:cut])
+        with pytest.raises(InputError, match="not a saved program"):
+            superopt.load(tmp_path / "cut")
+
+
+def test_entries_that_cannot_be_read_are_misses(tmp_path) -> None:
+    w, x = arrays("float32")
+    path = tmp_path / "store.sqlite"
+    want = superopt.optimize(scaled, w, x, store=path, **OPTIONS)
+    with Store(path) as store:
+        (key, kept), *_ = store.items("runs")
+        report = kept["report"]
+        broken = [
+            {},
+            {**kept, "hot": "%0 = nonsense"},
+            {**kept, "hot": kept["hot"].replace("tanh", "tan_h")},
+            {**kept, "report": {**report, "speedup": None}},
+            {**kept, "report": {k: v for k, v in report.items() if k != "verdict"}},
+        ]
+    for entry in broken:
+        with Store(path) as store:
+            store.put("runs", key, entry)
+        again = superopt.optimize(scaled, w, x, store=path, **OPTIONS)
+        assert not any("answered from the store" in note for note in again.report.notes)
+        np.testing.assert_array_equal(again(w, x), want(w, x))
+        with Store(path) as store:
+            assert store.get("runs", key)["hot"] == kept["hot"], "the next run mends the entry"
+
+
+def test_runs_cut_short_are_not_kept() -> None:
+    w, x = arrays("float32")
+    result = superopt.optimize(scaled, w, x, store=False, **OPTIONS)
+    with Store(memory=True) as store:
+        search = {**result.report.search, "interrupted": True}
+        for report, kept in ((result.report, 1), (replace(result.report, search=search), 0)):
+            result.report = report
+            remember.remember(store, f"key{kept}", result)
+            assert (store.get("runs", f"key{kept}") is not None) == bool(kept)
