@@ -51,7 +51,25 @@ def dtype(name: str) -> np.dtype:
 
 
 def scratch_folder(nbytes: int) -> tempfile.TemporaryDirectory[str]:
-    """A temporary folder for about `nbytes`: in shared memory when there is ample room, else on disk."""
+    """A temporary folder for about `nbytes`: in shared memory when there is ample room, else on disk.
+
+    Folders that killed processes left behind are removed first: in shared memory they would hold it until a reboot.
+    """
     shared = Path("/dev/shm")
     roomy = shared.is_dir() and os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > 4 * nbytes + (64 << 20)
-    return tempfile.TemporaryDirectory(prefix="superopt-", dir=shared if roomy else None)
+    place = shared if roomy else Path(tempfile.gettempdir())
+    for left in place.glob("superopt-*-*"):
+        owner = left.name.split("-")[1]
+        if owner.isdigit() and not _alive(int(owner)):
+            shutil.rmtree(left, ignore_errors=True)
+    return tempfile.TemporaryDirectory(prefix=f"superopt-{os.getpid()}-", dir=place)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # somebody else's
+    return True
