@@ -5,7 +5,9 @@ No network request, everything escaped by the template engine; drawings are inli
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import resources
+from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
@@ -21,12 +23,26 @@ def to_html(report: Report) -> str:
     """The report as a complete HTML document."""
     source = resources.files("superopt.report").joinpath("page.html").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["plain"] = _plain
     return environment.from_string(source).render(
         report=report,
         proof=proof_line(report).strip().removeprefix("proof").strip(),
         samples=Markup(_samples_svg(report)),  # numbers and our own labels only; names are escaped below
         stages=Markup(_stages_svg(report)),
     )
+
+
+def _plain(value: Any) -> str:
+    """Nested plain data as words, not as Python."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k} {_plain(v)}" for k, v in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_plain, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _escape(text: str) -> str:
