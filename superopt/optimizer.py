@@ -74,7 +74,7 @@ def optimize(
         progress: called with one line per stage.
 
     Raises:
-        UsageError: a budget that is not positive, a model with `kwargs`.
+        UsageError: a budget that is not positive, options that do not go together.
         ArgumentError: arguments that are not arrays, or do not fit.
         ModelFileError: a model that cannot be read.
         VerificationError: a rule that is not proved.
@@ -146,18 +146,28 @@ def _import(
     seed: int,
 ) -> tuple[Imported, str]:
     if isinstance(fn, str | Path) or type(fn).__name__ == "OnnxModel":
-        if kwargs:
-            raise UsageError("an ONNX model takes no keyword arguments", hint="pass its inputs in order")
-        from superopt.frontends.onnx import import_model, import_onnx  # late: onnx is an optional dependency
+        if kwargs or not _is_empty(frozen):
+            raise UsageError(
+                "an ONNX model takes neither keyword arguments nor frozen=",
+                hint="pass its inputs in order; its initializers are frozen anyway",
+            )
+        from superopt.frontends.onnx import OnnxModel, import_model, import_onnx  # late: an optional dependency
 
-        if isinstance(fn, str | Path):
-            return import_onnx(fn, *args, dims=dims, seed=seed), Path(fn).name
-        return import_model(fn, *args, seed=seed), fn.name
+        if isinstance(fn, OnnxModel):
+            if dims:
+                raise UsageError("this model has its sizes already", hint="give dims to load_model, or give its path")
+            return import_model(fn, *args, seed=seed), fn.name
+        assert isinstance(fn, str | Path)
+        return import_onnx(fn, *args, dims=dims, seed=seed), Path(fn).name
     if not callable(fn):
         raise ArgumentError(f"a {type(fn).__name__} is neither a function nor a path", hint="pass f itself, not f(x)")
     if dims:
         raise UsageError("dims is for ONNX models", hint="the shapes of a function are those of its example arguments")
     return import_function(fn, args, kwargs, frozen=frozen), getattr(fn, "__name__", type(fn).__name__)
+
+
+def _is_empty(frozen: Any) -> bool:
+    return isinstance(frozen, tuple | list | set | frozenset) and not frozen
 
 
 def _with_examples(imported: Imported, seed: int) -> Imported:
@@ -260,7 +270,7 @@ def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
-        key = (tree, tuple((np.shape(x), str(jax.dtypes.result_type(x))) for x in leaves))
+        key = (tree, tuple(map(_kind, leaves)))
         if key not in cache:
             if any(isinstance(x, Tracer) for x in leaves):
                 return fn(*args, **kwargs)
@@ -268,6 +278,15 @@ def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
         return cache[key](*args, **kwargs)
 
     return call
+
+
+def _kind(leaf: Any) -> Any:
+    """Shape, dtype and weakness of an argument, all of which `jax.jit` tells apart; its class when it is no array."""
+    try:
+        kind: Any = jax.api_util.shaped_abstractify(leaf)
+    except TypeError:  # `optimize` says what is wrong with it
+        return type(leaf)
+    return kind.shape, str(kind.dtype), kind.weak_type
 
 
 def optimize_target(target: str, *, random_weights: bool = False, seed: int = 0, **options: Any) -> Optimized:
@@ -282,7 +301,6 @@ def optimize_target(target: str, *, random_weights: bool = False, seed: int = 0,
     path, colon, maker = target.rpartition(":")
     if colon and path.endswith(".py"):
         fn, args, frozen = _made_by(Path(path), maker)
-        options.pop("dims", None)
         return optimize(fn, *args, frozen=frozen, seed=seed, **options)
     if random_weights:
         from superopt.frontends.onnx import load_model, randomize_weights  # late: onnx is an optional dependency

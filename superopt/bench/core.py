@@ -76,7 +76,10 @@ def _in_own_process(case: str, budget: str, seed: int) -> dict[str, Any]:
     lines = done.stdout.strip().splitlines()
     if done.returncode != 0 or not lines:
         return {"case": case, "failure": (done.stderr.strip().splitlines() or ["no output"])[-1]}
-    return json.loads(lines[-1])
+    try:
+        return json.loads(lines[-1])
+    except ValueError:
+        return {"case": case, "failure": f"no result, but {lines[-1][:200]!r}"}
 
 
 def measure_case(case: str, budget: str, seed: int) -> dict[str, Any]:

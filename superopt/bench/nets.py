@@ -9,120 +9,24 @@ full size.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-Params: TypeAlias = "dict[str, np.ndarray]"
-Function: TypeAlias = "Callable[..., Any]"
-
-
-class Net(NamedTuple):
-    """A function of parameters and inputs, with values for both."""
-
-    fn: Function
-    params: Params
-    inputs: tuple[np.ndarray, ...]
-
-
-class _Init:
-    """Makes parameters by name the first time a network is described."""
-
-    def __init__(self, seed: int) -> None:
-        self.rng = np.random.default_rng(seed)
-        self.params: Params = {}
-
-    def weight(self, name: str, shape: Sequence[int], fan_in: int) -> None:
-        """Normal weights of variance 2 / fan_in."""
-        self.params[name] = (self.rng.standard_normal(tuple(shape)) * np.sqrt(2.0 / max(1, fan_in))).astype(np.float32)
-
-    def vector(self, name: str, size: int, low: float, high: float) -> None:
-        """A uniform vector."""
-        self.params[name] = self.rng.uniform(low, high, size).astype(np.float32)
-
-    def conv(self, name: str, cin: int, cout: int, kernel: tuple[int, int], groups: int = 1) -> None:
-        """Weights of a convolution and of the batch norm after it."""
-        self.weight(f"{name}.w", (cout, cin // groups, *kernel), cin // groups * kernel[0] * kernel[1])
-        self.vector(f"{name}.mean", cout, -0.1, 0.1)
-        self.vector(f"{name}.var", cout, 0.5, 1.5)
-        self.vector(f"{name}.scale", cout, 0.5, 1.0)
-        self.vector(f"{name}.bias", cout, -0.1, 0.1)
-
-    def dense(self, name: str, cin: int, cout: int) -> None:
-        """Weights and bias of a dense layer."""
-        self.weight(f"{name}.w", (cin, cout), 2 * cin)
-        self.vector(f"{name}.b", cout, -0.1, 0.1)
-
-    def norm(self, name: str, size: int) -> None:
-        """Scale and bias of a layer norm."""
-        self.vector(f"{name}.scale", size, 0.5, 1.5)
-        self.vector(f"{name}.bias", size, -0.1, 0.1)
-
-
-def conv2d(x: Array, w: Array, stride: int = 1, groups: int = 1, pad: tuple[int, int] | None = None) -> Array:
-    """NCHW convolution with symmetric padding (half the kernel unless given)."""
-    p = pad or ((w.shape[2] - 1) // 2, (w.shape[3] - 1) // 2)
-    return lax.conv_general_dilated(
-        x,
-        w,
-        (stride, stride),
-        ((p[0], p[0]), (p[1], p[1])),
-        dimension_numbers=("NCHW", "OIHW", "NCHW"),
-        feature_group_count=groups,
-    )
-
-
-def batch_norm(p: Mapping[str, Array], name: str, x: Array) -> Array:
-    """Batch norm with stored statistics over axis 1."""
-
-    def channel(v: Array) -> Array:
-        return v[None, :, None, None]
-
-    factor = p[f"{name}.scale"] * lax.rsqrt(p[f"{name}.var"] + 1e-5)
-    return (x - channel(p[f"{name}.mean"])) * channel(factor) + channel(p[f"{name}.bias"])
-
-
-def layer_norm(p: Mapping[str, Array], name: str, x: Array) -> Array:
-    """Layer norm over the last axis."""
-    d = x - jnp.mean(x, -1, keepdims=True)
-    var = jnp.mean(d * d, -1, keepdims=True)
-    return d * lax.rsqrt(var + 1e-5) * p[f"{name}.scale"] + p[f"{name}.bias"]
-
-
-def gelu(x: Array) -> Array:
-    """Gaussian error linear unit by erf."""
-    return x * 0.5 * (1.0 + lax.erf(x * 0.70710678))
-
-
-def softmax(x: Array) -> Array:
-    """Softmax over the last axis."""
-    e = jnp.exp(x - jnp.max(x, -1, keepdims=True))
-    return e / jnp.sum(e, -1, keepdims=True)
-
-
-def relu(x: Array) -> Array:
-    """max(x, 0)"""
-    return jnp.maximum(x, 0.0)
-
-
-def relu6(x: Array) -> Array:
-    """min(max(x, 0), 6)"""
-    return jnp.minimum(jnp.maximum(x, 0.0), 6.0)
-
-
-def max_pool(x: Array, size: int, stride: int, pad: int) -> Array:
-    """NCHW max pooling."""
-    window, strides = (1, 1, size, size), (1, 1, stride, stride)
-    return lax.reduce_window(x, -jnp.inf, lax.max, window, strides, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
-
-
-def avg_pool(x: Array, size: int, stride: int, pad: int) -> Array:
-    """NCHW average pooling, padding counted."""
-    window, strides = (1, 1, size, size), (1, 1, stride, stride)
-    total = lax.reduce_window(x, 0.0, lax.add, window, strides, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
-    return total * (1.0 / (size * size))
+from superopt.bench.layers import (
+    Init,
+    Net,
+    avg_pool,
+    batch_norm,
+    conv2d,
+    gelu,
+    layer_norm,
+    max_pool,
+    relu,
+    relu6,
+    softmax,
+)
 
 
 def _image(seed: int, channels: int, size: int, batch: int = 1) -> np.ndarray:
@@ -133,7 +37,7 @@ def resnet(
     blocks: Sequence[int] = (3, 4, 6, 3), width: int = 64, size: int = 224, classes: int = 1000, batch: int = 1
 ) -> Net:
     """Bottleneck ResNet: (3, 4, 6, 3) is ResNet-50, (3, 8, 36, 3) is ResNet-152."""
-    init = _Init(1)
+    init = Init(1)
     init.conv("stem", 3, width, (7, 7))
     plan: list[tuple[str, int, bool]] = []
     cin = width
@@ -170,7 +74,7 @@ def resnet50(size: int = 224) -> Net:
     return resnet(size=size)
 
 
-def _inverted(init: _Init, name: str, cin: int, cout: int, expand: int) -> None:
+def _inverted(init: Init, name: str, cin: int, cout: int, expand: int) -> None:
     hidden = cin * expand
     if expand != 1:
         init.conv(f"{name}.expand", cin, hidden, (1, 1))
@@ -190,7 +94,7 @@ def _apply_inverted(p: Mapping[str, Array], name: str, x: Array, stride: int) ->
 
 def inverted_residual(cin: int = 32, cout: int = 32, expand: int = 6, stride: int = 1, size: int = 28) -> Net:
     """One MobileNet-v2 block: expand, depthwise, project, add."""
-    init = _Init(2)
+    init = Init(2)
     _inverted(init, "block", cin, cout, expand)
 
     def fn(p: Mapping[str, Array], x: Array) -> Array:
@@ -206,7 +110,7 @@ def mobilenet_v2(
     config: Sequence[tuple[int, int, int, int]] = MOBILENET, size: int = 224, classes: int = 1000, last: int = 1280
 ) -> Net:
     """MobileNet-v2; `config` rows are expansion, channels, repeats, stride."""
-    init = _Init(3)
+    init = Init(3)
     init.conv("stem", 3, 32, (3, 3))
     plan: list[tuple[str, int]] = []
     cin = 32
@@ -231,7 +135,7 @@ def mobilenet_v2(
 
 def bottleneck(cin: int = 64, width: int = 64, size: int = 56) -> Net:
     """The stem and first stage's first block of ResNet-50 without the stem: a bottleneck with projection."""
-    init = _Init(4)
+    init = Init(4)
     init.conv("1", cin, width, (1, 1))
     init.conv("2", width, width, (3, 3))
     init.conv("3", width, 4 * width, (1, 1))
@@ -248,7 +152,7 @@ def bottleneck(cin: int = 64, width: int = 64, size: int = 56) -> Net:
 
 def fire(cin: int = 64, squeeze: int = 16, expand: int = 64, size: int = 55) -> Net:
     """SqueezeNet's fire module: squeeze, two expansions side by side, concatenation."""
-    init = _Init(5)
+    init = Init(5)
     init.conv("squeeze", cin, squeeze, (1, 1))
     init.conv("one", squeeze, expand, (1, 1))
     init.conv("three", squeeze, expand, (3, 3))
@@ -265,7 +169,7 @@ def fire(cin: int = 64, squeeze: int = 16, expand: int = 64, size: int = 55) -> 
 
 def inception(modules: int = 3, size: int = 35, channels: int = 192) -> Net:
     """Inception-v3 style modules with four branches and a pooled one."""
-    init = _Init(6)
+    init = Init(6)
     cin = channels
     for m in range(modules):
         rows = (("a", cin, 64, 1), ("b1", cin, 48, 1), ("b2", 48, 64, 5), ("c1", cin, 64, 1), ("c2", 64, 96, 3),
@@ -305,7 +209,7 @@ def _attention(p: Mapping[str, Array], name: str, x: Array, heads: int) -> Array
 
 def bert(layers: int = 12, size: int = 768, heads: int = 12, length: int = 128, batch: int = 1) -> Net:
     """BERT encoder layers without embeddings: post-norm attention and gelu feed-forward."""
-    init = _Init(7)
+    init = Init(7)
     for i in range(layers):
         for kind in "qkvo":
             init.dense(f"l{i}.{kind}", size, size)
@@ -332,7 +236,7 @@ def bert_layer(size: int = 768, heads: int = 12, length: int = 128) -> Net:
 
 def transformer_block(size: int = 256, heads: int = 4, length: int = 64) -> Net:
     """Pre-norm transformer block with a SwiGLU feed-forward."""
-    init = _Init(8)
+    init = Init(8)
     for kind in "qkvo":
         init.dense(f"a.{kind}", size, size)
     for name in ("gate", "up"):
@@ -353,7 +257,7 @@ def transformer_block(size: int = 256, heads: int = 4, length: int = 64) -> Net:
 
 def linear_attention(length: int = 1024, size: int = 64) -> Net:
     """Attention without softmax, written in the quadratic order (QK')V."""
-    init = _Init(9)
+    init = Init(9)
     for kind in "qkv":
         init.dense(kind, size, size)
 
@@ -383,7 +287,7 @@ def low_rank_chain(size: int = 1024, rank: int = 16, columns: int = 8) -> Net:
 
 def lstm(steps: int = 1, size: int = 512, batch: int = 1) -> Net:
     """Unrolled LSTM written with one product per gate and operand."""
-    init = _Init(10)
+    init = Init(10)
     for gate in "ifgo":
         init.dense(f"x{gate}", size, size)
         init.weight(f"h{gate}.w", (size, size), 2 * size)
