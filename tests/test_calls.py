@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -107,3 +108,29 @@ def test_the_search_suite(monkeypatch) -> None:
     assert row["predicted_after_ms"] <= row["predicted_before_ms"]
     assert data["summary"]["min_proposals_per_second"] > 0
     json.dumps(data)
+
+
+ROW = np.ones(3, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "frozen"),
+    [
+        (lambda x: (), (ROW,), ()),
+        (lambda x: 3.0, (ROW,), ()),
+        (lambda: jnp.ones(3), (), ()),
+        (lambda x: x, (ROW,), ()),
+        (lambda x: (x, x, None), (ROW,), ()),
+        (lambda a, b: jnp.outer(a, b), (ROW, ROW), (0, 1)),
+        (lambda x: x.sum(), (np.ones((0, 3), np.float32),), ()),
+        (lambda x: jnp.log(x) @ x, (-np.ones((3, 3), np.float32),), ()),
+    ],
+    ids=["no result", "constant", "no argument", "identity", "twice", "all frozen", "empty", "NaN"],
+)
+@pytest.mark.parametrize("budget", ["20steps", "0.5s"])
+def test_degenerate_programs(fn, args, frozen, budget: str) -> None:
+    result = superopt.optimize(fn, *args, frozen=frozen, budget=budget, deterministic=budget != "0.5s", store=False)
+    got, want = result(*args), fn(*args)
+    assert jax.tree.structure(got) == jax.tree.structure(jax.tree.map(np.asarray, want))
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b)

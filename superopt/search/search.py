@@ -256,7 +256,7 @@ class _Run:
         """Perturb-and-repair from the best, then annealing from the best few, then repair again."""
         began = self.meter.elapsed_s
         left = 1.0 - self.meter.spent()
-        if left <= 0:
+        if left <= 0 or not self.snapshot.size:  # all of the program may be known ahead of time
             return
         state = self._state(self._best())
         perturb_and_repair(state, self.groups, self.rng, self.meter.share(0.5 * left))
