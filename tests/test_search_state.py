@@ -11,7 +11,7 @@ from search_table import TableObjective
 from rewrites.convert import import_graph
 from rewrites.perm import PERM_BITS
 from superopt.ir.graph import Graph, make_input, mk
-from superopt.search.graphs import colours, components, extract, is_acyclic, original_selection
+from superopt.search.graphs import components, extract, is_acyclic, original_selection
 from superopt.search.layout import candidates
 from superopt.search.moves import Groups, Weights, propose, region
 from superopt.search.pricing import LONGEST_S, UNIT_S, Pricer, to_units
@@ -149,21 +149,6 @@ def test_components() -> None:
     assert sorted(sizes) == [1, 1, 3]
     assert component[3] < component[0]
     assert component[3] < component[4]
-
-
-def test_colours_find_equal_branches() -> None:
-    x = make_input("x", (4, 8))
-    w = [make_input(f"w{i}", (8, 8), frozen=True) for i in range(3)]
-    dims = (((1,), (0,)), ((), ()))
-    a, b, c = (mk("exp", mk("dot_general", x, v, dimension_numbers=dims)) for v in w)
-    snapshot = _problem(Graph((x, *w), (mk("add", mk("sin", a), mk("sin", b)), mk("cos", c)))).snapshot
-    colour = colours(snapshot)
-    by_op: dict[str, list[int]] = {}
-    for k, row in enumerate(snapshot.options):
-        by_op.setdefault(row[0].form.op, []).append(colour[k])
-    assert len(by_op["dot_general"]) == 3
-    assert len(set(by_op["dot_general"])) == 2  # the third is read by something else
-    assert len(set(by_op["sin"])) == 1
 
 
 def test_region_spreads_channels_last() -> None:

@@ -1,4 +1,4 @@
-"""Graph algorithms over the classes of a snapshot: extraction, components, colours, acyclicity.
+"""Graph algorithms over the classes of a snapshot: extraction, components, acyclicity.
 
 Extraction is Knuth's generalisation of Dijkstra's algorithm (1977): classes are settled in order of cost, an option
 once all its children are, so every choice it makes is acyclic over all classes.  A cycle of a selection can only lie
@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from superopt.search.snapshot import Option, Snapshot
@@ -59,35 +59,6 @@ def original_selection(snapshot: Snapshot) -> list[int]:
     penalty = 1e6
     chosen, _ = extract(snapshot, lambda c, option: 1.0 if option.origin is None else penalty, max)
     return [0 if choice is None else choice for choice in chosen]
-
-
-def colours(snapshot: Snapshot, rounds: int = 4) -> list[int]:
-    """Colour refinement: classes of equal colour have equal options and neighbourhoods up to `rounds` steps."""
-    row_key = [tuple(sorted((o.fid, o.out) for o in row)) for row in snapshot.options]
-    colour = _rename(row_key)
-    above: list[list[tuple[int, int]]] = [[] for _ in range(snapshot.size)]
-    for c, row in enumerate(snapshot.options):
-        for option in row:
-            for _, k, _ in option.live:
-                above[k].append((c, option.fid))
-    for _ in range(rounds):
-        old = colour
-        colour = _rename(
-            [
-                (
-                    old[c],
-                    tuple(sorted((o.fid, tuple(old[k] for k in o.kids)) for o in row)),
-                    tuple(sorted((old[u], fid) for u, fid in above[c])),
-                )
-                for c, row in enumerate(snapshot.options)
-            ]
-        )
-    return colour
-
-
-def _rename(keys: Iterable[Any]) -> list[int]:
-    number: dict[Any, int] = {}
-    return [number.setdefault(key, len(number)) for key in keys]
 
 
 def components(successors: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
