@@ -251,6 +251,7 @@ def _report(
         objective=f"{objective.name} {objective.version}",
         environment={**machine.as_dict(), "versions": machine.versions()},
         rules_proved=len(certificates),
+        original_returned=judgement.winner is None,
         notes=(*found.notes, *judgement.notes),
         samples_ms=judgement.samples_ms,
         before_text=found.before_text,

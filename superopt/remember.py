@@ -119,6 +119,7 @@ def read_report(data: dict[str, Any]) -> Report:
         objective=data["objective"],
         environment=data["environment"],
         rules_proved=data["rules_proved"],
+        original_returned=data["original_returned"],
         notes=tuple(data["notes"]),
         samples_ms={k: tuple(v) for k, v in data["samples_ms"].items()},
         before_text=data["before_text"],

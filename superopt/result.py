@@ -91,6 +91,7 @@ class Report:
     objective: str
     environment: Mapping[str, Any]
     rules_proved: int
+    original_returned: bool
     notes: tuple[str, ...] = ()
     samples_ms: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, Any])
     before_text: str = ""

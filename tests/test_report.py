@@ -40,6 +40,7 @@ def make_report(text: str = "plain", *, returned: bool = True) -> Report:
         objective=text,
         environment={"cpu": text, "features": ["avx2"], "versions": {"jax": text}},
         rules_proved=80,
+        original_returned=False,
         notes=(text, 40 * f"{text} "),
         samples_ms={"original": (12.0, 12.5), text: (5.0, 5.25)},
         before_text=f"%0 = input x : f32[2]\n{text}",
