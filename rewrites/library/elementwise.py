@@ -13,17 +13,27 @@ scale-of-bias: A[*a]  B[*a]  S[*a]
   (A + B) * S  ==  A * S + B * S
   prefer frozen(B) and frozen(S)
 
-scale-of-difference: A[*a]  B[*a]  S[*a]
-  (A - B) * S  ==  A * S - B * S
-  prefer frozen(B) and frozen(S)
+affine-collapse: A[*a]  M[*a]  S[*a]  B[*a]
+  (A - M) * S + B  ==  A * S + (B - M * S)
+  prefer frozen(M) and frozen(S) and frozen(B)
 
-sub-frozen: A[*a]  B[*a]
-  A - B  ==  A + (-B)
-  prefer frozen(B)
+bias-difference: A[*a]  M[*a]  B[*a]
+  (A + M) - B  ==  A + (M - B)
+  prefer frozen(M) and frozen(B)
 
 div-frozen: A[*a]  B[*a]
   A / B  ==  A * (1 / B)
   prefer frozen(B)
+
+div-by-part: A[*a *k]  S[*a]
+  A / S  ==  A * (1 / S)
+  prefer prod(k) > 1
+
+div-by-sqrt: A[*a]  B[*a]
+  A / sqrt(B)  ==  A * rsqrt(B)
+
+rsqrt-by-sqrt: A[*a]
+  rsqrt(A)  ==  1 / sqrt(A)
 
 div-div: A[*a]  B[*a]  C[*a]
   (A / B) / C  ==  A / (B * C)
