@@ -40,6 +40,7 @@ _ROUNDS = (
     0.2,
 )  # shares of the search; kernels are timed between rounds, growth is guided after the first
 _GUIDED_ROUNDS = 2
+_GUIDED_SHARE = 0.4
 _FINALISTS = 5
 _SHORT_S = 30.0
 
@@ -186,7 +187,8 @@ class _Run:
                     pricer = Pricer(objective)
                 if number < _GUIDED_ROUNDS:
                     near = self.result.best.classes
-                    self.growth.reports.append(grow(self.eg, self.rules, _growth_limits(self.limits), near=near))
+                    limits = _growth_limits(self.limits, _GUIDED_SHARE)
+                    self.growth.reports.append(grow(self.eg, self.rules, limits, near=near))
             except KeyboardInterrupt:
                 self.interrupted = True
                 return
@@ -221,10 +223,10 @@ def _finalists(limits: SearchBudget) -> int:
     return _FINALISTS if limits.seconds is None or limits.seconds >= _SHORT_S else _FINALISTS - 2
 
 
-def _growth_limits(limits: SearchBudget) -> Limits:
+def _growth_limits(limits: SearchBudget, share: float = 1.0) -> Limits:
     if limits.seconds is None:
         return Limits(seconds=_GROWTH_SECONDS)
-    return Limits(seconds=max(0.5, min(_GROWTH_SECONDS, 0.25 * limits.seconds)))
+    return Limits(seconds=max(0.5, share * min(_GROWTH_SECONDS, 0.25 * limits.seconds)))
 
 
 def _part(limits: SearchBudget, share: float) -> Budget:
