@@ -102,6 +102,13 @@ def atomic(target: Target, built: Built, only: Collection[int], *, squeeze: bool
     return arrange(target, built, want)
 
 
+def place_beside(lay: Layout, labels: Collection[int]) -> int | None:
+    """The axis that holds one of the labels; where they have size 1 and are gone, the last axis without a label."""
+    held = [i for i, axis in enumerate(lay) if any(label in labels for label, _ in axis)]
+    empty = [i for i, axis in enumerate(lay) if not axis]
+    return held[0] if held else empty[-1] if empty else None
+
+
 def with_axes(target: Target, built: Built, labels: Iterable[int]) -> Built:
     """The tensor with a size-1 axis for every label that it lacks."""
     value, lay = built

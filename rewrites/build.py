@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from rewrites.arrange import BuildError, Built, arrange, broadcast, labels_in, ordered
@@ -84,6 +85,10 @@ class Builder:
         value = env.count(e[1]) if e[0] == "prod" else e[1]
         return self.target.mk("literal", value=float(value) if dtype in FLOATS else int(value), dtype=dtype)
 
+    def zero(self) -> Any:
+        """The scalar 0 of the rule's dtype."""
+        return self.target.mk("literal", value=0.0 if self.match.dtype in FLOATS else 0, dtype=self.match.dtype)
+
     def _var(self, name: str) -> Built:
         value, lay = self.match.vars[name]
         if lay and not self.target.shape(value):  # a scalar that stands for its broadcast
@@ -125,12 +130,9 @@ class Builder:
 
     def _fold(self, t: Term, hint: Layout | None, env: Env) -> Built:
         """Unroll over the box of the role's axes."""
-        labels = env.labels[self.rule.owner[t["bound"]]]
         op = "add" if t["kind"] == "sum" else "max"
         total: Built | None = None
-        for point in itertools.product(*[range(env.look(t["bound"], label)) for label in labels]):
-            at = {(t["idx"], label): k for label, k in zip(labels, point, strict=True)}
-            part = self.go(t.args[0], hint, env.with_attrs(at))
+        for part in self.unrolled(t, hint, env):
             if total is None:
                 total = part
             else:
@@ -139,6 +141,13 @@ class Builder:
         if total is None:
             raise BuildError(f"rule {self.rule.name}: an empty {op} cannot be unrolled")
         return total
+
+    def unrolled(self, t: Term, hint: Layout | None, env: Env) -> Iterator[Built]:
+        """The body at every point of the box of the role's axes, row-major."""
+        labels = env.labels[self.rule.owner[t["bound"]]]
+        for point in itertools.product(*[range(env.look(t["bound"], label)) for label in labels]):
+            at = {(t["idx"], label): k for label, k in zip(labels, point, strict=True)}
+            yield self.go(t.args[0], hint, env.with_attrs(at))
 
 
 def _follows(lay: Layout, hint: Layout | None) -> bool:

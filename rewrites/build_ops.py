@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from rewrites import build_roles as roles
 from rewrites.arrange import (
     BuildError,
     Built,
@@ -46,8 +47,10 @@ def _dot(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
     x, y = without(x, miss), without(y, miss)
     in_x, in_y = sizes_in(x[1]), sizes_in(y[1])
     both = {label for label in in_x if label in in_y}
-    x = atomic(b.target, x, both, squeeze=True)
-    y = atomic(b.target, y, both, squeeze=True)
+    blocks = _blocks(x[1], y[1], set(contracted))
+    inside = {label for block in blocks for label, _ in block}
+    x = _apart(b, x, both - inside, blocks)
+    y = _apart(b, y, both - inside, blocks)
     wanted = labels_in(hint) if hint is not None else []
     free = [label for label in wanted if (label in in_x) != (label in in_y)]
     lead = next((label for label in free if {**in_x, **in_y}[label] != 1), None)
@@ -56,7 +59,8 @@ def _dot(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
     batch = [label for label in labels_in(x[1]) if label in both and label not in contracted]
     place = {label: i for i, label in enumerate(wanted)}
     batch.sort(key=lambda label: place.get(label, len(place)))
-    over = [label for label in labels_in(x[1]) if label in both and label in contracted]
+    later = {label for block in blocks for label, _ in block[1:]}
+    over = [label for label in labels_in(x[1]) if label in both and label in contracted and label not in later]
 
     def at(built: Built, labels: Sequence[int]) -> tuple[int, ...]:
         return tuple(axis_of(built[1], label) for label in labels)
@@ -72,8 +76,39 @@ def _dot(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
     return value, tuple(out)
 
 
+def _blocks(x: Layout, y: Layout, contracted: set[int]) -> list[Axis]:
+    """Merged axes of one operand that are contracted as a whole, and lie in the other in the same order."""
+    out: list[Axis] = []
+    for one, other in ((x, y), (y, x)):
+        where = {label: i for i, label in enumerate(labels_in(other))}
+        for axis in one:
+            labels = [label for label, _ in axis]
+            if len(axis) < 2 or not contracted.issuperset(labels) or not all(label in where for label in labels):
+                continue
+            start = where[labels[0]]
+            follow = all(where[label] == start + i for i, label in enumerate(labels))
+            if follow and not any({*held} & {*axis} for held in out):
+                out.append(axis)
+    return out
+
+
+def _apart(b: Builder, built: Built, only: set[int], blocks: Sequence[Axis]) -> Built:
+    """Split merged axes that hold a label of `only`, and make one axis of every block; axes without a label go."""
+    first = {block[0]: block for block in blocks}
+    inside = {e for block in blocks for e in block}
+    want: list[Axis] = []
+    for axis in built[1]:
+        if not inside.isdisjoint(axis) or (len(axis) > 1 and any(label in only for label, _ in axis)):
+            want += [first.get(e, (e,)) for e in axis if e in first or e not in inside]
+        elif axis:
+            want.append(axis)
+    return arrange(b.target, built, want)
+
+
 def _conv(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
     """An operand whose groups of labels already are one axis each keeps its order; the result follows the hint."""
+    if not any(env.labels[r] for r, _ in t["win"]):
+        return _dot(b, t, hint, env)  # a convolution without windows
     x, w = (b.go(a, hint, env) for a in t.args)
     features = labels_of(env, t["over"])
     miss = _only(x, w, features)
@@ -157,7 +192,7 @@ def _scan(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
 
 def _concat(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
     (label,) = labels_of(env, t["over"])
-    parts = [with_axes(b.target, atomic(b.target, b.go(a, hint, env), {label}, squeeze=False), [label]) for a in t.args]
+    parts = [_with_axis(b, atomic(b.target, b.go(a, hint, env), {label}, squeeze=False), label, hint) for a in t.args]
     first, lay = parts[0]
     position = axis_of(lay, label)
     values = [first]
@@ -168,6 +203,18 @@ def _concat(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
         values.append(arrange(b.target, part, (*lay[:position], ((label, n),), *lay[position + 1 :]))[0])
     value = b.target.mk("concatenate", *values, dimension=position)
     return value, (*lay[:position], ((label, total),), *lay[position + 1 :])
+
+
+def _with_axis(b: Builder, built: Built, label: int, hint: Layout | None) -> Built:
+    """The tensor with an axis for a label: a new one behind the label before it in the hint, else in front."""
+    value, lay = built
+    if label in labels_in(lay):
+        return built
+    order = labels_in(hint or ())
+    before = order[: order.index(label)] if label in order else []
+    place = next((axis_of(lay, x) + 1 for x in reversed(before) if x in labels_in(lay)), 0)
+    lay = (*lay[:place], ((label, 1),), *lay[place:])
+    return reshape(b.target, value, tuple(map(extent, lay))), lay
 
 
 def _rev(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
@@ -273,44 +320,6 @@ def _take(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
     return value, (*own, *rest)
 
 
-def _split(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
-    """Axis n of size o * q becomes the axes o and i."""
-    whole, outer, inner = (env.labels[r] for r in t["over"])
-    value, lay = atomic(b.target, b.go(t.args[0], None, env), set(whole), squeeze=False)
-    sizes = b.sizes(t, env)
-    parts = {n: (o, i) for n, o, i in zip(whole, outer, inner, strict=True)}
-    out: list[Axis] = []
-    for axis in lay:
-        pair = parts.get(axis[0][0]) if len(axis) == 1 else None
-        out += [axis] if pair is None else [((label, sizes[label]),) for label in pair]
-    return reshape(b.target, value, tuple(map(extent, out))), tuple(out)
-
-
-def _merge(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
-    """Axes o and i become the axis n, index n = o * size(i) + i."""
-    outer, inner, whole = (env.labels[r] for r in t["over"])
-    built = b.go(t.args[0], None, env)
-    busy = {*outer, *inner}
-    size = sizes_in(built[1])
-    value, lay = atomic(b.target, built, busy, squeeze=False)
-    want: list[Axis] = []
-    named: list[Axis] = []
-    pairs = {o: (o, i, n) for o, i, n in zip(outer, inner, whole, strict=True)}
-    for axis in lay:
-        label = axis[0][0] if len(axis) == 1 else None
-        if label in pairs:
-            o, i, n = pairs.pop(label)
-            want.append(tuple((x, size[x]) for x in (o, i) if x in size))
-            named.append(((n, math.prod([size.get(x, 1) for x in (o, i)])),))
-        elif label is None or label not in busy:
-            want.append(axis)
-            named.append(axis)
-    for o, i, n in pairs.values():  # o is absent (size 1)
-        want.append(tuple((x, size[x]) for x in (o, i) if x in size))
-        named.append(((n, math.prod([size.get(x, 1) for x in (o, i)])),))
-    return arrange(b.target, (value, lay), want)[0], tuple(named)
-
-
 OPS: dict[str, _Op] = {
     "dot": _dot,
     "conv": _conv,
@@ -324,6 +333,10 @@ OPS: dict[str, _Op] = {
     "pad": _pad,
     "win": _window,
     "take": _take,
-    "split": _split,
-    "merge": _merge,
+    "split": roles.build_split,
+    "merge": roles.build_merge,
+    "ren": roles.build_ren,
+    "unit": roles.build_unit,
+    "diag": roles.build_diag,
+    "stack": roles.build_stack,
 }

@@ -103,7 +103,7 @@ def _integers(t: Term) -> tuple[set[str], set[str]]:
     if t.op == "lit":
         value: Expr = t["value"]
         used |= names_in(value)
-    if t.op == "fold":
+    if t.op in ("fold", "stack"):
         used.add(t["bound"])
     return used, alone
 

@@ -88,9 +88,7 @@ def instance(
     return None if env is None else at_env(rule, env, rng, dtype=dtype, frozen=frozen)
 
 
-def at_env(
-    rule: Rule, env: Env, rng: random.Random, *, dtype: str = "float64", frozen: Iterable[str] = ()
-) -> Instance:
+def at_env(rule: Rule, env: Env, rng: random.Random, *, dtype: str = "float64", frozen: Iterable[str] = ()) -> Instance:
     """The instance at given sizes and attributes, which satisfy the premises; axis orders are random.
 
     Raises:
@@ -117,9 +115,7 @@ def at_env(
     roots, layouts = tuple(n for n, _ in lhs), tuple(lay for _, lay in lhs)
     right = Builder(match, target)
     try:
-        rhs = tuple(
-            arrange(target, right.go(t, lay, env), lay)[0] for t, (_, lay) in zip(rule.rhs, lhs, strict=True)
-        )
+        rhs = tuple(arrange(target, right.go(t, lay, env), lay)[0] for t, (_, lay) in zip(rule.rhs, lhs, strict=True))
     except SuperoptError as error:
         return Instance(env, roots, (), inputs, match, layouts, str(error))
     return Instance(env, roots, rhs, inputs, match, layouts)

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from rewrites.names import LOGICAL, PREDICATES
 from rewrites.term import Term, subterms
 
-_PASS_ON = frozenset({"bcast", "view", "lay", "slice", "at", "concat", "rev", "split", "merge", "ew"})
+_PASS_ON = frozenset(
+    ("bcast", "view", "lay", "slice", "at", "concat", "rev", "split", "merge", "ren", "unit", "stack", "ew")
+)
 
 
 def kinds(names: Iterable[str], roots: tuple[Term, ...]) -> dict[str, str]:

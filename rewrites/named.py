@@ -178,6 +178,10 @@ def shape(t: Term, env: Env, wf: list[Num]) -> NamedShape:
         return {}
     if op == "fold":
         return _fold(t, env, wf)
+    if op == "stack":
+        bound = env.labels[env.rule.owner[t["bound"]]]
+        new = zip(labels_of(env, t["over"]), bound, strict=True)
+        return {**_fold(t, env, wf), **{label: env.look(t["bound"], axis) for label, axis in new}}
     inner = [shape(a, env, wf) for a in t.args]
     first = inner[0]
     if op in ("view", "lay", "rev", "cum"):
@@ -204,6 +208,13 @@ def shape(t: Term, env: Env, wf: list[Num]) -> NamedShape:
         return {**{label: n for label, n in first.items() if label != gone}, **inner[1]}
     if op in ("split", "merge"):
         return _regroup(t, env, first, wf)
+    if op == "unit":
+        return {**first, **dict.fromkeys(labels_of(env, t["over"]), 1)}
+    if op in ("ren", "diag"):
+        pairs = dict(zip(*(env.labels[r] for r in t["over"]), strict=True))
+        if op == "diag":
+            return {**first, **{new: first[old] for old, new in pairs.items()}}
+        return {pairs.get(label, label): n for label, n in first.items()}
     return _windowed(t, env, inner, wf)
 
 

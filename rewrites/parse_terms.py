@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
+from rewrites import parse_roles
 from rewrites.names import ALIASES, ELEMENTWISE, IN_TEXT, REQUIRED, WINDOW_DEFAULTS
 from rewrites.term import REDUCERS, Expr, Term, per_axis_names, roles_of, stem, subterms, term
 from superopt.errors import RuleError
@@ -178,9 +179,9 @@ class Reader:
             p, x, y = self._tensors(f, args, 3)
             return self.elementwise("select_n", [p, y, x])
         if f == "count":
-            (token,) = self._words(f, args, tokens=True)
+            (token,) = self.words(f, args, tokens=True)
             return term("lit", value=("prod", self._integer(token)))
-        if f in ("sigma", "maxi"):
+        if f in ("sigma", "maxi", "stack"):
             return self._fold(f, args)
         if f == "integer_pow":
             (x,) = self._tensors(f, args[:1], 1)
@@ -203,39 +204,39 @@ class Reader:
 
         if f == "dot":
             arity(2)
-            return self._contraction("dot", xs, self._words(f, rest))
+            return self._contraction("dot", xs, self.words(f, rest))
         if f == "conv":
             arity(2)
             plain = [r for r in rest if isinstance(r, ast.Name)]
             win = self._windows("conv", [r for r in rest if not isinstance(r, ast.Name)])
-            return self._contraction("conv", xs, self._words(f, plain), win=win)
+            return self._contraction("conv", xs, self.words(f, plain), win=win)
         if f == "concat":
-            return self._concat(xs, self._words(f, rest))
+            return self._concat(xs, self.words(f, rest))
         if f == "take":
             arity(2)
-            return self._one_axis("take", xs, self._words(f, rest))
+            return self._one_axis("take", xs, self.words(f, rest))
         arity(2 if f == "pad" else 1)
         if f in ("view", "lay"):
-            return term("view", *xs) if f == "view" else term("lay", *xs, order=self._words(f, rest))
+            return term("view", *xs) if f == "view" else term("lay", *xs, order=self.words(f, rest))
         if f in _WINDOWED:
             kind = {"kind": f[1:]} if _WINDOWED[f] == "win" else {}
             win = self._windows(_WINDOWED[f], rest)
-            self._have(f, xs[0], [r for r, _ in win])
+            self.have(f, xs[0], [r for r, _ in win])
             if f == "pad" and roles_of(self.d.vars, xs[1]):
                 self.fail("pad needs a scalar value")
             return term(_WINDOWED[f], *xs, win=win, **kind)
         if f == "split":
-            return self._split(xs[0], rest)
+            return parse_roles.split(self, xs[0], rest)
         if f == "bcast":
-            return self._bcast(xs[0], self._words(f, rest, tokens=True))
-        roles = self._words(f, rest)
-        if f == "merge":
-            return self._merge(xs[0], roles)
+            return self._bcast(xs[0], self.words(f, rest, tokens=True))
+        roles = self.words(f, rest)
+        if f in parse_roles.READERS:
+            return parse_roles.READERS[f](self, xs[0], roles)
         if not roles:
             self.fail(f"unknown op {f}" if f not in REDUCERS else f"{f} needs roles")
         if f in _PREFIX:
             return self._one_axis("cum", xs, roles, kind=_PREFIX[f], reverse=False)
-        self._have(f, xs[0], roles)
+        self.have(f, xs[0], roles)
         if f == "rev":
             return term("rev", *xs, over=roles)
         if f in REDUCERS or isinstance(self.d.metas.get(f), tuple):
@@ -255,22 +256,28 @@ class Reader:
 
     def _fold(self, f: str, args: list[ast.expr]) -> Term:
         head = args[0]
-        if not (isinstance(head, ast.Compare) and isinstance(head.left, ast.Name) and len(args) == 2):
-            self.fail(f"{f} is written {f}(r < w, term)")
+        form, counts = ("stack(r < w, term, role)", (3, 4)) if f == "stack" else (f"{f}(r < w, term)", (2,))
+        if not (isinstance(head, ast.Compare) and isinstance(head.left, ast.Name) and len(args) in counts):
+            self.fail(f"{f} is written {form}")
         bound = head.comparators[0]
         if not isinstance(bound, ast.Name) or not isinstance(head.ops[0], ast.Lt):
-            self.fail(f"{f} is written {f}(r < w, term)")
+            self.fail(f"{f} is written {form}")
         index, limit = head.left.id, self._integer(bound.id)
         if index in self.d.owner and index not in self.indices:
             self.fail(f"{index} already names something else")
         self.d.owner[index] = self.d.owner[limit]
         self.indices.add(index)
         body = self.term(args[1])
+        if f == "stack":
+            role, *beside = self.words(f, args[2:])
+            self.have(f, body, beside)
+            parse_roles.new_role(self, f, body, role, self.d.owner[limit])
+            return term("stack", body, idx=index, bound=limit, over=(role,), beside=tuple(beside))
         return term("fold", body, kind="sum" if f == "sigma" else "max", idx=index, bound=limit)
 
     def _contraction(self, op: str, xs: list[Term], over: tuple[str, ...], **at: object) -> Term:
         for x in xs:
-            self._have(op, x, over)
+            self.have(op, x, over)
         return term(op, *xs, over=over, **at)
 
     def _concat(self, xs: list[Term], over: tuple[str, ...]) -> Term:
@@ -284,38 +291,12 @@ class Reader:
     def _one_axis(self, op: str, xs: list[Term], over: tuple[str, ...], **at: object) -> Term:
         if len(over) != 1 or over[0] in self.d.many:
             self.fail(f"{op} takes one single-axis role")
-        self._have(op, xs[0], over)
+        self.have(op, xs[0], over)
         if op == "take":
             shared = set(roles_of(self.d.vars, xs[0])) & set(roles_of(self.d.vars, xs[1]))
             if shared:
                 self.fail(f"take: table and indices share {sorted(shared)}")
         return term(op, *xs, over=over, **at)
-
-    def _split(self, x: Term, rest: list[ast.expr]) -> Term:
-        if len(rest) != 3 or not isinstance(rest[2], ast.Call):
-            self.fail("split is written split(A, n, o, i(q)), or split(A, n, n, i(q))")
-        n, o, i = self._words("split", [rest[0], rest[1], rest[2].func])
-        self._have("split", x, (n,))
-        size = self.expr(rest[2].args[0], None)
-        for r in (o, i):
-            if r != n:  # the outer part may keep the name of the whole
-                self._derive(r, n)
-        return term("split", x, over=(n, o, i), win=((n, (size,)),))
-
-    def _merge(self, x: Term, roles: tuple[str, ...]) -> Term:
-        if len(roles) != 3:
-            self.fail("merge is written merge(A, o, i, n)")
-        self._have("merge", x, roles[:2])
-        if roles[2] in self.d.extras and roles[2] not in self.derived:
-            self._derive(roles[2], roles[0])
-        return term("merge", x, over=roles)
-
-    def _derive(self, role: str, of: str) -> None:
-        if role not in self.d.extras:
-            self.fail(f"split makes the role {role}: declare it as extra")
-        if (role in self.d.many) != (of in self.d.many):
-            self.fail(f"{role} and {of} must both be single-axis or both many-axis roles")
-        self.derived.setdefault(role, of)
 
     def _bcast(self, x: Term, tokens: tuple[str, ...]) -> Term:
         sizes: list[str] = []
@@ -336,7 +317,8 @@ class Reader:
             return False
         return head.id in self.d.roles or (isinstance(e, ast.Name) and head.id in self.sizes)
 
-    def _words(self, f: str, args: Sequence[ast.expr], *, tokens: bool = False) -> tuple[str, ...]:
+    def words(self, f: str, args: Sequence[ast.expr], *, tokens: bool = False) -> tuple[str, ...]:
+        """Roles given as bare names; with `tokens` also size tokens."""
         out: list[str] = []
         for a in args:
             if not isinstance(a, ast.Name):
@@ -357,7 +339,8 @@ class Reader:
             self.fail(f"{ast.unparse(e)}: an integer constant expected")
         return value
 
-    def _have(self, op: str, x: Term, roles: Sequence[str]) -> None:
+    def have(self, op: str, x: Term, roles: Sequence[str]) -> None:
+        """Fail unless a term has the roles."""
         have = roles_of(self.d.vars, x)
         for r in roles:
             if r not in have:
@@ -367,7 +350,7 @@ class Reader:
         out: list[tuple[str, tuple[Expr | None, ...]]] = []
         for c in calls:
             head = c.func if isinstance(c, ast.Call) else c
-            (role,) = self._words(op, [head])
+            (role,) = self.words(op, [head])
             given = c.args if isinstance(c, ast.Call) else []
             defaults = WINDOW_DEFAULTS.get(op, (None,) * REQUIRED.get(op, 0))
             if len(given) > len(defaults) or len(given) < REQUIRED.get(op, 0):

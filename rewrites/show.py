@@ -83,7 +83,7 @@ def _shared(rule: Rule) -> list[Term]:
     bound: set[Term] = set()
     for t in {x: None for root in rule.rhs for x in walk(root)}:
         uses.update(t.args)
-        if t.op == "fold":
+        if t.op in ("fold", "stack"):
             bound |= {x for x in walk(t.args[0]) if _mentions(x, t["idx"])}
     order: list[Term] = []
 
@@ -160,6 +160,9 @@ def text(rule: Rule, t: Term, names: dict[Term, str] | None = None, outer: int =
     if op == "fold":
         head = "sigma" if t["kind"] == "sum" else "maxi"
         return f"{head}({t['idx']} < {t['bound']}, {sub(t.args[0])})"
+    if op == "stack":
+        inside = [f"{t['idx']} < {t['bound']}", sub(t.args[0]), *t["over"], *t["beside"]]
+        return f"stack({', '.join(inside)})"
     name, rest = _call(t)
     return f"{name}({', '.join([*map(sub, t.args), *rest])})"
 
@@ -183,7 +186,7 @@ def _call(t: Term) -> tuple[str, list[str]]:
     """Function name and role arguments of a structural op."""
     op = t.op
     over = list(t.get("over", ()))
-    if op in ("dot", "concat", "rev", "take", "merge"):
+    if op in ("dot", "concat", "rev", "take", "merge", "ren", "unit", "diag"):
         return op, over
     if op == "red":
         return t["kind"], over
@@ -238,7 +241,7 @@ def index_notation(rule: Rule, t: Term, at: dict[str, str] | None = None) -> str
     if op == "lit":
         value = t["value"]
         return number(value[1]) if value[0] == "n" else f"|{value[1]}|"
-    if op in ("view", "lay", "bcast"):
+    if op in ("view", "lay", "bcast", "unit"):
         return sub()
     if op == "ew":
         sign = {"add": "+", "sub": "-", "mul": "·", "div": "/"}.get(t["f"])
@@ -284,6 +287,15 @@ def _moved(rule: Rule, t: Term, sub: Callable[..., str], ix: Callable[[str], str
     if op == "split":
         n, o, i = t["over"]
         return sub(0, {n: f"{expr(t['win'][0][1][0])}·{ix(o)}+{ix(i)}"})
+    if op == "stack":
+        (r,) = t["over"]
+        return f"[{sub()}]_{t['idx']}={ix(r)}"
+    if op == "ren":
+        old, new = t["over"]
+        return sub(0, {old: ix(new)})
+    if op == "diag":
+        i, j = t["over"]
+        return f"[{ix(i)}={ix(j)}]·{sub()}"
     if op == "merge":
         o, i, n = t["over"]
         return sub(0, {o: f"{ix(n)}//|{i}|", i: f"{ix(n)}%|{i}|"})

@@ -26,7 +26,12 @@ so that equal terms are one object and a shared subterm is shared by constructio
     bcast   tensor          over, size: a token per role, like: terms that imply it (empty when explicit)
     view    tensor          the identity; demands a reshape or transpose on the left
     lay     tensor          order: the physical order of the roles (right side only)
+    ren     tensor          over: (s, u): role s is called u from here on
+    unit    tensor          over: a new role, of size 1
+    diag    tensor          over: (i, j): a new role j as long as i; zero where the two indices differ
     fold    tensor          kind: sum or max, idx, bound: unrolled when built, a binder when proved
+    stack   tensor          idx, bound, over: (u,): the values for idx = 0 .. bound - 1 along the new role u;
+                            beside: the role whose physical axis u is laid out with, if any
 """
 
 from __future__ import annotations
@@ -46,7 +51,7 @@ in `prefer` also ("and", a, b), ("or", a, b), ("not", a), ("frozen", var), ("liv
 Windows: TypeAlias = tuple[tuple[str, tuple[Any, ...]], ...]
 MODES = ("saturate", "near", "merge", "macro")
 REDUCERS = ("sum", "max", "min", "prod")
-UNMATCHABLE = frozenset({"fold", "lay", "at", "split", "merge"})
+UNMATCHABLE = frozenset({"fold", "stack", "lay", "at", "split", "merge", "ren", "unit", "diag"})
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True, repr=False)
@@ -215,8 +220,13 @@ def roles_of(rule_vars: Mapping[str, tuple[str, ...]], t: Term) -> tuple[str, ..
         gone = t["over"]
         return tuple(r for r in dict.fromkeys(r for rs in inner for r in rs) if r not in gone)
     first = inner[0]
-    if op == "bcast":
+    if op in ("bcast", "stack", "unit"):
         return first + tuple(r for r in t["over"] if r not in first)
+    if op == "ren":
+        old, new = t["over"]
+        return tuple(new if r == old else r for r in first)
+    if op == "diag":
+        return (*first, t["over"][1])
     if op == "at":
         gone = {r for r, _ in t["win"]}
         return tuple(r for r in first if r not in gone)

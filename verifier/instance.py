@@ -96,7 +96,7 @@ def instantiate(rule: Rule, ranks: Mapping[str, int]) -> Instance:
         wanted: list[Any] = []
         right = _shape(t, env, wanted)
         for part in subterms((t,)):
-            if part.op == "fold":
+            if part.op in ("fold", "stack"):
                 wanted += _fold_goals(part, env)
         if set(left) != set(right):
             raise IllFormed(f"the sides have the axes {sorted(map(str, left))} and {sorted(map(str, right))}")
@@ -141,7 +141,7 @@ def _fold_goals(t: Term, env: Env) -> Iterator[Cond]:
 def unsupported(rule: Rule) -> str | None:
     """Why a rule is outside the prover's language, or None."""
     for t in subterms((*rule.lhs, *rule.rhs)):
-        if t.op == "fold":
+        if t.op in ("fold", "stack"):
             for inner in subterms(t.args):
                 for _, exprs in windows(inner):
                     if any(e is not None and not _affine(e, t["idx"]) for e in exprs):

@@ -34,7 +34,7 @@ def attribute_roles(rule: Rule) -> tuple[str, ...]:
         busy |= {r for r, _ in windows(t)}
         if t.op in ("rev", "split", "merge"):
             busy |= set(t["over"])
-        if t.op == "fold":
+        if t.op in ("fold", "stack"):
             busy.add(rule.owner[t["bound"]])
     for e in rule.cond:
         busy |= {rule.owner[n] for n in _names(e) if n in rule.owner}

@@ -137,6 +137,22 @@ def _fold(m: Meaning[S], t: Term, ix: Where) -> S:
     return m.over(t["kind"], {label: m.env.look(t["bound"], label) for label in labels}, body)
 
 
+def _stack(m: Meaning[S], t: Term, ix: Where) -> S:
+    bound = m.env.labels[m.env.rule.owner[t["bound"]]]
+    index = {(t["idx"], axis): ix[label] for label, axis in zip(m.axes(t["over"]), bound, strict=True)}
+    return Meaning(m.env.with_attrs(index), m.k, m.metas).of(t, 0, ix)
+
+
+def _ren(m: Meaning[S], t: Term, ix: Where) -> S:
+    old, new = (m.env.labels[r] for r in t["over"])
+    return m.of(t, 0, {**ix, **{a: ix[b] for a, b in zip(old, new, strict=True)}})
+
+
+def _diag(m: Meaning[S], t: Term, ix: Where) -> S:
+    same = [ix[i] == ix[j] for i, j in zip(*(m.env.labels[r] for r in t["over"]), strict=True)]
+    return m.k.where(c.conj(same), lambda: m.of(t, 0, ix), lambda: m.k.const(Fraction(0)))
+
+
 def _concat(m: Meaning[S], t: Term, ix: Where) -> S:
     (label,) = m.axes(t["over"])
 
@@ -238,5 +254,6 @@ def _merge(m: Meaning[S], t: Term, ix: Where) -> S:
 _MEANING: dict[str, Callable[[Meaning[Any], Term, Where], Any]] = {
     "var": _var, "lit": _lit, "view": _same, "lay": _same, "bcast": _same, "ew": _ew, "dot": _dot, "red": _red,
     "cum": _cum, "fold": _fold, "concat": _concat, "rev": _rev, "slice": _slice, "at": _at, "pad": _pad,
-    "conv": _conv, "win": _win, "take": _take, "split": _split, "merge": _merge,
+    "conv": _conv, "win": _win, "take": _take, "split": _split, "merge": _merge, "unit": _same, "ren": _ren,
+    "diag": _diag, "stack": _stack,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Convolutions: as products, as shifted sums, folded scales and pads, merged and composed kernels.
+"""Convolutions: as products, folded scales, pads and slices, merged and composed kernels.
 
 Feature groups are the role g; spatial roles carry (step, low pad, high pad, base dilation, window dilation).
 """
@@ -6,19 +6,6 @@ Feature groups are the role g; spatial roles carry (step, low pad, high pad, bas
 RULES = """
 conv-pointwise: X[*b *g c *s]  W[*g o c]
   conv(X, W, c, s(t))  ==  dot(slice(X, s(0, s, t)), W, c)
-
-conv-shifted-dots: X[*b *g c *s]  W[*g o c *s2]
-  conv(X, W, c, s(t, p, q))
-    == sigma(r < s2, dot(slice(pad(X, 0, s(p, q)), s(r, s + p + q - s2 + r + 1, t)), at(W, s(r)), c))
-  if p >= 0, q >= 0
-  prefer 1 < prod(s2) and prod(s2) <= 9
-  mode macro
-
-depthwise-shifts: X[*b *g *s]  W[*g *s2]
-  conv(X, W, s(t, p, q))  ==  sigma(r < s2, slice(pad(X, 0, s(p, q)), s(r, s + p + q - s2 + r + 1, t)) * at(W, s(r)))
-  if p >= 0, q >= 0
-  prefer prod(s2) <= 25
-  mode macro
 
 depthwise-then-pointwise: X[*b *g *s]  W[*g *s2]  V[o *g]
   dot(conv(X, W, s(t, p, q, u, d)), V, g)  ==  conv(X, W * V, g, s(t, p, q, u, d))
@@ -68,4 +55,9 @@ conv-batch-concat: X[b c *s]  Z[b2 c *s]  W[o c *s2]
   conv(concat(X, Z, b), W, c, s(t, p, q, u, d))
     == concat(conv(X, W, c, s(t, p, q, u, d)), conv(Z, W, c, s(t, p, q, u, d)), b)
   mode near
+
+slice-of-conv: X[*b *g *c *s]  W[*g *o *c *s2]
+  slice(conv(X, W, c, s(t, p, q, u, d)), s(a, e, z))
+    == conv(X, W, c, s(t * z, p - t * a, (e - a - 1) // z * t * z + (s2 - 1) * d - (s - 1) * u - (p - t * a), u, d))
+  if a < e
 """

@@ -64,11 +64,21 @@ mul-sum-to-dot: A[*b *m *k]  B[*b *k *n]
 
 sum-as-dot: A[*a *k]
   sum(A, k)  ==  dot(A, bcast(1, k), k)
-  mode near
+  prefer prod(k) >= 16
+  mode macro
+
+square-sum-to-dot: A[*b *k]
+  sum(square(A), k)  ==  dot(A, A, k)
 
 dot-unrolled: A[*b *m k]  B[*b k *n]
   dot(A, B, k)  ==  sigma(r < k, at(A, k(r)) * at(B, k(r)))
   if k >= 1
   prefer k <= 8
+  mode macro
+
+dot-apart: A[*b g *m k]  B[*b g k *n]
+  dot(A, B, k)  ==  stack(r < g, dot(at(A, g(r)), at(B, g(r)), k), g)
+  if g >= 1
+  prefer 1 < g and g <= 16
   mode macro
 """

@@ -11,6 +11,10 @@ ew1-concat: f/1  A[*a n]  B[*a n2]
 ew2-concat: f/2  A[*a n]  B[*a n2]  C[*a n]  D[*a n2]
   f(concat(A, B, n), concat(C, D, n))  ==  concat(f(A, C), f(B, D), n)
 
+ew2-concat-scalar: f/2  A[*a n]  B[*a n2]  V[]
+  f(concat(A, B, n), V)  ==  concat(f(A, V), f(B, V), n)
+  mode near
+
 ew1-slice: f/1  A[*a *n]
   f(slice(A, n(s, e, t)))  ==  slice(f(A), n(s, e, t))
   mode near

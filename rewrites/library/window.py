@@ -13,6 +13,21 @@ wsum-shifts: X[*b *s]
   prefer prod(w) <= 25
   mode macro
 
+wsum-all: X[*b *s]
+  wsum(X, s(w, t))  ==  unit(sum(X, s), s)
+  if w == s
+
+wsum-of-scale: X[*b *g *s]  S[*g]
+  wsum(X * S, s(w, t, p, q))  ==  wsum(X, s(w, t, p, q)) * S
+
+cumsum-blocked: q in 8|16|32|64  A[*a n]  extra o i
+  cumsum(A, n)  ==  merge(cumsum(S, i) + (cumsum(T, o) - T), o, i, n)
+  with S = split(A, n, o, i(q))
+  with T = sum(S, i)
+  if n % q == 0, q < n
+  prefer n >= 256
+  source Blelloch 1990
+
 wmax-separable: X[*b u s]
   wmax(X, u(w, t, a, b1), s(v, y, c, d))  ==  wmax(wmax(X, u(w, t, a, b1)), s(v, y, c, d))
   prefer w > 1 and v > 1

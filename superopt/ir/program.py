@@ -105,6 +105,40 @@ def split(graph: Graph, cut: Iterable[Node]) -> Program:
     return Program(Graph(frozen, prepared, graph.constants), Graph(inputs, outputs))
 
 
+def frozen_cut(graph: Graph) -> tuple[Node, ...]:
+    """The last nodes that depend on frozen inputs alone: what `split` computes ahead of time at best.
+
+    A tensor made of constants only is no part of it: a compiler folds it.
+    """
+    nodes = graph.nodes()
+    frozen: dict[Node, bool] = {}  # whether a node's inputs are all frozen; absent where it has none
+    for node in nodes:
+        if node.op == "input":
+            frozen[node] = bool(node["frozen"])
+        else:
+            below = [frozen[x] for x in node.inputs if x in frozen]
+            if below:
+                frozen[node] = all(below) and len(node.types) == 1
+    cut: dict[Node, None] = {}
+    for node in nodes:
+        if not frozen.get(node, True):
+            cut.update(dict.fromkeys(_source(x) for x in node.inputs if frozen.get(x, False)))
+    cut.update(dict.fromkeys(_source(x) for x in graph.outputs if frozen.get(x, False)))
+    return tuple(cut)
+
+
+def _source(node: Node) -> Node:
+    """What is kept of a frozen tensor: broadcasts and reshapes are cheaper made anew than read from memory."""
+    while node.op in ("broadcast_in_dim", "reshape"):
+        node = node.inputs[0]
+    return node
+
+
+def hot_part(graph: Graph) -> Graph:
+    """The graph with everything that depends on frozen inputs alone computed ahead of time."""
+    return split(graph, frozen_cut(graph)).hot
+
+
 def replace(roots: Iterable[Node], mapping: dict[Node, Node]) -> tuple[Node, ...]:
     """The roots with every node of `mapping` replaced by its image (images are not searched again)."""
     roots = tuple(roots)
