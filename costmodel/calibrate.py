@@ -25,9 +25,8 @@ from costmodel.analytical import Coefficients
 from costmodel.features import kernel_features
 from costmodel.metrics import quality
 from costmodel.microsuite import Case, suite
-from costmodel.objective import Expand, Roofline
+from costmodel.objective import Roofline
 from superopt import machine
-from superopt.ir.graph import Node, mk
 from superopt.measure import Failure, KernelTiming, Limits, Worker, time_kernels
 from superopt.store import Store
 
@@ -54,7 +53,7 @@ def load_objective(store: Store | None = None) -> Roofline:
         kept = store.get("calibration", machine.environment_key())
         if kept is not None:
             try:
-                return Roofline(weights_file.decode(kept), "calibrated on this machine", library_expander())
+                return Roofline(weights_file.decode(kept), "calibrated on this machine")
             except weights_file.WeightsError as error:
                 refused.append(f"stored calibration refused: {error}")
     try:
@@ -65,24 +64,7 @@ def load_objective(store: Store | None = None) -> Roofline:
     except weights_file.WeightsError as error:
         coefficients, source = weights_file.uncalibrated(), "uncalibrated"
         refused.append(f"shipped coefficients refused: {error}")
-    return Roofline(coefficients, "; ".join([source, *refused]), library_expander())
-
-
-def library_expander() -> Expand:
-    """What a macro node of the rule library expands to; the library is read at the first macro."""
-    rules: dict[str, Any] = {}
-
-    def expand(node: Node) -> Node:
-        from rewrites.build import expand_macro  # late: kernels without macros need no rule engine
-
-        if not rules:
-            from rewrites import library
-
-            rules.update((rule.name, rule) for rule in library.load() if rule.mode == "macro")
-        plain = mk(node["op"], *node.inputs, **dict(node["attrs"]))  # the left side of the rule, in this layout
-        return expand_macro(rules[node["rule"]], plain)
-
-    return expand
+    return Roofline(coefficients, "; ".join([source, *refused]))
 
 
 def calibrate(

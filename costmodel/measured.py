@@ -12,12 +12,14 @@ model underrates is chosen, timed and corrected, which is how a search with few 
 from __future__ import annotations
 
 import math
+import weakref
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from costmodel.objective import Objective
+from rewrites.expander import Expand, expand_graph
 from superopt.ir.graph import Graph, Node, topological
 
 _PRIOR = 2.0
@@ -28,19 +30,21 @@ _HEAVY = ("macro", "conv_general_dilated", "dot_general", "concatenate", "gather
 class Measured:
     """A base objective corrected by timings."""
 
-    def __init__(self, base: Objective) -> None:
+    def __init__(self, base: Objective, expand: Expand) -> None:
         self.base = base
+        self.expand = expand
         self.name = f"{base.name}, corrected by timed kernels"
         self.version = base.version
         self.seconds: dict[Node, float] = {}
         self._logs: dict[str, list[float]] = defaultdict(list)
+        self._plain: weakref.WeakKeyDictionary[Node, Graph] = weakref.WeakKeyDictionary()
 
     def __contains__(self, kernel: Graph) -> bool:
         return kernel.outputs[0] in self.seconds
 
     def learn(self, kernels: Sequence[Graph], seconds: Sequence[float]) -> None:
         """Take timings of kernels in."""
-        predicted = self.base.price(kernels)
+        predicted = self._guess(kernels)
         for kernel, took, guess in zip(kernels, seconds, predicted, strict=True):
             if kernel in self:
                 continue
@@ -53,12 +57,23 @@ class Measured:
 
     def price(self, kernels: Sequence[Graph]) -> np.ndarray:
         """Seconds that each kernel takes inside a program."""
-        guesses = self.base.price(kernels)
+        guesses = self._guess(kernels)
         factors = self.factors()
         for i, kernel in enumerate(kernels):
             known = self.seconds.get(kernel.outputs[0])
             guesses[i] = known if known is not None else guesses[i] * factors.get(kind(kernel), 1.0)
         return guesses
+
+    def _guess(self, kernels: Sequence[Graph]) -> np.ndarray:
+        """Prices of the base model; macros are priced as what they expand to, since that is what runs."""
+        plain: list[Graph] = []
+        for kernel in kernels:
+            output = kernel.outputs[0]
+            found = self._plain.get(output)
+            if found is None:
+                found = self._plain[output] = expand_graph(kernel, self.expand)
+            plain.append(found)
+        return np.array(self.base.price(plain), dtype=np.float64)
 
 
 def _factor(logs: Sequence[float]) -> float:

@@ -16,6 +16,7 @@ from costmodel import forms
 from costmodel.forms import dot, fill, kernel, spread, tensor
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph, Node, mk
+from superopt.ir.program import hot_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,4 +358,5 @@ def _library() -> Iterator[Case]:
                 form = expand_macro(rule, node)
             except SuperoptError:
                 continue  # the rule is about something else
-            yield _case(kind, task, f"{layout} {rule.name}", form)
+            (plain,) = hot_part(forms.kernel(form)).outputs
+            yield _case(kind, task, f"{layout} {rule.name}", plain)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -17,9 +17,7 @@ import numpy as np
 from costmodel.analytical import Coefficients, Table, join, seconds, tabulate
 from costmodel.features import FEATURES_VERSION, kernel_features
 from superopt import machine
-from superopt.ir.graph import Graph, Node, with_inputs
-
-Expand = Callable[[Node], Node]
+from superopt.ir.graph import Graph, Node
 
 
 @runtime_checkable
@@ -49,10 +47,9 @@ class Roofline:
 
     name = "roofline"
 
-    def __init__(self, coefficients: Coefficients, source: str, expand: Expand | None = None) -> None:
+    def __init__(self, coefficients: Coefficients, source: str) -> None:
         self.coefficients = coefficients
         self.source = source
-        self._expand = expand
         facts = (FEATURES_VERSION, machine.fingerprint(), coefficients.theta.tobytes(), coefficients.sharpness)
         self.version = hashlib.sha256(repr((*facts, coefficients.sharing)).encode()).hexdigest()[:12]
         self._known: weakref.WeakKeyDictionary[Node, Table] = weakref.WeakKeyDictionary()
@@ -66,19 +63,9 @@ class Roofline:
     def table(self, kernel: Graph) -> Table:
         """Features of one kernel, remembered for kernels of one result."""
         if len(kernel.outputs) != 1:
-            return tabulate([kernel_features(self._expanded(kernel))])
+            return tabulate([kernel_features(kernel)])
         output = kernel.outputs[0]
         found = self._known.get(output)
         if found is None:
-            found = self._known[output] = tabulate([kernel_features(self._expanded(kernel))])
+            found = self._known[output] = tabulate([kernel_features(kernel)])
         return found
-
-    def _expanded(self, kernel: Graph) -> Graph:
-        nodes = kernel.nodes()
-        if self._expand is None or all(node.op != "macro" for node in nodes):
-            return kernel
-        done: dict[Node, Node] = {}
-        for node in nodes:
-            fresh = with_inputs(node, [done[x] for x in node.inputs])
-            done[node] = self._expand(fresh) if fresh.op == "macro" else fresh
-        return Graph(kernel.inputs, tuple(done[node] for node in kernel.outputs))

@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from costmodel.measured import Measured
 from costmodel.objective import Objective
 from rewrites.convert import import_graph
 from rewrites.egraph import EGraph
+from rewrites.expander import Expand, library_expander
 from rewrites.grow import GrowthReport, Limits, grow
 from rewrites.term import Rule
 from superopt.bodies import improve_bodies
@@ -26,7 +28,6 @@ from superopt.kernel_timer import KernelTimer
 from superopt.measure import Worker
 from superopt.search.budget import Budget
 from superopt.search.explain import rule_gains
-from superopt.search.lower import Expand, library_expander
 from superopt.search.pricing import Pricer
 from superopt.search.search import Finalist, SearchResult, search
 from superopt.search.snapshot import Forms
@@ -125,18 +126,19 @@ def explore(
     graph, changed = improve_bodies(graph, improve)
     if changed:
         notes.append(f"{changed} bodies of control flow were optimised by the model alone")
-    expand = library_expander([rule for rule in rules if rule.mode == "macro"])
+    expand = library_expander(rules)
     run = _Run(import_graph(graph), rules, limits, seed, max_prepared_bytes, progress)
     with Worker(inline=True) as worker:
-        timer = KernelTimer(objective, expand, limits, worker) if measure else None
-        run.search(timer.objective if timer else objective, timer)
+        model = Measured(objective, expand)
+        timer = KernelTimer(model, limits, worker) if measure else None
+        run.search(model, timer)
     assert run.result is not None
     if run.interrupted:
         notes.append("the search was interrupted; this is the best program it had found")
     stop = run.growth.reports[0].stop
     if stop != "saturated":
         notes.append(f"growth of the e-graph stopped by its limit of {stop}, not by saturation")
-    statistics = run.statistics(timer)
+    statistics = run.statistics(model)
     return Exploration(
         graph, run.result, expand, run.growth.as_dict(), statistics, tuple(notes), before_text, run.interrupted
     )
@@ -199,7 +201,7 @@ class _Run:
         timed = timer.learn(self.result.finalists, 1.0 / (len(_ROUNDS) - 1))
         self.progress(f"round {number + 1}: predicted {predicted_ms:.3g} ms, {timed} kernels timed")
 
-    def statistics(self, timer: KernelTimer | None) -> dict[str, Any]:
+    def statistics(self, model: Measured) -> dict[str, Any]:
         """Figures of all rounds for the report."""
         assert self.result is not None
         last = self.result.statistics
@@ -207,8 +209,8 @@ class _Run:
             "proposals": self.proposals,
             "seconds": round(self.seconds, 3),
             "kernels": last.distinct_kernels,
-            "kernels_timed": len(timer.objective.seconds) if timer else 0,
-            "model_factors": {k: round(v, 3) for k, v in timer.objective.factors().items()} if timer else {},
+            "kernels_timed": len(model.seconds),
+            "model_factors": {k: round(v, 3) for k, v in model.factors().items()},
             "live_classes": last.live_classes,
             "options": last.options,
             "starts_ms": {k: round(1e3 * v, 4) for k, v in last.starts.items()},

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from costmodel.measured import Measured
-from costmodel.objective import Objective
+from rewrites.expander import expand_graph
 from superopt.budget import SearchBudget
 from superopt.ir.graph import Graph, Node
 from superopt.measure import KernelTiming, Worker, time_kernels
 from superopt.measure.kernels import KernelSettings
-from superopt.search.lower import Expand, expand_macros
 from superopt.search.search import Finalist
 
 _MEASURE_SHARE = 0.25
@@ -25,10 +24,9 @@ _SETTINGS = KernelSettings(rounds=3, sample_s=0.003, max_calls=30)
 class KernelTimer:
     """Times the kernels that finalists use, in one worker, and corrects the objective by them."""
 
-    def __init__(self, objective: Objective, expand: Expand, limits: SearchBudget, worker: Worker) -> None:
-        self.objective = Measured(objective)
+    def __init__(self, objective: Measured, limits: SearchBudget, worker: Worker) -> None:
+        self.objective = objective
         self.worker = worker
-        self.expand = expand
         self.seconds = _MEASURE_SHARE * (limits.seconds or 60.0)
 
     def learn(self, finalists: Sequence[Finalist], share: float) -> int:
@@ -42,7 +40,7 @@ class KernelTimer:
                     graphs[output] = kernel
                     weight[output] = weight.get(output, 0.0) + predicted / max(finalist.predicted_s, 1e-9)
         chosen = [n for n in sorted(weight, key=lambda n: -weight[n]) if weight[n] > _WORTH_TIMING]
-        plain = [expand_graph(graphs[n], self.expand) for n in chosen]
+        plain = [expand_graph(graphs[n], self.objective.expand) for n in chosen]
         timings = time_kernels(plain, settings=_SETTINGS, budget_s=share * self.seconds, worker=self.worker)
         pairs = [(graphs[n], t.seconds) for n, t in zip(chosen, timings, strict=True) if isinstance(t, KernelTiming)]
         self.objective.learn([g for g, _ in pairs], [s for _, s in pairs])
@@ -51,8 +49,3 @@ class KernelTimer:
 
 def _has_opaque(kernel: Graph) -> bool:
     return any(node.op in ("opaque", "scan", "while", "cond") for node in kernel.nodes())
-
-
-def expand_graph(graph: Graph, expand: Expand) -> Graph:
-    """The graph with its macros expanded."""
-    return Graph(graph.inputs, expand_macros(graph.outputs, expand), graph.constants)

@@ -10,6 +10,7 @@ from search_table import TableObjective
 
 import superopt.explore
 from costmodel.measured import Measured, kind
+from rewrites.expander import library_expander
 from superopt.bench import nets
 from superopt.budget import SearchBudget, parse_budget
 from superopt.explore import explore
@@ -37,7 +38,7 @@ def product(m: int, n: int, k: int) -> Graph:
 
 
 def test_timed_kernels_are_known_and_correct_their_kind() -> None:
-    objective = Measured(Flat())
+    objective = Measured(Flat(), library_expander(()))
     timed, other = product(8, 8, 8), product(16, 16, 16)
     x = make_input("x", (4, 4))
     loop = Graph((x,), (mk("exp", x),))

@@ -16,12 +16,13 @@ from search_table import TableObjective
 
 from rewrites import library
 from rewrites.convert import import_graph
+from rewrites.expander import library_expander
 from superopt.frontends.jaxpr import import_function
 from superopt.ir.graph import Graph, literal, make_input, mk, topological
 from superopt.ir.program import PREPARED, Program
 from superopt.search.graphs import original_selection
 from superopt.search.layout import candidates
-from superopt.search.lower import Lowering, library_expander
+from superopt.search.lower import Lowering
 from superopt.search.pricing import Pricer
 from superopt.search.snapshot import Snapshot
 from superopt.search.state import FORBID, Problem, State

@@ -4,11 +4,10 @@
 """
 
 from superopt.search.budget import Budget
-from superopt.search.lower import library_expander
 from superopt.search.pricing import Pricer
 from superopt.search.search import Finalist, SearchResult, Statistics, search
 from superopt.search.snapshot import Forms, Snapshot
 
 __all__ = [
-    "Budget", "Finalist", "Forms", "Pricer", "SearchResult", "Snapshot", "Statistics", "library_expander", "search",
+    "Budget", "Finalist", "Forms", "Pricer", "SearchResult", "Snapshot", "Statistics", "search",
 ]  # fmt: skip

@@ -9,20 +9,18 @@ Macros are expanded last, in the layouts that were chosen.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from rewrites import perm
+from rewrites.expander import Expand, expand_macros
 from superopt.errors import SuperoptError
-from superopt.ir.graph import Graph, Node, make_input, mk, topological, with_inputs
-from superopt.ir.program import PREPARED, Program, type_bytes
+from superopt.ir.graph import Graph, Node, make_input
+from superopt.ir.program import PREPARED, Program, frozen_cut, replace, split, type_bytes
 from superopt.ir.types import TensorType
 from superopt.search.emit import Emitter, Wants, arrange, build, frozen_operand
 from superopt.search.layout import Order
 from superopt.search.snapshot import MASK, SHIFT, FrozenLeaf, Snapshot
-
-Expand = Callable[[Node], Node]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,29 +229,12 @@ class Lowering:
         hot = Graph((*live, *standins.values()), outputs)
         if not frozen and not prepared:
             return Program(None, hot)
+        if expand is not None:  # what macros compute of prepared tensors alone is prepared, too
+            inner = split(hot, frozen_cut(hot))
+            if inner.prepare is not None:
+                values = dict(zip(standins.values(), prepared, strict=True))
+                prepared, hot = replace(inner.prepare.outputs, values), inner.hot
         return Program(Graph(frozen, prepared, graph.constants), hot)
 
 
-def expand_macros(roots: Sequence[Node], expand: Expand) -> tuple[Node, ...]:
-    """The roots with every macro node replaced by what `expand` makes of it (over expanded operands)."""
-    done: dict[Node, Node] = {}
-    for node in topological(roots):
-        fresh = with_inputs(node, [done[x] for x in node.inputs])
-        done[node] = expand(fresh) if fresh.op == "macro" else fresh
-    return tuple(done[root] for root in roots)
-
-
-def library_expander(rules: Sequence[Any]) -> Expand:
-    """An expander over the macro rules among `rules`."""
-    from rewrites.build import expand_macro  # late: programs without macros need no rule engine
-
-    by_name = {rule.name: rule for rule in rules}
-
-    def expand(node: Node) -> Node:
-        plain = mk(node["op"], *node.inputs, **dict(node["attrs"]))  # the left side of the rule, here
-        return expand_macro(by_name[node["rule"]], plain)
-
-    return expand
-
-
-__all__ = ["FrozenValues", "Lowering", "Selection", "expand_macros", "library_expander"]
+__all__ = ["FrozenValues", "Lowering", "Selection"]
