@@ -44,12 +44,14 @@ _GUIDED_ROUNDS = 2
 _GUIDED_SHARE = 0.4
 _FINALISTS = 5
 _SHORT_S = 30.0
+_CLOSE = 1.1
 
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
     """Programs worth measuring, cheapest first by prediction, with what was done to find them."""
 
+    imported: Graph
     graph: Graph
     result: SearchResult
     expand: Expand
@@ -61,8 +63,19 @@ class Exploration:
 
     @property
     def finalists(self) -> tuple[Finalist, ...]:
-        """All finalists but the original."""
-        return tuple(f for f in self.result.finalists if not f.original)
+        """What is worth measuring: all finalists; the original's own form only where it is more than the original.
+
+        The search has frozen work done ahead of time and bodies improved in every form, which is a gain by itself.
+        """
+        others = tuple(f for f in self.result.finalists if not f.original)
+        own = self.result.original
+        worth = not others or own.predicted_s <= _CLOSE * others[0].predicted_s
+        return (*others, own) if worth and self._prepares(own) else others
+
+    def _prepares(self, finalist: Finalist) -> bool:
+        program = self.program(finalist)
+        computed = program.prepare is not None and any(node.op != "input" for node in program.prepare.outputs)
+        return computed or self.graph is not self.imported
 
     def program(self, finalist: Finalist) -> Program:
         """A finalist as a program over the inputs of the graph, macros expanded."""
@@ -123,7 +136,8 @@ def explore(
     def improve(body: Graph) -> Graph:
         return _best_body(body, rules, objective, seed)
 
-    graph, changed = improve_bodies(graph, improve)
+    imported = graph
+    graph, changed = improve_bodies(imported, improve)
     if changed:
         notes.append(f"{changed} bodies of control flow were optimised by the model alone")
     expand = library_expander(rules)
@@ -140,7 +154,15 @@ def explore(
         notes.append(f"growth of the e-graph stopped by its limit of {stop}, not by saturation")
     statistics = run.statistics(model)
     return Exploration(
-        graph, run.result, expand, run.growth.as_dict(), statistics, tuple(notes), before_text, run.interrupted
+        imported,
+        graph,
+        run.result,
+        expand,
+        run.growth.as_dict(),
+        statistics,
+        tuple(notes),
+        before_text,
+        run.interrupted,
     )
 
 

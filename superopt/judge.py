@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from superopt.budget import SearchBudget
+from superopt.checks import check
 from superopt.explore import Exploration
-from superopt.float64 import errors_against_float64
 from superopt.frontends.jaxpr import Imported
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
@@ -53,7 +53,7 @@ def judge(
     """Choose between the finalists and the original."""
     original = original_program(imported.graph)
     if not measure or found.interrupted:
-        return _by_prediction(original, found)
+        return _by_prediction(imported, found, original, seed)
     candidates = found.finalists
     if not candidates:
         return Judgement(original, None, "the original was returned: the search found nothing cheaper")
@@ -97,8 +97,10 @@ def _by_measurement(
         again = confirm(original, programs[i], live, frozen, rounds=15, seed=seed + 1, budget_s=budget_s, worker=worker)
         timing = again.candidates[0]
         if isinstance(timing, Timing) and isinstance(again.reference, Timing) and again.faster(0):
-            wide = errors_against_float64(imported.graph, programs[i], live, frozen)
-            numerics = NumericCheck(timing.max_error, *wide) if wide else NumericCheck(timing.max_error)
+            numerics, cause = check(imported.graph, programs[i], live, frozen, seed)
+            if cause:
+                notes.append(f"{candidates[i].name} was refused: {cause}")
+                continue
             return Judgement(
                 programs[i],
                 candidates[i],
@@ -133,20 +135,25 @@ def _by_measurement(
     )
 
 
-def _by_prediction(original: Program, found: Exploration) -> Judgement:
-    """The model's own choice, nothing measured: the same on every machine."""
+def _by_prediction(imported: Imported, found: Exploration, original: Program, seed: int) -> Judgement:
+    """The model's own choice, checked but not timed: the same on every machine."""
     best = found.result.best
-    if best.original:
+    if best not in found.finalists:
         return Judgement(original, None, "the original was returned: the model finds nothing cheaper")
     before, after = found.result.original.predicted_s, best.predicted_s
+    ratio = before / after if after > 0 else 1.0
     program = found.program(best)
+    numerics, cause = check(imported.graph, program, imported.live_values, imported.frozen_values, seed)
+    if cause:
+        return Judgement(original, None, f"the original was returned: {cause}")
     return Judgement(
         program,
         best,
         "program chosen by the performance model; times are predictions, nothing was measured",
         1e3 * before,
         1e3 * after,
-        Speedup(before / after, before / after, before / after),
+        Speedup(ratio, ratio, ratio),
+        numerics=numerics,
         finalists=tuple(Finalist(f.name, 1e3 * f.predicted_s, None, None) for f in found.finalists),
         after_text=print_graph(program.hot),
     )

@@ -13,8 +13,8 @@ from costmodel.measured import Measured, kind
 from rewrites.expander import library_expander
 from superopt.bench import nets
 from superopt.budget import SearchBudget, parse_budget
+from superopt.checks import check, widened
 from superopt.explore import explore
-from superopt.float64 import errors_against_float64, widened
 from superopt.frontends.jaxpr import import_function
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.ir.program import original_program
@@ -90,9 +90,35 @@ def test_float64_is_the_yardstick_for_both() -> None:
     assert wide is not None
     assert {n.type.dtype for n in wide.outputs} == {"float64"}
     program = original_program(imported.graph)
-    errors = errors_against_float64(imported.graph, program, imported.live_values, imported.frozen_values)
-    assert errors is not None
-    assert 0 < errors[0] == errors[1] < 1e-5
+    numerics, cause = check(imported.graph, program, imported.live_values, imported.frozen_values, 0)
+    assert not cause
+    assert numerics.original_vs_f64 is not None
+    assert 0 < numerics.original_vs_f64 == numerics.optimised_vs_f64 < 1e-5
+    assert numerics.max_rel_error == 0.0
+
+
+def test_a_wrong_program_is_refused() -> None:
+    x = make_input("x", (4, 4))
+    right, wrong = Graph((x,), (mk("exp", x),)), Graph((x,), (mk("tanh", x),))
+    # all-zero examples alone would not tell: abs and neg agree on them
+    zeros = [np.zeros((4, 4), np.float32)]
+    assert check(right, original_program(wrong), zeros, {}, 0)[1]
+    flat, steep = Graph((x,), (mk("abs", x),)), Graph((x,), (mk("neg", x),))
+    assert check(flat, original_program(steep), zeros, {}, 0)[1]
+    assert not check(flat, original_program(flat), zeros, {}, 0)[1]
+
+
+def test_work_on_frozen_inputs_alone_is_a_gain() -> None:
+    def lora(w, down, up, x):
+        return x @ (w + down @ up)
+
+    rng = np.random.default_rng(0)
+    shapes = ((64, 64), (64, 4), (4, 64), (2, 64))
+    arguments = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    imported = import_function(lora, arguments, frozen=(0, 1, 2))
+    found = explore(imported.graph, LIBRARY.rules, TableObjective(), SearchBudget(None, 300), 0)
+    best = found.finalists[0]
+    assert sum(node.op == "dot_general" for node in found.program(best).hot.nodes()) == 1
 
 
 def test_budgets_are_shared_out() -> None:
