@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import networkx as nx
+
 from rewrites import names
 from rewrites.egraph import EGraph
 from rewrites.perm import PERM_BITS
@@ -97,45 +99,10 @@ def live_classes(eg: EGraph) -> list[int]:
 
 
 def components(eg: EGraph) -> list[list[int]]:
-    """Strongly connected components of more than one class: only inside one can a selection be cyclic (Tarjan)."""
-    index: dict[int, int] = {}
-    low: dict[int, int] = {}
-    on_stack: set[int] = set()
-    stack: list[int] = []
-    found: list[list[int]] = []
-    for root in eg.classes():
-        if root in index:
-            continue
-        work = [(root, iter(_children(eg, root)))]
-        index[root] = low[root] = len(index)
-        stack.append(root)
-        on_stack.add(root)
-        while work:
-            cls, children = work[-1]
-            for child in children:
-                if child not in index:
-                    index[child] = low[child] = len(index)
-                    stack.append(child)
-                    on_stack.add(child)
-                    work.append((child, iter(_children(eg, child))))
-                    break
-                if child in on_stack:
-                    low[cls] = min(low[cls], index[child])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[cls])
-                if low[cls] == index[cls]:
-                    component: list[int] = []
-                    while True:
-                        member = stack.pop()
-                        on_stack.discard(member)
-                        component.append(member)
-                        if member == cls:
-                            break
-                    if len(component) > 1:
-                        found.append(sorted(component))
-    return found
+    """Strongly connected components of more than one class: only inside one can a selection be cyclic."""
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_edges_from((cls, child) for cls in eg.classes() for child in _children(eg, cls))
+    return [sorted(found) for found in nx.strongly_connected_components(graph) if len(found) > 1]
 
 
 def _children(eg: EGraph, cls: int) -> list[int]:

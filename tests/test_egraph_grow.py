@@ -131,6 +131,17 @@ def test_dangerous_rules_fire_only_at_the_named_classes() -> None:
 # ---- forms that differ only in frozen operands
 
 
+WAYS = """
+minus: A[*a]  B[*a]
+  A - B  ==  A + (-B)
+  prefer frozen(B)
+
+scale-of-difference: A[*a]  B[*a]  S[*a]
+  (A - B) * S  ==  A * S - B * S
+  prefer frozen(B) and frozen(S)
+"""
+
+
 def test_one_form_per_live_operand_stays_listed() -> None:
     """(x - m) s + b has several forms x s + (frozen); one of them is enough."""
     x = make_input("x", (6, 4))
@@ -140,7 +151,7 @@ def test_one_form_per_live_operand_stays_listed() -> None:
         y = mk(op, y, mk("broadcast_in_dim", vector, shape=(6, 4), broadcast_dimensions=(1,)))
     graph = Graph(inputs_of(y), (y,))
     eg = import_graph(graph)
-    report = grow(eg, load())
+    report = grow(eg, [*load(), *parse_many(WAYS, "ways")])
     assert report.hidden >= 1
     root = eg.find_class(eg.roots[0])
     scaled = [n for n in eg.enodes(root) if n in eg.origin]

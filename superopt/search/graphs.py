@@ -2,7 +2,7 @@
 
 Extraction is Knuth's generalisation of Dijkstra's algorithm (1977): classes are settled in order of cost, an option
 once all its children are, so every choice it makes is acyclic over all classes.  A cycle of a selection can only lie
-inside one strongly connected component of the class graph (Tarjan, 1972).
+inside one strongly connected component of the class graph.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
+
+import networkx as nx
 
 if TYPE_CHECKING:
     from superopt.search.snapshot import Option, Snapshot
@@ -62,49 +64,15 @@ def original_selection(snapshot: Snapshot) -> list[int]:
 
 
 def components(successors: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-    """Strongly connected components (Tarjan, 1972, without recursion), children's components numbered first."""
-    size = len(successors)
-    index, low = [0] * size, [0] * size
-    on_stack, component = [False] * size, [-1] * size
-    stack: list[int] = []
-    sizes: list[int] = []
-    counter = 1
-    for start in range(size):
-        if index[start]:
-            continue
-        work = [(start, 0)]
-        while work:
-            v, i = work.pop()
-            if i == 0:
-                index[v] = low[v] = counter
-                counter += 1
-                stack.append(v)
-                on_stack[v] = True
-            descended = False
-            for j in range(i, len(successors[v])):
-                w = successors[v][j]
-                if not index[w]:
-                    work.append((v, j + 1))
-                    work.append((w, 0))
-                    descended = True
-                    break
-                if on_stack[w]:
-                    low[v] = min(low[v], index[w])
-            if descended:
-                continue
-            if low[v] == index[v]:
-                members = 0
-                while True:
-                    w = stack.pop()
-                    on_stack[w] = False
-                    component[w] = len(sizes)
-                    members += 1
-                    if w == v:
-                        break
-                sizes.append(members)
-            if work:
-                u = work[-1][0]
-                low[u] = min(low[u], low[v])
+    """Strongly connected components: number per node, children's components first, and size per component."""
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(len(successors)))
+    graph.add_edges_from((v, w) for v, row in enumerate(successors) for w in row)
+    component, sizes = [-1] * len(successors), list[int]()
+    for number, members in enumerate(nx.strongly_connected_components(graph)):
+        sizes.append(len(members))
+        for v in members:
+            component[v] = number
     return component, sizes
 
 
