@@ -171,6 +171,18 @@ def labels_of(env: Env, roles: Sequence[str]) -> list[Any]:
 
 def shape(t: Term, env: Env, wf: list[Num]) -> NamedShape:
     """Named shape of a term; appends its well-formedness conditions to `wf`."""
+    return _shape(t, env, wf, {})
+
+
+def _shape(t: Term, env: Env, wf: list[Num], done: dict[Term, NamedShape]) -> NamedShape:
+    """The shape of a term; shared subterms are visited once."""
+    found = done.get(t)
+    if found is None:
+        found = done[t] = _infer(t, env, wf, done)
+    return found
+
+
+def _infer(t: Term, env: Env, wf: list[Num], done: dict[Term, NamedShape]) -> NamedShape:
     op = t.op
     if op == "var":
         return {label: env.tok[(tok, label)] for tok in env.rule.vars[t["name"]] for label in env.labels[stem(tok)]}
@@ -182,7 +194,7 @@ def shape(t: Term, env: Env, wf: list[Num]) -> NamedShape:
         bound = env.labels[env.rule.owner[t["bound"]]]
         new = zip(labels_of(env, t["over"]), bound, strict=True)
         return {**_fold(t, env, wf), **{label: env.look(t["bound"], axis) for label, axis in new}}
-    inner = [shape(a, env, wf) for a in t.args]
+    inner = [_shape(a, env, wf, done) for a in t.args]
     first = inner[0]
     if op in ("view", "lay", "rev", "cum"):
         return first
@@ -191,7 +203,7 @@ def shape(t: Term, env: Env, wf: list[Num]) -> NamedShape:
             wf += [c[label] == first[label] for label in first if c[label] is not first[label]]
         return first
     if op == "bcast":
-        return {**first, **_broadcast_sizes(t, env)}
+        return {**first, **_broadcast_sizes(t, env, wf, done)}
     if op == "dot":
         left, right = inner
         wf += [left[label] == right[label] for label in left if label in right]
@@ -227,10 +239,10 @@ def _fold(t: Term, env: Env, wf: list[Num]) -> NamedShape:
     return out
 
 
-def _broadcast_sizes(t: Term, env: Env) -> NamedShape:
+def _broadcast_sizes(t: Term, env: Env, wf: list[Num], done: dict[Term, NamedShape]) -> NamedShape:
     like: NamedShape = {}
     for y in t["like"]:
-        like.update(shape(y, env, []))
+        like.update(_shape(y, env, wf, done))  # y is an operand beside this one
     tokens = t["size"] or t["over"]
     return {
         label: like[label] if label in like else env.tok[(token, label)]

@@ -305,7 +305,8 @@ def _moved(rule: Rule, t: Term, sub: Callable[..., str], ix: Callable[[str], str
     for r, a in t["win"]:
         inner = f"{r}'"
         step, low = (a[0], a[1]) if op == "conv" else (a[1], a[2])
-        image[r] = f"{_affine(expr(step, 2), ix(r), '0')}+{inner}" + ("" if low == ("n", 0) else f"-{expr(low, 2)}")
+        moved = f"{expr(a[4], 2)}·{inner}" if op == "conv" and a[4] != ("n", 1) else inner
+        image[r] = f"{_affine(expr(step, 2), ix(r), '0')}+{moved}" + ("" if low == ("n", 0) else f"-{expr(low, 2)}")
         kernel[r] = inner
         limits.append(inner if op == "conv" else f"{inner}<{expr(a[0])}")
     sign = "Σ" if op == "conv" else _sign(t["kind"])

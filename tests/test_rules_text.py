@@ -50,7 +50,7 @@ def test_index_notation() -> None:
     rule = by_name("dot-scale-out")
     assert equation(rule) == "Σ_k (A[b,c,m,p,k] · S[b,m])·B[b,c,k,n]   =   (Σ_k A[b,c,m,p,k]·B[b,c,k,n] · S[b,m])"
     shifts = equation(by_name("depthwise-shifts"))
-    assert shifts == "Σ_s' X[b,g,t·s+s'-p]·W[g,s']   =   Σ_r<s2 (pad_s:p/q(X[b,g,t·s+r]) · W[g,r])"
+    assert shifts == "Σ_s' X[b,g,t·s+d·s'-p]·W[g,s']   =   Σ_r<s2 (pad_s:p/q(X[b,g,t·s+r * d]) · W[g,r])"
 
 
 def test_rules_survive_pickling() -> None:

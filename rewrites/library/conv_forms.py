@@ -7,7 +7,8 @@ a frozen kernel (transformed, padded, made block-diagonal) is computed ahead of 
 RULES = """
 conv-im2col: X[*b c *s]  W[o c *s2]  extra *u
   conv(X, W, c, s(t, p, q, 1, d))
-    == dot(stack(r < s2, slice(pad(X, 0, s(p, q)), s(r * d, s + p + q - (s2 - r - 1) * d, t)), u, c), ren(W, s, u), c, u)
+    == dot(stack(r < s2, slice(pad(X, 0, s(p, q)), s(r * d, s + p + q - (s2 - r - 1) * d, t)), u, c),
+           ren(W, s, u), c, u)
   prefer 1 < prod(s2) and prod(s2) <= 49
   mode macro
 
@@ -35,7 +36,7 @@ conv-undilate: X[*b *g c *s]  W[*g o c *s2]
   prefer frozen(W) and d > 1
   mode macro
 
-conv-winograd: X[*b c s *v]  W[o c s2 *v2]  extra j
+conv-winograd: X[*b c s v]  W[o c s2 v2]  extra j
   conv(X, W, c, s(1, p, q), v(t, l, h, u, d))
     == slice(merge(concat(unit(K + L + M, j), unit(L - M - N, j), j), s, j, s), s(0, s + p + q - 2))
   with Z = pad(X, 0, s(p, q + (s + p + q) % 2))
