@@ -158,7 +158,25 @@ def _place(b: Builder, built: Built, groups: Sequence[Axis]) -> tuple[Any, tuple
         if len(lay) == len(groups):
             spec = tuple(lay.index(group) if group else free.pop(0) for group in groups)
             return reshape(b.target, built[0], tuple(map(extent, lay))), spec
-    return arrange(b.target, built, groups)[0], tuple(range(len(groups)))
+    order = _as_it_lies(groups, labels_in(lay))
+    value, _ = arrange(b.target, built, [groups[i] for i in order])
+    return value, tuple(order.index(i) for i in range(len(groups)))
+
+
+def _as_it_lies(groups: Sequence[Axis], labels: Sequence[int]) -> list[int]:
+    """The groups (batch or outputs, features, spatial axes) in the order of their labels.
+
+    Features stand where their last label is; a batch of one stands in front, a single feature at the end.
+    """
+    place = {label: float(i) for i, label in enumerate(labels)}
+
+    def key(i: int) -> float:
+        at = [place[label] for label, _ in groups[i]]
+        if i == 1:
+            return max(at, default=float(len(labels)))
+        return min(at, default=-1.0 if i == 0 else -0.5)
+
+    return sorted(range(len(groups)), key=key)
 
 
 def _follow(out: Sequence[Axis], hint: Layout | None) -> tuple[int, ...] | None:
@@ -267,7 +285,7 @@ def _sliced(b: Builder, value: Any, starts: list[int], limits: list[int], stride
 
 def _at(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
     acts = dict(per_axis(t, env))
-    value, lay = atomic(b.target, b.go(t.args[0], None, env), acts, squeeze=False)
+    value, lay = atomic(b.target, b.go(t.args[0], hint, env), acts, squeeze=False)
     shape = b.target.shape(value)
     starts, limits = [0] * len(shape), list(shape)
     out: list[Axis] = []

@@ -48,7 +48,9 @@ def build_merge(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
     for axis in hint or ():  # the parts of the axis, side by side
         split = [x for label, _ in axis for x in inside.get(label, (label,))]
         near += [((x, sizes[x]),) for x in split] if len(split) > len(axis) else [axis]
-    built = b.go(t.args[0], tuple(near) if hint is not None else None, env)
+    held = {label for axis in near for label, _ in axis}
+    near += [((x, sizes[x]),) for pair in inside.values() if pair[1] not in held for x in pair if x not in held]
+    built = b.go(t.args[0], tuple(near), env)
     size = sizes_in(built[1])
     value, lay = atomic(b.target, built, busy, squeeze=False)
     want: list[Axis] = []

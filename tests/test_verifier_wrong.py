@@ -76,7 +76,7 @@ def mutants(rule: Rule) -> Iterator[tuple[str, str]]:
             yield f"start at 1: {m[0]}", changed(line[:a] + f"{m[1]}(1, " + line[a + len(m[0]) :])
 
 
-MUTANTS = 12
+MUTANTS = 8
 """At most so many mutants of one rule are tried."""
 
 
