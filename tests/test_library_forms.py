@@ -86,6 +86,7 @@ FIRES = {
     "conv-space-to-depth": {"stem"},
     "conv-undilate": {"3x3 dilated"},
     "conv-winograd": {"3x3", "3x3 on an odd size", "3x3 unpadded"},
+    "conv-winograd-four": {"3x3", "3x3 on an odd size", "3x3 unpadded"},
     "conv-winograd-square": {"3x3", "3x3 on an odd size", "3x3 unpadded"},
     "grouped-apart": {"grouped", "grouped 1x1"},
     "grouped-pointwise-apart": {"grouped 1x1"},

@@ -52,6 +52,36 @@ conv-winograd: X[*b c s v]  W[o c s2 v2]  extra j
   mode macro
   source Winograd 1980; Lavin and Gray 2016: F(2, 3) along one axis
 
+conv-winograd-four: X[*b c s v]  W[o c s2 v2]  extra j
+  conv(X, W, c, s(1, p, q), v(t, l, h, u, d))
+    == slice(merge(concat(unit(T0 + T1 + T2, j), unit(T3 + 2 * T4, j), unit(T1 + 4 * T2, j),
+                          unit(T3 + 8 * T4 + T5, j), j), s, j, s), s(0, s + p + q - 2))
+  with Z = pad(X, 0, s(p, (s + p + q + 1) // 4 * 4 + 2 - s - p))
+  with D1 = slice(Z, s(1, (s + p + q + 1) // 4 * 4, 4))
+  with D2 = slice(Z, s(2, (s + p + q + 1) // 4 * 4 + 2, 4))
+  with D3 = slice(Z, s(3, (s + p + q + 1) // 4 * 4 + 2, 4))
+  with D4 = slice(Z, s(4, (s + p + q + 1) // 4 * 4 + 2, 4))
+  with A = D4 - 4 * D2
+  with B = D3 - 4 * D1
+  with C = D4 - D2
+  with E = 2 * (D3 - D1)
+  with U = at(W, s(0)) + at(W, s(2))
+  with V = at(W, s(0)) + 4 * at(W, s(2))
+  with K = conv(A + B, (U + at(W, s(1))) / (-6), c, v(t, l, h, u, d))
+  with L = conv(A - B, (U - at(W, s(1))) / (-6), c, v(t, l, h, u, d))
+  with M = conv(C + E, (V + 2 * at(W, s(1))) / 24, c, v(t, l, h, u, d))
+  with N = conv(C - E, (V - 2 * at(W, s(1))) / 24, c, v(t, l, h, u, d))
+  with T0 = conv(4 * slice(Z, s(0, (s + p + q + 1) // 4 * 4, 4)) - 5 * D2 + D4, 0.25 * at(W, s(0)), c, v(t, l, h, u, d))
+  with T1 = K + L
+  with T2 = M + N
+  with T3 = K - L
+  with T4 = M - N
+  with T5 = conv(4 * D1 - 5 * D3 + slice(Z, s(5, (s + p + q + 1) // 4 * 4 + 2, 4)), at(W, s(2)), c, v(t, l, h, u, d))
+  if s2 == 3
+  prefer frozen(W) and c >= 16
+  mode macro
+  source Winograd 1980; Lavin and Gray 2016: F(4, 3) along one axis; rounding errors about four times those of a sum
+
 conv-winograd-square: X[*b c s u]  W[o c s2 u2]  extra e f j
   conv(X, W, c, s(1, p, q), u(1, l, h))
     == slice(merge(concat(unit(at(Q, f(0)) + at(Q, f(1)) + at(Q, f(2)), j),
