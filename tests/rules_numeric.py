@@ -38,6 +38,11 @@ def conv(x: Node, w: Node, dims: object = NCHW, groups: int = 1, stride: int = 1
     )  # fmt: skip
 
 
+def frozen_conv(x: Node, name: str, outputs: int, groups: int = 1) -> Node:
+    """A padded 3x3 convolution by a frozen kernel."""
+    return conv(x, var(name, outputs, int(x.shape[1]) // groups, 3, 3, frozen=True), groups=groups)
+
+
 def spread(x: Node, shape: tuple[int, ...], *dims: int) -> Node:
     return mk("broadcast_in_dim", x, shape=shape, broadcast_dimensions=dims)
 

@@ -19,10 +19,6 @@ conv-scale: X[*b *g *c *s]  W[*g o *c *s2]  S[*g o]
   conv(X, W, c, s(t, p, q, u, d)) * S  ==  conv(X, W * S, c, s(t, p, q, u, d))
   prefer frozen(W) and frozen(S)
 
-depthwise-scale: X[*b *g *s]  W[*g *s2]  S[*g]
-  conv(X, W, s(t, p, q, u, d)) * S  ==  conv(X, W * S, s(t, p, q, u, d))
-  prefer frozen(W) and frozen(S)
-
 conv-scale-across: X[*b *g c *s]  S[*g c]  W[*g o c *s2]
   conv(X * S, W, c, s(t, p, q, u, d))  ==  conv(X, W * S, c, s(t, p, q, u, d))
   prefer frozen(W) and frozen(S)
@@ -33,10 +29,6 @@ batchnorm-fold: X[*b *g c *s]  W[*g o c *s2]  S[*g o]  M[*g o]  B[*g o]
 
 conv-pad: X[*b *g *c *s]  W[*g o *c *s2]
   conv(pad(X, 0, s(l, h)), W, c, s(t, p, q))  ==  conv(X, W, c, s(t, l + p, h + q))
-  if l >= 0, h >= 0
-
-depthwise-pad: X[*b *g *s]  W[*g *s2]
-  conv(pad(X, 0, s(l, h)), W, s(t, p, q))  ==  conv(X, W, s(t, l + p, h + q))
   if l >= 0, h >= 0
 
 conv-merge: X[*b *g c *s]  W[*g o c *s2]  V[*g o2 c *s2]
