@@ -14,8 +14,8 @@ from typing import Any
 from superopt.measure import Ratio
 from superopt.measure.stats import paired_ratio
 
-ROUNDS = 21
-_SAMPLE_S = 0.03
+ROUNDS = 31
+_SAMPLE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
