@@ -116,7 +116,7 @@ def _conv(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
     in_x, in_w = sizes_in(x[1]), sizes_in(w[1])
     window = dict(per_axis(t, env))
     spatial = list(window)
-    inner = [label for label in features if label in in_x]
+    inner = [label for label in labels_in(x[1]) if label in features]
     busy = {*inner, *spatial}
     group = [label for label in in_x if label in in_w and label not in busy]
     batch = [label for label in in_x if label not in in_w and label not in busy]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+from jax import Array
 from search_growth import grow_by_hand
 from search_table import TableObjective
 
@@ -40,6 +41,19 @@ class Case(NamedTuple):
         return Problem(snapshot, Pricer(TableObjective()), candidates(snapshot))
 
 
+def grouped_block() -> nets.Net:
+    """A block whose middle convolution has groups, wide enough for merging them and for Winograd."""
+    rng = np.random.default_rng(3)
+    shapes = {"a": (32, 16, 1, 1), "b": (32, 4, 3, 3), "c": (16, 32, 1, 1), "d": (16, 16, 3, 3)}
+    params = {k: (0.2 * rng.standard_normal(shape)).astype(np.float32) for k, shape in shapes.items()}
+
+    def fn(p: Mapping[str, Array], x: Array) -> Array:
+        y = nets.relu(nets.conv2d(nets.relu(nets.conv2d(x, p["a"])), p["b"], groups=8))
+        return nets.relu(x + nets.conv2d(nets.conv2d(y, p["c"]), p["d"]))
+
+    return nets.Net(fn, params, (rng.standard_normal((1, 16, 6, 6)).astype(np.float32),))
+
+
 BUILDERS = {
     "convnet": lambda: nets.resnet((1,), 4, 16, 5),
     "inverted": lambda: nets.inverted_residual(4, 4, 2, 1, 6),
@@ -49,6 +63,7 @@ BUILDERS = {
     "linear": lambda: nets.linear_attention(6, 4),
     "chain": lambda: nets.low_rank_chain(6, 2, 3),
     "lstm": lambda: nets.lstm(2, 5),
+    "grouped": grouped_block,
 }
 
 

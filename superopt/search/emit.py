@@ -158,7 +158,8 @@ def _regroup(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[N
         first.append(first[-1] + len(sizes))
     have = [axis for g in sequence for axis in range(first[g], first[g + 1])]
     sizes = tuple(form.shape[axis] for axis in have)
-    node = operands[0] if operands[0].shape == sizes else mk("reshape", operands[0], new_sizes=sizes)
+    node = arrange(operands[0], orders[0], [axis for g in sequence for axis in groups[g][0]])  # parts side by side
+    node = node if node.shape == sizes else mk("reshape", node, new_sizes=sizes)
     return arrange(node, have, d)
 
 
