@@ -1,11 +1,12 @@
 """Fresh timings of an optimised function against `jax.jit` of the original, interleaved in one process.
 
 Each round times the original with weights as arguments twice (its ratio to itself is the noise floor), the original
-with weights baked in as constants, and the optimised function, in an order that rotates from round to round.
+with weights baked in as constants, and the optimised function, in random order.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -47,9 +48,11 @@ def time_against_jit(
     ]
     repeats = [_repeats(call, jax.block_until_ready) for call in calls]
     samples: list[list[float]] = [[] for _ in calls]
-    for k in range(ROUNDS):
-        for j in range(len(calls)):
-            i = (j + k) % len(calls)
+    rng = random.Random(seed)
+    order = list(range(len(calls)))
+    for _ in range(ROUNDS):
+        rng.shuffle(order)  # what runs before leaves its weights in the caches: nobody may always follow the same one
+        for i in order:
             samples[i].append(_sample(calls[i], repeats[i], jax.block_until_ready))
     before, again, const, after = samples
     floor = paired_ratio(before, again, seed=seed)
