@@ -7,6 +7,7 @@ are programs of their own: each is explored first and replaced by its best form.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -249,7 +250,7 @@ def _finalists(limits: SearchBudget) -> int:
 
 def _growth_limits(limits: SearchBudget, share: float = 1.0) -> Limits:
     if limits.seconds is None:
-        return Limits(seconds=_GROWTH_SECONDS)
+        return Limits(seconds=math.inf)  # e-nodes alone stop it: the same growth on every machine
     return Limits(seconds=max(0.5, share * min(_GROWTH_SECONDS, 0.25 * limits.seconds)))
 
 
