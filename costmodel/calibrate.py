@@ -160,7 +160,7 @@ def main() -> None:
     """The command `python -m costmodel.calibrate`."""
     import click  # late: the library itself needs no command line
 
-    from superopt.budget import parse_budget
+    from superopt.budget import parse_budget  # late: only the command line reads budgets
 
     @click.command()
     @click.option("--budget", default="90s", help="Time for measuring, like 90s or 5min.")

@@ -331,8 +331,8 @@ def _composites() -> Iterator[Case]:
 
 def _library() -> Iterator[Case]:
     """What the macro rules of the library make of heavy ops: exactly the forms that a search prices."""
-    from rewrites import library
-    from rewrites.build import expand_macro
+    from rewrites import library  # late: the rule engine is only needed for the forms of the library
+    from rewrites.build import expand_macro  # late: as above
 
     rules = [rule for rule in library.load() if rule.mode == "macro"]
     sources: list[tuple[str, str, str, Node]] = []

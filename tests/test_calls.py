@@ -14,6 +14,7 @@ import superopt
 from superopt import cli
 from superopt.bench import run_suite
 from superopt.errors import ArgumentError, InputError, UsageError
+from superopt.frontends.jaxpr import import_function
 from superopt.proving import verify_files, verify_library
 
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
@@ -134,3 +135,21 @@ def test_degenerate_programs(fn, args, frozen, budget: str) -> None:
     assert jax.tree.structure(got) == jax.tree.structure(jax.tree.map(np.asarray, want))
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(a, b)
+
+
+def test_a_number_stays_a_number() -> None:
+    """A Python scalar takes the dtype of what it meets; an array in its place would not."""
+
+    def scaled(x, factor):
+        return x * factor
+
+    x = np.ones(3, np.float16)
+    fast = superopt.optimize(scaled, x, 2.0, budget="20steps", deterministic=True, store=False)
+    if not fast.report.original_returned:
+        with pytest.raises(ArgumentError):
+            fast(x, np.float32(2))
+    assert fast(x, 3.0).dtype == np.float16
+    imported = import_function(scaled, (x, 2.0))
+    with pytest.raises(ArgumentError):
+        imported.flatten((x, np.float32(2)))
+    assert imported.flatten((x, 5.0))[1] == 5.0

@@ -79,7 +79,9 @@ class Certificate:
 def versions() -> Mapping[str, str]:
     """Digests of the denotation of rules and of the prover, and the solver's version."""
     here = Path(__file__).parent
-    meaning = (here / "sem.py", here / "terms.py", Path(named.__file__))
+    language = Path(named.__file__).parent
+    texts = ("term", "names", "kinds", "parse", "parse_terms", "parse_roles", "direction", "named")
+    meaning = (here / "sem.py", here / "terms.py", *(language / f"{name}.py" for name in texts))
     return {
         "denotation": _digest(meaning),
         "prover": _digest(sorted(here.glob("*.py"))),

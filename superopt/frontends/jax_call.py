@@ -85,8 +85,12 @@ def wrap_like_original(imported: Imported, executable: Prepared) -> Callable[...
 
     types = [(imported.graph.inputs[i].shape, jax.numpy.dtype(imported.graph.inputs[i].dtype)) for i in imported.live]
 
+    weak = any(isinstance(imported.examples[i], bool | int | float) for i in imported.live)
+
     def quick(args: tuple[Any, ...]) -> Any:
         """Results of the usual call: device arrays of the right types, the frozen ones those of the call before."""
+        if weak:
+            return None
         leaves, tree = tree_util.tree_flatten((args, {}))
         if tree != imported.in_tree:
             return None

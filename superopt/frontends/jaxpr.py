@@ -89,7 +89,7 @@ class Imported:
                 hint="call with the same pytrees as the example arguments, or optimise again",
             )
         for name, leaf, example, node in zip(self.names, leaves, self.examples, self.graph.inputs, strict=False):
-            if leaf is not example and not _is_type(leaf, node):
+            if leaf is not example and (not _is_type(leaf, node) or (_is_number(example) and not _is_weak(leaf))):
                 _check_leaf(name, leaf)
                 got = _abstract(leaf)
                 raise ArgumentError(
@@ -314,6 +314,16 @@ def _check_leaf(name: str, leaf: Any) -> None:
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
     aval: Any = jax.api_util.shaped_abstractify(leaf)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+
+
+def _is_number(leaf: Any) -> bool:
+    """A Python int or float: its dtype gives way to that of what it meets (that of a bool does not)."""
+    return isinstance(leaf, int | float) and not isinstance(leaf, bool | np.generic)
+
+
+def _is_weak(leaf: Any) -> bool:
+    """A Python number, or what stands for one under a trace."""
+    return _is_number(leaf) or bool(getattr(leaf, "weak_type", False))
 
 
 def _is_type(leaf: Any, node: Node) -> bool:
