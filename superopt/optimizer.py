@@ -248,7 +248,7 @@ def _report(
         growth=found.growth,
         search=found.statistics,
         memory={"frozen_bytes": executable.frozen_bytes, "prepared_bytes": executable.prepared_bytes},
-        objective=f"{objective.name} {objective.version}",
+        objective=_described(objective),
         environment={**machine.as_dict(), "versions": machine.versions()},
         rules_proved=len(certificates),
         original_returned=judgement.winner is None,
@@ -257,6 +257,12 @@ def _report(
         before_text=found.before_text,
         after_text=judgement.after_text,
     )
+
+
+def _described(objective: Objective) -> str:
+    """Name, version and, where it says so, what the objective was fitted on."""
+    source = getattr(objective, "source", "")
+    return f"{objective.name} {objective.version}" + (f" ({source})" if source else "")
 
 
 def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
