@@ -88,9 +88,3 @@ class VerificationError(SuperoptError):
 
     code = "SO410"
     exit_status = 3
-
-
-class StoreError(SuperoptError):
-    """The store cannot be used (the run goes on without it)."""
-
-    code = "SO500"

@@ -41,14 +41,6 @@ def numpy_dtype(elem_type: int, what: str) -> np.dtype:
         raise InputError(f"{what}: element type {elem_type} is not known") from error
 
 
-def type_name(elem_type: int) -> str:
-    """Printable name of an ONNX element type."""
-    try:
-        return TensorProto.DataType.Name(elem_type)
-    except ValueError:
-        return str(elem_type)
-
-
 def check_dims(dims: tuple[int, ...], dtype: np.dtype, what: str) -> int:
     """Number of elements of a tensor of these dims.
 

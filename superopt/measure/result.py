@@ -22,11 +22,6 @@ class Ratio:
     low: float
     high: float
 
-    @property
-    def half_width(self) -> float:
-        """Half the interval, relative to the ratio."""
-        return (self.high - self.low) / (2 * self.ratio)
-
     def __str__(self) -> str:
         return f"{self.ratio:.2f}x [{self.low:.2f}, {self.high:.2f}]"
 
@@ -87,11 +82,6 @@ class Timing:
         ordered = sorted(self.samples_s)
         middle = len(ordered) // 2
         return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-    @property
-    def min_s(self) -> float:
-        """Fastest round, seconds per call."""
-        return min(self.samples_s)
 
     @property
     def max_error(self) -> float:

@@ -207,10 +207,6 @@ class Snapshot:
         """Number of options of all live classes."""
         return sum(map(len, self.options))
 
-    def type_of(self, c: int) -> TensorType:
-        """Type of a class in natural axis order."""
-        return TensorType(self.shapes[c], self.dtypes[c])
-
     def _root(self, ref: int) -> Root:
         ref = self.eg.find(ref)
         if self.eg.frozen(ref):
