@@ -83,8 +83,10 @@ def wrap_like_original(imported: Imported, executable: Prepared) -> Callable[...
 
         return _with_derivative(fast_live, slow_live)(live)
 
-    types = [(imported.graph.inputs[i].shape, jax.numpy.dtype(imported.graph.inputs[i].dtype)) for i in imported.live]
-
+    shapes = [imported.graph.inputs[i].shape for i in imported.live]
+    dtypes = [jax.numpy.dtype(imported.graph.inputs[i].dtype) for i in imported.live]
+    device_array = type(jax.device_put(0.0))
+    pick_frozen, pick_live = _picker(imported.frozen), _picker(imported.live)
     weak = any(isinstance(imported.examples[i], bool | int | float) for i in imported.live)
 
     def quick(args: tuple[Any, ...]) -> Any:
@@ -95,13 +97,11 @@ def wrap_like_original(imported: Imported, executable: Prepared) -> Callable[...
         if tree != imported.in_tree:
             return None
         known, prepared = remembered
-        if not all(map(operator.is_, [leaves[i] for i in imported.frozen], known)):
+        if not all(map(operator.is_, pick_frozen(leaves), known)):
             return None
-        live = [leaves[i] for i in imported.live]
-        for leaf, (shape, dtype) in zip(live, types, strict=True):
-            if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
-                return None
-            if leaf.shape != shape or leaf.dtype != dtype:
+        live = pick_live(leaves)
+        for leaf, shape, dtype in zip(live, shapes, dtypes, strict=True):
+            if type(leaf) is not device_array or leaf.shape != shape or leaf.dtype != dtype:
                 return None
         return executable.hot(live, prepared)
 
@@ -128,6 +128,13 @@ def _with_derivative(fast: Callable[..., list[Any]], slow: Callable[..., list[An
         return jax.jvp(slow, primals, tangents)
 
     return run
+
+
+def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """A function that picks these places out of a sequence."""
+    if len(places) > 1:
+        return operator.itemgetter(*places)
+    return lambda leaves: [leaves[i] for i in places]
 
 
 def _same(a: Any, b: Any) -> bool:
