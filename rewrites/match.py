@@ -26,7 +26,8 @@ from rewrites.match_walk import Goals, State, Walk
 from rewrites.named import Env
 from rewrites.perm import PERM_BITS
 from rewrites.plan import plan_of
-from rewrites.prefer import preferred
+from rewrites.prefer import unpreferred
+from rewrites.show import unmet
 from rewrites.space import Class, Space, Value, space_of
 from rewrites.term import Rule, walk
 from superopt.errors import RuleError
@@ -153,8 +154,8 @@ def _complete(
     for binding in bindings(rule, plan, found, end):
         if isinstance(binding, str):
             reasons[binding] += 1
-        elif prefer and not preferred(rule, space, binding.env, end):
-            reasons["not preferred"] += 1
+        elif prefer and (wanted := unpreferred(rule, space, binding.env, end)) is not None:
+            reasons[unmet(rule, wanted)] += 1
         else:
             yield binding, dtype
 

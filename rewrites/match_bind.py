@@ -20,6 +20,7 @@ from rewrites.match_walk import State
 from rewrites.named import Env, derived_labels, shape
 from rewrites.names import WINDOW_DEFAULTS
 from rewrites.plan import Plan
+from rewrites.show import unmet
 from rewrites.term import Rule, stem
 
 ABSENT = 1_000_000
@@ -96,17 +97,20 @@ class _Binder:
     def _conditions(self, binding: Binding) -> Iterator[Binding | str]:
         """Check `if` for each choice of the free parameters."""
         params = self.rule.params
-        reason = "a condition fails"
+        reason = ""
         passed = False
         for values in itertools.product(*params.values()):
             env = binding.env
             if params:
                 env = Env(self.rule, env.labels, env.tok, env.attr, dict(zip(params, values, strict=True)))
             try:
-                good = all(env.conditions())
+                failed = env.unmet()
             except KeyError as error:
-                reason, good = f"not bound: {error}", False
-            if good:
+                reason = f"not bound: {error}"
+                continue
+            if failed is not None:
+                reason = unmet(self.rule, failed)
+            else:
                 passed = True
                 yield Binding(env, binding.layouts, binding.wild, binding.roots)
         if not passed:

@@ -138,6 +138,10 @@ class Env:
         """The rule's `if` conditions at every axis."""
         return [self.value(e, label) for e in self.rule.cond for label in self.axes_of(e)]
 
+    def unmet(self) -> Expr | None:
+        """The first `if` condition that does not hold at every axis (sizes must be numbers)."""
+        return next((e for e in self.rule.cond if not all(self.value(e, x) for x in self.axes_of(e))), None)
+
 
 def one(x: Num) -> bool:
     """Whether a number is the Python integer 1 (a symbolic number is never known to be)."""

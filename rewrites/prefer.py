@@ -12,9 +12,9 @@ from rewrites.space import Class, Space
 from rewrites.term import Expr, Rule, Term
 
 
-def preferred(rule: Rule, space: Space, env: Env, s: State) -> bool:
-    """Whether all `prefer` conditions hold for a binding."""
-    return all(_holds(e, space, env, s) for e in rule.prefer)
+def unpreferred(rule: Rule, space: Space, env: Env, s: State) -> Expr | None:
+    """The first `prefer` condition that does not hold for a binding."""
+    return next((e for e in rule.prefer if not _holds(e, space, env, s)), None)
 
 
 def _holds(e: Expr, space: Space, env: Env, s: State) -> bool:

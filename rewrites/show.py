@@ -9,6 +9,7 @@ the candidate values of free parameters are no part of it.  `equation(rule)` is 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections import Counter
@@ -25,6 +26,17 @@ _PREFIX = {"sum": "cumsum", "prod": "cumprod", "max": "cummax", "min": "cummin"}
 def show(rule: Rule) -> str:
     """The rule as text; `parse(show(rule))` is the same rule."""
     return "\n".join([f"{rule.name}: {_declarations(rule, values=True)}", *_body(rule), *_steering(rule)])
+
+
+def statement(rule: Rule) -> str:
+    """The equation and its conditions as rule text, without declarations and steering."""
+    return "\n".join(line.strip() for line in _body(rule))
+
+
+@functools.cache
+def unmet(rule: Rule, e: Expr) -> str:
+    """What to say of a site where a condition of the rule does not hold."""
+    return f"needs {expr(e)}" if e in rule.cond else f"not preferred: needs {preference(rule, e)}"
 
 
 def rule_key(rule: Rule) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -28,11 +27,11 @@ from superopt.ir.text import parse_graph, print_graph
 from superopt.library import ProvedLibrary
 from superopt.measure.compare import serialisable
 from superopt.optimized import Optimized
-from superopt.result import Finalist, NumericCheck, Report, Speedup, Stage, UsedRewrite
+from superopt.result import Report, read_report
 from superopt.store import Store, content_key
 
 _TABLE = "runs"
-_FORMAT = 1  # of what is kept under a key; another number makes every older entry a miss
+_FORMAT = 2  # of what is kept under a key; another number makes every older entry a miss
 
 
 def run_key(
@@ -66,11 +65,9 @@ def remember(store: Store | None, key: str, result: Optimized) -> None:
     program = result.program
     if store is None or _cut_short(result.report) or not serialisable(program):
         return
-    report = result.report.to_json()
-    report["before_text"], report["after_text"] = result.report.before_text, result.report.after_text
     graph = program.prepare
     prepare = None if graph is None else print_graph(graph)
-    store.put(_TABLE, key, {"prepare": prepare, "hot": print_graph(program.hot), "report": report})
+    store.put(_TABLE, key, {"prepare": prepare, "hot": print_graph(program.hot), "report": result.report.to_json()})
 
 
 def _cut_short(report: Report) -> bool:
@@ -95,33 +92,3 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
         return None  # written by other code than this: as good as absent
     note = "answered from the store: optimised earlier on this machine with these versions"
     return Optimized(imported, program, executable, replace(report, notes=(*report.notes, note)))
-
-
-def read_report(data: dict[str, Any]) -> Report:
-    """The report that `to_json` and the two program texts were kept of."""
-    return Report(
-        program=data["program"],
-        verdict=data["verdict"],
-        before_ms=data["before_ms"],
-        after_ms=data["after_ms"],
-        speedup=Speedup(**data["speedup"]),
-        noise_floor=data["noise_floor"],
-        rewrites=tuple(UsedRewrite(**r) for r in data["rewrites"]),
-        numerics=NumericCheck(**data["numerics"]) if data["numerics"] else None,
-        opaque_ops=data["opaque"],
-        stages=tuple(Stage(**s) for s in data["stages"]),
-        finalists=tuple(
-            Finalist(**{**f, "ratio": Speedup(**f["ratio"]) if f["ratio"] else None}) for f in data["finalists"]
-        ),
-        growth=data["growth"],
-        search=data["search"],
-        memory=data["memory"],
-        objective=data["objective"],
-        environment=data["environment"],
-        rules_proved=data["rules_proved"],
-        original_returned=data["original_returned"],
-        notes=tuple(data["notes"]),
-        samples_ms={k: tuple(v) for k, v in data["samples_ms"].items()},
-        before_text=data["before_text"],
-        after_text=data["after_text"],
-    )

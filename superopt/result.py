@@ -1,7 +1,8 @@
 """What an optimisation reports: plain data, printable, serialisable to JSON, nothing computed here.
 
 Times are in milliseconds (`_ms`) or seconds (`_s`); a `Speedup` is the ratio of paired timings, original over
-optimised, with its 95 % interval, so 1.0 means equal and 2.0 twice as fast.
+optimised, with its 95 % interval, so 1.0 means equal and 2.0 twice as fast.  `read_report` reads
+back what `to_json` wrote.
 """
 
 from __future__ import annotations
@@ -25,7 +26,19 @@ class Speedup:
 
 @dataclass(frozen=True, slots=True)
 class UsedRewrite:
-    """One rule of the winning program: how often it was applied, its proof, what the model says it gains."""
+    """One rule of the winning program: where it was applied, its proof, what it gains.
+
+    Gains are those of the whole rule: what the program loses when every application of it is given up and the rest is
+    mended.  Gains of rules that need each other overlap, so they do not add up.
+
+    Attributes:
+        predicted_gain_ms: by the performance model.
+        equation: the proved equation in index notation.
+        statement: the rule as it is written.
+        sites: the operations that it was applied to, with their number.
+        measured_gain_ms: by timing the program without the rule, or None where that was not timed.
+        measured: time without the rule over time with it.
+    """
 
     rule: str
     count: int
@@ -33,6 +46,81 @@ class UsedRewrite:
     exactness: str
     predicted_gain_ms: float
     equation: str = ""
+    statement: str = ""
+    sites: Mapping[str, int] = field(default_factory=dict[str, int])
+    measured_gain_ms: float | None = None
+    measured: Speedup | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotChosen:
+    """A rule that applies to the returned program and was not used there.
+
+    Attributes:
+        sites: places where it could be used.
+        loss_ms: what the model says that the program loses at the place where it would hurt least.
+        loss: the same as a share of the predicted time.
+        site: that place.
+    """
+
+    rule: str
+    sites: int
+    loss_ms: float
+    loss: float
+    site: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUse:
+    """A kernel of the returned program.
+
+    Attributes:
+        name: its heaviest op with the type of its result.
+        count: how often it runs.
+        predicted_ms: of all runs together.
+        timed: whether that is a timing of the kernel by itself.
+        outside: whether it lies outside of what the learned model was trained on; None without such a model.
+    """
+
+    name: str
+    count: int
+    predicted_ms: float
+    timed: bool
+    outside: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnNode:
+    """One operation of a drawn program.
+
+    Attributes:
+        id: number of the value; the same value has the same number before and after.
+        op: what computes it; `rule` is the rewrite that introduced it, empty for the program's own.
+        type: of the value; `layout` its physical order of axes where that is not the natural one.
+        reads: values that it reads; `frozen` are the operands that never change.
+        kernel: number of the value that its kernel computes.
+        predicted_us: of the whole kernel, at that value only.
+        change: `same`, `other` (computed in another way on the other side) or `only` (absent on the other side).
+    """
+
+    id: int
+    op: str
+    type: str
+    reads: tuple[int, ...]
+    frozen: tuple[str, ...]
+    kernel: int
+    predicted_us: float | None
+    change: str
+    rule: str = ""
+    layout: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """The program before and after, operands before their readers."""
+
+    before: tuple[DrawnNode, ...]
+    after: tuple[DrawnNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +160,14 @@ class Finalist:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that one optimisation knows about itself."""
+    """Everything that one optimisation knows about itself.
+
+    Attributes:
+        model: how far predictions were from the kernels that were timed, and how much of the program the learned
+            model has not seen the like of (`outside_share`: None without a learned model).
+        not_chosen: rules that apply to the returned program and were not used, cheapest loss first.
+        compiler_options: options of the compiler that the returned program is built with.
+    """
 
     program: str
     verdict: str
@@ -96,6 +191,11 @@ class Report:
     samples_ms: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, Any])
     before_text: str = ""
     after_text: str = ""
+    model: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    not_chosen: tuple[NotChosen, ...] = ()
+    kernels: tuple[KernelUse, ...] = ()
+    compiler_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    drawing: Drawing | None = None
 
     @property
     def seconds(self) -> float:
@@ -105,8 +205,6 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """One JSON-serialisable object; the flat keys first."""
         data = asdict(self)
-        for text in ("before_text", "after_text"):
-            data.pop(text)
         checks = data["numerics"] or {}
         head = {
             "program": self.program,
@@ -135,3 +233,42 @@ class Report:
 
     def __repr__(self) -> str:
         return f"<superopt report: {self.program}: {self.verdict}, {self.speedup}>"
+
+
+_PLAIN = (
+    *("program", "verdict", "before_ms", "after_ms", "noise_floor", "growth", "search", "memory", "objective"),
+    *("environment", "rules_proved", "original_returned", "before_text", "after_text", "model", "compiler_options"),
+)
+
+
+def read_report(data: Mapping[str, Any]) -> Report:
+    """The report that `to_json` was made of, also after a way through JSON.
+
+    Raises:
+        KeyError, TypeError: written by other code than this.
+    """
+
+    def speedup(value: Mapping[str, Any] | None) -> Speedup | None:
+        return None if value is None else Speedup(**value)
+
+    def node(value: Mapping[str, Any]) -> DrawnNode:
+        return DrawnNode(**{**value, "reads": tuple(value["reads"]), "frozen": tuple(value["frozen"])})
+
+    drawing = data["drawing"]
+    plain = {name: data[name] for name in _PLAIN}
+    return Report(
+        **plain,
+        speedup=Speedup(**data["speedup"]),
+        rewrites=tuple(UsedRewrite(**{**r, "measured": speedup(r["measured"])}) for r in data["rewrites"]),
+        numerics=NumericCheck(**data["numerics"]) if data["numerics"] else None,
+        opaque_ops=data["opaque"],
+        stages=tuple(Stage(**s) for s in data["stages"]),
+        finalists=tuple(Finalist(**{**f, "ratio": speedup(f["ratio"])}) for f in data["finalists"]),
+        notes=tuple(data["notes"]),
+        samples_ms={k: tuple(v) for k, v in data["samples_ms"].items()},
+        not_chosen=tuple(NotChosen(**x) for x in data["not_chosen"]),
+        kernels=tuple(KernelUse(**k) for k in data["kernels"]),
+        drawing=None
+        if drawing is None
+        else Drawing(tuple(map(node, drawing["before"])), tuple(map(node, drawing["after"]))),
+    )
