@@ -201,14 +201,14 @@ def demo(budget: str, report_path: str, as_json: bool) -> int:
 
 
 @cli.command()
-@click.option("--suite", default="core", show_default=True, help="core, onnx-nodes or search.")
-@click.option("--budget", default="60s", show_default=True, help="Search time for each program.")
+@click.option("--suite", default="core", show_default=True, help="core, onnx-nodes, rewrites or search.")
+@click.option("--budget", help="Search time for each program.  [default: 60s; rewrites: 15s]")
 @click.option("--case", "cases", multiple=True, help="Only cases whose name contains this text.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", type=click.Path(dir_okay=False), help="Also write the JSON object to a file.")
 @_JSON
 @_guarded
-def bench(suite: str, budget: str, cases: tuple[str, ...], seed: int, out: str | None, as_json: bool) -> int:
+def bench(suite: str, budget: str | None, cases: tuple[str, ...], seed: int, out: str | None, as_json: bool) -> int:
     """Run a benchmark suite and print its table."""
     from superopt.bench import run_suite  # late: loads everything
 

@@ -12,10 +12,12 @@ from typing import Any
 from superopt.errors import UsageError
 
 Say = Callable[[str], None]
+SUITES = ("core", "onnx-nodes", "rewrites", "search")
+BUDGETS = {"rewrites": "15s"}
 
 
-def run_suite(suite: str, *, budget: str, cases: Sequence[str], seed: int, say: Say) -> dict[str, Any]:
-    """Run a suite by name.
+def run_suite(suite: str, *, budget: str | None, cases: Sequence[str], seed: int, say: Say) -> dict[str, Any]:
+    """Run a suite by name, each case with the budget of the suite where none is given.
 
     Raises:
         UsageError: there is no such suite.
@@ -26,11 +28,13 @@ def run_suite(suite: str, *, budget: str, cases: Sequence[str], seed: int, say: 
         from superopt.bench.core import run  # late: see above
     elif suite == "onnx-nodes":
         from superopt.bench.onnx_nodes import run  # late: see above
+    elif suite == "rewrites":
+        from superopt.bench.rewrites import run  # late: see above
     elif suite == "search":
         from superopt.bench.search import run  # late: see above
     else:
-        raise UsageError(f"there is no suite {suite!r}", hint="core, onnx-nodes or search")
-    rows, summary, text = run(budget=budget, cases=tuple(cases), seed=seed, say=say)
+        raise UsageError(f"there is no suite {suite!r}", hint=", ".join(SUITES))
+    rows, summary, text = run(budget=budget or BUDGETS.get(suite, "60s"), cases=tuple(cases), seed=seed, say=say)
     return {
         "suite": suite,
         "machine": machine.as_dict(),

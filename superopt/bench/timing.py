@@ -46,24 +46,34 @@ def time_against_jit(
         lambda: baked(*device_inputs),
         lambda: optimised(device_params, *device_inputs),
     ]
-    repeats = [_repeats(call, jax.block_until_ready) for call in calls]
-    samples: list[list[float]] = [[] for _ in calls]
-    rng = random.Random(seed)
-    order = list(range(len(calls)))
-    for _ in range(ROUNDS):
-        rng.shuffle(order)  # what runs before leaves its weights in the caches: nobody may always follow the same one
-        for i in order:
-            samples[i].append(_sample(calls[i], repeats[i], jax.block_until_ready))
+    samples = interleaved(calls, seed=seed)
     before, again, const, after = samples
     floor = paired_ratio(before, again, seed=seed)
     return FreshTiming(
-        before_ms=_median(before) * 1e3,
-        const_ms=_median(const) * 1e3,
-        after_ms=_median(after) * 1e3,
+        before_ms=median(before) * 1e3,
+        const_ms=median(const) * 1e3,
+        after_ms=median(after) * 1e3,
         ratio=paired_ratio(before, after, seed=seed),
         ratio_const=paired_ratio(const, after, seed=seed),
         noise_floor=max(floor.high - 1.0, 1.0 - floor.low),
     )
+
+
+def interleaved(
+    calls: Sequence[Callable[[], Any]], *, rounds: int = ROUNDS, sample_s: float = _SAMPLE_S, seed: int = 0
+) -> list[list[float]]:
+    """Seconds of each call in every round: all calls once per round, in random order."""
+    import jax  # late: see time_against_jit
+
+    repeats = [_repeats(call, jax.block_until_ready, sample_s) for call in calls]
+    samples: list[list[float]] = [[] for _ in calls]
+    rng = random.Random(seed)
+    order = list(range(len(calls)))
+    for _ in range(rounds):
+        rng.shuffle(order)  # what runs before leaves its weights in the caches: nobody may always follow the same one
+        for i in order:
+            samples[i].append(_sample(calls[i], repeats[i], jax.block_until_ready))
+    return samples
 
 
 def _sample(call: Callable[[], Any], repeats: int, wait: Callable[[Any], Any]) -> float:
@@ -73,13 +83,13 @@ def _sample(call: Callable[[], Any], repeats: int, wait: Callable[[Any], Any]) -
     return (time.perf_counter() - begin) / repeats
 
 
-def _repeats(call: Callable[[], Any], wait: Callable[[Any], Any]) -> int:
+def _repeats(call: Callable[[], Any], wait: Callable[[Any], Any], sample_s: float) -> int:
     wait(call())
     wait(call())
-    return max(1, round(_SAMPLE_S / max(_sample(call, 3, wait), 1e-7)))
+    return max(1, round(sample_s / max(_sample(call, 3, wait), 1e-7)))
 
 
-def _median(values: Sequence[float]) -> float:
+def median(values: Sequence[float]) -> float:
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
