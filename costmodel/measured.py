@@ -55,6 +55,10 @@ class Measured:
         """Kind -> what predictions of that kind are multiplied with."""
         return {name: _factor(logs) for name, logs in sorted(self._logs.items())}
 
+    def errors(self) -> list[float]:
+        """How far the base model was from each timed kernel, as a factor of at least 1, smallest first."""
+        return sorted(math.exp(abs(x)) for logs in self._logs.values() for x in logs)
+
     def price(self, kernels: Sequence[Graph]) -> np.ndarray:
         """Seconds that each kernel takes inside a program."""
         guesses = self._guess(kernels)

@@ -8,7 +8,7 @@ are programs of their own: each is explored first and replaced by its best form.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,6 +56,7 @@ class Exploration:
     graph: Graph
     result: SearchResult
     expand: Expand
+    model: Measured
     growth: dict[str, Any]
     statistics: dict[str, Any]
     notes: tuple[str, ...]
@@ -98,9 +99,11 @@ class _Growth:
         unions: Counter[str] = Counter()
         misses: Counter[str] = Counter()
         errors: Counter[str] = Counter()
+        seconds: defaultdict[str, float] = defaultdict(float)
         for report in self.reports:
             for name, counts in report.rules.items():
                 unions[name] += counts.unions
+                seconds[name] += counts.seconds
                 misses.update({f"{name}: {reason}": n for reason, n in counts.misses.items()})
                 errors.update({f"{name}: {message}": n for message, n in counts.errors.items()})
         return {
@@ -114,7 +117,19 @@ class _Growth:
             "cyclic_components": last.components,
             "seconds": round(sum(r.seconds for r in self.reports), 3),
             "unions": dict(sorted((+unions).items())),
-            "near_misses": dict(misses.most_common(20)),
+            "rounds": [
+                {
+                    "stop": r.stop,
+                    "iterations": r.iterations,
+                    "enodes": list(r.enodes),
+                    "seconds": round(r.seconds, 3),
+                    "hidden": r.hidden,
+                    "class_caps": r.class_caps,
+                }
+                for r in self.reports
+            ],
+            "rule_seconds": {name: round(seconds[name], 3) for name in sorted(seconds, key=lambda n: -seconds[n])[:8]},
+            "near_misses": dict(misses.most_common(100)),
             "errors": dict(errors),
         }
 
@@ -159,6 +174,7 @@ def explore(
         graph,
         run.result,
         expand,
+        model,
         run.growth.as_dict(),
         statistics,
         tuple(notes),
@@ -232,6 +248,8 @@ class _Run:
             "proposals": self.proposals,
             "seconds": round(self.seconds, 3),
             "kernels": last.distinct_kernels,
+            "batches": last.batches,
+            "chains": sum(1 for name in last.improved if name.endswith("annealing")),
             "kernels_timed": len(model.seconds),
             "model_factors": {k: round(v, 3) for k, v in model.factors().items()},
             "live_classes": last.live_classes,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from superopt.attribution import Gain, measured_gains
 from superopt.budget import SearchBudget
 from superopt.checks import check
 from superopt.explore import Exploration
@@ -39,6 +40,7 @@ class Judgement:
     notes: tuple[str, ...] = ()
     samples_ms: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
     after_text: str = ""
+    gains: dict[str, Gain] = field(default_factory=dict[str, Gain])
 
 
 def judge(
@@ -101,6 +103,13 @@ def _by_measurement(
             if cause:
                 notes.append(f"{candidates[i].name} was refused: {cause}")
                 continue
+            progress("timing the winner without its most important rules")
+            try:
+                gains = measured_gains(
+                    found, candidates[i], programs[i], timing.build_s, live, frozen, limits, seed, worker
+                )
+            except KeyboardInterrupt:
+                gains = {}
             return Judgement(
                 programs[i],
                 candidates[i],
@@ -117,6 +126,7 @@ def _by_measurement(
                     "returned": tuple(1e3 * s for s in timing.samples_s),
                 },
                 print_graph(programs[i].hot),
+                gains,
             )
         if isinstance(timing, Timing) and timing.ratio.ratio < 1.0:
             break

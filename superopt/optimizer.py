@@ -12,6 +12,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,18 +23,18 @@ from jax.core import Tracer
 from costmodel.calibrate import load_objective
 from costmodel.objective import Objective
 from rewrites.term import Rule
-from superopt import machine
 from superopt.backends.xla import build
 from superopt.budget import SearchBudget, parse_budget
 from superopt.errors import ArgumentError, UsageError
-from superopt.explore import Exploration, explore
+from superopt.explore import explore
 from superopt.frontends.jaxpr import Imported, import_function
-from superopt.judge import Judgement, judge
+from superopt.judge import judge
 from superopt.library import proved_library
 from superopt.optimized import Optimized
 from superopt.remember import recall, remember, run_key
-from superopt.result import Report, Speedup, Stage, UsedRewrite
+from superopt.result import Stage
 from superopt.store import Store
+from superopt.summary import make_report
 
 if TYPE_CHECKING:
     from superopt.frontends.onnx import OnnxModel
@@ -131,7 +132,10 @@ def _optimize(
         judgement = judge(imported, found, limits, seed, measure=not deterministic, progress=clock.say)
     with clock.stage("build"):
         executable = build(judgement.program, imported.frozen_values)
-    report = _report(name, imported, found, judgement, library.certificates, objective, clock, executable)
+    with clock.stage("explain"):
+        memory = {"frozen_bytes": executable.frozen_bytes, "prepared_bytes": executable.prepared_bytes}
+        report = make_report(name, imported, found, judgement, library, objective, memory)
+    report = replace(report, stages=tuple(clock.stages))
     result = Optimized(imported, judgement.program, executable, report)
     remember(archive, key, result)
     return result
@@ -172,8 +176,6 @@ def _is_empty(frozen: Any) -> bool:
 
 def _with_examples(imported: Imported, seed: int) -> Imported:
     """Random values where only a type was given."""
-    from dataclasses import replace  # late: rare path
-
     rng = np.random.default_rng(seed)
 
     def value(x: Any) -> Any:
@@ -210,59 +212,6 @@ class _Clock:
         seconds = time.perf_counter() - begin
         self.stages.append(Stage(name, seconds))
         self.say(f"{name}: {seconds:.1f} s")
-
-
-def _report(
-    name: str,
-    imported: Imported,
-    found: Exploration,
-    judgement: Judgement,
-    certificates: Mapping[str, Any],
-    objective: Objective,
-    clock: _Clock,
-    executable: Any,
-) -> Report:
-    used: list[UsedRewrite] = []
-    if judgement.winner is not None:
-        gains = found.gains_ms(judgement.winner)
-        for rule, count in judgement.winner.rules.items():
-            certificate = certificates[rule]
-            used.append(
-                UsedRewrite(
-                    rule, count, certificate.key, certificate.exactness, gains.get(rule, 0.0), certificate.equation
-                )
-            )
-        used.sort(key=lambda u: (-u.predicted_gain_ms, u.rule))
-    return Report(
-        program=name,
-        verdict=judgement.verdict,
-        before_ms=judgement.before_ms,
-        after_ms=judgement.after_ms,
-        speedup=judgement.speedup or Speedup(1.0, 1.0, 1.0),
-        noise_floor=judgement.noise_floor,
-        rewrites=tuple(used),
-        numerics=judgement.numerics,
-        opaque_ops=dict(imported.opaque_ops),
-        stages=tuple(clock.stages),
-        finalists=judgement.finalists,
-        growth=found.growth,
-        search=found.statistics,
-        memory={"frozen_bytes": executable.frozen_bytes, "prepared_bytes": executable.prepared_bytes},
-        objective=_described(objective),
-        environment={**machine.as_dict(), "versions": machine.versions()},
-        rules_proved=len(certificates),
-        original_returned=judgement.winner is None,
-        notes=(*found.notes, *judgement.notes),
-        samples_ms=judgement.samples_ms,
-        before_text=found.before_text,
-        after_text=judgement.after_text,
-    )
-
-
-def _described(objective: Objective) -> str:
-    """Name, version and, where it says so, what the objective was fitted on."""
-    source = getattr(objective, "source", "")
-    return f"{objective.name} {objective.version}" + (f" ({source})" if source else "")
 
 
 def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:

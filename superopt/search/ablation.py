@@ -39,11 +39,11 @@ def without_rule(state: State, rule: str) -> State:
 
     picked, _ = extract(snapshot, cost, max)
     other = State(state.problem, [0 if i is None else i for i in picked], state.layouts, state.bits)
-    _repair_layouts(other, [c for c in other.active() if other.selection[c] != chosen.get(c)])
+    repair_layouts(other, [c for c in other.active() if other.selection[c] != chosen.get(c)])
     return other
 
 
-def _repair_layouts(state: State, changed: Sequence[int]) -> None:
+def repair_layouts(state: State, changed: Sequence[int]) -> None:
     """Let the changed classes and their neighbours choose their layouts again."""
     meter = Meter(Budget(steps=_REPAIR_STEPS))
     todo = list(changed)

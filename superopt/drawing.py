@@ -1,0 +1,94 @@
+"""The program before and after as operations that read each other, for drawing.
+
+Both are selections of one e-graph, so a value that exists on both sides has the same number: what is the same, computed
+in another way, or absent on the other side is read off directly.
+"""
+
+from __future__ import annotations
+
+from superopt.evidence import layout_of, state_of, type_of
+from superopt.explore import Exploration
+from superopt.ir.types import TensorType
+from superopt.result import Drawing, DrawnNode
+from superopt.search.pricing import UNIT_S
+from superopt.search.search import Finalist
+from superopt.search.snapshot import FrozenLeaf
+from superopt.search.state import State
+
+MOST = 6_000  # operations of one side; beyond that nobody could read the drawing
+
+
+def draw(found: Exploration, finalist: Finalist | None) -> Drawing | None:
+    """The original and a finalist (None: the original again); None where there is nothing or too much to draw."""
+    before = state_of(found, found.result.original)
+    after = before if finalist is None else state_of(found, finalist)
+    if not before.active() or max(len(before.active()), len(after.active())) > MOST:
+        return None
+    return Drawing(_side(before, after), _side(after, before))
+
+
+def _side(state: State, other: State) -> tuple[DrawnNode, ...]:
+    kernel = _kernels(state)
+    out: list[DrawnNode] = []
+    for c in _order(state):
+        option = state.chosen(c)
+        form = option.form
+        if not other.readers[c]:
+            change = "only"
+        elif other.chosen(c).enode != option.enode:
+            change = "other"
+        else:
+            change = "same"
+        name = dict(form.attrs).get("name") if form.op == "input" else None
+        cost = state.kernel_cost[c]
+        out.append(
+            DrawnNode(
+                id=c,
+                op=f"input {name}" if name else form.op,
+                type=type_of(state, c),
+                reads=tuple(dict.fromkeys(option.kids)),
+                frozen=tuple(_frozen(leaf) for leaf in option.frozen if leaf is not None),
+                kernel=kernel[c],
+                predicted_us=round(1e6 * cost * UNIT_S, 3) if kernel[c] == c and form.op != "input" else None,
+                change=change,
+                rule=option.origin.rule if option.origin is not None else "",
+                layout=layout_of(state, c),
+            )
+        )
+    return tuple(out)
+
+
+def _frozen(leaf: FrozenLeaf) -> str:
+    if leaf.value is not None:
+        return f"{leaf.value:.6g}" if isinstance(leaf.value, float) else str(leaf.value)
+    return str(TensorType(leaf.shape, leaf.dtype))
+
+
+def _order(state: State) -> list[int]:
+    """Classes in use, operands first."""
+    done: set[int] = set()
+    out: list[int] = []
+    stack = [(root.cls, False) for root in reversed(state.snapshot.roots) if root.cls >= 0]
+    while stack:
+        c, ready = stack.pop()
+        if ready:
+            if c not in done:
+                done.add(c)
+                out.append(c)
+        elif c not in done:
+            stack.append((c, True))
+            stack.extend((k, False) for k in reversed(state.chosen(c).kids) if k not in done)
+    return out
+
+
+def _kernels(state: State) -> dict[int, int]:
+    """Class in use -> the materialised class whose kernel computes it (the first that does)."""
+    kernel: dict[int, int] = {}
+    for c in reversed(_order(state)):
+        if state.materialised[c]:
+            kernel[c] = c
+        kernel.setdefault(c, c)
+        for k in state.chosen(c).kids:
+            if not state.materialised[k]:
+                kernel[k] = kernel[c]
+    return kernel
