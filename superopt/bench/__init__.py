@@ -12,8 +12,8 @@ from typing import Any
 from superopt.errors import UsageError
 
 Say = Callable[[str], None]
-SUITES = ("core", "onnx-nodes", "rewrites", "search")
-BUDGETS = {"rewrites": "15s"}
+SUITES = ("aa", "core", "onnx-nodes", "rewrites", "search")
+BUDGETS = {"aa": "6s", "rewrites": "15s"}
 
 
 def run_suite(suite: str, *, budget: str | None, cases: Sequence[str], seed: int, say: Say) -> dict[str, Any]:
@@ -24,7 +24,9 @@ def run_suite(suite: str, *, budget: str | None, cases: Sequence[str], seed: int
     """
     from superopt import machine  # late: the package imports nothing heavy before a suite is chosen
 
-    if suite == "core":
+    if suite == "aa":
+        from superopt.bench.aa import run  # late: see above
+    elif suite == "core":
         from superopt.bench.core import run  # late: see above
     elif suite == "onnx-nodes":
         from superopt.bench.onnx_nodes import run  # late: see above
