@@ -1,0 +1,246 @@
+"""Fitting: the roofline to the training labels first, then the network to what the roofline leaves.
+
+The loss is the Huber error of log time weighted by the noise of each label, in every head under a bootstrap mask over
+tasks, plus a logistic loss on the order of every pair of forms of one task whose times differ by more than their noise.
+Batches keep the forms of a task together.  All of it is deterministic in (labels, settings, seed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from costmodel import analytical, network
+from costmodel.analytical import Coefficients, Table
+from costmodel.corpus import Label
+from costmodel.encode import EDGES, NODES, Encoder, Structure, kernel_features
+from costmodel.features import kernel_features as step_features
+from costmodel.hull import hull_of
+from costmodel.model import Model, Params, Shape
+
+SOFT_S = 2e-6  # added to times before logarithms are compared: what is lost in dispatch does not count
+_CHUNK = 24  # steps per compiled call
+_FORMS = 12  # forms of one task in one batch at most
+_LEAST_STD = np.float32(0.02)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to fit: network, passes over the labels, kernels per batch, Adam, weights of the loss's parts."""
+
+    shape: Shape = Shape()  # noqa: RUF009 (frozen)
+    epochs: int = 40
+    batch: int = 64
+    rate: float = 3e-3
+    decay: float = 3e-2
+    delta: float = 0.2
+    model_noise: float = 0.08
+    rank: float = 0.5
+    rank_scale: float = 0.1
+    quiet: float = 0.02
+    prior_steps: int = 1500
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Data:
+    """Labels as arrays, one entry per label."""
+
+    structures: list[Structure]
+    table: Table
+    seconds: np.ndarray
+    noise: np.ndarray
+    tasks: np.ndarray
+    families: np.ndarray
+
+    def part(self, at: np.ndarray) -> Data:
+        """Some labels, in ascending order."""
+        return Data(
+            [self.structures[i] for i in at], analytical.take(self.table, at), self.seconds[at], self.noise[at],
+            self.tasks[at], self.families[at],
+        )  # fmt: skip
+
+
+def prepare(labels: Sequence[Label]) -> Data:
+    """Labels as arrays."""
+    encoder = Encoder()
+    known: dict[str, tuple[Structure, Table]] = {}
+    for label in labels:
+        if label.key not in known:
+            table = analytical.tabulate([step_features(label.graph)])
+            known[label.key] = encoder.structure(label.graph), table
+    tasks = {name: i for i, name in enumerate(sorted({(x.family, x.task) for x in labels}))}
+    families = {name: i for i, name in enumerate(sorted({x.family for x in labels}))}
+    return Data(
+        [known[x.key][0] for x in labels],
+        analytical.join([known[x.key][1] for x in labels]),
+        np.array([x.seconds for x in labels]),
+        np.array([x.noise for x in labels]),
+        np.array([tasks[x.family, x.task] for x in labels]),
+        np.array([families[x.family] for x in labels]),
+    )
+
+
+def weights(data: Data) -> np.ndarray:
+    """Of labels in the loss: noisy ones and those of large families count less."""
+    counts = np.bincount(data.families)[data.families]
+    found = 1.0 / (1.0 + (data.noise / 0.1) ** 2) / np.sqrt(counts)
+    return found / found.mean()
+
+
+def fit_prior(data: Data, steps: int) -> Coefficients:
+    """The roofline on these labels."""
+    short = data.seconds / (data.seconds + 5e-6)
+    return analytical.fit(data.table, data.seconds, short * weights(data), steps=steps)
+
+
+def fit(
+    data: Data,
+    settings: Settings,
+    seed: int,
+    *,
+    prior: Coefficients | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Model:
+    """A model of these labels."""
+    prior = prior or fit_prior(data, settings.prior_steps)
+    kernel = kernel_features(data.table, prior, data.structures)
+    mean, std = kernel.mean(0), np.maximum(kernel.std(0), _LEAST_STD)
+    shape = settings.shape
+    key = jax.random.key(seed)
+    params = network.initial(shape, key)
+    model = Model(prior, params, shape, mean, std, hull_of(kernel))
+    rng = np.random.default_rng(seed)
+    masks = rng.poisson(1.0, (int(data.tasks.max()) + 1, shape.heads)).astype(np.float32)[data.tasks]
+    prior_us = analytical.seconds(data.table, prior) * 1e6
+    stream = _Stream(data, settings, rng)
+    steps = max(1, settings.epochs * stream.per_epoch // _CHUNK) * _CHUNK
+    optimiser = optax.chain(
+        optax.clip_by_global_norm(1.0),
+        optax.adamw(
+            optax.warmup_cosine_decay_schedule(0.0, settings.rate, max(1, steps // 20), steps),
+            weight_decay=settings.decay,
+        ),
+    )
+    labels = {
+        "kernel": model.standard(kernel), "log_prior": np.log(prior_us), "target": np.log(data.seconds * 1e6 + 2.0),
+        "noise": data.noise, "weight": weights(data)[:, None] * masks, "task": data.tasks.astype(np.int32),
+    }  # fmt: skip
+    labels = {k: jnp.asarray(v if v.dtype == np.int32 else v.astype(np.float32)) for k, v in labels.items()}
+    run = _runner(settings, optimiser)
+    rows = jnp.asarray(stream.rows)
+    state = optimiser.init(params)
+    batches = stream.forever()
+    for step in range(0, steps, _CHUNK):
+        chunk = [next(batches) for _ in range(_CHUNK)]
+        stacked = {name: jnp.asarray(np.stack([b[name] for b in chunk])) for name in chunk[0]}
+        params, state, loss = run(params, state, rows, labels, stacked)
+        if progress is not None and (step // _CHUNK) % 20 == 0:
+            progress(f"step {step} of {steps}: loss {float(loss):.4f}")
+    return Model(prior, jax.tree.map(np.asarray, params), shape, mean, std, model.hull)
+
+
+def _runner(settings: Settings, optimiser: optax.GradientTransformation) -> Callable[..., Any]:
+    bound = settings.shape.bound
+    size = settings.batch
+
+    def loss(params: Params, rows: jax.Array, labels: dict[str, jax.Array], batch: dict[str, jax.Array]) -> jax.Array:
+        at = batch["label"]  # empty places are past the end
+        found = {k: v.at[at].get(mode="fill", fill_value=0) for k, v in labels.items()}
+        used = (at < labels["target"].shape[0]).astype(jnp.float32)
+        nodes = {**batch, "rows": rows.at[batch["rows"]].get(mode="fill", fill_value=0.0)}
+        raw = network.heads(params, network.embed(params, nodes, found["kernel"]))
+        log = found["log_prior"][:, None] + bound * jnp.tanh(raw / bound)
+        log = jnp.log(jnp.exp(log) + SOFT_S * 1e6)
+        gap = log - found["target"][:, None]
+        count = jnp.maximum(used.sum(), 1.0)
+        time = (found["weight"] * used[:, None] * optax.losses.huber_loss(gap, delta=settings.delta)).sum() / count
+        middle = log.mean(1)
+        apart = found["target"][:, None] - found["target"][None, :]
+        noise = jnp.hypot(found["noise"][:, None], found["noise"][None, :])
+        same = (found["task"][:, None] == found["task"][None, :]) * used[:, None] * used[None, :]
+        clear = same * (apart > 2.0 * noise + 0.02)
+        order = jax.nn.softplus((middle[None, :] - middle[:, None]) / settings.rank_scale) * settings.rank_scale
+        pairs = (clear * order).sum() / jnp.maximum(same.sum(), 1.0)
+        calm = ((raw**2).mean(1) * used).sum() / count
+        return time / settings.delta + settings.rank * pairs + settings.quiet * calm
+
+    @jax.jit
+    def run(params: Params, state: Any, rows: jax.Array, labels: Any, stacked: Any) -> tuple[Params, Any, jax.Array]:
+        def step(carry: tuple[Params, Any], batch: dict[str, jax.Array]) -> tuple[tuple[Params, Any], jax.Array]:
+            params, state = carry
+            value, slope = jax.value_and_grad(loss)(params, rows, labels, batch)
+            updates, state = optimiser.update(slope, state, params)
+            return (optax.apply_updates(params, updates), state), value  # pyright: ignore[reportReturnType]
+
+        (params, state), values = jax.lax.scan(step, (params, state), stacked)
+        return params, state, values.mean()
+
+    assert size > 0
+    return run
+
+
+class _Stream:
+    """Batches of whole tasks without end, in a new order each epoch."""
+
+    def __init__(self, data: Data, settings: Settings, rng: np.random.Generator) -> None:
+        self.size, self.rng = settings.batch, rng
+        self.counts = np.array([len(s.ops) for s in data.structures])
+        self.links = np.array([len(s.edges) for s in data.structures])
+        self.first = np.cumsum(self.counts) - self.counts
+        self.rows = np.concatenate([s.rows for s in data.structures])
+        self.ops = np.concatenate([s.ops for s in data.structures])
+        self.edges = [s.edges for s in data.structures]
+        fits = (self.counts <= self.size * NODES // 2) & (self.links <= self.size * EDGES // 2)
+        members: dict[int, list[int]] = {}
+        for i in np.flatnonzero(fits):
+            members.setdefault(int(data.tasks[i]), []).append(int(i))
+        self.members = [members[t] for t in sorted(members)]
+        need = max(fits.sum() / self.size, self.counts[fits].sum() / (self.size * NODES))
+        self.per_epoch = max(1, round(1.1 * need))
+
+    def forever(self) -> Iterator[dict[str, np.ndarray]]:
+        """Batches."""
+        while True:
+            groups: list[list[int]] = []
+            for members in self.members:
+                order = self.rng.permutation(members).tolist()
+                groups += [order[k : k + _FORMS] for k in range(0, len(order), _FORMS)]
+            batch: list[int] = []
+            nodes = edges = 0
+            for g in self.rng.permutation(len(groups)):
+                for i in groups[g]:
+                    full = len(batch) == self.size or nodes + self.counts[i] > self.size * NODES
+                    if full or edges + self.links[i] > self.size * EDGES:
+                        yield self._arrays(np.array(batch))
+                        batch, nodes, edges = [], 0, 0
+                    batch.append(i)
+                    nodes, edges = nodes + self.counts[i], edges + self.links[i]
+            yield self._arrays(np.array(batch))
+
+    def _arrays(self, at: np.ndarray) -> dict[str, np.ndarray]:
+        room, lanes = self.size * NODES, self.size * EDGES
+        counts, links = self.counts[at], self.links[at]
+        nodes, edges = counts.sum(), links.sum()
+        label = np.full(self.size, 2**30, np.int32)
+        label[: len(at)] = at
+        rows, owner, ops = np.full(room, 2**30, np.int32), np.full(room, self.size, np.int32), np.zeros(room, np.int32)
+        start = np.cumsum(counts) - counts
+        rows[:nodes] = np.repeat(self.first[at] - start, counts) + np.arange(nodes)
+        ops[:nodes] = self.ops[rows[:nodes]]
+        owner[:nodes] = np.repeat(np.arange(len(at)), counts)
+        found = np.concatenate([self.edges[i] for i in at])
+        shift = np.repeat(start, links)
+        sources, readers, positions = (np.full(lanes, room, np.int32) for _ in range(3))
+        sources[:edges], readers[:edges] = found[:, 0] + shift, found[:, 1] + shift
+        positions[:] = 0
+        positions[:edges] = found[:, 2]
+        return {
+            "label": label, "rows": rows, "ops": ops, "owner": owner, "sources": sources, "readers": readers,
+            "positions": positions,
+        }  # fmt: skip
