@@ -91,7 +91,8 @@ class XlaExecutable:
     ) -> None:
         self.program = program
         self._wide = needs_x64(program.hot) or (program.prepare is not None and needs_x64(program.prepare))
-        self._hot = jax.jit(to_jax(program.hot, expand))
+        self.run = to_jax(program.hot, expand)
+        self._hot = jax.jit(self.run)
         self._computed: tuple[Node, ...] = ()
         if program.prepare is not None:
             given = program.prepare
@@ -134,6 +135,18 @@ class XlaExecutable:
         """Results for these live inputs and prepared tensors."""
         with _x64(self._wide):
             return self._hot(*live, *prepared)
+
+    def jit(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Compile a function around `run` as the hot part is compiled."""
+        jitted = jax.jit(fn)
+        if not self._wide:
+            return jitted
+
+        def call(*args: Any) -> Any:
+            with _x64(True):
+                return jitted(*args)
+
+        return call
 
     def lower(self) -> jax.stages.Lowered:
         """The hot part lowered for its declared types (for its HLO, its cost or ahead-of-time compilation)."""

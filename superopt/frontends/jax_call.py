@@ -27,6 +27,11 @@ class Prepared(Protocol):
     """What is needed of an executable (see `superopt.backends.base.Executable`)."""
 
     prepared: tuple[Any, ...]
+    run: Callable[..., tuple[Any, ...]]
+
+    def jit(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Compile a function around `run` as the hot part is compiled."""
+        ...
 
     def prepare(self, frozen: Sequence[Any]) -> tuple[Any, ...]:
         """Prepared tensors for frozen values."""
@@ -83,33 +88,14 @@ def wrap_like_original(imported: Imported, executable: Prepared) -> Callable[...
 
         return _with_derivative(fast_live, slow_live)(live)
 
-    shapes = [imported.graph.inputs[i].shape for i in imported.live]
-    dtypes = [jax.numpy.dtype(imported.graph.inputs[i].dtype) for i in imported.live]
-    device_array = type(jax.device_put(0.0))
-    pick_frozen, pick_live = _picker(imported.frozen), _picker(imported.live)
-    weak = any(isinstance(imported.examples[i], bool | int | float) for i in imported.live)
-
-    def quick(args: tuple[Any, ...]) -> Any:
-        """Results of the usual call: device arrays of the right types, the frozen ones those of the call before."""
-        if weak:
-            return None
-        leaves, tree = tree_util.tree_flatten((args, {}))
-        if tree != imported.in_tree:
-            return None
-        known, prepared = remembered
-        if not all(map(operator.is_, pick_frozen(leaves), known)):
-            return None
-        live = pick_live(leaves)
-        for leaf, shape, dtype in zip(live, shapes, dtypes, strict=True):
-            if type(leaf) is not device_array or leaf.shape != shape or leaf.dtype != dtype:
-                return None
-        return executable.hot(live, prepared)
+    quick = _quick_call(imported, executable, lambda: remembered)
 
     @functools.wraps(imported.fn, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
-        results = None if kwargs else quick(args)
-        if results is not None:
-            return imported.unflatten(results)
+        if not kwargs:
+            result = quick(args)
+            if result is not _OTHER:
+                return result
         leaves = imported.flatten(args, kwargs)
         live, frozen = [leaves[i] for i in imported.live], [leaves[i] for i in imported.frozen]
         if any(isinstance(x, Tracer) for x in leaves):
@@ -130,11 +116,70 @@ def _with_derivative(fast: Callable[..., list[Any]], slow: Callable[..., list[An
     return run
 
 
-def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """A function that picks these places out of a sequence."""
-    if len(places) > 1:
-        return operator.itemgetter(*places)
-    return lambda leaves: [leaves[i] for i in places]
+_OTHER = object()
+
+
+class _OtherTypesError(Exception):
+    """The arguments are not of the types that the program was made for."""
+
+
+def _quick_call(
+    imported: Imported, executable: Prepared, remembered: Callable[[], tuple[list[Any], tuple[Any, ...]]]
+) -> Callable[[tuple[Any, ...]], Any]:
+    """The usual call as one jitted call: device arrays of the right types, the frozen ones those of the call before.
+
+    The returned function gives `_OTHER` where the call is not of that kind.
+    """
+    positional, named = imported.in_tree.children()
+    trees = positional.children()
+    frozen, places, first = set(imported.frozen), list[int](), 0
+    for place, tree in enumerate(trees):
+        kinds = {i in frozen for i in range(first, first + tree.num_leaves)}
+        assert len(kinds) < 2, "arguments are frozen as a whole"
+        if kinds == {False}:
+            places.append(place)
+        first += tree.num_leaves
+    if named.num_leaves or any(isinstance(imported.examples[i], bool | int | float) for i in imported.live):
+        return lambda args: _OTHER
+    live = tuple(places)
+    others = tuple(place for place in range(len(trees)) if place not in live)
+    structure = tree_util.tree_structure(
+        tuple(tree_util.tree_unflatten(trees[i], [0] * trees[i].num_leaves) for i in live)
+    )
+    held = tree_util.tree_structure(
+        tuple(tree_util.tree_unflatten(trees[i], [0] * trees[i].num_leaves) for i in others)
+    )
+    types = [(imported.graph.inputs[i].shape, imported.graph.inputs[i].dtype) for i in imported.live]
+    device_array = type(jax.device_put(0.0))
+    count = len(trees)
+
+    def body(prepared: tuple[Any, ...], *args: Any) -> Any:
+        leaves, tree = tree_util.tree_flatten(args)
+        if tree != structure or [(x.shape, str(x.dtype)) for x in leaves] != types:
+            raise _OtherTypesError
+        return imported.unflatten(executable.run(*leaves, *prepared))
+
+    jitted = executable.jit(body)
+
+    def quick(args: tuple[Any, ...]) -> Any:
+        if len(args) != count:
+            return _OTHER
+        known, prepared = remembered()
+        if others:
+            leaves, tree = tree_util.tree_flatten(tuple(args[i] for i in others))
+            if tree != held or not all(map(operator.is_, leaves, known)):
+                return _OTHER
+        changing = tuple(args[i] for i in live)
+        for leaf in changing if bare else tree_util.tree_leaves(changing):
+            if type(leaf) is not device_array:
+                return _OTHER
+        try:
+            return jitted(prepared, *changing)
+        except _OtherTypesError:
+            return _OTHER
+
+    bare = all(tree_util.treedef_is_leaf(trees[i]) for i in live)
+    return quick
 
 
 def _same(a: Any, b: Any) -> bool:
