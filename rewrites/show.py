@@ -36,7 +36,10 @@ def statement(rule: Rule) -> str:
 @functools.cache
 def unmet(rule: Rule, e: Expr) -> str:
     """What to say of a site where a condition of the rule does not hold."""
-    return f"needs {expr(e)}" if e in rule.cond else f"not preferred: needs {preference(rule, e)}"
+    if e in rule.cond:
+        return f"needs {expr(e)}"
+    text = preference(rule, e)
+    return f"not preferred: needs {text[1:-1] if e[0] in ('and', 'or') else text}"
 
 
 def rule_key(rule: Rule) -> str:

@@ -10,10 +10,16 @@ import pytest
 
 from superopt.errors import UsageError
 from superopt.report import json_text, to_text, write_report
+from superopt.report.graph import boxes_of, fold
 from superopt.report.html import to_html
-from superopt.report.text import WIDTH
+from superopt.report.layers import place
+from superopt.report.text import WIDTH, near_misses
 from superopt.result import (
+    Drawing,
+    DrawnNode,
     Finalist,
+    KernelUse,
+    NotChosen,
     NumericCheck,
     Report,
     Speedup,
@@ -36,23 +42,77 @@ def make_report(text: str = "plain", *, returned: bool = True) -> Report:
         after_ms=5.0,
         speedup=speedup,
         noise_floor=0.015,
-        rewrites=(UsedRewrite(text, 3, "0123456789abcdef", "real", 1.25, f"{text} = {text}"),) if returned else (),
+        rewrites=(
+            UsedRewrite(
+                text,
+                3,
+                "0123456789abcdef",
+                "real",
+                1.25,
+                f"{text} = {text}",
+                f"{text} == {text}",
+                {text: 3},
+                1.5,
+                speedup,
+            ),
+            UsedRewrite("never timed", 1, "abcdef", "exact", 0.5),
+        )
+        if returned
+        else (),
         numerics=NumericCheck(1e-6, 2e-7, 3e-7) if returned else None,
         opaque_ops={text: 2},
         stages=(Stage("import", 0.25), Stage(text, 3.0, text)),
-        finalists=(Finalist(text, 4.0, 5.0, speedup), Finalist("broken", 4.5, None, None, f"crash: {text}")),
-        growth={"enodes": 120, "iterations": 4, "stop": text, "unions": {text: 3}},
+        finalists=(
+            Finalist(text, 4.0, 5.0, speedup),
+            Finalist("slow", 4.25, 14.0, Speedup(0.9, 0.8, 0.95)),
+            Finalist("broken", 4.5, None, None, f"crash: {text}"),
+        ),
+        growth={
+            "enodes": 120,
+            "iterations": 4,
+            "stop": text,
+            "unions": {text: 3},
+            "rounds": [{"stop": text, "iterations": 4, "seconds": 0.5, "enodes": [100, 120]}],
+            "near_misses": {f"{text}: not preferred: needs k <= 8": 7, "other: the walk found no way": 9},
+        },
         search={"proposals": 1000, "kernels": 40, "interrupted": False},
         memory={"frozen_bytes": 4_000_000, "prepared_bytes": 5_000_000},
         objective=text,
         environment={"cpu": text, "features": ["avx2"], "versions": {"jax": text}},
         rules_proved=80,
-        original_returned=False,
+        original_returned=not returned,
         notes=(text, 40 * f"{text} "),
         samples_ms={"original": (12.0, 12.5), text: (5.0, 5.25)},
         before_text=f"%0 = input x : f32[2]\n{text}",
         after_text=text,
+        model={"kernels_timed": 3, "median_error": 0.25, "timed_share": 0.5, "outside_share": None},
+        not_chosen=(NotChosen("dot-split-k", 2, 0.125, 0.04, text), NotChosen(text, 1, 0.0, 0.0, text)),
+        kernels=(KernelUse(text, 2, 3.0, True), KernelUse("loop", 1, 0.5, False, True)),
+        compiler_options={text: text},
+        drawing=make_drawing(text),
     )
+
+
+def make_drawing(text: str) -> Drawing:
+    """Two inputs, a product with two operations fused into it, and a reader of its own."""
+
+    def node(id: int, op: str, reads: tuple[int, ...], kernel: int, us: float | None, change: str) -> DrawnNode:
+        rule = text if change != "same" else ""
+        return DrawnNode(id, op, "f32[2,3]", reads, (text,), kernel, us, change, rule, "axes 1,0")
+
+    before = (
+        node(0, f"input {text}", (), 0, None, "same"),
+        node(1, "dot_general", (0,), 1, 2.0, "other"),
+        node(2, text, (1,), 3, None, "same"),
+        node(3, "add", (2, 0), 3, 1.5, "same"),
+    )
+    after = (before[0], node(1, "dot_general", (0, 0), 1, 1.0, "other"), *before[2:])
+    return Drawing(before, after)
+
+
+def drawn(op: str, number: int, *reads: int) -> DrawnNode:
+    """A kernel of one operation."""
+    return DrawnNode(number, op, "f32[8]", reads, (), number, 1.0, "same")
 
 
 class Page(HTMLParser):
@@ -95,7 +155,7 @@ def parsed(report: Report) -> Page:
 @pytest.mark.parametrize("returned", [True, False])
 def test_text_fits_the_width(text: str, returned: bool) -> None:
     lines = to_text(make_report(text, returned=returned)).split("\n")
-    assert max(map(len, lines)) <= WIDTH == 110
+    assert max(map(len, lines)) <= WIDTH == 100
     assert all(line.isprintable() for line in lines), "no control character reaches the terminal"
 
 
@@ -105,10 +165,17 @@ def test_text_says_what_matters() -> None:
         "12.5 ms",
         "5 ms",
         "2.50x [2.25, 2.75]",
-        "3 x plain",
+        "plain                             3   1.250 ms   1.500 ms  real   0123456789ab",
+        "plain == plain",
+        "at 3 x plain",
+        "dot-split-k: predicted 4.0% slower at plain",
+        "built: slow, predicted 4.25 ms, measured 0.90x",
+        "refused: broken: crash",
+        "120 e-nodes in 1 round (plain); grew most: plain 3",
+        "the model was off by 25% on them (median)",
+        "no learned model",
         "PROVED by Z3",
         "1.0e-06",
-        "0123456789ab",
         "4.0 MB",
     ):
         assert part in text
@@ -123,6 +190,63 @@ def test_the_page_is_well_formed_and_offline(returned: bool) -> None:
     outside = [value for _, value in page.attributes if "//" in value or value.startswith(("http", "data:"))]
     assert outside == []
     assert "url(" not in to_html(make_report())
+
+
+def test_near_misses_are_conditions_of_unused_rules() -> None:
+    assert near_misses(make_report(returned=False)) == [("plain", "needs k <= 8", 7)]
+    assert near_misses(make_report()) == [], "the rule was used"
+
+
+def test_the_drawing_shows_kernels_shares_and_rules() -> None:
+    page = to_html(make_report())
+    for part in ('id="before-3"', 'id="after-3"', 'href="#after-1"', "introduced by plain", "2 µs · 57%", "1 µs · 40%"):
+        assert part in page
+    assert 'id="after-3"' not in to_html(make_report(returned=False)), "one side where nothing changed"
+    assert "There is no drawing" in to_html(replace(make_report(), drawing=None))
+
+
+def test_boxes_hold_what_is_fused_and_come_after_their_operands() -> None:
+    boxes = boxes_of(make_drawing("plain").before)
+    assert [(box.id, [n.id for n in box.nodes], box.reads) for box in boxes] == [
+        (0, [0], []),
+        (1, [1], [0]),
+        (3, [2, 3], [1, 0]),
+    ]
+
+
+def test_repeated_stretches_are_folded() -> None:
+    """Eight blocks of two kernels with a skip connection over each, between a head and a tail."""
+    nodes = [drawn("input x", 0), drawn("exp", 1, 0)]
+    for k in range(8):
+        a = 1 + 2 * k
+        nodes += [drawn("dot_general", a + 1, a), drawn("add", a + 2, a + 1, a)]
+    nodes.append(drawn("tanh", 18, 17))
+    boxes = boxes_of(nodes)
+    folded = fold(boxes)
+    assert [box.id for box in folded] == [0, 1, 2, 3, 4, 18]
+    assert (folded[4].folded, folded[4].times, folded[4].us) == (14, 7, 14.0)
+    assert folded[4].reads == [3]
+    assert folded[5].reads == [4], "readers of a folded kernel read the fold"
+    assert fold(boxes[:5]) == boxes[:5], "nothing repeats"
+
+
+def test_the_layout_keeps_operands_above_and_boxes_apart() -> None:
+    edges = [(0, 2), (0, 3), (1, 3), (2, 4), (3, 4), (0, 5), (4, 5), (1, 5), (0, 6)]
+    sizes = [(100.0, 30.0 + 10 * i) for i in range(7)]
+    placed = place(sizes, edges)
+    for (a, b), path in zip(edges, placed.edges, strict=True):
+        assert placed.boxes[a][1] + sizes[a][1] < placed.boxes[b][1]
+        assert path[0] == (placed.boxes[a][0] + 50, placed.boxes[a][1] + sizes[a][1])
+        assert path[-1] == (placed.boxes[b][0] + 50, placed.boxes[b][1])
+    for i, (x, y) in enumerate(placed.boxes):
+        assert x >= -1e-9
+        assert y >= 0
+        assert x + 100 <= placed.width + 1e-9
+        assert y + sizes[i][1] <= placed.height + 1e-9
+        for j, (u, v) in enumerate(placed.boxes[:i]):
+            assert v != y or abs(x - u) >= 100, f"{i} and {j} overlap"
+    assert place(sizes, edges) == placed
+    assert place([], []).boxes == ()
 
 
 def test_everything_on_the_page_is_escaped() -> None:

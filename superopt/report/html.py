@@ -1,22 +1,37 @@
-"""The report as one offline page: verdict strip, timings, rewrites, numeric check, both programs.
+"""The report as one offline page: verdict, both programs side by side, why, why not, evidence, search, environment.
 
-No network request, everything escaped by the template engine; drawings are inline SVG made from plain numbers.
+No network request and no script; everything escaped by the template engine; drawings are inline SVG.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from superopt.report.text import proof_line
+from superopt.report.graph import CLASSES, Box, boxes_of, fold, svg
+from superopt.report.text import model_line, near_misses, proof_line
 from superopt.result import Report
 
 _WIDTH = 640
 _ROW = 22
+_LARGEST_DRAWING = 1_200_000  # characters of the unfolded drawings; beyond that only the folded ones are kept
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Drawings of both sides, folded, and unfolded where that is another thing."""
+
+    before: Markup
+    after: Markup
+    before_full: Markup
+    after_full: Markup
+    kernels: tuple[int, int]
+    changed: int
 
 
 def to_html(report: Report) -> str:
@@ -24,16 +39,51 @@ def to_html(report: Report) -> str:
     source = resources.files("superopt.report").joinpath("page.html").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["plain"] = _plain
+    environment.filters["ms"] = _ms
     return environment.from_string(source).render(
         report=report,
+        drawn=_drawn(report),
+        legend=CLASSES,
+        largest_gain=max((abs(r.predicted_gain_ms) for r in report.rewrites), default=0.0) or 1.0,
+        kernel_ms=sum(k.predicted_ms for k in report.kernels) or 1.0,
+        model=model_line(report),
+        misses=near_misses(report),
+        grown=sorted(report.growth.get("unions", {}).items(), key=lambda item: -item[1])[:12],
         proof=proof_line(report).strip().removeprefix("proof").strip(),
         samples=Markup(_samples_svg(report)),  # numbers and our own labels only; names are escaped below
         stages=Markup(_stages_svg(report)),
     )
 
 
+def _drawn(report: Report) -> Drawn | None:
+    """Drawings of the program before and after, or None where there is nothing to draw."""
+    drawing = report.drawing
+    if drawing is None:
+        return None
+    sides = {"before": boxes_of(drawing.before), "after": boxes_of(drawing.after)}
+    kernels = tuple(sum(1 for box in boxes if not box.is_input) for boxes in sides.values())
+    folded = {side: fold(boxes) for side, boxes in sides.items()}
+    parts = _pair(folded, "")
+    shorter = any(len(folded[side]) < len(sides[side]) for side in sides)
+    full = _pair(sides, "-full") if shorter else ("", "")
+    if sum(map(len, full)) > _LARGEST_DRAWING:
+        full = ("", "")
+    changed = sum(1 for box in sides["after"] if box.changed)
+    return Drawn(*map(Markup, (*parts, *full)), kernels=(kernels[0], kernels[1]), changed=changed)
+
+
+def _pair(sides: Mapping[str, Sequence[Box]], suffix: str) -> tuple[str, str]:
+    numbers = {side: {box.id for box in boxes} for side, boxes in sides.items()}
+    return (
+        svg(sides["before"], f"before{suffix}", numbers["after"], "the program before"),
+        svg(sides["after"], f"after{suffix}", numbers["before"], "the program after"),
+    )
+
+
 def _plain(value: Any) -> str:
     """Nested plain data as words, not as Python."""
+    if value is None:
+        return "none"
     if isinstance(value, Mapping):
         return ", ".join(f"{k} {_plain(v)}" for k, v in value.items()) or "none"
     if isinstance(value, list | tuple):
@@ -45,8 +95,13 @@ def _plain(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _escape(text: str) -> str:
-    return str(Markup.escape(text))
+def _ms(value: float | None) -> str:
+    """Milliseconds in a readable unit."""
+    if value is None:
+        return "-"
+    if abs(value) < 0.1:
+        return f"{1e3 * value:.3g} µs"
+    return f"{value:.3g} ms" if abs(value) < 1000 else f"{value:.0f} ms"
 
 
 def _samples_svg(report: Report) -> str:
@@ -57,10 +112,12 @@ def _samples_svg(report: Report) -> str:
     low = min(min(v) for _, v in rows) * 0.95
     high = max(max(v) for _, v in rows) * 1.05 or 1.0
     scale = (_WIDTH - 180) / max(high - low, 1e-12)
-    parts = [f'<svg viewBox="0 0 {_WIDTH} {_ROW * len(rows) + 26}" role="img" aria-label="timing samples">']
+    parts = [
+        f'<svg class="chart" viewBox="0 0 {_WIDTH} {_ROW * len(rows) + 26}" role="img" aria-label="timing samples">'
+    ]
     for i, (name, values) in enumerate(rows):
         y = _ROW * i + 16
-        parts.append(f'<text x="0" y="{y + 4}">{_escape(name)}</text>')
+        parts.append(f'<text x="0" y="{y + 4}">{escape(name)}</text>')
         parts.append(f'<line x1="160" x2="{_WIDTH - 10}" y1="{y}" y2="{y}" class="axis"/>')
         parts += [f'<circle cx="{160 + (v - low) * scale:.1f}" cy="{y}" r="3"/>' for v in values]
     y = _ROW * len(rows) + 18
@@ -73,11 +130,11 @@ def _stages_svg(report: Report) -> str:
     """A waterfall of the stages."""
     total = max(report.seconds, 1e-9)
     scale = (_WIDTH - 240) / total
-    parts = [f'<svg viewBox="0 0 {_WIDTH} {_ROW * len(report.stages)}" role="img" aria-label="stages">']
+    parts = [f'<svg class="chart" viewBox="0 0 {_WIDTH} {_ROW * len(report.stages)}" role="img" aria-label="stages">']
     start = 0.0
     for i, stage in enumerate(report.stages):
         y = _ROW * i
-        parts.append(f'<text x="0" y="{y + 15}">{_escape(stage.name)}</text>')
+        parts.append(f'<text x="0" y="{y + 15}">{escape(stage.name)}</text>')
         width = max(stage.seconds * scale, 1.0)
         parts.append(f'<rect x="{160 + start * scale:.1f}" y="{y + 4}" width="{width:.1f}" height="14"/>')
         parts.append(

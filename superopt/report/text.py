@@ -1,4 +1,4 @@
-"""The report as text that fits on a screen: verdict, stages, rewrites that paid, proofs, what was checked.
+"""The report as text that fits on a screen: verdict, stages, why, why not, what was proved and checked.
 
 No line is longer than `WIDTH`: what is too long goes on in further, indented lines.
 """
@@ -9,24 +9,21 @@ import textwrap
 
 from superopt.result import Report
 
-WIDTH = 110
+WIDTH = 100
 _MOST = 8
-_HANGING = " " * 9  # under the text that follows `  before ` and its like
+_EQUATIONS = 3
+_FEW = 4
+_HANGING = " " * 10  # under the text that follows `  before ` and its like
 
 
 def to_text(report: Report) -> str:
     """The report as lines of at most `WIDTH` characters."""
     lines = [f"{report.program}: {report.verdict}", _times_line(report)]
     stages = "  ".join(f"{s.name} {s.seconds:.1f}s" for s in report.stages)
-    lines.append(f"  time   {report.seconds:.1f}s: {stages}")
-    if report.growth:
-        grown, searched = report.growth, report.search
-        lines.append(
-            f"  e-graph {grown.get('enodes', 0)} e-nodes in {grown.get('iterations', 0)} iterations"
-            f" ({grown.get('stop', '')}); search {searched.get('proposals', 0)} proposals,"
-            f" {searched.get('kernels', 0)} distinct kernels; objective {report.objective}"
-        )
+    lines.append(f"  time    {report.seconds:.1f}s: {stages}")
+    lines += _search_lines(report)
     lines += _rewrite_lines(report)
+    lines += _not_done_lines(report)
     lines.append(proof_line(report))
     if report.numerics is not None:
         n = report.numerics
@@ -40,20 +37,49 @@ def to_text(report: Report) -> str:
     if report.opaque_ops:
         ops = ", ".join(f"{k} x{v}" for k, v in sorted(report.opaque_ops.items()))
         lines.append(f"  opaque  kept verbatim, never rewritten: {ops}")
-    lines += [f"  note   {note}" for note in report.notes]
+    lines += [f"  note    {note}" for note in report.notes]
     return "\n".join(piece for line in lines for piece in _folded(line))
 
 
 def proof_line(report: Report) -> str:
     """What was proved of the returned program."""
     if not report.rewrites:
-        return f"  proof  nothing was rewritten; {report.rules_proved} proved rules were available"
+        what = "the original was returned" if report.original_returned else "only frozen work is done ahead of time"
+        return f"  proof   nothing was rewritten, {what}; {report.rules_proved} proved rules were available"
     steps = sum(r.count for r in report.rewrites)
     exact = sum(1 for r in report.rewrites if r.exactness == "exact")
     return (
-        f"  proof  {steps} rewrites by {len(report.rewrites)} rules, each PROVED by Z3 for all sizes"
+        f"  proof   {steps} rewrites by {len(report.rewrites)} rules, each PROVED by Z3 for all sizes"
         f" ({exact} bit-exact, {len(report.rewrites) - exact} over the reals)"
     )
+
+
+def model_line(report: Report) -> str:
+    """How far the performance model can be trusted on this program."""
+    figures = report.model
+    if not figures:
+        return ""
+    parts = [f"{figures.get('kernels_timed', 0)} kernels timed"]
+    if figures.get("median_error") is not None:
+        parts.append(f"the model was off by {figures['median_error']:.0%} on them (median)")
+    parts.append(f"{figures.get('timed_share', 0.0):.0%} of the predicted time is timed kernels")
+    outside = figures.get("outside_share")
+    if outside is None:
+        parts.append("no learned model")
+    else:
+        parts.append(f"{outside:.0%} outside of what the learned model was trained on")
+    return "; ".join(parts)
+
+
+def near_misses(report: Report) -> list[tuple[str, str, int]]:
+    """(rule, condition that failed, how often) for unused rules that stopped at a condition, most frequent first."""
+    used = {r.rule for r in report.rewrites}
+    found: dict[str, tuple[str, int]] = {}
+    for key, count in report.growth.get("near_misses", {}).items():
+        rule, _, reason = str(key).partition(": ")
+        if "needs " in reason and rule not in used and count > found.get(rule, ("", 0))[1]:
+            found[rule] = reason.removeprefix("not preferred: "), count
+    return sorted(((r, reason, n) for r, (reason, n) in found.items()), key=lambda x: (-x[2], x[0]))
 
 
 def _ms(value: float | None) -> str:
@@ -67,18 +93,79 @@ def _times_line(report: Report) -> str:
     return f"  before {_ms(report.before_ms)}   after {_ms(report.after_ms)}   speed-up {report.speedup}{floor}"
 
 
+def _search_lines(report: Report) -> list[str]:
+    if not report.growth:
+        return []
+    grown, searched = report.growth, report.search
+    rounds = len(grown.get("rounds", ())) or 1
+    sizes = f"{grown['enodes_imported']} -> " if "enodes_imported" in grown else ""
+    line = f"  e-graph {sizes}{grown.get('enodes', 0)} e-nodes in {rounds} round{'s' if rounds > 1 else ''} ({grown.get('stop', '')})"
+    most = sorted(grown.get("unions", {}).items(), key=lambda item: -item[1])[:3]
+    if most:
+        line += "; grew most: " + ", ".join(f"{rule} {n}" for rule, n in most)
+    search = f"  search  {searched.get('proposals', 0):,} proposals, {searched.get('kernels', 0):,} kernels priced"
+    if "batches" in searched:
+        search += f" in {searched['batches']} batches"
+    if searched.get("chains"):
+        search += f", {searched['chains']} chains"
+    lines = [line, f"{search}; objective {report.objective}"]
+    if report.model:
+        lines.append(f"  model   {model_line(report)}")
+    if report.compiler_options:
+        options = ", ".join(f"{k}={v}" for k, v in report.compiler_options.items())
+        lines.append(f"  options of the compiler: {options}")
+    return lines
+
+
 def _rewrite_lines(report: Report) -> list[str]:
     if not report.rewrites:
         return []
-    lines = ["  rewrites in the returned program (predicted gain):"]
-    for used in report.rewrites[:_MOST]:
+    lines = ["  why     rule                          times  predicted   measured  class  certificate"]
+    for i, used in enumerate(report.rewrites[:_MOST]):
+        measured = f"{used.measured_gain_ms:.3f} ms" if used.measured_gain_ms is not None else "-"
         lines.append(
-            f"    {used.count:4d} x {used.rule:28s} {used.predicted_gain_ms:9.3f} ms   {used.exactness:5s}"
-            f"  certificate {used.certificate[:12]}"
+            f"          {used.rule:28s} {used.count:6d} {used.predicted_gain_ms:7.3f} ms {measured:>10s}"
+            f"  {used.exactness:5s}  {used.certificate[:12]}"
         )
+        if i >= _EQUATIONS:
+            continue
+        if used.statement:
+            lines.append(f"            {used.statement.splitlines()[0]}")
+        if used.sites:
+            first = next(iter(used.sites))
+            others = len(used.sites) - 1
+            lines.append(
+                f"            at {used.sites[first]} x {first}" + (f" and {others} other kinds" if others else "")
+            )
     if len(report.rewrites) > _MOST:
-        lines.append(f"    and {len(report.rewrites) - _MOST} more rules")
+        lines.append(f"          and {len(report.rewrites) - _MOST} more rules")
     return lines
+
+
+def _not_done_lines(report: Report) -> list[str]:
+    lines: list[str] = []
+    for other in report.not_chosen[:_FEW]:
+        lines.append(f"          {other.rule}: {said(other.loss, report)} at {other.site}")
+    if len(report.not_chosen) > _FEW:
+        lines.append(f"          and {len(report.not_chosen) - _FEW} more rules that apply")
+    for f in report.finalists:
+        if f.ratio is not None and f.ratio.ratio < report.speedup.ratio and f.measured_ms is not None:
+            lines.append(f"          built: {f.name}, predicted {_ms(f.predicted_ms)}, measured {f.ratio}")
+        elif f.failure:
+            lines.append(f"          refused: {f.name}: {f.failure}")
+    for rule, reason, count in near_misses(report)[:_FEW]:
+        lines.append(f"          near miss: {rule} {reason} ({count} times)")
+    return ["  not done", *lines] if lines else []
+
+
+def said(loss: float, report: Report) -> str:
+    """A predicted loss in words."""
+    if abs(loss) < 0.0005:
+        return "predicted equal"
+    if loss > 0:
+        return f"predicted {loss:.1%} slower"
+    why = "no candidate with it measured faster" if report.original_returned else "seen only after the search"
+    return f"predicted {-loss:.1%} faster, {why}"
 
 
 def _folded(line: str) -> list[str]:
@@ -87,5 +174,7 @@ def _folded(line: str) -> list[str]:
     if len(clean) <= WIDTH:
         return [clean]
     indent = clean[: len(clean) - len(clean.lstrip())]
-    wrapped = textwrap.wrap(clean.strip(), WIDTH, initial_indent=indent, subsequent_indent=_HANGING)
+    wrapped = textwrap.wrap(
+        clean.strip(), WIDTH, initial_indent=indent, subsequent_indent=max(indent, _HANGING, key=len)
+    )
     return wrapped or [clean[:WIDTH]]

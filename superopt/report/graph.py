@@ -1,0 +1,283 @@
+"""A program as an SVG drawing: one box per kernel, the operations inlined into it inside, operands above readers.
+
+Boxes that differ between before and after are outlined and lead to their counterpart on the other side; operations
+that a rewrite introduced carry its name.  Repeated stretches can be folded into one box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from markupsafe import escape
+
+from superopt.report.layers import place
+from superopt.result import DrawnNode
+
+WIDTH = 204.0
+_HEAD, _ROW, _PAD = 22.0, 15.0, 6.0
+_SMALLEST = 0.8  # drawings shrink to this before they scroll
+_ROWS = 7  # operations listed in a box
+_PERIOD = 48  # longest stretch of kernels whose repetition is looked for
+_WORTH = 3  # kernels that a fold must save
+
+CLASSES = (
+    ("product", "matrix product"),
+    ("conv", "convolution"),
+    ("reduce", "reduction or window"),
+    ("ew", "elementwise"),
+    ("move", "movement"),
+    ("other", "other"),
+    ("input", "input"),
+)
+
+
+@dataclass(slots=True)
+class Box:
+    """A kernel, an input, or a fold of several kernels."""
+
+    id: int
+    nodes: list[DrawnNode] = field(default_factory=list[DrawnNode])
+    reads: list[int] = field(default_factory=list[int])
+    us: float = 0.0
+    folded: int = 0
+    times: int = 0
+
+    @property
+    def is_input(self) -> bool:
+        """A box of an argument."""
+        return not self.folded and self.nodes[-1].op.startswith("input")
+
+    @property
+    def changed(self) -> bool:
+        """Differs from the other side."""
+        return any(node.change != "same" for node in self.nodes)
+
+    @property
+    def height(self) -> float:
+        """Pixels."""
+        if self.is_input or self.folded:
+            return 30.0
+        if len(self.nodes) == 1:
+            return 42.0
+        return _HEAD + _ROW * min(len(self.nodes), _ROWS + 1) + _PAD + 4
+
+
+def op_class(op: str) -> str:
+    """Colour class of an op."""
+    if op.startswith("input"):
+        return "input"
+    if op.startswith("conv_general"):
+        return "conv"
+    if op.startswith("dot_general"):
+        return "product"
+    if op.startswith(("reduce", "cum", "arg")):
+        return "reduce"
+    if op in ("slice", "broadcast_in_dim", "reshape", "regroup", "transpose", "pad", "rev", "iota", "literal"):
+        return "move"
+    if op in ("concatenate", "gather", "dynamic_slice", "dynamic_update_slice", "scatter", "scatter-add"):
+        return "move"
+    if op in ("opaque", "scan", "while", "cond", "result", "sort"):
+        return "other"
+    return "ew"
+
+
+def boxes_of(nodes: Sequence[DrawnNode]) -> list[Box]:
+    """The kernels in an order in which operands come first."""
+    boxes: dict[int, Box] = {}
+    for node in nodes:
+        box = boxes.setdefault(node.kernel, Box(node.kernel))
+        box.nodes.append(node)
+        if node.predicted_us is not None:
+            box.us += node.predicted_us
+    kernel = {node.id: node.kernel for node in nodes}
+    for node in nodes:
+        for k in node.reads:
+            if k in kernel and kernel[k] != node.kernel and kernel[k] not in boxes[node.kernel].reads:
+                boxes[node.kernel].reads.append(kernel[k])
+    done: dict[int, Box] = {}
+    stack = [(box.id, False) for box in reversed(boxes.values())]
+    entered: set[int] = set()
+    while stack:
+        number, ready = stack.pop()
+        if ready:
+            done.setdefault(number, boxes[number])
+        elif number not in entered:
+            entered.add(number)
+            stack.append((number, True))
+            stack.extend((k, False) for k in reversed(boxes[number].reads) if k not in entered)
+    return list(done.values())
+
+
+def fold(boxes: Sequence[Box]) -> list[Box]:
+    """Repetitions of a stretch of kernels as one box each."""
+    names: dict[object, int] = {}
+    signs = [
+        names.setdefault(tuple((n.op, n.type, n.frozen, n.rule, n.change) for n in box.nodes), len(names))
+        for box in boxes
+    ]
+    out: list[Box] = []
+    moved: dict[int, int] = {}
+    i = 0
+    while i < len(boxes):
+        period, times = _repetition(signs, i)
+        out += boxes[i : i + period]
+        if times > 1:
+            members = boxes[i + period : i + period * times]
+            box = Box(members[0].id, folded=len(members), times=times - 1, us=sum(m.us for m in members))
+            box.nodes = [node for m in members for node in m.nodes]
+            moved.update(dict.fromkeys((m.id for m in members), box.id))
+            box.reads = [k for m in members for k in m.reads]
+            out.append(box)
+        i += period * times
+    for box in out:
+        reads = dict.fromkeys(moved.get(k, k) for k in box.reads)
+        box.reads = [k for k in reads if k != box.id]
+    return out
+
+
+def _repetition(signs: Sequence[int], i: int) -> tuple[int, int]:
+    """Length and number of the repetitions at a place that save most boxes; (1, 1) where nothing is saved."""
+    best, found = _WORTH - 1, (1, 1)
+    for period in range(1, min(_PERIOD, (len(signs) - i) // 2) + 1):
+        times, end = 1, i + period
+        while list(signs[end : end + period]) == list(signs[i : i + period]):
+            times, end = times + 1, end + period
+        saved = period * (times - 1) - 1
+        if saved > best:
+            best, found = saved, (period, times)
+    return found
+
+
+def svg(boxes: Sequence[Box], side: str, other: set[int], label: str) -> str:
+    """The drawing; `other` are the boxes that exist on the other side."""
+    number = {box.id: i for i, box in enumerate(boxes)}
+    edges = [(number[k], i) for i, box in enumerate(boxes) for k in box.reads if k in number and number[k] < i]
+    placed = place([(150.0 if box.is_input else WIDTH, box.height) for box in boxes], edges)
+    total = sum(box.us for box in boxes) or 1.0
+    width, height = placed.width + 16, placed.height + 16
+    out = [
+        f'<svg class="graph" role="group" aria-label="{escape(label)}" width="{width:.0f}" '
+        f'style="min-width: {_SMALLEST * width:.0f}px" viewBox="-8 -8 {width:.0f} {height:.0f}">'
+    ]
+    out += [f'<path class="edge" d="{_curve(points)}"/>' for points in placed.edges]
+    for box, (x, y) in zip(boxes, placed.boxes, strict=True):
+        out.append(_box(box, side, x, y, total, box.id in other))
+    return "".join(out) + "</svg>"
+
+
+def _curve(points: Sequence[tuple[float, float]]) -> str:
+    (x, y), *rest = points
+    parts = [f"M{x:.0f} {y:.0f}"]
+    for u, v in rest:
+        middle = (y + v) / 2
+        straight = abs(u - x) < 0.5
+        parts.append(f"L{u:.0f} {v:.0f}" if straight else f"C{x:.0f} {middle:.0f} {u:.0f} {middle:.0f} {u:.0f} {v:.0f}")
+        x, y = u, v
+    return "".join(parts)
+
+
+def _box(box: Box, side: str, x: float, y: float, total: float, linked: bool) -> str:
+    share = box.us / total
+    head = _heading(box)
+    kind = "fold" if box.folded else "input" if box.is_input else "changed" if box.changed else "kept"
+    width = 150.0 if box.is_input else WIDTH
+    tip = _tooltip(box, share)
+    out = [
+        f'<g class="box {kind}" id="{side}-{box.id}" role="img" aria-label="{escape(head)}" '
+        f'transform="translate({x:.0f} {y:.0f})"><title>{escape(tip)}</title>'
+    ]
+    out.append(f'<rect class="frame" width="{width:.0f}" height="{box.height:.0f}" rx="6"/>')
+    if box.is_input or box.folded:
+        out.append(f'<text x="{width / 2:.0f}" y="19" text-anchor="middle">{escape(_cut(head, width))}</text></g>')
+        return "".join(out)
+    time = f"{_us(box.us)} · {share:.0%}" if box.us else ""
+    if len(box.nodes) == 1:
+        out.append(_swatch(box.nodes[0], 6))
+        out.append(f'<text class="head" x="22" y="15">{escape(_cut(head, width - 30 - 6.2 * len(time)))}</text>')
+        out.append(f'<text class="type" x="22" y="30">{escape(_cut(_under(box.nodes[0]), width - 30))}</text>')
+    else:
+        out.append(f'<text class="head" x="8" y="15">{escape(_cut(head, width - 16 - 6.2 * len(time)))}</text>')
+        out += _rows(box.nodes, width)
+    out.append(f'<text class="time" x="{width - 8:.0f}" y="15" text-anchor="end">{time}</text>')
+    bar = max(0.0, min(1.0, share)) * (width - 16)
+    out.append(f'<rect class="bar" x="8" y="{box.height - 6:.0f}" width="{bar:.1f}" height="3" rx="1.5"/></g>')
+    drawn = "".join(out)
+    if kind == "changed" and linked:
+        there = "after" if side.startswith("before") else "before"
+        return f'<a href="#{there}{side.removeprefix("before").removeprefix("after")}-{box.id}">{drawn}</a>'
+    return drawn
+
+
+def _rows(nodes: Sequence[DrawnNode], width: float) -> list[str]:
+    """The operations of a kernel, the last ones where there are many."""
+    out: list[str] = []
+    y = _HEAD
+    shown = nodes if len(nodes) <= _ROWS + 1 else nodes[-_ROWS:]
+    if len(shown) < len(nodes):
+        out.append(f'<text class="more" x="22" y="{y + 11:.0f}">{len(nodes) - len(shown)} more above</text>')
+        y += _ROW
+    for node in shown:
+        dims = _cut(_dims(node.type), 76.0)
+        name = _cut(_short(node.op) + (f" · {node.rule}" if node.rule else ""), width - 36 - 5.8 * len(dims))
+        out.append(_swatch(node, y + 3))
+        out.append(f'<text class="{"op new" if node.rule else "op"}" x="22" y="{y + 11:.0f}">{escape(name)}</text>')
+        out.append(f'<text class="type" x="{width - 8:.0f}" y="{y + 11:.0f}" text-anchor="end">{escape(dims)}</text>')
+        y += _ROW
+    return out
+
+
+def _swatch(node: DrawnNode, y: float) -> str:
+    return f'<rect class="{op_class(node.op)}" x="8" y="{y:.0f}" width="9" height="9" rx="2"/>'
+
+
+def _under(node: DrawnNode) -> str:
+    return _dims(node.type) + (f" · {node.rule}" if node.rule else "")
+
+
+def _short(op: str) -> str:
+    return op.replace("_general_dilated", "").replace("_general", "").replace("_in_dim", "")
+
+
+def _heading(box: Box) -> str:
+    if box.folded:
+        return f"{box.times} more times the {box.folded // box.times} above, {_us(box.us)}"
+    if box.is_input:
+        return f"{box.nodes[-1].op.removeprefix('input ')} {_dims(box.nodes[-1].type)}"
+    order = [name for name, _ in CLASSES]
+    main = min(box.nodes, key=lambda n: order.index(op_class(n.op)))
+    return _short(main.op)
+
+
+def _tooltip(box: Box, share: float) -> str:
+    if box.folded:
+        return f"{box.folded} kernels of the same structure as those above, {_us(box.us)}, {share:.1%} of the time"
+    lines = [f"predicted {_us(box.us)}, {share:.1%} of the program"] if box.us else []
+    for node in box.nodes:
+        line = f"{node.op} : {node.type}"
+        if node.frozen:
+            line += f"; constant {', '.join(node.frozen[:3])}"
+        if node.layout:
+            line += f"; {node.layout}"
+        if node.rule:
+            line += f"; introduced by {node.rule}"
+        elif node.change == "other":
+            line += "; computed in another way on the other side"
+        elif node.change == "only":
+            line += "; absent on the other side"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _us(value: float) -> str:
+    return f"{value / 1e3:.3g} ms" if value >= 1e3 else f"{value:.3g} µs"
+
+
+def _dims(text: str) -> str:
+    """f32[1,64,56,56] as 1x64x56x56."""
+    return text[text.index("[") + 1 : -1].replace(",", "x") or "scalar" if text.endswith("]") else text
+
+
+def _cut(text: str, width: float) -> str:
+    most = max(3, int(width / 6.1))
+    return text if len(text) <= most else text[: most - 1] + "…"
