@@ -25,6 +25,8 @@ DEFAULT_S = np.array([*[1e-10] * len(COMPUTE), *[5e-11] * len(MEMORY), *[2e-6] *
 _C = slice(0, len(COMPUTE))
 _M = slice(len(COMPUTE), len(COMPUTE) + len(MEMORY))
 _F = slice(len(COMPUTE) + len(MEMORY), COUNT)
+_BLOCK = np.repeat(np.arange(3), [len(COMPUTE), len(MEMORY), len(FIXED)])
+_PULL = 0.3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +111,12 @@ def seconds(table: Table, coefficients: Coefficients) -> np.ndarray:
 
 
 def fit(
-    table: Table, measured_s: np.ndarray, weights: np.ndarray | None = None, *, steps: int = 3000, seed: int = 0
+    table: Table,
+    measured_s: np.ndarray,
+    weights: np.ndarray | None = None,
+    *,
+    steps: int = 3000,
+    start: Coefficients | None = None,
 ) -> Coefficients:
     """Coefficients for measured kernels: robust error in log time, from a non-negative least-squares start.
 
@@ -118,23 +125,24 @@ def fit(
         measured_s: their times.
         weights: of the kernels in the loss.
         steps: of Adam.
-        seed: kept for reports; the fit itself draws nothing at random.
+        start: coefficients of another machine to start from: compute, memory and fixed costs then move freely as
+            blocks, single coefficients only as far as the kernels insist.
     """
     import jax  # late: the search prices with NumPy alone
     import jax.numpy as jnp
     import optax
 
     weights = np.ones(table.kernels) if weights is None else weights
-    start = _least_squares(table, measured_s, weights)
-    centre = jnp.asarray(np.log(start))
-    units = table.counts * start  # unit coefficients at the start: well conditioned in float32
+    origin = _least_squares(table, measured_s, weights) if start is None else start.theta
+    units = table.counts * origin  # unit coefficients at the start: well conditioned in float32
     counts, spread, repeat = (jnp.asarray(a, jnp.float32) for a in (units * 1e6, table.spread, table.repeat))
     owner, target = jnp.asarray(table.owner), jnp.asarray(measured_s * 1e6, jnp.float32)
     weight = jnp.asarray(weights / weights.mean(), jnp.float32)
+    block = jnp.asarray(_BLOCK)
     seen = jnp.asarray((table.counts > 0).sum(0), jnp.float32)
 
     def predicted_us(params: dict[str, jax.Array]) -> jax.Array:
-        theta = jnp.exp(params["log"])
+        theta = jnp.exp(params["log"] + params["block"][block])
         p, g = 1.0 + jnp.exp(params["p"]), jax.nn.sigmoid(params["g"])
         compute, memory = counts[:, _C] @ theta[_C], counts[:, _M] @ theta[_M]
         top = jnp.maximum(jnp.maximum(compute, memory), 1e-12)
@@ -145,10 +153,16 @@ def fit(
     def loss(params: dict[str, jax.Array]) -> jax.Array:
         gap = jnp.log(predicted_us(params) + NOISE_US) - jnp.log(target + NOISE_US)
         # a pull towards the start, strongest where few kernels speak
-        pull = jnp.sum(params["log"] ** 2 / (1.0 + seen)) / table.kernels
-        return jnp.mean(weight * optax.losses.huber_loss(gap, delta=0.3)) + 0.02 * pull
+        pull = 0.02 * jnp.sum(params["log"] ** 2 / (1.0 + seen)) / table.kernels
+        if start is not None:
+            pull = pull + _PULL * jnp.mean(params["log"] ** 2)
+        return jnp.mean(weight * optax.losses.huber_loss(gap, delta=0.3)) + pull
 
-    params = {"log": jnp.zeros(COUNT, jnp.float32), "p": jnp.zeros(()), "g": jnp.asarray(1.0)}
+    params = {"log": jnp.zeros(COUNT, jnp.float32), "block": jnp.zeros(3), "p": jnp.zeros(()), "g": jnp.asarray(1.0)}
+    if start is not None:
+        params["p"] = jnp.asarray(np.log(max(start.sharpness - 1.0, 1e-3)), jnp.float32)
+        params["g"] = jnp.asarray(np.log(start.sharing / (1.0 - start.sharing)), jnp.float32)
+    held = {"block": start is None, "log": False, "p": False, "g": False}
     optimiser = optax.adam(optax.cosine_decay_schedule(0.03, steps))
 
     @jax.jit
@@ -157,13 +171,14 @@ def fit(
             carry: tuple[dict[str, jax.Array], optax.OptState], _: None
         ) -> tuple[tuple[dict[str, jax.Array], optax.OptState], None]:
             params, state = carry
-            updates, state = optimiser.update(jax.grad(loss)(params), state)
+            slope = {k: jnp.zeros_like(v) if held[k] else v for k, v in jax.grad(loss)(params).items()}
+            updates, state = optimiser.update(slope, state)
             return (optax.apply_updates(params, updates), state), None  # pyright: ignore[reportReturnType]
 
         return jax.lax.scan(update, (params, optimiser.init(params)), None, length=steps)[0][0]
 
     found = jax.tree.map(np.asarray, run(params))
-    theta = np.exp(np.asarray(centre, float) + found["log"].astype(float))
+    theta = origin * np.exp((found["log"] + found["block"][_BLOCK]).astype(float))
     return Coefficients(theta, 1.0 + float(np.exp(found["p"])), float(1.0 / (1.0 + np.exp(-found["g"]))))
 
 

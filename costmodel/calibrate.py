@@ -11,7 +11,6 @@ held out.
 from __future__ import annotations
 
 import json
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from costmodel import analytical, weights_file
+from costmodel import adapt, analytical, weights_file
 from costmodel.analytical import Coefficients
 from costmodel.features import kernel_features
+from costmodel.learned import Learned
 from costmodel.metrics import quality
-from costmodel.microsuite import Case, suite
+from costmodel.microsuite import Case, shuffled, suite
 from costmodel.objective import Roofline
 from superopt import machine
 from superopt.measure import Failure, KernelTiming, Limits, Worker, time_kernels
@@ -43,7 +43,7 @@ class Calibration:
     labels: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
 
 
-def load_objective(store: Store | None = None) -> Roofline:
+def load_roofline(store: Store | None = None) -> Roofline:
     """The roofline with the best coefficients at hand: calibrated on this machine if the store has them, else shipped.
 
     `source` of the result says which, and why others were refused.
@@ -67,6 +67,28 @@ def load_objective(store: Store | None = None) -> Roofline:
     return Roofline(coefficients, "; ".join([source, *refused]))
 
 
+def load_objective(
+    store: Store | None = None, *, adapt_s: float = 0.0, progress: Callable[[str], None] | None = None
+) -> Roofline | Learned:
+    """The objective of a search: the learned model if its weights are usable, else the roofline with the reason.
+
+    Args:
+        store: where calibrations of this machine are kept.
+        adapt_s: seconds that may be spent on calibrating the shipped model to a machine that it was not fitted on.
+        progress: called with one line when that happens.
+    """
+    from costmodel import learned_file  # late: large files are read only where a model is wanted
+
+    try:
+        model, card = learned_file.read()
+    except weights_file.WeightsError as error:
+        roofline = load_roofline(store)
+        return Roofline(roofline.coefficients, f"{roofline.source}; learned model refused: {error}")
+    if card.get("machine", {}).get("fingerprint") == machine.fingerprint():
+        return Learned(model, "shipped, fitted on this kind of machine")
+    return adapt.on_another_machine(model, card, store, adapt_s, progress or _silent)
+
+
 def calibrate(
     budget_s: float = 90.0,
     *,
@@ -80,7 +102,7 @@ def calibrate(
         RuntimeError: fewer than half of the kernels could be timed.
     """
     say = progress or _silent
-    cases = _shuffled(list(cases) if cases is not None else suite())
+    cases = shuffled(list(cases) if cases is not None else suite())
     labels: dict[int, list[float]] = {}
     failures: dict[int, Failure] = {}
     start = time.monotonic()
@@ -138,14 +160,6 @@ def fit_cases(cases: Sequence[Case], measured_s: np.ndarray) -> Calibration:
 def keep(store: Store, calibration: Calibration) -> None:
     """Put a calibration of this machine into the store, where `load_objective` finds it."""
     store.put("calibration", machine.environment_key(), weights_file.encode(calibration.coefficients, calibration.card))
-
-
-def _shuffled(cases: list[Case]) -> list[Case]:
-    """Tasks in a fixed random order, so that a short budget covers all kinds; the forms of a task stay together."""
-    order = sorted({c.task for c in cases})
-    random.Random(0).shuffle(order)
-    place = {task: i for i, task in enumerate(order)}
-    return sorted(cases, key=lambda c: place[c.task])
 
 
 def _scrambled(task: str) -> str:

@@ -22,29 +22,13 @@ from costmodel.corpus import Label
 from costmodel.encode import EDGES, NODES, Encoder, Structure, kernel_features
 from costmodel.features import kernel_features as step_features
 from costmodel.hull import hull_of
-from costmodel.model import Model, Params, Shape
+from costmodel.model import Model, Params
+from costmodel.settings import Settings
 
 SOFT_S = 2e-6  # added to times before logarithms are compared: what is lost in dispatch does not count
 _CHUNK = 24  # steps per compiled call
 _FORMS = 12  # forms of one task in one batch at most
 _LEAST_STD = np.float32(0.02)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How to fit: network, passes over the labels, kernels per batch, Adam, weights of the loss's parts."""
-
-    shape: Shape = Shape()  # noqa: RUF009 (frozen)
-    epochs: int = 40
-    batch: int = 64
-    rate: float = 3e-3
-    decay: float = 3e-2
-    delta: float = 0.2
-    model_noise: float = 0.08
-    rank: float = 0.5
-    rank_scale: float = 0.1
-    quiet: float = 0.02
-    prior_steps: int = 1500
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -55,7 +55,7 @@ class Learned:
         """Whether each kernel is unlike all that the model was fitted to, so that the roofline has a say."""
         if not kernels:
             return np.zeros(0, bool)
-        table, structures = self._encode(kernels)
+        table, structures = self.encode(kernels)
         return self.model.hull.gate(kernel_features(table, self.model.prior, structures)) < 1.0
 
     def _ask(self, kernels: Sequence[Graph]) -> np.ndarray:
@@ -65,7 +65,7 @@ class Learned:
         if fresh:
             from costmodel.predict import predict  # late: brings JAX
 
-            result = predict(self.model, *self._encode(fresh))
+            result = predict(self.model, *self.encode(fresh))
             seconds = np.exp(np.round(np.log(result.seconds) * _GRID) / _GRID)
             for kernel, price, spread in zip(fresh, seconds.tolist(), result.uncertainty.tolist(), strict=True):
                 if len(kernel.outputs) == 1:
@@ -75,7 +75,8 @@ class Learned:
         pairs = [known[k.outputs[0]] if len(k.outputs) == 1 else found[k] for k in kernels]
         return np.array(pairs, dtype=np.float64).reshape(-1, 2)
 
-    def _encode(self, kernels: Sequence[Graph]) -> tuple[Table, list[Structure]]:
+    def encode(self, kernels: Sequence[Graph]) -> tuple[Table, list[Structure]]:
+        """Features of steps and structures of kernels."""
         table = analytical.tabulate([step_features(k) for k in kernels])
         return table, [self._encoder.structure(k) for k in kernels]
 

@@ -9,6 +9,7 @@ task is what a search depends on most.
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -50,6 +51,14 @@ def suite() -> list[Case]:
     repeated = {n for n in names if names.count(n) > 1}
     assert not repeated, f"case names must be unique: {sorted(repeated)}"
     return cases
+
+
+def shuffled(cases: list[Case]) -> list[Case]:
+    """Tasks in a fixed random order, so that a short budget covers all kinds; the forms of a task stay together."""
+    order = sorted({c.task for c in cases})
+    random.Random(0).shuffle(order)
+    place = {task: i for i, task in enumerate(order)}
+    return sorted(cases, key=lambda c: place[c.task])
 
 
 def _case(kind: str, task: str, form: str, *outputs: Node) -> Case:

@@ -1,0 +1,32 @@
+"""Settings of a fit: one set for everything, chosen on validation programs of the training side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from costmodel.model import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to fit.
+
+    Attributes:
+        shape: of the network.
+        epochs, batch, rate, decay: passes over the labels, kernels per batch, Adam's peak rate and weight decay.
+        delta: where the Huber loss turns linear, in log time.
+        rank, rank_scale: weight of the loss on the order of pairs, and the difference of log time that it resolves.
+        quiet: weight of the size of corrections.
+        prior_steps: of the roofline's fit.
+    """
+
+    shape: Shape = field(default_factory=Shape)
+    epochs: int = 40
+    batch: int = 64
+    rate: float = 3e-3
+    decay: float = 3e-2
+    delta: float = 0.2
+    rank: float = 0.5
+    rank_scale: float = 0.1
+    quiet: float = 0.02
+    prior_steps: int = 1500
