@@ -6,13 +6,18 @@ in another way, or absent on the other side is read off directly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from superopt.evidence import layout_of, state_of, type_of
 from superopt.explore import Exploration
+from superopt.ir.graph import Node
 from superopt.ir.types import TensorType
 from superopt.result import Drawing, DrawnNode
+from superopt.search.kinds import is_view
 from superopt.search.pricing import UNIT_S
 from superopt.search.search import Finalist
-from superopt.search.snapshot import FrozenLeaf
+from superopt.search.snapshot import SHIFT, FrozenLeaf
 from superopt.search.state import State
 
 MOST = 6_000  # operations of one side; beyond that nobody could read the drawing
@@ -24,7 +29,8 @@ def draw(found: Exploration, finalist: Finalist | None) -> Drawing | None:
     after = before if finalist is None else state_of(found, finalist)
     if not before.active() or max(len(before.active()), len(after.active())) > MOST:
         return None
-    return Drawing(_side(before, after), _side(after, before))
+    own = () if finalist is None else _ahead(found, before)
+    return Drawing((*own, *_reading(own, _side(before, after), before)), _side(after, before))
 
 
 def _side(state: State, other: State) -> tuple[DrawnNode, ...]:
@@ -56,6 +62,50 @@ def _side(state: State, other: State) -> tuple[DrawnNode, ...]:
             )
         )
     return tuple(out)
+
+
+def _ahead(found: Exploration, state: State) -> tuple[DrawnNode, ...]:
+    """What the program computes of frozen inputs alone, which the returned program has done ahead of time.
+
+    Such values are no part of a selection; they get negative numbers.
+    """
+    eg, graph = state.snapshot.eg, found.graph
+    nodes = list(dict.fromkeys((*graph.inputs, *graph.nodes())))
+    wanted = {eg.find(leaf.source) >> SHIFT for leaf in _leaves(state) if leaf.value is None}
+    number: dict[Node, int] = {}
+    out: list[DrawnNode] = []
+    needed = {n for n, ref in zip(nodes, eg.imported, strict=True) if eg.find(ref) >> SHIFT in wanted}
+    for node in reversed(nodes):
+        if node in needed:
+            needed.update(node.inputs)
+    for node, ref in zip(nodes, eg.imported, strict=True):
+        if node not in needed or not eg.frozen(ref) or len(node.types) != 1 or not node.inputs:
+            continue
+        if is_view(node.op):
+            if node.inputs[0] in number:
+                number[node] = number[node.inputs[0]]
+            continue
+        number[node] = -1 - (eg.find(ref) >> SHIFT)
+        reads = tuple(dict.fromkeys(number[x] for x in node.inputs if x in number))
+        given = tuple(str(x.type) for x in node.inputs if x.op == "input")
+        out.append(DrawnNode(number[node], node.op, str(node.type), reads, given, number[node], None, "ahead"))
+    return tuple({node.id: node for node in out}.values())
+
+
+def _reading(ahead: Sequence[DrawnNode], nodes: Sequence[DrawnNode], state: State) -> tuple[DrawnNode, ...]:
+    """The nodes with the values of frozen inputs among what they read."""
+    known = {node.id for node in ahead}
+    eg = state.snapshot.eg
+    out: list[DrawnNode] = []
+    for node in nodes:
+        sources = [leaf.source for leaf in state.chosen(node.id).frozen if leaf is not None and leaf.value is None]
+        more = [k for k in (-1 - (eg.find(source) >> SHIFT) for source in sources) if k in known]
+        out.append(replace(node, reads=(*node.reads, *dict.fromkeys(more))) if more else node)
+    return tuple(out)
+
+
+def _leaves(state: State) -> list[FrozenLeaf]:
+    return [leaf for c in state.active() for leaf in state.chosen(c).frozen if leaf is not None]
 
 
 def _frozen(leaf: FrozenLeaf) -> str:

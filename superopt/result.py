@@ -100,7 +100,8 @@ class DrawnNode:
         reads: values that it reads; `frozen` are the operands that never change.
         kernel: number of the value that its kernel computes.
         predicted_us: of the whole kernel, at that value only.
-        change: `same`, `other` (computed in another way on the other side) or `only` (absent on the other side).
+        change: `same`, `other` (computed in another way on the other side), `only` (absent on the other side) or
+            `ahead` (computed ahead of time on the other side; such values have negative numbers).
     """
 
     id: int

@@ -1,4 +1,4 @@
-"""Programs of the A/A suite: fifty that are written as they should be, in sizes of some microseconds to milliseconds.
+"""Programs of the A/A suite: sixty that are written as they should be, in sizes of some microseconds to milliseconds.
 
 All arguments are live: with frozen weights there would be work to do ahead of time, which is a gain.
 """
@@ -44,8 +44,8 @@ def _chain(depth: int) -> Callable[..., jax.Array]:
     return run
 
 
-def _take(x: jax.Array) -> jax.Array:
-    return x[jnp.arange(0, x.shape[0], 3)]
+def _recurrence(w: jax.Array, xs: jax.Array) -> jax.Array:
+    return jax.lax.scan(lambda h, x: (jnp.tanh(w @ h + x), None), jnp.zeros(xs.shape[1:], xs.dtype), xs)[0]
 
 
 def _family(name: str, fn: Callable[..., Any], *cases: tuple[tuple[int, ...], ...]) -> dict[str, Callable[[], Made]]:
@@ -82,9 +82,15 @@ PROGRAMS: dict[str, Callable[[], Made]] = {
     **_family("joined", lambda x, y: jnp.concatenate([x, y], axis=1), ((256, 256), (256, 128)),
               ((800, 500), (800, 600))),
     **_family("chosen", lambda x, y: jnp.where(x > 0, x, y * x), ((512, 512), (512, 512)), ((1300, 700), (1300, 700))),
-    **_family("taken", _take, ((900, 256),), ((3000, 512),)),
     **_family("running-sum", lambda x: jnp.cumsum(x, axis=0), ((128, 256),)),
     **_family("distance", lambda x, y: jnp.sqrt(jnp.sum(jnp.square(x - y), axis=-1)), ((500, 300), (500, 300)),
               ((64, 4000), (64, 4000))),
+    **_family("outer", lambda x, y: x[:, None] * y[None, :], ((500,), (300,)), ((1500,), (1000,))),
+    **_family("sorted", lambda x: jnp.sort(x, axis=-1), ((64, 256),), ((20, 3000),)),
+    **_family("largest", lambda x: jnp.argmax(x, axis=-1), ((256, 200),), ((1000, 800),)),
+    **_family("blend", lambda x, y: 0.25 * x + 0.75 * y, ((400, 400), (400, 400)), ((1200, 800), (1200, 800))),
+    **_family("cube", lambda x: x**3, ((500, 500),), ((1100, 1100),)),
+    **_family("recurrence", _recurrence, ((128, 128), (20, 128)),),
+    **_family("rounded", lambda x: jnp.floor(x * 8.0), ((600, 500),)),
     **_family("clipped", lambda x: jnp.clip(x, -1.0, 1.0), ((512, 700),)),
 }  # fmt: skip

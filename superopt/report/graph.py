@@ -14,7 +14,7 @@ from markupsafe import escape
 from superopt.report.layers import place
 from superopt.result import DrawnNode
 
-WIDTH = 204.0
+WIDTH = 220.0
 _HEAD, _ROW, _PAD = 22.0, 15.0, 6.0
 _SMALLEST = 0.8  # drawings shrink to this before they scroll
 _ROWS = 7  # operations listed in a box
@@ -191,11 +191,15 @@ def _box(box: Box, side: str, x: float, y: float, total: float, linked: bool) ->
     if box.is_input or box.folded:
         out.append(f'<text x="{width / 2:.0f}" y="19" text-anchor="middle">{escape(_cut(head, width))}</text></g>')
         return "".join(out)
-    time = f"{_us(box.us)} · {share:.0%}" if box.us else ""
+    time = f"{_us(box.us)} · {_percent(share)}" if box.us else ""
+    if box.nodes[0].change == "ahead":
+        time = "on every call"
     if len(box.nodes) == 1:
         out.append(_swatch(box.nodes[0], 6))
         out.append(f'<text class="head" x="22" y="15">{escape(_cut(head, width - 30 - 6.2 * len(time)))}</text>')
-        out.append(f'<text class="type" x="22" y="30">{escape(_cut(_under(box.nodes[0]), width - 30))}</text>')
+        node, right = box.nodes[0], f'x="{width - 8:.0f}" y="30" text-anchor="end"'
+        out.append(f'<text class="op new" x="22" y="30">{escape(_cut(node.rule, 124.0))}</text>')
+        out.append(f'<text class="type" {right}>{escape(_cut(_dims(node.type), 76.0))}</text>')
     else:
         out.append(f'<text class="head" x="8" y="15">{escape(_cut(head, width - 16 - 6.2 * len(time)))}</text>')
         out += _rows(box.nodes, width)
@@ -231,10 +235,6 @@ def _swatch(node: DrawnNode, y: float) -> str:
     return f'<rect class="{op_class(node.op)}" x="8" y="{y:.0f}" width="9" height="9" rx="2"/>'
 
 
-def _under(node: DrawnNode) -> str:
-    return _dims(node.type) + (f" · {node.rule}" if node.rule else "")
-
-
 def _short(op: str) -> str:
     return op.replace("_general_dilated", "").replace("_general", "").replace("_in_dim", "")
 
@@ -263,10 +263,16 @@ def _tooltip(box: Box, share: float) -> str:
             line += f"; introduced by {node.rule}"
         elif node.change == "other":
             line += "; computed in another way on the other side"
+        elif node.change == "ahead":
+            line += "; computed ahead of time in the returned program"
         elif node.change == "only":
             line += "; absent on the other side"
         lines.append(line)
     return "\n".join(lines)
+
+
+def _percent(share: float) -> str:
+    return "<1%" if share < 0.005 else f"{share:.0%}"
 
 
 def _us(value: float) -> str:
@@ -279,5 +285,5 @@ def _dims(text: str) -> str:
 
 
 def _cut(text: str, width: float) -> str:
-    most = max(3, int(width / 6.1))
+    most = max(3, int(width / 5.8))
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -42,6 +42,7 @@ def to_html(report: Report) -> str:
     environment.filters["ms"] = _ms
     return environment.from_string(source).render(
         report=report,
+        measured=bool(report.samples_ms),
         drawn=_drawn(report),
         legend=CLASSES,
         largest_gain=max((abs(r.predicted_gain_ms) for r in report.rewrites), default=0.0) or 1.0,

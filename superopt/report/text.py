@@ -59,10 +59,14 @@ def model_line(report: Report) -> str:
     figures = report.model
     if not figures:
         return ""
-    parts = [f"{figures.get('kernels_timed', 0)} kernels timed"]
+    timed = figures.get("kernels_timed", 0)
+    parts = [f"{timed} kernels timed" if timed else "no kernel was timed"]
     if figures.get("median_error") is not None:
-        parts.append(f"the model was off by {figures['median_error']:.0%} on them (median)")
-    parts.append(f"{figures.get('timed_share', 0.0):.0%} of the predicted time is timed kernels")
+        error = figures["median_error"]
+        off = f"{error:.0%}" if error < 1 else f"a factor of {1 + error:.1f}"
+        parts.append(f"the model was off by {off} on them (median)")
+    if timed:
+        parts.append(f"{figures.get('timed_share', 0.0):.0%} of the predicted time is timed kernels")
     outside = figures.get("outside_share")
     if outside is None:
         parts.append("no learned model")
@@ -99,7 +103,8 @@ def _search_lines(report: Report) -> list[str]:
     grown, searched = report.growth, report.search
     rounds = len(grown.get("rounds", ())) or 1
     sizes = f"{grown['enodes_imported']} -> " if "enodes_imported" in grown else ""
-    line = f"  e-graph {sizes}{grown.get('enodes', 0)} e-nodes in {rounds} round{'s' if rounds > 1 else ''} ({grown.get('stop', '')})"
+    said_rounds = f"{rounds} round{'s' if rounds > 1 else ''}"
+    line = f"  e-graph {sizes}{grown.get('enodes', 0)} e-nodes in {said_rounds} ({grown.get('stop', '')})"
     most = sorted(grown.get("unions", {}).items(), key=lambda item: -item[1])[:3]
     if most:
         line += "; grew most: " + ", ".join(f"{rule} {n}" for rule, n in most)
