@@ -50,7 +50,7 @@ def measured_gains(
     rules = [rule for rule, gain in found.gains_ms(winner).items() if gain > 0][: max(0, min(_MOST, affordable))]
     if not rules:
         return {}
-    variants = [found.program(_without(found, winner, rule)) for rule in rules]
+    variants = [found.program(without(found, winner, rule)) for rule in rules]
     result = compare(
         program, variants, live, frozen, rounds=_ROUNDS, seed=seed, prune=0.0, check=False, budget_s=budget_s,
         worker=worker,
@@ -64,7 +64,7 @@ def measured_gains(
     return gains
 
 
-def _without(found: Exploration, winner: Finalist, rule: str) -> Finalist:
+def without(found: Exploration, winner: Finalist, rule: str) -> Finalist:
     """The winner without a rule, as something that can be lowered."""
     chosen = winner.selection
     state = without_rule(State(found.result.problem, chosen.options, chosen.layouts, chosen.bits), rule)
