@@ -148,6 +148,10 @@ def _regroup(rng: Rng) -> Iterator[Node]:
     yield mk("regroup", *inputs((source, "float32")), groups=placed)
 
 
+def _barrier(rng: Rng) -> Iterator[Node]:
+    yield mk("barrier", *inputs((shape(rng), "float32")))
+
+
 def _rev(rng: Rng) -> Iterator[Node]:
     s = shape(rng)
     dims = rng.choice(len(s), rng.integers(0, len(s) + 1), replace=False) if s else []
@@ -339,7 +343,7 @@ def _macro(rng: Rng) -> Iterator[Node]:
 
 _SAMPLERS: dict[str, Sampler] = {
     "broadcast_in_dim": _broadcast_in_dim, "transpose": _transpose, "reshape": _reshape, "regroup": _regroup,
-    "rev": _rev, "slice": _slice, "pad": _pad, "concatenate": _concatenate, "iota": _iota,
+    "barrier": _barrier, "rev": _rev, "slice": _slice, "pad": _pad, "concatenate": _concatenate, "iota": _iota,
     "dot_general": _dot_general, "conv_general_dilated": _conv, "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice, "gather": _gather, "scan": _scan, "while": _while, "cond": _cond,
     "macro": _macro,

@@ -53,6 +53,8 @@ def _reference(node: Node) -> Callable[..., Any]:
         case "regroup":
             order = [axis for ins, _ in a["groups"] for axis in ins]
             return lambda x: lax.reshape(lax.transpose(x, order), [n for _, outs in a["groups"] for n in outs])
+        case "barrier":
+            return lax.optimization_barrier
         case "concatenate":
             return lambda *xs: lax.concatenate(xs, a["dimension"])
         case "iota":

@@ -15,6 +15,7 @@ from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.search import Budget, Forms, Pricer, SearchResult, search
 from superopt.search.budget import Meter
+from superopt.search.chains import Chain, perturb_and_repair
 from superopt.search.explain import rule_gains
 from superopt.search.graphs import original_selection
 from superopt.search.moves import Groups
@@ -176,6 +177,40 @@ def test_objective_protocol_and_batches() -> None:
     result = search(case("convnet").eg, objective, STEPS, 0)
     assert objective.kernels == result.statistics.distinct_kernels  # nothing is priced twice
     assert objective.kernels / objective.calls > 3
+
+
+class Slow(TableObjective):
+    """A jitted model: a call costs much, a kernel little.  Time is counted, not spent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+        self.sizes.append(len(kernels))
+        return super().price(kernels)
+
+
+@pytest.mark.parametrize("name", ["convnet", "linear", "lstm"])
+def test_a_search_asks_in_batches(name: str) -> None:
+    objective = Slow()
+    result = search(case(name).eg, objective, Budget(steps=20_000), 0)
+    assert objective.calls < 150
+    assert objective.calls < 0.01 * result.statistics.proposals
+    assert max(objective.sizes) <= 512
+
+
+def test_chains_end_in_different_places() -> None:
+    problem = case("swiglu").problem()
+    chains: list[Chain] = []
+    start = State(problem, original_selection(problem.snapshot)).record()
+    meter = Meter(Budget(steps=6_000))
+    perturb_and_repair(problem, [start], Groups(problem), 0, meter, chains, 64)
+    assert len(chains) > 8
+    assert min(chain.best[0] for chain in chains) < start[0]
+    assert len({chain.best[0] for chain in chains}) > 3
+    for chain in chains:
+        assert State(problem, *chain.best[1:]).cost == chain.best[0]  # also those that the budget cut off
 
 
 def test_meter_shares() -> None:

@@ -6,6 +6,7 @@ One run of this exercises matching of layouts, the emitter for every op, frozen 
 from __future__ import annotations
 
 import random
+import re
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +18,14 @@ from search_table import TableObjective
 from rewrites import library
 from rewrites.convert import import_graph
 from rewrites.expander import library_expander
+from superopt.backends.xla import to_jax
 from superopt.frontends.jaxpr import import_function
 from superopt.ir.graph import Graph, literal, make_input, mk, topological
 from superopt.ir.program import PREPARED, Program
 from superopt.search.graphs import original_selection
 from superopt.search.layout import candidates
 from superopt.search.lower import Lowering
+from superopt.search.moves import bit_moves
 from superopt.search.pricing import Pricer
 from superopt.search.snapshot import Snapshot
 from superopt.search.state import FORBID, Problem, State
@@ -94,6 +97,39 @@ def test_prepare_takes_all_frozen_work() -> None:
     # batch norm's per-channel values stay vectors: nothing of the size of an image is prepared
     assert program.prepared_bytes < 1.5 * program.frozen_bytes
     assert program.prepared_bytes == lowering.prepared_bytes(selection_of(state))
+
+
+def test_forbidden_values_are_computed_again_in_every_reader() -> None:
+    """The override is real: XLA would merge the copies if lowering did not keep them apart."""
+    x = make_input("x", (64, 64))
+    y = mk("tanh", x)
+    graph = Graph((x,), (mk("exp", y), mk("sin", y), mk("reduce_max", mk("abs", y), axes=(1,))))
+    problem = _problem_of(graph)
+    state, lowering = State(problem, original_selection(problem.snapshot)), Lowering(problem.snapshot, problem.wants)
+    values = {"x": np.linspace(-2, 2, 64 * 64, dtype=np.float32).reshape(64, 64)}
+
+    def compiled() -> tuple[Program, int]:
+        program = lowering.lower(selection_of(state), graph)
+        text = jax.jit(to_jax(program.hot)).lower(values["x"]).compile().as_text()
+        return program, len(re.findall(r"tanh\(", text))
+
+    shared, once = compiled()
+    shared_cost = state.cost
+    (c,) = (c for c in state.active() if state.overridable(c))
+    (move,) = bit_moves(state, c)
+    assert move.apply(state) is not None
+    state.settle()
+    copied, thrice = compiled()
+    assert once == 1
+    assert thrice == 3
+    assert not any(node.op == "barrier" for node in topological(shared.hot.outputs))
+    assert len(state.kernels()) == 3
+    assert state.cost != shared_cost
+    for program in (shared, copied):
+        assert worst_error(run_program(program, values), run_graph(graph, values)) < 1e-6
+    (back,) = bit_moves(state, c)
+    assert back.apply(state) is not None
+    assert state.cost == shared_cost
 
 
 def _is_live(node: object) -> bool:

@@ -111,6 +111,10 @@ def _regroup(node: Node, x: Any) -> Any:
     return lax.reshape(x, sizes)
 
 
+def _barrier(node: Node, x: Any) -> Any:
+    return lax.optimization_barrier(x)
+
+
 def _rev(node: Node, x: Any) -> Any:
     return lax.rev(x, node["dimensions"])
 
@@ -206,6 +210,7 @@ def _table() -> dict[str, Lowering]:
         "reshape": _reshape,
         "transpose": _transpose,
         "regroup": _regroup,
+        "barrier": _barrier,
         "rev": _rev,
         "slice": _slice,
         "pad": _pad,

@@ -1,8 +1,8 @@
-"""Simulated annealing over selections: several chains from one start, in lockstep.
+"""Simulated annealing over selections: several chains in lockstep.
 
 The temperature is in units of the mean kernel cost (start 0.3, end 0.002), not of the program's: two per cent of a
-program is a hot start for a hundred kernels.  Proposals whose kernels have no price yet wait until a batch of them has
-gathered, from all chains, and are then drawn again.
+program is a hot start for a hundred kernels.  In a round every chain makes several proposals; those whose kernels have
+no price yet wait until all chains have made theirs, are priced in one batch, and are then considered again.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 
 from superopt.search.budget import Meter
 from superopt.search.moves import Groups, Move, Weights, propose
-from superopt.search.state import State
+from superopt.search.state import Record, State
 
-BATCH = 64
-SLICE = 256
+DRAWS = 512  # proposals of one round, all chains together
+FEWEST = 8  # of one chain
 
 
 class Chain:
@@ -30,11 +30,7 @@ class Chain:
         self.start, self.end = start, end
         self.waiting: list[Move] = []
         self.proposed = self.accepted = 0
-        self.best = self._record()
-
-    def _record(self) -> tuple[int, list[int], list[int], list[int]]:
-        state = self.state
-        return state.cost, list(state.selection), list(state.layouts), list(state.bits)
+        self.best: Record = state.record()
 
     def run(self, count: int, fraction: float) -> None:
         """Make some proposals at the temperature of a fraction of the schedule."""
@@ -47,9 +43,9 @@ class Chain:
         temperature = self.unit * self.start * (self.end / self.start) ** min(1.0, fraction)
         waiting, self.waiting = self.waiting, []
         for move in waiting:
-            self._consider(move, temperature, now=True)
+            self._consider(move, temperature)
 
-    def _consider(self, move: Move, temperature: float, *, now: bool = False) -> None:
+    def _consider(self, move: Move, temperature: float) -> None:
         self.proposed += 1
         if not (move.options or move.layouts or move.bits):
             return
@@ -59,16 +55,14 @@ class Chain:
         if change is None:
             return
         if state.unknown:
-            if not now:
-                state.undo(change)
-                self.waiting.append(move)
-                return
-            state.settle()
+            state.undo(change)
+            self.waiting.append(move)
+            return
         rise = state.cost - before
         if rise <= 0 or self.rng.random() < math.exp(-rise / temperature):
             self.accepted += 1
             if state.cost < self.best[0]:
-                self.best = self._record()
+                self.best = self.state.record()
         else:
             state.undo(change)
 
@@ -92,18 +86,20 @@ def anneal(
     """
     weights = weights or Weights()
     chains = [Chain(state, seed * 1009 + i, groups, weights, start, end) for i, state in enumerate(states)]
+    draws = max(FEWEST, DRAWS // max(1, len(chains)))
     while chains and not meter.exhausted():
         fraction = meter.spent()
         for chain in chains:
             before = chain.proposed
-            chain.run(SLICE, fraction)
-            if len(chain.waiting) >= BATCH or chain is chains[-1]:
-                chain.state.memo.flush()
-                for other in chains:
-                    other.retry(fraction)
+            chain.run(draws, fraction)
             meter.step(chain.proposed - before)
             if meter.exhausted():
                 break
+        chains[0].state.memo.flush()
+        for chain in chains:
+            before = chain.proposed
+            chain.retry(fraction)
+            meter.step(chain.proposed - before)
         if watch is not None:
             watch(meter.spent())
     return chains

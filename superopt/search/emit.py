@@ -7,7 +7,7 @@ nodes of the program under construction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rewrites import perm
@@ -261,7 +261,10 @@ class Wants:
 
 
 class Emitter:
-    """Emits classes of a selection; `leaf` gives the node of a materialised class, `stored` that of a frozen leaf."""
+    """Emits classes of a selection; `leaf` gives the node of a materialised class, `stored` that of a frozen leaf.
+
+    Classes in `apart` are computed again in every kernel that inlines them, and kept from being merged.
+    """
 
     def __init__(
         self,
@@ -272,15 +275,19 @@ class Emitter:
         materialised: Sequence[bool],
         leaf: Callable[[int], Node],
         stored: Callable[[FrozenLeaf, Order], Node],
+        apart: Iterable[int] = (),
     ) -> None:
         self.snapshot, self.wants = snapshot, wants
         self.selection, self.layouts, self.materialised = selection, layouts, materialised
         self.leaf, self.stored = leaf, stored
         self.memo: dict[tuple[int, int], Node] = {}
+        self._copies: dict[int, dict[int, int]] = {c: {} for c in apart}
+        self._number = 0
 
     def kernel(self, c: int) -> Node:
         """The materialised class `c` in its layout, down to the materialised classes it reads."""
         self.memo = {}
+        self._number += 1
         return self._inlined(c, self.layouts[c])
 
     def operand(self, c: int, order: int) -> Node:
@@ -309,11 +316,15 @@ class Emitter:
             if missing:
                 stack.extend(missing)
                 continue
-            self.memo[here] = self._node(option, d, interned, reads)
+            copies = self._copies.get(here[0])
+            copy = 0 if copies is None else copies.setdefault(self._number, len(copies))
+            self.memo[here] = self._node(option, d, interned, reads, copy)
             stack.pop()
         return self.memo[(c, order)]
 
-    def _node(self, option: Option, d: int, interned: Sequence[int], reads: Sequence[tuple[int, int, int]]) -> Node:
+    def _node(
+        self, option: Option, d: int, interned: Sequence[int], reads: Sequence[tuple[int, int, int]], copy: int
+    ) -> Node:
         form = option.form
         orders = [perm.perm_of(o, len(s)) for o, s in zip(interned, form.shapes, strict=True)]
         operands: list[Any] = [None] * len(orders)
@@ -322,4 +333,6 @@ class Emitter:
                 operands[position] = frozen_operand(leaf, orders[position], self.stored)
         for position, k, o in reads:
             operands[position] = self.operand(k, o)
+        for _ in range(copy):  # unequal operands make unequal copies
+            operands[reads[0][0]] = mk("barrier", operands[reads[0][0]])
         return build(form, perm.perm_of(d, len(form.shape)), orders, operands)

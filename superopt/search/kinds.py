@@ -3,6 +3,9 @@
 A *view* moves data without arithmetic and is recomputed in each reader; a *reduction* or a concatenation ends a kernel
 but takes elementwise producers in; everything else that is not elementwise is *heavy*: its operands must lie in memory.
 Ops with several results (control flow, opaque) have no layout: they read and give natural order.
+
+What XLA:CPU does with a producer that several kernels read was looked up in its compiled programs: it computes cheap
+ones (additions, products, comparisons, `abs`, `sin` ...) again in every reader, and keeps the result of costly ones.
 """
 
 from __future__ import annotations
@@ -14,6 +17,11 @@ ELEMENTWISE = frozenset((
     "add", "sub", "mul", "div", "rem", "max", "min", "pow", "atan2", "nextafter", "and", "or", "xor", "shift_left",
     "shift_right_logical", "shift_right_arithmetic", "eq", "ne", "lt", "le", "gt", "ge", "select_n", "clamp",
     "convert_element_type",
+))  # fmt: skip
+COSTLY = frozenset((
+    "exp", "exp2", "log", "expm1", "log1p", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
+    "logistic", "erf", "erfc", "erf_inv", "lgamma", "digamma", "sqrt", "rsqrt", "cbrt", "rem", "pow", "atan2",
+    "nextafter",
 ))  # fmt: skip
 VIEWS = frozenset(("slice", "broadcast_in_dim", "reshape", "regroup", "transpose", "pad", "rev", "iota", "literal"))
 REDUCTIONS = frozenset(
@@ -28,6 +36,11 @@ CURRENT = frozenset((*REDUCTIONS, "dot_general", "conv_general_dilated"))
 def is_view(op: str) -> bool:
     """The op only moves data."""
     return op in VIEWS
+
+
+def is_cheap(op: str) -> bool:
+    """The op is computed again in every kernel that reads it."""
+    return op in VIEWS or (op in ELEMENTWISE and op not in COSTLY)
 
 
 def is_heavy(op: str) -> bool:

@@ -21,6 +21,7 @@ from superopt.ir.types import TensorType
 from superopt.search.emit import Emitter, Wants, arrange, build, frozen_operand
 from superopt.search.layout import Order
 from superopt.search.snapshot import MASK, SHIFT, FrozenLeaf, Snapshot
+from superopt.search.state import FORBID
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,7 @@ class Lowering:
             selection.materialised,
             nodes.__getitem__,
             stored,
+            self._apart(selection),
         )
         for c in self.order(selection):
             nodes[c] = emitter.kernel(c)
@@ -182,6 +184,15 @@ class Lowering:
             else:
                 outputs.append(emitter.operand(root.cls, root.perm))
         return tuple(outputs), nodes
+
+    def _apart(self, selection: Selection) -> frozenset[int]:
+        """Classes that an override has computed again in every kernel that reads them."""
+        options = self.snapshot.options
+        return frozenset(
+            c
+            for c, bit in enumerate(selection.bits)
+            if bit == FORBID and not selection.materialised[c] and not options[c][selection.options[c]].cheap
+        )
 
     def prepared_bytes(self, selection: Selection) -> int:
         """Bytes of the tensors that the selection would prepare."""

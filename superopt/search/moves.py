@@ -2,9 +2,10 @@
 
 (a) one class's option, sometimes with its layout; (b) one class's layout; (c) the layout of a region, spread through
 ops that carry an order over; (d) a rule instance: every class that gains an e-node of one application of a rule, or a
-slice of one merged e-node, flips together; (e) a gathering: all classes that could read one class flip to it.  An
-isolated channels-last layer only adds transposes, and a merged product pays only when all its slices are read, so (c)
-to (e) are indispensable; they are dearer than flips and therefore rarer.
+slice of one merged e-node, flips together; (e) a gathering: all classes that could read one class flip to it; (f) the
+fusion override of one class.  An isolated channels-last layer only adds transposes, a merged product pays only when all
+its slices are read, and a product computed twice in two scalings is dropped only when all its readers turn to one of
+them; so (c) to (e) are indispensable.  They are dearer than flips and therefore rarer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from rewrites import perm
 from superopt.search.layout import backward, forward
-from superopt.search.state import Problem, State, Undo
+from superopt.search.state import FORBID, RULE, Problem, State, Undo
 
 MAX_GROUP = 64
 
@@ -38,7 +39,7 @@ def free_layouts(state: State, c: int) -> list[int]:
 
 
 def single_moves(state: State, c: int) -> list[Move]:
-    """All moves of one class: options (heavy ones with every layout too) and layouts."""
+    """All moves of one class: options (heavy ones with every layout too), layouts, the fusion override."""
     out: list[Move] = []
     layouts = free_layouts(state, c)
     for i, option in enumerate(state.options[c]):
@@ -48,7 +49,15 @@ def single_moves(state: State, c: int) -> list[Move]:
         if option.heavy:
             out.extend(Move(((c, i),), ((c, layout),)) for layout in layouts)
     out.extend(Move((), ((c, layout),)) for layout in layouts)
+    out.extend(bit_moves(state, c))
     return out
+
+
+def bit_moves(state: State, c: int) -> tuple[Move, ...]:
+    """The flip of a class's fusion override, where that means something."""
+    if state.overridable(c):
+        return (Move((), (), ((c, RULE if state.bits[c] == FORBID else FORBID),)),)
+    return ()
 
 
 def region(state: State, c: int, layout: int, rng: random.Random, stop: float, limit: int = 10_000) -> Move:
@@ -128,7 +137,7 @@ class Weights(NamedTuple):
     layout: float = 0.3
     region: float = 0.03
     group: float = 0.05
-    fusion: float = 0.0
+    fusion: float = 0.02
 
 
 def propose(state: State, groups: Groups, rng: random.Random, weights: Weights) -> Move:
@@ -162,10 +171,9 @@ def propose(state: State, groups: Groups, rng: random.Random, weights: Weights) 
         return Move(
             tuple((c, rng.randrange(len(state.options[c]))) for c, _ in groups.groups[index] if state.readers[c])
         )
-    c = rng.randrange(len(state.selection))
-    return (
-        Move((), (), ((c, rng.choice([b for b in (0, 1, 2) if b != state.bits[c]])),)) if state.readers[c] else Move()
-    )
+    c = _draw(state, problem.fusible, rng)
+    moves = bit_moves(state, c) if c >= 0 else ()
+    return moves[0] if moves else Move()
 
 
 def _draw(state: State, classes: list[int], rng: random.Random) -> int:
@@ -179,4 +187,4 @@ def _draw(state: State, classes: list[int], rng: random.Random) -> int:
     return -1
 
 
-__all__ = ["Groups", "Move", "Weights", "free_layouts", "propose", "region", "single_moves"]
+__all__ = ["Groups", "Move", "Weights", "bit_moves", "free_layouts", "propose", "region", "single_moves"]

@@ -2,8 +2,8 @@
 
     start   the original, greedy, and the dynamic program with and without cuts (and a selection carried over)
     descend sweeps of single flips, regions and groups from every start
-    improve perturb-and-repair from the best, annealing chains from the best different states
-    hedge   the best without each of the rules it uses
+    improve perturb-and-repair, then annealing, each by many chains in lockstep from the best different states
+    hedge   the best without each of the rules it uses, and without fusion overrides
 
 The result holds a few finalists that differ in their kernels, for measuring; the original is always among them, since
 a model has errors and a search finds every one.
@@ -23,50 +23,29 @@ from superopt.ir.program import Program
 from superopt.search.ablation import rules_of, without_rule
 from superopt.search.anneal import anneal
 from superopt.search.budget import Budget, Meter
-from superopt.search.descent import descend, perturb_and_repair
+from superopt.search.chains import Chain, perturb_and_repair
+from superopt.search.descent import descend
+from superopt.search.finalists import Finalist, distance, finalist, kernel_costs
 from superopt.search.graphs import is_acyclic, original_selection
 from superopt.search.layout import candidates
-from superopt.search.lower import Expand, Lowering, Selection
-from superopt.search.moves import Groups, Weights
-from superopt.search.pricing import UNIT_S, Pricer, kernel_graph
+from superopt.search.lower import Expand, Lowering
+from superopt.search.moves import Groups
+from superopt.search.pricing import UNIT_S, Pricer
 from superopt.search.snapshot import MASK, SHIFT, Forms, Snapshot
 from superopt.search.starts import LocalCosts, dynamic, greedy
-from superopt.search.state import Problem, State
+from superopt.search.state import RULE, Problem, Record, State
 
 if TYPE_CHECKING:
     from rewrites.egraph import EGraph
 
-Record = tuple[int, "list[int]", "list[int]", "list[int]"]  # cost, options, layouts, bits
 DIVERSE_WITHIN = 1.3  # finalists cost at most this times the best
 SLOWER_THAN_ORIGINAL = 1.02  # and at most this times the original
-CHAINS = 4
+CHAINS = 64
+STARTS = 8  # different states that chains begin from
+POOL = 32  # records looked at for finalists
 ANNEALING_STEPS = 5_000  # proposals per class after which annealing ends whatever time is left
-
-
-@dataclass(frozen=True, slots=True)
-class Finalist:
-    """One program worth measuring.
-
-    Attributes:
-        name: where it came from.
-        predicted_s: the objective's time.
-        selection: options, layouts and materialised classes.
-        kernels: (kernel graph, predicted seconds) in execution order, equal kernels repeated.
-        rules: rule name -> number of instances whose e-nodes it uses.
-        carried: (class reference in its layout, e-node) of every class in use, to warm-start a later search.
-        classes: the e-graph classes in use (`near` rules grow there).
-        prepared_bytes: size of what it prepares.
-    """
-
-    name: str
-    predicted_s: float
-    selection: Selection
-    kernels: tuple[tuple[Graph, float], ...]
-    rules: Counter[str]
-    carried: tuple[tuple[int, tuple[int, ...]], ...]
-    classes: frozenset[int]
-    prepared_bytes: int
-    original: bool = False
+LEAST_STEPS = 100  # proposals per class that an annealing chain needs to be worth starting
+STEPS_PER_SECOND = 20_000  # supposed, where a budget is in seconds
 
 
 @dataclass(slots=True)
@@ -125,7 +104,6 @@ def search(
     forms: Forms | None = None,
     max_leaf_bytes: int | None = None,
     max_prepared_bytes: int | None = None,
-    fusion_moves: bool = False,
     watch: Callable[[str, float, float], None] | None = None,
 ) -> SearchResult:
     """Look for cheap selections of an e-graph.
@@ -135,7 +113,6 @@ def search(
         pricer, forms: memos to share with other searches under the same objective.
         max_leaf_bytes: rewritten options that need a larger frozen tensor are dropped.
         max_prepared_bytes: finalists that prepare more are dropped (the original never is).
-        fusion_moves: let annealing flip fusion overrides too.
         watch: called with (phase, fraction of the budget spent, best predicted seconds).
     """
     run = _Run(eg, objective, budget, seed, pricer, forms, max_leaf_bytes, watch)
@@ -143,7 +120,7 @@ def search(
     try:
         run.start(warm)
         run.descend()
-        run.improve(fusion_moves)
+        run.improve()
         run.hedge()
     except KeyboardInterrupt:
         interrupted = True
@@ -178,6 +155,7 @@ class _Run:
         self.records: dict[str, Record] = {}
         self.stats = Statistics()
         self.active_state: State | None = None
+        self.chains: list[Chain] = []
         self._original = original_selection(self.snapshot)
         self._keep("original", State(self.problem, self._original))
 
@@ -219,8 +197,8 @@ class _Run:
         """The state of an earlier finalist, by identity of its e-nodes."""
         eg, snapshot = self.snapshot.eg, self.snapshot
         number = {cls: c for c, cls in enumerate(snapshot.class_ids)}
-        selection, layouts = list(self._original), list(self.problem.home)
-        for ref, enode in warm.carried:
+        selection, layouts, bits = list(self._original), list(self.problem.home), [RULE] * snapshot.size
+        for ref, enode, bit in warm.carried:
             ref = eg.find(ref)
             c = number.get(ref >> SHIFT)
             if c is None:
@@ -228,11 +206,11 @@ class _Run:
             fresh = eg.canonical(enode)[0]
             for i, option in enumerate(snapshot.options[c]):
                 if option.enode == fresh:
-                    selection[c] = i
+                    selection[c], bits[c] = i, bit
                     if ref & MASK in self.problem.candidates[c]:
                         layouts[c] = ref & MASK
                     break
-        return State(self.problem, selection if is_acyclic(snapshot, selection) else self._original, layouts)
+        return State(self.problem, selection if is_acyclic(snapshot, selection) else self._original, layouts, bits)
 
     def descend(self) -> None:
         """Sweeps from every start; the original and the cheapest first."""
@@ -252,50 +230,57 @@ class _Run:
                 break
         self._phase("descend", began)
 
-    def improve(self, fusion_moves: bool) -> None:
-        """Perturb-and-repair from the best, then annealing from the best few, then repair again."""
+    def _different(self) -> list[Record]:
+        """The cheapest records of different cost, the best first."""
+        by_cost = {record[0]: record for record in self.records.values()}
+        return [by_cost[cost] for cost in sorted(by_cost)[:STARTS]]
+
+    def _repair(self, name: str, meter: Meter, seed: int) -> None:
+        """Perturb-and-repair from the best different states; the best of every chain is kept."""
         began = self.meter.elapsed_s
+        self.active_state = None
+        self.chains = []
+        perturb_and_repair(self.problem, self._different(), self.groups, seed, meter, self.chains, CHAINS)
+        self._keep_chains(name)
+        self._phase(name, began)
+
+    def _keep_chains(self, name: str) -> None:
+        """The chains' best states as records, those of equal cost once."""
+        for i, record in enumerate(sorted({c.best[0]: c.best for c in self.chains}.values(), key=lambda r: r[0])):
+            self.records[f"{name} {i + 1}" if i else name] = record
+            if not i:
+                self.stats.improved[name] = record[0] * UNIT_S
+        self.chains = []
+
+    def improve(self) -> None:
+        """Perturb-and-repair, annealing from the best few, and repair again."""
         left = 1.0 - self.meter.spent()
         if left <= 0 or not self.snapshot.size:  # all of the program may be known ahead of time
             return
-        state = self._state(self._best())
-        perturb_and_repair(state, self.groups, self.rng, self.meter.share(0.5 * left))
-        self._keep("repair", state)
-        self.stats.improved["repair"] = state.seconds
-        self._phase("repair", began)
+        self._repair("repair", self.meter.share(0.5 * left), self.seed)
         began = self.meter.elapsed_s
-        names = sorted(self.records, key=lambda name: self.records[name][0])
-        names = list({self.records[n][0]: n for n in reversed(names)}.values())[::-1][:CHAINS]
-        weights = Weights(fusion=0.05) if fusion_moves else Weights()
-        states = [self._state(name) for name in names]
-        chains = anneal(
-            states,
-            self.groups,
-            self.seed,
-            self.meter.share(0.35 * left, ANNEALING_STEPS * self.snapshot.size),
-            weights=weights,
-        )
-        self.active_state = None
-        for name, chain in zip(names, chains, strict=True):
-            cost, selection, layouts, bits = chain.best
-            self.records[f"{name}+annealing"] = (cost, selection, layouts, bits)
-            self.stats.improved[f"{name}+annealing"] = cost * UNIT_S
+        starts = self._different()
+        meter = self.meter.share(0.35 * left, ANNEALING_STEPS * self.snapshot.size)
+        wanted = LEAST_STEPS * self.snapshot.size
+        count = max(1, min(CHAINS, _expected_steps(meter) // wanted))
+        states = [State(self.problem, *starts[i % len(starts)][1:]) for i in range(count)]
+        for i, chain in enumerate(anneal(states, self.groups, self.seed, meter)):
+            self.records[f"annealing {i + 1}"] = chain.best
+        self.stats.improved["annealing"] = min(self.records[f"annealing {i + 1}"][0] for i in range(count)) * UNIT_S
         self._phase("anneal", began)
-        began = self.meter.elapsed_s
-        state = self._state(self._best())
-        perturb_and_repair(state, self.groups, self.rng, self.meter)
-        self._keep("last", state)
-        self.stats.improved["last"] = state.seconds
-        self._phase("repair again", began)
+        self._repair("last", self.meter, self.seed + 1)
 
     def hedge(self) -> None:
-        """The best without each of its rules."""
+        """The best without each of its rules, and without fusion overrides."""
         state = self._state(self._best())
         for rule in rules_of(state):
             self._keep(f"without {rule}", without_rule(state, rule))
+        if any(state.bits):
+            self._keep("without overrides", State(self.problem, state.selection, state.layouts))
 
     def salvage(self) -> None:
-        """Keep what an interrupted state had reached (its lists are whole even when its costs are not)."""
+        """Keep what an interrupted state or chains had reached (lists are whole even when costs are not)."""
+        self._keep_chains("interrupted chain")
         state = self.active_state
         if state is not None and is_acyclic(self.snapshot, state.selection):
             self._keep("interrupted", State(self.problem, state.selection, state.layouts, state.bits))
@@ -303,50 +288,41 @@ class _Run:
     # ---- results
 
     def choose(self, count: int, max_prepared_bytes: int | None) -> list[Finalist]:
-        """The best record, then those that differ most from what is chosen, the original last."""
+        """The best record, then those whose kernels differ most from what is chosen, the original last."""
         original = self._finalist("original")
-        pool: list[Finalist] = []
-        best: float | None = None
-        worst = SLOWER_THAN_ORIGINAL * original.predicted_s
-        for name in sorted(self.records, key=lambda name: self.records[name][0]):
-            cost = self.records[name][0] * UNIT_S
-            if name == "original" or cost > worst or (best is not None and cost > DIVERSE_WITHIN * best):
-                continue
-            finalist = self._finalist(name)
-            if max_prepared_bytes is not None and finalist.prepared_bytes > max_prepared_bytes:
-                continue
-            best = cost if best is None else best
-            pool.append(finalist)
+        pool = self._pool(original.predicted_s)
         chosen: list[Finalist] = []
-        taken = [original]
+        taken = [kernel_costs(State(self.problem, *self.records["original"][1:]))]
         while pool and len(chosen) < count - 1:
-            pick = pool[0] if not chosen else max(pool, key=lambda f: min(_distance(f, t) for t in taken))
-            pool.remove(pick)
-            if min(_distance(pick, t) for t in taken) > 0:
-                chosen.append(pick)
-                taken.append(pick)
+            name = min(pool) if not chosen else max(pool, key=lambda p: min(distance(pool[p], t) for t in taken))
+            kernels = pool.pop(name)
+            if min(distance(kernels, t) for t in taken) == 0:
+                continue
+            found = self._finalist(name[1])
+            if max_prepared_bytes is None or found.prepared_bytes <= max_prepared_bytes:
+                chosen.append(found)
+                taken.append(kernels)
         return [*sorted(chosen, key=lambda f: f.predicted_s), original]
 
+    def _pool(self, original_s: float) -> dict[tuple[int, str], Counter[Node]]:
+        """Kernels, by their cost, of the records that may be measured: (place, name) -> node -> units."""
+        names = sorted(self.records, key=lambda name: self.records[name][0])
+        pool: dict[tuple[int, str], Counter[Node]] = {}
+        least: int | None = None
+        seen: set[int] = set()
+        for name in names:
+            cost = self.records[name][0]
+            if name == "original" or cost in seen or cost * UNIT_S > SLOWER_THAN_ORIGINAL * original_s:
+                continue
+            least = cost if least is None else least
+            if cost > DIVERSE_WITHIN * least or len(pool) >= POOL:
+                break
+            seen.add(cost)
+            pool[len(pool), name] = kernel_costs(State(self.problem, *self.records[name][1:]))
+        return pool
+
     def _finalist(self, name: str) -> Finalist:
-        _, options, layouts, bits = self.records[name]
-        state = State(self.problem, options, layouts, bits)
-        snapshot = self.snapshot
-        selection = Selection(tuple(options), tuple(layouts), tuple(bits), tuple(state.materialised))
-        place = {c: i for i, c in enumerate(self.lowering.order(selection))}
-        kernels = sorted(state.kernels(), key=lambda item: place[item[0]])
-        active = state.active()
-        origins = {state.chosen(c).origin for c in active} - {None}
-        return Finalist(
-            name,
-            state.seconds,
-            selection,
-            tuple((kernel_graph(node), state.kernel_cost[c] * UNIT_S) for c, node in kernels),
-            Counter(origin.rule for origin in sorted(origins, key=lambda o: (o.rule, o.step))),
-            tuple((snapshot.class_ids[c] << SHIFT | layouts[c], state.chosen(c).enode) for c in active),
-            frozenset(snapshot.class_ids[c] for c in active),
-            self.lowering.prepared_bytes(selection),
-            original=name == "original",
-        )
+        return finalist(self.problem, self.lowering, name, self.records[name])
 
     def statistics(self) -> Statistics:
         """Figures of the run."""
@@ -359,15 +335,12 @@ class _Run:
         return stats
 
 
-def _distance(a: Finalist, b: Finalist) -> float:
-    """Seconds of kernels that one program has and the other has not, by kernel structure."""
-    table: Counter[Node] = Counter()
-    price: dict[Node, float] = {}
-    for sign, finalist in ((1, a), (-1, b)):
-        for graph, seconds in finalist.kernels:
-            table[graph.outputs[0]] += sign
-            price[graph.outputs[0]] = seconds
-    return sum(abs(n) * price[node] for node, n in table.items())
+def _expected_steps(meter: Meter) -> int:
+    """Proposals that a budget has room for."""
+    if meter.budget.steps is not None and meter.budget.seconds is None:
+        return meter.budget.steps
+    room = int(STEPS_PER_SECOND * (meter.budget.seconds or 0.0))
+    return room if meter.budget.steps is None else min(room, meter.budget.steps)
 
 
 __all__ = ["Finalist", "SearchResult", "Statistics", "search"]

@@ -20,7 +20,7 @@ from superopt.ir.graph import Attrs
 from superopt.ir.program import type_bytes
 from superopt.ir.types import Shape, TensorType
 from superopt.search.graphs import components, extract
-from superopt.search.kinds import CONTROL, ends_kernel, is_heavy, is_view, needs_current
+from superopt.search.kinds import CONTROL, ends_kernel, is_cheap, is_heavy, is_view, needs_current
 
 if TYPE_CHECKING:
     from rewrites.egraph import EGraph
@@ -120,7 +120,7 @@ class Option:
         enode, origin: the e-node and the rule instance that introduced it (None: the program itself).
     """
 
-    __slots__ = ("control", "ends", "enode", "fid", "form", "frozen", "heavy", "kids", "live", "needs_current",
+    __slots__ = ("cheap", "control", "ends", "enode", "fid", "form", "frozen", "heavy", "kids", "live", "needs_current",
                  "origin", "out", "out_inverse", "view")  # fmt: skip
 
     def __init__(
@@ -145,6 +145,7 @@ class Option:
         self.ends = ends_kernel(form.op)
         self.control = form.op in CONTROL
         self.view = is_view(form.op)
+        self.cheap = is_cheap(form.op)
         self.needs_current = needs_current(form.op)
 
     def __repr__(self) -> str:

@@ -1,10 +1,12 @@
 """A state of the search: one option and one physical layout per class, with its cost kept up to date.
 
 A class is *materialised* when it is an output, its op ends a kernel (product, convolution, window, reduction,
-concatenation ...), a heavy op reads it, or it is read more than once and is not a mere view; an override bit per class
-can force or forbid it.  All else is inlined into its readers.  A *kernel* is a materialised class with its inlined
-closure; the cost of a state is the sum of its kernels, plus the transposes of outputs that do not lie as they are
-returned.
+concatenation ...), a heavy op reads it, or it is read more than once and is not a mere view.  All else is inlined into
+its readers.  An override bit per class changes that: FORBID computes a class again in every reader, FORCE materialises
+one.  On XLA:CPU only FORBID on a costly op (exp, tanh ...) is a choice, since lowering can keep the copies apart; cheap
+ops are computed again and kernels are joined as the compiler likes, so the search proposes nothing else.  A *kernel* is
+a materialised class with its inlined closure; the cost of a state is the sum of its kernels, plus the transposes of
+outputs that do not lie as they are returned.
 
 A flip changes options and layouts of a few classes.  Classes whose readers, option or layout changed are *touched*;
 the kernels to price again are those of touched classes and of the first materialised readers above them.  A flip is
@@ -22,10 +24,12 @@ from superopt.ir.graph import Node
 from superopt.search.emit import Wants
 from superopt.search.kernels import kernel_node, transpose_node
 from superopt.search.pricing import UNIT_S, Memo, Pricer
+from superopt.search.signature import signature
 from superopt.search.snapshot import Option, Snapshot
 
 RULE, FORCE, FORBID = 0, 1, 2  # override bits
 SHIFT = perm.PERM_BITS
+Record = tuple[int, "list[int]", "list[int]", "list[int]"]  # cost, options, layouts, override bits
 
 
 class Undo(NamedTuple):
@@ -43,6 +47,7 @@ class Problem:
         candidates: per class, the layouts worth trying; `home` is the first of each.
         wants, memo: which orders options want, what kernels cost.
         choices, movable: classes with several options, with several layouts.
+        fusible: classes that a fusion override may concern.
     """
 
     def __init__(self, snapshot: Snapshot, pricer: Pricer, layouts: Sequence[Sequence[int]]) -> None:
@@ -52,6 +57,11 @@ class Problem:
         self.home = [row[0] for row in layouts]
         self.choices = [c for c in range(snapshot.size) if len(snapshot.options[c]) > 1]
         self.movable = [c for c in range(snapshot.size) if len(layouts[c]) > 1]
+        self.fusible = [
+            c
+            for c, row in enumerate(snapshot.options)
+            if c not in snapshot.root_classes and any(not o.cheap and not o.ends and not o.control for o in row)
+        ]
 
 
 class State:
@@ -112,12 +122,33 @@ class State:
         """Ask for every unknown price; afterwards `cost` is exact."""
         while self.unknown:
             self.memo.flush()
-            for c in list(self.unknown):
-                self._price(c)
+            self.reprice()
 
-    def reset(self, selection: Sequence[int], layouts: Sequence[int]) -> None:
-        """Start over from another selection, keeping the override bits."""
-        State.__init__(self, self.problem, selection, layouts, list(self.bits))
+    def reprice(self) -> bool:
+        """Look unknown prices up again; whether `cost` is exact now."""
+        for c in list(self.unknown):
+            self._price(c)
+        return not self.unknown
+
+    def reset(self, selection: Sequence[int], layouts: Sequence[int], bits: Sequence[int]) -> None:
+        """Start over from another selection."""
+        State.__init__(self, self.problem, selection, layouts, bits)
+
+    def record(self) -> Record:
+        """What it takes to return here."""
+        return self.cost, list(self.selection), list(self.layouts), list(self.bits)
+
+    def restore(self, record: Record) -> None:
+        """Go to a recorded place (options flipped one by one may pass through cycles: then start over)."""
+        _, selection, layouts, bits = record
+        change = self.flip(
+            [(c, i) for c, i in enumerate(selection) if self.selection[c] != i],
+            [(c, layout) for c, layout in enumerate(layouts) if self.layouts[c] != layout],
+            [(c, bit) for c, bit in enumerate(bits) if self.bits[c] != bit],
+        )
+        if change is None:
+            self.reset(selection, layouts, bits)
+        self.settle()
 
     # ---- flips
 
@@ -244,6 +275,16 @@ class State:
                 return True
         return not option.view and len(users) > 1
 
+    def overridable(self, c: int) -> bool:
+        """Whether FORBID says something about class `c` as it is chosen: costly, read twice, by fusing ops only."""
+        users = self.readers[c]
+        if len(users) < 2 or c in self.snapshot.root_classes:
+            return False
+        option = self.chosen(c)
+        if option.cheap or option.ends or option.control:
+            return False
+        return not any(self.chosen(u).heavy for u in users)
+
     def _update(self, touched: set[int]) -> None:
         """Set materialised flags and prices around touched classes."""
         readers, materialised = self.readers, self.materialised
@@ -295,7 +336,7 @@ class State:
             elif option.control:
                 self._set(c, self._operand_transposes(option))
             else:
-                key = self._signature(c)
+                key = signature(self, c)
                 price = self.memo.prices.get(key)
                 if price is None and key not in self.memo.pending:
                     price = self.memo.add(
@@ -334,46 +375,6 @@ class State:
             price = self.memo.add(key, transpose_node(self.snapshot, c, lies, order))
         return price
 
-    def _signature(self, c: int) -> tuple[int, ...]:
-        """Structure of the kernel of `c`: per inlined class what it wants, per leaf which and how it lies."""
-        options, selection, layouts, materialised = self.options, self.selection, self.layouts, self.materialised
-        wants, compose, inverse = self.problem.wants, perm.compose, perm.inverse
-        plain = wants.plain
-        out: list[int] = []
-        leaves: dict[int, int] = {}
-        inlined = {c << SHIFT | layouts[c]: 0}
-        queue = [(c, layouts[c])]
-        for c, order in queue:  # grows while it is walked: -1 announces the next entry, -2 - i refers to entry i
-            option = options[c][selection[c]]
-            back = option.out_inverse
-            d = compose(back, order) if back else order
-            if option.needs_current:
-                number, orders = wants.following(option, d, layouts)
-            else:
-                found = plain.get(option.fid << SHIFT | d)
-                number, orders = found if found is not None else wants.fixed(option.fid, d)
-            out.append(number)
-            for position, k, p in option.live:
-                o = orders[position]
-                if p:
-                    o = compose(p, o)
-                if materialised[k]:
-                    leaf = leaves.get(k)
-                    if leaf is None:
-                        leaf = leaves[k] = len(leaves)
-                    lies = layouts[k]
-                    out.append(leaf << SHIFT | (0 if lies == o else compose(inverse(lies), o)))  # 0: lies as wanted
-                else:
-                    key = k << SHIFT | o
-                    known = inlined.get(key)
-                    if known is None:
-                        inlined[key] = len(queue)
-                        queue.append((k, o))
-                        out.append(-1)
-                    else:
-                        out.append(-2 - known)
-        return tuple(out)
-
     # ---- checks
 
     def fresh_cost(self) -> int:
@@ -383,12 +384,14 @@ class State:
     def kernels(self) -> list[tuple[int, Node]]:
         """(class, output node) of every kernel that costs something."""
         out: list[tuple[int, Node]] = []
-        for c in range(self.snapshot.size):
-            if self.kernel_cost[c] and not self.chosen(c).control:
-                node = self.memo.nodes.get(self._signature(c))
-                if node is not None:
-                    out.append((c, node))
+        for c, cost in enumerate(self.kernel_cost[: self.snapshot.size]):
+            if cost and (node := self.kernel_of(c)) is not None:
+                out.append((c, node))
         return out
+
+    def kernel_of(self, c: int) -> Node | None:
+        """Output node of the kernel of a materialised class; None where that kernel costs nothing."""
+        return None if self.chosen(c).control else self.memo.nodes.get(signature(self, c))
 
     def key(self) -> tuple[Any, ...]:
         """Identity of the program that the state stands for (unused classes left out)."""

@@ -126,7 +126,16 @@ def _regroup(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
     return xs[0](*[where[a] for a in range(len(source))])
 
 
-# ---- rev, slice, pad, concatenate, iota
+# ---- barrier, rev, slice, pad, concatenate, iota
+
+
+def _barrier_rule(types: Types, attrs: Values) -> TensorType:
+    return types[0]
+
+
+def _barrier(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
+    """The operand itself; a compiler must not merge what is computed on its two sides."""
+    return xs[0](*i)
 
 
 def _rev_rule(types: Types, attrs: Values) -> TensorType:
@@ -243,6 +252,7 @@ define(
 define(TABLE, "transpose", "movement", 1, _transpose_rule, _transpose, Attr("permutation", sizes))
 define(TABLE, "reshape", "movement", 1, _reshape_rule, _reshape, Attr("new_sizes", sizes))
 define(TABLE, "regroup", "movement", 1, _regroup_rule, _regroup, Attr("groups", nested))
+define(TABLE, "barrier", "movement", 1, _barrier_rule, _barrier)
 define(TABLE, "rev", "movement", 1, _rev_rule, _rev, Attr("dimensions", axes))
 define(
     TABLE, "slice", "movement", 1, _slice_rule, _slice,
