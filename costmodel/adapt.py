@@ -74,7 +74,7 @@ def adapt(model: Model, cases: Sequence[Case], measured_s: np.ndarray) -> Model:
     encoder = Encoder()
     structures = [encoder.structure(c.graph) for c in cases]
     moved = replace(model, prior=prior, scale=1.0)
-    found = predict(moved, table, structures)
+    found = predict(moved, table, structures, encoder.rows)
     step = np.log(found.seconds / found.prior_s)
     gap = np.log(measured_s / found.prior_s)
     errors = [float((weights * np.abs(gap - scale * step)).mean()) for scale in SCALES]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -33,12 +34,22 @@ _SHARED = len(COMPUTE) + len(MEMORY)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Structure:
-    """Nodes and edges of one kernel: opcodes, rows, and columns (operand, reader, position) of its edges."""
+    """Nodes and edges of one kernel.
 
-    ops: np.ndarray
-    rows: np.ndarray
-    edges: np.ndarray
+    Attributes:
+        rows: per node, its place in the encoder's table.
+        edges: operand, reader, position, operand, reader, position, ...
+        bytes: of what is given and of the results.
+    """
+
+    rows: list[int]
+    edges: list[int]
     bytes: float
+
+    @property
+    def links(self) -> int:
+        """Number of edges."""
+        return len(self.edges) // 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,10 +57,9 @@ class Packed:
     """A batch; arrays are padded with nodes, edges and kernels that belong to one more kernel at the end.
 
     Attributes:
-        ops, rows, owner: per node.
+        ops, rows, owner: per node; rows are places in the encoder's table.
         sources, readers, positions: per edge.
-        kernel: kernel features (not standardised).
-        count: kernels in use.
+        size: kernels that the batch has room for.
     """
 
     ops: np.ndarray
@@ -58,39 +68,74 @@ class Packed:
     sources: np.ndarray
     readers: np.ndarray
     positions: np.ndarray
-    kernel: np.ndarray
-    count: int
+    size: int
+
+
+class Rows:
+    """Distinct opcodes and rows of nodes, in the order in which they were first seen."""
+
+    def __init__(self) -> None:
+        self.ops = np.zeros(256, np.int32)
+        self.values = np.zeros((256, WIDTH), np.float32)
+        self._place: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._place)
+
+    def add(self, op: int, values: np.ndarray) -> int:
+        """Place of a row."""
+        key = values.tobytes() + op.to_bytes(2, "little")
+        place = self._place.setdefault(key, len(self._place))
+        if place == len(self.values):
+            self.ops = np.concatenate([self.ops, np.zeros_like(self.ops)])
+            self.values = np.concatenate([self.values, np.zeros_like(self.values)])
+        self.ops[place], self.values[place] = op, values
+        return place
 
 
 class Encoder:
-    """Structures of kernels; rows are remembered per node."""
+    """Structures of kernels; rows are made once per node and kept once per content."""
 
     def __init__(self) -> None:
-        self._rows: weakref.WeakKeyDictionary[Node, tuple[int, np.ndarray]] = weakref.WeakKeyDictionary()
+        self.rows = Rows()
+        self._inner: weakref.WeakKeyDictionary[Node, tuple[int, int]] = weakref.WeakKeyDictionary()
+        self._outer: weakref.WeakKeyDictionary[Node, int] = weakref.WeakKeyDictionary()
 
     def structure(self, graph: Graph) -> Structure:
         """Nodes and edges of a kernel in an order that its structure alone decides."""
         order = topological(graph.outputs)
         place = {node: i for i, node in enumerate(order)}
-        known = self._rows
-        found: list[tuple[int, np.ndarray]] = []
-        edges: list[tuple[int, int, int]] = []
-        size = 0.0
-        outputs = set(graph.outputs)
+        known, outputs = self._inner, graph.outputs
+        rows: list[int] = []
+        edges: list[int] = []
+        size = 0
         for i, node in enumerate(order):
-            entry = known.get(node)
-            if entry is None:
-                entry = known[node] = (opcode(node), row(node))
-            found.append(entry)
-            for k, x in enumerate(node.inputs):
-                edges.append((place[x], i, k if k < POSITIONS else POSITIONS - 1))
-            if node.op == "input" or node in outputs:
+            inputs = node.inputs
+            if node in outputs:
+                rows.append(self._output(node))
                 size += sum(type_bytes(t) for t in node.types)
-        rows = np.stack([r for _, r in found])
-        for node in outputs:
-            rows[place[node], OUTPUT] = 1.0
-        ops = np.array([op for op, _ in found], np.int32)
-        return Structure(ops, rows, np.array(edges, np.int32).reshape(-1, 3), size)
+            else:
+                entry = known.get(node)
+                if entry is None:
+                    given = type_bytes(node.types[0]) if node.op == "input" else 0
+                    entry = known[node] = self.rows.add(opcode(node), row(node)), given
+                rows.append(entry[0])
+                size += entry[1]
+            if inputs:
+                k = 0
+                for x in inputs:
+                    edges += (place[x], i, k)
+                    if k < POSITIONS - 1:
+                        k += 1
+        return Structure(rows, edges, float(size))
+
+    def _output(self, node: Node) -> int:
+        found = self._outer.get(node)
+        if found is None:
+            values = row(node)
+            values[OUTPUT] = 1.0
+            found = self._outer[node] = self.rows.add(opcode(node), values)
+        return found
 
 
 def kernel_features(table: Table, coefficients: Coefficients, structures: Sequence[Structure]) -> np.ndarray:
@@ -111,7 +156,7 @@ def kernel_features(table: Table, coefficients: Coefficients, structures: Sequen
     out[:, 2] = np.log1p(size / l3)
     out[:, 3] = np.log1p(size / 4096.0) / 4.0
     out[:, 4] = np.log1p(np.bincount(table.owner, minlength=table.kernels))
-    out[:, 5] = np.log1p([len(s.ops) for s in structures])
+    out[:, 5] = np.log1p([len(s.rows) for s in structures])
     wide = _sum_rows(times.sum(1, keepdims=True) * table.spread[:, None], table.owner, table.kernels)[:, 0]
     out[:, 6] = np.log(np.maximum(wide, 1e-12) / np.maximum(component.sum(1), 1e-12))
     out[:, 7] = component[:, :_SHARED].sum(1) / np.maximum(component.sum(1), 1e-12)
@@ -133,7 +178,7 @@ def batches(structures: Sequence[Structure], most: int = SIZES[-1]) -> Iterator[
     """Ranges of kernels that fit one batch each."""
     start = nodes = edges = 0
     for i, s in enumerate(structures):
-        n, e = len(s.ops), len(s.edges)
+        n, e = len(s.rows), s.links
         if i > start and (i - start >= most or nodes + n > most * NODES or edges + e > most * EDGES):
             yield start, i
             start, nodes, edges = i, 0, 0
@@ -142,29 +187,26 @@ def batches(structures: Sequence[Structure], most: int = SIZES[-1]) -> Iterator[
         yield start, len(structures)
 
 
-def pack(structures: Sequence[Structure], kernel: np.ndarray, size: int | None = None) -> Packed:
+def pack(structures: Sequence[Structure], rows: Rows, size: int | None = None) -> Packed:
     """One batch, padded: kernels to `size` or the next of `SIZES`, nodes and edges in proportion."""
-    counts = np.array([len(s.ops) for s in structures])
-    links = np.array([len(s.edges) for s in structures])
+    counts = np.array([len(s.rows) for s in structures])
+    links = np.array([s.links for s in structures])
     nodes, edges = int(counts.sum()), int(links.sum())
     if size is None:
-        size = next((s for s in SIZES if len(structures) <= s and nodes <= s * NODES and edges <= s * EDGES), SIZES[-1])
+        fitting = (s for s in SIZES if len(counts) <= s and nodes <= s * NODES and edges <= s * EDGES)
+        size = next(fitting, SIZES[-1])
     room, lanes = size * NODES, size * EDGES
     while room < nodes or lanes < edges:  # one huge kernel: doubled until it fits
         room, lanes = 2 * room, 2 * lanes
-    ops = np.zeros(room, np.int32)
-    rows = np.zeros((room, WIDTH), np.float32)
-    owner = np.full(room, size, np.int32)
-    ops[:nodes] = np.concatenate([s.ops for s in structures])
-    np.concatenate([s.rows for s in structures], out=rows[:nodes])
-    owner[:nodes] = np.repeat(np.arange(len(structures)), counts)
-    found = np.concatenate([s.edges for s in structures])
+    ops, at, owner = np.zeros(room, np.int32), np.full(room, len(rows.values), np.int32), np.full(room, size, np.int32)
+    at[:nodes] = np.fromiter(chain.from_iterable(s.rows for s in structures), np.int32, nodes)
+    ops[:nodes] = rows.ops[at[:nodes]]
+    owner[:nodes] = np.repeat(np.arange(len(counts)), counts)
+    found = np.fromiter(chain.from_iterable(s.edges for s in structures), np.int32, 3 * edges).reshape(-1, 3)
     shift = np.repeat(np.cumsum(counts) - counts, links)
-    sources, readers = (np.full(lanes, room, np.int32) for _ in range(2))
+    sources, readers = np.full(lanes, room, np.int32), np.full(lanes, room, np.int32)
     positions = np.zeros(lanes, np.int32)
     sources[:edges] = found[:, 0] + shift
     readers[:edges] = found[:, 1] + shift
     positions[:edges] = found[:, 2]
-    features = np.zeros((size, kernel.shape[1]), np.float32)
-    features[: len(structures)] = kernel
-    return Packed(ops, rows, owner, sources, readers, positions, features, len(structures))
+    return Packed(ops, at, owner, sources, readers, positions, size)

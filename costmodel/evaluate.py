@@ -173,7 +173,7 @@ def _score(split: Split, seeds: int, settings: Settings) -> SplitResult:
     outside = 0.0
     for seed in range(seeds):
         model = fit.fit(train, settings, seed, prior=prior)
-        found = predict.predict(model, test.table, test.structures)
+        found = predict.predict(model, test.table, test.structures, test.rows)
         predicted[f"seed {seed}"] = found.seconds.tolist()
         learned.append(figures(found.seconds, wanted))
         predicted["prior"] = found.prior_s.tolist()

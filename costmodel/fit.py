@@ -19,7 +19,7 @@ import optax
 from costmodel import analytical, network
 from costmodel.analytical import Coefficients, Table
 from costmodel.corpus import Label
-from costmodel.encode import EDGES, NODES, Encoder, Structure, kernel_features
+from costmodel.encode import EDGES, NODES, Encoder, Rows, Structure, kernel_features, pack
 from costmodel.features import kernel_features as step_features
 from costmodel.hull import hull_of
 from costmodel.model import Model, Params
@@ -28,6 +28,7 @@ from costmodel.settings import Settings
 SOFT_S = 2e-6  # added to times before logarithms are compared: what is lost in dispatch does not count
 _CHUNK = 24  # steps per compiled call
 _FORMS = 12  # forms of one task in one batch at most
+_NOWHERE = 2**30
 _LEAST_STD = np.float32(0.02)
 
 
@@ -36,6 +37,7 @@ class Data:
     """Labels as arrays, one entry per label."""
 
     structures: list[Structure]
+    rows: Rows
     table: Table
     seconds: np.ndarray
     noise: np.ndarray
@@ -45,8 +47,8 @@ class Data:
     def part(self, at: np.ndarray) -> Data:
         """Some labels, in ascending order."""
         return Data(
-            [self.structures[i] for i in at], analytical.take(self.table, at), self.seconds[at], self.noise[at],
-            self.tasks[at], self.families[at],
+            [self.structures[i] for i in at], self.rows, analytical.take(self.table, at), self.seconds[at],
+            self.noise[at], self.tasks[at], self.families[at],
         )  # fmt: skip
 
 
@@ -62,6 +64,7 @@ def prepare(labels: Sequence[Label]) -> Data:
     families = {name: i for i, name in enumerate(sorted({x.family for x in labels}))}
     return Data(
         [known[x.key][0] for x in labels],
+        encoder.rows,
         analytical.join([known[x.key][1] for x in labels]),
         np.array([x.seconds for x in labels]),
         np.array([x.noise for x in labels]),
@@ -117,7 +120,7 @@ def fit(
     }  # fmt: skip
     labels = {k: jnp.asarray(v if v.dtype == np.int32 else v.astype(np.float32)) for k, v in labels.items()}
     run = _runner(settings, optimiser)
-    rows = jnp.asarray(stream.rows)
+    rows = jnp.asarray(data.rows.values)
     state = optimiser.init(params)
     batches = stream.forever()
     for step in range(0, steps, _CHUNK):
@@ -174,12 +177,9 @@ class _Stream:
 
     def __init__(self, data: Data, settings: Settings, rng: np.random.Generator) -> None:
         self.size, self.rng = settings.batch, rng
-        self.counts = np.array([len(s.ops) for s in data.structures])
-        self.links = np.array([len(s.edges) for s in data.structures])
-        self.first = np.cumsum(self.counts) - self.counts
-        self.rows = np.concatenate([s.rows for s in data.structures])
-        self.ops = np.concatenate([s.ops for s in data.structures])
-        self.edges = [s.edges for s in data.structures]
+        self.data = data
+        self.counts = np.array([len(s.rows) for s in data.structures])
+        self.links = np.array([s.links for s in data.structures])
         fits = (self.counts <= self.size * NODES // 2) & (self.links <= self.size * EDGES // 2)
         members: dict[int, list[int]] = {}
         for i in np.flatnonzero(fits):
@@ -208,23 +208,7 @@ class _Stream:
             yield self._arrays(np.array(batch))
 
     def _arrays(self, at: np.ndarray) -> dict[str, np.ndarray]:
-        room, lanes = self.size * NODES, self.size * EDGES
-        counts, links = self.counts[at], self.links[at]
-        nodes, edges = counts.sum(), links.sum()
-        label = np.full(self.size, 2**30, np.int32)
+        packed = pack([self.data.structures[i] for i in at], self.data.rows, self.size)
+        label = np.full(self.size, _NOWHERE, np.int32)
         label[: len(at)] = at
-        rows, owner, ops = np.full(room, 2**30, np.int32), np.full(room, self.size, np.int32), np.zeros(room, np.int32)
-        start = np.cumsum(counts) - counts
-        rows[:nodes] = np.repeat(self.first[at] - start, counts) + np.arange(nodes)
-        ops[:nodes] = self.ops[rows[:nodes]]
-        owner[:nodes] = np.repeat(np.arange(len(at)), counts)
-        found = np.concatenate([self.edges[i] for i in at])
-        shift = np.repeat(start, links)
-        sources, readers, positions = (np.full(lanes, room, np.int32) for _ in range(3))
-        sources[:edges], readers[:edges] = found[:, 0] + shift, found[:, 1] + shift
-        positions[:] = 0
-        positions[:edges] = found[:, 2]
-        return {
-            "label": label, "rows": rows, "ops": ops, "owner": owner, "sources": sources, "readers": readers,
-            "positions": positions,
-        }  # fmt: skip
+        return network.as_arrays(packed) | {"label": label, "rows": packed.rows}

@@ -40,7 +40,7 @@ class Learned:
         self.model = model
         self.source = source
         self.version = _digest(model)
-        self._encoder = Encoder()
+        self.encoder = Encoder()
         self._known: weakref.WeakKeyDictionary[Node, tuple[float, float]] = weakref.WeakKeyDictionary()
 
     def price(self, kernels: Sequence[Graph]) -> np.ndarray:
@@ -65,7 +65,7 @@ class Learned:
         if fresh:
             from costmodel.predict import predict  # late: brings JAX
 
-            result = predict(self.model, *self.encode(fresh))
+            result = predict(self.model, *self.encode(fresh), self.encoder.rows)
             seconds = np.exp(np.round(np.log(result.seconds) * _GRID) / _GRID)
             for kernel, price, spread in zip(fresh, seconds.tolist(), result.uncertainty.tolist(), strict=True):
                 if len(kernel.outputs) == 1:
@@ -78,7 +78,7 @@ class Learned:
     def encode(self, kernels: Sequence[Graph]) -> tuple[Table, list[Structure]]:
         """Features of steps and structures of kernels."""
         table = analytical.tabulate([step_features(k) for k in kernels])
-        return table, [self._encoder.structure(k) for k in kernels]
+        return table, [self.encoder.structure(k) for k in kernels]
 
 
 def _digest(model: Model) -> str:

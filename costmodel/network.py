@@ -38,10 +38,10 @@ def initial(shape: Shape, key: jax.Array) -> Params:
 
 
 def as_arrays(batch: Packed) -> dict[str, np.ndarray]:
-    """The arrays of a batch that the network reads."""
+    """The arrays of a batch, without the rows of its nodes."""
     return {
-        "ops": batch.ops, "rows": batch.rows, "owner": batch.owner, "sources": batch.sources,
-        "readers": batch.readers, "positions": batch.positions,
+        "ops": batch.ops, "owner": batch.owner, "sources": batch.sources, "readers": batch.readers,
+        "positions": batch.positions,
     }  # fmt: skip
 
 

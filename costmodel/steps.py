@@ -12,9 +12,10 @@ and a leaf is *touched* in as many distinct elements as the loop sees of it.
 from __future__ import annotations
 
 import math
+import weakref
 from dataclasses import dataclass
 
-from superopt.ir.graph import Graph, Node, topological
+from superopt.ir.graph import Graph, Node
 
 REDUCE = frozenset(f"reduce_{r}" for r in ("sum", "max", "min", "prod", "and", "or", "xor")) | {"argmax", "argmin"}
 WINDOW = frozenset(f"reduce_window_{r}" for r in ("sum", "max", "min"))
@@ -52,29 +53,71 @@ class Step:
     strided: dict[Node, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the walk over a kernel asks of a node again and again; made once per node.
+
+    Attributes:
+        size: elements of the (first) result.
+        heavy: see `is_heavy`.
+        turns: whether reading through the node leaves the order of memory.
+        free: whether the node is its operand in other words, without cost.
+        view, fused: whether elements are asked for at other indices; whether repeating the node is cheap.
+    """
+
+    size: int
+    heavy: bool
+    turns: bool
+    free: bool
+    view: bool
+    fused: bool
+
+
+_FACTS: weakref.WeakKeyDictionary[Node, Facts] = weakref.WeakKeyDictionary()
+
+
+def facts(node: Node) -> Facts:
+    """Facts of a node, remembered."""
+    found = _FACTS.get(node)
+    if found is None:
+        size = math.prod(int(n) for n in node.types[0].shape)  # pyright: ignore[reportArgumentType] (concrete sizes)
+        free = node.op == "reshape" or (node.op == "broadcast_in_dim" and size == elements(node.inputs[0]))
+        view = node.op in VIEW
+        found = Facts(size, _heavy(node), _turns(node), free, view, view or node.op in CHEAP)
+        _FACTS[node] = found
+    return found
+
+
 def is_heavy(node: Node) -> bool:
     """Whether XLA calls a routine for the op; it multiplies elementwise where a product sums over one element only."""
+    return facts(node).heavy
+
+
+def _heavy(node: Node) -> bool:
     if node.op != "dot_general":
         return node.op in HEAVY
     contracted = node["dimension_numbers"][0][0]
-    return any(node.inputs[0].shape[axis] != 1 for axis in contracted)
+    shape = node.inputs[0].shape
+    return any(shape[axis] != 1 for axis in contracted)
 
 
 def elements(node: Node) -> int:
     """Number of elements of a tensor."""
-    return math.prod(int(n) for n in node.shape)  # pyright: ignore[reportArgumentType] (kernel shapes are concrete)
+    return facts(node).size
 
 
 def steps(graph: Graph) -> list[Step]:
     """The steps of a kernel in execution order."""
     order = graph.nodes()
+    if len(graph.outputs) == 1 and len(order) == 1 + len(graph.outputs[0].inputs) and is_heavy(order[-1]):
+        return [_step(order[-1], set(order[-1:]), order)]  # one routine on what is given
     kept = _materialised(graph, order)
-    return [_step(node, kept) for node in order if node in kept]
+    return [_step(node, kept, order) for node in order if node in kept]
 
 
 def operand(node: Node) -> Node:
     """The value behind free reshapes: a reshape of a row-major tensor is the same memory."""
-    while node.op == "reshape" or (node.op == "broadcast_in_dim" and elements(node) == elements(node.inputs[0])):
+    while facts(node).free:
         node = node.inputs[0]
     return node
 
@@ -92,24 +135,27 @@ def _materialised(graph: Graph, order: list[Node]) -> set[Node]:
     for output in graph.outputs:
         keep(output)
     for node in order:
-        if is_heavy(node):
+        op = node.op
+        if facts(node).heavy:
             kept.add(node)
             for x in node.inputs:
                 keep(folded(node, x))
-        elif node.op in REDUCE:
+        elif op in REDUCE:
             kept.add(node)
-        elif node.op == "broadcast_in_dim" and elements(node) > elements(node.inputs[0]):
+        elif op == "broadcast_in_dim" and not facts(node).free:
             source = operand(node.inputs[0])
-            if source.op not in LEAF | VIEW | CHEAP:  # would be computed once per copy
+            if not facts(source).fused and source.op not in LEAF:  # would be computed once per copy
                 kept.add(source)
     # an expensive value that several steps would compute again is stored instead
+    if len(kept) == 1 and kept == set(graph.outputs):
+        return kept
     readers: dict[Node, set[Node]] = {}
     for node in reversed(order):
         if node in kept or node.op in LEAF:
             into = {node} if node in kept else set[Node]()
         else:
             into = readers.get(node, set())
-            if len(into) > 1 and node.op not in CHEAP and node.op not in VIEW:
+            if len(into) > 1 and not facts(node).fused:
                 kept.add(node)
                 into = {node}
         for x in node.inputs:
@@ -125,14 +171,14 @@ def folded(node: Node, x: Node) -> Node:
     return x
 
 
-def _step(root: Node, kept: set[Node]) -> Step:
+def _step(root: Node, kept: set[Node], order: list[Node]) -> Step:
     step = Step(root, {}, {}, {}, {})
     if is_heavy(root):
         for x in root.inputs:
             _read(step, operand(folded(root, x)), elements(x), elements(x), strided=False)
         return step
     # nodes from the root down to what is materialised or given, readers before operands
-    inside = [n for n in reversed(_closure(root, kept)) if n.op not in LEAF]
+    inside = [n for n in reversed(_closure(root, kept, order)) if n.op not in LEAF]
     same: dict[Node, float] = {}  # asked for by elementwise readers: at one index, computed once
     moved: dict[Node, float] = {}  # asked for through views: at other indices, computed again
     seen: dict[Node, float] = {root: float(elements(root))}
@@ -143,7 +189,7 @@ def _step(root: Node, kept: set[Node]) -> Step:
         step.evaluations[node] = count
         for k, x in enumerate(node.inputs):
             asked, visible, view = _asked(node, k, x, count, seen[node])
-            stride = turned[node] or _turns(node)
+            stride = turned[node] or facts(node).turns
             if x in kept or x.op in ("input", "result"):
                 _read(step, x, asked, visible, strided=stride)
                 continue
@@ -158,7 +204,7 @@ def _step(root: Node, kept: set[Node]) -> Step:
     return step
 
 
-def _closure(root: Node, kept: set[Node]) -> list[Node]:
+def _closure(root: Node, kept: set[Node], order: list[Node]) -> list[Node]:
     inside: set[Node] = set()
     stack: list[Node] = [root]
     while stack:
@@ -167,7 +213,7 @@ def _closure(root: Node, kept: set[Node]) -> list[Node]:
             continue
         inside.add(node)
         stack.extend(x for x in node.inputs if x not in kept)
-    return [n for n in topological((root,)) if n in inside]
+    return [n for n in order if n in inside]
 
 
 def _asked(node: Node, k: int, x: Node, count: float, visible: float) -> tuple[float, float, bool]:
@@ -188,9 +234,7 @@ def _asked(node: Node, k: int, x: Node, count: float, visible: float) -> tuple[f
         )
     if node.op in ("gather", "dynamic_slice"):
         return (count, visible, True) if k == 0 else (size, size, True)
-    if node.op in VIEW:
-        return count, min(visible, size), True
-    return count, min(visible, size), False
+    return count, min(visible, size), facts(node).view
 
 
 def _turns(node: Node) -> bool:

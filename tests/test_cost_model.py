@@ -12,7 +12,7 @@ import pytest
 
 from costmodel import analytical, forms, weights_file
 from costmodel.analytical import COUNT, Coefficients, seconds, tabulate
-from costmodel.calibrate import calibrate, fit_cases, keep, load_objective
+from costmodel.calibrate import calibrate, fit_cases, keep, load_roofline
 from costmodel.features import INDEX, kernel_features
 from costmodel.forms import dot, kernel, spread, tensor
 from costmodel.measured import Measured
@@ -27,7 +27,7 @@ from superopt.ir.graph import Node, mk
 from superopt.store import Store
 
 SUITE = suite()
-OBJECTIVE = load_objective()
+OBJECTIVE = load_roofline()
 
 
 def price(*outputs: Node) -> float:
@@ -264,7 +264,7 @@ def test_unusable_coefficients_are_refused_with_the_reason(tmp_path: Path, damag
     if damage in ("nan", "version"):
         with Store(memory=True) as store:
             store.put("calibration", machine.environment_key(), data)
-            refused = load_objective(store)
+            refused = load_roofline(store)
         assert "refused" in refused.source
         assert refused.version == OBJECTIVE.version
 
@@ -276,7 +276,7 @@ def test_calibration_goes_through_the_store(tmp_path: Path) -> None:
     assert calibration.card["held_out_by_kind"].keys() == {"scan", "vector"}
     with Store(tmp_path / "s.sqlite") as store:
         keep(store, calibration)
-        mine = load_objective(store)
+        mine = load_roofline(store)
     assert mine.source == "calibrated on this machine"
     assert mine.version != OBJECTIVE.version
     weights_file.write(tmp_path / "w.json", calibration.coefficients, calibration.card)

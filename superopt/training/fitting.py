@@ -47,7 +47,7 @@ def fit_weights(
     prepared = fit.prepare(labels)
     model = fit.fit(prepared, settings, seed, progress=say)
     seconds = time.monotonic() - begin
-    result = predict.predict(model, prepared.table, prepared.structures)
+    result = predict.predict(model, prepared.table, prepared.structures, prepared.rows)
     header = found.header
     card = {
         "machine": header.get("machine") or machine.as_dict(),
