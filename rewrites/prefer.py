@@ -13,8 +13,13 @@ from rewrites.term import Expr, Rule, Term
 
 
 def unpreferred(rule: Rule, space: Space, env: Env, s: State) -> Expr | None:
-    """The first `prefer` condition that does not hold for a binding."""
-    return next((e for e in rule.prefer if not _holds(e, space, env, s)), None)
+    """The first `prefer` condition that does not hold for a binding; of a conjunction, the part that does not."""
+    for e in rule.prefer:
+        if not _holds(e, space, env, s):
+            while e[0] == "and":
+                e = e[2] if _holds(e[1], space, env, s) else e[1]
+            return e
+    return None
 
 
 def _holds(e: Expr, space: Space, env: Env, s: State) -> bool:

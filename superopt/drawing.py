@@ -6,6 +6,7 @@ in another way, or absent on the other side is read off directly.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -89,7 +90,20 @@ def _ahead(found: Exploration, state: State) -> tuple[DrawnNode, ...]:
         reads = tuple(dict.fromkeys(number[x] for x in node.inputs if x in number))
         given = tuple(str(x.type) for x in node.inputs if x.op == "input")
         out.append(DrawnNode(number[node], node.op, str(node.type), reads, given, number[node], None, "ahead"))
-    return tuple({node.id: node for node in out}.values())
+    return _joined(tuple({node.id: node for node in out}.values()))
+
+
+def _joined(nodes: Sequence[DrawnNode]) -> tuple[DrawnNode, ...]:
+    """A value that only one other reads is shown together with it."""
+    readers: dict[int, set[int]] = defaultdict(set)
+    for node in nodes:
+        for k in node.reads:
+            readers[k].add(node.id)
+    kernel: dict[int, int] = {}
+    for node in reversed(nodes):
+        above = readers[node.id]
+        kernel[node.id] = kernel[next(iter(above))] if len(above) == 1 else node.id
+    return tuple(replace(node, kernel=kernel[node.id]) for node in nodes)
 
 
 def _reading(ahead: Sequence[DrawnNode], nodes: Sequence[DrawnNode], state: State) -> tuple[DrawnNode, ...]:

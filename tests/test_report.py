@@ -246,6 +246,10 @@ def test_the_layout_keeps_operands_above_and_boxes_apart() -> None:
         for j, (u, v) in enumerate(placed.boxes[:i]):
             assert v != y or abs(x - u) >= 100, f"{i} and {j} overlap"
     assert place(sizes, edges) == placed
+    sizes, edges = [*sizes, (100.0, 30.0)], [*edges, (4, 7), (6, 7)]
+    assert place(sizes, edges).boxes[6][1] == placed.boxes[2][1]
+    sunk = place(sizes, edges, [6])
+    assert sunk.boxes[6][1] == sunk.boxes[4][1], "as low as its reader allows"
     assert place([], []).boxes == ()
 
 

@@ -49,6 +49,11 @@ class Box:
         return not self.folded and self.nodes[-1].op.startswith("input")
 
     @property
+    def is_ahead(self) -> bool:
+        """A box of what the other side computes ahead of time."""
+        return not self.folded and self.nodes[-1].change == "ahead"
+
+    @property
     def changed(self) -> bool:
         """Differs from the other side."""
         return any(node.change != "same" for node in self.nodes)
@@ -153,7 +158,8 @@ def svg(boxes: Sequence[Box], side: str, other: set[int], label: str) -> str:
     """The drawing; `other` are the boxes that exist on the other side."""
     number = {box.id: i for i, box in enumerate(boxes)}
     edges = [(number[k], i) for i, box in enumerate(boxes) for k in box.reads if k in number and number[k] < i]
-    placed = place([(150.0 if box.is_input else WIDTH, box.height) for box in boxes], edges)
+    floating = [i for i, box in enumerate(boxes) if box.is_input or box.is_ahead]
+    placed = place([(150.0 if box.is_input else WIDTH, box.height) for box in boxes], edges, floating)
     total = sum(box.us for box in boxes) or 1.0
     width, height = placed.width + 16, placed.height + 16
     out = [
@@ -192,16 +198,17 @@ def _box(box: Box, side: str, x: float, y: float, total: float, linked: bool) ->
         out.append(f'<text x="{width / 2:.0f}" y="19" text-anchor="middle">{escape(_cut(head, width))}</text></g>')
         return "".join(out)
     time = f"{_us(box.us)} · {_percent(share)}" if box.us else ""
-    if box.nodes[0].change == "ahead":
+    if box.is_ahead:
         time = "on every call"
     if len(box.nodes) == 1:
         out.append(_swatch(box.nodes[0], 6))
-        out.append(f'<text class="head" x="22" y="15">{escape(_cut(head, width - 30 - 6.2 * len(time)))}</text>')
+        out.append(f'<text class="head" x="22" y="15">{escape(_cut(head, width - 36 - 6.4 * len(time), 7.0))}</text>')
         node, right = box.nodes[0], f'x="{width - 8:.0f}" y="30" text-anchor="end"'
-        out.append(f'<text class="op new" x="22" y="30">{escape(_cut(node.rule, 124.0))}</text>')
-        out.append(f'<text class="type" {right}>{escape(_cut(_dims(node.type), 76.0))}</text>')
+        dims = _cut(_dims(node.type), 80.0)
+        out.append(f'<text class="op new" x="22" y="30">{escape(_cut(node.rule, width - 38 - 6.2 * len(dims)))}</text>')
+        out.append(f'<text class="type" {right}>{escape(dims)}</text>')
     else:
-        out.append(f'<text class="head" x="8" y="15">{escape(_cut(head, width - 16 - 6.2 * len(time)))}</text>')
+        out.append(f'<text class="head" x="8" y="15">{escape(_cut(head, width - 24 - 6.4 * len(time), 7.0))}</text>')
         out += _rows(box.nodes, width)
     out.append(f'<text class="time" x="{width - 8:.0f}" y="15" text-anchor="end">{time}</text>')
     bar = max(0.0, min(1.0, share)) * (width - 16)
@@ -222,8 +229,8 @@ def _rows(nodes: Sequence[DrawnNode], width: float) -> list[str]:
         out.append(f'<text class="more" x="22" y="{y + 11:.0f}">{len(nodes) - len(shown)} more above</text>')
         y += _ROW
     for node in shown:
-        dims = _cut(_dims(node.type), 76.0)
-        name = _cut(_short(node.op) + (f" · {node.rule}" if node.rule else ""), width - 36 - 5.8 * len(dims))
+        dims = _cut(_dims(node.type), 80.0)
+        name = _cut(_short(node.op) + (f" · {node.rule}" if node.rule else ""), width - 38 - 6.2 * len(dims))
         out.append(_swatch(node, y + 3))
         out.append(f'<text class="{"op new" if node.rule else "op"}" x="22" y="{y + 11:.0f}">{escape(name)}</text>')
         out.append(f'<text class="type" x="{width - 8:.0f}" y="{y + 11:.0f}" text-anchor="end">{escape(dims)}</text>')
@@ -284,6 +291,6 @@ def _dims(text: str) -> str:
     return text[text.index("[") + 1 : -1].replace(",", "x") or "scalar" if text.endswith("]") else text
 
 
-def _cut(text: str, width: float) -> str:
-    most = max(3, int(width / 5.8))
+def _cut(text: str, width: float, letter: float = 6.1) -> str:
+    most = max(3, int(width / letter))
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -19,6 +19,7 @@ from superopt.result import Report
 
 _WIDTH = 640
 _ROW = 22
+_WORTH_FOLDING = 0.85  # folded drawings have at most this share of the boxes
 _LARGEST_DRAWING = 1_200_000  # characters of the unfolded drawings; beyond that only the folded ones are kept
 
 
@@ -64,8 +65,10 @@ def _drawn(report: Report) -> Drawn | None:
     sides = {"before": boxes_of(drawing.before), "after": boxes_of(drawing.after)}
     kernels = tuple(sum(1 for box in boxes if not box.is_input) for boxes in sides.values())
     folded = {side: fold(boxes) for side, boxes in sides.items()}
+    if sum(map(len, folded.values())) > _WORTH_FOLDING * sum(map(len, sides.values())):
+        folded = sides
     parts = _pair(folded, "")
-    shorter = any(len(folded[side]) < len(sides[side]) for side in sides)
+    shorter = folded is not sides
     full = _pair(sides, "-full") if shorter else ("", "")
     if sum(map(len, full)) > _LARGEST_DRAWING:
         full = ("", "")

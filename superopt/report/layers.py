@@ -1,6 +1,6 @@
 """A layered layout of boxes that read each other: operands above, readers below.
 
-Boxes are put into layers by their longest path from the top, sources as low as their readers allow; an edge over
+Boxes are put into layers by their longest path from the top, some as low as their readers allow; an edge over
 several layers goes through a narrow place in each.  Places are ordered within layers by the mean position of their
 neighbours, then moved sideways towards them.  Everything is deterministic.
 """
@@ -8,11 +8,12 @@ neighbours, then moved sideways towards them.  Everything is deterministic.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 _SWEEPS = 4
 _NARROW = 12.0
+_FAR = 12  # edges over more layers than this go straight
 _GAP_X, _GAP_Y = 18.0, 30.0
 
 
@@ -26,14 +27,16 @@ class Placed:
     height: float
 
 
-def place(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int]]) -> Placed:
-    """Lay out boxes of these (width, height); edges are (from, to) with from < to."""
-    layer = _layers(len(sizes), edges)
+def place(
+    sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int]], floating: Collection[int] = ()
+) -> Placed:
+    """Lay out boxes of these (width, height); edges are (from, to) with from < to; `floating` boxes sink to readers."""
+    layer = _layers(len(sizes), edges, floating)
     widths = [w for w, _ in sizes]
     layer_of, chains = list(layer), list[list[int]]()
     for a, b in edges:
         chain = [a]
-        for level in range(layer[a] + 1, layer[b]):
+        for level in range(layer[a] + 1, layer[b]) if layer[b] - layer[a] <= _FAR else ():
             chain.append(len(layer_of))
             layer_of.append(level)
             widths.append(_NARROW)
@@ -63,16 +66,14 @@ def place(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int]]
     return Placed(boxes, tuple(paths), right, max(0.0, top - _GAP_Y))
 
 
-def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
+def _layers(count: int, edges: Sequence[tuple[int, int]], floating: Collection[int]) -> list[int]:
     layer = [0] * count
     readers: list[list[int]] = [[] for _ in range(count)]
-    operands = [0] * count
     for a, b in sorted(edges, key=lambda e: e[1]):
         layer[b] = max(layer[b], layer[a] + 1)
         readers[a].append(b)
-        operands[b] += 1
-    for n in range(count):
-        if not operands[n] and readers[n]:
+    for n in sorted(floating, reverse=True):
+        if readers[n]:
             layer[n] = min(layer[b] for b in readers[n]) - 1
     return layer
 
