@@ -225,6 +225,21 @@ def bench(suite: str, budget: str | None, cases: tuple[str, ...], seed: int, out
     return OK
 
 
+@cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@_guarded
+def train(arguments: tuple[str, ...]) -> int:
+    """Collect labels for the cost model, fit it, evaluate it (see `superopt train --help`)."""
+    from superopt.training.cli import train as group  # late: `--help` answers at once
+
+    try:
+        group.main(list(arguments), prog_name="superopt train", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return USAGE
+    return OK
+
+
 def main_with(arguments: Sequence[str] | None) -> None:
     """Run the command line on these arguments (None: those of the process)."""
     try:

@@ -1,0 +1,30 @@
+"""The program families, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from superopt.training.families import convnets, mobile, products, sequences, tables, transformers
+from superopt.training.program import Maker, Program, describe
+
+VARIANTS = 7
+FAMILIES: dict[str, Maker] = {
+    **convnets.FAMILIES,
+    **mobile.FAMILIES,
+    **transformers.FAMILIES,
+    **sequences.FAMILIES,
+    **products.FAMILIES,
+    **tables.FAMILIES,
+}
+
+
+def program(family: str, number: int) -> Program:
+    """One variant of a family."""
+    return describe(family, number, FAMILIES[family])
+
+
+def names() -> Iterator[tuple[str, int]]:
+    """(family, variant) of every program."""
+    for number in range(VARIANTS):
+        for family in FAMILIES:
+            yield family, number
