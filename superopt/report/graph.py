@@ -101,7 +101,8 @@ def boxes_of(nodes: Sequence[DrawnNode]) -> list[Box]:
             if k in kernel and kernel[k] != node.kernel and kernel[k] not in boxes[node.kernel].reads:
                 boxes[node.kernel].reads.append(kernel[k])
     done: dict[int, Box] = {}
-    stack = [(box.id, False) for box in reversed(boxes.values())]
+    read = {k for box in boxes.values() for k in box.reads}
+    stack = [(box.id, False) for box in reversed(boxes.values()) if box.id not in read]
     entered: set[int] = set()
     while stack:
         number, ready = stack.pop()
@@ -195,7 +196,7 @@ def _box(box: Box, side: str, x: float, y: float, total: float, linked: bool) ->
     ]
     out.append(f'<rect class="frame" width="{width:.0f}" height="{box.height:.0f}" rx="6"/>')
     if box.is_input or box.folded:
-        out.append(f'<text x="{width / 2:.0f}" y="19" text-anchor="middle">{escape(_cut(head, width))}</text></g>')
+        out.append(f'<text x="{width / 2:.0f}" y="19" text-anchor="middle">{escape(_cut(head, width - 12))}</text></g>')
         return "".join(out)
     time = f"{_us(box.us)} · {_percent(share)}" if box.us else ""
     if box.is_ahead:

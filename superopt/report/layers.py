@@ -45,8 +45,9 @@ def place(
     for node, level in enumerate(layer_of):
         rows[level].append(node)
     above, below = _neighbours(len(layer_of), chains)
-    _order(rows, above, below)
-    x = _across(rows, widths, above, below)
+    light = frozenset(floating)
+    _order(rows, above, below, light)
+    x = _across(rows, widths, [_heavy(row, light) for row in above], [_heavy(row, light) for row in below], light)
     top, tops, bottoms = 0.0, list[float](), list[float]()
     for row in rows:
         tall = max((sizes[n][1] for n in row if n < len(sizes)), default=0.0)
@@ -88,14 +89,21 @@ def _neighbours(count: int, chains: Sequence[Sequence[int]]) -> tuple[list[list[
     return above, below
 
 
-def _order(rows: list[list[int]], above: Sequence[Sequence[int]], below: Sequence[Sequence[int]]) -> None:
+def _heavy(neighbours: list[int], light: frozenset[int]) -> list[int]:
+    """The neighbours to stand under: floating ones only where there are no others."""
+    return [n for n in neighbours if n not in light] or neighbours
+
+
+def _order(
+    rows: list[list[int]], above: Sequence[Sequence[int]], below: Sequence[Sequence[int]], light: frozenset[int]
+) -> None:
     """Sort each row by the mean position of the neighbours, downwards and upwards in turn."""
     position = {n: float(i) for row in rows for i, n in enumerate(row)}
     for sweep in range(_SWEEPS):
         neighbours = below if sweep % 2 else above
         for row in reversed(rows) if sweep % 2 else rows:
             wish = {n: _mean([position[k] for k in neighbours[n]], position[n]) for n in row}
-            row.sort(key=lambda n: (wish[n], position[n]))
+            row.sort(key=lambda n: (n in light, wish[n], position[n]))
             for i, n in enumerate(row):
                 position[n] = float(i)
 
@@ -105,15 +113,26 @@ def _across(
     widths: Sequence[float],
     above: Sequence[Sequence[int]],
     below: Sequence[Sequence[int]],
+    light: frozenset[int],
 ) -> list[float]:
-    """Centres: each place as near to the mean of its neighbours as the others of its row let it."""
+    """Centres: each place as near to the mean of its neighbours as the others of its row let it.
+
+    Floating boxes stand to the right of their row and push nothing aside.
+    """
     x = [0.0] * len(widths)
-    for row in rows:
+    heavy = [[n for n in row if n not in light] for row in rows]
+    for row in heavy:
         _spread(row, widths, x, dict.fromkeys(row, 0.0))
     for sweep in range(2 * _SWEEPS):
         neighbours = below if sweep % 2 else above
-        for row in reversed(rows) if sweep % 2 else rows:
+        for row in reversed(heavy) if sweep % 2 else heavy:
             _spread(row, widths, x, {n: _mean([x[k] for k in neighbours[n]], x[n]) for n in row})
+    for row in reversed(rows):
+        edge = max((x[n] + widths[n] / 2 + _GAP_X for n in row if n not in light), default=float("-inf"))
+        for n in row:
+            if n in light:
+                x[n] = max(_mean([x[k] for k in below[n]], 0.0), edge + widths[n] / 2)
+                edge = x[n] + widths[n] / 2 + _GAP_X
     return x
 
 
