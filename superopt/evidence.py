@@ -55,7 +55,7 @@ def sites(found: Exploration, finalist: Finalist) -> dict[str, dict[str, int]]:
     origins = {state.chosen(c).origin for c in state.active()} - {None}
     out: dict[str, Counter[str]] = defaultdict(Counter)
     for origin in sorted(origins, key=lambda o: (o.rule, o.step, o.roots)):
-        for root in origin.roots[:1]:
+        for root in origin.roots:
             c = number.get(snapshot.eg.find(root) >> SHIFT)
             if c is not None:
                 out[origin.rule][describe(snapshot, c)] += 1
