@@ -45,6 +45,7 @@ _GUIDED_ROUNDS = 2
 _GUIDED_SHARE = 0.4
 _FINALISTS = 5
 _SHORT_S = 30.0
+_SMALL_CLASSES, _SMALL_FINALISTS = 40, 8
 _CLOSE = 1.1
 
 
@@ -211,7 +212,7 @@ class _Run:
                 objective,
                 _part(self.limits, share),
                 self.seed + number,
-                finalists=_finalists(self.limits),
+                finalists=_finalists(self.limits, self.growth.reports[-1].live_classes),
                 warm=self.result.best if self.result else None,
                 pricer=pricer,
                 forms=forms,
@@ -237,7 +238,9 @@ class _Run:
     def _time_kernels(self, timer: KernelTimer, number: int) -> None:
         assert self.result is not None
         predicted_ms = 1e3 * self.result.best.predicted_s
-        timed = timer.learn(self.result.finalists, 1.0 / (len(_ROUNDS) - 1))
+        planned = _part(self.limits, _ROUNDS[number]).seconds
+        unused = max(0.0, planned - self.result.statistics.seconds) if planned is not None else 0.0
+        timed = timer.learn(self.result, timer.seconds / (len(_ROUNDS) - 1) + unused)
         self.progress(f"round {number + 1}: predicted {predicted_ms:.3g} ms, {timed} kernels timed")
 
     def statistics(self, model: Measured) -> dict[str, Any]:
@@ -261,8 +264,10 @@ class _Run:
         }
 
 
-def _finalists(limits: SearchBudget) -> int:
-    """How many programs are worth building, the original included: each costs seconds of compilation."""
+def _finalists(limits: SearchBudget, classes: int) -> int:
+    """How many programs are worth building, the original included: each costs seconds of compilation if it is large."""
+    if classes <= _SMALL_CLASSES:
+        return _SMALL_FINALISTS
     return _FINALISTS if limits.seconds is None or limits.seconds >= _SHORT_S else _FINALISTS - 2
 
 

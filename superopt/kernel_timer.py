@@ -1,23 +1,27 @@
-"""Timing of the kernels that finalists use, to correct the objective between rounds of search.
+"""Timing of kernels between rounds of search, to correct the objective.
 
-Only kernels that matter are timed: those with a noticeable share of a finalist's predicted time, the largest first,
-until the time set aside is used up.
+First the kernels that finalists use, those with a noticeable share of a finalist's predicted time, the largest first;
+then their rivals (`superopt.search.rivals`), the most promising first, until the time set aside is used up.  Weights
+are as cold as in the program: calls take turns with copies of them that are together as large as all its weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 
 from costmodel.measured import Measured
 from rewrites.expander import expand_graph
 from superopt.budget import SearchBudget
 from superopt.ir.graph import Graph, Node
+from superopt.ir.program import type_bytes
 from superopt.measure import KernelTiming, Worker, time_kernels
 from superopt.measure.kernels import KernelSettings
-from superopt.search.search import Finalist
+from superopt.search.rivals import rival_kernels
+from superopt.search.search import Finalist, SearchResult
 
 _MEASURE_SHARE = 0.25
 _WORTH_TIMING = 0.003
+_MOST_RIVALS = 200
 _SETTINGS = KernelSettings(rounds=3, sample_s=0.003, max_calls=30)
 
 
@@ -29,22 +33,33 @@ class KernelTimer:
         self.worker = worker
         self.seconds = _MEASURE_SHARE * (limits.seconds or 60.0)
 
-    def learn(self, finalists: Sequence[Finalist], share: float) -> int:
+    def learn(self, result: SearchResult, seconds: float) -> int:
         """Time kernels not timed yet, those that matter most first; how many were timed."""
         weight: dict[Node, float] = {}
         graphs: dict[Node, Graph] = {}
-        for finalist in finalists:
+        for finalist in result.finalists:
             for kernel, predicted in finalist.kernels:
-                output = kernel.outputs[0]
-                if kernel not in self.objective and not _has_opaque(kernel):
-                    graphs[output] = kernel
-                    weight[output] = weight.get(output, 0.0) + predicted / max(finalist.predicted_s, 1e-9)
+                graphs[kernel.outputs[0]] = kernel
+                share = predicted / max(finalist.predicted_s, 1e-9)
+                weight[kernel.outputs[0]] = weight.get(kernel.outputs[0], 0.0) + share
         chosen = [n for n in sorted(weight, key=lambda n: -weight[n]) if weight[n] > _WORTH_TIMING]
-        plain = [expand_graph(graphs[n], self.objective.expand) for n in chosen]
-        timings = time_kernels(plain, settings=_SETTINGS, budget_s=share * self.seconds, worker=self.worker)
-        pairs = [(graphs[n], t.seconds) for n, t in zip(chosen, timings, strict=True) if isinstance(t, KernelTiming)]
+        best = result.best
+        for kernel, gain in rival_kernels(result, best)[:_MOST_RIVALS]:
+            if gain > _WORTH_TIMING * best.predicted_s and kernel.outputs[0] not in graphs:
+                graphs[kernel.outputs[0]] = kernel
+                chosen.append(kernel.outputs[0])
+        fresh = [n for n in chosen if graphs[n] not in self.objective and not _has_opaque(graphs[n])]
+        plain = [expand_graph(graphs[n], self.objective.expand) for n in fresh]
+        settings = replace(_SETTINGS, footprint=_frozen_bytes(best))
+        timings = time_kernels(plain, settings=settings, budget_s=seconds, worker=self.worker)
+        pairs = [(graphs[n], t.seconds) for n, t in zip(fresh, timings, strict=True) if isinstance(t, KernelTiming)]
         self.objective.learn([g for g, _ in pairs], [s for _, s in pairs])
         return len(pairs)
+
+
+def _frozen_bytes(finalist: Finalist) -> int:
+    """The bytes of frozen operands that one run of a program reads."""
+    return sum(type_bytes(node.type) for kernel, _ in finalist.kernels for node in kernel.inputs if node["frozen"])
 
 
 def _has_opaque(kernel: Graph) -> bool:
