@@ -1,0 +1,47 @@
+"""Rivals: kernels that the best program does not use and that a wrong price would have hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from search_cases import case
+
+from costmodel.measured import kind
+from superopt.ir.graph import Graph
+from superopt.search.budget import Budget
+from superopt.search.rivals import OPTIMISM, rival_kernels
+from superopt.search.search import SearchResult, search
+
+
+class OneDearKind:
+    """Everything costs 1, a kernel of one kind costs more."""
+
+    name = version = "one dear kind"
+
+    def __init__(self, dear: str, price: float) -> None:
+        self.dear, self.dear_price = dear, price
+
+    def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+        return np.array([self.dear_price if kind(k) == self.dear else 1.0 for k in kernels])
+
+
+def found(price: float) -> SearchResult:
+    return search(case("convnet", "library").eg, OneDearKind("macro conv-im2col", price), Budget(steps=2_000))
+
+
+@pytest.mark.parametrize("excess", [0.9, 1.1])
+def test_a_rival_is_what_wins_if_it_is_cheaper_by_the_assumed_error(excess: float) -> None:
+    result = found(excess * OPTIMISM)
+    rivals = {kind(kernel) for kernel, _ in rival_kernels(result, result.best)}
+    used = {kind(kernel) for kernel, _ in result.best.kernels}
+    assert "macro conv-im2col" not in used
+    assert ("macro conv-im2col" in rivals) == (excess < 1.0)
+
+
+def test_most_promising_first() -> None:
+    result = found(1.2)
+    gains = [gain for _, gain in rival_kernels(result, result.best)]
+    assert gains == sorted(gains, reverse=True)
+    assert all(gain > 0 for gain in gains)
