@@ -12,7 +12,7 @@ from typing import Any
 from superopt.budget import SearchBudget
 from superopt.explore import Exploration
 from superopt.ir.program import Program
-from superopt.measure import Timing, Worker, compare
+from superopt.measure import Timing, Tuned, Worker, compare
 from superopt.result import Speedup
 from superopt.search.ablation import without_rule
 from superopt.search.lower import Selection
@@ -37,6 +37,7 @@ def measured_gains(
     found: Exploration,
     winner: Finalist,
     program: Program,
+    options: Mapping[str, bool | str],
     build_s: float,
     live: Sequence[Any],
     frozen: Mapping[str, Any],
@@ -44,16 +45,16 @@ def measured_gains(
     seed: int,
     worker: Worker,
 ) -> dict[str, Gain]:
-    """Rule -> its measured gain, for the rules with the largest predicted gains."""
+    """Rule -> its measured gain, for the rules with the largest predicted gains; all built with the same options."""
     budget_s = _LONGEST_S if limits.seconds is None else min(_LONGEST_S, _SHARE * limits.seconds)
     affordable = int(budget_s / (_BUILD_AND_TIME * build_s + 0.25)) - 1  # the winner itself is built again
     rules = [rule for rule, gain in found.gains_ms(winner).items() if gain > 0][: max(0, min(_MOST, affordable))]
     if not rules:
         return {}
-    variants = [found.program(without(found, winner, rule)) for rule in rules]
+    variants = [Tuned(found.program(without(found, winner, rule)), options) for rule in rules]
     result = compare(
-        program, variants, live, frozen, rounds=_ROUNDS, seed=seed, prune=0.0, check=False, budget_s=budget_s,
-        worker=worker,
+        Tuned(program, options), variants, live, frozen, rounds=_ROUNDS, seed=seed, prune=0.0, check=False,
+        budget_s=budget_s, worker=worker,
     )  # fmt: skip
     gains: dict[str, Gain] = {}
     for rule, outcome in zip(rules, result.candidates, strict=True):

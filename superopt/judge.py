@@ -3,12 +3,18 @@
 The best of several noisy timings looks better than it is, so the ratio that is reported comes from fresh rounds
 after the choice.  A program is returned in place of the original only when the interval of that ratio lies above 1 and
 the ratio above the noise floor.
+
+Options of the compiler are part of what is chosen: they are tried on the best finalist and, unless that is far ahead,
+on the original, which may be returned with other options.  The same fresh rounds time the program with the default
+options, so that the report says what they brought.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from superopt.attribution import Gain, measured_gains
 from superopt.budget import SearchBudget
@@ -17,11 +23,15 @@ from superopt.explore import Exploration
 from superopt.frontends.jaxpr import Imported
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
-from superopt.measure import Comparison, Failure, Timing, Worker, compare, confirm
+from superopt.measure import Comparison, Failure, Timing, Tuned, Worker, compare
+from superopt.measure.result import ENOUGH_ROUNDS
+from superopt.measure.stats import paired_ratio
 from superopt.result import Finalist, NumericCheck, Speedup
 from superopt.search.search import Finalist as Candidate
+from superopt.tuning import WORTH, Trial, Tuning, tune
 
 _TRIES = 3
+_FAR_AHEAD = 1.5  # beyond this the original does not catch up by options of the compiler
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,8 @@ class Judgement:
     samples_ms: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
     after_text: str = ""
     gains: dict[str, Gain] = field(default_factory=dict[str, Gain])
+    options: dict[str, bool | str] = field(default_factory=dict[str, bool | str])
+    tuning: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 def judge(
@@ -50,99 +62,215 @@ def judge(
     seed: int,
     *,
     measure: bool = True,
+    tuning: bool = True,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Judgement:
-    """Choose between the finalists and the original."""
+    """Choose between the finalists and the original, each with the options of the compiler that suit it."""
     original = original_program(imported.graph)
     if not measure or found.interrupted:
         return _by_prediction(imported, found, original, seed)
-    candidates = found.finalists
-    if not candidates:
+    if not found.finalists and not tuning:
         return Judgement(original, None, "the original was returned: the search found nothing cheaper")
-    programs = [found.program(f) for f in candidates]
     with Worker() as worker:
         try:
-            return _by_measurement(imported, found, original, programs, limits, seed, worker, progress)
+            return _Court(imported, found, original, limits, seed, worker, progress).judge(tuning)
         except KeyboardInterrupt:
             return Judgement(original, None, "the original was returned: measuring was interrupted")
 
 
-def _by_measurement(
-    imported: Imported,
-    found: Exploration,
-    original: Program,
-    programs: Sequence[Program],
-    limits: SearchBudget,
-    seed: int,
-    worker: Worker,
-    progress: Callable[[str], None],
-) -> Judgement:
-    """Compare, then confirm the best few on fresh rounds until one holds."""
-    candidates = found.finalists
-    live, frozen = imported.live_values, imported.frozen_values
-    budget_s = 0.6 * limits.measure_seconds
-    comparison = compare(original, programs, live, frozen, rounds=9, seed=seed, budget_s=budget_s, worker=worker)
-    rows = _rows(candidates, comparison)
-    notes = list(comparison.notes)
-    if isinstance(comparison.reference, Failure):
-        cause = f"{comparison.reference.cause}: {comparison.reference.detail}"
-        return Judgement(original, None, f"the original was returned: it could not be timed ({cause})", finalists=rows)
-    notes += [f"{f.name}: {f.failure}" for f in rows if f.failure]
-    order = sorted(
-        (i for i, c in enumerate(comparison.candidates) if isinstance(c, Timing)),
-        key=lambda i: -comparison.candidates[i].ratio.ratio,  # pyright: ignore[reportAttributeAccessIssue] (timings)
-    )
-    before_ms = comparison.reference.median_s * 1e3
-    for i in order[:_TRIES]:
-        progress(f"confirming {candidates[i].name}: {rows[i].ratio}")
-        budget_s = 0.4 * limits.measure_seconds
-        again = confirm(original, programs[i], live, frozen, rounds=15, seed=seed + 1, budget_s=budget_s, worker=worker)
-        timing = again.candidates[0]
-        if isinstance(timing, Timing) and isinstance(again.reference, Timing) and again.faster(0):
-            numerics, cause = check(imported.graph, programs[i], live, frozen, seed)
-            if cause:
-                notes.append(f"{candidates[i].name} was refused: {cause}")
-                continue
-            progress("timing the winner without its most important rules")
-            try:
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A program with options that looks faster than the original, by this factor."""
+
+    name: str
+    program: Program
+    finalist: Candidate | None
+    ratio: float
+    tuning: Tuning
+
+
+@dataclass(slots=True)
+class _Court:
+    """One judgement: what all comparisons share, and what is learned on the way."""
+
+    imported: Imported
+    found: Exploration
+    original: Program
+    limits: SearchBudget
+    seed: int
+    worker: Worker
+    progress: Callable[[str], None]
+    notes: list[str] = field(default_factory=list[str])
+    tried: dict[str, list[Trial]] = field(default_factory=dict[str, list[Trial]])
+    out: dict[str, str] = field(default_factory=dict[str, str])
+
+    def judge(self, tuning: bool) -> Judgement:
+        """Compare, tune the best, then confirm the best few on fresh rounds until one holds."""
+        candidates = self.found.finalists
+        programs = [self.found.program(f) for f in candidates]
+        comparison = self._compare(self.original, programs, 0.6, rounds=9)
+        rows = _rows(candidates, comparison)
+        self.notes += comparison.notes
+        reference = comparison.reference
+        if isinstance(reference, Failure):
+            cause = f"{reference.cause}: {reference.detail}"
+            verdict = f"the original was returned: it could not be timed ({cause})"
+            return Judgement(self.original, None, verdict, finalists=rows)
+        self.notes += [f"{f.name}: {f.failure}" for f in rows if f.failure]
+        entries = [
+            _Entry(f.name, p, f, c.ratio.ratio, Tuning())
+            for f, p, c in zip(candidates, programs, comparison.candidates, strict=True)
+            if isinstance(c, Timing)
+        ]
+        entries.sort(key=lambda e: -e.ratio)
+        if tuning:
+            entries = self._tuned(entries, comparison)
+        for entry in entries[:_TRIES]:
+            judgement, hopeless = self._confirmed(entry, rows)
+            if judgement is not None:
+                return judgement
+            if hopeless:
+                break
+        what = "no candidate measured faster beyond the noise floor" if entries else "the search found nothing cheaper"
+        before_ms = reference.median_s * 1e3
+        return Judgement(
+            self.original,
+            None,
+            f"the original was returned: {what}",
+            before_ms,
+            before_ms,
+            None,
+            comparison.noise_floor,
+            None,
+            rows,
+            tuple(self.notes),
+            {"original": tuple(1e3 * s for s in reference.samples_s)},
+            tuning=self._tuning_figures(None, None),
+        )
+
+    def _compare(self, reference: Any, candidates: Sequence[Any], share: float, **options: Any) -> Comparison:
+        budget_s = share * self.limits.measure_seconds
+        live, frozen = self.imported.live_values, self.imported.frozen_values
+        settings = {"seed": self.seed, "budget_s": budget_s, "worker": self.worker, **options}
+        return compare(reference, candidates, live, frozen, **settings)
+
+    def _tuned(self, entries: list[_Entry], comparison: Comparison) -> list[_Entry]:
+        """The entries, the best of them and perhaps the original with the options that suit them, best first."""
+        build_s = {f.name: c.build_s for f, c in _timed(self.found.finalists, comparison)}
+        assert isinstance(comparison.reference, Timing)
+        share = 1.0
+        if entries:
+            best = entries[0]
+            assert best.finalist is not None
+            share = 0.6 if best.ratio < _FAR_AHEAD else 1.0
+            tuning = self._tune(best.name, best.program, best.finalist, build_s[best.name], share)
+            if tuning.options:
+                entries = [replace(best, ratio=best.ratio * tuning.ratio, tuning=tuning), *entries[1:]]
+            share = 1.0 - share
+        if share > 0.0:
+            own = self.found.result.original
+            tuning = self._tune("original", self.original, own, comparison.reference.build_s, share)
+            if tuning.options:
+                entries.append(_Entry("original", self.original, None, tuning.ratio, tuning))
+        return sorted(entries, key=lambda e: -e.ratio)
+
+    def _tune(self, name: str, program: Program, finalist: Candidate, build_s: float, share: float) -> Tuning:
+        tuning = tune(
+            program,
+            finalist.kernels,
+            self.found.expand,
+            self.imported.live_values,
+            self.imported.frozen_values,
+            build_s=build_s,
+            budget_s=share * self.limits.tuning_seconds,
+            seed=self.seed,
+            worker=self.worker,
+            progress=lambda line: self.progress(f"{name} with {line}"),
+        )
+        self.tried[name] = list(tuning.trials)
+        self.out = dict(tuning.out)
+        return tuning
+
+    def _confirmed(self, entry: _Entry, rows: tuple[Finalist, ...]) -> tuple[Judgement | None, bool]:
+        """What an entry amounts to on fresh rounds, and when to nothing, whether the rest need not be tried."""
+        self.progress(f"confirming {entry.name}: {entry.ratio:.2f}x")
+        live, frozen = self.imported.live_values, self.imported.frozen_values
+        options, program = entry.tuning.options, entry.program
+        forms: list[Any] = [Tuned(program, options), program] if options else [program]
+        if entry.finalist is None:
+            forms = forms[:1]
+        again = self._compare(
+            self.original, forms, 0.4, rounds=15, seed=self.seed + 1, prune=0.0, min_rounds=ENOUGH_ROUNDS
+        )
+        outcomes = again.candidates
+        plain = outcomes[-1] if entry.finalist is not None else again.reference
+        gain = _gain(plain, outcomes[0], self.seed) if options else None
+        dropped = options and (gain is None or gain.ratio < 1.0 or (entry.finalist is None and gain.ratio < WORTH))
+        best = len(forms) - 1 if dropped else 0
+        timing = outcomes[best]
+        if dropped:
+            self.notes.append(f"{entry.name} with {' + '.join(entry.tuning.choices)} did not hold on fresh rounds")
+            if entry.finalist is None:
+                return None, False
+            options, gain = {}, None
+        if not (isinstance(timing, Timing) and isinstance(again.reference, Timing) and again.faster(best)):
+            return None, isinstance(timing, Timing) and timing.ratio.ratio < 1.0
+        numerics, cause = check(self.imported.graph, program, live, frozen, self.seed, options)
+        if cause:
+            self.notes.append(f"{entry.name} was refused: {cause}")
+            return None, False
+        gains: dict[str, Gain] = {}
+        if entry.finalist is not None:
+            self.progress("timing the winner without its most important rules")
+            with contextlib.suppress(KeyboardInterrupt):
                 gains = measured_gains(
-                    found, candidates[i], programs[i], timing.build_s, live, frozen, limits, seed, worker
-                )
-            except KeyboardInterrupt:
-                gains = {}
-            return Judgement(
-                programs[i],
-                candidates[i],
-                "faster program returned",
-                again.reference.median_s * 1e3,
-                timing.median_s * 1e3,
-                Speedup(timing.ratio.ratio, timing.ratio.low, timing.ratio.high),
-                again.noise_floor,
-                numerics,
-                rows,
-                tuple(notes),
-                {
-                    "original": tuple(1e3 * s for s in again.reference.samples_s),
-                    "returned": tuple(1e3 * s for s in timing.samples_s),
-                },
-                print_graph(programs[i].hot),
-                gains,
-            )
-        if isinstance(timing, Timing) and timing.ratio.ratio < 1.0:
-            break
-    return Judgement(
-        original,
-        None,
-        "the original was returned: no candidate measured faster beyond the noise floor",
-        before_ms,
-        before_ms,
-        None,
-        comparison.noise_floor,
-        None,
-        rows,
-        tuple(notes),
-        {"original": tuple(1e3 * s for s in comparison.reference.samples_s)},
-    )
+                    self.found, entry.finalist, program, options, timing.build_s, live, frozen, self.limits,
+                    self.seed, self.worker,
+                )  # fmt: skip
+        return Judgement(
+            program,
+            entry.finalist,
+            "faster program returned" if entry.finalist is not None else "original returned with compiler options",
+            again.reference.median_s * 1e3,
+            timing.median_s * 1e3,
+            Speedup(timing.ratio.ratio, timing.ratio.low, timing.ratio.high),
+            again.noise_floor,
+            numerics,
+            rows,
+            tuple(self.notes),
+            {
+                "original": tuple(1e3 * s for s in again.reference.samples_s),
+                "returned": tuple(1e3 * s for s in timing.samples_s),
+            },
+            print_graph(program.hot),
+            gains,
+            dict(options),
+            self._tuning_figures(entry.tuning.choices if options else None, gain),
+        ), False
+
+    def _tuning_figures(self, choices: Sequence[str] | None, gain: Speedup | None) -> dict[str, Any]:
+        """What was tried and what the chosen options brought, as plain data for the report."""
+        if not self.tried:
+            return {}
+        return {
+            "choices": list(choices or ()),
+            "gain": asdict(gain) if gain else None,
+            "tried": {name: [asdict(t) for t in trials] for name, trials in self.tried.items()},
+            "not_tried": self.out,
+        }
+
+
+def _gain(plain: Timing | Failure, tuned: Timing | Failure, seed: int) -> Speedup | None:
+    """Time with the default options over time with others, paired by round."""
+    if not (isinstance(plain, Timing) and isinstance(tuned, Timing)):
+        return None
+    ratio = paired_ratio(plain.samples_s, tuned.samples_s, seed=seed)
+    return Speedup(ratio.ratio, ratio.low, ratio.high)
+
+
+def _timed(candidates: Sequence[Candidate], comparison: Comparison) -> list[tuple[Candidate, Timing]]:
+    pairs = zip(candidates, comparison.candidates, strict=True)
+    return [(candidate, outcome) for candidate, outcome in pairs if isinstance(outcome, Timing)]
 
 
 def _by_prediction(imported: Imported, found: Exploration, original: Program, seed: int) -> Judgement:

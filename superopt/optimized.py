@@ -34,8 +34,7 @@ class Optimized:
     """What `optimize` returns: a callable with `.speedup`, `.report` and `.save`."""
 
     def __init__(self, imported: Imported, program: Program, executable: XlaExecutable, report: Report) -> None:
-        import jax  # late: importing this module costs nothing
-
+        from superopt.backends.options import jit_with  # late: importing this module costs nothing
         from superopt.frontends.jaxpr import wrap_like_original  # late: see above
 
         self.imported = imported
@@ -43,7 +42,8 @@ class Optimized:
         self.executable = executable
         self.report = report
         if report.original_returned and not imported.graph.constants:
-            self._call: Callable[..., Any] = jax.jit(imported.fn)  # the very thing that was compared with
+            # with the default options the very thing that was compared with
+            self._call: Callable[..., Any] = jit_with(imported.fn, executable.options)
         else:
             self._call = wrap_like_original(imported, executable)
         self.__wrapped__ = imported.fn
@@ -119,9 +119,14 @@ class Loaded:
                 self.out_tree = read(registry, archive.read("out_tree"))
         except (OSError, zipfile.BadZipFile, zlib.error, KeyError, TypeError, ValueError, ShapeError) as error:
             raise InputError(f"{path} is not a saved program: {error}", hint="write one with .save(path)") from error
-        self._executable = build(Program(None, self.graph))
+        self._executable = build(Program(None, self.graph), options=self.report.get("compiler_options"))
         self._tree = jax.tree_util
         self._type_of: Callable[[Any], Any] = jax.api_util.shaped_abstractify
+
+    @property
+    def compiler_options(self) -> dict[str, bool | str]:
+        """Options of the compiler in use: those of the saved program that the running compiler takes."""
+        return dict(self._executable.options)
 
     @property
     def speedup(self) -> Speedup:

@@ -131,7 +131,7 @@ def _optimize(
     with clock.stage("judge"):
         judgement = judge(imported, found, limits, seed, measure=not deterministic, progress=clock.say)
     with clock.stage("build"):
-        executable = build(judgement.program, imported.frozen_values)
+        executable = build(judgement.program, imported.frozen_values, options=judgement.options)
     with clock.stage("explain"):
         memory = {"frozen_bytes": executable.frozen_bytes, "prepared_bytes": executable.prepared_bytes}
         report = make_report(name, imported, found, judgement, library, objective, memory)

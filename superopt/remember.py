@@ -1,15 +1,16 @@
 """Results kept between runs: the same call on the same machine and versions is answered from the store.
 
 A key covers the graph as text, the values of its constants, budget, seed, rules with their proofs and what steers them,
-objective, machine and versions.  The values of arguments, frozen ones too, are not part of it: no rewrite reads them,
-so the program is right for any; the figures of the report are those of the arrays that it was measured with.
-Structures of arguments and results come from the call.  Not kept: programs with opaque operations, which exist only in
-their process, and runs that were cut short.  An entry that cannot be read is a miss.
+objective, machine, versions and flags of XLA.  The values of arguments, frozen ones too, are not part of it: no rewrite
+reads them, so the program is right for any; the figures of the report are those of the arrays that it was measured
+with.  Structures of arguments and results come from the call.  Not kept: programs with opaque operations, which exist
+only in their process, and runs that were cut short.  An entry that cannot be read is a miss.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -57,6 +58,7 @@ def run_key(
         [show(rule) for rule in library.rules],
         [objective.name, objective.version],
         machine.environment_key(),
+        os.environ.get("XLA_FLAGS", ""),
     )
 
 
@@ -87,8 +89,11 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
             prepare = Graph(parsed.inputs, parsed.outputs, imported.graph.constants)
         program = Program(prepare, parse_graph(kept["hot"]))
         report = read_report(kept["report"])
-        executable = build(program, imported.frozen_values)
+        executable = build(program, imported.frozen_values, options=report.compiler_options)
     except (SuperoptError, AttributeError, KeyError, TypeError, ValueError):
         return None  # written by other code than this: as good as absent
     note = "answered from the store: optimised earlier on this machine with these versions"
-    return Optimized(imported, program, executable, replace(report, notes=(*report.notes, note)))
+    notes = (*report.notes, note, *(f"compiled without an option: {why}" for why in executable.refused.values()))
+    return Optimized(
+        imported, program, executable, replace(report, notes=notes, compiler_options=dict(executable.options))
+    )

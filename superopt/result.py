@@ -168,6 +168,8 @@ class Report:
             model has not seen the like of (`outside_share`: None without a learned model).
         not_chosen: rules that apply to the returned program and were not used, cheapest loss first.
         compiler_options: options of the compiler that the returned program is built with.
+        tuning: the choice of these options: `choices` by name, `gain` over the default options on fresh rounds, `tried`
+            (program -> sets of choices with their ratios) and `not_tried` (choice -> reason).
     """
 
     program: str
@@ -196,6 +198,7 @@ class Report:
     not_chosen: tuple[NotChosen, ...] = ()
     kernels: tuple[KernelUse, ...] = ()
     compiler_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    tuning: Mapping[str, Any] = field(default_factory=dict[str, Any])
     drawing: Drawing | None = None
 
     @property
@@ -239,6 +242,7 @@ class Report:
 _PLAIN = (
     *("program", "verdict", "before_ms", "after_ms", "noise_floor", "growth", "search", "memory", "objective"),
     *("environment", "rules_proved", "original_returned", "before_text", "after_text", "model", "compiler_options"),
+    "tuning",
 )
 
 

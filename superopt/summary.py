@@ -54,6 +54,8 @@ def make_report(
         model=model_figures(found, uses),
         not_chosen=not_chosen(found, shown),
         kernels=uses,
+        compiler_options=judgement.options,
+        tuning=judgement.tuning,
         drawing=draw(found, judgement.winner),
     )
 

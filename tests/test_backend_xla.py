@@ -11,7 +11,7 @@ from jax import numpy as jnp
 
 from superopt.backends.base import Executable
 from superopt.backends.lower import LOWER
-from superopt.backends.xla import build, expand_macros, to_jax
+from superopt.backends.xla import build, to_jax
 from superopt.errors import ArgumentError, InputError, SuperoptError
 from superopt.ir import opaque
 from superopt.ir.graph import Graph, Node, literal, make_input, mk
@@ -88,47 +88,9 @@ def test_wrong_number_of_arrays() -> None:
         to_jax(GRAPH)(np.zeros((3, 4), "float32"))
 
 
-# ---- macros
-
-
-def square_by_mul(node: Node) -> Node:
-    """The expansion of the macros of this test: `square` as a product, `neg` as two further macros."""
-    (x,) = node.inputs
-    if node["op"] == "square":
-        return mk("mul", x, x)
-    return mk("sub", macro("square", x), mk("add", macro("square", x), x))
-
-
-def macro(op: str, x: Node) -> Node:
-    return mk("macro", x, rule=f"{op}-rule", op=op, attrs=())
-
-
-def test_macros_need_an_expansion() -> None:
-    graph = Graph((X,), (macro("square", X),))
-    with pytest.raises(InputError, match="square-rule"):
-        to_jax(graph)
-
-
-def test_macros_are_expanded_within_each_other() -> None:
-    graph = Graph((X,), (macro("neg", macro("square", X)),))
-    (x,) = values(X)
-    np.testing.assert_allclose(to_jax(graph, square_by_mul)(x)[0], -(x * x), rtol=1e-5, atol=1e-5)
-    assert not any(node.op == "macro" for node in expand_macros(graph, square_by_mul).nodes())
-
-
-def test_macros_in_bodies_are_expanded() -> None:
-    c, r = make_input("c", (4,)), make_input("r", (4,))
-    body = Graph((c, r), (mk("add", c, macro("square", r)),))
-    start = make_input("s", (4,))
-    graph = Graph((start, X), (mk("scan", start, X, body=body, num_carry=1, length=3),))
-    s, x = values(start, X)
-    np.testing.assert_allclose(to_jax(graph, square_by_mul)(s, x)[0], s + (x * x).sum(0), rtol=1e-5)
-
-
-def test_endless_macros_are_an_error() -> None:
-    graph = Graph((X,), (macro("square", X),))
-    with pytest.raises(InputError, match="without end"):
-        to_jax(graph, lambda node: mk("neg", node))
+def test_macros_are_expanded_before_lowering() -> None:
+    with pytest.raises(InputError, match="macro"):
+        to_jax(Graph((X,), (mk("macro", X, rule="square-rule", op="square", attrs=()),)))
 
 
 # ---- programs

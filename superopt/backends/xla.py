@@ -19,29 +19,24 @@ from jax import lax
 from jax import numpy as jnp
 
 from superopt.backends.lower import LOWER, array_bytes, dtype_of
+from superopt.backends.options import Options, Value, accepted, jit_with
 from superopt.errors import ArgumentError, InputError
-from superopt.ir.graph import Graph, Node, with_inputs
+from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program
 
-Expand = Callable[[Node], Node]
 ArrayFunction = Callable[..., tuple[Any, ...]]
 
 _WIDE = ("float64", "int64", "uint64", "complex128")
 
 
-def to_jax(graph: Graph, expand: Expand | None = None) -> ArrayFunction:
+def to_jax(graph: Graph) -> ArrayFunction:
     """The graph as a JAX function: positional arrays in the order of `graph.inputs`, a tuple of arrays out.
 
-    Args:
-        graph: what to lower.
-        expand: replaces a `macro` node by an equal node of ordinary ops (`rewrites.build.expand_macro`).
-
     Raises:
-        InputError: the graph holds an op without lowering, or a macro and no `expand`.
+        InputError: the graph holds an op without lowering (macros are expanded by `rewrites.expander`).
     """
-    graph = expand_macros(graph, expand)
     order = [node for node in graph.nodes() if node.op != "input"]
-    steps = [(node, _lowering(node, expand)) for node in order]
+    steps = [(node, _lowering(node)) for node in order]
     wide = needs_x64(graph)
 
     def run(*arrays: Any) -> tuple[Any, ...]:
@@ -60,7 +55,7 @@ def build(
     program: Program,
     frozen_values: Mapping[str, Any] | Sequence[Any] = (),
     *,
-    expand: Expand | None = None,
+    options: Options | None = None,
     limit_bytes: int | None = None,
 ) -> XlaExecutable:
     """Build a program: run its prepare part once on the frozen values, jit its hot part.
@@ -68,7 +63,7 @@ def build(
     Args:
         program: what to build.
         frozen_values: values of the frozen inputs that do not come with the program, by name or in order.
-        expand: how to expand `macro` nodes.
+        options: options of the compiler for calls of the hot part; those that it refuses are left out.
         limit_bytes: refuse prepared tensors beyond this size before anything is allocated.
 
     Raises:
@@ -80,24 +75,33 @@ def build(
             f"prepared tensors need {program.prepared_bytes} bytes, more than the limit of {limit_bytes}",
             hint="raise the limit or freeze fewer inputs",
         )
-    return XlaExecutable(program, frozen_values, expand)
+    return XlaExecutable(program, frozen_values, options)
 
 
 class XlaExecutable:
-    """A program built with XLA (see `superopt.backends.base.Executable`)."""
+    """A program built with XLA (see `superopt.backends.base.Executable`).
+
+    Attributes:
+        options: options of the compiler in use.
+        refused: options that were asked for and are not in use, with the reason.
+    """
+
+    options: dict[str, Value]
+    refused: dict[str, str]
 
     def __init__(
-        self, program: Program, frozen_values: Mapping[str, Any] | Sequence[Any] = (), expand: Expand | None = None
+        self, program: Program, frozen_values: Mapping[str, Any] | Sequence[Any] = (), options: Options | None = None
     ) -> None:
         self.program = program
+        self.options, self.refused = accepted(options or {})
         self._wide = needs_x64(program.hot) or (program.prepare is not None and needs_x64(program.prepare))
-        self.run = to_jax(program.hot, expand)
-        self._hot = jax.jit(self.run)
+        self.run = to_jax(program.hot)
+        self._hot = jit_with(self.run, self.options)
         self._computed: tuple[Node, ...] = ()
         if program.prepare is not None:
             given = program.prepare
             self._computed = tuple(dict.fromkeys(node for node in given.outputs if node.op != "input"))
-            self._prepare = jax.jit(to_jax(Graph(given.inputs, self._computed), expand))
+            self._prepare = jax.jit(to_jax(Graph(given.inputs, self._computed)))
         with _x64(self._wide):
             self._constants = {name: jnp.asarray(x) for name, x in self._constant_values().items()}
         self.prepared = self.prepare(self._in_order(frozen_values))
@@ -138,7 +142,7 @@ class XlaExecutable:
 
     def jit(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Compile a function around `run` as the hot part is compiled."""
-        jitted = jax.jit(fn)
+        jitted = jit_with(fn, self.options)
         if not self._wide:
             return jitted
 
@@ -151,7 +155,7 @@ class XlaExecutable:
     def lower(self) -> jax.stages.Lowered:
         """The hot part lowered for its declared types (for its HLO, its cost or ahead-of-time compilation)."""
         with _x64(self._wide):
-            return self._hot.lower(
+            return jax.jit(self.run, compiler_options=self.options or None).lower(
                 *[jax.ShapeDtypeStruct(n.shape, dtype_of(n.dtype)) for n in self.program.hot.inputs]  # pyright: ignore[reportArgumentType]
             )
 
@@ -167,30 +171,6 @@ class XlaExecutable:
         if missing:
             raise ArgumentError(f"no value for the frozen inputs {missing}")
         return [frozen_values[name] for name in names]
-
-
-def expand_macros(graph: Graph, expand: Expand | None) -> Graph:
-    """The graph with every `macro` node replaced by ordinary ops, until none is left (bodies not included).
-
-    Raises:
-        InputError: there is a macro and no `expand`.
-    """
-    for _ in range(8):  # a macro may expand to another one; the depth is that of the rule library
-        nodes = graph.nodes()
-        macros = [node for node in nodes if node.op == "macro"]
-        if not macros:
-            return graph
-        if expand is None:
-            raise InputError(
-                f"the graph holds the macro of rule {macros[0]['rule']!r}, which XLA cannot lower as it stands",
-                hint="pass expand=, which replaces a macro by its expansion",
-            )
-        done: dict[Node, Node] = {}
-        for node in nodes:
-            new = with_inputs(node, (done[x] for x in node.inputs))
-            done[node] = expand(new) if new.op == "macro" else new
-        graph = Graph(graph.inputs, tuple(done[node] for node in graph.outputs), graph.constants)
-    raise InputError("macros expand to further macros without end")
 
 
 def needs_x64(graph: Graph) -> bool:
@@ -227,11 +207,11 @@ def _fitting(node: Node, x: Any) -> Any:
     return array
 
 
-def _lowering(node: Node, expand: Expand | None) -> Callable[..., Any]:
+def _lowering(node: Node) -> Callable[..., Any]:
     if node.op in LOWER:
         return LOWER[node.op]
     if node.op in _CONTROL:
-        return _CONTROL[node.op](node, expand)
+        return _CONTROL[node.op](node)
     raise InputError(f"the XLA backend has no lowering for the op {node.op!r}")
 
 
@@ -239,8 +219,8 @@ def _packed(results: Sequence[Any]) -> Any:
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _scan(node: Node, expand: Expand | None) -> Callable[..., Any]:
-    body = to_jax(node["body"], expand)
+def _scan(node: Node) -> Callable[..., Any]:
+    body = to_jax(node["body"])
     consts, carries = node["num_consts"], node["num_carry"]
 
     def run(node: Node, *xs: Any) -> Any:
@@ -264,8 +244,8 @@ def _scan(node: Node, expand: Expand | None) -> Callable[..., Any]:
     return run
 
 
-def _while(node: Node, expand: Expand | None) -> Callable[..., Any]:
-    cond, body = to_jax(node["cond"], expand), to_jax(node["body"], expand)
+def _while(node: Node) -> Callable[..., Any]:
+    cond, body = to_jax(node["cond"]), to_jax(node["body"])
     of_cond, of_body = node["cond_nconsts"], node["body_nconsts"]
 
     def run(node: Node, *xs: Any) -> Any:
@@ -282,8 +262,8 @@ def _while(node: Node, expand: Expand | None) -> Callable[..., Any]:
     return run
 
 
-def _cond(node: Node, expand: Expand | None) -> Callable[..., Any]:
-    branches = [to_jax(branch, expand) for branch in node["branches"]]
+def _cond(node: Node) -> Callable[..., Any]:
+    branches = [to_jax(branch) for branch in node["branches"]]
 
     def run(node: Node, index: Any, *xs: Any) -> Any:
         return _packed(lax.switch(lax.convert_element_type(index, np.int32), branches, *xs))
@@ -291,7 +271,7 @@ def _cond(node: Node, expand: Expand | None) -> Callable[..., Any]:
     return run
 
 
-_CONTROL: dict[str, Callable[[Node, Expand | None], Callable[..., Any]]] = {
+_CONTROL: dict[str, Callable[[Node], Callable[..., Any]]] = {
     "scan": _scan,
     "while": _while,
     "cond": _cond,

@@ -10,7 +10,7 @@ from superopt.measure.compare import compare, confirm
 from superopt.measure.kernels import KernelTiming, time_kernels
 from superopt.measure.numerics import OutputError, Tolerance, output_errors
 from superopt.measure.process import Limits, Worker
-from superopt.measure.result import Comparison, EntryPoint, Failure, Ratio, Timing
+from superopt.measure.result import Comparison, EntryPoint, Failure, Ratio, Timing, Tuned
 
 __all__ = [
     "Comparison",
@@ -22,6 +22,7 @@ __all__ = [
     "Ratio",
     "Timing",
     "Tolerance",
+    "Tuned",
     "Worker",
     "compare",
     "confirm",

@@ -21,12 +21,12 @@ from superopt.ir.program import Program
 from superopt.measure import arrays
 from superopt.measure.numerics import OutputError, Tolerance
 from superopt.measure.process import Limits, Worker, WorkerDiedError
-from superopt.measure.result import ENOUGH_ROUNDS, Comparison, EntryPoint, Failure, Ratio, Timing
+from superopt.measure.result import ENOUGH_ROUNDS, Comparison, EntryPoint, Failure, Ratio, Timing, Tuned
 from superopt.measure.session import AGAIN, REFERENCE, Event, Settings, compare_events
 from superopt.measure.stats import paired_ratio
 
 BACKEND = "superopt.backends.xla:build"
-Candidate = Program | EntryPoint
+Candidate = Program | Tuned | EntryPoint
 
 
 def compare(
@@ -52,7 +52,8 @@ def compare(
 
     Args:
         reference: what the others are compared with; also timed against itself for the noise floor.
-        candidates: programs without macros (expand them first), or entry points.
+        candidates: programs without macros (expand them first), programs with options of the compiler, or entry
+            points.
         inputs: the live inputs in call order.
         frozen: values of the frozen inputs by name, but for those that come with a program.
         rounds: interleaved rounds; `min_time_s`, `seed`, `prune`, `budget_s`, `check`, `min_rounds`, `tolerance`: see
@@ -65,7 +66,7 @@ def compare(
     settings = Settings(rounds, min_time_s, seed, prune, budget_s, check, min_rounds, tolerance or Tolerance())
     frozen = dict(frozen or {})
     programs = [reference, *candidates]
-    opaque = any(isinstance(p, Program) and not serialisable(p) for p in programs)
+    opaque = any(not serialisable(_program(p)) for p in programs if not isinstance(p, EntryPoint))
     if opaque or not isolate:
         notes = ("timed in the calling process: the program holds opaque operations",) if opaque else ()
         record = _Record(len(candidates))
@@ -215,15 +216,22 @@ def _request(
 def _spec(candidate: Candidate, key_of: Callable[[Any], str]) -> dict[str, Any]:
     if isinstance(candidate, EntryPoint):
         return asdict(candidate)
+    options = dict(candidate.options) if isinstance(candidate, Tuned) else {}
+    program = _program(candidate)
     from superopt.ir.text import print_graph  # late: entry points need no IR text
 
-    prepare = candidate.prepare
+    prepare = program.prepare
     constants = {} if prepare is None else {name: key_of(value) for name, value in prepare.constants.items()}
     return {
-        "hot": print_graph(candidate.hot),
+        "hot": print_graph(program.hot),
         "prepare": None if prepare is None else print_graph(prepare),
         "constants": constants,
+        "options": options,
     }
+
+
+def _program(candidate: Program | Tuned) -> Program:
+    return candidate.program if isinstance(candidate, Tuned) else candidate
 
 
 def _local_maker(candidate: Candidate, frozen: Mapping[str, Any], backend: str) -> Callable[[], Callable[..., Any]]:
@@ -232,4 +240,6 @@ def _local_maker(candidate: Candidate, frozen: Mapping[str, Any], backend: str) 
     if isinstance(candidate, EntryPoint):
         return lambda: resolve(candidate.target, candidate.path)(frozen)
     module, _, name = backend.partition(":")
-    return lambda: getattr(importlib.import_module(module), name)(candidate, frozen)
+    options = {"options": candidate.options} if isinstance(candidate, Tuned) else {}
+    program = _program(candidate)
+    return lambda: getattr(importlib.import_module(module), name)(program, frozen, **options)

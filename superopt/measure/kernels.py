@@ -4,10 +4,14 @@ A kernel inside a program costs no Python dispatch, so each call is timed alone 
 the time of an empty kernel, measured in the same rounds, is taken off.  A machine only ever adds time to a call, so
 the label is a minimum: over the calls of a sample, then over rounds spread in time.  Kernels of one chunk are
 interleaved, which keeps alternatives of one operation comparable.
+
+A kernel called over and over finds its weights in the caches, where those of a whole program may not fit.  With a
+`footprint`, calls take turns with as many copies of the frozen operands as make up that many bytes.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import time
@@ -25,6 +29,9 @@ from superopt.measure.result import Failure
 
 LOWER = "superopt.backends.xla:to_jax"
 MIN_SECONDS = 2e-7
+_LEAST_ROUNDS = 3
+LARGEST_FOOTPRINT = 128 << 20  # beyond the caches of most machines more makes no difference
+MOST_COPIES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +57,20 @@ class KernelTiming:
 
 @dataclass(frozen=True, slots=True)
 class KernelSettings:
-    """How to time kernels: chunk size, rounds per chunk, seconds per sample, calls per sample at most, seed."""
+    """How to time kernels: chunk size, rounds per chunk, seconds per sample, calls per sample at most, seed.
+
+    Attributes:
+        footprint: bytes of frozen operands that calls of a kernel go through in turn; 0 is one copy.
+        most_s: a kernel whose samples have taken this long is left out of the rounds after the third.
+    """
 
     chunk: int = 12
     rounds: int = 4
     sample_s: float = 0.004
     max_calls: int = 60
     seed: int = 0
+    footprint: int = 0
+    most_s: float = 1e9
 
 
 def time_kernels(
@@ -68,25 +82,27 @@ def time_kernels(
     worker: Worker | None = None,
     lower: str = LOWER,
     progress: Callable[[int, int], None] | None = None,
+    options: Sequence[Mapping[str, bool | str]] | None = None,
 ) -> list[KernelTiming | Failure]:
-    """Seconds of each kernel graph on random inputs, in a worker process.
+    """Seconds of each kernel graph on random inputs, in a worker process; `options` are the compiler's, per graph.
 
     Kernels that the budget leaves out are failures with cause `timeout`; one that kills the worker is a failure, too,
     and the rest goes on in a new worker.
     """
     settings = settings or KernelSettings()
     found: dict[int, KernelTiming | Failure] = {}
+    tasks = list(zip(graphs, options or [{}] * len(graphs), strict=True))
     if worker is not None:
-        _collect(worker, graphs, settings, budget_s, lower, found, progress)
+        _collect(worker, tasks, settings, budget_s, lower, found, progress)
     else:
         with Worker(limits, inline=True) as own:
-            _collect(own, graphs, settings, budget_s, lower, found, progress)
+            _collect(own, tasks, settings, budget_s, lower, found, progress)
     return [found.get(i, Failure("timeout", "left out: the budget was used up")) for i in range(len(graphs))]
 
 
 def _collect(
     worker: Worker,
-    graphs: Sequence[Graph],
+    tasks: Sequence[tuple[Graph, Mapping[str, bool | str]]],
     settings: KernelSettings,
     budget_s: float,
     lower: str,
@@ -96,12 +112,12 @@ def _collect(
     from superopt.ir.text import print_graph  # late: as above, only programs need it
 
     deadline = time.monotonic() + budget_s if budget_s else float("inf")
-    texts = [print_graph(g) for g in graphs]
+    texts = [print_graph(graph) for graph, _ in tasks]
     with arrays.scratch_folder(sum(map(len, texts))) as folder:
-        while len(found) < len(graphs) and time.monotonic() < deadline:
-            left = [i for i in range(len(graphs)) if i not in found]
+        while len(found) < len(tasks) and time.monotonic() < deadline:
+            left = [i for i in range(len(tasks)) if i not in found]
             path = Path(folder) / "texts.json"
-            path.write_text(json.dumps([[i, texts[i]] for i in left]), encoding="utf-8")
+            path.write_text(json.dumps([[i, texts[i], dict(tasks[i][1])] for i in left]), encoding="utf-8")
             left_s = deadline - time.monotonic() if budget_s else 0.0
             request = {
                 "request": "kernels",
@@ -121,7 +137,7 @@ def _collect(
                     elif event["event"] == "failed":
                         found[event["index"]] = Failure(event["cause"], event["detail"])
                     if progress is not None and event["event"] != "begin":
-                        progress(len(found), len(graphs))
+                        progress(len(found), len(tasks))
             except WorkerDiedError as death:
                 found[left[0] if busy is None else busy] = death.failure
                 continue
@@ -129,17 +145,19 @@ def _collect(
 
 
 def kernel_events(
-    texts: Sequence[tuple[int, str]], to_jax: Callable[[Graph], Callable[..., Any]], options: Mapping[str, Any]
+    texts: Sequence[tuple[int, str, Mapping[str, bool | str]]],
+    to_jax: Callable[[Graph], Callable[..., Any]],
+    settings: Mapping[str, Any],
 ) -> Iterator[dict[str, Any]]:
     """The worker's side: compile and time kernels in chunks (events `begin`, `kernel`, `failed`)."""
     import jax  # late: only where programs run
 
     from superopt.ir.text import parse_graph
 
-    fields = dict(options)
+    fields = dict(settings)
     budget_s = fields.pop("budget_s")
-    settings = KernelSettings(**fields)
-    rng = np.random.default_rng(settings.seed)
+    how = KernelSettings(**fields)
+    rng = np.random.default_rng(how.seed)
     start = time.monotonic()
     empty = jax.jit(_empty)
     tiny = jax.device_put(np.zeros(4, np.float32))
@@ -147,14 +165,14 @@ def kernel_events(
     def dispatch() -> None:
         jax.block_until_ready(empty(tiny))
 
-    for first in range(0, len(texts), settings.chunk):
+    for first in range(0, len(texts), how.chunk):
         if budget_s and time.monotonic() - start > budget_s:
             return
         thunks: dict[int, loop.Thunk] = {}
-        for index, text in texts[first : first + settings.chunk]:
+        for index, text, options in texts[first : first + how.chunk]:
             yield {"event": "begin", "index": index}
             try:
-                thunks[index] = _compiled(parse_graph(text), to_jax, rng)
+                thunks[index] = _compiled(parse_graph(text), to_jax, rng, options, how.footprint)
             except Exception as error:  # data: the kernel's own fault, reported with its cause
                 yield {
                     "event": "failed",
@@ -162,7 +180,7 @@ def kernel_events(
                     "cause": "build",
                     "detail": f"{type(error).__name__}: {error}"[:500],
                 }
-        yield from _time_chunk(thunks, dispatch, settings, first)
+        yield from _time_chunk(thunks, dispatch, how, first)
 
 
 def _empty(x: Any) -> Any:
@@ -177,30 +195,51 @@ def _time_chunk(
     floors: list[float] = []
     rng = random.Random(settings.seed + seed)
     order = list(thunks)
-    for _ in range(settings.rounds):
+    spent_s = dict.fromkeys(thunks, 0.0)
+    for number in range(settings.rounds):
         rng.shuffle(order)
         floors.append(min(loop.seconds_each(dispatch, 30)))
         for i in order:
+            if number >= _LEAST_ROUNDS and spent_s[i] > settings.most_s:
+                continue
             yield {"event": "begin", "index": i}
             thunks[i]()
-            rounds[i].append(min(loop.seconds_each(thunks[i], calls[i])))
+            samples = loop.seconds_each(thunks[i], calls[i])
+            spent_s[i] += sum(samples)
+            rounds[i].append(min(samples))
     floor = min(floors, default=0.0)
     for i, samples in rounds.items():
         seconds = max(min(samples) - floor, MIN_SECONDS)
         yield {"event": "kernel", "index": i, "seconds": seconds, "rounds_s": samples, "dispatch_s": floor}
 
 
-def _compiled(graph: Graph, to_jax: Callable[[Graph], Callable[..., Any]], rng: np.random.Generator) -> loop.Thunk:
+def _compiled(
+    graph: Graph,
+    to_jax: Callable[[Graph], Callable[..., Any]],
+    rng: np.random.Generator,
+    options: Mapping[str, bool | str],
+    footprint: int,
+) -> loop.Thunk:
     import jax  # late: only where programs run
 
     operands = [jax.device_put(_random(node.shape, node.dtype, rng)) for node in graph.inputs]
-    call = jax.jit(to_jax(graph)).lower(*operands).compile()
+    call = jax.jit(to_jax(graph)).lower(*operands).compile(dict(options) or None)
+    frozen = [i for i, node in enumerate(graph.inputs) if node["frozen"]]
+    turns = [operands]
+    for _ in range(copies(sum(operands[i].nbytes for i in frozen), footprint) - 1):
+        turns.append([x.copy() if i in frozen else x for i, x in enumerate(operands)])
+    turn = itertools.cycle(turns)
 
     def thunk() -> None:
-        jax.block_until_ready(call(*operands))
+        jax.block_until_ready(call(*next(turn)))
 
     thunk()
     return thunk
+
+
+def copies(nbytes: int, footprint: int) -> int:
+    """How many copies of operands of `nbytes` go into a footprint."""
+    return max(1, min(MOST_COPIES, min(footprint, LARGEST_FOOTPRINT) // max(1, nbytes)))
 
 
 def _random(shape: Any, dtype: str, rng: np.random.Generator) -> np.ndarray:

@@ -6,10 +6,14 @@ above 1 by more than the noise floor, which is the same statistic computed on th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from superopt.measure.numerics import OutputError
+
+if TYPE_CHECKING:
+    from superopt.ir.program import Program
 
 ENOUGH_ROUNDS = 5
 
@@ -39,6 +43,14 @@ class EntryPoint:
 
     target: str
     path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A program together with the options of the compiler that it is built with."""
+
+    program: Program
+    options: Mapping[str, bool | str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,8 @@ def _program(
     if spec["prepare"] is not None:
         bare = parse_graph(spec["prepare"])
         prepare = Graph(bare.inputs, bare.outputs, {name: bundle[key] for name, key in spec["constants"].items()})
-    return resolve(backend)(Program(prepare, parse_graph(spec["hot"])), frozen)
+    options = {"options": spec["options"]} if spec["options"] else {}  # backends without options stay usable
+    return resolve(backend)(Program(prepare, parse_graph(spec["hot"])), frozen, **options)
 
 
 def _kernels(request: Mapping[str, Any]) -> Iterator[Event]:

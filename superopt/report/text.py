@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 
-from superopt.result import Report
+from superopt.result import Report, Speedup
 
 WIDTH = 100
 _MOST = 8
@@ -116,10 +116,25 @@ def _search_lines(report: Report) -> list[str]:
     lines = [line, f"{search}; objective {report.objective}"]
     if report.model:
         lines.append(f"  model   {model_line(report)}")
-    if report.compiler_options:
-        options = ", ".join(f"{k}={v}" for k, v in report.compiler_options.items())
-        lines.append(f"  options of the compiler: {options}")
+    if report.compiler_options or report.tuning:
+        lines.append(f"  options {options_line(report)}")
     return lines
+
+
+def options_line(report: Report) -> str:
+    """Options of the compiler: those in use and what they brought, or what was tried in vain."""
+    tuning = report.tuning
+    if report.compiler_options:
+        line = ", ".join(f"{k}={v}" for k, v in report.compiler_options.items())
+        if tuning.get("choices"):
+            line = f"{' + '.join(tuning['choices'])} ({line})"
+        if tuning.get("gain"):
+            line += f": {Speedup(**tuning['gain'])} over the default options"
+        return line
+    tried = ", ".join(
+        f"{' + '.join(t['choices'])} {t['ratio']:.2f}x on {name}" for name, ts in tuning["tried"].items() for t in ts
+    )
+    return f"of the compiler are the default ones; tried: {tried}" if tried else "of the compiler: none was tried"
 
 
 def _rewrite_lines(report: Report) -> list[str]:
