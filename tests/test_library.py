@@ -130,7 +130,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
         lambda: mk("dot_general", var("a", 5, 3, 4), var("b", 5, 4, 4), dimension_numbers=(((2,), (1,)), ((0,), (0,)))),
         ("dot-unrolled", "dot-apart"),
     ),
-    "prefix sums": (lambda: mk("cumsum", var("x", 2, 256), axis=1, reverse=False), ("cumsum-blocked",)),
+    "prefix sums": (lambda: mk("cumsum", var("x", 2, 256), axis=1, reverse=False), ("cumsum-blocked", "cumsum-as-dot")),
     "embedding": (embedding, ("take-ew", "take-ew-row", "dot-take")),
     "layer norm": (layer_norm, ("div-by-sqrt", "mul-sum-to-dot", "sum-as-dot")),
     "rms norm": (rms_norm, ("rsqrt-by-sqrt", "square-sum-to-dot")),

@@ -28,6 +28,10 @@ cumsum-blocked: q in 8|16|32|64  A[*a n]  extra o i
   prefer n >= 256
   source Blelloch 1990
 
+cumsum-as-dot: A[*a n]  extra j
+  cumsum(A, n)  ==  dot(ren(A, n, j), cumsum(diag(bcast(1, n), n, j), n), j)
+  prefer 8 <= n and n <= 256
+
 wmax-separable: X[*b u s]
   wmax(X, u(w, t, a, b1), s(v, y, c, d))  ==  wmax(wmax(X, u(w, t, a, b1)), s(v, y, c, d))
   prefer w > 1 and v > 1
