@@ -94,7 +94,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def measure_case(name: str, make: Callable[[], Made], budget: str, seed: int) -> dict[str, Any]:
     """Both experiments on one program."""
-    from superopt.measure import Failure, Timing, compare  # late: benchmarks load what a case needs
+    from superopt.measure import Failure, Timing, Tuned, compare  # late: benchmarks load what a case needs
     from superopt.optimizer import optimize  # late: see above
 
     begin = time.perf_counter()
@@ -109,20 +109,22 @@ def measure_case(name: str, make: Callable[[], Made], budget: str, seed: int) ->
         "same_claimed": same.winner is not None,
         "same_best": max(ratios, default=None),
         "noise_floor": same.noise_floor,
-        "claimed": not result.report.original_returned,
-        "ratio": None if result.report.original_returned else result.speedup.ratio,
+        "claimed": result.speedup.low > 1.0,
+        "ratio": result.speedup.ratio if result.speedup.low > 1.0 else None,
         "low": result.speedup.low,
         "high": result.speedup.high,
         "again": None,
         "again_low": None,
         "confirmed": None,
         "rules": [used.rule for used in result.report.rewrites],
+        "options": dict(result.report.compiler_options),
         "verdict": result.report.verdict,
     }
     if row["claimed"]:
         original, live = original_program(imported.graph), imported.live_values
+        claimed = Tuned(result.program, row["options"]) if row["options"] else result.program
         again = compare(
-            original, [result.program], live, imported.frozen_values, rounds=RETEST_ROUNDS, seed=seed + 1, prune=0.0
+            original, [claimed], live, imported.frozen_values, rounds=RETEST_ROUNDS, seed=seed + 1, prune=0.0
         )
         timing = again.candidates[0]
         if isinstance(timing, Timing) and not isinstance(again.reference, Failure):
@@ -134,7 +136,7 @@ def measure_case(name: str, make: Callable[[], Made], budget: str, seed: int) ->
 
 
 def judge_copies(imported: Imported, budget: str, seed: int) -> Judgement:
-    """The judgement over copies of the program itself."""
+    """The judgement over copies of the program itself, with the same options of the compiler."""
     from costmodel.calibrate import load_objective  # late: see measure_case
     from superopt.budget import SearchBudget, parse_budget  # late: see above
 
@@ -143,4 +145,4 @@ def judge_copies(imported: Imported, budget: str, seed: int) -> Judgement:
     copies = tuple(replace(own, name=f"copy {i + 1}", original=False) for i in range(COPIES))
     parts = {f.name: getattr(found, f.name) for f in fields(found)}
     parts["result"] = replace(found.result, finalists=(*copies, own))
-    return judge(imported, _Copies(**parts), parse_budget(budget), seed)
+    return judge(imported, _Copies(**parts), parse_budget(budget), seed, tuning=False)

@@ -13,6 +13,7 @@ WIDTH = 100
 _MOST = 8
 _EQUATIONS = 3
 _FEW = 4
+_LONG = 170  # of a rule's statement
 _HANGING = " " * 10  # under the text that follows `  before ` and its like
 
 
@@ -150,13 +151,12 @@ def _rewrite_lines(report: Report) -> list[str]:
         if i >= _EQUATIONS:
             continue
         if used.statement:
-            lines.append(f"            {used.statement.splitlines()[0]}")
+            lines.append(f"            {textwrap.shorten(used.statement.splitlines()[0], _LONG, placeholder=' ...')}")
         if used.sites:
             first = next(iter(used.sites))
             others = len(used.sites) - 1
-            lines.append(
-                f"            at {used.sites[first]} x {first}" + (f" and {others} other kinds" if others else "")
-            )
+            more = f" and {others} other kind{'s' if others > 1 else ''}" if others else ""
+            lines.append(f"            at {used.sites[first]} x {first}{more}")
     if len(report.rewrites) > _MOST:
         lines.append(f"          and {len(report.rewrites) - _MOST} more rules")
     return lines
