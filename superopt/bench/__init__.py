@@ -12,7 +12,7 @@ from typing import Any
 from superopt.errors import UsageError
 
 Say = Callable[[str], None]
-SUITES = ("aa", "core", "onnx-nodes", "rewrites", "search")
+SUITES = ("aa", "core", "onnx-nodes", "options", "rewrites", "search")
 BUDGETS = {"aa": "6s", "rewrites": "15s"}
 
 
@@ -30,6 +30,8 @@ def run_suite(suite: str, *, budget: str | None, cases: Sequence[str], seed: int
         from superopt.bench.core import run  # late: see above
     elif suite == "onnx-nodes":
         from superopt.bench.onnx_nodes import run  # late: see above
+    elif suite == "options":
+        from superopt.bench.options import run  # late: see above
     elif suite == "rewrites":
         from superopt.bench.rewrites import run  # late: see above
     elif suite == "search":
