@@ -112,6 +112,8 @@ def _search_lines(report: Report) -> list[str]:
     search = f"  search  {searched.get('proposals', 0):,} proposals, {searched.get('kernels', 0):,} kernels priced"
     if "batches" in searched:
         search += f" in {searched['batches']} batches"
+    if searched.get("price_cache_hits") is not None:
+        search += f" ({searched['price_cache_hits']:.1%} of prices known already)"
     if searched.get("chains"):
         search += f", {searched['chains']} chains"
     lines = [line, f"{search}; objective {report.objective}"]

@@ -68,6 +68,7 @@ class Memo:
         prices: key -> price in units.
         nodes: key -> the kernel's output node (None: a kernel without cost).
         pending: keys seen and not yet priced.
+        lookups: how often a price was wanted, known or not.
     """
 
     def __init__(self, pricer: Pricer) -> None:
@@ -75,6 +76,7 @@ class Memo:
         self.prices: dict[Hashable, int] = {}
         self.nodes: dict[Hashable, Node | None] = {}
         self.pending: dict[Hashable, Node] = {}
+        self.lookups = 0
 
     def add(self, key: Hashable, node: Node | None) -> int | None:
         """Price of a kernel seen for the first time under this key, or None when it has to be asked for."""

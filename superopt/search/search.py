@@ -61,6 +61,8 @@ class Statistics:
     kernels_priced: int = 0
     distinct_kernels: int = 0
     batches: int = 0
+    lookups: int = 0
+    chains: int = 0
     starts: dict[str, float] = field(default_factory=dict[str, float])
     descended: dict[str, float] = field(default_factory=dict[str, float])
     improved: dict[str, float] = field(default_factory=dict[str, float])
@@ -246,6 +248,7 @@ class _Run:
 
     def _keep_chains(self, name: str) -> None:
         """The chains' best states as records, those of equal cost once."""
+        self.stats.chains = max(self.stats.chains, len(self.chains))
         for i, record in enumerate(sorted({c.best[0]: c.best for c in self.chains}.values(), key=lambda r: r[0])):
             self.records[f"{name} {i + 1}" if i else name] = record
             if not i:
@@ -332,6 +335,7 @@ class _Run:
         stats.proposals, stats.seconds = self.meter.steps, self.meter.elapsed_s
         stats.distinct_kernels, stats.batches = len(self.pricer.by_node), self.pricer.batches
         stats.kernels_priced = len(self.problem.memo.prices)
+        stats.lookups = self.problem.memo.lookups
         return stats
 
 

@@ -93,7 +93,6 @@ class State:
         self.cost = 0
         self.unknown: set[int] = set()
         self.cycles_rejected = 0
-        self.kernels_priced = 0
         for i, root in enumerate(snapshot.roots):
             if root.cls >= 0:
                 self._reference(root.cls, -1 - i, set())
@@ -329,7 +328,7 @@ class State:
         if not self.readers[c] or not self.materialised[c]:
             self._set(c, 0)
         else:
-            self.kernels_priced += 1
+            self.memo.lookups += 1
             option = self.options[c][self.selection[c]]
             if option.form.op == "input":
                 self._set(c, 0)
