@@ -7,6 +7,8 @@ nodes of the program under construction.
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -225,7 +227,13 @@ class Wants:
         self.forms = snapshot.forms.all
         self.plain: dict[int, tuple[int, tuple[int, ...]]] = {}
         self.by_current: dict[tuple[int, ...], tuple[int, tuple[int, ...]]] = {}
-        self.count = 0
+        self._count = itertools.count(1)
+
+    def of_snapshot(self, snapshot: Snapshot) -> Wants:
+        """The same memo for another snapshot of the same forms: equal kernels then have equal keys in both."""
+        other = copy.copy(self)
+        other.snapshot = snapshot
+        return other
 
     def fixed(self, fid: int, d: int) -> tuple[int, tuple[int, ...]]:
         """(number, interned orders) of a form that does not look at how its operands lie."""
@@ -256,8 +264,7 @@ class Wants:
 
     def _new(self, form: Form, d: int, current: Current) -> tuple[int, tuple[int, ...]]:
         orders = wanted(form, perm.perm_of(d, len(form.shape)), current)
-        self.count += 1
-        return self.count, tuple(perm.intern(order) for order in orders)
+        return next(self._count), tuple(perm.intern(order) for order in orders)
 
 
 class Emitter:
