@@ -51,7 +51,7 @@ def figures(predicted_s: np.ndarray, labels: Sequence[Label | _Facts]) -> dict[s
     """Figures of predictions; tasks of equal name in different families are different."""
     seconds = np.array([x.seconds for x in labels])
     tasks = [f"{x.family} {x.task}" for x in labels]
-    found = quality(predicted_s, seconds, tasks).as_dict()
+    found = quality(predicted_s, seconds, tasks, np.array([x.noise for x in labels])).as_dict()
     long = seconds >= LONG_S
     error = np.abs(predicted_s - seconds) / seconds
     found["mape_long"] = round(float(error[long].mean()), 4) if long.any() else 0.0
@@ -141,11 +141,12 @@ class _Facts:
     family: str
     task: str
     seconds: float
+    noise: float
 
 
 def labels_facts(labels: Sequence[Label]) -> list[_Facts]:
     """Labels without their graphs."""
-    return [_Facts(x.family, x.task, x.seconds) for x in labels]
+    return [_Facts(x.family, x.task, x.seconds, x.noise) for x in labels]
 
 
 _STATE: dict[str, Any] = {}

@@ -20,9 +20,9 @@ from superopt import machine
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import type_bytes
 
-FEATURES_VERSION = 2
+FEATURES_VERSION = 3
 SHARE_BYTES = 256 << 10  # XLA:CPU gives each thread of a loop at least this much traffic
-VECTOR = 16  # elements of a vector register
+VECTORS = (16, 64)  # elements that a vectorised loop takes per turn, without and with unrolling
 FRESH_BYTES = 32 << 20  # glibc gives larger buffers back to the system
 WHILE_TRIPS = 16  # trips of a loop of unknown length; equal in every form of a program, so only its scale matters
 
@@ -34,14 +34,17 @@ _SAME_COST = {
     "acos": "asin", "cosh": "sinh", "asinh": "acosh", "atanh": "acosh", "digamma": "lgamma", "nextafter": "rem",
     "erf_inv": "acosh", "population_count": "cheap", "clz": "cheap",
 }  # fmt: skip
+_CALLED = frozenset((*_FUNCTIONS, *_SAME_COST)) - {"population_count", "clz", "div", "sqrt"}
 _REDUCE_CLASS = {"reduce_sum": "sum", "reduce_prod": "sum", "argmax": "arg", "argmin": "arg"}
 
 COMPUTE = (
     "cheap", *(f"fn_{f}" for f in _FUNCTIONS),
     "load", "load_strided", "pad_eval", "pad_eval_minor", "concat_eval", "concat_eval_minor", "select_eval",
-    "gather_eval", "gather_row", "iota_eval", "evaluation", "evaluation_ragged", "output",
+    "gather_eval", "gather_row", "iota_eval", "evaluation", "evaluation_rest16", "evaluation_rest64", "fn_rest16",
+    "fn_rest64", "rows", "output",
     *(f"reduce_{kind}_{where}" for kind in ("sum", "max", "arg") for where in ("minor", "major", "all")),
-    "reduce_result", "dot_mnk", "dot_mn", "dot_mk", "dot_nk", "dot_km", "dot_km_large", "dot_rhs_turned",
+    "reduce_result_minor", "reduce_result_major", "reduce_rest16", "reduce_rest64",
+    "dot_mnk", "dot_mn", "dot_mk", "dot_nk", "dot_km", "dot_km_large", "dot_rhs_turned",
     "dot_both_turned", "batch_mnk", "batch_mn", "batch_mk", "batch_nk", "batch_turned", "batch_count",
     "vector_kn", "vector_nk", "vector_out", "inner",
     "conv_macs", "conv_patch", "conv_patch_narrow", "conv_out", "conv_weight", "conv_dilated",
@@ -114,8 +117,16 @@ def _loop(step: Step, repeat: float) -> StepFeatures:
             counts["load_strided"] += strided
     counts["output"] += elements(root)
     traffic = _traffic(counts, step)
-    minor = float(root.shape[-1]) if root.shape else 1.0  # pyright: ignore[reportArgumentType] (kernel shapes are concrete)
-    counts["evaluation_ragged"] += counts["evaluation"] * (math.ceil(minor / VECTOR) * VECTOR / max(minor, 1.0) - 1.0)
+    inner = root.inputs[0] if root.op in REDUCE else root  # what the innermost loop runs along
+    minor = float(inner.shape[-1]) if inner.shape else 1.0  # pyright: ignore[reportArgumentType] (concrete sizes)
+    counts["rows"] += elements(inner) / max(minor, 1.0)
+    functions = sum(count for node, count in step.evaluations.items() if node.op in _CALLED)
+    for size in VECTORS:  # what is left over from whole turns goes element by element
+        rest = (minor % size) / max(minor, 1.0)
+        counts[f"evaluation_rest{size}"] += counts["evaluation"] * rest
+        counts[f"fn_rest{size}"] += functions * rest
+        if root.op in REDUCE:
+            counts[f"reduce_rest{size}"] += elements(inner) * rest
     counts["reduce" if root.op in REDUCE else "loop"] += 1
     spread = min(float(machine.describe().cores), float(elements(root)), traffic / SHARE_BYTES)
     return StepFeatures(dict(counts), spread=max(1.0, spread), repeat=repeat)
@@ -124,8 +135,9 @@ def _loop(step: Step, repeat: float) -> StepFeatures:
 def _count_node(counts: Counts, node: Node, count: float) -> None:
     op = _SAME_COST.get(node.op, node.op)
     if op in REDUCE:
-        counts[_reduce_feature(node)] += elements(node.inputs[0])
-        counts["reduce_result"] += elements(node)
+        name = _reduce_feature(node)
+        counts[name] += elements(node.inputs[0])
+        counts["reduce_result_major" if name.endswith("major") else "reduce_result_minor"] += elements(node)
         return
     counts["evaluation"] += count if op not in VIEW else 0.0
     if op == "integer_pow":

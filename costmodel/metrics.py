@@ -1,13 +1,14 @@
 """How good a cost model is: relative error, and order among forms of one operation.
 
 MAPE is the mean of |predicted - measured| / measured.  The order inside a task (forms that compute the same function)
-is Kendall's tau-b; `pairs` is the share of pairs, differing by more than a tenth when measured, that the model puts
-in the right order; `regret` is what the model's pick costs over the best form, mean over tasks.
+is Kendall's tau over the pairs whose measured times differ by more than their noise (by a tenth where no noise is
+given); pairs within it are ties and dropped.  `tau_b` counts them, and no model can order them.  `pairs` is the share
+of distinct pairs of all tasks that the model puts in the right order; `regret` is what the model's pick costs over the
+best form, mean over tasks.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -24,6 +25,7 @@ class Quality:
     mape: float
     median_error: float
     tau: float
+    tau_b: float
     pairs: float
     regret: float
 
@@ -32,29 +34,41 @@ class Quality:
         return {name: round(float(value), 4) for name, value in asdict(self).items()}
 
 
-def quality(predicted_s: np.ndarray, measured_s: np.ndarray, tasks: Sequence[str]) -> Quality:
-    """Figures of predictions against measurements."""
+def quality(
+    predicted_s: np.ndarray, measured_s: np.ndarray, tasks: Sequence[str], noise: np.ndarray | None = None
+) -> Quality:
+    """Figures of predictions against measurements; `noise` is the standard deviation of log time per kernel."""
     error = np.abs(predicted_s - measured_s) / measured_s
     groups: dict[str, list[int]] = {}
     for i, task in enumerate(tasks):
         groups.setdefault(task, []).append(i)
     taus: list[float] = []
+    tau_bs: list[float] = []
     regrets: list[float] = []
-    right = clear = 0
+    right = distinct = 0
     for members in groups.values():
         if len(members) < 2:
             continue
         p, m = predicted_s[members], measured_s[members]
-        taus.append(kendall_tau(p, m))
+        tau_bs.append(kendall_tau(p, m))
         regrets.append(float(m[int(np.argmin(p))] / m.min() - 1.0))
-        for i, j in itertools.combinations(range(len(members)), 2):
-            if abs(m[i] - m[j]) > CLEAR * min(m[i], m[j]):
-                clear += 1
-                right += (p[i] < p[j]) == (m[i] < m[j])
+        i, j = np.triu_indices(len(members), 1)
+        gap = np.abs(np.log(m[i] / m[j]))
+        least = np.log1p(CLEAR) if noise is None else 2.0 * np.hypot(noise[members][i], noise[members][j])
+        clear = gap > least
+        if not clear.any():
+            continue
+        agree = (np.sign(p[i] - p[j]) == np.sign(m[i] - m[j]))[clear]
+        right, distinct = right + int(agree.sum()), distinct + len(agree)
+        taus.append(2.0 * float(agree.mean()) - 1.0)
     return Quality(
-        len(measured_s), float(error.mean()), float(np.median(error)), float(np.mean(taus)) if taus else 1.0,
-        right / clear if clear else 1.0, float(np.mean(regrets)) if regrets else 0.0,
+        len(measured_s), float(error.mean()), float(np.median(error)), _mean(taus, 1.0), _mean(tau_bs, 1.0),
+        right / distinct if distinct else 1.0, _mean(regrets, 0.0),
     )  # fmt: skip
+
+
+def _mean(values: Sequence[float], empty: float) -> float:
+    return float(np.mean(values)) if values else empty
 
 
 def kendall_tau(a: np.ndarray, b: np.ndarray) -> float:
