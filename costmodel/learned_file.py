@@ -43,8 +43,8 @@ def write(path: Path, model: Model, card: Mapping[str, Any]) -> dict[str, Any]:
     return full
 
 
-def read(path: Path = SHIPPED) -> tuple[Model, dict[str, Any]]:
-    """A model and its card.
+def read(path: Path | None = None) -> tuple[Model, dict[str, Any]]:
+    """A model and its card; the shipped one unless a path is given.
 
     Raises:
         WeightsError: the files are missing, damaged, or made for another version; the message says why.
@@ -52,6 +52,7 @@ def read(path: Path = SHIPPED) -> tuple[Model, dict[str, Any]]:
     from safetensors import SafetensorError  # late: as above
     from safetensors.numpy import load
 
+    path = path or SHIPPED
     try:
         card = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         data = path.read_bytes()

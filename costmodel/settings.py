@@ -21,7 +21,7 @@ class Settings:
     """
 
     shape: Shape = field(default_factory=Shape)
-    epochs: int = 40
+    epochs: int = 20
     batch: int = 64
     rate: float = 3e-3
     decay: float = 3e-2
