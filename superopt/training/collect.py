@@ -1,9 +1,11 @@
 """Collecting labels: what the search visits, timed in slices until every task has been timed.
 
 The visit is kept in a file beside the corpus, so that a resumed run times at once.  Tasks come in a fixed shuffled
-order; all forms of a task are timed in the same chunk, interleaved, next to one kernel that every chunk has.  The
-label is the minimum over rounds less dispatch.  A share of the tasks of earlier sessions is timed again: the relative
-difference is the noise floor.
+order; all forms of a task are timed in the same chunk, interleaved, next to one kernel that every chunk has.
+
+Kernels that several threads share take times of several levels, and the very fastest call is a matter of luck: the
+label is the mean of the fastest quarter of the rounds (each a minimum over calls), less dispatch, which repeats better
+than the minimum.  A share of the tasks of earlier sessions is timed again: the relative difference is the noise floor.
 """
 
 from __future__ import annotations
@@ -24,13 +26,14 @@ import numpy as np
 from superopt import machine
 from superopt.ir.text import parse_graph
 from superopt.measure import KernelTiming, Limits, Worker, time_kernels
-from superopt.measure.kernels import KernelSettings
+from superopt.measure.kernels import MIN_SECONDS, KernelSettings
 from superopt.measure.result import Failure
-from superopt.training.tasks import Form, Task, read_lines, task_of, write_lines
+from superopt.training.tasks import MOST_FORMS, Form, Task, read_lines, task_of, write_lines
 
 CHUNK = 24  # forms timed together, at least one task
-AGAIN_SHARE = 0.04
-SETTINGS = KernelSettings(chunk=1_000, rounds=4, sample_s=0.003, max_calls=40)
+AGAIN_SHARE = 0.05
+WRITE_EVERY_S = 60.0
+SETTINGS = KernelSettings(chunk=1_000, rounds=10, sample_s=0.0025, max_calls=40, most_s=0.15)
 NORMALISER = (
     "%0 = input x : f32[256,256]\n%1 = input w : f32[256,256] frozen\n"
     "%2 = dot_general(%0, %1) dimension_numbers=(((1,), (0,)), ((), ())) : f32[256,256]\nreturn %2\n"
@@ -144,10 +147,10 @@ def distinct(tasks: Sequence[Task]) -> list[Task]:
     taken: set[str] = set()
     out: list[Task] = []
     for task in sorted(tasks, key=lambda t: hashlib.sha256(t.name.encode()).digest()):
-        forms = tuple(form for form in task.forms if form.key not in taken)
+        forms = list({form.key: form for form in task.forms if form.key not in taken}.values())[:MOST_FORMS]
         if forms:
             taken.update(form.key for form in forms)
-            out.append(Task(task.family, task.program, task.name, forms))
+            out.append(Task(task.family, task.program, task.name, tuple(forms)))
     return out
 
 
@@ -174,6 +177,7 @@ def measure(
         settings=asdict(settings), normaliser=NORMALISER,
     )  # fmt: skip
     began, count = time.monotonic(), len(labels.rows)
+    written = began
     with Worker(Limits(silence_s=60.0), inline=True) as worker:
         for chunk in _chunks(again):
             if time.monotonic() > end:
@@ -183,7 +187,7 @@ def measure(
             for _, form in chunk:
                 timing = timings.get(form.key)
                 if isinstance(timing, KernelTiming) and form.key in rows:
-                    rows[form.key]["again_s"] = timing.seconds
+                    rows[form.key]["again_s"] = label_of(timing)[0]
         for chunk in _chunks(left):
             if time.monotonic() > end:
                 break
@@ -195,6 +199,9 @@ def measure(
                     labels.rows.append(row_of(task, form, timing, normaliser_s, session))
                 else:
                     labels.failed[form.key] = f"{timing.cause}: {timing.detail}"[:200]
+            if time.monotonic() > written + WRITE_EVERY_S:
+                labels.write()
+                written = time.monotonic()
     labels.header["sessions"].append({
         "session": session, "seconds": round(time.monotonic() - began, 1), "labels": len(labels.rows) - count,
         "when": time.strftime("%Y-%m-%dT%H:%M:%S"),
@@ -214,20 +221,32 @@ def again_tasks(tasks: Sequence[Task], labels: LabelFile, share: float) -> list[
 
 def row_of(task: Task, form: Form, timing: KernelTiming, normaliser_s: float | None, session: int) -> Row:
     """The corpus row of one timed form."""
+    seconds, stderr = label_of(timing)
     return {
         "family": task.family, "program": task.program, "task": task.name, "form": form.kind, "key": form.key,
-        "text": form.text, "seconds": timing.seconds, "stderr": round(relative_error(timing), 5),
-        "rounds_s": list(timing.rounds_s), "dispatch_s": timing.dispatch_s, "again_s": None,
-        "normaliser_s": normaliser_s, "session": session,
+        "text": form.text, "seconds": seconds, "stderr": stderr,
+        "rounds_s": [float(f"{s:.4g}") for s in timing.rounds_s], "dispatch_s": float(f"{timing.dispatch_s:.4g}"),
+        "again_s": None, "normaliser_s": normaliser_s, "session": session,
     }  # fmt: skip
 
 
-def relative_error(timing: KernelTiming) -> float:
-    """Standard error of the fastest rounds, relative to the label: one disturbed round does not count."""
-    low = sorted(timing.rounds_s)[: max(2, len(timing.rounds_s) - 1)]
-    if len(low) < 2:
-        return 1.0
-    return float(np.std(low, ddof=1) / math.sqrt(len(low)) / timing.seconds)
+def label_of(timing: KernelTiming) -> tuple[float, float]:
+    """Seconds by the fastest quarter of the rounds, and their relative standard error.
+
+    The error is that of the bootstrap: rounds drawn again with repetition, each draw giving a label of its own.
+    """
+    rounds = np.array(timing.rounds_s)
+    seconds = max(_fastest(rounds) - timing.dispatch_s, MIN_SECONDS)
+    if len(rounds) < 3:
+        return seconds, 1.0
+    rng = np.random.default_rng(0)
+    draws = [_fastest(rng.choice(rounds, len(rounds))) for _ in range(64)]
+    return seconds, round(float(np.std(draws) / seconds), 5)
+
+
+def _fastest(rounds: np.ndarray) -> float:
+    """Mean of the fastest quarter."""
+    return float(np.sort(rounds)[: max(1, len(rounds) // 4)].mean())
 
 
 def _chunks(tasks: Sequence[Task]) -> Iterator[list[tuple[Task, Form]]]:

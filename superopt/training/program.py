@@ -97,10 +97,19 @@ def spec(*shape: int, dtype: str = "float32") -> Spec:
     return Spec(shape, np.dtype(dtype))
 
 
-def describe(family: str, number: int, maker: Maker) -> Program:
+class Leaning(random.Random):
+    """Draws the larger of two where numbers are offered: sizes of whole networks, not of blocks."""
+
+    def choice(self, seq: Any) -> Any:
+        """One element."""
+        first, second = super().choice(seq), super().choice(seq)
+        return max(first, second) if isinstance(first, int) and isinstance(second, int) else first
+
+
+def describe(family: str, number: int, maker: Maker, *, large: bool = False) -> Program:
     """Variant `number` of a family."""
     name = f"{family}/{number}"
-    rng = random.Random(name)
+    rng = Leaning(name) if large else random.Random(name)
     described = maker(rng)
     recorder = Recorder(rng.randrange(1 << 30))
     jax.eval_shape(lambda *xs: described.fn(recorder, *xs), *described.inputs)

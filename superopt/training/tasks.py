@@ -20,6 +20,8 @@ from superopt.ir.graph import Graph, Node, make_input, topological
 from superopt.ir.program import replace
 from superopt.ir.text import print_graph
 
+MOST_FORMS = 6
+
 
 @dataclass(frozen=True, slots=True)
 class Form:

@@ -29,12 +29,11 @@ from superopt.search.search import SearchResult, search
 from superopt.search.snapshot import Forms
 from superopt.search.state import State
 from superopt.training.program import Program
-from superopt.training.tasks import Form, Task, canonical, make_form
+from superopt.training.tasks import MOST_FORMS, Form, Task, canonical, make_form
 
 Place = tuple[int, frozenset[int]]  # class and leaf classes: one function
 LONGEST_S = 0.06
 CLEAR_S = 1e-5  # shorter kernels are timed less well and taken less often
-MOST_FORMS = 8
 
 
 @dataclass(frozen=True, slots=True)

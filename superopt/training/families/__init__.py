@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from superopt.training.families import convnets, mobile, products, sequences, tables, transformers
 from superopt.training.program import Maker, Program, describe
 
-VARIANTS = 7
+VARIANTS = 10
+LARGE = 7  # variants from this number on lean towards large sizes
 FAMILIES: dict[str, Maker] = {
     **convnets.FAMILIES,
     **mobile.FAMILIES,
@@ -20,7 +21,7 @@ FAMILIES: dict[str, Maker] = {
 
 def program(family: str, number: int) -> Program:
     """One variant of a family."""
-    return describe(family, number, FAMILIES[family])
+    return describe(family, number, FAMILIES[family], large=number >= LARGE)
 
 
 def names() -> Iterator[tuple[str, int]]:

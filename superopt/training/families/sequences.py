@@ -104,8 +104,8 @@ def filters(rng: random.Random) -> Described:
         mel = (mel - mel.mean(0)) * lax.rsqrt(jnp.square(mel - mel.mean(0)).mean(0) + 1e-3)
         cepstrum = mel @ w(bands, bands)
         row, column = w(taps), w(taps)
-        across = sum(image[:, k : size - taps + 1 + k] * row[k] for k in range(taps))
-        down = sum(across[k : size - taps + 1 + k] * column[k] for k in range(taps))
+        across: Any = sum(image[:, k : size - taps + 1 + k] * row[k] for k in range(taps))
+        down: Any = sum(across[k : size - taps + 1 + k] * column[k] for k in range(taps))
         gx, gy = down[1:, :-1] - down[:-1, :-1], down[:-1, 1:] - down[:-1, :-1]
         return cepstrum, jnp.sqrt(gx * gx + gy * gy + 1e-6)
 
