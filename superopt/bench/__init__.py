@@ -12,8 +12,8 @@ from typing import Any
 from superopt.errors import UsageError
 
 Say = Callable[[str], None]
-SUITES = ("aa", "core", "onnx-nodes", "options", "rewrites", "search")
-BUDGETS = {"aa": "6s", "rewrites": "15s"}
+SUITES = ("aa", "ablation", "alternatives", "core", "onnx-nodes", "options", "rewrites", "search")
+BUDGETS = {"aa": "6s", "rewrites": "15s", "ablation": "5s", "alternatives": "10s"}
 
 
 def run_suite(suite: str, *, budget: str | None, cases: Sequence[str], seed: int, say: Say) -> dict[str, Any]:
@@ -26,6 +26,10 @@ def run_suite(suite: str, *, budget: str | None, cases: Sequence[str], seed: int
 
     if suite == "aa":
         from superopt.bench.aa import run  # late: see above
+    elif suite == "ablation":
+        from superopt.bench.ablation import run  # late: see above
+    elif suite == "alternatives":
+        from superopt.bench.alternatives import run  # late: see above
     elif suite == "core":
         from superopt.bench.core import run  # late: see above
     elif suite == "onnx-nodes":
