@@ -1,26 +1,37 @@
-"""Other ways to search: rewriting whole programs, additive extraction, enumeration."""
+"""Other ways to search: rewriting whole programs, additive extraction (and what undoes its mistakes), enumeration."""
 
 from __future__ import annotations
 
 import random
 
+import jax
+import numpy as np
 import pytest
 from search_cases import Case, case, run_program, worst_error
 from search_table import TableObjective
 
 from costmodel.measured import Measured
+from rewrites import library
+from rewrites.convert import import_graph
 from rewrites.expander import library_expander
-from superopt.bench import nets
+from rewrites.grow import grow
+from superopt.bench import layers, nets
 from superopt.bench.alternatives import summarise
 from superopt.bench.whole_graphs import METHODS, Arena, Found, additive, better_layout, channels_last
 from superopt.frontends.jaxpr import import_function
+from superopt.ir.graph import topological
 from superopt.library import proved_library
+from superopt.search.budget import Budget, Meter
+from superopt.search.descent import descend
 from superopt.search.enumerate import every_state, random_state
 from superopt.search.graphs import original_selection
+from superopt.search.layout import candidates
 from superopt.search.lower import Lowering, Selection
+from superopt.search.moves import Groups
 from superopt.search.pricing import Pricer
 from superopt.search.snapshot import Snapshot
-from superopt.search.state import State
+from superopt.search.starts import LocalCosts, greedy
+from superopt.search.state import Problem, State
 
 RULES = proved_library(None).rules
 EXPAND = library_expander(RULES)
@@ -116,3 +127,35 @@ def test_summary_counts_who_is_behind() -> None:
     assert summary["failed"] == 1.0
     assert summary["min_ratio"] == summary["min_ratio_convolutions"] == 0.9
     assert summary["geomean_ratio"] == pytest.approx((0.9 * 1.5) ** 0.5)
+
+
+def test_gathering_undoes_a_product_computed_twice() -> None:
+    """In gelu both scales fold into the product before it; additive extraction computes it twice to save two scales."""
+
+    def fn(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+        return layers.gelu(x @ p["w"] + p["b"]) @ p["v"]
+
+    rng = np.random.default_rng(0)
+    p = {k: rng.standard_normal(s, np.float32) for k, s in (("w", (64, 256)), ("b", (256,)), ("v", (256, 64)))}
+    graph = import_function(fn, (p, rng.standard_normal((32, 64), np.float32)), frozen=0).graph
+    eg = import_graph(graph)
+    grow(eg, [rule for rule in library.load() if rule.mode in ("saturate", "macro")])
+    snapshot = Snapshot(eg)
+    problem = Problem(snapshot, Pricer(TableObjective()), candidates(snapshot))
+    local = LocalCosts(problem)
+    local.price_everything()
+    twice = greedy(local)
+    ends: list[int] = []
+    for groups in (Groups(problem), Groups(problem)):
+        if ends:
+            groups.groups.clear()
+        state = State(problem, twice)
+        assert _products(state) == 3
+        descend(state, groups, random.Random(0), Meter(Budget(steps=100_000)))
+        assert _products(state) == 2
+        ends.append(state.cost)
+    assert ends[0] < 0.95 * ends[1]  # single flips alone keep the scales apart
+
+
+def _products(state: State) -> int:
+    return sum(n.op == "dot_general" for _, kernel in state.kernels() for n in topological((kernel,)))
