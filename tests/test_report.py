@@ -230,6 +230,24 @@ def test_repeated_stretches_are_folded() -> None:
     assert fold(boxes[:5]) == boxes[:5], "nothing repeats"
 
 
+@pytest.mark.parametrize("alike", [True, False])
+def test_pages_of_large_networks_stay_small(alike: bool) -> None:
+    """Hundreds of residual blocks of four kernels each."""
+    blocks = 120 if alike else 300
+    nodes = [drawn("input x", 0)]
+    for k in range(blocks):
+        a = 4 * k
+        size = "8" if alike else str(k + 1)
+        for i, op in enumerate(("conv_general_dilated", "max", "conv_general_dilated", "add"), start=1):
+            reads = (a + i - 1, a) if op == "add" else (a + i - 1,)
+            nodes.append(replace(drawn(op, a + i, *reads), type=f"f32[1,{size},56,56]", rule="conv-pointwise"))
+    report = replace(make_report(), drawing=Drawing(tuple(nodes), tuple(nodes)))
+    page = to_html(report)
+    assert len(page) < 3_000_000
+    assert ('id="every"' in page) == alike, "only repetitions are folded"
+    assert len(fold(boxes_of(nodes))) == (6 if alike else 1201)
+
+
 def test_the_layout_keeps_operands_above_and_boxes_apart() -> None:
     edges = [(0, 2), (0, 3), (1, 3), (2, 4), (3, 4), (0, 5), (4, 5), (1, 5), (0, 6)]
     sizes = [(100.0, 30.0 + 10 * i) for i in range(7)]
