@@ -85,6 +85,8 @@ def test_a_loss_is_declined() -> None:
     assert _verdict(1.0, 0.5)["kind"] == "loss"
     assert _verdict(1.0, 1.02)["share"] is None
     assert _verdict(0.97, 1.05, noise=0.1)["reached"] is False
+    ratios = {"only": Ratio(0.5, 0.5, 0.5)}
+    assert rewrites.judged(Ratio(0.97, 0.94, 1.0), ratios, 0.02, {}, [])["reached"], "not beyond its interval"
     assert _verdict(1.0, 0.5, used="dot-merge", losing="dot-merge")["reached"] is False
     assert _verdict(1.0, 0.995, used="dot-merge", losing="dot-merge")["reached"], "not known to lose"
 

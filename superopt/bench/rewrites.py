@@ -5,8 +5,8 @@ itself and the rules alone, in a process of its own; then the original under `ja
 program that was returned are timed interleaved, in random order.  A case is reached when
 
     gain    speedup - 1 >= 0.85 x (speedup of the fastest variant by hand - 1), where that one gains beyond the noise
-    loss    otherwise: what was returned is not slower than 0.98, and the rules that amount to the variant were not
-            used if the variant measures slower than the original
+    loss    otherwise: what was returned is not slower than 0.98 beyond its interval, and the rules that amount to the
+            variant were not used if the variant measures slower than the original
 
 `share` is the ratio of logarithms of the two speed-ups, for gains.
 
@@ -28,7 +28,7 @@ from superopt.measure import Ratio
 
 PART = 0.85
 NOT_SLOWER = 0.98
-LEAST_GAIN = 1.03  # a hand-made gain under this, or within the noise, is none
+LEAST_GAIN = 1.05  # a hand-made gain under this, or within the noise, is none
 _ROUNDS = 31
 _SAMPLE_S = 0.02
 _BUDGET_S = 15.0
@@ -178,7 +178,7 @@ def judged(
         reached = ours.ratio >= 1.0 + PART * (by_hand.ratio - 1.0)
     else:
         taken = by_hand.high < 1.0 and any(rule in rules for rule in losing)
-        reached = ours.ratio >= NOT_SLOWER and not taken
+        reached = (ours.ratio >= NOT_SLOWER or ours.high >= 1.0) and not taken
     return {
         "kind": "gain" if gain else "loss",
         "hand": best,
