@@ -73,8 +73,9 @@ CHOICES = (
     ),
     Choice(
         "fused products",
-        "YNN computes what follows a product along with it: 1.1 times faster on products followed by elementwise work",
+        "YNN computes products and the elementwise work between them as one",
         library_adds=("DOT",),
+        library_drops=("INDIVIDUAL_DOT",),
         ops=frozenset({"dot_general"}),
     ),
 )

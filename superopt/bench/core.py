@@ -111,6 +111,8 @@ def measure_case(case: str, budget: str, seed: int) -> dict[str, Any]:
         "original_vs_f64": numerics.original_vs_f64 if numerics else None,
         "optimised_vs_f64": numerics.optimised_vs_f64 if numerics else None,
         "rewrites": {used.rule: used.count for used in report.rewrites},
+        "compiler_options": dict(report.compiler_options),
+        "tuning": dict(report.tuning),
         "verdict": report.verdict,
         "enodes": report.growth.get("enodes"),
         "memory": dict(report.memory),

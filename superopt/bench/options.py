@@ -249,5 +249,7 @@ def _over_programs(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "worst": ratios[worst],
         "worst_program": worst,
         "difference": max(f["difference"] for f in figures.values()),
-        "compile": math.exp(sum(math.log(f["compile"]) for f in figures.values()) / len(figures)),
+        "compile": math.exp(sum(math.log(f["compile"]) for f in figures.values()) / len(figures))
+        if SETS[name]
+        else None,
     }
