@@ -6,6 +6,7 @@ every float widened to float64; programs with opaque operations, and those of ve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,7 +76,7 @@ def _prefix_steps(graph: Graph) -> float:
     """Steps of the interpreter through prefix folds: it forms each result by definition, from the start of its axis."""
     folds = [node for node in graph.nodes() if node.op in CUMULATIVE]
     sizes = [(tuple(map(int, node.shape)), int(node["axis"])) for node in folds]  # pyright: ignore[reportArgumentType]
-    return sum(float(np.prod(shape)) * shape[axis] for shape, axis in sizes)
+    return sum(float(math.prod(shape)) * shape[axis] for shape, axis in sizes)
 
 
 def _arrays(results: Sequence[Any]) -> list[np.ndarray]:

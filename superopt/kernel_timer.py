@@ -16,12 +16,13 @@ from superopt.ir.graph import Graph, Node
 from superopt.ir.program import type_bytes
 from superopt.measure import KernelTiming, Worker, time_kernels
 from superopt.measure.kernels import KernelSettings
-from superopt.search.rivals import rival_kernels
+from superopt.search.rivals import DOUBT, OPTIMISM, rival_kernels
 from superopt.search.search import Finalist, SearchResult
 
 _MEASURE_SHARE = 0.25
 _WORTH_TIMING = 0.003
 _MOST_RIVALS = 200
+_FEW = 24
 _SETTINGS = KernelSettings(rounds=3, sample_s=0.003, max_calls=30)
 
 
@@ -44,17 +45,23 @@ class KernelTimer:
                 weight[kernel.outputs[0]] = weight.get(kernel.outputs[0], 0.0) + share
         chosen = [n for n in sorted(weight, key=lambda n: -weight[n]) if weight[n] > _WORTH_TIMING]
         best = result.best
-        for kernel, gain in rival_kernels(result, best)[:_MOST_RIVALS]:
-            if gain > _WORTH_TIMING * best.predicted_s and kernel.outputs[0] not in graphs:
-                graphs[kernel.outputs[0]] = kernel
-                chosen.append(kernel.outputs[0])
-        fresh = [n for n in chosen if graphs[n] not in self.objective and not _has_opaque(graphs[n])]
+        fresh = [n for n in chosen if self._untimed(graphs[n])]
+        for optimism in (OPTIMISM, DOUBT):
+            if len(fresh) >= _FEW:  # the time set aside will be used up
+                break
+            for kernel, gain in rival_kernels(result, best, optimism)[:_MOST_RIVALS]:
+                if gain > _WORTH_TIMING * best.predicted_s and kernel.outputs[0] not in graphs:
+                    graphs[kernel.outputs[0]] = kernel
+                    fresh += [kernel.outputs[0]] if self._untimed(kernel) else []
         plain = [expand_graph(graphs[n], self.objective.expand) for n in fresh]
         settings = replace(_SETTINGS, footprint=_frozen_bytes(best))
         timings = time_kernels(plain, settings=settings, budget_s=seconds, worker=self.worker)
         pairs = [(graphs[n], t.seconds) for n, t in zip(fresh, timings, strict=True) if isinstance(t, KernelTiming)]
         self.objective.learn([g for g, _ in pairs], [s for _, s in pairs])
         return len(pairs)
+
+    def _untimed(self, kernel: Graph) -> bool:
+        return kernel not in self.objective and not _has_opaque(kernel)
 
 
 def _frozen_bytes(finalist: Finalist) -> int:

@@ -3,7 +3,8 @@
 A flip of one class (another op, another layout, a group) replaces some kernels by others.  It is a *rival* when it
 would lower the cost if its new kernels were as much cheaper than predicted as a model may well be wrong (`OPTIMISM`).
 Timing the new kernels of the most promising rivals decides what the model cannot: it is the choice by lower confidence
-bound of active learning, over the neighbourhood of the best program.
+bound of active learning, over the neighbourhood of the best program.  Small programs leave time to doubt the model
+further (`DOUBT`).
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from superopt.search.search import Finalist, SearchResult
 from superopt.search.state import State
 
 OPTIMISM = 1.7
+DOUBT = 6.0
 MOST_FLIPS = 4_000
 
 
-def rival_kernels(result: SearchResult, finalist: Finalist) -> list[tuple[Graph, float]]:
+def rival_kernels(result: SearchResult, finalist: Finalist, optimism: float = OPTIMISM) -> list[tuple[Graph, float]]:
     """Kernels of rival flips and the seconds that each flip might gain, most promising first."""
     chosen = finalist.selection
     state = State(result.problem, chosen.options, chosen.layouts, chosen.bits)
@@ -35,7 +37,7 @@ def rival_kernels(result: SearchResult, finalist: Finalist) -> list[tuple[Graph,
         state.settle()
         changed = [c for c, (old, new) in enumerate(zip(before, state.kernel_cost, strict=True)) if old != new and new]
         fresh = sum(state.kernel_cost[c] for c in changed)
-        gain = (cost - state.cost + fresh * (1.0 - 1.0 / OPTIMISM)) * UNIT_S
+        gain = (cost - state.cost + fresh * (1.0 - 1.0 / optimism)) * UNIT_S
         if gain > 0:
             for node in _nodes(state, changed):
                 gains[node] = max(gains.get(node, 0.0), gain)
