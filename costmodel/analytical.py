@@ -19,7 +19,7 @@ import numpy as np
 from costmodel.features import COMPUTE, FIXED, INDEX, MEMORY, StepFeatures
 
 COUNT = len(INDEX)
-NOISE_US = 2.0  # what a label is uncertain by, however short the kernel
+NOISE_US = 0.5  # what a label is uncertain by, however short the kernel
 # features that no kernel of a suite shows: a guess of the right order
 DEFAULT_S = np.array([*[1e-10] * len(COMPUTE), *[5e-11] * len(MEMORY), *[2e-6] * len(FIXED)])
 _C = slice(0, len(COMPUTE))

@@ -20,7 +20,7 @@ from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph
 
 SHIPPED = Path(__file__).parent / "data" / "labels.jsonl.gz"
-RESOLUTION_S = 1e-6  # what a label is uncertain by, however short the kernel: dispatch is taken off
+RESOLUTION_S = 2e-7  # what a label is uncertain by, however short the kernel: dispatch is taken off
 
 
 class CorpusError(ValueError):

@@ -25,6 +25,7 @@ from superopt.ir.program import type_bytes
 
 POSITIONS = 4  # operands after the third count as the last position
 UNIT_S = 5e-7
+LEAST_S = 2e-7
 BASIC = 8  # kernel features that do not belong to a component
 KERNEL_WIDTH = BASIC + 2 * len(INDEX)
 SIZES = (16, 64, 256)  # kernels of a batch
@@ -138,13 +139,18 @@ class Encoder:
         return found
 
 
+def prior_seconds(table: Table, coefficients: Coefficients) -> np.ndarray:
+    """Seconds by the roofline, at least what can be measured: kernels without a step have none."""
+    return np.maximum(analytical.seconds(table, coefficients), LEAST_S)
+
+
 def kernel_features(table: Table, coefficients: Coefficients, structures: Sequence[Structure]) -> np.ndarray:
     """Features of kernels as a whole, one row each."""
     times = table.counts * coefficients.theta
     times[:, :_SHARED] /= table.spread[:, None] ** coefficients.sharing
     times *= table.repeat[:, None]
     component = _sum_rows(times, table.owner, table.kernels)
-    total = analytical.seconds(table, coefficients)
+    total = prior_seconds(table, coefficients)
     facts = machine.describe()
     caches = dict(facts.caches_bytes)
     l2 = caches.get("L2", 1 << 20) * facts.cores

@@ -7,6 +7,7 @@ Batches keep the forms of a task together.  All of it is deterministic in (label
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,16 +20,17 @@ import optax
 from costmodel import analytical, network
 from costmodel.analytical import Coefficients, Table
 from costmodel.corpus import Label
-from costmodel.encode import EDGES, NODES, Encoder, Rows, Structure, kernel_features, pack
+from costmodel.encode import EDGES, NODES, Encoder, Rows, Structure, kernel_features, pack, prior_seconds
 from costmodel.features import kernel_features as step_features
 from costmodel.hull import hull_of
 from costmodel.model import Model, Params
 from costmodel.settings import Settings
 
-SOFT_S = 2e-6  # added to times before logarithms are compared: what is lost in dispatch does not count
+SOFT_S = 5e-7  # added to times before logarithms are compared: what is lost in dispatch does not count
 _CHUNK = 24  # steps per compiled call
 _FORMS = 12  # forms of one task in one batch at most
 _NOWHERE = 2**30
+_ROOM = 8192
 _LEAST_STD = np.float32(0.02)
 
 
@@ -104,42 +106,53 @@ def fit(
     model = Model(prior, params, shape, mean, std, hull_of(kernel))
     rng = np.random.default_rng(seed)
     masks = rng.poisson(1.0, (int(data.tasks.max()) + 1, shape.heads)).astype(np.float32)[data.tasks]
-    prior_us = analytical.seconds(data.table, prior) * 1e6
+    prior_us = prior_seconds(data.table, prior) * 1e6
     stream = _Stream(data, settings, rng)
     steps = max(1, settings.epochs * stream.per_epoch // _CHUNK) * _CHUNK
-    optimiser = optax.chain(
-        optax.clip_by_global_norm(1.0),
-        optax.adamw(
-            optax.warmup_cosine_decay_schedule(0.0, settings.rate, max(1, steps // 20), steps),
-            weight_decay=settings.decay,
-        ),
-    )
+    rates = _rates(settings.rate, steps)
     labels = {
-        "kernel": model.standard(kernel), "log_prior": np.log(prior_us), "target": np.log(data.seconds * 1e6 + 2.0),
+        "kernel": model.standard(kernel), "log_prior": np.log(prior_us), "target": np.log((data.seconds + SOFT_S) * 1e6),
         "noise": data.noise, "weight": weights(data)[:, None] * masks, "task": data.tasks.astype(np.int32),
     }  # fmt: skip
-    labels = {k: jnp.asarray(v if v.dtype == np.int32 else v.astype(np.float32)) for k, v in labels.items()}
-    run = _runner(settings, optimiser)
+    labels = {k: _padded(v if v.dtype == np.int32 else v.astype(np.float32)) for k, v in labels.items()}
+    run, start = _runner(settings)
     rows = jnp.asarray(data.rows.values)
-    state = optimiser.init(params)
+    state = start(params)
     batches = stream.forever()
     for step in range(0, steps, _CHUNK):
         chunk = [next(batches) for _ in range(_CHUNK)]
         stacked = {name: jnp.asarray(np.stack([b[name] for b in chunk])) for name in chunk[0]}
-        params, state, loss = run(params, state, rows, labels, stacked)
+        params, state, loss = run(params, state, rows, labels, stacked, rates[step : step + _CHUNK])
         if progress is not None and (step // _CHUNK) % 20 == 0:
             progress(f"step {step} of {steps}: loss {float(loss):.4f}")
     return Model(prior, jax.tree.map(np.asarray, params), shape, mean, std, model.hull)
 
 
-def _runner(settings: Settings, optimiser: optax.GradientTransformation) -> Callable[..., Any]:
+def _rates(peak: float, steps: int) -> np.ndarray:
+    """A short rise, then half a cosine."""
+    at = np.arange(1, steps + 1)
+    rise = max(1, steps // 20)
+    fall = 0.5 * (1.0 + np.cos(np.pi * np.clip((at - rise) / max(1, steps - rise), 0.0, 1.0)))
+    return (peak * np.minimum(at / rise, 1.0) * fall).astype(np.float32)
+
+
+def _padded(values: np.ndarray) -> jax.Array:
+    """Values of labels with room at the end, so that fits to similar corpora share compiled code."""
+    more = -len(values) % _ROOM
+    return jnp.asarray(np.concatenate([values, np.zeros((more, *values.shape[1:]), values.dtype)]))
+
+
+@functools.cache
+def _runner(settings: Settings) -> tuple[Callable[..., Any], Callable[..., Any]]:
     bound = settings.shape.bound
-    size = settings.batch
+    optimiser = optax.chain(
+        optax.clip_by_global_norm(1.0), optax.scale_by_adam(), optax.add_decayed_weights(settings.decay)
+    )
 
     def loss(params: Params, rows: jax.Array, labels: dict[str, jax.Array], batch: dict[str, jax.Array]) -> jax.Array:
         at = batch["label"]  # empty places are past the end
         found = {k: v.at[at].get(mode="fill", fill_value=0) for k, v in labels.items()}
-        used = (at < labels["target"].shape[0]).astype(jnp.float32)
+        used = (at < _NOWHERE).astype(jnp.float32)
         nodes = {**batch, "rows": rows.at[batch["rows"]].get(mode="fill", fill_value=0.0)}
         raw = network.heads(params, network.embed(params, nodes, found["kernel"]))
         log = found["log_prior"][:, None] + bound * jnp.tanh(raw / bound)
@@ -158,18 +171,20 @@ def _runner(settings: Settings, optimiser: optax.GradientTransformation) -> Call
         return time / settings.delta + settings.rank * pairs + settings.quiet * calm
 
     @jax.jit
-    def run(params: Params, state: Any, rows: jax.Array, labels: Any, stacked: Any) -> tuple[Params, Any, jax.Array]:
-        def step(carry: tuple[Params, Any], batch: dict[str, jax.Array]) -> tuple[tuple[Params, Any], jax.Array]:
+    def run(
+        params: Params, state: Any, rows: jax.Array, labels: Any, stacked: Any, rates: jax.Array
+    ) -> tuple[Params, Any, jax.Array]:
+        def step(carry: tuple[Params, Any], given: Any) -> tuple[tuple[Params, Any], jax.Array]:
             params, state = carry
+            batch, rate = given
             value, slope = jax.value_and_grad(loss)(params, rows, labels, batch)
             updates, state = optimiser.update(slope, state, params)
-            return (optax.apply_updates(params, updates), state), value  # pyright: ignore[reportReturnType]
+            return (jax.tree.map(lambda p, u: p - rate * u, params, updates), state), value
 
-        (params, state), values = jax.lax.scan(step, (params, state), stacked)
+        (params, state), values = jax.lax.scan(step, (params, state), (stacked, rates))
         return params, state, values.mean()
 
-    assert size > 0
-    return run
+    return run, optimiser.init
 
 
 class _Stream:

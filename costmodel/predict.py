@@ -9,9 +9,9 @@ from functools import partial
 import jax
 import numpy as np
 
-from costmodel import analytical, network
+from costmodel import network
 from costmodel.analytical import Table
-from costmodel.encode import Rows, Structure, batches, kernel_features, pack
+from costmodel.encode import Rows, Structure, batches, kernel_features, pack, prior_seconds
 from costmodel.model import Model
 
 
@@ -38,7 +38,7 @@ def predict(
     model: Model, table: Table, structures: Sequence[Structure], rows: Rows, *, gated: bool = True
 ) -> Predicted:
     """Prices of kernels given by the features of their steps and their structures over a table of rows."""
-    prior_s = analytical.seconds(table, model.prior)
+    prior_s = prior_seconds(table, model.prior)
     kernel = kernel_features(table, model.prior, structures)
     gate = model.hull.gate(kernel) if gated else np.ones(len(kernel), np.float32)
     standard = model.standard(kernel)

@@ -72,7 +72,7 @@ def _model() -> str:
     store = Store()
     try:
         objective = load_objective(store)
-        return f"{objective.name} {objective.version}"
+        return f"{objective.name} {objective.version} ({objective.source})"
     finally:
         store.close()
 

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 
+_UNHURRIED_S = 60.0  # budgets from here on leave time to calibrate a model that was fitted on another machine
+_ADAPT_S = 30.0
+
 
 def optimize(
     fn: Callable[..., Any] | str | Path | OnnxModel,
@@ -111,7 +114,8 @@ def _optimize(
     with clock.stage("rules"):
         library = proved_library(archive, rules)
     with clock.stage("model"):
-        objective = objective or load_objective(archive)
+        unhurried = not deterministic and (limits.seconds or 0.0) >= _UNHURRIED_S
+        objective = objective or load_objective(archive, adapt_s=_ADAPT_S * unhurried, progress=clock.say)
     key = run_key(imported, limits, seed, deterministic, library, objective, max_prepared_bytes)
     known = recall(archive, key, imported)
     if known is not None:
