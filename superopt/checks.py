@@ -74,9 +74,12 @@ def _truth(graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> tupl
 
 def _prefix_steps(graph: Graph) -> float:
     """Steps of the interpreter through prefix folds: it forms each result by definition, from the start of its axis."""
-    folds = [node for node in graph.nodes() if node.op in CUMULATIVE]
-    sizes = [(tuple(map(int, node.shape)), int(node["axis"])) for node in folds]  # pyright: ignore[reportArgumentType]
-    return sum(float(math.prod(shape)) * shape[axis] for shape, axis in sizes)
+    steps = 0.0
+    for node in graph.nodes():
+        if node.op in CUMULATIVE:
+            sizes: list[int] = [int(n) for n in node.shape]  # pyright: ignore[reportArgumentType] (sizes are concrete here)
+            steps += float(math.prod(sizes)) * sizes[node["axis"]]
+    return steps
 
 
 def _arrays(results: Sequence[Any]) -> list[np.ndarray]:
