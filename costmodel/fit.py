@@ -111,7 +111,8 @@ def fit(
     steps = max(1, settings.epochs * stream.per_epoch // _CHUNK) * _CHUNK
     rates = _rates(settings.rate, steps)
     labels = {
-        "kernel": model.standard(kernel), "log_prior": np.log(prior_us), "target": np.log((data.seconds + SOFT_S) * 1e6),
+        "kernel": model.standard(kernel), "log_prior": np.log(prior_us),
+        "target": np.log((data.seconds + SOFT_S) * 1e6),
         "noise": data.noise, "weight": weights(data)[:, None] * masks, "task": data.tasks.astype(np.int32),
     }  # fmt: skip
     labels = {k: _padded(v if v.dtype == np.int32 else v.astype(np.float32)) for k, v in labels.items()}
