@@ -201,7 +201,12 @@ def demo(budget: str, report_path: str, as_json: bool) -> int:
 
 
 @cli.command()
-@click.option("--suite", default="core", show_default=True, help="core, aa, onnx-nodes, options, rewrites or search.")
+@click.option(
+    "--suite",
+    default="core",
+    show_default=True,
+    help="aa, ablation, alternatives, core, onnx-nodes, options, rewrites or search.",
+)
 @click.option("--budget", help="Search time for each program.  [default: 60s; rewrites: 15s]")
 @click.option("--case", "cases", multiple=True, help="Only cases whose name contains this text.")
 @click.option("--seed", default=0, show_default=True)
