@@ -38,8 +38,7 @@ class Choice:
         name: for reports.
         reason: why it may be faster.
         options: names and values.
-        library_adds: kinds of fusions to hand to the YNN library beside the usual ones.
-        library_drops: kinds to keep from it.
+        library_drops: kinds of fusions to keep from the YNN library.
         ops: the program must hold one of these; empty for any program.
         features: the processor must have these vector extensions.
     """
@@ -47,7 +46,6 @@ class Choice:
     name: str
     reason: str
     options: tuple[tuple[str, Value], ...] = ()
-    library_adds: tuple[str, ...] = ()
     library_drops: tuple[str, ...] = ()
     ops: frozenset[str] = frozenset()
     features: frozenset[str] = frozenset()
@@ -71,27 +69,18 @@ CHOICES = (
         "the older code generator: window reductions twice as fast, some other fusions 0.8 times; compiles faster, too",
         options=(("xla_cpu_use_fusion_emitters", False),),
     ),
-    Choice(
-        "fused products",
-        "YNN computes products and the elementwise work between them as one",
-        library_adds=("DOT",),
-        library_drops=("INDIVIDUAL_DOT",),
-        ops=frozenset({"dot_general"}),
-    ),
 )
 
 
 def options_of(choices: Iterable[Choice]) -> dict[str, Value]:
     """The options of several choices together."""
     found: dict[str, Value] = {}
-    adds: list[str] = []
     drops: set[str] = set()
     for choice in choices:
         found.update(choice.options)
-        adds += choice.library_adds
         drops.update(choice.library_drops)
-    if adds or drops:
-        kinds = [kind for kind in (*_LIBRARY_DEFAULT, *adds) if kind not in drops]
+    if drops:
+        kinds = [kind for kind in _LIBRARY_DEFAULT if kind not in drops]
         found[LIBRARY] = ",".join(f"LIBRARY_FUSION_TYPE_{kind}" for kind in kinds)
     return found
 

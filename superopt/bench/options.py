@@ -45,6 +45,7 @@ SETS: dict[str, Options] = {
     "no YNN": {LIBRARY: ""},
     "YNN for products alone": _library("INDIVIDUAL_DOT"),
     "YNN for elementwise work, too": _library("INDIVIDUAL_DOT", "REDUCE", "INDIVIDUAL_CONVOLUTION", "ELTWISE"),
+    "fused products": _library("DOT", "REDUCE", "INDIVIDUAL_CONVOLUTION"),
     "scheduled for concurrency": {"xla_cpu_enable_concurrency_optimized_scheduler": True},
     "scheduled for memory": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
     "preset of fast running": {"xla_cpu_opt_preset": "CPU_OPT_PRESET_FAST_RUNTIME"},
