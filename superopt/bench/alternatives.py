@@ -110,11 +110,12 @@ def measure_case(case: str, seconds: float, seed: int) -> list[dict[str, Any]]:
         found[name] = method(Arena(graph, rules, Measured(base, expand), allowed), seed)
     found["additive"] = whole_graphs.additive(graph, rules, Measured(base, expand), allowed)
     with Worker() as worker:
-        return _rows(case, imported, ours, spent, found, expand, seed, worker)
+        return _rows(case, f"{base.name} {base.version}", imported, ours, spent, found, expand, seed, worker)
 
 
 def _rows(
     case: str,
+    objective: str,
     imported: Imported,
     ours: Exploration,
     spent: float,
@@ -143,6 +144,7 @@ def _rows(
         row: dict[str, Any] = {
             "case": case,
             "method": name,
+            "objective": objective,
             "seconds": found[name].seconds if name in found else spent,
             "programs": found[name].programs if name in found else None,
             "finished": found[name].finished if name in found else None,
