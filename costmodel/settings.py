@@ -21,12 +21,12 @@ class Settings:
     """
 
     shape: Shape = field(default_factory=Shape)
-    epochs: int = 20
-    batch: int = 64
+    epochs: int = 40
+    batch: int = 32
     rate: float = 3e-3
     decay: float = 3e-2
     delta: float = 0.2
-    rank: float = 0.5
+    rank: float = 1.0
     rank_scale: float = 0.1
-    quiet: float = 0.02
+    quiet: float = 0.003
     prior_steps: int = 1500
