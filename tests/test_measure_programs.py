@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from costmodel import forms
+from superopt.backends.xla import to_jax
 from superopt.ir.graph import Graph, literal, make_input, mk
 from superopt.ir.program import Program, original_program, split
+from superopt.ir.text import print_graph
 from superopt.measure import Failure, KernelTiming, Timing, Worker, compare, time_kernels
 from superopt.measure.compare import serialisable
-from superopt.measure.kernels import KernelSettings
+from superopt.measure.kernels import KernelSettings, copies, kernel_events
 
 X = np.random.default_rng(0).standard_normal((32, 32)).astype(np.float32)
 W = np.random.default_rng(1).standard_normal((32, 32)).astype(np.float32)
@@ -104,3 +106,17 @@ def test_literal_only_kernel_has_a_time() -> None:
     )
     assert isinstance(timing, KernelTiming)
     assert timing.seconds == pytest.approx(0.0, abs=0.01)
+
+
+def test_calls_take_turns_with_copies_of_frozen_operands() -> None:
+    x, w = make_input("x", (8,), "float32"), make_input("w", (8,), "float32", frozen=True)
+    text = print_graph(Graph((x, w), (mk("add", x, w),)))
+
+    def turns(footprint: int) -> int:
+        settings = {"rounds": 1, "sample_s": 1e-4, "max_calls": 2, "footprint": footprint, "budget_s": 0.0}
+        events = list(kernel_events([(0, text, {})], to_jax, settings))
+        assert events[-1]["seconds"] > 0
+        return copies(32, footprint)
+
+    assert [turns(n) for n in (0, 31, 96)] == [1, 1, 3]
+    assert copies(32, 1 << 40) == 64

@@ -11,7 +11,7 @@ from search_cases import case
 from costmodel.measured import kind
 from superopt.ir.graph import Graph
 from superopt.search.budget import Budget
-from superopt.search.rivals import OPTIMISM, rival_kernels
+from superopt.search.rivals import DOUBT, OPTIMISM, rival_kernels
 from superopt.search.search import SearchResult, search
 
 
@@ -45,3 +45,11 @@ def test_most_promising_first() -> None:
     gains = [gain for _, gain in rival_kernels(result, result.best)]
     assert gains == sorted(gains, reverse=True)
     assert all(gain > 0 for gain in gains)
+
+
+def test_doubting_the_model_further_finds_more() -> None:
+    result = found(1.1 * OPTIMISM)
+    doubted = {kind(kernel) for kernel, _ in rival_kernels(result, result.best, DOUBT)}
+    usual = {kind(kernel) for kernel, _ in rival_kernels(result, result.best)}
+    assert "macro conv-im2col" in doubted - usual
+    assert usual <= doubted
