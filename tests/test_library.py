@@ -132,7 +132,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
     ),
     "prefix sums": (lambda: mk("cumsum", var("x", 2, 256), axis=1, reverse=False), ("cumsum-blocked", "cumsum-as-dot")),
     "embedding": (embedding, ("take-ew", "take-ew-row", "dot-take")),
-    "layer norm": (layer_norm, ("div-by-sqrt", "mul-sum-to-dot", "sum-as-dot")),
+    "layer norm": (layer_norm, ("div-by-sqrt", "mul-sum-to-dot", "sum-as-dot", "scaled-sum-as-dot")),
     "rms norm": (rms_norm, ("rsqrt-by-sqrt", "square-sum-to-dot")),
     "softmax": (attention, ("dot-divide-out", "div-by-part", "sum-as-dot")),
     "AC + BC": (lambda: ew("add", dot(var("a", 3, 4), var("c", 4, 5)), dot(var("b", 3, 4), var("c", 4, 5))),

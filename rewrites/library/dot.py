@@ -67,6 +67,10 @@ sum-as-dot: A[*a *k]
   prefer prod(k) >= 16
   mode macro
 
+scaled-sum-as-dot: A[*a *k]  S[]
+  sum(A, k) * S  ==  dot(A, bcast(S, k), k)
+  prefer frozen(S) and prod(k) >= 16
+
 square-sum-to-dot: A[*b *k]
   sum(square(A), k)  ==  dot(A, A, k)
 
