@@ -313,7 +313,7 @@ def test_results_of_control_flow_are_read_like_inputs() -> None:
 def test_calibration_measures_fits_and_says_so() -> None:
     cases = [c for c in SUITE if c.task.startswith(("flat-add", "dot-32", "dot-64x64x64", "vector-128"))]
     said: list[str] = []
-    calibration = calibrate(1.0, cases=cases, progress=said.append)
+    calibration = calibrate(5.0, cases=cases, progress=said.append)
     assert calibration.card["kernels"] == len(cases)
     assert calibration.card["machine"]["fingerprint"] == machine.fingerprint()
     assert calibration.labels.keys() == {c.name for c in cases}
