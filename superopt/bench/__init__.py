@@ -6,6 +6,10 @@ The object holds `suite`, `machine`, `versions`, `rows` (one per case, with ever
 
 from __future__ import annotations
 
+import json
+import math
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -60,3 +64,24 @@ def table(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str, str]
         cells = [format(row[key], spec) if row.get(key) is not None else "-" for key, _, spec in columns]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def geomean(values: Sequence[float]) -> float:
+    """Geometric mean of positive numbers; 0 of none."""
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else 0.0
+
+
+def in_own_process(module: str, case: str, budget: str, seed: int, timeout_s: float) -> dict[str, Any]:
+    """The row that `python -m module case budget seed` prints as its last line, or a row with the `failure`."""
+    command = [sys.executable, "-m", module, case, budget, str(seed)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:
+        return {"case": case, "failure": f"no result within {timeout_s:.0f} s"}
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not lines:
+        return {"case": case, "failure": (done.stderr.strip().splitlines() or ["no output"])[-1]}
+    try:
+        return json.loads(lines[-1])
+    except ValueError:
+        return {"case": case, "failure": f"no result, but {lines[-1][:200]!r}"}

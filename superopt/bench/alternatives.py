@@ -15,7 +15,6 @@ objective's own favourite is timed beside it (`model`).  The others return one p
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,7 +22,7 @@ from typing import Any
 from costmodel.calibrate import load_objective
 from costmodel.measured import Measured
 from rewrites.expander import Expand, library_expander
-from superopt.bench import Say, nets, table, whole_graphs
+from superopt.bench import Say, geomean, nets, table, whole_graphs
 from superopt.bench.nets import Net
 from superopt.bench.whole_graphs import Arena, Found
 from superopt.budget import SearchBudget, parse_budget
@@ -88,7 +87,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
         "failed": float(sum(row["ratio"] is None for row in rows)),
         "min_ratio": min((row["ratio"] for row in others), default=0.0),
         "min_ratio_convolutions": min(images, default=0.0),
-        "geomean_ratio": math.exp(sum(math.log(row["ratio"]) for row in others) / len(others)) if others else 0.0,
+        "geomean_ratio": geomean([row["ratio"] for row in others]),
         "behind": float(sum(row["high"] < TOLERATED for row in others)),
         "min_predicted_ratio": min(predicted, default=0.0),
     }

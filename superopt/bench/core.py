@@ -8,15 +8,13 @@ after the search is over.  Peak memory is that of the optimising process and of 
 from __future__ import annotations
 
 import json
-import math
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from superopt.bench import Say, table
+from superopt.bench import Say, geomean, in_own_process, table
 
 LIGHT = ("squeezenet", "resnet50", "shufflenet", "inception_v1", "densenet121")
 PROGRAMS = ("bert_layer", "inverted_residual", "linear_attention", "low_rank_chain", "lstm_step")
@@ -46,7 +44,7 @@ def run(
     for case in CASES:
         if cases and not any(text in case for text in cases):
             continue
-        row = _in_own_process(case, budget, seed)
+        row = in_own_process("superopt.bench.core", case, budget, seed, _TIMEOUT_S)
         rows.append(row)
         if "failure" in row:
             say(f"{case}: failed: {row['failure']}")
@@ -56,8 +54,8 @@ def run(
     good = [row for row in rows if "failure" not in row]
     ratios = [row["ratio"] for row in good]
     summary = {
-        "geomean_speedup": math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else 0.0,
-        "geomean_vs_const": math.exp(sum(math.log(row["ratio_vs_const"]) for row in good) / len(good)) if good else 0.0,
+        "geomean_speedup": geomean(ratios),
+        "geomean_vs_const": geomean([row["ratio_vs_const"] for row in good]),
         "min_speedup": min(ratios, default=0.0),
         "max_seconds": max((row["seconds"] for row in good), default=0.0),
         "peak_memory_gb": max((row["peak_memory_gb"] for row in good), default=0.0),
@@ -65,21 +63,6 @@ def run(
         "failed": float(len(rows) - len(good)),
     }
     return rows, summary, table(rows, _COLUMNS) + "\n\n" + ", ".join(f"{k} {v:.4g}" for k, v in summary.items())
-
-
-def _in_own_process(case: str, budget: str, seed: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "superopt.bench.core", case, budget, str(seed)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        return {"case": case, "failure": f"no result within {_TIMEOUT_S:.0f} s"}
-    lines = done.stdout.strip().splitlines()
-    if done.returncode != 0 or not lines:
-        return {"case": case, "failure": (done.stderr.strip().splitlines() or ["no output"])[-1]}
-    try:
-        return json.loads(lines[-1])
-    except ValueError:
-        return {"case": case, "failure": f"no result, but {lines[-1][:200]!r}"}
 
 
 def measure_case(case: str, budget: str, seed: int) -> dict[str, Any]:

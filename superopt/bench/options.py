@@ -21,7 +21,7 @@ import numpy as np
 from jax import lax
 
 from superopt.backends.options import CHOICES, LIBRARY, Options, accepted, options_of
-from superopt.bench import Say, table
+from superopt.bench import Say, geomean, table
 from superopt.budget import parse_budget
 from superopt.measure import loop
 from superopt.measure.stats import paired_ratio
@@ -244,7 +244,7 @@ def _over_programs(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "set": name,
         "changed": sum(f["changed"] for f in figures.values()),
-        "geomean": math.exp(sum(map(math.log, ratios.values())) / len(ratios)),
+        "geomean": geomean(list(ratios.values())),
         "best": ratios[best],
         "best_program": best,
         "worst": ratios[worst],

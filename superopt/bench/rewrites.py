@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from superopt.bench import Say, table
+from superopt.bench import Say, geomean, in_own_process, table
 from superopt.measure import Ratio
 
 PART = 0.85
@@ -68,7 +67,7 @@ def run(
     """Optimise and measure every case named by `cases` (a name, or a part of names); the budget is per case."""
     rows: list[dict[str, Any]] = []
     for case in chosen(names(), cases):
-        row = _in_own_process(case, budget, seed)
+        row = in_own_process("superopt.bench.rewrites", case, budget, seed, _TIMEOUT_S)
         rows.append(row)
         if "failure" in row:
             say(f"{case}: failed: {row['failure']}")
@@ -95,30 +94,11 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
         "gains": float(len(shares)),
         "min_share": min(shares, default=0.0),
         "min_speedup": min((row["ratio"] for row in good), default=0.0),
-        "geomean_speedup": _geomean([row["ratio"] for row in good]),
-        "geomean_by_hand": _geomean([max(1.0, row["hand_ratio"]) for row in good]),
+        "geomean_speedup": geomean([row["ratio"] for row in good]),
+        "geomean_by_hand": geomean([max(1.0, row["hand_ratio"]) for row in good]),
         "max_seconds": max((row["seconds"] for row in good), default=0.0),
         "failed": float(len(rows) - len(good)),
     }
-
-
-def _geomean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else 0.0
-
-
-def _in_own_process(case: str, budget: str, seed: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "superopt.bench.rewrites", case, budget, str(seed)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        return {"case": case, "failure": f"no result within {_TIMEOUT_S:.0f} s"}
-    lines = done.stdout.strip().splitlines()
-    if done.returncode != 0 or not lines:
-        return {"case": case, "failure": (done.stderr.strip().splitlines() or ["no output"])[-1]}
-    try:
-        return json.loads(lines[-1])
-    except ValueError:
-        return {"case": case, "failure": f"no result, but {lines[-1][:200]!r}"}
 
 
 def measure_case(case: str, budget: str, seed: int) -> dict[str, Any]:

@@ -8,7 +8,6 @@ until saturation, proposals per second of a second, warm search, and the predict
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from costmodel.calibrate import load_objective
 from rewrites.convert import import_graph
 from rewrites.grow import Limits, grow
-from superopt.bench import Say, nets, table
+from superopt.bench import Say, geomean, nets, table
 from superopt.budget import parse_budget
 from superopt.frontends.jaxpr import import_function
 from superopt.library import proved_library
@@ -55,7 +54,7 @@ def run(
         "max_growth_seconds": max((row["growth_seconds"] for row in rows), default=0.0),
         "saturated": float(sum(row["stop"] == "saturated" for row in rows)),
         "min_proposals_per_second": min(rates, default=0.0),
-        "geomean_proposals_per_second": math.exp(sum(map(math.log, rates)) / len(rates)) if rates else 0.0,
+        "geomean_proposals_per_second": geomean(rates),
     }
     return rows, summary, table(rows, _COLUMNS) + "\n\n" + ", ".join(f"{k} {v:.4g}" for k, v in summary.items())
 
