@@ -41,7 +41,7 @@ _RING = frozenset({"add", "sub", "mul", "neg", "square", "select_n", "max", "min
 
 
 @dataclass
-class _Proof:
+class Proof:
     """What a proof gathers over its instances."""
 
     laws: int = 0
@@ -62,8 +62,8 @@ class _Proof:
         self.assumptions = {**(self.assumptions or {}), text: None}
 
 
-class _Stop(Exception):
-    """The proof cannot go on; carries status and cause."""
+class Stop(Exception):
+    """A proof that cannot go on; carries status and cause."""
 
     def __init__(self, status: str, cause: str) -> None:
         super().__init__(cause)
@@ -78,14 +78,14 @@ def prove(rule: Rule, direction: str = "forward") -> Verdict:
     start = time.perf_counter()
     forward, backward = directions(rule)
     chosen = forward if direction == "forward" else backward
-    done = _Proof()
+    done = Proof()
     if chosen.rule is None:
         status, cause, domain = UNSUPPORTED, f"not usable {direction}: {chosen.reason}", None
     else:
         try:
             domain = _prove(chosen.rule, done)
             status, cause = PROVED, ""
-        except _Stop as stop:
+        except Stop as stop:
             status, cause, domain = stop.status, stop.cause, None
     return Verdict(
         rule=rule.name,
@@ -102,12 +102,12 @@ def prove(rule: Rule, direction: str = "forward") -> Verdict:
     )
 
 
-def _prove(rule: Rule, done: _Proof) -> Domain:
+def _prove(rule: Rule, done: Proof) -> Domain:
     reason = unsupported(rule)
     if reason:
-        raise _Stop(UNSUPPORTED, reason)
+        raise Stop(UNSUPPORTED, reason)
     if rule.lhs == rule.rhs:
-        raise _Stop(UNKNOWN, "both sides are the same term: the rule says nothing")
+        raise Stop(UNKNOWN, "both sides are the same term: the rule says nothing")
     roles = attribute_roles(rule)
     low, high = -1, 2
     while True:
@@ -125,7 +125,7 @@ def _prove(rule: Rule, done: _Proof) -> Domain:
     return Domain(_ORDER[done.laws], ranks, dtypes, tuple(done.assumptions or ()), done.sizes)
 
 
-def _bounded(rule: Rule, role: str, done: _Proof, high: int) -> bool:
+def _bounded(rule: Rule, role: str, done: Proof, high: int) -> bool:
     counted = any(v.partition("@")[2].startswith(f"{role}.") for v in done.counted)
     return done.forall <= high and uniform(rule, role) and not counted
 
@@ -136,27 +136,27 @@ def _reducers(rule: Rule) -> Iterator[dict[str, str]]:
         yield {name: kind for (name, _), kind in zip(choices, pick, strict=True)}
 
 
-def _at_ranks(rule: Rule, ranks: Mapping[str, int], metas: Mapping[str, str], done: _Proof) -> None:
+def _at_ranks(rule: Rule, ranks: Mapping[str, int], metas: Mapping[str, str], done: Proof) -> None:
     try:
         instance = instantiate(rule, ranks)
     except IllFormed as bad:
-        raise _Stop(UNKNOWN, f"at ranks {dict(ranks)}: {bad}") from bad
+        raise Stop(UNKNOWN, f"at ranks {dict(ranks)}: {bad}") from bad
     ctx = instance.ctx
     try:
         _premises(instance, done)
         for root in range(len(rule.lhs)):
             _goals(instance, root, done)
             _equal(instance, root, metas, done)
-    except _Stop as stop:
+    except Stop as stop:
         where = f" at ranks {dict(ranks)}" if ranks else ""
-        raise _Stop(stop.status, f"{stop.cause}{where}") from stop
+        raise Stop(stop.status, f"{stop.cause}{where}") from stop
     finally:
         done.queries += ctx.counters.queries
         done.forall = max(done.forall, ctx.forall)
         done.counted |= ctx.counted
 
 
-def _premises(instance: Instance, done: _Proof) -> None:
+def _premises(instance: Instance, done: Proof) -> None:
     ctx = instance.ctx
     sizes = [str(n) for n in instance.env.tok.values()]
     witness = ctx.witness(positive=sizes)
@@ -165,29 +165,38 @@ def _premises(instance: Instance, done: _Proof) -> None:
         done.sizes = tuple(sorted(witness.items()))
         for positive in instance.divisors:
             if not ctx.holds(positive):
-                raise _Stop(UNKNOWN, f"a premise divides by what may not be positive: {positive} does not follow")
+                raise Stop(UNKNOWN, f"a premise divides by what may not be positive: {positive} does not follow")
         return
     if ctx.witness() is not None:
-        raise _Stop(UNKNOWN, "the premises hold for empty tensors only: a size token stands for two lengths")
+        raise Stop(UNKNOWN, "the premises hold for empty tensors only: a size token stands for two lengths")
     unsure = ctx.possible(c.TRUE) == OPEN
-    raise _Stop(UNKNOWN, "no witness for the premises was found" if unsure else "the premises contradict each other")
+    raise Stop(UNKNOWN, "no witness for the premises was found" if unsure else "the premises contradict each other")
 
 
-def _goals(instance: Instance, root: int, done: _Proof) -> None:
+def _goals(instance: Instance, root: int, done: Proof) -> None:
     for goal in instance.goals[root]:
         done.obligations += 1
         if not instance.ctx.holds(goal):
-            raise _Stop(UNKNOWN, f"the right side may be ill-formed: {goal} does not follow")
+            raise Stop(UNKNOWN, f"the right side may be ill-formed: {goal} does not follow")
 
 
-def _equal(instance: Instance, root: int, metas: Mapping[str, str], done: _Proof) -> None:
+def _equal(instance: Instance, root: int, metas: Mapping[str, str], done: Proof) -> None:
     ctx, rule = instance.ctx, instance.env.rule
     meaning = Meaning(instance.env, algebra(instance), metas)
     index, facts = output(instance, root)
     try:
         left, right = meaning.at(rule.lhs[root], index), meaning.at(rule.rhs[root], index)
     except NotImplementedError as missing:
-        raise _Stop(UNSUPPORTED, str(missing)) from missing
+        raise Stop(UNSUPPORTED, str(missing)) from missing
+    equal_terms(ctx, left, right, facts, done)
+
+
+def equal_terms(ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...], done: Proof) -> None:
+    """Prove that two scalars are equal under the facts, by the strongest laws that suffice.
+
+    Raises:
+        Stop: they are not proved equal; holds the causes.
+    """
     done.obligations += 1
     causes: list[str] = []
     for laws in _ORDER:
@@ -200,7 +209,7 @@ def _equal(instance: Instance, root: int, metas: Mapping[str, str], done: _Proof
             break
     else:
         unsupported_only = all(x.startswith("unsupported") for x in causes) and causes
-        raise _Stop(UNSUPPORTED if unsupported_only else UNKNOWN, "; ".join(dict.fromkeys(causes + ctx.notes[-2:])))
+        raise Stop(UNSUPPORTED if unsupported_only else UNKNOWN, "; ".join(dict.fromkeys(causes + ctx.notes[-2:])))
     if laws != EXACT:
         _nonempty_maxima(ctx, left, right, facts, done)
 
@@ -211,7 +220,7 @@ def _by_normal_form(
     left: Term,
     right: Term,
     facts: tuple[Cond, ...],
-    done: _Proof,
+    done: Proof,
     causes: list[str],
 ) -> bool:
     normal = Normaliser(ctx, laws)
@@ -278,7 +287,7 @@ def _by_points(ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...], c
         return False
 
 
-def _nonempty_maxima(ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...], done: _Proof) -> None:
+def _nonempty_maxima(ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...], done: Proof) -> None:
     """Beyond the exact class, a maximum over an empty range (infinite) must be ruled out or is an assumption."""
     for t in (*walk_terms(left), *walk_terms(right)):
         if isinstance(t, Reduce) and t.kind in ("max", "min") and not ctx.holds(c.ge(t.size, 1), facts):
