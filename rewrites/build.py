@@ -71,6 +71,7 @@ class Builder:
             found = frozenset[str]().union(*[self.depends(a) for a in t.args])
             if self.rule.indices:
                 own = [names_in(e) for _, exprs in windows(t) for e in exprs if e is not None]
+                own += [names_in(t["value"])] if t.op == "lit" else []
                 found |= frozenset[str]().union(*own) & self.rule.indices
             self._depends[t] = found
         return found
@@ -82,7 +83,9 @@ class Builder:
     def literal(self, t: Term, env: Env) -> Any:
         """A scalar of the rule's dtype."""
         e, dtype = t["value"], self.match.dtype
-        value = env.count(e[1]) if e[0] == "prod" else e[1]
+        value = e[1] if e[0] == "n" else env.value(e)
+        if isinstance(value, bool):
+            return self.target.mk("literal", value=value, dtype="bool")
         return self.target.mk("literal", value=float(value) if dtype in FLOATS else int(value), dtype=dtype)
 
     def zero(self) -> Any:

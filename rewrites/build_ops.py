@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from rewrites import build_dynamic as dynamic
 from rewrites import build_roles as roles
 from rewrites.arrange import (
     BuildError,
@@ -20,6 +21,7 @@ from rewrites.arrange import (
     with_axes,
     without,
 )
+from rewrites.build_dynamic import per_axis_operand
 from rewrites.labels import Axis, Layout
 from rewrites.named import Env, labels_of, per_axis
 from rewrites.term import Term
@@ -249,24 +251,8 @@ def _lay(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
     return arrange(b.target, b.go(t.args[0], want, env), want)
 
 
-def _per_axis(b: Builder, t: Term, hint: Layout | None, env: Env, idle: tuple[int, ...]):
-    """Operand with the acted-on axes apart, attributes per physical axis (`idle` elsewhere), new layout."""
-    acts = dict(per_axis(t, env))
-    built = atomic(b.target, b.go(t.args[0], hint, env), acts, squeeze=False)
-    busy = [x for x, values in acts.items() if values[: len(idle)] != idle]
-    value, lay = with_axes(b.target, built, busy)
-    sizes = b.sizes(t, env)
-    values: list[Any] = []
-    out: list[Axis] = []
-    for axis in lay:
-        label = axis[0][0] if len(axis) == 1 else None
-        values.append(acts.get(label) if label is not None else None)
-        out.append(axis if label is None or values[-1] is None else ((label, sizes[label]),))
-    return value, values, tuple(out)
-
-
 def _slice(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
-    value, acts, lay = _per_axis(b, t, hint, env, (0, 1, 1))
+    value, acts, lay = per_axis_operand(b, t, hint, env, (0, 1, 1))
     shape = b.target.shape(value)
     starts, limits, strides = [0] * len(shape), list(shape), [1] * len(shape)
     for i, act in enumerate(acts):
@@ -298,7 +284,7 @@ def _at(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
 
 
 def _pad(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
-    value, acts, lay = _per_axis(b, t, hint, env, (0, 0, 0))
+    value, acts, lay = per_axis_operand(b, t, hint, env, (0, 0, 0))
     config = tuple((0, 0, 0) if act is None else act for act in acts)
     if not any(map(any, config)):
         return value, lay
@@ -307,7 +293,7 @@ def _pad(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
 
 
 def _window(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
-    value, acts, lay = _per_axis(b, t, hint, env, (1, 1, 0, 0))
+    value, acts, lay = per_axis_operand(b, t, hint, env, (1, 1, 0, 0))
     full = [(1, 1, 0, 0) if act is None else act for act in acts]
     if all(act == (1, 1, 0, 0) for act in full):
         return value, lay
@@ -351,6 +337,10 @@ OPS: dict[str, _Op] = {
     "pad": _pad,
     "win": _window,
     "take": _take,
+    "iota": dynamic.build_iota,
+    "expand": dynamic.build_expand,
+    "dynslice": dynamic.build_slice,
+    "dynupdate": dynamic.build_update,
     "split": roles.build_split,
     "merge": roles.build_merge,
     "ren": roles.build_ren,

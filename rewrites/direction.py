@@ -42,21 +42,25 @@ def _swap(rule: Rule) -> Rule:
         name=f"{rule.name}-backward", where=rule.where, source=rule.source, vars=rule.vars, roles=rule.roles,
         many=rule.many, owner=rule.owner, sizes=rule.sizes, indices=rule.indices, metas=rule.metas,
         params=rule.params, extras=rule.extras, derived=rule.derived, kinds=rule.kinds, lhs=rule.rhs, rhs=rule.lhs,
-        cond=rule.cond, prefer=(), mode="near",
+        cond=rule.cond, prefer=(), mode="proof" if rule.mode == "proof" else "near", given=rule.given, dtype=rule.dtype,
     )  # fmt: skip
 
 
 def unusable(rule: Rule) -> str | None:
     """Why a rule cannot be used from left to right, or None."""
     left, right = subterms(rule.lhs), subterms(rule.rhs)
+    if rule.mode == "proof":
+        return None  # an equation that is proved, and never matched
+    if rule.given:
+        return "premises about values cannot be checked at a site"
     for root in rule.lhs:
         if root.op in ("var", "lit"):
             return "the left side is a bare variable: it would match everything"
     for t in left:
         if t.op in UNMATCHABLE:
             return f"{_spelled(t)} cannot be matched"
-        if t.op == "lit" and t["value"][0] == "prod":
-            return "count cannot be matched"
+        if t.op == "lit" and t["value"][0] != "n":
+            return "count cannot be matched" if t["value"][0] == "prod" else "a computed integer cannot be matched"
     have, want = _tensors(left), _tensors(right)
     for kind, a, b in (("", have, want), ("", _metas(rule, left), _metas(rule, right))):
         for name in sorted(b - a):

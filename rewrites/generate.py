@@ -43,6 +43,7 @@ class Instance:
         match: what variables and meta-variables stand for, with the layouts of the inputs.
         layouts: one layout per root.
         reason: why the right side cannot be built, or empty.
+        given: the premises about values, as graphs.
     """
 
     env: Env
@@ -52,6 +53,7 @@ class Instance:
     match: Match
     layouts: tuple[Layout, ...]
     reason: str = ""
+    given: tuple[Node, ...] = ()
 
     def arrays(self, seed: int) -> dict[str, np.ndarray]:
         """Random values of the inputs, away from zero; indices also out of range on both sides."""
@@ -78,7 +80,7 @@ def instance(
     ranks: Iterable[int] = (0, 1, 1, 2),
     smallest: int = 1,
     largest: int = 4,
-    dtype: str = "float64",
+    dtype: str = "",
     frozen: Iterable[str] = (),
 ) -> Instance | None:
     """A random instance, or None where no environment was found that satisfies the premises."""
@@ -88,12 +90,15 @@ def instance(
     return None if env is None else at_env(rule, env, rng, dtype=dtype, frozen=frozen)
 
 
-def at_env(rule: Rule, env: Env, rng: random.Random, *, dtype: str = "float64", frozen: Iterable[str] = ()) -> Instance:
+def at_env(rule: Rule, env: Env, rng: random.Random, *, dtype: str = "", frozen: Iterable[str] = ()) -> Instance:
     """The instance at given sizes and attributes, which satisfy the premises; axis orders are random.
+
+    Without a dtype, numbers are float64, or int32 where the rule is about integers.
 
     Raises:
         SuperoptError: the physical ops take no such sizes on the left side (a convolution without groups).
     """
+    dtype = dtype or ("int32" if rule.dtype == "int" else "float64")
     inputs: dict[str, Node] = {}
     variables: dict[str, tuple[Node, Layout]] = {}
     cold = set(frozen)
@@ -102,7 +107,7 @@ def at_env(rule: Rule, env: Env, rng: random.Random, *, dtype: str = "float64", 
         rng.shuffle(axes)
         if axes and rng.random() < 0.15:
             axes.insert(rng.randint(0, len(axes)), ())
-        kind = {"float": dtype, "bool": "bool", "int": "int32"}[rule.kinds[v]]
+        kind = {"float": "bool" if rule.dtype == "bool" else dtype, "bool": "bool", "int": "int32"}[rule.kinds[v]]
         inputs[v] = make_input(v, tuple(map(extent, axes)), kind, frozen=v in cold)
         variables[v] = (inputs[v], tuple(axes))
     metas: dict[str, tuple[str, tuple[tuple[str, Any], ...]]] = {}
@@ -110,6 +115,8 @@ def at_env(rule: Rule, env: Env, rng: random.Random, *, dtype: str = "float64", 
         metas[f] = (rng.choice(METAS[kinds]) if isinstance(kinds, int) else f"reduce_{rng.choice(kinds)}", ())
     match = Match(rule=rule, env=env, vars=variables, metas=metas, roots=(), dtype=dtype)
     target = IRTarget()
+    plain = Builder(match, target)
+    given = tuple(plain.go(t, None, env)[0] for t in rule.given)
     left = _ViewBuilder(match, target, rng)
     lhs = tuple(left.go(t, None, env) for t in rule.lhs)
     roots, layouts = tuple(n for n, _ in lhs), tuple(lay for _, lay in lhs)
@@ -117,8 +124,8 @@ def at_env(rule: Rule, env: Env, rng: random.Random, *, dtype: str = "float64", 
     try:
         rhs = tuple(arrange(target, right.go(t, lay, env), lay)[0] for t, (_, lay) in zip(rule.rhs, lhs, strict=True))
     except SuperoptError as error:
-        return Instance(env, roots, (), inputs, match, layouts, str(error))
-    return Instance(env, roots, rhs, inputs, match, layouts)
+        return Instance(env, roots, (), inputs, match, layouts, str(error), given)
+    return Instance(env, roots, rhs, inputs, match, layouts, "", given)
 
 
 def choose_env(
@@ -144,7 +151,7 @@ def choose_env(
                     tok[x, label] = rng.randint(smallest, largest)
                 else:
                     attr[x, label] = _attribute(rng)
-        params = {p: rng.randint(1, 3) for p in rule.params}
+        params = {p: rng.randint(1, 3) if values else rng.randint(-2, 6) for p, values in rule.params.items()}
         env = Env(rule, labels, tok, attr, params)
         wf: list[Any] = []
         try:

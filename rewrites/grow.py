@@ -208,7 +208,7 @@ def _loop(run: Growth, rules: Sequence[Rule], near: Collection[int] | None, size
     everywhere = near is None
     if near is not None:
         named = {eg.find_class(cls << PERM_BITS) for cls in near}
-        _pass(run, [rule for rule in rules if rule.mode != "merge"], named)
+        _pass(run, [rule for rule in rules if rule.mode not in ("merge", "proof")], named)
         sizes.append(eg.enode_count)
     while run.step < run.limits.iterations:
         classes = None if everywhere else sites.affected(eg, eg.dirty, levels)

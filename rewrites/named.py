@@ -192,6 +192,8 @@ def _infer(t: Term, env: Env, wf: list[Num], done: dict[Term, NamedShape]) -> Na
         return {label: env.tok[(tok, label)] for tok in env.rule.vars[t["name"]] for label in env.labels[stem(tok)]}
     if op == "lit":
         return {}
+    if op == "iota":
+        return {x: env.tok[t["size"][0], x] for x in labels_of(env, t["over"])}
     if op == "fold":
         return _fold(t, env, wf)
     if op == "stack":
@@ -289,6 +291,9 @@ def _windowed(t: Term, env: Env, inner: list[NamedShape], wf: list[Num]) -> Name
         kernel = inner[1]
         wf += [first[label] == n for label, n in kernel.items() if label in first and label not in spatial]
         out = {label: n for x in inner for label, n in x.items() if label not in features}
+    if op == "dynupdate":
+        written = set(labels_of(env, [r for r, _ in t["win"]]))
+        wf += [inner[1][label] == size for label, size in first.items() if label not in written]
     for label, values in per_axis(t, env):
         n = first.get(label, 1)
         if op == "slice":
@@ -304,6 +309,14 @@ def _windowed(t: Term, env: Env, inner: list[NamedShape], wf: list[Num]) -> Name
             m = n if zero(interior) else arith.max(0, n + (n - 1) * interior)
             wf += [interior >= 0, lo + hi + m >= 0]
             out[label] = arith.simplify(lo + hi + m)
+        elif op == "dynslice":
+            wf += [values[1] >= 0, values[1] <= n]
+            out[label] = values[1]
+        elif op == "dynupdate":
+            wf += [inner[1].get(label, 1) <= n]
+        elif op == "expand":
+            wf += [values[0] >= 0]
+            out[label] = values[0]
         elif op == "conv":
             step, lo, hi, base, dil = values
             out[label] = _window(arith, wf, (n, inner[1].get(label, 1)), (step, lo, hi, base, dil))

@@ -35,5 +35,5 @@ WINDOW_DEFAULTS: dict[str, tuple[int | None, ...]] = {
     "win": (1, 1, 0, 0),  # size, step, lo, hi
     "conv": (1, 0, 0, 1, 1),  # step, lo, hi, base dilation, window dilation
 }
-REQUIRED = {"at": 1, "split": 1}
+REQUIRED = {"at": 1, "split": 1, "dynslice": 2, "dynupdate": 1, "expand": 1}
 """Ops whose per-axis attributes have no defaults -> how many they take."""

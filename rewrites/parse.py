@@ -5,7 +5,9 @@
       with X = term            shared subterm of the right side
       if condition, ...        premise: proved with the rule, checked again at every site
       prefer condition, ...    steers the engine; no part of the proof
-      mode saturate|near|merge|macro
+      given term, ...          premise about values: Boolean terms that are true at every index
+      dtype int|bool           a rule about integers, or about truth values
+      mode saturate|near|merge|macro|proof
       source where the equation comes from
 
 The grammar inside is Python's expression grammar, read with `ast` and never executed; names are resolved against the
@@ -26,7 +28,7 @@ from rewrites.parse_terms import Reader, fail
 from rewrites.term import MODES, REDUCERS, Expr, Rule, Term, roles_of, stem, subterms
 from superopt.errors import RuleError
 
-CLAUSES = ("with", "if", "prefer", "mode", "source")
+CLAUSES = ("with", "if", "given", "dtype", "prefer", "mode", "source")
 _DECLARATION = re.compile(
     r"\s*(?:(?P<var>[A-Za-z]\w*)\[(?P<tokens>[^\]]*)\]|(?P<f>[A-Za-z]\w*)/(?P<arity>\d)"
     r"|(?P<name>[A-Za-z]\w*)\s+in\s+(?P<values>[\w|]+)|extra(?P<extra>(?:\s+\*?[a-z]\w*(?![\w\[/])(?!\s+in\b))+))"
@@ -83,17 +85,26 @@ def parse(text: str, where: str = "<text>") -> Rule:
     rhs = tuple(reader.term(e) for e in _elements(right_text, reader.context))
     cond: list[Expr] = []
     prefer: list[Expr] = []
-    mode, source = "saturate", ""
+    given: list[Term] = []
+    mode, source, dtype = "saturate", "", ""
     for section in sections:
         reader.context = f"{at(section.line)}: rule {name}"
         if section.kind == "if":
             cond += [reader.condition(e) for e in _elements(section.text, reader.context)]
         elif section.kind == "prefer":
             prefer += [reader.preference(e) for e in _elements(section.text, reader.context)]
+        elif section.kind == "given":
+            given += [reader.premise(e) for e in _elements(section.text, reader.context)]
+        elif section.kind == "dtype":
+            dtype = section.text.strip()
         elif section.kind == "mode":
             mode = section.text.strip()
         elif section.kind == "source":
             source = section.text.strip()
+    if dtype not in ("", "int", "bool"):
+        raise RuleError(
+            f"{context}: dtype {dtype!r} is neither int nor bool; without the clause a rule is about floats"
+        )
     if mode not in MODES:
         raise RuleError(f"{context}: mode {mode!r} is not one of {', '.join(MODES)}")
     rule = Rule(
@@ -101,7 +112,7 @@ def parse(text: str, where: str = "<text>") -> Rule:
         many=frozenset(declared.many), owner=declared.owner, sizes=frozenset(reader.sizes),
         indices=frozenset(reader.indices), metas=declared.metas, params=declared.params,
         extras=tuple(declared.extras), derived=reader.derived, kinds=kinds(declared.vars, lhs + rhs), lhs=lhs, rhs=rhs,
-        cond=tuple(cond), prefer=tuple(prefer), mode=mode,
+        cond=tuple(cond), prefer=tuple(prefer), mode=mode, given=tuple(given), dtype=dtype,
     )  # fmt: skip
     _check(rule, context)
     return rule
@@ -211,12 +222,16 @@ def _declarations(text: str, context: str) -> _Declared:
             d.metas[g["f"]] = int(g["arity"])
         elif g["name"]:
             values = g["values"].split("|")
-            if all(v.isdigit() for v in values):
+            if values == ["int"]:
+                d.params[g["name"]] = ()
+            elif all(v.isdigit() for v in values):
                 d.params[g["name"]] = tuple(map(int, values))
             elif set(values) <= set(REDUCERS):
                 d.metas[g["name"]] = tuple(values)
             else:
-                fail(context, f"{g['name']} in {g['values']}: expected reducers ({', '.join(REDUCERS)}) or integers")
+                fail(
+                    context, f"{g['name']} in {g['values']}: expected int, reducers ({', '.join(REDUCERS)}) or integers"
+                )
         else:
             for token in g["extra"].split():
                 bare = role(token)

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rewrites.term import Term, roles_of, term
+from rewrites.term import Term, roles_of, stem, term
 
 if TYPE_CHECKING:
     from rewrites.parse_terms import Reader
@@ -26,6 +26,29 @@ def split(reader: Reader, x: Term, rest: list[ast.expr]) -> Term:
         if r != n:  # the outer part may keep the name of the whole
             _derive(reader, r, n)
     return term("split", x, over=(n, o, i), win=((n, (size,)),))
+
+
+def iota(reader: Reader, args: list[ast.expr]) -> Term:
+    """The term `iota(n)`: the index along a single-axis role."""
+    (token,) = reader.words("iota", args, tokens=True)
+    if token not in reader.sizes or stem(token) in reader.d.many:
+        reader.fail(f"iota({token}): expected a size token of a single-axis role")
+    return term("iota", over=(stem(token),), size=(token,))
+
+
+def broadcast(reader: Reader, x: Term, rest: list[ast.expr]) -> Term:
+    """The term `bcast(A, m, n(e))`: a role by name has the size of its token, `n(e)` is the role n at the size e."""
+    tokens = reader.words("bcast", [r for r in rest if isinstance(r, ast.Name)], tokens=True)
+    win = reader.windows("expand", [r for r in rest if not isinstance(r, ast.Name)])
+    clash = {stem(t) for t in tokens} | {r for r, _ in win}
+    if clash & set(roles_of(reader.d.vars, x)):
+        reader.fail(f"bcast over {' '.join(sorted(clash))}: the operand has that role")
+    for t in tokens:
+        if t not in reader.sizes:
+            reader.fail(f"bcast over {t}: no size token of that name")
+    if tokens or not win:
+        x = term("bcast", x, over=tuple(map(stem, tokens)), like=(), size=tokens)
+    return term("expand", x, win=win) if win else x
 
 
 def _merge(reader: Reader, x: Term, roles: tuple[str, ...]) -> Term:

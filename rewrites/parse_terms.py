@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
 from rewrites import parse_roles
-from rewrites.names import ALIASES, ELEMENTWISE, IN_TEXT, REQUIRED, WINDOW_DEFAULTS
-from rewrites.term import REDUCERS, Expr, Term, per_axis_names, roles_of, stem, subterms, term
+from rewrites.names import ALIASES, ELEMENTWISE, IN_TEXT, LOGICAL, PREDICATES, REQUIRED, WINDOW_DEFAULTS
+from rewrites.term import REDUCERS, Expr, Term, per_axis_names, roles_of, subterms, term
 from superopt.errors import RuleError
 
 _ARITHMETIC: dict[type[ast.operator], str] = {
@@ -33,7 +33,10 @@ _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.NotEq: "!=",
 }
 _ELEMENTWISE: dict[type[ast.operator], str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
-_WINDOWED = {"slice": "slice", "pad": "pad", "at": "at", "wsum": "win", "wmax": "win", "wmin": "win"}
+_WINDOWED = {
+    "slice": "slice", "pad": "pad", "at": "at", "wsum": "win", "wmax": "win", "wmin": "win",
+    "dynslice": "dynslice", "dynupdate": "dynupdate",
+}  # fmt: skip
 _PREFIX = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}
 
 
@@ -149,7 +152,7 @@ class Reader:
 
     def term(self, e: ast.expr) -> Term:
         """A tensor term."""
-        number = _number(e)
+        number = e.value if isinstance(e, ast.Constant) and isinstance(e.value, bool) else _number(e)
         if number is not None:
             return term("lit", value=("n", number))
         if isinstance(e, ast.Name):
@@ -168,6 +171,8 @@ class Reader:
     def _name(self, name: str) -> Term:
         if name in self.lets:
             return self.lets[name]
+        if self.d.params.get(name) == ():
+            return term("lit", value=("v", name))
         if name not in self.d.vars:
             self.fail(f"unknown name {name}")
         if not self.left and name not in self.left_vars:
@@ -181,6 +186,10 @@ class Reader:
         if f == "count":
             (token,) = self.words(f, args, tokens=True)
             return term("lit", value=("prod", self._integer(token)))
+        if f == "num" and len(args) == 1:
+            return term("lit", value=self.expr(args[0], None))
+        if f == "iota":
+            return parse_roles.iota(self, args)
         if f in ("sigma", "maxi", "stack"):
             return self._fold(f, args)
         if f == "integer_pow":
@@ -208,27 +217,29 @@ class Reader:
         if f == "conv":
             arity(2)
             plain = [r for r in rest if isinstance(r, ast.Name)]
-            win = self._windows("conv", [r for r in rest if not isinstance(r, ast.Name)])
+            win = self.windows("conv", [r for r in rest if not isinstance(r, ast.Name)])
             return self._contraction("conv", xs, self.words(f, plain), win=win)
         if f == "concat":
             return self._concat(xs, self.words(f, rest))
         if f == "take":
             arity(2)
             return self._one_axis("take", xs, self.words(f, rest))
-        arity(2 if f == "pad" else 1)
+        arity(2 if f in ("pad", "dynupdate") else 1)
         if f in ("view", "lay"):
             return term("view", *xs) if f == "view" else term("lay", *xs, order=self.words(f, rest))
         if f in _WINDOWED:
             kind = {"kind": f[1:]} if _WINDOWED[f] == "win" else {}
-            win = self._windows(_WINDOWED[f], rest)
+            win = self.windows(_WINDOWED[f], rest)
             self.have(f, xs[0], [r for r, _ in win])
             if f == "pad" and roles_of(self.d.vars, xs[1]):
                 self.fail("pad needs a scalar value")
+            if f == "dynupdate" and set(roles_of(self.d.vars, xs[0])) != set(roles_of(self.d.vars, xs[1])):
+                self.fail("dynupdate needs an update with the roles of the operand")
             return term(_WINDOWED[f], *xs, win=win, **kind)
         if f == "split":
             return parse_roles.split(self, xs[0], rest)
         if f == "bcast":
-            return self._bcast(xs[0], self.words(f, rest, tokens=True))
+            return parse_roles.broadcast(self, xs[0], rest)
         roles = self.words(f, rest)
         if f in parse_roles.READERS:
             return parse_roles.READERS[f](self, xs[0], roles)
@@ -298,16 +309,12 @@ class Reader:
                 self.fail(f"take: table and indices share {sorted(shared)}")
         return term(op, *xs, over=over, **at)
 
-    def _bcast(self, x: Term, tokens: tuple[str, ...]) -> Term:
-        sizes: list[str] = []
-        for t in tokens:
-            if t not in self.sizes:
-                self.fail(f"bcast over {t}: no size token of that name")
-            sizes.append(t)
-        over = tuple(stem(t) for t in tokens)
-        if set(over) & set(roles_of(self.d.vars, x)):
-            self.fail(f"bcast over {over}: the operand has that role")
-        return term("bcast", x, over=over, like=(), size=tuple(sizes))
+    def premise(self, e: ast.expr) -> Term:
+        """A premise about values: a comparison or a combination of comparisons."""
+        t = self.term(e)
+        if t.op != "ew" or t["f"] not in PREDICATES | LOGICAL:
+            self.fail(f"{ast.unparse(e)}: expected a comparison of terms, such as le(A, B)")
+        return t
 
     # -- parts
 
@@ -346,7 +353,8 @@ class Reader:
             if r not in have:
                 self.fail(f"{op} over {r}: the operand has the roles {' '.join(have) or '(none)'}")
 
-    def _windows(self, op: str, calls: Sequence[ast.expr]) -> tuple[tuple[str, tuple[Expr | None, ...]], ...]:
+    def windows(self, op: str, calls: Sequence[ast.expr]) -> tuple[tuple[str, tuple[Expr | None, ...]], ...]:
+        """Per-axis integers, written `role(e, ...)`."""
         out: list[tuple[str, tuple[Expr | None, ...]]] = []
         for c in calls:
             head = c.func if isinstance(c, ast.Call) else c

@@ -56,7 +56,8 @@ def _declarations(rule: Rule, *, values: bool) -> str:
     for name, meta in rule.metas.items():
         parts.append(f"{name}/{meta}" if isinstance(meta, int) else f"{name} in {'|'.join(meta)}")
     for name, choices in rule.params.items():
-        parts.append(f"{name} in {'|'.join(map(str, choices)) if values else '1'}")
+        told = "int" if not choices else "|".join(map(str, choices)) if values else "1"
+        parts.append(f"{name} in {told}")
     parts += [f"{name}[{' '.join(map(token, tokens))}]" for name, tokens in rule.vars.items()]
     in_vars = {t for tokens in rule.vars.values() for t in tokens}
     extras = [t for t in rule.owner if t in rule.sizes and t not in in_vars]
@@ -78,6 +79,10 @@ def _body(rule: Rule) -> list[str]:
         done[t] = name
     if rule.cond:
         out.append(f"  if {', '.join(map(expr, rule.cond))}")
+    if rule.given:
+        out.append(f"  given {', '.join(text(rule, t) for t in rule.given)}")
+    if rule.dtype:
+        out.append(f"  dtype {rule.dtype}")
     return out
 
 
@@ -101,11 +106,15 @@ def _shared(rule: Rule) -> list[Term]:
         if t.op in ("fold", "stack"):
             bound |= {x for x in walk(t.args[0]) if _mentions(x, t["idx"])}
     order: list[Term] = []
+    seen: set[Term] = set()
 
     def visit(t: Term) -> None:
+        if t in seen:
+            return
+        seen.add(t)
         for a in t.args:
             visit(a)
-        if uses[t] > 1 and t.op not in ("var", "lit", "bcast") and t not in bound and t not in order:
+        if uses[t] > 1 and t.op not in ("var", "lit", "bcast") and t not in bound:
             order.append(t)
 
     for root in rule.rhs:
@@ -123,6 +132,12 @@ def number(value: float) -> str:
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
     return repr(value)
+
+
+def _literal(value: Expr) -> str:
+    if value[0] == "prod":
+        return f"count({value[1]})"
+    return number(value[1]) if value[0] == "n" else f"num({expr(value)})"
 
 
 def expr(e: Expr, outer: int = 0, sizes: frozenset[str] = frozenset()) -> str:
@@ -167,7 +182,7 @@ def text(rule: Rule, t: Term, names: dict[Term, str] | None = None, outer: int =
         return str(t["name"])
     if op == "lit":
         value = t["value"]
-        return number(value[1]) if value[0] == "n" else f"count({value[1]})"
+        return _literal(value)
     if op == "bcast" and t["like"]:
         return sub(t.args[0], outer)
     if op == "ew":
@@ -205,6 +220,8 @@ def _call(t: Term) -> tuple[str, list[str]]:
         return op, over
     if op == "red":
         return t["kind"], over
+    if op == "iota":
+        return op, list(t["size"])
     if op == "cum":
         return _PREFIX[t["kind"]], over
     if op == "bcast":
@@ -217,7 +234,7 @@ def _call(t: Term) -> tuple[str, list[str]]:
     if op == "view":
         return op, []
     calls = [f"{r}({', '.join(map(expr, _given(op, values)))})" for r, values in windows(t)]
-    return (f"w{t['kind']}" if op == "win" else op), over + calls
+    return (f"w{t['kind']}" if op == "win" else "bcast" if op == "expand" else op), over + calls
 
 
 def _given(op: str, values: tuple[Expr | None, ...]) -> list[Expr]:
@@ -255,9 +272,11 @@ def index_notation(rule: Rule, t: Term, at: dict[str, str] | None = None) -> str
         return f"{t['name']}[{','.join(ix(stem(x)) for x in tokens)}]" if tokens else t["name"]
     if op == "lit":
         value = t["value"]
-        return number(value[1]) if value[0] == "n" else f"|{value[1]}|"
-    if op in ("view", "lay", "bcast", "unit"):
+        return number(value[1]) if value[0] == "n" else f"|{value[1]}|" if value[0] == "prod" else _expr(value)
+    if op in ("view", "lay", "bcast", "unit", "expand"):
         return sub()
+    if op == "iota":
+        return ix(t["over"][0])
     if op == "ew":
         sign = {"add": "+", "sub": "-", "mul": "·", "div": "/"}.get(t["f"])
         operands = [*[sub(j) for j in range(len(t.args))], *[str(v) for _, v in t["params"]]]
@@ -289,6 +308,11 @@ def _moved(rule: Rule, t: Term, sub: Callable[..., str], ix: Callable[[str], str
         return sub(0, {r: _affine(expr(a[2], 2), ix(r), expr(a[0], 1)) for r, a in t["win"]})
     if op == "at":
         return sub(0, {r: expr(a[0]) for r, a in t["win"]})
+    if op == "dynslice":
+        return sub(0, {r: _affine("1", ix(r), f"clip({expr(a[0])})") for r, a in t["win"]})
+    if op == "dynupdate":
+        there = ", ".join(f"{r}:clip({expr(a[0])})" for r, a in t["win"])
+        return f"({sub(0)} <- {sub(1)} at {there})"
     if op == "pad":
         return f"pad_{','.join(f'{r}:{expr(a[0])}/{expr(a[1])}' for r, a in t['win'])}({sub(0)})"
     if op == "rev":

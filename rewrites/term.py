@@ -7,7 +7,9 @@ so that equal terms are one object and a shared subterm is shared by constructio
 
     op      args            at
     var                     name
-    lit                     value: Expr (("n", number) or ("prod", token) for the number of elements along a role)
+    lit                     value: Expr (("n", number or truth value), ("prod", token) for the number of elements along
+                            a role, or an integer expression, as a scalar)
+    iota                    over: (role,), size: (token,): the index along a single-axis role
     ew      operands        f: lax op name or meta-variable, params: ((name, value), ...)
     dot     two tensors     over: contracted roles; other shared roles are batch roles
     conv    image, kernel   over: feature roles, win: ((role, (step, lo, hi, base, dil)), ...)
@@ -24,6 +26,9 @@ so that equal terms are one object and a shared subterm is shared by constructio
                             o may be n itself, the role at another size
     merge   tensor          over: (o, i, n): axes o and i become n, index n = o * size(i) + i
     bcast   tensor          over, size: a token per role, like: terms that imply it (empty when explicit)
+    expand  tensor          win: ((role, (size,)), ...): a broadcast along new roles to sizes given by expressions
+    dynslice tensor         win: ((role, (start, size)), ...): the start is known at run time only, clipped into range
+    dynupdate two tensors   win: ((role, (start,)), ...): the second written over the first, its start clipped
     view    tensor          the identity; demands a reshape or transpose on the left
     lay     tensor          order: the physical order of the roles (right side only)
     ren     tensor          over: (s, u): role s is called u from here on
@@ -49,9 +54,11 @@ Expr: TypeAlias = tuple[Any, ...]
 in `prefer` also ("and", a, b), ("or", a, b), ("not", a), ("frozen", var), ("live", var), ("single", Term)."""
 
 Windows: TypeAlias = tuple[tuple[str, tuple[Any, ...]], ...]
-MODES = ("saturate", "near", "merge", "macro")
+MODES = ("saturate", "near", "merge", "macro", "proof")
 REDUCERS = ("sum", "max", "min", "prod")
-UNMATCHABLE = frozenset({"fold", "stack", "lay", "at", "split", "merge", "ren", "unit", "diag"})
+UNMATCHABLE = frozenset(
+    {"fold", "stack", "lay", "at", "split", "merge", "ren", "unit", "diag", "iota", "expand", "dynslice", "dynupdate"}
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True, repr=False)
@@ -118,14 +125,17 @@ class Rule:
         sizes: the size tokens among `owner`.
         indices: the fold indices among `owner`.
         metas: elementwise meta-variable -> arity, reducer meta-variable -> admissible reducers.
-        params: free integer parameter -> the values that the engine tries; proved for every value >= 1.
+        params: free integer parameter -> the values that the engine tries; proved for every value >= 1.  A constant
+            of the program (`c in int`) has no values here and is proved for all integers.
         extras: roles that no variable has.
         derived: role made by `split` or `merge` on the right -> the role with as many axes.
         kinds: tensor -> `float`, `bool` (used as a predicate) or `int` (used as an index).
         lhs, rhs: one term per root.
         cond: premises, proved with the rule and checked again at every site.
         prefer: steers the engine; no part of the proof.
-        mode: how the engine applies it, one of `MODES`.
+        mode: how the engine applies it, one of `MODES`; `proof`: not at all, the equation is only proved.
+        given: premises about values: Boolean terms, true at every index.
+        dtype: `int` for a rule about integers, `bool` for one about truth values, else empty.
     """
 
     name: str
@@ -147,6 +157,8 @@ class Rule:
     cond: tuple[Expr, ...]
     prefer: tuple[Expr, ...]
     mode: str = "saturate"
+    given: tuple[Term, ...] = ()
+    dtype: str = ""
     cache: dict[str, Any] = field(default_factory=dict[str, Any])
     """Facts computed once per rule (plan, compiled tests); never part of its meaning."""
 
@@ -215,6 +227,8 @@ def roles_of(rule_vars: Mapping[str, tuple[str, ...]], t: Term) -> tuple[str, ..
         return tuple(stem(x) for x in rule_vars[t["name"]])
     if op == "lit":
         return ()
+    if op == "iota":
+        return tuple(t["over"])
     inner = [roles_of(rule_vars, a) for a in t.args]
     if op in ("dot", "red", "conv"):
         gone = t["over"]
@@ -222,6 +236,8 @@ def roles_of(rule_vars: Mapping[str, tuple[str, ...]], t: Term) -> tuple[str, ..
     first = inner[0]
     if op in ("bcast", "stack", "unit"):
         return first + tuple(r for r in t["over"] if r not in first)
+    if op == "expand":
+        return first + tuple(r for r, _ in t["win"] if r not in first)
     if op == "ren":
         old, new = t["over"]
         return tuple(new if r == old else r for r in first)

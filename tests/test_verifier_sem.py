@@ -55,6 +55,17 @@ sem-split: A[*a n]  extra o i  q in 2|3
 sem-logic: P[*a]  Q[*a]  A[*a]  B[*a]
   where(logical_and(P, invert(Q)), A, B)  ==  where(logical_or(invert(P), Q), B, A)
 
+sem-dynamic: A[*a *n]  B[*a *n2]
+  dynslice(dynupdate(A, B, n(i)), n(j, m))  ==  dynslice(view(dynupdate(A, B, n(i))), n(j, m))
+  mode proof
+
+sem-positions: c in int  A[*a n]  extra m
+  iota(n) * A + bcast(num(c + n), a, n)  ==  iota(n) * A + bcast(bcast(num(c + n), a), n(n))
+  mode proof
+
+sem-truth: P[*a]
+  logical_or(P, False)  ==  logical_and(True, P)
+
 sem-scalar: A[*a]  B[*a]
   clamp(A, B, abs(B)) + A ** 3 - square(B) + maximum(tanh(A), minimum(A, B)) + where(lt(A, B), A, B)
     ==  clamp(A, B, abs(B)) + A ** 3 - square(B) + maximum(tanh(A), minimum(A, B)) + minimum(A, B)

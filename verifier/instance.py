@@ -83,7 +83,8 @@ def instantiate(rule: Rule, ranks: Mapping[str, int]) -> Instance:
     for name in rule.params:
         ctx.dims.add(name)
         params[name] = Sym(var(name))
-        ctx.premises.append(c.ge(var(name), 1))
+        if rule.params[name]:  # a constant of the program may be any integer
+            ctx.premises.append(c.ge(var(name), 1))
     divisors: list[Cond] = []
     env = Env(rule, labels, tok, attr, params, arithmetic(divisors.append))
     wf: list[Any] = _conditions(env)

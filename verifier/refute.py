@@ -87,8 +87,10 @@ def refute_at(env: Env, seed: int, log: Attempts) -> Counterexample | None:
     log.built += 1
     partial = any(t.op == "ew" and t["f"] in PARTIAL for t in subterms(rule.lhs))
     undefined: Counterexample | None = None
-    for attempt in range(3):
+    for attempt in range(12 if made.given else 3):
         values = _values(made, seed, attempt)
+        if made.given and not all(bool(np.all(g)) for g in evaluate(made.given, values)):
+            continue
         lefts, rights = evaluate(made.lhs, values), evaluate(made.rhs, values)
         for root, (left, right) in enumerate(zip(lefts, rights, strict=True)):
             where = _differs(left, right, partial)

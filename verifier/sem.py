@@ -179,6 +179,33 @@ def _at(m: Meaning[S], t: Term, ix: Where) -> S:
     return m.of(t, 0, {**ix, **{label: i for label, (i,) in per_axis(t, m.env)}})
 
 
+def _iota(m: Meaning[S], t: Term, ix: Where) -> S:
+    (label,) = m.axes(t["over"])
+    return m.k.size(ix[label])
+
+
+def _clip(m: Meaning[S], start: Int, last: Int) -> Int:
+    """A start known at run time only, moved into 0 .. last."""
+    return m.env.arith.max(0, m.env.arith.min(start, last))
+
+
+def _dynslice(m: Meaning[S], t: Term, ix: Where) -> S:
+    moved = dict(ix)
+    for label, (start, size) in per_axis(t, m.env):
+        moved[label] = ix[label] + _clip(m, start, m.size(t.args[0], label) - size)
+    return m.of(t, 0, moved)
+
+
+def _dynupdate(m: Meaning[S], t: Term, ix: Where) -> S:
+    inside: list[Any] = []
+    moved = dict(ix)
+    for label, (start,) in per_axis(t, m.env):
+        n = m.size(t.args[1], label)
+        moved[label] = ix[label] - _clip(m, start, m.size(t.args[0], label) - n)
+        inside += [moved[label] >= 0, moved[label] < n]
+    return m.k.where(c.conj(inside), lambda: m.of(t, 1, moved), lambda: m.of(t, 0, ix))
+
+
 def _pad(m: Meaning[S], t: Term, ix: Where) -> S:
     inside: list[Any] = []
     moved = dict(ix)
@@ -255,5 +282,5 @@ _MEANING: dict[str, Callable[[Meaning[Any], Term, Where], Any]] = {
     "var": _var, "lit": _lit, "view": _same, "lay": _same, "bcast": _same, "ew": _ew, "dot": _dot, "red": _red,
     "cum": _cum, "fold": _fold, "concat": _concat, "rev": _rev, "slice": _slice, "at": _at, "pad": _pad,
     "conv": _conv, "win": _win, "take": _take, "split": _split, "merge": _merge, "unit": _same, "ren": _ren,
-    "diag": _diag, "stack": _stack,
+    "diag": _diag, "stack": _stack, "iota": _iota, "expand": _same, "dynslice": _dynslice, "dynupdate": _dynupdate,
 }  # fmt: skip

@@ -204,8 +204,8 @@ class Numeric:
         return array[where]
 
     def const(self, value: Fraction | float) -> Any:
-        """A constant as a float."""
-        return float(value)
+        """A constant as a float, or a truth value."""
+        return value if isinstance(value, bool) else float(value)
 
     def size(self, value: Int) -> Any:
         """An integer as a float."""
