@@ -1,0 +1,119 @@
+"""Fuzzing the verifier with mutants: is anything proved that is false, and how much stays undecided?
+
+Each mutant of each rule gets a verdict.  What is PROVED is evaluated on many more generated graphs than `check` looks at,
+with other ranks, sizes and axis orders: one difference is a *false proof*.  Mutants whose premises contradict each other,
+or that say the same of both sides, state nothing; they are counted apart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rewrites.show import rule_key, statement
+from rewrites.term import Rule
+from superopt.errors import VerificationError
+from verifier.check import check
+from verifier.mutate import Mutant, mutants
+from verifier.prove import CONTRADICTION, DEFINED, EMPTY_ONLY
+from verifier.refute import refute
+from verifier.verdict import PROVED, Counterexample
+
+FALSE_PROOF, VACUOUS = "FALSE PROOF", "VACUOUS"
+GRAPHS = 60
+"""Further instances on which a proved mutant is evaluated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one mutant.
+
+    Attributes:
+        mutant: which.
+        status: a verdict, or `VACUOUS`, or `FALSE PROOF`.
+        cause: of an open verdict.
+        counterexample: of a false proof.
+        seconds: for the verdict.
+    """
+
+    mutant: Mutant
+    status: str
+    cause: str = ""
+    counterexample: Counterexample | None = None
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        lines = [f"{self.status} {self.mutant.of}: {self.mutant.what} {self.cause}", statement(self.mutant.rule)]
+        return "\n".join([*lines, str(self.counterexample)] if self.counterexample else lines)
+
+
+@dataclass
+class Fuzzed:
+    """The outcomes of many mutants."""
+
+    outcomes: list[Outcome] = field(default_factory=list[Outcome])
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Mutants by status."""
+        return Counter(o.status for o in self.outcomes)
+
+    @property
+    def false_proofs(self) -> list[Outcome]:
+        """Mutants that are proved and numerically false."""
+        return [o for o in self.outcomes if o.status == FALSE_PROOF]
+
+    @property
+    def open(self) -> list[Outcome]:
+        """Mutants that are neither proved nor refuted."""
+        return [o for o in self.outcomes if o.status in ("UNKNOWN", "UNSUPPORTED")]
+
+    @property
+    def unknown_fraction(self) -> float:
+        """Open mutants among those that state something."""
+        stated = len(self.outcomes) - self.counts[VACUOUS]
+        return len(self.open) / stated if stated else 0.0
+
+
+def draw(rules: Sequence[Rule], count: int, seed: int = 0) -> list[Mutant]:
+    """So many distinct mutants, about equally many of each rule as far as it has them; the same seed draws the same."""
+    lists = [mutants(rule, limit, seed) for rule, limit in zip(rules, _shares(rules, count), strict=True)]
+    seen: dict[str, Mutant] = {}
+    own = {rule_key(rule) for rule in rules}
+    for turn in range(max(map(len, lists), default=0)):
+        for made in lists:
+            if turn < len(made) and rule_key(made[turn].rule) not in own:
+                seen.setdefault(rule_key(made[turn].rule), made[turn])
+    return list(seen.values())[:count]
+
+
+def _shares(rules: Sequence[Rule], count: int) -> Iterator[int]:
+    """Many rules are short and have few mutants: the others make up for them."""
+    for _ in rules:
+        yield max(1, 3 * count // len(rules))
+
+
+def try_mutant(mutant: Mutant, graphs: int = GRAPHS) -> Outcome:
+    """The verdict on a mutant, and the test of it where it is PROVED."""
+    start = time.perf_counter()
+    try:
+        verdict = check(mutant.rule, before=8)
+    except VerificationError as contradiction:  # the refuter found arrays after the proof
+        return Outcome(mutant, FALSE_PROOF, str(contradiction), seconds=time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    if verdict.status != PROVED:
+        vacuous = verdict.cause.startswith((CONTRADICTION, EMPTY_ONLY))
+        return Outcome(mutant, VACUOUS if vacuous else verdict.status, verdict.cause, seconds=seconds)
+    found = refute(mutant.rule, graphs, first_seed=1000)
+    assumed = verdict.domain.assumptions if verdict.domain is not None else ()
+    outside = found is not None and found.undefined and any(a.startswith(DEFINED) for a in assumed)
+    if found is not None and not outside:
+        return Outcome(mutant, FALSE_PROOF, counterexample=found, seconds=seconds)
+    return Outcome(mutant, PROVED, seconds=seconds)
+
+
+def fuzz(rules: Sequence[Rule], count: int, seed: int = 0) -> Fuzzed:
+    """The outcomes of so many mutants of some rules."""
+    return Fuzzed([try_mutant(mutant) for mutant in draw(rules, count, seed)])
