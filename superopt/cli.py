@@ -153,11 +153,19 @@ def _progress(quiet: bool) -> Callable[[str], None]:
 @click.argument("files", nargs=-1, type=click.Path())
 @click.option("--library", is_flag=True, help="Prove the shipped rule library from scratch.")
 @click.option("--rule", "names", multiple=True, help="Only rules whose name contains this text.")
+@click.option("--recheck", is_flag=True, help="Replay the solver's questions behind certificates, with all solvers.")
 @_JSON
 @_guarded
-def verify(files: tuple[str, ...], library: bool, names: tuple[str, ...], as_json: bool) -> int:
+def verify(files: tuple[str, ...], library: bool, names: tuple[str, ...], recheck: bool, as_json: bool) -> int:
     """Prove or refute every rule of the FILES (rule texts, or Python files with a RULES text), or of the library."""
     from superopt.proving import verify_files, verify_library  # late: z3 takes a while to load
+
+    if recheck:
+        from superopt.certified import recheck_certificates  # late: as above
+
+        summary, text = recheck_certificates(files, library=library or not files, names=names)
+        _emit(summary) if as_json else click.echo(text)
+        return OK if summary["sound"] else UNVERIFIED
 
     if bool(files) == library:
         hint = "name files of rules, or give --library"

@@ -64,7 +64,7 @@ def verify_library(names: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
     """
     from rewrites.library import load  # late: see verify
 
-    return _verify(_chosen(load(), names))
+    return _verify(chosen_rules(load(), names))
 
 
 def verify_files(files: Sequence[str], names: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
@@ -72,6 +72,16 @@ def verify_files(files: Sequence[str], names: Sequence[str] = ()) -> tuple[dict[
 
     Raises:
         InputError: a file that cannot be read, or without rules, or no rule of such a name.
+        RuleError: a text that is not a rule.
+    """
+    return _verify(chosen_rules(rules_of_files(files), names))
+
+
+def rules_of_files(files: Sequence[str]) -> list[Rule]:
+    """The rules of some files.
+
+    Raises:
+        InputError: a file that cannot be read, or without rules.
         RuleError: a text that is not a rule.
     """
     from rewrites.parse import parse_many  # late: see verify
@@ -86,7 +96,7 @@ def verify_files(files: Sequence[str], names: Sequence[str] = ()) -> tuple[dict[
         if Path(file).suffix == ".py":
             text, first = _rules_text(text, file)
         rules += parse_many(text, where=f"{file}:{first}")
-    return _verify(_chosen(rules, names))
+    return rules
 
 
 def _rules_text(source: str, file: str) -> tuple[str, int]:
@@ -104,7 +114,12 @@ def _rules_text(source: str, file: str) -> tuple[str, int]:
     raise InputError(f"{file} defines no RULES text", hint='write RULES = """..."""')
 
 
-def _chosen(rules: Sequence[Rule], names: Sequence[str]) -> list[Rule]:
+def chosen_rules(rules: Sequence[Rule], names: Sequence[str]) -> list[Rule]:
+    """The rules whose names contain one of some texts, or all where there is no text.
+
+    Raises:
+        InputError: there is none.
+    """
     chosen = [r for r in rules if not names or any(text in r.name for text in names)]
     if not chosen:
         hint = "a rule starts with `name: declarations` at the margin"

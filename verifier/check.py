@@ -16,6 +16,7 @@ from superopt.errors import VerificationError
 from verifier.prove import DEFINED, prove
 from verifier.refute import Attempts, refute, refute_at, smallest
 from verifier.shapes import solved_envs
+from verifier.solver import recorded
 from verifier.verdict import REFUTED, UNSUPPORTED, Counterexample, Verdict
 
 BEFORE, AFTER = 3, 40
@@ -40,7 +41,10 @@ def check(rule: Rule, direction: str = "forward", *, before: int = BEFORE, after
         return prove(rule, direction)
     attempts = Attempts()
     found = refute(reading, before, attempts=attempts)
-    verdict = prove(rule, direction)
+    with recorded() as asked:
+        verdict = prove(rule, direction)
+    if verdict.proved:
+        verdict = replace(verdict, asked=tuple(asked))
     if verdict.proved and found is not None and found.undefined and _assumes(verdict):
         found = None  # outside the domain: the assumptions of the certificate exclude it
     if found is None and not verdict.proved:

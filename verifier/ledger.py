@@ -1,31 +1,36 @@
 """Certificates: what was proved, by what, under a key that changes with anything that the proof depends on.
 
-    key = SHA-256 of (canonical rule text, direction, denotation version, prover version, Z3 version)
+    key = SHA-256 of (canonical rule text with its premises, direction, denotations of the rule's ops, prover, Z3)
 
-The denotation version is a digest of the sources that say what rules mean, the prover version a digest of this package,
-so a certificate made by other code has another key and the rule is proved again.  A ledger is any table of JSON objects
-(`superopt.store.Store`, or a dict); an entry is believed only when it is complete and carries the key it is kept under.
-Only PROVED verdicts are kept: what is not proved is tried again.
+Denotations are digests of the sources that say what each op of the rule means, and of no others; the prover is a digest
+of its own sources (`verifier.digests`).  So an edit of a rule, of one op's denotation, of the prover or another version
+of the solver makes exactly those certificates void that depend on it, and their rules are proved again.
+
+A ledger is any table of JSON objects (`superopt.store.Store`, or a dict); an entry is believed only when it is complete
+and carries the key it is kept under.  Beside a certificate stand the questions of its proof as SMT-LIB text,
+compressed, for `verifier.recheck`.  Only PROVED verdicts are kept: what is not proved is tried again.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any, Protocol
 
-from rewrites import named
 from rewrites.direction import reverse
-from rewrites.show import equation, rule_key
+from rewrites.show import equation, rule_key, show
 from rewrites.term import Rule
 from superopt.errors import VerificationError
-from verifier.check import check
+from verifier import digests
+from verifier.process import shared
 from verifier.solver import z3
-from verifier.verdict import PROVED, REFUTED, UNKNOWN, UNSUPPORTED, Domain, Verdict
+from verifier.verdict import PROVED, REFUTED, UNKNOWN, UNSUPPORTED, Domain, Query, Verdict
 
 TABLE = "certificates"
 
@@ -56,7 +61,10 @@ class Certificate:
         tiers: by which tiers it was proved.
         obligations, queries: proof obligations, questions to the solver.
         milliseconds: of the proof.
-        versions: denotation, prover and solver.
+        versions: prover and solver.
+        text: the rule as it was proved.
+        denotations: op -> digest of its denotation.
+        asked: digest of the questions to the solver.
     """
 
     key: str
@@ -73,33 +81,31 @@ class Certificate:
     queries: int
     milliseconds: float
     versions: Mapping[str, str]
+    text: str
+    denotations: Mapping[str, str]
+    asked: str
 
 
 @functools.cache
 def versions() -> Mapping[str, str]:
-    """Digests of the denotation of rules and of the prover, and the solver's version."""
-    here = Path(__file__).parent
-    language = Path(named.__file__).parent
-    texts = ("term", "names", "kinds", "parse", "parse_terms", "parse_roles", "direction", "named")
-    meaning = (here / "sem.py", here / "terms.py", *(language / f"{name}.py" for name in texts))
-    return {
-        "denotation": _digest(meaning),
-        "prover": _digest(sorted(here.glob("*.py"))),
-        "z3": z3.get_version_string(),
-    }
-
-
-def _digest(files: Iterable[Path]) -> str:
-    total = hashlib.sha256()
-    for file in files:
-        total.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
-    return total.hexdigest()[:16]
+    """Digest of the prover, and the solver's version."""
+    return {"prover": digests.prover(), "z3": z3.get_version_string()}
 
 
 def certificate_key(rule: Rule, direction: str = "forward") -> str:
-    """The key of a rule's certificate under the present versions."""
-    parts = [rule_key(rule), direction, *(f"{k}={v}" for k, v in sorted(versions().items()))]
+    """The key of a rule's certificate under the present denotations, prover and solver."""
+    parts = [rule_key(rule), direction]
+    parts += [f"{k}={v}" for table in (digests.denotations(rule), versions()) for k, v in sorted(table.items())]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def _packed(asked: Sequence[Query]) -> str:
+    text = json.dumps([[q.answer, q.text] for q in asked])
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def _digest(packed: str) -> str:
+    return hashlib.sha256(packed.encode()).hexdigest()[:32]
 
 
 class Ledger:
@@ -108,6 +114,7 @@ class Ledger:
     def __init__(self, table: Table | None = None) -> None:
         self._table = table
         self._memory: dict[str, Certificate] = {}
+        self._questions = _Memory()
 
     def get(self, rule: Rule, direction: str = "forward") -> Certificate | None:
         """The certificate of a rule, or None: absent, incomplete, or made for something else."""
@@ -115,22 +122,49 @@ class Ledger:
         if key in self._memory:
             return self._memory[key]
         stored = self._table.get(TABLE, key) if self._table is not None else None
-        made = None if stored is None else _decode(stored, key, direction)
+        made = None if stored is None else _decode(stored, key, rule, direction)
         if made is not None:
             self._memory[key] = made
         return made
 
-    def put(self, certificate: Certificate) -> None:
-        """Keep a certificate."""
+    def put(self, certificate: Certificate, asked: Sequence[Query] = ()) -> None:
+        """Keep a certificate and the questions of its proof."""
         self._memory[certificate.key] = certificate
+        table = self._table if self._table is not None else self._questions
+        row = {"key": certificate.key, "asked": _packed(asked)}
+        table.put(TABLE, f"{certificate.key}:asked", row)
         if self._table is not None:
             self._table.put(TABLE, certificate.key, json.loads(json.dumps(asdict(certificate))))
 
+    def asked(self, certificate: Certificate) -> tuple[Query, ...] | None:
+        """The questions of a proof, or None: absent, damaged, or those of another proof."""
+        table = self._table if self._table is not None else self._questions
+        row = table.get(TABLE, f"{certificate.key}:asked")
+        if row is None or row.get("key") != certificate.key or _digest(str(row.get("asked"))) != certificate.asked:
+            return None
+        try:
+            pairs = json.loads(zlib.decompress(base64.b64decode(row["asked"])))
+        except (binascii.Error, zlib.error, ValueError):
+            return None
+        return tuple(Query(text, answer) for answer, text in pairs)
 
-def _decode(stored: Mapping[str, Any], key: str, direction: str) -> Certificate | None:
+
+class _Memory(dict[str, Mapping[str, Any]]):
+    """A table in memory."""
+
+    def get(self, table: str, key: str) -> Mapping[str, Any] | None:  # type: ignore[override]
+        return super().get(f"{table}/{key}")
+
+    def put(self, table: str, key: str, value: Mapping[str, Any]) -> None:
+        self[f"{table}/{key}"] = value
+
+
+def _decode(stored: Mapping[str, Any], key: str, rule: Rule, direction: str) -> Certificate | None:
     if set(stored) != {f.name for f in fields(Certificate)}:
         return None
     if stored["key"] != key or stored["direction"] != direction or stored["versions"] != dict(versions()):
+        return None
+    if stored["denotations"] != digests.denotations(rule):
         return None
     lists = {name: tuple(stored[name]) for name in ("dtypes", "assumptions", "tiers")}
     values: dict[str, Any] = {**stored, **lists}
@@ -161,6 +195,9 @@ def certify(rule: Rule, verdict: Verdict) -> Certificate:
         queries=verdict.queries,
         milliseconds=round(verdict.seconds * 1e3, 3),
         versions=dict(versions()),
+        text=show(rule),
+        denotations=digests.denotations(rule),
+        asked=_digest(_packed(verdict.asked)),
     )
 
 
@@ -182,7 +219,7 @@ def _from_certificate(rule: Rule, c: Certificate) -> Verdict:
 
 
 def verify_rules(rules: Sequence[Rule], ledger: Ledger | None = None, direction: str = "forward") -> list[Verdict]:
-    """The verdict of each rule in one direction; without a ledger, from scratch."""
+    """The verdict of each rule in one direction, by the prover in its own process; without a ledger, from scratch."""
     return [_verify(rule, ledger, direction) for rule in rules]
 
 
@@ -190,9 +227,9 @@ def _verify(rule: Rule, ledger: Ledger | None, direction: str) -> Verdict:
     known = ledger.get(rule, direction) if ledger is not None else None
     if known is not None:
         return _from_certificate(rule, known)
-    verdict = check(rule, direction)
+    verdict = shared().check(rule, direction)
     if ledger is not None and verdict.proved:
-        ledger.put(certify(rule, verdict))
+        ledger.put(certify(rule, verdict), verdict.asked)
     return verdict
 
 

@@ -2,13 +2,17 @@
 
 Every question is a fresh solver in a context of its own per proof, bounded by `rlimit` (a count of elementary steps),
 never by the clock: the same question has the same answer on any machine and in any order.  Only quantifier-free
-integer arithmetic, reals and uninterpreted functions are asked.
+integer arithmetic, reals and uninterpreted functions are asked.  Inside `recorded()` every question is kept as SMT-LIB
+text with its answer, for certificates.  Hard limits on time and memory are those of the process that this runs in
+(`verifier.worker`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +21,25 @@ import z3 as _untyped  # pyright: ignore[reportMissingTypeStubs]
 from verifier import conditions as c
 from verifier.conditions import Cond
 from verifier.poly import Poly, form_of, var
+from verifier.verdict import Query
 
 z3: Any = _untyped  # the package ships no types
 RLIMIT = 3_000_000
 YES, NO, UNKNOWN = "yes", "no", "unknown"
+
+
+_RECORD: ContextVar[list[Query] | None] = ContextVar("record", default=None)
+
+
+@contextmanager
+def recorded() -> Generator[list[Query]]:
+    """Keep every question asked inside, in order."""
+    kept: list[Query] = []
+    token = _RECORD.set(kept)
+    try:
+        yield kept
+    finally:
+        _RECORD.reset(token)
 
 
 class CannotLower(Exception):
@@ -115,6 +134,9 @@ class Context:
         answer = solver.check()
         self.counters.seconds += time.perf_counter() - start
         self.counters.queries += 1
+        kept = _RECORD.get()
+        if kept is not None:
+            kept.append(Query(solver.to_smt2(), YES if answer == z3.sat else NO if answer == z3.unsat else UNKNOWN))
         if answer == z3.unknown:
             self.counters.unknown += 1
             return UNKNOWN, None

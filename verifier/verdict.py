@@ -75,8 +75,16 @@ class Counterexample:
 
 
 @dataclass(frozen=True, slots=True)
+class Query:
+    """A question to the solver: its SMT-LIB text, and what was answered: yes (satisfiable), no or unknown."""
+
+    text: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known about one direction of a rule."""
+    """What is known about one direction of a rule; `asked` holds the questions behind a fresh proof."""
 
     rule: str
     key: str
@@ -91,6 +99,7 @@ class Verdict:
     queries: int = 0
     seconds: float = field(default=0.0, compare=False)
     cached: bool = field(default=False, compare=False)
+    asked: tuple[Query, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def proved(self) -> bool:

@@ -66,11 +66,15 @@ class Worker:
     """A measuring process, started at the first request and again after a death; use it as a context manager.
 
     `inline` runs computations in the calling thread instead of handing them over to another one, which costs a small
-    kernel more than its work; programs are timed as users run them, with the hand-over.
+    kernel more than its work; programs are timed as users run them, with the hand-over.  `module` is what the process
+    runs (it must call `superopt.measure.worker.serve`).
     """
 
-    def __init__(self, limits: Limits | None = None, *, inline: bool = False) -> None:
+    def __init__(
+        self, limits: Limits | None = None, *, inline: bool = False, module: str = "superopt.measure.worker"
+    ) -> None:
         self.inline = inline
+        self.module = module
         self.limits = limits or Limits()
         self.started = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,6 +107,11 @@ class Worker:
             if not finished:  # died, Ctrl-C, or the caller stopped listening: this process is of no further use
                 self.close()
 
+    @property
+    def alive(self) -> bool:
+        """Whether a process is running."""
+        return self._process is not None and self._process.poll() is None
+
     def close(self) -> None:
         """Kill the worker's process group and reap it."""
         process, self._process = self._process, None
@@ -125,7 +134,7 @@ class Worker:
         self.close()
 
     def _ensure(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None and self.alive:
             return self._process
         self.close()
         mine, theirs = os.pipe()
@@ -134,7 +143,7 @@ class Worker:
         environment = {**os.environ, "PYTHONPATH": path}
         if self.inline:
             environment["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "false"
-        command = [sys.executable, "-m", "superopt.measure.worker", str(theirs), str(self.limits.memory())]
+        command = [sys.executable, "-m", self.module, str(theirs), str(self.limits.memory())]
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=(theirs,),
@@ -161,7 +170,7 @@ class Worker:
                 if found:
                     self._buffer = rest
                     return json.loads(line)
-                if selector.select(_POLL_S):
+                if selector.select(min(_POLL_S, max(0.0, deadline - time.monotonic()))):
                     chunk = os.read(self._events, 1 << 16)
                     if not chunk or len(self._buffer) > _MAX_EVENT_BYTES:
                         raise WorkerDiedError(self._obituary(process))

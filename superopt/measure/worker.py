@@ -23,14 +23,20 @@ from superopt.measure.numerics import Tolerance
 Event = dict[str, Any]
 
 
+Handler = Callable[[Mapping[str, Any]], Iterator[Event]]
+
+
 def main(event_fd: int, memory_bytes: int) -> None:
-    """Serve requests until the input closes."""
+    """Serve requests to measure until the input closes."""
+    serve(event_fd, memory_bytes, {"compare": _compare, "kernels": _kernels})
+
+
+def serve(event_fd: int, memory_bytes: int, handlers: Mapping[str, Handler]) -> None:
+    """Answer requests by the handlers of these names, and `ping`, until the input closes."""
     _limit_memory(memory_bytes)
     requests: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
-    handlers: dict[str, Callable[[Mapping[str, Any]], Iterator[Event]]] = {
-        "compare": _compare, "kernels": _kernels, "ping": _ping,
-    }  # fmt: skip
+    handlers = {**handlers, "ping": _ping}
     while True:
         request = requests.get()
         for event in handlers[request["request"]](request):

@@ -1,0 +1,110 @@
+"""The prover under hard limits: one long-lived process for many rules, killed when a rule takes too much.
+
+Z3 does not always honour limits of its own, and normal forms can explode before it is asked, so the prover as a whole
+runs in a process with a limit on memory, watched by a clock here.  A rule that exceeds a limit is UNKNOWN with the
+limit as its cause; the next rule gets a new process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from rewrites.show import rule_key, show
+from rewrites.term import Rule
+from superopt.errors import VerificationError
+from superopt.measure.process import Limits, Worker, WorkerDiedError
+from verifier.verdict import UNKNOWN, Verdict
+from verifier.wire import decode
+
+SECONDS = 60.0
+MEMORY_BYTES = 4 << 30
+_START_S = 60.0
+
+
+class LimitExceededError(Exception):
+    """A limit of the prover's process was exceeded, or it died; the message says how."""
+
+
+class Prover:
+    """The prover in a process of its own; use it as a context manager, or close it.
+
+    Args:
+        seconds: wall time of one rule.
+        memory_bytes: of the process.
+    """
+
+    def __init__(self, seconds: float = SECONDS, memory_bytes: int = MEMORY_BYTES) -> None:
+        self.seconds, self.memory_bytes = seconds, memory_bytes
+        self._worker = Worker(Limits(_START_S, memory_bytes), module="verifier.worker")
+        self._lock = threading.Lock()
+
+    def check(self, rule: Rule, direction: str = "forward") -> Verdict:
+        """The verdict on one direction of a rule, UNKNOWN where a limit was exceeded.
+
+        Raises:
+            VerificationError: the rule is proved and refuted at once.
+        """
+        key = rule_key(rule)
+        try:
+            event = self._ask({"request": "check", "rule": show(rule), "key": key, "direction": direction})
+        except LimitExceededError as limit:
+            return Verdict(rule.name, key, rule.where, direction, UNKNOWN, cause=str(limit), seconds=self.seconds)
+        if event["event"] == "error":
+            raise VerificationError(event["message"], hint=event["hint"])
+        return replace(decode(event["verdict"]), where=rule.where)
+
+    def call(self, target: str, *arguments: Any, path: str | None = None) -> Any:
+        """`module:function` applied to JSON values inside the process.
+
+        Raises:
+            LimitExceededError: it took too long or too much memory.
+        """
+        return self._ask({"request": "call", "target": target, "arguments": arguments, "path": path})["result"]
+
+    def close(self) -> None:
+        """End the process."""
+        self._worker.close()
+
+    def __enter__(self) -> Prover:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            try:
+                started = self._worker.started
+                self._worker.limits = Limits(_START_S, self.memory_bytes)
+                if not started or not self._worker.alive:
+                    list(self._worker.request({"request": "ping"}))  # imports are not the rule's time
+                self._worker.limits = Limits(self.seconds, self.memory_bytes)
+                (event,) = self._worker.request(request)
+            except WorkerDiedError as died:
+                failure = died.failure
+                if failure.cause == "timeout":
+                    raise LimitExceededError(f"the prover's limit of {self.seconds:g} s was reached") from died
+                raise LimitExceededError(f"the prover's process ended: {failure.cause}: {failure.detail}") from died
+        if event["event"] == "fault":
+            raise RuntimeError(f"the prover failed:\n{event['traceback']}")
+        return event
+
+
+_SHARED: list[Prover] = []
+
+
+def shared() -> Prover:
+    """The prover of this process, started when it is first asked and ended with it."""
+    if not _SHARED:
+        _SHARED.append(Prover())
+        atexit.register(_SHARED[0].close)
+    return _SHARED[0]
+
+
+def check_all(rules: Sequence[Rule], direction: str = "forward") -> list[Verdict]:
+    """The verdict of each rule, by the shared prover."""
+    return [shared().check(rule, direction) for rule in rules]

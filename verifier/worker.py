@@ -1,0 +1,42 @@
+"""The prover's process: reads rules, writes verdicts (see `verifier.process` for the parent).
+
+Start it as `python -m verifier.worker EVENT_FD MEMORY_BYTES`.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rewrites.parse import parse
+from rewrites.show import rule_key
+from superopt.errors import VerificationError
+from superopt.measure.worker import Event, resolve, serve
+from verifier.check import check
+from verifier.wire import encode
+
+
+def _check(request: Mapping[str, Any]) -> Iterator[Event]:
+    try:
+        rule = parse(request["rule"], where="<worker>")
+        if rule_key(rule) != request["key"]:
+            raise VerificationError(f"{rule.name} reads differently from its own text")
+        yield {"event": "verdict", "verdict": encode(check(rule, request["direction"]))}
+    except VerificationError as error:
+        yield {"event": "error", "message": str(error.args[0]), "hint": error.hint}
+    except Exception:  # a fault of ours, which the parent raises with its cause
+        yield {"event": "fault", "traceback": traceback.format_exc()}
+
+
+def _call(request: Mapping[str, Any]) -> Iterator[Event]:
+    """`module:function` of JSON values, giving one."""
+    try:
+        yield {"event": "result", "result": resolve(request["target"], request.get("path"))(*request["arguments"])}
+    except Exception:  # as above
+        yield {"event": "fault", "traceback": traceback.format_exc()}
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), int(sys.argv[2]), {"check": _check, "call": _call})
