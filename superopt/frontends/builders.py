@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
+from superopt.frontends.sizes import is_zero, sizes
 from superopt.ir.graph import Node, literal, mk
+from superopt.ir.types import Size
 
 
 def scalar(value: bool | int | float | complex | np.generic, dtype: str) -> Node:
@@ -25,39 +28,39 @@ def scalar(value: bool | int | float | complex | np.generic, dtype: str) -> Node
     return literal(float(value), dtype)  # pyright: ignore[reportArgumentType]
 
 
-def full(shape: Sequence[int], value: bool | int | float | np.generic, dtype: str) -> Node:
+def full(shape: Sequence[Size], value: bool | int | float | np.generic, dtype: str) -> Node:
     """A tensor with one value everywhere."""
     return broadcast(scalar(value, dtype), tuple(shape), ())
 
 
-def reshape(x: Node, sizes: Sequence[int]) -> Node:
+def reshape(x: Node, new: Sequence[Size]) -> Node:
     """`x` with other sizes; a reshape of a reshape is one, and none when nothing changes."""
-    sizes = tuple(int(n) for n in sizes)
-    while x.op == "reshape" and x.shape != sizes:
+    new = sizes(new)
+    while x.op == "reshape" and x.shape != new:
         (x,) = x.inputs
-    if x.shape == sizes:
+    if x.shape == new:
         return x
     if x.op == "broadcast_in_dim" and x.inputs[0].shape == ():
         (x,) = x.inputs
-    if x.op == "literal" or (x.shape == () and prod(sizes) != 1):
-        return broadcast(x, sizes, ())
-    return mk("reshape", x, new_sizes=sizes)
+    if x.op == "literal" or (x.shape == () and prod(new) != 1):
+        return broadcast(x, new, ())
+    return mk("reshape", x, new_sizes=new)
 
 
-def broadcast(x: Node, shape: Sequence[int], dims: Sequence[int]) -> Node:
+def broadcast(x: Node, shape: Sequence[Size], dims: Sequence[Any]) -> Node:
     """`x` with its axis i placed at axis `dims[i]` of `shape` (size 1 stretched), in normal form."""
-    shape, dims = tuple(int(n) for n in shape), tuple(int(d) for d in dims)
+    shape, dims = sizes(shape), tuple(int(d) for d in dims)
     if x.op != "literal" and prod(shape) == prod(x.shape) and all(x.shape[i] == shape[d] for i, d in enumerate(dims)):
         return reshape(x, shape)
     kept = [i for i, d in enumerate(dims) if x.shape[i] == shape[d]]
     if len(kept) != len(dims):
-        x, dims = reshape(x, [x.shape[i] for i in kept]), tuple(dims[i] for i in kept)  # pyright: ignore[reportArgumentType]
+        x, dims = reshape(x, [x.shape[i] for i in kept]), tuple(dims[i] for i in kept)
     if x.op == "broadcast_in_dim" and x.inputs[0].shape == ():
         x, dims = x.inputs[0], ()
     return x if x.shape == shape else mk("broadcast_in_dim", x, shape=shape, broadcast_dimensions=dims)
 
 
-def stretch(x: Node, shape: Sequence[int]) -> Node:
+def stretch(x: Node, shape: Sequence[Size]) -> Node:
     """`x` at `shape` by the rule of elementwise lax primitives: a scalar everywhere, or size-1 axes repeated."""
     shape = tuple(shape)
     if x.shape == shape:
@@ -82,11 +85,11 @@ def convert(x: Node, dtype: str) -> Node:
     return mk("convert_element_type", x, new_dtype=dtype)
 
 
-def window(x: Node, start: Sequence[int], limit: Sequence[int], strides: Sequence[int] | None = None) -> Node:
+def window(x: Node, start: Sequence[Size], limit: Sequence[Size], strides: Sequence[Size] | None = None) -> Node:
     """A strided slice; nothing when it takes everything."""
-    start, limit = tuple(int(n) for n in start), tuple(int(n) for n in limit)
-    steps = tuple(int(n) for n in strides) if strides is not None else (1,) * len(start)
-    if limit == x.shape and not any(start) and all(s == 1 for s in steps):
+    start, limit = sizes(start), sizes(limit)
+    steps = sizes(strides) if strides is not None else (1,) * len(start)
+    if limit == x.shape and all(map(is_zero, start)) and all(s == 1 for s in steps):
         return x
     return mk("slice", x, start_indices=start, limit_indices=limit, strides=steps)
 

@@ -16,8 +16,9 @@ import numpy as np
 from jax import lax
 
 from superopt.frontends.builders import broadcast, concatenate, convert, reshape, stretch, transpose, window
+from superopt.frontends.sizes import has_symbols, is_zero, size, sizes
 from superopt.ir.graph import Node, mk
-from superopt.ir.types import FLOATS, TensorType
+from superopt.ir.types import FLOATS, Size, TensorType
 
 Params = Mapping[str, Any]
 Results = Node | Sequence[Node] | None
@@ -40,10 +41,6 @@ _MODE = {
 }
 _PRECISION = {lax.Precision.DEFAULT: "default", lax.Precision.HIGH: "high", lax.Precision.HIGHEST: "highest"}
 _BITS = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23), "float64": (11, 52)}
-
-
-def _ints(xs: Any) -> tuple[int, ...]:
-    return tuple(int(x) for x in xs)
 
 
 def _elementwise(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
@@ -91,18 +88,18 @@ def _device_put(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Res
 
 
 def _broadcast_in_dim(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
-    return broadcast(xs[0], _ints(p["shape"]), _ints(p["broadcast_dimensions"]))
+    return broadcast(xs[0], sizes(p["shape"]), sizes(p["broadcast_dimensions"]))
 
 
 def _reshape(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     (x,) = xs
     if p.get("dimensions") is not None:
         x = transpose(x, p["dimensions"])
-    return reshape(x, out[0].shape)  # pyright: ignore[reportArgumentType]
+    return reshape(x, out[0].shape)
 
 
 def _to_result_shape(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
-    return reshape(xs[0], out[0].shape)  # pyright: ignore[reportArgumentType]
+    return reshape(xs[0], out[0].shape)
 
 
 def _transpose(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
@@ -110,7 +107,7 @@ def _transpose(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Resu
 
 
 def _rev(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
-    dims = _ints(p["dimensions"])
+    dims = sizes(p["dimensions"])
     return mk("rev", xs[0], dimensions=dims) if dims else xs[0]
 
 
@@ -119,20 +116,22 @@ def _slice(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
 
 
 def _split(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
-    (x,), axis, at = xs, int(p["axis"]), 0
+    (x,), axis = xs, int(p["axis"])
+    at: Size = 0
     parts: list[Node] = []
-    for size in _ints(p["sizes"]):
-        start, limit = [0] * len(x.shape), list(x.shape)
-        start[axis], limit[axis] = at, at + size
-        parts.append(window(x, start, limit))  # pyright: ignore[reportArgumentType]
-        at += size
+    for n in sizes(p["sizes"]):
+        start: list[Size] = [0] * len(x.shape)
+        limit = list(x.shape)
+        start[axis], limit[axis] = at, at + n
+        parts.append(window(x, start, limit))
+        at = at + n
     return parts
 
 
 def _stack(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     axis = int(p["axis"])
-    sizes = [*xs[0].shape[:axis], 1, *xs[0].shape[axis:]]
-    return concatenate([reshape(x, sizes) for x in xs], axis)  # pyright: ignore[reportArgumentType]
+    one = [*xs[0].shape[:axis], 1, *xs[0].shape[axis:]]
+    return concatenate([reshape(x, one) for x in xs], axis)
 
 
 def _unstack(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
@@ -142,18 +141,19 @@ def _unstack(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Result
 
 
 def _tile(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
-    (x,), reps = xs, _ints(p["reps"])
+    (x,), reps = xs, sizes(p["reps"])
     shape = (1,) * (len(reps) - len(x.shape)) + tuple(x.shape)
-    wide: list[int] = []
-    for count, size in zip(reps, shape, strict=True):
-        wide += [count, int(size)]  # pyright: ignore[reportArgumentType]
+    wide: list[Size] = []
+    for count, n in zip(reps, shape, strict=True):
+        wide += [count, n]
     kept = range(2 * (len(reps) - len(x.shape)) + 1, 2 * len(reps), 2)
-    return reshape(broadcast(x, wide, kept), out[0].shape)  # pyright: ignore[reportArgumentType]
+    return reshape(broadcast(x, wide, kept), out[0].shape)
 
 
 def _pad(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
-    config = tuple(_ints(c) for c in p["padding_config"])
-    return mk("pad", *xs, padding_config=config) if any(map(any, config)) else xs[0]
+    config = tuple(sizes(c) for c in p["padding_config"])
+    idle = all(is_zero(n) for entry in config for n in entry)
+    return xs[0] if idle else mk("pad", *xs, padding_config=config)
 
 
 def _concatenate(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
@@ -161,8 +161,8 @@ def _concatenate(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Re
 
 
 def _dynamic_slice(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
-    sizes = _ints(p["slice_sizes"])
-    return mk("dynamic_slice", *xs[: 1 + len(sizes)], slice_sizes=sizes)
+    parts = sizes(p["slice_sizes"])
+    return mk("dynamic_slice", *xs[: 1 + len(parts)], slice_sizes=parts)
 
 
 def _dynamic_update_slice(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
@@ -172,19 +172,42 @@ def _dynamic_update_slice(p: Params, xs: Sequence[Node], out: Sequence[TensorTyp
 def _gather(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     mode = _MODE.get(p["mode"])
     dims = p["dimension_numbers"]
+    if mode == "promise_in_bounds" and has_symbols(xs[0].shape) and (cut := _fixed_gather(p, xs)) is not None:
+        return cut
     if mode is None or (mode == "fill" and not _default_fill(p.get("fill_value"), out[0].dtype)):
         return None
     return mk(
         "gather",
         *xs,
-        offset_dims=_ints(dims.offset_dims),
-        collapsed_slice_dims=_ints(dims.collapsed_slice_dims),
-        start_index_map=_ints(dims.start_index_map),
-        operand_batching_dims=_ints(dims.operand_batching_dims),
-        start_indices_batching_dims=_ints(dims.start_indices_batching_dims),
-        slice_sizes=_ints(p["slice_sizes"]),
+        offset_dims=sizes(dims.offset_dims),
+        collapsed_slice_dims=sizes(dims.collapsed_slice_dims),
+        start_index_map=sizes(dims.start_index_map),
+        operand_batching_dims=sizes(dims.operand_batching_dims),
+        start_indices_batching_dims=sizes(dims.start_indices_batching_dims),
+        slice_sizes=sizes(p["slice_sizes"]),
         mode=mode,
     )
+
+
+def _fixed_gather(p: Params, xs: Sequence[Node]) -> Node | None:
+    """A gather of one block at a place known beforehand is a slice: so `x[:, 1:]` comes with symbolic sizes."""
+    dims, (x, where) = p["dimension_numbers"], xs
+    start: Node = where
+    while start.op in ("broadcast_in_dim", "reshape"):
+        (start,) = start.inputs
+    if len(where.shape) != 1 or start.op != "literal" or dims.operand_batching_dims:
+        return None
+    first: list[Size] = [start["value"] if d in dims.start_index_map else 0 for d in range(len(x.shape))]
+    taken = sizes(p["slice_sizes"])
+    cut = window(x, first, [a + n for a, n in zip(first, taken, strict=True)])
+    return reshape(cut, [n for d, n in enumerate(taken) if d not in dims.collapsed_slice_dims])
+
+
+def _dim_as_value(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    """A symbolic size as a number: the last entry of 0 .. n."""
+    n = size(p["dim"])
+    count = mk("iota", dtype=out[0].dtype, shape=(n + 1,), dimension=0)
+    return reshape(window(count, (n,), (n + 1,)), ())
 
 
 def _default_fill(value: Any, dtype: str) -> bool:
@@ -203,23 +226,23 @@ def _iota(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
 
 
 def _reduce(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
-    axes = tuple(sorted(_ints(p["axes"])))
+    axes = tuple(sorted(sizes(p["axes"])))
     return mk(op, xs[0], axes=axes) if axes else xs[0]
 
 
 def _arg(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
-    return mk(op, xs[0], axes=_ints(p["axes"]), index_dtype=out[0].dtype)
+    return mk(op, xs[0], axes=sizes(p["axes"]), index_dtype=out[0].dtype)
 
 
 def _window(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return mk(
         op,
         xs[0],
-        window_dimensions=_ints(p["window_dimensions"]),
-        window_strides=_ints(p["window_strides"]),
-        padding=tuple(_ints(c) for c in p["padding"]),
-        base_dilation=_ints(p["base_dilation"]),
-        window_dilation=_ints(p["window_dilation"]),
+        window_dimensions=sizes(p["window_dimensions"]),
+        window_strides=sizes(p["window_strides"]),
+        padding=tuple(sizes(c) for c in p["padding"]),
+        base_dilation=sizes(p["base_dilation"]),
+        window_dilation=sizes(p["window_dilation"]),
     )
 
 
@@ -257,7 +280,7 @@ def _dot_general(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Re
     return mk(
         "dot_general",
         *xs,
-        dimension_numbers=((_ints(lc), _ints(rc)), (_ints(lb), _ints(rb))),
+        dimension_numbers=((sizes(lc), sizes(rc)), (sizes(lb), sizes(rb))),
         precision=precision[0],
         preferred_element_type=wanted,
     )
@@ -271,12 +294,12 @@ def _conv_general_dilated(p: Params, xs: Sequence[Node], out: Sequence[TensorTyp
     return mk(
         "conv_general_dilated",
         *xs,
-        window_strides=_ints(p["window_strides"]),
-        padding=tuple(_ints(c) for c in p["padding"]),
-        lhs_dilation=_ints(p["lhs_dilation"]),
-        rhs_dilation=_ints(p["rhs_dilation"]),
-        dimension_numbers=tuple(_ints(spec) for spec in p["dimension_numbers"]),
-        feature_group_count=int(p["feature_group_count"]),
+        window_strides=sizes(p["window_strides"]),
+        padding=tuple(sizes(c) for c in p["padding"]),
+        lhs_dilation=sizes(p["lhs_dilation"]),
+        rhs_dilation=sizes(p["rhs_dilation"]),
+        dimension_numbers=tuple(sizes(spec) for spec in p["dimension_numbers"]),
+        feature_group_count=size(p["feature_group_count"]),
         batch_group_count=int(p["batch_group_count"]),
         precision=precision[0],
         preferred_element_type=wanted,
@@ -316,6 +339,7 @@ def _table() -> dict[str, Importer]:
         "dynamic_slice": _dynamic_slice,
         "dynamic_update_slice": _dynamic_update_slice,
         "gather": _gather,
+        "dim_as_value": _dim_as_value,
         "iota": _iota,
         "dot_general": _dot_general,
         "conv_general_dilated": _conv_general_dilated,

@@ -21,6 +21,7 @@ from jax.extend import core
 from superopt.errors import ShapeError
 from superopt.frontends.builders import full, scalar
 from superopt.frontends.jax_ops import IMPORT
+from superopt.frontends.sizes import size, sizes
 from superopt.ir import opaque
 from superopt.ir.graph import Graph, Node, make_input, mk
 from superopt.ir.types import DTYPES, TensorType
@@ -166,7 +167,7 @@ class _Frame:
 
 
 def _types(eqn: Any) -> tuple[TensorType, ...]:
-    return tuple(TensorType(tuple(map(int, v.aval.shape)), str(v.aval.dtype)) for v in eqn.outvars)
+    return tuple(TensorType(sizes(v.aval.shape), str(v.aval.dtype)) for v in eqn.outvars)
 
 
 def results_of(node: Node) -> tuple[Node, ...]:
@@ -233,7 +234,7 @@ def _foreign_constant(value: Any, dtype: str) -> Node:
 
 def _body_inputs(xs: Sequence[Node], frozen: Sequence[bool], types: Sequence[Any]) -> list[Node]:
     return [
-        make_input(f"arg{i}", tuple(map(int, t.shape)), str(t.dtype), frozen=f)
+        make_input(f"arg{i}", sizes(t.shape), str(t.dtype), frozen=f)
         for i, (t, f) in enumerate(zip(types, frozen, strict=True))
     ]
 
@@ -253,7 +254,7 @@ def _scan(outer: Importer, eqn: Any, xs: Sequence[Node]) -> Sequence[Node]:
         body=Graph((*scope.constants, *inputs), outputs),
         num_consts=fixed + len(lifted),
         num_carry=carries,
-        length=int(p["length"]),
+        length=size(p["length"]),
         reverse=bool(p["reverse"]),
         unroll=int(p["unroll"]),
     )
