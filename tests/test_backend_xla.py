@@ -156,6 +156,37 @@ def test_prepare_for_other_values() -> None:
     np.testing.assert_allclose(run(x)[0], x @ (2 * w) + b, rtol=1e-4, atol=1e-5)
 
 
+def test_small_prepared_tensors_share_a_buffer() -> None:
+    vectors = [make_input(f"v{i}", (n,), d, frozen=True) for i, (n, d) in enumerate(((5, "float32"),) * 5)]
+    few = [make_input(f"h{i}", (5,), "float16", frozen=True) for i in range(2)]
+    large = make_input("large", (2048,), frozen=True)
+    total = mk("reduce_sum", large, axes=(0,))
+    prepared = [mk("neg", v) for v in vectors] + [mk("neg", h) for h in few] + [W, mk("neg", large)]
+    hot = dot(X, W)
+    for v in prepared[:5]:
+        hot = mk("add", hot, row(v, (3, 5)))
+    for h in prepared[5:7]:
+        hot = mk("add", hot, row(mk("convert_element_type", h, new_dtype="float32"), (3, 5)))
+    hot = mk("add", hot, mk("broadcast_in_dim", total, shape=(3, 5), broadcast_dimensions=()))
+    graph = Graph((X, W, *vectors, *few, large), (hot,))
+    frozen = [W, *vectors, *few, large]
+    program = split(graph, [*prepared[:8], total])
+    x, *given = values(X, *frozen)
+    run = build(program, given)
+    want = evaluate(graph, dict(zip((n["name"] for n in graph.inputs), (x, *given), strict=True)))[0]
+    np.testing.assert_allclose(run(x)[0], want, rtol=1e-4, atol=1e-4)
+    assert [a.shape for a in run.prepared] == [(5,)] * 7 + [(4, 5), ()]
+    # five vectors and the scalar at multiples of 16 elements; halves are too few, matrices stay alone
+    assert [a.shape for a in run.packed] == [(81,), (5,), (5,), (4, 5)]
+    again = [g + 1 for g in given]
+    got = jax.jit(run.run_packed)(x, *run.pack(run.prepare(again)))[0]
+    want = evaluate(graph, dict(zip((n["name"] for n in graph.inputs), (x, *again), strict=True)))[0]
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    traced = jax.jit(lambda x, *g: run.run_packed(x, *run.pack(run.prepare(g))))(x, *again)[0]
+    np.testing.assert_allclose(traced, want, rtol=1e-4, atol=1e-4)
+    assert len(build(original_program(graph), given).packed) == len(frozen), "the reference is called as users call it"
+
+
 def test_constants_come_with_the_program() -> None:
     x, w, b = values(X, W, B)
     graph = Graph(GRAPH.inputs, GRAPH.outputs, {"b": b})

@@ -330,6 +330,37 @@ def test_other_frozen_values_are_prepared_anew() -> None:
     check_close(jax.jit(g)(other, x), fn(other, x))
 
 
+def test_frozen_arrays_that_change_between_usual_calls() -> None:
+    g, fn, (layers, x) = wrapped("mlp", 0)
+    layers, x = jax.device_put((layers, x))
+    other = jax.tree.map(lambda w: w + 1, layers)
+    for given in (layers, layers, other, other, layers, other, jax.tree.map(np.asarray, other), layers):
+        check_close(g(given, x), fn(given, x))
+    layers[0] = other[0]  # the same list with another array in it
+    check_close(g(layers, x), fn(layers, x))
+    with pytest.raises(ArgumentError, match="structure"):
+        g(layers[1:], x)
+    check_close(g(layers, x), fn(layers, x))
+
+
+def test_effects_happen_once_per_call() -> None:
+    seen: list[float] = []
+
+    def record(x: Any) -> Any:
+        seen.append(float(x[0]))
+        return x
+
+    def fn(w: Any, x: Any) -> Any:
+        return jax.pure_callback(record, jax.ShapeDtypeStruct((2,), jnp.float32), x) * w
+
+    a, b, x = jnp.ones(2), jnp.full(2, 3.0), jnp.arange(2.0)
+    imported = import_function(fn, (a, x), frozen=0)
+    g = wrap_like_original(imported, build(original_program(imported.graph), imported.frozen_values))
+    for count, w in enumerate((a, a, a, b, b, a), 1):
+        check_close(g(w, x), w * x)
+        assert len(seen) == count
+
+
 def test_wrapped_keeps_name_and_doc() -> None:
     def named(x: Any) -> Any:
         """Say hello."""

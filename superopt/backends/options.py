@@ -23,6 +23,8 @@ import jax
 
 from superopt import machine
 
+_NESTED = "compiler_options"  # what JAX's refusal below the top level names
+
 Value = bool | str
 Options = Mapping[str, Value]
 
@@ -144,7 +146,9 @@ def jit_with(fn: Callable[..., Any], options: Options) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return tuned(*args, **kwargs)
-        except ValueError:  # not at the top level; an error of the function's own comes again
+        except ValueError as error:
+            if _NESTED not in str(error):
+                raise
             return plain(*args, **kwargs)
 
     return call

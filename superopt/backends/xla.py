@@ -2,7 +2,8 @@
 
 `to_jax(graph)` is a plain JAX function of the graph's inputs (constants included), so it works under every JAX
 transformation.  `build(program, frozen_values)` runs the prepare part once and jits the hot part; prepared tensors are
-passed to it as arguments, never baked in, so that XLA neither folds them at compile time nor keeps copies of them.
+passed to it as arguments, never baked in, so that XLA neither folds them at compile time nor keeps copies of them; many
+small ones share a buffer (`superopt.backends.packing`).
 
 Graphs with 64-bit types run with 64-bit types switched on, whatever the setting of the process.
 """
@@ -20,6 +21,7 @@ from jax import numpy as jnp
 
 from superopt.backends.lower import LOWER, array_bytes, dtype_of
 from superopt.backends.options import Options, Value, accepted, jit_with
+from superopt.backends.packing import packing_of
 from superopt.errors import ArgumentError, InputError
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program
@@ -82,10 +84,12 @@ class XlaExecutable:
     """A program built with XLA (see `superopt.backends.base.Executable`).
 
     Attributes:
+        packed: the prepared tensors of the build as calls pass them.
         options: options of the compiler in use.
         refused: options that were asked for and are not in use, with the reason.
     """
 
+    packed: tuple[Any, ...]
     options: dict[str, Value]
     refused: dict[str, str]
 
@@ -109,15 +113,20 @@ class XlaExecutable:
         self.frozen_bytes = program.frozen_bytes
         self.prepared_bytes = sum(map(array_bytes, held.values()))
         passed = () if program.prepare is None else program.prepare.outputs
+        self._live = len(program.hot.inputs) - len(passed)
+        # what prepares nothing is called with the very arrays of the user, as the reference of comparisons must be
+        self._packing = packing_of(program.hot.inputs[self._live :] if self._computed else ())
+        self.packed = self.pack(self.prepared)
+        self._packed_hot = self._hot if not self._packing.buffers else jit_with(self.run_packed, self.options)
         added = {id(x): x for node, x in zip(passed, self.prepared, strict=True) if node.op != "input"}
         self.added_bytes = sum(map(array_bytes, added.values()))
 
     def __call__(self, *live: Any) -> tuple[Any, ...]:
         """Results for these live inputs, with the prepared tensors of the build."""
         if not self._wide:  # nothing between the caller and jit: small programs run in microseconds
-            return self._hot(*live, *self.prepared)
+            return self._packed_hot(*live, *self.packed)
         with _x64(True):
-            return self._hot(*live, *self.prepared)
+            return self._packed_hot(*live, *self.packed)
 
     def prepare(self, frozen: Sequence[Any]) -> tuple[Any, ...]:
         """Prepared tensors for these frozen values (constants excluded), in the order of the hot inputs."""
@@ -135,13 +144,26 @@ class XlaExecutable:
                 values |= dict(zip(self._computed, results, strict=True))
         return tuple(values[node] for node in graph.outputs)
 
+    def pack(self, prepared: Sequence[Any]) -> tuple[Any, ...]:
+        """Prepared tensors as `run_packed` takes them: small ones in common buffers."""
+        if not self._packing.buffers:
+            return tuple(prepared)
+        with _x64(self._wide):
+            return self._packing.pack(prepared)
+
+    def run_packed(self, *arrays: Any) -> tuple[Any, ...]:
+        """The hot part as a JAX function of the live inputs and packed tensors."""
+        if not self._packing.buffers:
+            return self.run(*arrays)
+        return self.run(*arrays[: self._live], *self._packing.unpack(arrays[self._live :]))
+
     def hot(self, live: Sequence[Any], prepared: Sequence[Any]) -> tuple[Any, ...]:
         """Results for these live inputs and prepared tensors."""
         with _x64(self._wide):
             return self._hot(*live, *prepared)
 
     def jit(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Compile a function around `run` as the hot part is compiled."""
+        """Compile a function around `run` or `run_packed` as the hot part is compiled."""
         jitted = jit_with(fn, self.options)
         if not self._wide:
             return jitted
