@@ -6,7 +6,7 @@
       if condition, ...        premise: proved with the rule, checked again at every site
       prefer condition, ...    steers the engine; no part of the proof
       given term, ...          premise about values: Boolean terms that are true at every index
-      dtype int|bool           a rule about integers, or about truth values
+      dtype int                a rule about integers alone
       mode saturate|near|merge|macro|proof
       source where the equation comes from
 
@@ -101,10 +101,8 @@ def parse(text: str, where: str = "<text>") -> Rule:
             mode = section.text.strip()
         elif section.kind == "source":
             source = section.text.strip()
-    if dtype not in ("", "int", "bool"):
-        raise RuleError(
-            f"{context}: dtype {dtype!r} is neither int nor bool; without the clause a rule is about floats"
-        )
+    if dtype not in ("", "int"):
+        raise RuleError(f"{context}: dtype {dtype!r} is not int; without the clause a rule is about floats")
     if mode not in MODES:
         raise RuleError(f"{context}: mode {mode!r} is not one of {', '.join(MODES)}")
     rule = Rule(

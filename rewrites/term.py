@@ -135,7 +135,7 @@ class Rule:
         prefer: steers the engine; no part of the proof.
         mode: how the engine applies it, one of `MODES`; `proof`: not at all, the equation is only proved.
         given: premises about values: Boolean terms, true at every index.
-        dtype: `int` for a rule about integers, `bool` for one about truth values, else empty.
+        dtype: `int` for a rule about integers alone, else empty.
     """
 
     name: str

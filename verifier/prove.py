@@ -12,30 +12,36 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rewrites.direction import directions
-from rewrites.show import rule_key
-from rewrites.term import Rule
+from rewrites.show import rule_key, text
+from rewrites.term import Rule, names_in
 from verifier import conditions as c
 from verifier.conditions import Cond
 from verifier.denominators import outside, undischarged
 from verifier.instance import IllFormed, Instance, algebra, instantiate, output, unsupported
+from verifier.integers import ALWAYS, equal_integers, integral
 from verifier.labels import INF, infinite
 from verifier.monomial import NF, Atom, Unsupported
 from verifier.normal import EXACT, PARTIAL, RANGE, REAL, Normaliser
-from verifier.pointwise import equal_pointwise
+from verifier.pointwise import Premise, equal_pointwise
+from verifier.premises import premises_at
 from verifier.ranks import ANY, MAX_RANK, attribute_roles, rank_vectors, uniform
 from verifier.sem import Meaning
 from verifier.solver import UNKNOWN as OPEN
 from verifier.solver import CannotLower, Context
-from verifier.terms import Reduce, Term, functions, reductions, walk_terms
+from verifier.terms import Const, Reduce, Term, functions, reductions, walk_terms
 from verifier.verdict import PROVED, UNKNOWN, UNSUPPORTED, Domain, Verdict
 from verifier.weights import equal
 
 DEFINED = "the left side is defined:"
+CONTRADICTION = "the premises contradict each other"
+EMPTY_ONLY = "the premises hold for empty tensors only: a size token stands for two lengths"
 FINITE = "inputs and intermediate values are finite"
+NO_OVERFLOW = "no operation on integers overflows"
+POSITIONS = "sums of positions are in the range of the type"
 _ORDER = (EXACT, REAL, RANGE)
 _RING = frozenset({"add", "sub", "mul", "neg", "square", "select_n", "max", "min", "and", "or", "not", "xor"})
 
@@ -121,8 +127,17 @@ def _prove(rule: Rule, done: Proof) -> Domain:
     ranks = tuple((r, tried.get(r, ANY)) for r in sorted(rule.many))
     if done.laws:
         done.assume(FINITE)
-    dtypes = ("float", "int") if done.integers else ("float",)
-    return Domain(_ORDER[done.laws], ranks, dtypes, tuple(done.assumptions or ()), done.sizes)
+    for premise in rule.given:
+        done.assume(f"given: {text(rule, premise)}")
+    return Domain(_ORDER[done.laws], ranks, _dtypes(rule, done), tuple(done.assumptions or ()), done.sizes)
+
+
+def _dtypes(rule: Rule, done: Proof) -> tuple[str, ...]:
+    if rule.dtype:
+        return (rule.dtype,)
+    if all(rule.kinds[v] == "bool" for v in rule.vars) and done.laws == 0 and rule.vars:
+        return ("bool",)
+    return ("float", "int") if done.integers else ("float",)
 
 
 def _bounded(rule: Rule, role: str, done: Proof, high: int) -> bool:
@@ -158,8 +173,11 @@ def _at_ranks(rule: Rule, ranks: Mapping[str, int], metas: Mapping[str, str], do
 
 def _premises(instance: Instance, done: Proof) -> None:
     ctx = instance.ctx
+    said = {name for e in instance.env.rule.cond for name in names_in(e)}  # a rule may speak of empty axes on purpose
     sizes = [str(n) for n in instance.env.tok.values()]
     witness = ctx.witness(positive=sizes)
+    if witness is None and said:
+        witness = ctx.witness(positive=[str(n) for (token, _), n in instance.env.tok.items() if token not in said])
     done.obligations += 1
     if witness is not None:
         done.sizes = tuple(sorted(witness.items()))
@@ -168,9 +186,9 @@ def _premises(instance: Instance, done: Proof) -> None:
                 raise Stop(UNKNOWN, f"a premise divides by what may not be positive: {positive} does not follow")
         return
     if ctx.witness() is not None:
-        raise Stop(UNKNOWN, "the premises hold for empty tensors only: a size token stands for two lengths")
+        raise Stop(UNKNOWN, EMPTY_ONLY)
     unsure = ctx.possible(c.TRUE) == OPEN
-    raise Stop(UNKNOWN, "no witness for the premises was found" if unsure else "the premises contradict each other")
+    raise Stop(UNKNOWN, "no witness for the premises was found" if unsure else CONTRADICTION)
 
 
 def _goals(instance: Instance, root: int, done: Proof) -> None:
@@ -182,17 +200,37 @@ def _goals(instance: Instance, root: int, done: Proof) -> None:
 
 def _equal(instance: Instance, root: int, metas: Mapping[str, str], done: Proof) -> None:
     ctx, rule = instance.ctx, instance.env.rule
-    meaning = Meaning(instance.env, algebra(instance), metas)
+    symbols = algebra(instance)
+    meaning = Meaning(instance.env, symbols, metas)
     index, facts = output(instance, root)
     try:
         left, right = meaning.at(rule.lhs[root], index), meaning.at(rule.rhs[root], index)
+        given = premises_at(meaning, left, right)
     except NotImplementedError as missing:
         raise Stop(UNSUPPORTED, str(missing)) from missing
-    equal_terms(ctx, left, right, facts, done)
+    if symbols.computed:
+        done.assume(POSITIONS)
+    equal_terms(ctx, left, right, facts, done, given, rule.dtype)
 
 
-def equal_terms(ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...], done: Proof) -> None:
+def equal_terms(
+    ctx: Context,
+    left: Term,
+    right: Term,
+    facts: tuple[Cond, ...],
+    done: Proof,
+    given: Sequence[Premise] = (),
+    dtype: str = "",
+) -> None:
     """Prove that two scalars are equal under the facts, by the strongest laws that suffice.
+
+    Args:
+        ctx: premises about sizes.
+        left, right: the scalars.
+        facts: conditions on the index.
+        done: what the proof gathers.
+        given: premises about values.
+        dtype: `int` for integers alone.
 
     Raises:
         Stop: they are not proved equal; holds the causes.
@@ -200,14 +238,25 @@ def equal_terms(ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...], 
     done.obligations += 1
     causes: list[str] = []
     for laws in _ORDER:
-        if _by_normal_form(ctx, laws, left, right, facts, done, causes):
+        if dtype == "int" and not _ring_safe(laws, left, right):
+            continue
+        if _by_normal_form(ctx, laws, left, right, facts, done, causes, dtype):
+            if not _ring_safe(laws, left, right):
+                done.integers = done.integers and _by_integers(ctx, left, right, facts, given, causes) == ALWAYS
             break
-        if laws == REAL and _by_points(ctx, left, right, facts, causes):
+        if laws == REAL and dtype != "int" and _by_points(ctx, left, right, facts, causes, given):
             done.note(REAL, "pointwise")
-            done.integers = False
+            done.integers = done.integers and _by_integers(ctx, left, right, facts, given, causes) == ALWAYS
             ctx.forall = max(ctx.forall, MAX_RANK + 1)  # the count of ranks.py is that of normal forms
             break
     else:
+        range_of_proof = _by_integers(ctx, left, right, facts, given, causes) if dtype == "int" else ""
+        if range_of_proof:
+            if range_of_proof != ALWAYS:
+                done.assume(NO_OVERFLOW)
+            done.note(EXACT, "integers")
+            ctx.forall = max(ctx.forall, MAX_RANK + 1)
+            return
         unsupported_only = all(x.startswith("unsupported") for x in causes) and causes
         raise Stop(UNSUPPORTED if unsupported_only else UNKNOWN, "; ".join(dict.fromkeys(causes + ctx.notes[-2:])))
     if laws != EXACT:
@@ -222,6 +271,7 @@ def _by_normal_form(
     facts: tuple[Cond, ...],
     done: Proof,
     causes: list[str],
+    dtype: str,
 ) -> bool:
     normal = Normaliser(ctx, laws)
     try:
@@ -247,8 +297,7 @@ def _by_normal_form(
         done.assume(f"{DEFINED} {divisor} is not zero")
     if partial:
         done.assume(f"{DEFINED} arguments of {', '.join(sorted({_function(a) for a in partial}))} are in the domain")
-    done.note(laws, f"normal form ({laws})")
-    done.integers = done.integers and _integer_safe(laws, left, right)
+    done.note(EXACT if dtype == "int" else laws, f"normal form ({laws})")
     return True
 
 
@@ -266,21 +315,48 @@ def _check_infinities(*ps: NF) -> None:
             raise Unsupported("arithmetic on an infinity")
 
 
-def _integer_safe(laws: str, left: Term, right: Term) -> bool:
-    """Does the proof hold in wrap-around integers: ring laws, and negation never mixed with order."""
+def _ring_safe(laws: str, left: Term, right: Term) -> bool:
+    """Does a proof hold in wrap-around integers: ring laws, integer constants, and negation never mixed with order."""
     used = functions(left) | functions(right)
     kinds = reductions(left) | reductions(right)
     order = kinds & {"max", "min"} or used & {"max", "min", "lt", "le", "gt", "ge", "clamp"}
-    if used & {"neg", "sub"} and order:
+    constants = {x.value for side in (left, right) for x in walk_terms(side) if isinstance(x, Const)}
+    if order and (used & {"neg", "sub"} or any(k < 0 for k in constants)):
+        return False
+    if any(k.denominator != 1 for k in constants):
         return False
     return laws == EXACT or (laws == REAL and all(f in _RING or f.startswith("$") for f in used))
 
 
-def _by_points(ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...], causes: list[str]) -> bool:
+def _by_integers(
+    ctx: Context,
+    left: Term,
+    right: Term,
+    facts: tuple[Cond, ...],
+    given: Sequence[Premise],
+    causes: list[str],
+) -> str:
+    if reductions(left) or reductions(right) or not integral(left, right):
+        return ""
+    try:
+        return equal_integers(ctx, left, right, facts, given)
+    except CannotLower as why:
+        causes.append(f"integers: {why}")
+        return ""
+
+
+def _by_points(
+    ctx: Context,
+    left: Term,
+    right: Term,
+    facts: tuple[Cond, ...],
+    causes: list[str],
+    given: Sequence[Premise],
+) -> bool:
     if any(f.partition("[")[0] in PARTIAL | {"div", "rsqrt"} for f in functions(left) | functions(right)):
         return False  # this tier keeps no record of where a value is defined
     try:
-        return equal_pointwise(ctx, left, right, facts)
+        return equal_pointwise(ctx, left, right, facts, given)
     except CannotLower as why:
         if not reductions(left) and not reductions(right):
             causes.append(f"pointwise: {why}")

@@ -123,6 +123,34 @@ class Algebra(Protocol[S]):
         ...
 
 
+def _gt(a: Poly, b: Poly) -> Cond:
+    return c.lt(b, a)
+
+
+def _le(a: Poly, b: Poly) -> Cond:
+    return c.ge(b, a)
+
+
+_COMPARISONS: dict[str, Callable[[Poly, Poly], Cond]] = {
+    "lt": c.lt, "ge": c.ge, "gt": _gt, "le": _le, "eq": c.eq, "ne": c.ne,
+}  # fmt: skip
+
+
+def _position(t: Term) -> Poly | None:
+    """The integer that a term of positions, sizes and integer constants is, or None."""
+    if isinstance(t, Size):
+        return t.value
+    if isinstance(t, Const):
+        return const(int(t.value)) if t.value.denominator == 1 else None
+    if not isinstance(t, Apply) or t.fn not in ("add", "sub", "neg", "mul"):
+        return None
+    parts = [_position(a) for a in t.args]
+    a, b = parts[0], parts[-1]
+    if a is None or b is None:
+        return None
+    return -a if t.fn == "neg" else a + b if t.fn == "add" else a - b if t.fn == "sub" else a * b
+
+
 class Symbolic:
     """Indices are polynomials, scalars are terms."""
 
@@ -130,6 +158,7 @@ class Symbolic:
         self, fresh: Callable[[Poly, str], str], within: Callable[[str], Poly | None], booleans: frozenset[str]
     ):
         self._fresh, self._within, self._booleans = fresh, within, booleans
+        self.computed = False  # was a comparison of *sums* of positions decided here?
 
     def read(self, name: str, index: Sequence[Int]) -> Term:
         """The entry of an input."""
@@ -147,7 +176,12 @@ class Symbolic:
         return Size(unwrap(value)) if v is None else Const(Fraction(v))
 
     def op(self, fn: str, *args: Term) -> Term:
-        """A scalar function."""
+        """A scalar function; a comparison of positions is a condition on indices."""
+        if fn in _COMPARISONS:
+            a, b = map(_position, args)
+            if a is not None and b is not None:
+                self.computed |= any(isinstance(x, Apply) for x in args)
+                return self.where(_COMPARISONS[fn](a, b), lambda: ONE, lambda: ZERO)
         return Apply(fn, args)
 
     def where(self, guard: Truth, then: Callable[[], Term], orelse: Callable[[], Term]) -> Term:

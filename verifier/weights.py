@@ -79,12 +79,12 @@ def _atoms_of_condition(ms: NF) -> int:
     """Upper bound on the number of 'for all axes' atoms in the equation of two weights (see ranks.py)."""
     alternatives = {g for m in ms for g in m.guards if g.kind in ("or", "ne")}
     complements = {frozenset(c.clauses(c.negate(g))) for g in alternatives}
-    count = len(alternatives)
+    conjunctions: set[str] = set()
     for m in ms:
-        plain = frozenset(g for g in m.guards if g.kind not in ("or", "ne"))
-        if any(a.args for a in m.atoms) or (plain and plain not in complements):
-            count += 1
-    return count
+        plain = tuple(g for g in m.guards if g.kind not in ("or", "ne"))
+        if any(a.args for a in m.atoms) or (plain and frozenset(plain) not in complements):
+            conjunctions.add(canonical(replace(m, guards=plain)))
+    return len(alternatives) + len(conjunctions)
 
 
 def _without_common(a: NF, b: NF) -> tuple[NF, NF]:
