@@ -29,6 +29,11 @@ class Sym:
     def __repr__(self) -> str:
         return str(self.p)
 
+    @property
+    def key(self) -> Poly:
+        """The polynomial, which can be a dictionary key."""
+        return self.p
+
     def __add__(self, o: Int) -> Sym:
         return Sym(self.p + unwrap(o))
 

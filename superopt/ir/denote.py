@@ -28,7 +28,13 @@ def site_of(node: Node) -> Site:
     return Site(tuple([x.type for x in node.inputs]), node.type, dict(node.attrs))
 
 
-def denote(root: Node, algebra: AnyAlgebra, read: Read, stop: Set[Node] = frozenset()) -> Reader:
+def denote(
+    root: Node,
+    algebra: AnyAlgebra,
+    read: Read,
+    stop: Set[Node] = frozenset(),
+    site: Callable[[Node], Site] = site_of,
+) -> Reader:
     """The value of `root` at an index, as a function of the index.
 
     Args:
@@ -36,18 +42,19 @@ def denote(root: Node, algebra: AnyAlgebra, read: Read, stop: Set[Node] = frozen
         algebra: what to compute in.
         read: value of an input or of a node of `stop` at an index.
         stop: nodes that are read instead of computed.
+        site: types and attributes of a node, for an algebra with symbolic sizes of its own.
 
     Raises:
         InputError: a node without a value at one index (control flow, opaque) is not in `stop`.
     """
-    return _Denotation(algebra, read, stop).reader(root)
+    return _Denotation(algebra, read, stop, site).reader(root)
 
 
 class _Denotation:
     """Readers of the nodes of one graph, and their values so far."""
 
-    def __init__(self, algebra: AnyAlgebra, read: Read, stop: Set[Node]) -> None:
-        self.algebra, self.read, self.stop = algebra, read, stop
+    def __init__(self, algebra: AnyAlgebra, read: Read, stop: Set[Node], site: Callable[[Node], Site]) -> None:
+        self.algebra, self.read, self.stop, self.site = algebra, read, stop, site
         self.readers: dict[Node, Reader] = {}
         self.values: dict[tuple[Node, tuple[Any, ...]], tuple[Index, Any]] = {}
 
@@ -80,7 +87,7 @@ class _Denotation:
             raise InputError(
                 f"{node.op} has no value at one index", hint="name it in `stop`, or evaluate the graph node by node"
             )
-        value = at(self.algebra, i, [self.reader(x) for x in node.inputs], site_of(node))
+        value = at(self.algebra, i, [self.reader(x) for x in node.inputs], self.site(node))
         self.values[node, key] = i, value  # keeps the index alive: keys of arrays are their addresses
 
     def _pointwise(self, node: Node, key: tuple[Any, ...]) -> list[Node]:
@@ -107,7 +114,8 @@ class _Denotation:
 
 
 def _key(index: Index) -> tuple[Any, ...]:
-    return tuple([("at", id(k)) if type(k).__hash__ is None else k for k in index])
+    """Arrays count by address; a symbolic index that is not hashable itself has a `key`."""
+    return tuple([("at", getattr(k, "key", id(k))) if type(k).__hash__ is None else k for k in index])
 
 
 def common_groups(outer: Shape, inner: Shape) -> list[tuple[range, range]]:

@@ -1,0 +1,41 @@
+"""Graphs over symbolic sizes: the same graph at other sizes, concrete ones or other polynomials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from superopt.ir.graph import Graph, Node, mk, topological
+from superopt.ir.index import Poly, Size, Symbol, substitute
+from superopt.ir.types import TensorType
+
+
+def resize(graph: Graph, mapping: Mapping[Symbol, Size]) -> Graph:
+    """The graph with symbols of sizes and attributes replaced.
+
+    Raises:
+        ShapeError: an op does not accept the new sizes.
+    """
+    done: dict[Node, Node] = {}
+    for node in topological((*graph.inputs, *graph.outputs)):
+        attrs = {name: _value(value, mapping) for name, value in node.attrs}
+        done[node] = mk(node.op, *(done[x] for x in node.inputs), **attrs)
+    return Graph(tuple(done[x] for x in graph.inputs), tuple(done[x] for x in graph.outputs), graph.constants)
+
+
+def _value(value: Any, mapping: Mapping[Symbol, Size]) -> Any:
+    if isinstance(value, Poly):
+        return substitute(value, mapping)
+    if isinstance(value, tuple):
+        return tuple(_value(x, mapping) for x in value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if isinstance(value, TensorType):
+        return TensorType(_value(value.shape, mapping), value.dtype)
+    if isinstance(value, Graph):
+        return resize(value, mapping)
+    return value
+
+
+def symbols_of(graph: Graph) -> frozenset[Symbol]:
+    """The symbols in the shapes of inputs and outputs."""
+    sizes = [n for node in (*graph.inputs, *graph.outputs) for t in node.types for n in t.shape]
+    return frozenset[Symbol]().union(*(n.symbols for n in sizes if isinstance(n, Poly)))
