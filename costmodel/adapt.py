@@ -17,7 +17,6 @@ import numpy as np
 
 from costmodel import analytical, weights_file
 from costmodel.encode import Encoder
-from costmodel.features import kernel_features
 from costmodel.learned import Learned
 from costmodel.microsuite import Case, shuffled, suite
 from costmodel.model import Model
@@ -28,7 +27,6 @@ from superopt.store import Store
 
 LEAST_KERNELS = 60
 SCALES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
-_REFERENCE_S = 5e-6
 _STEPS = 600
 
 
@@ -68,10 +66,10 @@ def adapt(model: Model, cases: Sequence[Case], measured_s: np.ndarray) -> Model:
     """The model with coefficients and scale for these times."""
     from costmodel.predict import predict  # late: brings JAX
 
-    table = analytical.tabulate([kernel_features(c.graph) for c in cases])
-    weights = measured_s / (measured_s + _REFERENCE_S)
-    prior = analytical.fit(table, measured_s, weights, steps=_STEPS, start=model.prior)
     encoder = Encoder()
+    table = encoder.catalogue.table([c.graph for c in cases])
+    weights = analytical.long_ones(measured_s)
+    prior = analytical.fit(table, measured_s, weights, steps=_STEPS, start=model.prior)
     structures = [encoder.structure(c.graph) for c in cases]
     moved = replace(model, prior=prior, scale=1.0)
     found = predict(moved, table, structures, encoder.rows)

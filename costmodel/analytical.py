@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.features import COMPUTE, FIXED, INDEX, MEMORY, StepFeatures
+from costmodel.features import COMPUTE, FIXED, INDEX, MEMORY
 
 COUNT = len(INDEX)
+REFERENCE_S = 5e-6  # kernels under this are mostly dispatch
 NOISE_US = 0.5  # what a label is uncertain by, however short the kernel
 # features that no kernel of a suite shows: a guess of the right order
 DEFAULT_S = np.array([*[1e-10] * len(COMPUTE), *[5e-11] * len(MEMORY), *[2e-6] * len(FIXED)])
@@ -63,22 +64,6 @@ class Table:
     kernels: int
 
 
-def tabulate(kernels: Sequence[Sequence[StepFeatures]]) -> Table:
-    """Features as arrays."""
-    rows = [(k, step) for k, found in enumerate(kernels) for step in found]
-    counts = np.zeros((len(rows), COUNT))
-    for i, (_, step) in enumerate(rows):
-        for name, value in step.counts.items():
-            counts[i, INDEX[name]] = value
-    return Table(
-        counts,
-        np.array([s.spread for _, s in rows], float),
-        np.array([s.repeat for _, s in rows], float),
-        np.array([k for k, _ in rows], np.int64),
-        len(kernels),
-    )
-
-
 def join(tables: Sequence[Table]) -> Table:
     """Several tables as one, kernels in order."""
     offsets = np.cumsum([0, *(t.kernels for t in tables)])
@@ -108,6 +93,11 @@ def seconds(table: Table, coefficients: Coefficients) -> np.ndarray:
     both = top * ((compute / top) ** p + (memory / top) ** p) ** (1.0 / p)
     step = table.repeat * (table.counts[:, _F] @ theta[_F] + both / table.spread**coefficients.sharing)
     return np.bincount(table.owner, weights=step, minlength=table.kernels)
+
+
+def long_ones(measured_s: np.ndarray) -> np.ndarray:
+    """Weights of kernels by their times: short ones are mostly dispatch and count less."""
+    return measured_s / (measured_s + REFERENCE_S)
 
 
 def fit(

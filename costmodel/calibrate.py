@@ -19,19 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from costmodel import adapt, analytical, weights_file
+from costmodel import analytical, weights_file
 from costmodel.analytical import Coefficients
-from costmodel.features import kernel_features
-from costmodel.learned import Learned
+from costmodel.catalogue import tabulate
 from costmodel.metrics import quality
 from costmodel.microsuite import Case, shuffled, suite
-from costmodel.objective import Roofline
 from superopt import machine
 from superopt.measure import Failure, KernelTiming, Limits, Worker, time_kernels
 from superopt.store import Store
 
 FOLDS = 5
-REFERENCE_S = 5e-6  # kernels under this are mostly dispatch: they count less
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,52 +38,6 @@ class Calibration:
     coefficients: Coefficients
     card: dict[str, Any]
     labels: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
-
-
-def load_roofline(store: Store | None = None) -> Roofline:
-    """The roofline with the best coefficients at hand: calibrated on this machine if the store has them, else shipped.
-
-    `source` of the result says which, and why others were refused.
-    """
-    refused: list[str] = []
-    if store is not None:
-        kept = store.get("calibration", machine.environment_key())
-        if kept is not None:
-            try:
-                return Roofline(weights_file.decode(kept), "calibrated on this machine")
-            except weights_file.WeightsError as error:
-                refused.append(f"stored calibration refused: {error}")
-    try:
-        coefficients, card = weights_file.read()
-        same = card.get("machine", {}).get("fingerprint") == machine.fingerprint()
-        where = "this kind of machine" if same else f"another machine ({card.get('machine', {}).get('cpu', 'unknown')})"
-        source = f"shipped, calibrated on {where}"
-    except weights_file.WeightsError as error:
-        coefficients, source = weights_file.uncalibrated(), "uncalibrated"
-        refused.append(f"shipped coefficients refused: {error}")
-    return Roofline(coefficients, "; ".join([source, *refused]))
-
-
-def load_objective(
-    store: Store | None = None, *, adapt_s: float = 0.0, progress: Callable[[str], None] | None = None
-) -> Roofline | Learned:
-    """The objective of a search: the learned model if its weights are usable, else the roofline with the reason.
-
-    Args:
-        store: where calibrations of this machine are kept.
-        adapt_s: seconds that may be spent on calibrating the shipped model to a machine that it was not fitted on.
-        progress: called with one line when that happens.
-    """
-    from costmodel import learned_file  # late: large files are read only where a model is wanted
-
-    try:
-        model, card = learned_file.read()
-    except weights_file.WeightsError as error:
-        roofline = load_roofline(store)
-        return Roofline(roofline.coefficients, f"{roofline.source}; learned model refused: {error}")
-    if card.get("machine", {}).get("fingerprint") == machine.fingerprint():
-        return Learned(model, "shipped, fitted on this kind of machine")
-    return adapt.on_another_machine(model, card, store, adapt_s, progress or _silent)
 
 
 def calibrate(
@@ -134,8 +85,8 @@ def calibrate(
 
 def fit_cases(cases: Sequence[Case], measured_s: np.ndarray) -> Calibration:
     """Fit the roofline to timed cases; the card holds its quality, in the fit and on held-out tasks, by kind."""
-    table = analytical.tabulate([kernel_features(c.graph) for c in cases])
-    weights = measured_s / (measured_s + REFERENCE_S)
+    table = tabulate([c.graph for c in cases])
+    weights = analytical.long_ones(measured_s)
     coefficients = analytical.fit(table, measured_s, weights)
     tasks = [c.task for c in cases]
     held_out = np.zeros(len(cases))
@@ -158,7 +109,7 @@ def fit_cases(cases: Sequence[Case], measured_s: np.ndarray) -> Calibration:
 
 
 def keep(store: Store, calibration: Calibration) -> None:
-    """Put a calibration of this machine into the store, where `load_objective` finds it."""
+    """Put a calibration of this machine into the store, where `costmodel.load` finds it."""
     store.put("calibration", machine.environment_key(), weights_file.encode(calibration.coefficients, calibration.card))
 
 

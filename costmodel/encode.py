@@ -1,15 +1,14 @@
-"""Kernels as arrays of fixed layout, and batches of them padded to a few shapes.
+"""Kernels as arrays of fixed layout, and batches of them padded to one shape.
 
 A kernel is a list of nodes (opcode and row, see `costmodel.node_rows`), edges from operand to reader with the
 operand's position, and kernel features: what the roofline makes of it, as logarithms and shares of the time of each
 of its components, with the working set against the caches.  A batch lays the nodes of its kernels end to end, so
-large and small kernels share one; it is padded to one of a few sizes, so few programs are compiled.
+large and small kernels share one.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -17,40 +16,57 @@ import numpy as np
 
 from costmodel import analytical
 from costmodel.analytical import Coefficients, Table
+from costmodel.catalogue import Catalogue
 from costmodel.features import COMPUTE, INDEX, MEMORY
 from costmodel.node_rows import OUTPUT, WIDTH, opcode, row
+from costmodel.steps import Kind, ordered
 from superopt import machine
-from superopt.ir.graph import Graph, Node, topological
-from superopt.ir.program import type_bytes
+from superopt.ir.graph import Graph
 
 POSITIONS = 4  # operands after the third count as the last position
 UNIT_S = 5e-7
 LEAST_S = 2e-7
 BASIC = 8  # kernel features that do not belong to a component
 KERNEL_WIDTH = BASIC + 2 * len(INDEX)
-SIZES = (16, 64, 256)  # kernels of a batch
-NODES, EDGES = 14, 18  # room per kernel of a batch
+NODES, EDGES = 14, 18  # room per kernel of a padded batch
 _SHARED = len(COMPUTE) + len(MEMORY)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Structure:
-    """Nodes and edges of one kernel.
+    """Nodes and edges of one kernel; not changed once made.
 
     Attributes:
         rows: per node, its place in the encoder's table.
-        edges: operand, reader, position, operand, reader, position, ...
+        operands: places in `rows` of the operands of each node, one after the other.
         bytes: of what is given and of the results.
     """
 
     rows: list[int]
-    edges: list[int]
-    bytes: float
+    operands: Sequence[int]
+    bytes: int
 
     @property
     def links(self) -> int:
         """Number of edges."""
-        return len(self.edges) // 3
+        return len(self.operands)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Joined:
+    """The nodes and edges of many kernels, end to end; edges are sorted by their readers.
+
+    Attributes:
+        rows: per node, its place in the encoder's table.
+        counts: nodes of each kernel.
+        sources, readers, positions: per edge.
+    """
+
+    rows: np.ndarray
+    counts: np.ndarray
+    sources: np.ndarray
+    readers: np.ndarray
+    positions: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,69 +89,68 @@ class Packed:
 
 
 class Rows:
-    """Distinct opcodes and rows of nodes, in the order in which they were first seen."""
+    """Distinct opcodes, rows and numbers of operands of nodes, in the order in which they were first seen."""
 
     def __init__(self) -> None:
         self.ops = np.zeros(256, np.int32)
+        self.fans = np.zeros(256, np.int32)
         self.values = np.zeros((256, WIDTH), np.float32)
         self._place: dict[bytes, int] = {}
 
     def __len__(self) -> int:
         return len(self._place)
 
-    def add(self, op: int, values: np.ndarray) -> int:
+    def add(self, op: int, values: np.ndarray, fan: int) -> int:
         """Place of a row."""
-        key = values.tobytes() + op.to_bytes(2, "little")
+        key = values.tobytes() + op.to_bytes(2, "little") + fan.to_bytes(4, "little")
         place = self._place.setdefault(key, len(self._place))
         if place == len(self.values):
             self.ops = np.concatenate([self.ops, np.zeros_like(self.ops)])
+            self.fans = np.concatenate([self.fans, np.zeros_like(self.fans)])
             self.values = np.concatenate([self.values, np.zeros_like(self.values)])
-        self.ops[place], self.values[place] = op, values
+        self.ops[place], self.fans[place], self.values[place] = op, fan, values
         return place
 
 
 class Encoder:
-    """Structures of kernels; rows are made once per node and kept once per content."""
+    """Structures of kernels over a catalogue of nodes; rows are made once per kind and kept once per content."""
 
-    def __init__(self) -> None:
+    def __init__(self, catalogue: Catalogue | None = None) -> None:
+        self.catalogue = catalogue or Catalogue()
         self.rows = Rows()
-        self._inner: weakref.WeakKeyDictionary[Node, tuple[int, int]] = weakref.WeakKeyDictionary()
-        self._outer: weakref.WeakKeyDictionary[Node, int] = weakref.WeakKeyDictionary()
+        self._inner: dict[Kind, int] = {}
+        self._outer: dict[Kind, int] = {}
 
     def structure(self, graph: Graph) -> Structure:
         """Nodes and edges of a kernel in an order that its structure alone decides."""
-        order = topological(graph.outputs)
-        place = {node: i for i, node in enumerate(order)}
-        known, outputs = self._inner, graph.outputs
-        rows: list[int] = []
-        edges: list[int] = []
-        size = 0
-        for i, node in enumerate(order):
-            inputs = node.inputs
-            if node in outputs:
-                rows.append(self._output(node))
-                size += sum(type_bytes(t) for t in node.types)
-            else:
-                entry = known.get(node)
-                if entry is None:
-                    given = type_bytes(node.types[0]) if node.op == "input" else 0
-                    entry = known[node] = self.rows.add(opcode(node), row(node)), given
-                rows.append(entry[0])
-                size += entry[1]
-            if inputs:
-                k = 0
-                for x in inputs:
-                    edges += (place[x], i, k)
-                    if k < POSITIONS - 1:
-                        k += 1
-        return Structure(rows, edges, float(size))
+        outputs = [self.catalogue.entry(node) for node in graph.outputs]
+        order, operands = ordered(outputs)
+        kinds = [e.kind for e in order]
+        inner = self._inner
+        try:
+            rows = [inner[kind] for kind in kinds]
+        except KeyError:
+            rows = [self._row(kind) for kind in kinds]
+        size = sum([kind.given for kind in kinds])
+        for output in dict.fromkeys(outputs):
+            kind = output.kind
+            place = self._outer.get(kind)
+            rows[-1 if order[-1] is output else order.index(output)] = self._output(kind) if place is None else place
+            size += kind.result - kind.given
+        return Structure(rows, operands, size)
 
-    def _output(self, node: Node) -> int:
-        found = self._outer.get(node)
+    def _row(self, kind: Kind) -> int:
+        found = self._inner.get(kind)
         if found is None:
-            values = row(node)
-            values[OUTPUT] = 1.0
-            found = self._outer[node] = self.rows.add(opcode(node), values)
+            node = kind.example
+            found = self._inner[kind] = self.rows.add(opcode(node), row(node), len(node.inputs))
+        return found
+
+    def _output(self, kind: Kind) -> int:
+        node = kind.example
+        values = self.rows.values[self._row(kind)].copy()
+        values[OUTPUT] = 1.0
+        found = self._outer[kind] = self.rows.add(opcode(node), values, len(node.inputs))
         return found
 
 
@@ -144,13 +159,15 @@ def prior_seconds(table: Table, coefficients: Coefficients) -> np.ndarray:
     return np.maximum(analytical.seconds(table, coefficients), LEAST_S)
 
 
-def kernel_features(table: Table, coefficients: Coefficients, structures: Sequence[Structure]) -> np.ndarray:
-    """Features of kernels as a whole, one row each."""
+def kernel_features(
+    table: Table, coefficients: Coefficients, structures: Sequence[Structure], total: np.ndarray | None = None
+) -> np.ndarray:
+    """Features of kernels as a whole, one row each; `total` is what `prior_seconds` says."""
     times = table.counts * coefficients.theta
     times[:, :_SHARED] /= table.spread[:, None] ** coefficients.sharing
     times *= table.repeat[:, None]
     component = _sum_rows(times, table.owner, table.kernels)
-    total = prior_seconds(table, coefficients)
+    total = prior_seconds(table, coefficients) if total is None else total
     facts = machine.describe()
     caches = dict(facts.caches_bytes)
     l2 = caches.get("L2", 1 << 20) * facts.cores
@@ -180,39 +197,35 @@ def _sum_rows(values: np.ndarray, owner: np.ndarray, count: int) -> np.ndarray:
     return out
 
 
-def batches(structures: Sequence[Structure], most: int = SIZES[-1]) -> Iterator[tuple[int, int]]:
-    """Ranges of kernels that fit one batch each."""
-    start = nodes = edges = 0
-    for i, s in enumerate(structures):
-        n, e = len(s.rows), s.links
-        if i > start and (i - start >= most or nodes + n > most * NODES or edges + e > most * EDGES):
-            yield start, i
-            start, nodes, edges = i, 0, 0
-        nodes, edges = nodes + n, edges + e
-    if len(structures) > start:
-        yield start, len(structures)
-
-
-def pack(structures: Sequence[Structure], rows: Rows, size: int | None = None) -> Packed:
-    """One batch, padded: kernels to `size` or the next of `SIZES`, nodes and edges in proportion."""
+def join(structures: Sequence[Structure], rows: Rows) -> Joined:
+    """The nodes and edges of kernels, end to end."""
     counts = np.array([len(s.rows) for s in structures])
-    links = np.array([s.links for s in structures])
-    nodes, edges = int(counts.sum()), int(links.sum())
-    if size is None:
-        fitting = (s for s in SIZES if len(counts) <= s and nodes <= s * NODES and edges <= s * EDGES)
-        size = next(fitting, SIZES[-1])
+    links = np.array([len(s.operands) for s in structures])
+    at = np.array(list(chain.from_iterable([s.rows for s in structures])), np.int64)
+    sources = np.array(list(chain.from_iterable([s.operands for s in structures])), np.int64)
+    sources += np.repeat(counts.cumsum() - counts, links)
+    fans = rows.fans.take(at)
+    readers = np.repeat(np.arange(len(at)), fans)
+    positions = np.arange(len(sources)) - (fans.cumsum() - fans).take(readers)
+    return Joined(at, counts, sources, readers, np.minimum(positions, POSITIONS - 1, out=positions))
+
+
+def pack(structures: Sequence[Structure], rows: Rows, size: int) -> Packed:
+    """A batch with room for `size` kernels, and for nodes and edges in proportion.
+
+    Raises:
+        ValueError: the kernels do not fit.
+    """
     room, lanes = size * NODES, size * EDGES
-    while room < nodes or lanes < edges:  # one huge kernel: doubled until it fits
-        room, lanes = 2 * room, 2 * lanes
+    found = join(structures, rows)
+    nodes, edges = len(found.rows), len(found.sources)
+    if len(structures) > size or nodes > room or edges > lanes:
+        raise ValueError(f"{len(structures)} kernels of {nodes} nodes do not fit a batch of {size}")
     ops, at, owner = np.zeros(room, np.int32), np.full(room, len(rows.values), np.int32), np.full(room, size, np.int32)
-    at[:nodes] = np.fromiter(chain.from_iterable(s.rows for s in structures), np.int32, nodes)
-    ops[:nodes] = rows.ops[at[:nodes]]
-    owner[:nodes] = np.repeat(np.arange(len(counts)), counts)
-    found = np.fromiter(chain.from_iterable(s.edges for s in structures), np.int32, 3 * edges).reshape(-1, 3)
-    shift = np.repeat(np.cumsum(counts) - counts, links)
+    at[:nodes] = found.rows
+    ops[:nodes] = rows.ops[found.rows]
+    owner[:nodes] = np.repeat(np.arange(len(structures)), found.counts)
     sources, readers = np.full(lanes, room, np.int32), np.full(lanes, room, np.int32)
     positions = np.zeros(lanes, np.int32)
-    sources[:edges] = found[:, 0] + shift
-    readers[:edges] = found[:, 1] + shift
-    positions[:edges] = found[:, 2]
+    sources[:edges], readers[:edges], positions[:edges] = found.sources, found.readers, found.positions
     return Packed(ops, at, owner, sources, readers, positions, size)

@@ -12,12 +12,15 @@ system, so that they are faulted in again on each call.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from costmodel.operands import Counts, conv_counts, dot_counts
-from costmodel.steps import CHEAP, CONTROL, PREFIX, REDUCE, VIEW, WINDOW, Step, elements, folded, is_heavy, steps
+import numpy as np
+
+from costmodel.operands import Counts, Source, conv_counts, dot_counts
+from costmodel.steps import CHEAP, PREFIX, REDUCE, VIEW, WINDOW, elements
 from superopt import machine
-from superopt.ir.graph import Graph, Node
+from superopt.ir.graph import Node
 from superopt.ir.program import type_bytes
 
 FEATURES_VERSION = 3
@@ -74,91 +77,86 @@ INDEX = {name: i for i, name in enumerate((*COMPUTE, *MEMORY, *FIXED))}
 
 
 @dataclass(frozen=True, slots=True)
-class StepFeatures:
-    """Counts of one step; names are those of `COMPUTE`, `MEMORY` and `FIXED`.
+class Unit:
+    """What evaluating one element of a node counts as.
 
     Attributes:
-        counts: feature -> count; absent ones are zero.
-        spread: how many ways the loop can be shared out among cores, at most their number; 1 for heavy ops, whose
-            routines share out work by themselves.
-        repeat: how often the step runs in one call of the kernel (bodies of loops).
+        feature, times: the feature of its op, and how often it is counted; None for views that cost nothing.
+        evaluated, called: whether it counts as an evaluation, and as a call of a function.
+        rows: counted once as `gather_row` wherever the node is evaluated.
     """
 
-    counts: dict[str, float]
-    spread: float = 1.0
-    repeat: float = 1.0
+    feature: str | None
+    times: float = 1.0
+    evaluated: bool = True
+    called: bool = False
+    rows: float = 0.0
 
 
-def kernel_features(graph: Graph, *, repeat: float = 1.0) -> list[StepFeatures]:
-    """Features of every step of a kernel without macros."""
-    found: list[StepFeatures] = []
-    for step in steps(graph):
-        if step.root.op in CONTROL:
-            found.extend(_control(step.root, repeat))
-        elif is_heavy(step.root):
-            found.extend(_heavy(step, repeat))
-        else:
-            found.append(_loop(step, repeat))
-    return found
-
-
-# ---- loops
-
-
-def _loop(step: Step, repeat: float) -> StepFeatures:
-    counts = Counts(float)
-    root = step.root
-    for node, count in step.evaluations.items():
-        _count_node(counts, node, count)
-    for leaf, loads in step.loads.items():
-        if leaf.op == "input" or leaf in step.touched:
-            strided = min(step.strided.get(leaf, 0.0), loads)
-            counts["load"] += loads - strided
-            counts["load_strided"] += strided
-    counts["output"] += elements(root)
-    traffic = _traffic(counts, step)
-    inner = root.inputs[0] if root.op in REDUCE else root  # what the innermost loop runs along
-    minor = float(inner.shape[-1]) if inner.shape else 1.0  # pyright: ignore[reportArgumentType] (concrete sizes)
-    counts["rows"] += elements(inner) / max(minor, 1.0)
-    functions = sum(count for node, count in step.evaluations.items() if node.op in _CALLED)
-    for size in VECTORS:  # what is left over from whole turns goes element by element
-        rest = (minor % size) / max(minor, 1.0)
-        counts[f"evaluation_rest{size}"] += counts["evaluation"] * rest
-        counts[f"fn_rest{size}"] += functions * rest
-        if root.op in REDUCE:
-            counts[f"reduce_rest{size}"] += elements(inner) * rest
-    counts["reduce" if root.op in REDUCE else "loop"] += 1
-    spread = min(float(machine.describe().cores), float(elements(root)), traffic / SHARE_BYTES)
-    return StepFeatures(dict(counts), spread=max(1.0, spread), repeat=repeat)
-
-
-def _count_node(counts: Counts, node: Node, count: float) -> None:
+def unit(node: Node) -> Unit:
+    """What evaluating one element of a node counts as; reductions are counted as roots of their loops."""
     op = _SAME_COST.get(node.op, node.op)
     if op in REDUCE:
-        name = _reduce_feature(node)
-        counts[name] += elements(node.inputs[0])
-        counts["reduce_result_major" if name.endswith("major") else "reduce_result_minor"] += elements(node)
-        return
-    counts["evaluation"] += count if op not in VIEW else 0.0
+        return Unit(None, evaluated=False)
     if op == "integer_pow":
-        counts["cheap"] += count * max(1, abs(int(node["y"])).bit_length())
-    elif op == "select_n":
-        counts["select_eval"] += count
-    elif op in CHEAP or op in ("cheap", "dot_general"):  # a product over one element
-        counts["cheap"] += count
-    elif op in _FUNCTIONS:
-        counts[f"fn_{op}"] += count
-    elif op == "pad":
-        counts["pad_eval_minor" if any(node["padding_config"][-1]) else "pad_eval"] += count
-    elif op == "concatenate":
-        counts["concat_eval_minor" if node["dimension"] == node.type.rank - 1 else "concat_eval"] += count
-    elif op == "iota":
-        counts["iota_eval"] += count
-    elif op == "gather":
-        counts["gather_eval"] += count
-        counts["gather_row"] += elements(node.inputs[1])
-    elif op not in VIEW:
-        counts["opaque_elem"] += count
+        return Unit("cheap", float(max(1, abs(int(node["y"])).bit_length())))
+    if op == "select_n":
+        return Unit("select_eval")
+    if op in CHEAP or op in ("cheap", "dot_general"):  # a product over one element
+        return Unit("cheap")
+    if op in _FUNCTIONS:
+        return Unit(f"fn_{op}", called=node.op in _CALLED)
+    if op == "pad":
+        return Unit("pad_eval_minor" if any(node["padding_config"][-1]) else "pad_eval", evaluated=False)
+    if op == "concatenate":
+        minor = node["dimension"] == node.type.rank - 1
+        return Unit("concat_eval_minor" if minor else "concat_eval", evaluated=False)
+    if op == "iota":
+        return Unit("iota_eval", evaluated=False)
+    if op == "gather":
+        return Unit("gather_eval", evaluated=False, rows=float(elements(node.inputs[1])))
+    return Unit(None, evaluated=False) if op in VIEW else Unit("opaque_elem")
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A node as the root of a loop.
+
+    Attributes:
+        counts: features that do not depend on what else is in the loop.
+        rests: of each size in `VECTORS`, the share of the innermost loop left over from whole turns, which goes
+            element by element.
+        written: bytes of the result.
+        parts: into how many parts the loop can be shared out at most.
+    """
+
+    counts: Counts
+    rests: tuple[float, ...]
+    written: float
+    parts: float
+
+
+def root(node: Node) -> Root:
+    """A node as the root of a loop."""
+    counts = Counts(float)
+    reduces = node.op in REDUCE
+    counts["output"] = elements(node)
+    inner = node.inputs[0] if reduces else node  # what the innermost loop runs along
+    shape = inner.types[0].shape
+    minor = float(shape[-1]) if shape else 1.0  # pyright: ignore[reportArgumentType] (concrete sizes)
+    counts["rows"] = elements(inner) / max(minor, 1.0)
+    rests = tuple((minor % size) / max(minor, 1.0) for size in VECTORS)
+    if reduces:
+        name = _reduce_feature(node)
+        counts[name] += elements(inner)
+        counts["reduce_result_major" if name.endswith("major") else "reduce_result_minor"] += elements(node)
+        for size, rest in zip(VECTORS, rests, strict=True):
+            counts[f"reduce_rest{size}"] = elements(inner) * rest
+    counts["reduce" if reduces else "loop"] = 1.0
+    written = float(type_bytes(node.types[0]))
+    if written > FRESH_BYTES:
+        counts["fresh"] = written
+    return Root(counts, rests, written, min(float(machine.describe().cores), float(elements(node))))
 
 
 def _reduce_feature(node: Node) -> str:
@@ -170,84 +168,65 @@ def _reduce_feature(node: Node) -> str:
     return f"reduce_{kind}_{where}"
 
 
-# ---- heavy ops
+def heavy(node: Node, sources: Sequence[Source], read: float) -> Counts:
+    """Features of a routine.
 
-
-def _heavy(step: Step, repeat: float) -> list[StepFeatures]:
-    root = step.root
-    counts = Counts(float)
-    if root.op == "dot_general":
-        counts = dot_counts(root, [_source(root, x) for x in root.inputs])
-    elif root.op == "conv_general_dilated":
-        counts = conv_counts(root, [_source(root, x) for x in root.inputs])
-    elif root.op in WINDOW:
-        dims = root["window_dimensions"]
-        line, minor = sum(n > 1 for n in dims) == 1, dims[-1] > 1
-        name = "window_line" if line else "window_eval_minor" if minor else "window_eval"
-        counts[name] += elements(root) * math.prod(dims)
-        counts["window_out_minor" if minor else "window_out"] += elements(root)
-        counts["window"] += 1
-    elif root.op in PREFIX:
-        length = max(2, int(root.shape[root["axis"]]))  # pyright: ignore[reportArgumentType] (kernel shapes are concrete)
-        counts["prefix_elem"] += elements(root)
-        counts["prefix_elem_log"] += elements(root) * math.log2(length)
-        counts["prefix"] += math.ceil(math.log2(length))
+    Args:
+        node: a heavy op other than control flow.
+        sources: what it reads, each with the permutation that leads from there to the operand.
+        read: bytes of that.
+    """
+    if node.op == "dot_general":
+        counts = dot_counts(node, sources)
+    elif node.op == "conv_general_dilated":
+        counts = conv_counts(node, sources)
     else:
-        counts["output"] += elements(root.inputs[1])
-        counts["update"] += 1
-    _traffic(counts, step)
-    return [StepFeatures(dict(counts), repeat=repeat)]
-
-
-def _source(node: Node, x: Node) -> tuple[Node, tuple[int, ...]]:
-    """What a heavy op reads, and the permutation that leads from it to the operand."""
-    order = tuple(range(x.type.rank))
-    while folded(node, x) is not x:
-        order = tuple(int(x["permutation"][axis]) for axis in order)
-        x = x.inputs[0]
-    return x, order
-
-
-def _control(root: Node, repeat: float) -> list[StepFeatures]:
-    size = sum(type_bytes(t) for t in root.types) + sum(type_bytes(t) for x in root.inputs for t in x.types)
-    found = [StepFeatures({"opaque": 1.0, "opaque_elem": size / 4.0}, repeat=repeat)]
-    trips = {"scan": float(dict(root.attrs).get("length") or 1), "while": float(WHILE_TRIPS)}.get(root.op, 1.0)
-    for _, value in root.attrs:
-        for body in value if isinstance(value, tuple) else (value,):
-            if isinstance(body, Graph):
-                found.extend(kernel_features(body, repeat=repeat * trips))
-    return found
-
-
-# ---- memory
-
-
-def _traffic(counts: Counts, step: Step) -> float:
-    """Count the traffic of a step by cache level; returns its bytes."""
-    root = step.root
-    written = float(type_bytes(root.types[0]))
-    read = sum(
-        touched * (type_bytes(leaf.types[0]) / max(1, elements(leaf)))
-        for leaf, touched in step.touched.items()
-        if leaf.op != "literal"
-    )
-    if root.op == "dynamic_update_slice":
-        read = written = float(type_bytes(root.inputs[1].types[0]))
-    near, far = _levels(read + written)
-    for name, size in (("read", read), ("write", written)):
-        counts[f"{name}_l2"] += size * near
-        counts[f"{name}_l3"] += size * (1.0 - near) * (1.0 - far)
-        counts[f"{name}_dram"] += size * (1.0 - near) * far
+        counts = _other(node)
+    written = float(type_bytes(node.types[0]))
+    if node.op == "dynamic_update_slice":
+        read = written = float(type_bytes(node.inputs[1].types[0]))
     if written > FRESH_BYTES:
         counts["fresh"] += written
-    return read + written
+    for name, value in zip(MEMORY, traffic(np.array(read), np.array(written)), strict=False):
+        counts[name] += float(value)
+    return counts
 
 
-def _levels(working_set: float) -> tuple[float, float]:
-    """Share of the traffic that the second-level caches serve, and share of the rest that goes to memory."""
+def _other(node: Node) -> Counts:
+    counts = Counts(float)
+    if node.op in WINDOW:
+        dims = node["window_dimensions"]
+        line, minor = sum(n > 1 for n in dims) == 1, dims[-1] > 1
+        name = "window_line" if line else "window_eval_minor" if minor else "window_eval"
+        counts[name] += elements(node) * math.prod(dims)
+        counts["window_out_minor" if minor else "window_out"] += elements(node)
+        counts["window"] += 1
+    elif node.op in PREFIX:
+        length = max(2, int(node.shape[node["axis"]]))  # pyright: ignore[reportArgumentType] (kernel shapes are concrete)
+        counts["prefix_elem"] += elements(node)
+        counts["prefix_elem_log"] += elements(node) * math.log2(length)
+        counts["prefix"] += math.ceil(math.log2(length))
+    else:
+        counts["output"] += elements(node.inputs[1])
+        counts["update"] += 1
+    return counts
+
+
+def control(node: Node) -> tuple[Counts, float]:
+    """Features of a control-flow op without its bodies, and how often these run."""
+    size = sum(type_bytes(t) for t in node.types) + sum(type_bytes(t) for x in node.inputs for t in x.types)
+    trips = {"scan": float(dict(node.attrs).get("length") or 1), "while": float(WHILE_TRIPS)}.get(node.op, 1.0)
+    return Counts(float, {"opaque": 1.0, "opaque_elem": size / 4.0}), trips
+
+
+def traffic(read: np.ndarray, written: np.ndarray) -> list[np.ndarray]:
+    """Bytes of the traffic of steps by cache level, in the order of `MEMORY`: reads, then writes."""
     facts = machine.describe()
     caches = dict(facts.caches_bytes)
     l2 = caches.get("L2", 1 << 20) * facts.cores
     l3 = caches.get("L3", 8 * l2)
-    size = max(working_set, 1.0)
-    return 1.0 / (1.0 + (size / l2) ** 2), 1.0 / (1.0 + (l3 / size) ** 2)
+    size = np.maximum(read + written, 1.0)
+    near = 1.0 / (1.0 + (size / l2) ** 2)
+    far = 1.0 / (1.0 + (l3 / size) ** 2)
+    shares = (near, (1.0 - near) * (1.0 - far), (1.0 - near) * far)
+    return [amount * share for amount in (read, written) for share in shares]

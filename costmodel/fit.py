@@ -21,7 +21,6 @@ from costmodel import analytical, network
 from costmodel.analytical import Coefficients, Table
 from costmodel.corpus import Label
 from costmodel.encode import EDGES, NODES, Encoder, Rows, Structure, kernel_features, pack, prior_seconds
-from costmodel.features import kernel_features as step_features
 from costmodel.hull import hull_of
 from costmodel.model import Model, Params
 from costmodel.settings import Settings
@@ -57,17 +56,16 @@ class Data:
 def prepare(labels: Sequence[Label]) -> Data:
     """Labels as arrays."""
     encoder = Encoder()
-    known: dict[str, tuple[Structure, Table]] = {}
+    known: dict[str, Structure] = {}
     for label in labels:
         if label.key not in known:
-            table = analytical.tabulate([step_features(label.graph)])
-            known[label.key] = encoder.structure(label.graph), table
+            known[label.key] = encoder.structure(label.graph)
     tasks = {name: i for i, name in enumerate(sorted({(x.family, x.task) for x in labels}))}
     families = {name: i for i, name in enumerate(sorted({x.family for x in labels}))}
     return Data(
-        [known[x.key][0] for x in labels],
+        [known[x.key] for x in labels],
         encoder.rows,
-        analytical.join([known[x.key][1] for x in labels]),
+        encoder.catalogue.table([x.graph for x in labels]),
         np.array([x.seconds for x in labels]),
         np.array([x.noise for x in labels]),
         np.array([tasks[x.family, x.task] for x in labels]),
@@ -84,7 +82,7 @@ def weights(data: Data) -> np.ndarray:
 
 def fit_prior(data: Data, steps: int) -> Coefficients:
     """The roofline on these labels."""
-    short = data.seconds / (data.seconds + 5e-6)
+    short = analytical.long_ones(data.seconds)
     return analytical.fit(data.table, data.seconds, short * weights(data), steps=steps)
 
 

@@ -1,27 +1,27 @@
 """The learned model as the objective of the search.
 
-Kernels are priced in batches; what was priced is remembered by the kernel's output node, and the features of steps
-and structures are made once per kernel.  Logarithms of prices are rounded to a grid far below the model's error, so
-that a price does not depend on which other kernels were in its batch.  The network is compiled when it first prices.
+Kernels are priced in batches; what was priced is remembered with the kernel's output node.  Logarithms of prices are
+rounded to a grid far below the model's error, so that a price does not depend on which other kernels were in its batch.
 """
 
 from __future__ import annotations
 
 import hashlib
-import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from costmodel import analytical
 from costmodel.analytical import Table
 from costmodel.encode import Encoder, Structure, kernel_features
 from costmodel.features import FEATURES_VERSION
-from costmodel.features import kernel_features as step_features
 from costmodel.model import Model
 from costmodel.node_rows import ENCODING_VERSION
 from superopt import machine
-from superopt.ir.graph import Graph, Node
+from superopt.ir.graph import Graph
+
+if TYPE_CHECKING:
+    from costmodel.forward import Forward
 
 _GRID = 4096.0
 
@@ -41,7 +41,7 @@ class Learned:
         self.source = source
         self.version = _digest(model)
         self.encoder = Encoder()
-        self._known: weakref.WeakKeyDictionary[Node, tuple[float, float]] = weakref.WeakKeyDictionary()
+        self._forward: Forward | None = None
 
     def price(self, kernels: Sequence[Graph]) -> np.ndarray:
         """Seconds that each kernel takes inside a program."""
@@ -59,26 +59,31 @@ class Learned:
         return self.model.hull.gate(kernel_features(table, self.model.prior, structures)) < 1.0
 
     def _ask(self, kernels: Sequence[Graph]) -> np.ndarray:
-        known = self._known
-        fresh = [k for k in kernels if len(k.outputs) != 1 or k.outputs[0] not in known]
-        found: dict[Graph, tuple[float, float]] = {}
+        entry = self.encoder.catalogue.entry
+        last = [entry(k.outputs[0]) if len(k.outputs) == 1 else None for k in kernels]
+        pairs = [None if e is None else e.price for e in last]
+        fresh = [i for i, pair in enumerate(pairs) if pair is None]
         if fresh:
-            from costmodel.predict import predict  # late: brings JAX
-
-            result = predict(self.model, *self.encode(fresh), self.encoder.rows)
-            seconds = np.exp(np.round(np.log(result.seconds) * _GRID) / _GRID)
-            for kernel, price, spread in zip(fresh, seconds.tolist(), result.uncertainty.tolist(), strict=True):
-                if len(kernel.outputs) == 1:
-                    known[kernel.outputs[0]] = price, spread
-                else:
-                    found[kernel] = price, spread
-        pairs = [known[k.outputs[0]] if len(k.outputs) == 1 else found[k] for k in kernels]
+            for i, pair in zip(fresh, self._predicted([kernels[i] for i in fresh]), strict=True):
+                pairs[i] = pair
+                known = last[i]
+                if known is not None:
+                    known.price = pair
         return np.array(pairs, dtype=np.float64).reshape(-1, 2)
+
+    def _predicted(self, kernels: Sequence[Graph]) -> Iterator[tuple[float, float]]:
+        from costmodel.forward import Forward  # late: SciPy's sparse matrices
+        from costmodel.predict import predict
+
+        if self._forward is None:
+            self._forward = Forward(self.model.params, self.model.shape, self.encoder.rows)
+        result = predict(self.model, *self.encode(kernels), self.encoder.rows, forward=self._forward)
+        seconds = np.exp(np.round(np.log(result.seconds) * _GRID) / _GRID)
+        return zip(seconds.tolist(), result.uncertainty.tolist(), strict=True)
 
     def encode(self, kernels: Sequence[Graph]) -> tuple[Table, list[Structure]]:
         """Features of steps and structures of kernels."""
-        table = analytical.tabulate([step_features(k) for k in kernels])
-        return table, [self.encoder.structure(k) for k in kernels]
+        return self.encoder.catalogue.table(kernels), [self.encoder.structure(k) for k in kernels]
 
 
 def _digest(model: Model) -> str:

@@ -1,23 +1,23 @@
 """What the search minimises: seconds per kernel.
 
 An `Objective` prices kernel graphs in batches; the search adds the prices up.  `Roofline` is the calibrated
-analytical model of `costmodel.analytical`; `costmodel.calibrate.load_objective` finds its coefficients.  Macro nodes
+analytical model of `costmodel.analytical`; `costmodel.load.load_objective` finds its coefficients.  Macro nodes
 are priced as what they expand to, since that is what runs.
 """
 
 from __future__ import annotations
 
 import hashlib
-import weakref
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from costmodel.analytical import Coefficients, Table, join, seconds, tabulate
-from costmodel.features import FEATURES_VERSION, kernel_features
+from costmodel.analytical import Coefficients, seconds
+from costmodel.catalogue import Catalogue
+from costmodel.features import FEATURES_VERSION
 from superopt import machine
-from superopt.ir.graph import Graph, Node
+from superopt.ir.graph import Graph
 
 
 @runtime_checkable
@@ -52,20 +52,10 @@ class Roofline:
         self.source = source
         facts = (FEATURES_VERSION, machine.fingerprint(), coefficients.theta.tobytes(), coefficients.sharpness)
         self.version = hashlib.sha256(repr((*facts, coefficients.sharing)).encode()).hexdigest()[:12]
-        self._known: weakref.WeakKeyDictionary[Node, Table] = weakref.WeakKeyDictionary()
+        self._catalogue = Catalogue()
 
     def price(self, kernels: Sequence[Graph]) -> np.ndarray:
         """Seconds that each kernel takes inside a program."""
         if not kernels:
             return np.zeros(0)
-        return seconds(join([self.table(kernel) for kernel in kernels]), self.coefficients)
-
-    def table(self, kernel: Graph) -> Table:
-        """Features of one kernel, remembered for kernels of one result."""
-        if len(kernel.outputs) != 1:
-            return tabulate([kernel_features(kernel)])
-        output = kernel.outputs[0]
-        found = self._known.get(output)
-        if found is None:
-            found = self._known[output] = tabulate([kernel_features(kernel)])
-        return found
+        return seconds(self._catalogue.table(kernels), self.coefficients)

@@ -1,18 +1,18 @@
-"""Prices of many kernels by a fitted model: batches padded to a few shapes, one compiled program for each."""
+"""Prices of many kernels by a fitted model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
-import jax
 import numpy as np
 
-from costmodel import network
 from costmodel.analytical import Table
-from costmodel.encode import Rows, Structure, batches, kernel_features, pack, prior_seconds
+from costmodel.encode import Rows, Structure, join, kernel_features, prior_seconds
+from costmodel.forward import Forward
 from costmodel.model import Model
+
+_NODES = 1024  # of a batch: its arrays stay in the second-level cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,29 +35,41 @@ class Predicted:
 
 
 def predict(
-    model: Model, table: Table, structures: Sequence[Structure], rows: Rows, *, gated: bool = True
+    model: Model,
+    table: Table,
+    structures: Sequence[Structure],
+    rows: Rows,
+    *,
+    gated: bool = True,
+    forward: Forward | None = None,
 ) -> Predicted:
-    """Prices of kernels given by the features of their steps and their structures over a table of rows."""
+    """Prices of kernels given by the features of their steps and their structures over a table of rows.
+
+    Args:
+        gated: whether the roofline has a say outside the hull.
+        forward: the network over these rows, where it is at hand.
+    """
+    forward = forward or Forward(model.params, model.shape, rows)
     prior_s = prior_seconds(table, model.prior)
-    kernel = kernel_features(table, model.prior, structures)
+    kernel = kernel_features(table, model.prior, structures, prior_s)
     gate = model.hull.gate(kernel) if gated else np.ones(len(kernel), np.float32)
     standard = model.standard(kernel)
+    bound = model.shape.bound
     found = np.zeros((len(kernel), model.shape.heads))
-    for start, end in batches(structures):
-        packed = pack(structures[start:end], rows)
-        features = np.zeros((packed.size, standard.shape[1]), np.float32)
-        features[: end - start] = standard[start:end]
-        scale = np.zeros(packed.size, np.float32)
-        scale[: end - start] = model.scale * gate[start:end]
-        nodes = network.as_arrays(packed) | {"rows": _rows(packed.rows, rows)}
-        raw = _correction(model.params, nodes, features, scale, model.shape.bound)
-        found[start:end] = np.asarray(raw)[: end - start]
+    for start, end in _batches(structures):
+        raw = forward(join(structures[start:end], rows), standard[start:end])
+        found[start:end] = (model.scale * gate[start:end, None] * bound) * np.tanh(raw / bound)
     return Predicted(prior_s[:, None] * np.exp(found), prior_s, gate)
 
 
-def _rows(at: np.ndarray, rows: Rows) -> np.ndarray:
-    used = at < len(rows.values)
-    return np.where(used[:, None], rows.values[np.where(used, at, 0)], np.float32(0.0))
-
-
-_correction = partial(jax.jit, static_argnums=4)(network.correction)
+def _batches(structures: Sequence[Structure]) -> Iterator[tuple[int, int]]:
+    """Ranges of kernels of a batch each."""
+    start = nodes = 0
+    for i, structure in enumerate(structures):
+        n = len(structure.rows)
+        if i > start and nodes + n > _NODES:
+            yield start, i
+            start, nodes = i, 0
+        nodes += n
+    if len(structures) > start:
+        yield start, len(structures)

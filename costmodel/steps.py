@@ -7,15 +7,19 @@ steps read it.
 
 Inside a loop a node is *evaluated* once per element that its readers ask for (broadcasts repeat, slices leave out),
 and a leaf is *touched* in as many distinct elements as the loop sees of it.
+
+Kernels of a search share most of their nodes, and nodes differ by little: what depends on op, attributes and types
+alone is a `Kind`, what depends on the operands is an `Entry`, both made once (`costmodel.catalogue`).
 """
 
 from __future__ import annotations
 
 import math
-import weakref
-from dataclasses import dataclass
+from collections.abc import Sequence
+from itertools import chain
 
-from superopt.ir.graph import Graph, Node
+from superopt.ir.graph import Node
+from superopt.ir.program import type_bytes
 
 REDUCE = frozenset(f"reduce_{r}" for r in ("sum", "max", "min", "prod", "and", "or", "xor")) | {"argmax", "argmin"}
 WINDOW = frozenset(f"reduce_window_{r}" for r in ("sum", "max", "min"))
@@ -32,209 +36,163 @@ CHEAP = frozenset((
     "shift_right_logical", "shift_right_arithmetic", "integer_pow",
 ))  # fmt: skip
 LEAF = frozenset(("input", "literal", "result"))  # a result of an op with several is read like an input
+_FOLDING = ("dot_general", "conv_general_dilated")  # take transposes into their dimension numbers
+_LONG = 96  # longer orders are made anew when they are wanted: kept for each node, they would take quadratic room
+COMPUTED, READ, LITERAL = range(3)
+PLAIN, MOVED, REDUCED, SPREAD, JOINED, PADDED, PICKED = range(7)
+_READS = {"broadcast_in_dim": SPREAD, "dot_general": SPREAD, "concatenate": JOINED, "pad": PADDED}
+_READS |= {"gather": PICKED, "dynamic_slice": PICKED, **dict.fromkeys(REDUCE, REDUCED)}
 
 
-@dataclass(slots=True)
-class Step:
-    """One routine call or one loop.
-
-    Attributes:
-        root: the value that the step materialises.
-        evaluations: node fused into the step -> how many elements of it are computed.
-        touched: leaf -> distinct elements read.
-        loads: leaf -> element reads.
-        strided: leaf -> the part of `loads` whose neighbours in the loop are not neighbours in memory.
-    """
-
-    root: Node
-    evaluations: dict[Node, float]
-    touched: dict[Node, float]
-    loads: dict[Node, float]
-    strided: dict[Node, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What the walk over a kernel asks of a node again and again; made once per node.
+class Kind:
+    """What the walk over a kernel asks of all nodes of one op, attributes and types of operands.
 
     Attributes:
-        size: elements of the (first) result.
-        heavy: see `is_heavy`.
+        number: in the order in which kinds were first seen.
+        example: a node of the kind.
+        size, item: elements of the (first) result, and bytes of one.
+        role: COMPUTED, READ (inputs, results of ops with several) or LITERAL.
+        reads: how operands are asked for (PLAIN: elementwise, MOVED: at other indices, ...; see `Loop`).
+        heavy: whether XLA calls a routine; it multiplies elementwise where a product sums over one element only.
         turns: whether reading through the node leaves the order of memory.
         free: whether the node is its operand in other words, without cost.
-        view, fused: whether elements are asked for at other indices; whether repeating the node is cheap.
+        cheap: whether repeating the node is cheap; `costly`: neither that nor materialised anyhow.
+        row, output_row: places in the encoder's table, -1 until they are made.
+        given, result: bytes if the node is an input, and if it is a result of the kernel.
+        also: number that is counted once wherever the kind is evaluated; 0: none.
     """
 
-    size: int
-    heavy: bool
-    turns: bool
-    free: bool
-    view: bool
-    fused: bool
+    __slots__ = (
+        "also", "cheap", "costly", "example", "folding", "free", "given", "heavy", "item", "number", "op",
+        "output_row", "reads", "reduces", "result", "role", "row", "size", "turns",
+    )  # fmt: skip
+
+    def __init__(self, number: int, node: Node) -> None:
+        op, kind = node.op, node.types[0]
+        self.number, self.op, self.example = number, op, node
+        self.size = elements(node)
+        self.item = type_bytes(kind) / max(1, self.size)
+        self.role = LITERAL if op == "literal" else READ if op in LEAF else COMPUTED
+        self.reads = _READS.get(op, MOVED if op in VIEW else PLAIN)
+        self.heavy, self.reduces = is_heavy(node), op in REDUCE
+        self.folding = self.heavy and op in _FOLDING
+        self.turns = _turns(node)
+        self.free = op == "reshape" or (op == "broadcast_in_dim" and self.size == elements(node.inputs[0]))
+        self.cheap = op in VIEW or op in CHEAP
+        self.costly = not (self.cheap or self.heavy or self.reduces or self.role)
+        self.row = self.output_row = -1
+        self.given = type_bytes(kind) if op == "input" else 0
+        self.result = sum(type_bytes(t) for t in node.types)
+        self.also = 0
 
 
-_FACTS: weakref.WeakKeyDictionary[Node, Facts] = weakref.WeakKeyDictionary()
+class Entry:
+    """What is known of one node.
+
+    Attributes:
+        kind, inputs: of the node; entries of its operands.
+        order: entries of all that it reaches, operands first, itself last; None where that is long (see `ordered`).
+        operands: places in `order` of the operands of each, one after the other.
+        forced: entries that are materialised in any kernel with this node.
+        costly: whether it reaches a node whose kind is `costly`.
+        source: the value behind free reshapes: a reshape of a row-major tensor is the same memory.
+        unturned: the value behind transposes.
+        rows: of a heavy op, its finished rows in the catalogue.
+        price: seconds and relative deviation of the kernel that ends here, once an objective has said so.
+    """
+
+    __slots__ = (
+        "costly", "forced", "inputs", "kind", "operands", "order", "price", "ref", "rows", "source", "unturned",
+    )  # fmt: skip
+
+    order: tuple[Entry, ...] | None
+    operands: tuple[int, ...]
+    rows: tuple[int, ...]
+    ref: object
+    price: tuple[float, float] | None
+
+    def __init__(self, kind: Kind, inputs: tuple[Entry, ...]) -> None:
+        self.kind, self.inputs = kind, inputs
+        self.rows = ()
+        self.price = None
+        self.source = inputs[0].source if kind.free else self
+        self.unturned = inputs[0].unturned if kind.op == "transpose" else self
+        self.costly = kind.costly
+        forced = _NONE
+        for x in inputs:
+            if x.costly:
+                self.costly = True
+            if x.forced and x.forced is not forced:
+                forced = forced | x.forced if forced else x.forced
+        if kind.heavy or kind.reduces or kind.reads == SPREAD:
+            own = _forces(self)
+            forced = forced | own if own else forced
+        self.forced = forced
+        self._arrange()
+
+    def _arrange(self) -> None:
+        inputs = self.inputs
+        if not inputs:
+            self.order, self.operands = (self,), ()
+            return
+        first = inputs[0].order
+        self.order, self.operands = None, ()
+        if first is None:
+            return
+        if len(inputs) == 1:
+            self.order, self.operands = (*first, self), (*inputs[0].operands, len(first) - 1)
+        else:
+            rest = [x.order for x in inputs]
+            if None in rest:
+                return
+            merged = tuple(dict.fromkeys(chain.from_iterable(rest)))  # pyright: ignore[reportArgumentType] (not None)
+            if len(merged) == len(first):
+                self.operands = (*inputs[0].operands, *map(first.index, inputs))
+            else:
+                place = dict(zip(merged, range(len(merged)), strict=True))
+                self.operands = (*[place[x] for e in merged for x in e.inputs], *[place[x] for x in inputs])
+            self.order = (*merged, self)
+        if len(self.order) > _LONG:
+            self.order, self.operands = None, ()
 
 
-def facts(node: Node) -> Facts:
-    """Facts of a node, remembered."""
-    found = _FACTS.get(node)
-    if found is None:
-        size = math.prod(int(n) for n in node.types[0].shape)  # pyright: ignore[reportArgumentType] (concrete sizes)
-        free = node.op == "reshape" or (node.op == "broadcast_in_dim" and size == elements(node.inputs[0]))
-        view = node.op in VIEW
-        found = Facts(size, _heavy(node), _turns(node), free, view, view or node.op in CHEAP)
-        _FACTS[node] = found
-    return found
+_NONE: frozenset[Entry] = frozenset()
 
 
-def is_heavy(node: Node) -> bool:
-    """Whether XLA calls a routine for the op; it multiplies elementwise where a product sums over one element only."""
-    return facts(node).heavy
-
-
-def _heavy(node: Node) -> bool:
-    if node.op != "dot_general":
-        return node.op in HEAVY
-    contracted = node["dimension_numbers"][0][0]
-    shape = node.inputs[0].shape
-    return any(shape[axis] != 1 for axis in contracted)
+def ordered(entries: Sequence[Entry]) -> tuple[Sequence[Entry], Sequence[int]]:
+    """What the entries reach, operands first, and the places of the operands of each, one after the other."""
+    if len(entries) == 1 and entries[0].order is not None:
+        return entries[0].order, entries[0].operands
+    found: dict[Entry, None] = {}
+    stack = list(reversed(entries))
+    while stack:
+        entry = stack[-1]
+        if entry in found:
+            stack.pop()
+        elif entry.order is not None:
+            found.update(dict.fromkeys(entry.order))
+            stack.pop()
+        else:
+            missing = [x for x in reversed(entry.inputs) if x not in found]
+            if missing:
+                stack.extend(missing)
+            else:
+                found[stack.pop()] = None
+    place = dict(zip(found, range(len(found)), strict=True))
+    return list(found), [place[x] for e in found for x in e.inputs]
 
 
 def elements(node: Node) -> int:
     """Number of elements of a tensor."""
-    return facts(node).size
+    return math.prod(int(n) for n in node.types[0].shape)  # pyright: ignore[reportArgumentType] (concrete sizes)
 
 
-def steps(graph: Graph) -> list[Step]:
-    """The steps of a kernel in execution order."""
-    order = graph.nodes()
-    if len(graph.outputs) == 1 and len(order) == 1 + len(graph.outputs[0].inputs) and is_heavy(order[-1]):
-        return [_step(order[-1], set(order[-1:]), order)]  # one routine on what is given
-    kept = _materialised(graph, order)
-    return [_step(node, kept, order) for node in order if node in kept]
-
-
-def operand(node: Node) -> Node:
-    """The value behind free reshapes: a reshape of a row-major tensor is the same memory."""
-    while facts(node).free:
-        node = node.inputs[0]
-    return node
-
-
-def _materialised(graph: Graph, order: list[Node]) -> set[Node]:
-    kept: set[Node] = set()
-
-    def keep(node: Node) -> None:
-        source = operand(node)
-        if source.op == "result":
-            kept.add(source.inputs[0])
-        elif source.op not in LEAF:
-            kept.add(source)
-
-    for output in graph.outputs:
-        keep(output)
-    for node in order:
-        op = node.op
-        if facts(node).heavy:
-            kept.add(node)
-            for x in node.inputs:
-                keep(folded(node, x))
-        elif op in REDUCE:
-            kept.add(node)
-        elif op == "broadcast_in_dim" and not facts(node).free:
-            source = operand(node.inputs[0])
-            if not facts(source).fused and source.op not in LEAF:  # would be computed once per copy
-                kept.add(source)
-    # an expensive value that several steps would compute again is stored instead
-    if len(kept) == 1 and kept == set(graph.outputs):
-        return kept
-    readers: dict[Node, set[Node]] = {}
-    for node in reversed(order):
-        if node in kept or node.op in LEAF:
-            into = {node} if node in kept else set[Node]()
-        else:
-            into = readers.get(node, set())
-            if len(into) > 1 and not facts(node).fused:
-                kept.add(node)
-                into = {node}
-        for x in node.inputs:
-            readers.setdefault(x, set()).update(into)
-    return kept
-
-
-def folded(node: Node, x: Node) -> Node:
-    """The operand that a heavy op reads: products and convolutions take transposes into their dimension numbers."""
-    if node.op in ("dot_general", "conv_general_dilated") and is_heavy(node):
-        while x.op == "transpose":
-            x = x.inputs[0]
-    return x
-
-
-def _step(root: Node, kept: set[Node], order: list[Node]) -> Step:
-    step = Step(root, {}, {}, {}, {})
-    if is_heavy(root):
-        for x in root.inputs:
-            _read(step, operand(folded(root, x)), elements(x), elements(x), strided=False)
-        return step
-    # nodes from the root down to what is materialised or given, readers before operands
-    inside = [n for n in reversed(_closure(root, kept, order)) if n.op not in LEAF]
-    same: dict[Node, float] = {}  # asked for by elementwise readers: at one index, computed once
-    moved: dict[Node, float] = {}  # asked for through views: at other indices, computed again
-    seen: dict[Node, float] = {root: float(elements(root))}
-    turned: dict[Node, bool] = {root: False}
-    same[root] = float(elements(root))
-    for node in inside:
-        count = same.get(node, 0.0) + moved.get(node, 0.0)
-        step.evaluations[node] = count
-        for k, x in enumerate(node.inputs):
-            asked, visible, view = _asked(node, k, x, count, seen[node])
-            stride = turned[node] or facts(node).turns
-            if x in kept or x.op in ("input", "result"):
-                _read(step, x, asked, visible, strided=stride)
-                continue
-            if x.op == "literal":
-                continue
-            if view:
-                moved[x] = moved.get(x, 0.0) + asked
-            else:
-                same[x] = max(same.get(x, 0.0), asked)
-            seen[x] = min(seen.get(x, 0.0) + visible, float(elements(x)))
-            turned[x] = turned.get(x, False) or stride
-    return step
-
-
-def _closure(root: Node, kept: set[Node], order: list[Node]) -> list[Node]:
-    inside: set[Node] = set()
-    stack: list[Node] = [root]
-    while stack:
-        node = stack.pop()
-        if node in inside:
-            continue
-        inside.add(node)
-        stack.extend(x for x in node.inputs if x not in kept)
-    return [n for n in order if n in inside]
-
-
-def _asked(node: Node, k: int, x: Node, count: float, visible: float) -> tuple[float, float, bool]:
-    """Evaluations and distinct elements of operand `k` that `node` asks for; whether they are at other indices."""
-    size = float(elements(x))
-    if node.op in REDUCE:
-        return size, size, True
-    if node.op in ("broadcast_in_dim", "dot_general"):
-        return count, size, True
-    if node.op == "concatenate":
-        share = size / max(1.0, float(elements(node)))
-        return count * share, visible * share, True
-    if node.op == "pad":
-        return (
-            (min(count, size * math.ceil(count / max(1.0, float(elements(node))))), size, True)
-            if k == 0
-            else (0.0, 0.0, True)
-        )
-    if node.op in ("gather", "dynamic_slice"):
-        return (count, visible, True) if k == 0 else (size, size, True)
-    return count, min(visible, size), facts(node).view
+def is_heavy(node: Node) -> bool:
+    """Whether XLA calls a routine for the op."""
+    if node.op != "dot_general":
+        return node.op in HEAVY
+    shape = node.inputs[0].shape
+    return any(shape[axis] != 1 for axis in node["dimension_numbers"][0][0])
 
 
 def _turns(node: Node) -> bool:
@@ -249,8 +207,156 @@ def _turns(node: Node) -> bool:
     return False
 
 
-def _read(step: Step, leaf: Node, loads: float, touched: float, *, strided: bool) -> None:
-    step.loads[leaf] = step.loads.get(leaf, 0.0) + loads
-    step.touched[leaf] = min(step.touched.get(leaf, 0.0) + touched, float(elements(leaf)))
-    if strided:
-        step.strided[leaf] = step.strided.get(leaf, 0.0) + loads
+# ---- what is materialised
+
+
+def _kept(entry: Entry) -> Entry | None:
+    """What is materialised when this value has to lie in memory."""
+    source = entry.source
+    if source.kind.role == COMPUTED:
+        return source
+    return source.inputs[0] if source.kind.op == "result" else None
+
+
+def _forces(entry: Entry) -> frozenset[Entry]:
+    """What this node has materialised: heavy ops and reductions themselves, and operands of some."""
+    kind = entry.kind
+    if kind.heavy:
+        read = [_kept(folded(entry, x)) for x in entry.inputs]
+        return frozenset((entry, *[x for x in read if x is not None]))
+    if kind.reduces:
+        return frozenset((entry,))
+    if kind.op == "broadcast_in_dim" and not kind.free:
+        source = entry.inputs[0].source
+        if source.kind.role == COMPUTED and not source.kind.cheap:  # would be computed once per copy
+            return frozenset((source,))
+    return _NONE
+
+
+def folded(entry: Entry, x: Entry) -> Entry:
+    """The operand that a heavy op reads: products and convolutions take transposes into their dimension numbers."""
+    return x.unturned if entry.kind.folding else x
+
+
+def roots(outputs: Sequence[Entry]) -> list[Entry]:
+    """Roots of the steps of a kernel in execution order."""
+    kept = {e for e in map(_kept, outputs) if e is not None}
+    for output in outputs:
+        kept |= output.forced
+    if len(kept) <= 1:
+        return list(kept)
+    order, _ = ordered(outputs)
+    last = order[-1]
+    if len(outputs) == 1 and len(order) == 1 + len(last.inputs) and last.kind.heavy:
+        return [last]  # one routine on what is given
+    if any(output.costly for output in outputs):
+        _keep_shared(kept, order)
+    return [e for e in order if e in kept]
+
+
+def _keep_shared(kept: set[Entry], order: Sequence[Entry]) -> None:
+    """Keep what is expensive and would be computed in several steps."""
+    readers: dict[Entry, set[Entry]] = {}
+    for entry in reversed(order):
+        into = {entry} if entry in kept else set[Entry]()
+        if entry not in kept and entry.kind.role == COMPUTED:
+            into = readers.get(entry, into)
+            if len(into) > 1 and not entry.kind.cheap:
+                kept.add(entry)
+                into = {entry}
+        for x in entry.inputs:
+            readers.setdefault(x, set()).update(into)
+
+
+# ---- loops
+
+
+class Loops:
+    """Loops of many kernels, as they are walked: flat lists that arrays are made of.
+
+    Attributes:
+        kinds, counts: numbers of the kinds of evaluated nodes, and how many elements of each are computed.
+        lengths: of each loop, how many of them are its own.
+        read: of each loop, bytes of the distinct elements of leaves.
+        loads, strided: of each loop, element reads of leaves, and those whose neighbours in the loop are not neighbours
+            in memory.
+    """
+
+    def __init__(self) -> None:
+        self.kinds: list[int] = []
+        self.counts: list[float] = []
+        self.lengths: list[int] = []
+        self.read: list[float] = []
+        self.loads: list[float] = []
+        self.strided: list[float] = []
+
+    def add(self, root: Entry, kept: Sequence[Entry]) -> None:
+        """Walk the loop of a root from there down to what is materialised or given, readers before operands."""
+        order, _ = ordered((root,))
+        size = float(root.kind.size)
+        # asked for by elementwise readers (at one index: computed once), through views (at other indices: computed
+        # again), distinct elements, out of order
+        states: dict[Entry, list[float]] = {root: [size, 0.0, size, False]}
+        touched: dict[Entry, float] = {}
+        kinds, counts = self.kinds, self.counts
+        before, loads, strided = len(kinds), 0.0, 0.0
+        for entry in reversed(order):
+            state = states.get(entry)
+            if state is None:
+                continue
+            same, moved, seen, turned = state
+            count = same + moved
+            kind = entry.kind
+            kinds.append(kind.number)
+            counts.append(count)
+            reads = kind.reads
+            asked, visible, moves = count, seen, reads != PLAIN
+            turned = turned or kind.turns
+            for k, x in enumerate(entry.inputs):
+                of = x.kind
+                role = of.role
+                if role == LITERAL:
+                    continue
+                size = of.size
+                if reads > MOVED:
+                    asked, visible = _asked(reads, k, size, kind.size, count, seen)
+                    if kind.also and k == 0:
+                        kinds.append(kind.also)
+                        counts.append(1.0)
+                most = visible if visible < size else float(size)
+                if role or x in kept:
+                    loads += asked
+                    if turned:
+                        strided += asked
+                    known = touched.get(x)
+                    touched[x] = most if known is None else min(known + visible, float(size))
+                    continue
+                state = states.get(x)
+                if state is None:
+                    states[x] = [0.0, asked, most, turned] if moves else [asked, 0.0, most, turned]
+                    continue
+                if moves:
+                    state[1] += asked
+                elif asked > state[0]:
+                    state[0] = asked
+                state[2] = min(state[2] + visible, float(size))
+                if turned:
+                    state[3] = True
+        self.lengths.append(len(kinds) - before)
+        self.read.append(sum([count * x.kind.item for x, count in touched.items()]))
+        self.loads.append(loads)
+        self.strided.append(strided)
+
+
+def _asked(reads: int, k: int, size: int, whole: int, count: float, seen: float) -> tuple[float, float]:
+    """Evaluations and distinct elements of operand `k` that a node asks for."""
+    if reads == REDUCED:
+        return size, size
+    if reads == SPREAD:
+        return count, size
+    if reads == JOINED:
+        share = size / max(1.0, float(whole))
+        return count * share, seen * share
+    if reads == PADDED:
+        return (min(count, size * math.ceil(count / max(1.0, float(whole)))), size) if k == 0 else (0.0, 0.0)
+    return (count, seen) if k == 0 else (size, size)

@@ -67,7 +67,7 @@ def _store() -> str:
 
 
 def _model() -> str:
-    from costmodel.calibrate import load_objective  # late: reads weights
+    from costmodel.load import load_objective  # late: reads weights
 
     store = Store()
     try:

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from costmodel.calibrate import load_objective
+from costmodel.load import load_objective
 from costmodel.objective import Objective
 from rewrites.term import Rule
 from superopt.backends.xla import build

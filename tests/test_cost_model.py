@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 from costmodel import analytical, forms, weights_file
-from costmodel.analytical import COUNT, Coefficients, seconds, tabulate
-from costmodel.calibrate import calibrate, fit_cases, keep, load_roofline
-from costmodel.features import INDEX, kernel_features
+from costmodel.analytical import COUNT, Coefficients, seconds
+from costmodel.calibrate import calibrate, fit_cases, keep
+from costmodel.catalogue import tabulate
+from costmodel.features import INDEX
 from costmodel.forms import dot, kernel, spread, tensor
+from costmodel.load import load_roofline
 from costmodel.measured import Measured
 from costmodel.metrics import kendall_tau, quality
 from costmodel.microsuite import suite
 from costmodel.objective import Objective, Roofline
-from costmodel.steps import steps
 from rewrites import library
 from rewrites.expander import library_expander
 from superopt import machine
@@ -27,6 +28,7 @@ from superopt.ir.graph import Node, mk
 from superopt.store import Store
 
 SUITE = suite()
+TABLE = tabulate([case.graph for case in SUITE])
 OBJECTIVE = load_roofline()
 
 
@@ -34,13 +36,22 @@ def price(*outputs: Node) -> float:
     return float(OBJECTIVE.price([kernel(*outputs)])[0])
 
 
+def steps(node: Node) -> list[dict[str, float]]:
+    """Features of each step of a kernel, those that are not zero."""
+    return [{name: row[i] for name, i in INDEX.items() if row[i]} for row in tabulate([kernel(node)]).counts.tolist()]
+
+
 def counts(node: Node) -> dict[str, float]:
     """Features of a kernel, summed over its steps."""
     total: dict[str, float] = {}
-    for step in kernel_features(kernel(node)):
-        for name, value in step.counts.items():
+    for step in steps(node):
+        for name, value in step.items():
             total[name] = total.get(name, 0.0) + value
     return total
+
+
+def read_bytes(step: dict[str, float]) -> float:
+    return sum(step.get(f"read_{level}", 0.0) for level in ("l2", "l3", "dram"))
 
 
 # ---- steps
@@ -48,29 +59,36 @@ def counts(node: Node) -> dict[str, float]:
 
 def test_elementwise_chain_is_one_loop() -> None:
     x = tensor("x", 64, 64)
-    (step,) = steps(kernel(mk("exp", mk("add", x, mk("neg", x)))))
-    assert {n.op for n in step.evaluations} == {"exp", "add", "neg"}
-    assert step.touched == {x: 64 * 64}
+    (step,) = steps(mk("exp", mk("add", x, mk("neg", x))))
+    assert (step["fn_exp"], step["cheap"], step["evaluation"]) == (64 * 64, 2 * 64 * 64, 3 * 64 * 64)
+    assert step["load"] == 2 * 64 * 64
+    assert read_bytes(step) == pytest.approx(4 * 64 * 64)  # each element once
 
 
 def test_softmax_is_four_steps_and_layer_norm_computes_no_root_per_element() -> None:
-    found = steps(kernel(forms.softmax(tensor("x", 128, 768))))
-    assert [s.root.op for s in found] == ["reduce_max", "exp", "reduce_sum", "div"]
+    found = steps(forms.softmax(tensor("x", 128, 768)))
+    assert len(found) == 4
+    assert all(
+        name in step
+        for name, step in zip(("reduce_max_minor", "fn_exp", "reduce_sum_minor", "fn_div"), found, strict=True)
+    )
+    assert [step.get("fn_exp", 0.0) for step in found] == [0.0, 128 * 768, 0.0, 0.0]
     assert counts(forms.layer_norm(tensor("x", 128, 768)))["fn_rsqrt"] == 128
 
 
 def test_producers_and_consumers_of_heavy_ops_are_steps_of_their_own() -> None:
     product = dot(mk("exp", tensor("a", 32, 64)), tensor("b", 64, 16), ((1,), (0,)))
-    found = steps(kernel(mk("tanh", product)))
-    assert [s.root.op for s in found] == ["exp", "dot_general", "tanh"]
+    found = steps(mk("tanh", product))
+    assert len(found) == 3
+    assert all(name in step for name, step in zip(("fn_exp", "dot", "fn_tanh"), found, strict=True))
 
 
 def test_transposes_fold_into_products_and_reshapes_are_free() -> None:
     a = mk("transpose", tensor("a", 64, 32), permutation=(1, 0))
     product = mk("reshape", dot(a, tensor("b", 64, 16), ((1,), (0,))), new_sizes=(4, 8, 16))
-    (step,) = kernel_features(kernel(product))
-    assert step.counts["dot_km"] == 64 * 32
-    assert step.counts.get("turn", 0.0) == 0.0
+    (step,) = steps(product)
+    assert step["dot_km"] == 64 * 32
+    assert "turn" not in step
 
 
 def test_slices_are_evaluated_where_they_are_read() -> None:
@@ -78,8 +96,8 @@ def test_slices_are_evaluated_where_they_are_read() -> None:
     assert found["pad_eval"] == 9 * 14 * 14 * 16
     assert found["loop"] == 1
     half = mk("slice", tensor("x", 64, 64), start_indices=(0, 0), limit_indices=(32, 64), strides=(1, 1))
-    (step,) = steps(kernel(mk("neg", half)))
-    assert list(step.touched.values()) == [32 * 64]
+    (step,) = steps(mk("neg", half))
+    assert read_bytes(step) == pytest.approx(4 * 32 * 64)
 
 
 # ---- features of heavy ops
@@ -133,21 +151,20 @@ def test_loops_over_bodies_are_repeated() -> None:
     scan = mk(
         "scan", x, body=body, num_consts=0, num_carry=1, length=7, reverse=False, unroll=1,
     )  # fmt: skip
-    found = kernel_features(kernel(scan))
-    assert [s.repeat for s in found] == [1.0, 7.0]
-    assert found[1].counts["fn_exp"] == 16
+    found = tabulate([kernel(scan)])
+    assert found.repeat.tolist() == [1.0, 7.0]
+    assert found.counts[1, INDEX["fn_exp"]] == 16
 
 
 def test_every_feature_of_the_suite_is_known_and_finite() -> None:
-    for case in SUITE:
-        for step in kernel_features(case.graph):
-            assert set(step.counts) <= set(INDEX), case.name
-            assert all(math.isfinite(v) and v >= 0 for v in step.counts.values()), case.name
-            assert step.spread >= 1.0
+    assert np.isfinite(TABLE.counts).all()
+    assert (TABLE.counts >= 0).all()
+    assert (TABLE.spread >= 1.0).all()
+    assert TABLE.counts.shape[1] == COUNT
 
 
 def test_suite_covers_every_common_feature() -> None:
-    shown = {name for case in SUITE for step in kernel_features(case.graph) for name, v in step.counts.items() if v > 0}
+    shown = {name for name, i in INDEX.items() if (TABLE.counts[:, i] > 0).any()}
     rare = {"conv_dilated", "iota_eval", "reduce_arg_major", "reduce_arg_all", "opaque", "opaque_elem"}
     assert set(INDEX) - shown <= rare
 
@@ -157,7 +174,7 @@ def test_suite_covers_every_common_feature() -> None:
 
 def test_fit_recovers_coefficients_from_exact_labels() -> None:
     cases = [c for c in SUITE if c.kind in ("dot", "vector", "loop")]
-    table = tabulate([kernel_features(c.graph) for c in cases])
+    table = tabulate([c.graph for c in cases])
     truth = Coefficients(weights_file.uncalibrated().theta * 0.5, 3.0, 0.6)
     labels = seconds(table, truth)
     found = seconds(table, analytical.fit(table, labels, steps=1500))
@@ -165,7 +182,7 @@ def test_fit_recovers_coefficients_from_exact_labels() -> None:
 
 
 def test_compute_and_memory_combine_between_sum_and_maximum() -> None:
-    table = tabulate([kernel_features(kernel(mk("exp", tensor("x", 512, 512))))])
+    table = tabulate([kernel(mk("exp", tensor("x", 512, 512)))])
     theta = weights_file.uncalibrated().theta
     added, upper = (float(seconds(table, Coefficients(theta, p, 0.5))[0]) for p in (1.0, 1.0))
     lower = float(seconds(table, Coefficients(theta, 200.0, 0.5))[0])
@@ -271,7 +288,7 @@ def test_unusable_coefficients_are_refused_with_the_reason(tmp_path: Path, damag
 
 def test_calibration_goes_through_the_store(tmp_path: Path) -> None:
     cases = [c for c in SUITE if c.kind in ("scan", "vector")]
-    truth = seconds(tabulate([kernel_features(c.graph) for c in cases]), OBJECTIVE.coefficients)
+    truth = seconds(tabulate([c.graph for c in cases]), OBJECTIVE.coefficients)
     calibration = fit_cases(cases, truth)
     assert calibration.card["held_out_by_kind"].keys() == {"scan", "vector"}
     with Store(tmp_path / "s.sqlite") as store:
@@ -303,9 +320,9 @@ def test_results_of_control_flow_are_read_like_inputs() -> None:
     body = kernel(mk("exp", x), mk("neg", y))
     scan = mk("scan", x, y, body=body, num_consts=0, num_carry=2, length=3, reverse=False, unroll=1)
     first, second = (mk("result", scan, index=i) for i in range(2))
-    found = kernel_features(kernel(mk("add", first, mk("tanh", second))))
-    assert [s.repeat for s in found] == [1.0, 3.0, 3.0, 1.0]
-    assert found[-1].counts["fn_tanh"] == 16
+    found = tabulate([kernel(mk("add", first, mk("tanh", second)))])
+    assert found.repeat.tolist() == [1.0, 3.0, 3.0, 1.0]
+    assert found.counts[-1, INDEX["fn_tanh"]] == 16
     assert price(mk("add", first, second)) > 0
     assert price(tensor("x", 16)) == 0.0
 

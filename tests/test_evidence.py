@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from costmodel.calibrate import load_objective
+from costmodel.load import load_objective
 from superopt.attribution import without
 from superopt.bench.aa import summarise
 from superopt.bench.aa_programs import PROGRAMS

@@ -13,12 +13,11 @@ import pytest
 from safetensors.numpy import load, save
 
 from costmodel import adapt, analytical, corpus, evaluate, fit, learned_file, predict, weights_file
-from costmodel.calibrate import load_objective, load_roofline
 from costmodel.corpus import Label
-from costmodel.encode import Encoder, kernel_features, pack
-from costmodel.features import kernel_features as step_features
+from costmodel.encode import Encoder, Structure, kernel_features, pack
 from costmodel.forms import dot, kernel, spread, tensor
 from costmodel.learned import Learned
+from costmodel.load import load_objective, load_roofline
 from costmodel.microsuite import suite
 from costmodel.model import Model, Shape
 from costmodel.objective import Objective
@@ -77,18 +76,20 @@ def test_a_price_does_not_depend_on_the_batch() -> None:
 def test_node_order_does_not_matter() -> None:
     x, y, z = tensor("x", 64, 96), tensor("y", 64, 96), tensor("z", 96)
     node = mk("add", mk("mul", x, y), mk("exp", spread(z, (64, 96), 1)))
-    table = analytical.tabulate([step_features(kernel(node))])
     encoder = Encoder()
+    table = encoder.catalogue.table([kernel(node)])
     structure = encoder.structure(kernel(node))
     order = np.random.default_rng(0).permutation(len(structure.rows))
     place = np.argsort(order)
-    edges = np.array(structure.edges).reshape(-1, 3)
-    moved = np.stack([place[edges[:, 0]], place[edges[:, 1]], edges[:, 2]], axis=1)
-    moved = moved[np.argsort(moved[:, 1], kind="stable")]
-    shuffled = replace(structure, rows=[structure.rows[i] for i in order], edges=moved.ravel().tolist())
+    ends = np.cumsum(encoder.rows.fans[structure.rows])
+    operands = np.split(place[list(structure.operands)], ends[:-1])  # of each node
+    shuffled = Structure(
+        [structure.rows[i] for i in order], np.concatenate([operands[i] for i in order]).tolist(), structure.bytes
+    )
     prices = [predict.predict(MODEL, table, [s], encoder.rows, gated=False).seconds for s in (structure, shuffled)]
     np.testing.assert_allclose(*prices, rtol=1e-4)
-    assert len(pack([structure], encoder.rows).ops) == len(pack([shuffled], encoder.rows).ops)
+    packed = [pack([s], encoder.rows, 16) for s in (structure, shuffled)]
+    assert sorted(packed[0].rows.tolist()) == sorted(packed[1].rows.tolist())
 
 
 def test_outside_the_hull_the_roofline_decides() -> None:
@@ -271,5 +272,6 @@ def test_products_of_one_shape_in_two_layouts_differ_for_the_network() -> None:
     first, second = (
         encoder.structure(kernel(node)) for node in (dot(a, w, ((1,), (0,))), dot(a, t, ((1,), (1,))))
     )  # fmt: skip
-    assert first.rows[-1] != second.rows[-1]
-    assert first.edges == second.edges
+    rows = encoder.rows.values
+    assert not np.array_equal(rows[first.rows[-1]], rows[second.rows[-1]])
+    assert first.operands == second.operands

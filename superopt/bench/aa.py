@@ -137,7 +137,7 @@ def measure_case(name: str, make: Callable[[], Made], budget: str, seed: int) ->
 
 def judge_copies(imported: Imported, budget: str, seed: int) -> Judgement:
     """The judgement over copies of the program itself, with the same options of the compiler."""
-    from costmodel.calibrate import load_objective  # late: see measure_case
+    from costmodel.load import load_objective  # late: see measure_case
     from superopt.budget import SearchBudget, parse_budget  # late: see above
 
     found = explore(imported.graph, (), load_objective(None), SearchBudget(None, 1), seed)

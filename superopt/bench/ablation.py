@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from jax import Array
 
-from costmodel.calibrate import load_objective, load_roofline
+from costmodel.load import load_objective, load_roofline
 from costmodel.measured import Measured
 from costmodel.objective import Objective
 from rewrites.convert import import_graph

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from costmodel.calibrate import load_objective
+from costmodel.load import load_objective
 from costmodel.measured import Measured
 from rewrites.expander import Expand, library_expander
 from superopt.bench import Say, geomean, nets, table, whole_graphs

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from costmodel.calibrate import load_objective
+from costmodel.load import load_objective
 from rewrites.convert import import_graph
 from rewrites.grow import Limits, grow
 from superopt.bench import Say, geomean, nets, table
