@@ -1,0 +1,60 @@
+"""The roll call: rewrites that compilers trust, as texts that the verifier proves.
+
+One module per family of XLA's algebraic simplifier, as TensorRight (POPL 2025) lists it: 118 rules and the swap of a
+convolution's operands; then what its language cannot say, and identities that whole kernels rest on.  The `source` of a
+rule is its place: `XLA family/n` with the rule as XLA has it, `XLA beyond`, or `kernel`.  Where one XLA rule needs two
+texts (padding at either end), both carry its number.  `wrong` holds one false variant per family at least.
+
+The texts are proved, not applied: what the search uses is `rewrites.library`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from pathlib import Path
+
+from rewrites.parse import parse_many
+from rewrites.term import Rule
+from superopt.errors import RuleError
+
+FAMILIES = {
+    "add": 4, "broadcast": 8, "clamp": 3, "compare": 6, "concat": 7, "conv": 4, "divmod": 8, "dot": 6, "dynamic": 9,
+    "iota": 1, "logical": 11, "max": 2, "mul": 10, "negation": 2, "pad": 4, "reduce": 8, "relabel": 2, "reverse": 4,
+    "select": 4, "slice": 13, "sub": 3,
+}  # fmt: skip
+"""Family -> how many XLA rules it has (the operand swap included)."""
+
+
+@functools.cache
+def load() -> dict[str, tuple[Rule, ...]]:
+    """The true rules, by module.
+
+    Raises:
+        RuleError: a text is no well-formed rule, or two rules share a name.
+    """
+    out = {name: _read(name) for name in _modules() if name != "wrong"}
+    names = [r.name for rules in out.values() for r in rules]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise RuleError(f"rules of the roll call defined twice: {', '.join(twice)}")
+    return out
+
+
+@functools.cache
+def wrong() -> tuple[Rule, ...]:
+    """False variants, which must be refuted."""
+    return _read("wrong")
+
+
+def _modules() -> list[str]:
+    return sorted(m.name for m in pkgutil.iter_modules(__path__))
+
+
+def _read(name: str) -> tuple[Rule, ...]:
+    module = importlib.import_module(f"{__name__}.{name}")
+    path = Path(str(module.__file__))
+    lines = path.read_text(encoding="utf-8").split("\n")
+    start = next(i for i, line in enumerate(lines, 1) if line.startswith("RULES = "))
+    return parse_many(module.RULES, f"verifier/rollcall/{path.name}:{start}")
