@@ -1,0 +1,394 @@
+"""From a pair of equal terms to a rule over named axes, by principal types.
+
+Every axis of every leaf starts with a label and a size of its own.  Ops unite the labels and sizes of the axes that
+meet in them (a joined axis has the sizes of its parts in a row), the two sides unite their results, and what is then
+one label is one role.  Two axes of one tensor must keep different labels: otherwise the pair is equal only because all
+axes have one length, and is no rule.  The result is a `Draft`: the declarations and sides of a rule, in pieces that
+`widen` can change before it becomes text.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from superopt.discovery.algebra import SPACE, TAPS, generic
+from superopt.discovery.terms import IMAGE, KERNEL, Term, Universe
+
+Size: TypeAlias = "tuple[Any, ...]"
+"""Sizes of the parts of an axis: numbers of the union-find, ("cut", number) or ("conv", image, kernel)."""
+Side: TypeAlias = "tuple[Any, ...]"
+"""("var", name) | ("ew", f, args) | ("dot", args, roles) | ("conv", args, feature, space) | ("concat", args, role)
+| ("slice", arg, role, start, stop) with start and stop as text | ("cut", arg, role)."""
+
+ROLES = "mknlorvwac"
+CONV = ("t", "p", "q", "u", "d")
+CUTS = (("x", "y", "z"), ("e", "h", "j"))
+
+
+class UnliftableError(ValueError):
+    """The pair is equal only where different axes have one length, or the language cannot say it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A rule in pieces.
+
+    Attributes:
+        vars: tensor -> its (role, size token) in order.
+        sides: left and right, one term per equation.
+        many: roles for any number of axes.
+        metas: elementwise op -> meta-variable that stands for it.
+        single: roles that must stay single (joined or parted along).
+        plain: whether slices keep their step 1.
+        spaces: the spatial roles of convolutions.
+    """
+
+    vars: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    sides: tuple[tuple[Side, ...], tuple[Side, ...]]
+    many: frozenset[str] = frozenset()
+    metas: tuple[tuple[str, str], ...] = ()
+    single: frozenset[str] = frozenset()
+    plain: bool = False
+    spaces: frozenset[str] = frozenset()
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """All roles in order of declaration."""
+        return tuple(dict.fromkeys(role for _, axes in self.vars for role, _ in axes))
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """Elementwise ops that occur."""
+        return tuple(dict.fromkeys(s[1] for side in self.sides for root in side for s in subsides(root) if s[0] == "ew"))
+
+    @property
+    def contracted(self) -> frozenset[str]:
+        """Roles that some product or convolution sums over."""
+        parts = [s for side in self.sides for root in side for s in subsides(root)]
+        return frozenset(r for s in parts if s[0] in ("dot", "conv") for r in (s[2] if s[0] == "dot" else (s[2],)))
+
+    def swapped(self) -> Draft:
+        """The same equation from right to left."""
+        return replace(self, sides=self.sides[::-1])
+
+    def text(self, name: str = "found") -> str:
+        """The draft as rule text."""
+        arity = {f: 1 if f == "relu" else 2 for f, _ in self.metas}
+        words = [f"{meta}/{arity[f]}" for f, meta in self.metas]
+        for var, axes in self.vars:
+            inside = " ".join(("*" if role in self.many else "") + token for role, token in axes)
+            words.append(f"{var}[{inside}]")
+        left, right = (", ".join(self._spell(root) for root in side) for side in self.sides)
+        return f"{name}: {'  '.join(words)}\n  {left}\n    == {right}"
+
+    def _spell(self, s: Side, outer: int = 0) -> str:
+        op = s[0]
+        if op == "var":
+            return s[1]
+        if op == "ew":
+            return self._elementwise(s[1], s[2], outer)
+        if op == "slice":
+            return f"slice({self._spell(s[1])}, {s[2]}({s[3]}, {s[4]}))"
+        if op == "cut":
+            names = CUTS[[r for r in self.roles if r in self._cut_roles()].index(s[2])]
+            return f"slice({self._spell(s[1])}, {s[2]}({', '.join(names[: 2 if self.plain else 3])}))"
+        inside = [self._spell(x) for x in s[1]]
+        if op == "conv":
+            return f"conv({inside[0]}, {inside[1]}, {s[2]}, {s[3]}({', '.join(CONV)}))"
+        roles = s[2] if op == "dot" else (s[2],)
+        return f"{op}({', '.join([*inside, *roles])})"
+
+    def _cut_roles(self) -> set[str]:
+        return {s[2] for side in self.sides for root in side for s in subsides(root) if s[0] == "cut"}
+
+    def _elementwise(self, f: str, args: tuple[Side, ...], outer: int) -> str:
+        meta = dict(self.metas).get(f)
+        if meta is not None:
+            return f"{meta}({', '.join(self._spell(x) for x in args)})"
+        if f == "relu":
+            return f"maximum({self._spell(args[0])}, 0)"
+        level = 1 if f == "add" else 2
+        sign = " + " if f == "add" else " * "
+        out = self._spell(args[0], level) + sign + self._spell(args[1], level + 1)
+        return f"({out})" if level < outer else out
+
+
+def subsides(s: Side) -> Iterator[Side]:
+    """A side and everything in it."""
+    yield s
+    if s[0] in ("slice", "cut"):
+        yield from subsides(s[1])
+    elif s[0] != "var":
+        for x in s[2] if s[0] == "ew" else s[1]:
+            yield from subsides(x)
+
+
+@dataclass(slots=True)
+class _Types:
+    """Union-find of labels and of sizes."""
+
+    label: list[int] = field(default_factory=list[int])
+    size: list[Any] = field(default_factory=list[Any])
+
+    def fresh(self) -> tuple[int, Size]:
+        """A new axis."""
+        self.label.append(len(self.label))
+        self.size.append(None)
+        return len(self.label) - 1, (len(self.size) - 1,)
+
+    def root(self, label: int) -> int:
+        """The representative of a label."""
+        while self.label[label] != label:
+            label = self.label[label]
+        return label
+
+    def resolve(self, part: Any) -> Any:
+        """The representative of a size."""
+        while isinstance(part, int) and self.size[part] is not None:
+            part = self.size[part]
+        return tuple([x if isinstance(x, str) else self.resolve(x) for x in part]) if isinstance(part, tuple) else part
+
+    def unite(self, a: tuple[int, Size], b: tuple[int, Size]) -> None:
+        """Two axes are one."""
+        self.join(a[0], b[0])
+        if len(a[1]) != len(b[1]):
+            raise UnliftableError("axes of different numbers of parts")
+        for x, y in zip(a[1], b[1], strict=True):
+            self.equal(x, y)
+
+    def join(self, a: int, b: int) -> None:
+        """Two labels are one."""
+        self.label[self.root(a)] = self.root(b)
+
+    def equal(self, x: Any, y: Any) -> None:
+        """Two sizes are one."""
+        x, y = self.resolve(x), self.resolve(y)
+        if x == y:
+            return
+        if isinstance(x, int):
+            if x in _numbers(y):
+                raise UnliftableError("a size inside itself")
+            self.size[x] = y
+        elif isinstance(y, int):
+            self.equal(y, x)
+        elif x[0] == y[0]:
+            for p, q in zip(x[1:], y[1:], strict=True):
+                self.equal(p, q)
+        else:
+            raise UnliftableError("sizes of different kinds")
+
+
+def _numbers(part: Any) -> set[int]:
+    return {part} if isinstance(part, int) else {n for x in part if not isinstance(x, str) for n in _numbers(x)}
+
+
+Axes: TypeAlias = "list[tuple[int, Size]]"
+
+
+class _Lifter:
+    def __init__(self, u: Universe) -> None:
+        self.u = u
+        self.types = _Types()
+        self.leaves: dict[int, Axes] = {}
+        self.made: dict[int, Axes] = {}
+        self.seen: list[Axes] = []
+
+    def axes(self, t: Term) -> Axes:
+        """Labels and sizes of the axes of a term."""
+        if t.form is None:
+            if t.number not in self.leaves:
+                self.leaves[t.number] = [self.types.fresh() for _ in t.type]
+            return self.leaves[t.number]
+        known = self.made.get(t.number) if t.number >= 0 else None
+        if known is None:
+            known = self._apply(t)
+            self.made[t.number if t.number >= 0 else -1 - len(self.made)] = known
+            self.seen.append(known)
+        return known
+
+    def _apply(self, t: Term) -> Axes:
+        assert t.form is not None
+        op, at = t.form.op, t.form.at
+        args = [self.u.terms[i] for i in t.args]
+        inner = [self.axes(x) for x in args]
+        a = inner[0]
+        if op == "relu":
+            return a
+        if op in ("first", "rest", "cut"):
+            label, parts = a[at[0]]
+            kept = parts[:1] if op == "first" else parts[1:] if op == "rest" else (("cut", parts[0]),)
+            return [(label, kept) if i == at[0] else x for i, x in enumerate(a)]
+        b = inner[1]
+        if op in ("add", "mul"):
+            for j, i in enumerate(at):
+                self.types.unite(a[i], b[j])
+            return a
+        if op == "dot":
+            for i, j in at:
+                self.types.unite(a[i], b[j])
+            gone = {i for i, _ in at}, {j for _, j in at}
+            return [x for i, x in enumerate(a) if i not in gone[0]] + [x for j, x in enumerate(b) if j not in gone[1]]
+        if op == "conv":
+            return self._conv(args, a, b, at)
+        along, m = at[0], at[1:]
+        for j, i in enumerate(m):
+            if i == along:
+                self.types.join(a[i][0], b[j][0])
+            else:
+                self.types.unite(a[i], b[j])
+        return [(x[0], x[1] + b[m.index(i)][1]) if i == along else x for i, x in enumerate(a)]
+
+    def _conv(self, args: list[Term], a: Axes, b: Axes, at: tuple[int, ...]) -> Axes:
+        self.types.unite(a[at[0]], b[at[1]])
+        image, kernel = args[0].type, args[1].type
+        (batch,) = [i for i in generic(image) if i != at[0]]
+        (out,) = [j for j in generic(kernel) if j != at[1]]
+        s, r = a[image.index(SPACE)], b[kernel.index(TAPS)]
+        self.types.join(s[0], r[0])
+        return [a[batch], b[out], (s[0], (("conv", s[1][0], r[1][0]),))]
+
+    def check(self) -> None:
+        """Does every tensor hold different labels?"""
+        for axes in (*self.leaves.values(), *self.seen):
+            labels = [self.types.root(label) for label, _ in axes]
+            if len(set(labels)) != len(labels):
+                raise UnliftableError("two axes of one tensor would be one")
+
+
+def typeable(u: Universe, t: Term) -> bool:
+    """Has the term a principal type?"""
+    lifter = _Lifter(u)
+    try:
+        lifter.axes(t)
+        lifter.check()
+    except UnliftableError:
+        return False
+    return True
+
+
+def lift(u: Universe, left: Term, right: Term) -> Draft:
+    """The rule that two terms with equal values are an instance of.
+
+    Raises:
+        UnliftableError: there is none.
+    """
+    error: UnliftableError | None = None
+    for order in _orders(u, left, right):
+        try:
+            return _lift(u, left, right, order)
+        except UnliftableError as cause:
+            error = cause
+    raise error or UnliftableError("no axis order of the right side gives the values of the left side")
+
+
+def _orders(u: Universe, left: Term, right: Term) -> list[tuple[int, ...]]:
+    """Axis orders under which the right side has the values of the left side."""
+    a, b = u.evaluate(left, {}), u.evaluate(right, {})
+    found: list[tuple[int, ...]] = []
+    for order in itertools.permutations(range(len(right.type))):
+        if tuple(right.type[i] for i in order) == left.type and (a == b.transpose(0, *(i + 1 for i in order))).all():
+            found.append(order)
+    return found
+
+
+def _lift(u: Universe, left: Term, right: Term, order: tuple[int, ...]) -> Draft:
+    lifter = _Lifter(u)
+    a, b = lifter.axes(left), lifter.axes(right)
+    for i, j in enumerate(order):
+        lifter.types.unite(a[i], b[j])
+    lifter.check()
+    return _Namer(lifter).draft(left, right)
+
+
+class _Namer:
+    """Names for tensors, roles and sizes in the order of their first use."""
+
+    def __init__(self, lifter: _Lifter) -> None:
+        self.lifter = lifter
+        self.u = lifter.u
+        self.names: dict[int, str] = {}
+        self.roles: dict[int, str] = {}
+        self.tokens: dict[Any, str] = {}
+        self.single: set[str] = set()
+        self.spaces: set[str] = set()
+
+    def draft(self, left: Term, right: Term) -> Draft:
+        order = list(dict.fromkeys(self.u.leaves(left) + self.u.leaves(right)))
+        for n in order:
+            self._name(n)
+        declared = tuple(
+            (self.names[n], tuple((self._role(label), self._token(label, size)) for label, size in self.lifter.leaves[n]))
+            for n in order
+        )
+        sides = self._side(left), self._side(right)
+        cut = {s[2] for side in sides for s in subsides(side) if s[0] == "cut"}
+        if len(cut) > len(CUTS):
+            raise UnliftableError("too many roles are cut")
+        return Draft(
+            declared, ((sides[0],), (sides[1],)), single=frozenset(self.single), spaces=frozenset(self.spaces)
+        )
+
+    def _name(self, n: int) -> None:
+        t = self.u.terms[n].type
+        pool = "XYZQ" if t == IMAGE else "WVUT" if t == KERNEL else "ABCDEFGH" if len(t) > 1 else "SRP"
+        self.names[n] = next(x for x in (*pool, *"HIJKLMNO") if x not in self.names.values())
+
+    def _role(self, label: int) -> str:
+        label = self.lifter.types.root(label)
+        if label not in self.roles:
+            space = any(
+                self.lifter.types.root(x) == label and kind in (SPACE, TAPS)
+                for n, axes in self.lifter.leaves.items()
+                for (x, _), kind in zip(axes, self.u.terms[n].type, strict=True)
+            )
+            pool = "s" if space else ROLES
+            free = [r for r in pool if r not in self.roles.values()]
+            if not free:
+                raise UnliftableError("too many roles")
+            self.roles[label] = free[0]
+        return self.roles[label]
+
+    def _token(self, label: int, size: Size) -> str:
+        role = self._role(label)
+        key = role, self.lifter.types.resolve(size[0])
+        if key not in self.tokens:
+            count = sum(r == role for r, _ in self.tokens)
+            self.tokens[key] = role + (str(count + 1) if count else "")
+        return self.tokens[key]
+
+    def _extent(self, label: int, part: Any) -> str:
+        """The size of a part in words of the rule."""
+        key = self._role(label), self.lifter.types.resolve(part)
+        if key not in self.tokens:
+            raise UnliftableError("the size of a part has no name")
+        return self.tokens[key]
+
+    def _side(self, t: Term) -> Side:
+        if t.form is None:
+            return ("var", self.names[t.number])
+        op, at = t.form.op, t.form.at
+        args = [self.u.terms[i] for i in t.args]
+        inner = tuple(self._side(x) for x in args)
+        axes = [self.lifter.axes(x) for x in args]
+        if op in ("add", "mul", "relu"):
+            return ("ew", op, inner)
+        if op == "dot":
+            return ("dot", inner, tuple(self._role(axes[0][i][0]) for i, _ in at))
+        if op == "conv":
+            space = self._role(axes[0][args[0].type.index(SPACE)][0])
+            self.spaces.add(space)
+            return ("conv", inner, self._role(axes[0][at[0]][0]), space)
+        label, parts = axes[0][at[0]]
+        role = self._role(label)
+        if op == "cut":
+            return ("cut", inner[0], role)
+        self.single.add(role)
+        if op == "concat":
+            return ("concat", inner, role)
+        bounds = ["0", self._extent(label, parts[0])] if op == "first" else [self._extent(label, parts[0])]
+        if op == "rest":
+            bounds.append(" + ".join(self._extent(label, p) for p in parts))
+        return ("slice", inner[0], role, *bounds)
