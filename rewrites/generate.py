@@ -90,10 +90,19 @@ def instance(
     return None if env is None else at_env(rule, env, rng, dtype=dtype, frozen=frozen)
 
 
-def at_env(rule: Rule, env: Env, rng: random.Random, *, dtype: str = "", frozen: Iterable[str] = ()) -> Instance:
+def at_env(
+    rule: Rule,
+    env: Env,
+    rng: random.Random,
+    *,
+    dtype: str = "",
+    frozen: Iterable[str] = (),
+    metas: Mapping[str, tuple[str, tuple[tuple[str, Any], ...]]] | None = None,
+) -> Instance:
     """The instance at given sizes and attributes, which satisfy the premises; axis orders are random.
 
-    Without a dtype, numbers are float64, or int32 where the rule is about integers.
+    Without a dtype, numbers are float64, or int32 where the rule is about integers.  With given meta-variables, axes
+    lie in the order of the declarations.
 
     Raises:
         SuperoptError: the physical ops take no such sizes on the left side (a convolution without groups).
@@ -104,16 +113,18 @@ def at_env(rule: Rule, env: Env, rng: random.Random, *, dtype: str = "", frozen:
     cold = set(frozen)
     for v, tokens in rule.vars.items():
         axes: list[Axis] = [((x, env.tok[t, x]),) for t in tokens for x in env.labels[stem(t)]]
-        rng.shuffle(axes)
-        if axes and rng.random() < 0.15:
+        if metas is None:
+            rng.shuffle(axes)
+        if metas is None and axes and rng.random() < 0.15:
             axes.insert(rng.randint(0, len(axes)), ())
-        kind = {"float": "bool" if rule.dtype == "bool" else dtype, "bool": "bool", "int": "int32"}[rule.kinds[v]]
+        kind = {"float": dtype, "bool": "bool", "int": "int32"}[rule.kinds[v]]
         inputs[v] = make_input(v, tuple(map(extent, axes)), kind, frozen=v in cold)
         variables[v] = (inputs[v], tuple(axes))
-    metas: dict[str, tuple[str, tuple[tuple[str, Any], ...]]] = {}
+    chosen = dict(metas or {})
     for f, kinds in rule.metas.items():
-        metas[f] = (rng.choice(METAS[kinds]) if isinstance(kinds, int) else f"reduce_{rng.choice(kinds)}", ())
-    match = Match(rule=rule, env=env, vars=variables, metas=metas, roots=(), dtype=dtype)
+        if f not in chosen:
+            chosen[f] = (rng.choice(METAS[kinds]) if isinstance(kinds, int) else f"reduce_{rng.choice(kinds)}", ())
+    match = Match(rule=rule, env=env, vars=variables, metas=chosen, roots=(), dtype=dtype)
     target = IRTarget()
     plain = Builder(match, target)
     given = tuple(plain.go(t, None, env)[0] for t in rule.given)
@@ -123,7 +134,7 @@ def at_env(rule: Rule, env: Env, rng: random.Random, *, dtype: str = "", frozen:
     right = Builder(match, target)
     try:
         rhs = tuple(arrange(target, right.go(t, lay, env), lay)[0] for t, (_, lay) in zip(rule.rhs, lhs, strict=True))
-    except SuperoptError as error:
+    except (SuperoptError, ZeroDivisionError, KeyError) as error:  # an attribute without a value
         return Instance(env, roots, (), inputs, match, layouts, str(error), given)
     return Instance(env, roots, rhs, inputs, match, layouts, "", given)
 
@@ -153,17 +164,22 @@ def choose_env(
                     attr[x, label] = _attribute(rng)
         params = {p: rng.randint(1, 3) if values else rng.randint(-2, 6) for p, values in rule.params.items()}
         env = Env(rule, labels, tok, attr, params)
-        wf: list[Any] = []
-        try:
-            if not all(env.conditions()):
-                continue
-            for t in rule.lhs:
-                shape(t, env, wf)
-        except ZeroDivisionError:
-            continue
-        if all(wf):
+        if admissible(env):
             return env
     return None
+
+
+def admissible(env: Env) -> bool:
+    """Whether sizes and attributes satisfy the premises: the conditions hold and the left sides are well formed."""
+    wf: list[Any] = []
+    try:
+        if not all(env.conditions()):
+            return False
+        for t in env.rule.lhs:
+            shape(t, env, wf)
+    except ZeroDivisionError:
+        return False
+    return all(wf)
 
 
 def _attribute(rng: random.Random) -> int:

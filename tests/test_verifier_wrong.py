@@ -17,7 +17,7 @@ from rewrites.term import Rule
 from superopt.errors import RuleError
 from verifier.check import check
 from verifier.prove import prove
-from verifier.refute import refute
+from verifier.shrink import refute
 from verifier.verdict import PROVED, REFUTED
 
 RULES = parse_many(WRONG)

@@ -14,10 +14,11 @@ from rewrites.direction import directions
 from rewrites.term import Rule
 from superopt.errors import VerificationError
 from verifier.prove import DEFINED, prove
-from verifier.refute import Attempts, refute, refute_at, smallest
+from verifier.refute import PATIENCE, Attempts, Difference, differ_at, search
 from verifier.shapes import solved_envs
+from verifier.shrink import readable
 from verifier.solver import recorded
-from verifier.verdict import REFUTED, UNSUPPORTED, Counterexample, Verdict
+from verifier.verdict import REFUTED, UNSUPPORTED, Verdict
 
 BEFORE, AFTER = 3, 40
 
@@ -40,7 +41,7 @@ def check(rule: Rule, direction: str = "forward", *, before: int = BEFORE, after
     if reading is None:
         return prove(rule, direction)
     attempts = Attempts()
-    found = refute(reading, before, attempts=attempts)
+    found = search(reading, before, attempts=attempts)
     with recorded() as asked:
         verdict = prove(rule, direction)
     if verdict.proved:
@@ -48,7 +49,7 @@ def check(rule: Rule, direction: str = "forward", *, before: int = BEFORE, after
     if verdict.proved and found is not None and found.undefined and _assumes(verdict):
         found = None  # outside the domain: the assumptions of the certificate exclude it
     if found is None and not verdict.proved:
-        found = refute(reading, after, before, attempts) or _solved(reading, after, attempts)
+        found = search(reading, after, before, attempts) or _solved(reading, after, attempts)
     seconds = time.perf_counter() - start
     if found is None:
         tried = f"; no counterexample in {attempts.built} instances" if verdict.status != UNSUPPORTED else ""
@@ -56,10 +57,12 @@ def check(rule: Rule, direction: str = "forward", *, before: int = BEFORE, after
         return replace(verdict, seconds=seconds, cause=cause)
     if verdict.proved:
         raise VerificationError(
-            f"{rule.name} ({direction}) is proved and yet refuted at seed {found.seed}: {found.left} != {found.right}",
+            f"{rule.name} ({direction}) is proved and yet refuted at seed {found.seed}:\n{readable(found)}",
             hint="the prover or the reference interpreter is wrong: please report this rule",
         )
-    return replace(verdict, status=REFUTED, counterexample=smallest(reading, found), cause="", seconds=seconds)
+    if found.index is None:
+        found = search(reading, PATIENCE, attempts=attempts) or found
+    return replace(verdict, status=REFUTED, counterexample=readable(found), cause="", seconds=seconds)
 
 
 def _assumes(verdict: Verdict) -> bool:
@@ -67,9 +70,9 @@ def _assumes(verdict: Verdict) -> bool:
     return verdict.domain is not None and any(a.startswith(DEFINED) for a in verdict.domain.assumptions)
 
 
-def _solved(rule: Rule, points: int, attempts: Attempts) -> Counterexample | None:
+def _solved(rule: Rule, points: int, attempts: Attempts) -> Difference | None:
     for n, env in enumerate(solved_envs(rule, points)):
-        found = refute_at(env, n, attempts)
+        found = differ_at(env, n, attempts)
         if found is not None:
             return found
     return None

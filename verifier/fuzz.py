@@ -1,8 +1,8 @@
 """Fuzzing the verifier with mutants: is anything proved that is false, and how much stays undecided?
 
-Each mutant of each rule gets a verdict.  What is PROVED is evaluated on many more generated graphs than `check` looks at,
-with other ranks, sizes and axis orders: one difference is a *false proof*.  Mutants whose premises contradict each other,
-or that say the same of both sides, state nothing; they are counted apart.
+Each mutant of each rule gets a verdict.  What is PROVED is evaluated on many more generated graphs than `check` looks
+at, with other ranks, sizes and axis orders: one difference is a *false proof*.  Mutants whose premises contradict each
+other state nothing; they are counted apart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from superopt.errors import VerificationError
 from verifier.check import check
 from verifier.mutate import Mutant, mutants
 from verifier.prove import CONTRADICTION, DEFINED, EMPTY_ONLY
-from verifier.refute import refute
+from verifier.shrink import refute
 from verifier.verdict import PROVED, Counterexample
 
 FALSE_PROOF, VACUOUS = "FALSE PROOF", "VACUOUS"

@@ -1,8 +1,9 @@
 """Mutants of a rule: texts with one thing changed, most of them false, some of them true in another way.
 
-A verifier that is wrong somewhere says PROVED to a false mutant sooner or later, so mutants of true rules are the test of
-the prover (`verifier.fuzz`).  Changed are operators, operand order, signs, axes, roles, attributes, constants, reducers,
-operands and premises, on either side.  A mutant is made on terms, printed, and read again: what does not read is no rule.
+A verifier that is wrong somewhere says PROVED to a false mutant sooner or later, so mutants of true rules are the test
+of the prover (`verifier.fuzz`).  Changed are operators, operand order, signs, axes, roles, attributes, constants,
+reducers, operands and premises, on either side.  A mutant is made on terms, printed, and read again: what does not read
+is no rule.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from superopt.errors import RuleError
 _OPS = {
     "add": ("sub", "mul", "max"), "sub": ("add",), "mul": ("add", "div"), "div": ("mul",), "max": ("min", "add"),
     "min": ("max",), "exp": ("abs",), "sqrt": ("rsqrt",), "rsqrt": ("sqrt",), "square": ("abs",), "abs": ("square",),
-    "and": ("or",), "or": ("and", "xor"), "lt": ("le", "gt"), "le": ("lt", "ge"), "gt": ("ge", "lt"), "ge": ("gt", "le"),
+    "and": ("or",), "or": ("and", "xor"), "lt": ("le", "gt"), "le": ("lt", "ge"), "gt": ("ge",), "ge": ("gt",),
     "eq": ("ne",), "ne": ("eq",), "rem": ("div",), "log": ("exp",),
 }  # fmt: skip
 _Change: TypeAlias = "tuple[int, tuple[str, str, Rule]]"
@@ -233,9 +234,9 @@ def _operands(rule: Rule, t: Term) -> Iterator[tuple[str, Term]]:
     if t.op == "var":
         roles = set(roles_of(rule.vars, t))
         for other in rule.vars:
-            if other != t["name"] and set(map(stem, rule.vars[other])) == roles:
-                if rule.kinds[other] == rule.kinds[t["name"]]:
-                    yield f"{other} for {t['name']}", term("var", name=other)
+            same = set(map(stem, rule.vars[other])) == roles and rule.kinds[other] == rule.kinds[t["name"]]
+            if same and other != t["name"]:
+                yield f"{other} for {t['name']}", term("var", name=other)
 
 
 def _conditions(e: Expr) -> Iterator[Expr]:

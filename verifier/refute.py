@@ -1,35 +1,37 @@
 """Refutation: concrete arrays on which the two sides of a rule differ, by the reference interpreter alone.
 
-Both sides are built as IR graphs from one random environment that satisfies the premises (`rewrites.generate`) and
-evaluated by `superopt.ir.interp`; nothing of the prover takes part.  Small sizes (0 included) and small integers come
-first, so most wrong rules fall in milliseconds.  A rule is refuted when, at an instance with a well-formed left side,
-the right side is ill-formed, has another shape, or has another value.  Entries at which the left side is undefined
-(NaN, or infinite by a division or a logarithm) say nothing: that is the assumption of finite values.
+Both sides are built as IR graphs from one environment that satisfies the premises (`rewrites.generate`) and evaluated
+by `superopt.ir.interp`; nothing of the prover takes part.  Small sizes (0 included) and small integers come first, so
+most wrong rules fall in milliseconds.  A rule is refuted when, at an instance with a well-formed left side, the right
+side is ill-formed, has another shape, or has another value.  Entries at which the left side is undefined (NaN, or
+infinite by a division or a logarithm) say nothing: that is the assumption of finite values.  What is found here is made
+small and readable by `verifier.shrink`.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from rewrites.generate import Instance, at_env, choose_env
 from rewrites.named import Env, shape
-from rewrites.term import Rule, stem, subterms
+from rewrites.show import text
+from rewrites.term import Rule, Term, names_in, subterms, walk, windows
 from superopt.errors import SuperoptError
-from superopt.ir.graph import Graph, Node
 from superopt.ir.interp import evaluate
-from superopt.ir.text import print_graph
-from verifier.verdict import Counterexample
 
+Arrays = dict[str, np.ndarray]
 TOLERANCE = 1e-9
 PARTIAL = frozenset({"div", "rem", "log", "log1p", "rsqrt", "pow", "integer_pow", "atanh", "tan", "digamma", "lgamma"})
+PATIENCE = 8
 STAGES = ((0, 2), (1, 2), (0, 3), (1, 4), (1, 5), (2, 5), (3, 8), (1, 3), (0, 4), (4, 9))
 """Smallest and largest size, in the order in which they are tried."""
+_EXTREMES = (-(2**31), 2**31 - 1, -1, 0, 1, 2, 3)
 
 
 @dataclass
@@ -48,80 +50,123 @@ class Attempts:
     reason: str = ""
 
 
-def refute(rule: Rule, tries: int, first_seed: int = 0, attempts: Attempts | None = None) -> Counterexample | None:
-    """Search for a counterexample among `tries` random instances; the same seeds give the same answer."""
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An instance at which the two sides of a rule differ.
+
+    Attributes:
+        env: sizes and attributes.
+        seed: of axis orders, meta-variables and values.
+        root: which equation of the rule.
+        made: both sides as graphs, where they can be built.
+        values: the inputs.
+        index: first index at which the results differ; None when a whole side failed.
+        results: the two results at that root.
+        cause: why a whole side failed.
+        undefined: the right side is no number there (it divides by zero, or leaves a function's domain).
+    """
+
+    env: Env
+    seed: int
+    root: int
+    made: Instance | None = None
+    values: Arrays = field(default_factory=dict[str, np.ndarray])
+    index: tuple[int, ...] | None = None
+    results: tuple[Any, Any] = (None, None)
+    cause: str = ""
+    undefined: bool = False
+
+
+def search(rule: Rule, tries: int, first_seed: int = 0, attempts: Attempts | None = None) -> Difference | None:
+    """Search for a difference among `tries` random instances; the same seeds give the same answer.
+
+    Values that differ say more than a right side without a value: a few more instances are tried for them.
+    """
     log = attempts if attempts is not None else Attempts()
-    for seed in range(first_seed, first_seed + tries):
-        low, high = STAGES[seed % len(STAGES)]
-        rng = random.Random(f"{rule.name}/{seed}")
-        choice = (0, 1) if seed % 3 == 0 else (1, 1, 2)
-        env = choose_env(rule, {r: rng.choice(choice) for r in sorted(rule.many)}, rng, high, low)
+    failed: Difference | None = None
+    last = first_seed + tries
+    for seed in range(first_seed, last):
+        if failed is not None and seed > failed.seed + PATIENCE:
+            break
+        env = env_of_seed(rule, seed)
         if env is None:
             log.missing += 1
             continue
-        found = refute_at(env, seed, log)
-        if found is not None:
+        found = differ_at(env, seed, log)
+        if found is not None and found.index is not None:
             return found
-    return None
+        failed = failed or found
+    return failed
 
 
-def refute_at(env: Env, seed: int, log: Attempts) -> Counterexample | None:
-    """Compare the two sides of a rule at one environment that satisfies its premises."""
-    rule = env.rule
+def env_of_seed(rule: Rule, seed: int) -> Env | None:
+    """Random ranks, sizes and attributes that satisfy the premises, or None after many tries."""
+    low, high = STAGES[seed % len(STAGES)]
+    rng = random.Random(f"{rule.name}/{seed}")
+    choice = (0, 1) if seed % 3 == 0 else (1, 1, 2)
+    return choose_env(rule, {r: rng.choice(choice) for r in sorted(rule.many)}, rng, high, low)
+
+
+def differ_at(
+    env: Env, seed: int, log: Attempts | None = None, metas: Mapping[str, Any] | None = None
+) -> Difference | None:
+    """Compare the two sides of a rule at one environment that satisfies its premises.
+
+    With given meta-variables, axes lie in the order of the declarations; else both are random.
+    """
+    rule, log = env.rule, log or Attempts()
     bad = _ill_formed(env)
+    try:
+        made = at_env(rule, env, random.Random(seed), metas=metas)
+    except SuperoptError as error:  # the physical op takes no such sizes (a convolution without groups)
+        made = None
+        log.reason = str(error)
     if bad is not None:
         root, cause = bad
-        shapes = {v: tuple(env.tok[t, x] for t in ts for x in env.labels[stem(t)]) for v, ts in rule.vars.items()}
-        values = {v: np.zeros(sizes) for v, sizes in shapes.items()}
-        return _counterexample(env, values, seed, root, None, "a well-formed result", cause, ("", ""))
-    try:
-        made = at_env(rule, env, random.Random(seed))
-    except SuperoptError as error:  # the physical op takes no such sizes (a convolution without groups)
+        return Difference(env, seed, root, made, {} if made is None else _values(made, seed, 0), cause=cause)
+    if made is None or not made.rhs:
         log.unbuilt += 1
-        log.reason = str(error)
-        return None
-    if not made.rhs:
-        log.unbuilt += 1
-        log.reason = made.reason
+        log.reason = log.reason if made is None else made.reason
         return None
     log.built += 1
-    partial = any(t.op == "ew" and t["f"] in PARTIAL for t in subterms(rule.lhs))
-    undefined: Counterexample | None = None
+    undefined: Difference | None = None
     for attempt in range(12 if made.given else 3):
-        values = _values(made, seed, attempt)
-        if made.given and not all(bool(np.all(g)) for g in evaluate(made.given, values)):
-            continue
-        lefts, rights = evaluate(made.lhs, values), evaluate(made.rhs, values)
-        for root, (left, right) in enumerate(zip(lefts, rights, strict=True)):
-            where = _differs(left, right, partial)
-            if where is None:
-                continue
-            a, b = np.asarray(left)[where], np.asarray(right)[where]
-            graphs = (_text(made, made.lhs[root]), _text(made, made.rhs[root]))
-            found = _counterexample(env, values, seed, root, where, str(a), str(b), graphs)
-            if np.isnan(b):
-                undefined = undefined or replace(found, undefined=True)
-            else:
-                return found
+        found = difference(made, _values(made, seed, attempt), seed)
+        if found is not None and not found.undefined:
+            return found
+        undefined = undefined or found
     return undefined
 
 
-def _text(made: Instance, root: Node) -> str:
-    return print_graph(Graph(tuple(made.inputs.values()), (root,)))
+def difference(made: Instance, values: Arrays, seed: int = 0, tolerance: float = TOLERANCE) -> Difference | None:
+    """Where the two sides differ on these inputs, or None: nowhere, or the premises about values do not hold."""
+    if made.given and not all(bool(np.all(g)) for g in evaluate(made.given, values)):
+        return None
+    partial = any(t.op == "ew" and t["f"] in PARTIAL for t in subterms(made.env.rule.lhs))
+    for root, results in enumerate(zip(evaluate(made.lhs, values), evaluate(made.rhs, values), strict=True)):
+        where = _differs(*results, partial, tolerance)
+        if where is not None:
+            undefined = bool(np.isnan(np.asarray(results[1])[where]))
+            return Difference(made.env, seed, root, made, values, where, results, undefined=undefined)
+    return None
 
 
-def smallest(rule: Rule, found: Counterexample, tries: int = 20) -> Counterexample:
-    """The smallest counterexample of the same kind among some tiny instances and the given one."""
-    best, log = found, Attempts()
-    for seed in range(tries):
-        rng = random.Random(f"{rule.name}/{seed}/small")
-        env = choose_env(rule, {r: rng.choice((0, 1)) for r in sorted(rule.many)}, rng, 2 + seed // 10, 1)
-        other = refute_at(env, seed, log) if env is not None else None
-        if other is None or (other.index is None) != (found.index is None) or other.undefined != found.undefined:
-            continue
-        if not best.elements or 0 < other.elements < best.elements:
-            best = other
-    return best
+def _differs(left: Any, right: Any, partial: bool, tolerance: float) -> tuple[int, ...] | None:
+    """First index at which the results differ where the left one is defined, or None; numbers before NaN."""
+    a, b = np.asarray(left), np.asarray(right)
+    if a.dtype == bool or a.dtype.kind in "iu":
+        bad = a != b
+    else:
+        defined = np.isfinite(a) if partial else ~np.isnan(a)
+        scale = 1.0 + np.abs(np.where(np.isfinite(a), a, 0.0))
+        with np.errstate(invalid="ignore"):
+            same = (a == b) | (np.abs(a - b) <= tolerance * scale * max(1.0, math.sqrt(a.size)))
+        bad = defined & ~same
+        if (bad & ~np.isnan(b)).any():
+            bad &= ~np.isnan(b)
+    if not bad.any():
+        return None
+    return tuple(int(i) for i in np.argwhere(bad)[0])
 
 
 def _ill_formed(env: Env) -> tuple[int, str] | None:
@@ -131,75 +176,63 @@ def _ill_formed(env: Env) -> tuple[int, str] | None:
         try:
             there = shape(right, env, conditions)
         except (ZeroDivisionError, KeyError) as error:
-            return root, f"an ill-formed right side: {error!r}"
+            return root, f"is ill-formed: {error!r}"
         if not all(conditions):
-            return root, f"an ill-formed right side: {sum(not x for x in conditions)} condition(s) fail"
+            return root, f"is ill-formed: {_offender(env, right)}"
         here = shape(left, env, [])
         if here != there:
-            return root, f"a right side of sizes {sorted(there.values())} for {sorted(here.values())}"
+            return root, f"has the sizes {_sizes(env, there)}, the left side {_sizes(env, here)}"
     return None
 
 
-def _values(made: Instance, seed: int, attempt: int) -> dict[str, np.ndarray]:
+def _sizes(env: Env, sizes: Mapping[Any, Any]) -> str:
+    roles = {label: role for role, labels in env.labels.items() for label in labels}
+    return " ".join(f"{roles[label]}={n}" for label, n in sizes.items()) or "(none)"
+
+
+def _offender(env: Env, t: Term) -> str:
+    """The innermost ill-formed subterm, with the numbers in it."""
+    for part in list(walk(t))[::-1]:
+        conditions: list[Any] = []
+        try:
+            shape(part, env, conditions)
+        except ZeroDivisionError:
+            return text(env.rule, part)
+        except KeyError:  # inside a fold, its index is not bound here
+            continue
+        if not all(conditions):
+            names = sorted({n for _, exprs in windows(part) for e in exprs if e is not None for n in names_in(e)})
+            told = [f"{n} = {_all(env, n)[0]}" for n in names if _all(env, n)]
+            if part.op not in ("fold", "stack"):
+                told = [f"operands of {_sizes(env, shape(a, env, []))}" for a in part.args] + told
+            return f"{text(env.rule, part)} with {', '.join(told)}"
+    return "sizes do not fit"
+
+
+def _all(env: Env, name: str) -> list[Any]:
+    if name in env.params:
+        return [env.params[name]]
+    found = [v for (n, _), v in (*env.tok.items(), *env.attr.items()) if n == name]
+    return found
+
+
+def _values(made: Instance, seed: int, attempt: int) -> Arrays:
     """Input arrays: small integers first, then fractions, then signs and magnitudes mixed."""
     rng = np.random.default_rng((seed, attempt))
-    out: dict[str, np.ndarray] = {}
+    numbers = made.env.rule.dtype == "int"
+    out: Arrays = {}
     for name, node in sorted(made.inputs.items()):
         sizes = tuple(int(str(n)) for n in node.shape)
         if node.dtype == "bool":
             out[name] = rng.random(sizes) > 0.5
         elif node.dtype.startswith("int"):
-            out[name] = rng.integers(-1, 6, sizes).astype(node.dtype)
+            wide = numbers and made.env.rule.kinds[name] != "int"
+            drawn = (
+                rng.choice(_EXTREMES, sizes) if wide and attempt == 2 else rng.integers(-4 if wide else -1, 6, sizes)
+            )
+            out[name] = drawn.astype(node.dtype)
         elif attempt == 0:
             out[name] = rng.integers(-2, 4, sizes).astype(node.dtype)
         else:
-            out[name] = np.asarray(rng.standard_normal(sizes) * (1.0 if attempt == 1 else 3.0), node.dtype)
+            out[name] = np.asarray(rng.standard_normal(sizes) * (1.0 if attempt % 3 == 1 else 3.0), node.dtype)
     return out
-
-
-def _differs(left: Any, right: Any, partial: bool) -> tuple[int, ...] | None:
-    """First index at which the results differ where the left one is defined, or None."""
-    a, b = np.asarray(left), np.asarray(right)
-    if a.dtype == bool or a.dtype.kind in "iu":
-        bad = a != b
-    else:
-        defined = np.isfinite(a) if partial else ~np.isnan(a)
-        scale = 1.0 + np.abs(np.where(np.isfinite(a), a, 0.0))
-        with np.errstate(invalid="ignore"):
-            same = (a == b) | (np.abs(a - b) <= TOLERANCE * scale * max(1.0, math.sqrt(a.size)))
-        bad = defined & ~same
-    if not bad.any():
-        return None
-    return tuple(int(i) for i in np.argwhere(bad)[0])
-
-
-def _counterexample(
-    env: Env,
-    values: dict[str, np.ndarray],
-    seed: int,
-    root: int,
-    index: tuple[int, ...] | None,
-    left: str,
-    right: str,
-    graphs: tuple[str, str],
-) -> Counterexample:
-    choices = {k: str(v) for k, v in sorted(env.params.items())}
-    choices |= {f"{name}@{i}": str(v) for name, i, v in _attributes(env)}
-    return Counterexample(
-        inputs={k: v.tolist() for k, v in values.items()},
-        shapes={k: v.shape for k, v in values.items()},
-        choices=choices,
-        root=root,
-        index=index,
-        left=left,
-        right=right,
-        graphs=graphs,
-        seed=seed,
-    )
-
-
-def _attributes(env: Env) -> Iterator[tuple[str, int, Any]]:
-    count: dict[str, int] = {}
-    for (name, _), value in env.attr.items():
-        yield name, count.get(name, 0), value
-        count[name] = count.get(name, 0) + 1

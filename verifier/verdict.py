@@ -47,6 +47,8 @@ class Counterexample:
         graphs: the two sides as IR text.
         seed: of the instance, to run it again.
         undefined: the right side is no number there (it divides by zero, or leaves a function's domain).
+        results: both results as nested lists; None for a side that failed.
+        code: a test to paste: both sides in `jax.lax`, the arrays, and the assertion that fails.
     """
 
     inputs: dict[str, Any]
@@ -59,6 +61,8 @@ class Counterexample:
     graphs: tuple[str, str]
     seed: int
     undefined: bool = False
+    results: tuple[Any, Any] = (None, None)
+    code: str = ""
 
     @property
     def elements(self) -> int:
@@ -69,9 +73,11 @@ class Counterexample:
         lines = [f"  {name}{list(self.shapes[name])} = {value}" for name, value in self.inputs.items()]
         if self.choices:
             lines.append("  with " + ", ".join(f"{k} = {v}" for k, v in self.choices.items()))
-        place = "as a whole" if self.index is None else f"at {list(self.index)}"
-        lines.append(f"  equation {self.root + 1} {place}: left {self.left}, right {self.right}")
-        return "\n".join(lines)
+        which = f" of equation {self.root + 1}" if self.root else ""
+        if self.index is None:
+            return "\n".join([*lines, f"  the right side{which} {self.right}"])
+        lines += [f"  left  = {self.results[0]}", f"  right = {self.results[1]}"]
+        return "\n".join([*lines, f"  they differ{which} at {list(self.index)}: {self.left} and {self.right}"])
 
 
 @dataclass(frozen=True, slots=True)
