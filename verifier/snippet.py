@@ -48,17 +48,36 @@ def snippet(rule: Rule, made: Instance | None, values: Mapping[str, np.ndarray],
     """The test as Python text; empty where a side holds an op without a written form."""
     if made is None:
         return ""
-    names = {name: _identifier(name) for name in made.inputs}
+    names = {name: identifier(name) for name in made.inputs}
     nodes = {node: names[name] for name, node in made.inputs.items()}
     try:
-        left = _body(nodes, made.lhs[root])
-        right = _body(nodes, made.rhs[root]) if made.rhs else _failing(rule, made, root, nodes)
+        left = body(nodes, made.lhs[root])
+        right = body(nodes, made.rhs[root]) if made.rhs else _failing(rule, made, root, nodes)
     except KeyError:
         return ""
+    return written(rule.name, names, values, left, right, cause)
+
+
+def written(
+    title: str,
+    names: Mapping[str, str],
+    values: Mapping[str, np.ndarray],
+    left: Sequence[str],
+    right: Sequence[str],
+    cause: str = "",
+) -> str:
+    """The test from the bodies of both sides.
+
+    Args:
+        title: of the test.
+        names: input -> its name as a parameter.
+        values: input -> array.
+        left, right: lines of the two functions.
+        cause: why the right side fails, if it does.
+    """
     arguments = ", ".join(names.values())
     arrays = [f"    {names[k]} = {_array(np.asarray(values[k]))}" for k in names]
     said = [f"    # the right side {cause}"] if cause else []
-    title = re.sub(r"\W", "_", rule.name)
     return "\n".join(
         [
             "import jax.numpy as jnp",
@@ -74,7 +93,7 @@ def snippet(rule: Rule, made: Instance | None, values: Mapping[str, np.ndarray],
             *right,
             "",
             "",
-            f"def test_{title}():",
+            f"def test_{re.sub(r'[^0-9A-Za-z_]', '_', title)}():",
             *arrays,
             *said,
             f"    np.testing.assert_allclose(right({arguments}), left({arguments}), rtol=1e-5, atol=1e-5)",
@@ -83,7 +102,8 @@ def snippet(rule: Rule, made: Instance | None, values: Mapping[str, np.ndarray],
     )
 
 
-def _identifier(name: str) -> str:
+def identifier(name: str) -> str:
+    """The name of an input as a parameter."""
     return name if name.isidentifier() and name not in ("jnp", "np", "lax", "left", "right") else f"x_{name}"
 
 
@@ -99,10 +119,15 @@ def _failing(rule: Rule, made: Instance, root: int, nodes: Mapping[Node, str]) -
         return [*lines, f"    return {_call(refused.op, refused.attrs, operands, refused.children)}"]
     except (SuperoptError, ZeroDivisionError, KeyError) as error:
         return [f"    raise ValueError({str(error)!r})"]
-    return _body(nodes, value)
+    return body(nodes, value)
 
 
-def _body(nodes: Mapping[Node, str], root: Node) -> list[str]:
+def body(nodes: Mapping[Node, str], root: Node) -> list[str]:
+    """A graph as the lines of a function.
+
+    Raises:
+        KeyError: an op without a written form.
+    """
     table = dict(nodes)
     lines = _lines(table, (root,))
     if lines and lines[-1].startswith(f"    {table[root]} = "):
