@@ -53,7 +53,11 @@ class Specs:
 
     def arguments(self, leaf: Callable[[TensorType], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments, each leaf made from its type."""
-        return tree_util.tree_unflatten(self.tree, [leaf(t) for t in self.types])
+        return self.unflatten([leaf(t) for t in self.types])
+
+    def unflatten(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments from their leaves."""
+        return tree_util.tree_unflatten(self.tree, leaves)
 
     def shapes(self, values: Mapping[str, int]) -> list[tuple[int, ...]]:
         """Concrete shapes of the flat arguments."""

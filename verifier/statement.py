@@ -1,0 +1,217 @@
+"""Statements: two JAX functions are equal for all sizes of their arguments and all inputs.
+
+One statement, one verdict: refute at a few tiny sizes, prove at symbolic sizes, refute at more sizes.  PROVED comes
+from the prover alone, REFUTED from the reference interpreter alone.  The domain says the sizes: from 0 on, or from 1 on
+where JAX traces a function for non-empty arrays only; ranks are those of the specifications, unless the statement lifts
+to a rule (`rewrites.lift`) whose proof covers groups of axes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from superopt.errors import ArgumentError, VerificationError
+from superopt.frontends.specs import Specs, read_specs
+from superopt.frontends.symbolic import Traced, parameters_of, trace_symbolic
+from verifier.prove import DEFINED, Proof, Stop
+from verifier.solver import recorded
+from verifier.statement_prove import Pair, prove_pair, unsupported_ops
+from verifier.statement_refute import Difference, OtherGraph, Pairing, differ_at, show_sizes, smaller, tiny_sizes
+from verifier.statement_show import counterexample, statement_key
+from verifier.verdict import PROVED, REFUTED, UNKNOWN, UNSUPPORTED, Domain, Verdict
+
+BEFORE, AFTER, CANDIDATES = 4, 14, 8
+NOT_EMPTY = "every size is at least 1"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Statement:
+    """Two functions of the same arguments, said to be equal.
+
+    Attributes:
+        name: for reports.
+        left, right: the functions.
+        specs: their arguments.
+        given: the specifications as written, by position and by name.
+        constraints: comparisons of sizes, as written.
+        where: file and line.
+    """
+
+    name: str
+    left: Callable[..., Any]
+    right: Callable[..., Any]
+    specs: Specs
+    given: tuple[tuple[Any, ...], dict[str, Any]]
+    constraints: tuple[str, ...] = ()
+    where: str = ""
+
+    def under(self, extra: Sequence[str]) -> Statement:
+        """The statement under further constraints."""
+        return make_statement(self.name, self.left, self.right, *self.given, (*self.constraints, *extra), self.where)
+
+
+def make_statement(
+    name: str,
+    left: Callable[..., Any],
+    right: Callable[..., Any],
+    specs: Sequence[Any],
+    named: dict[str, Any],
+    constraints: Sequence[str] = (),
+    where: str = "",
+) -> Statement:
+    """A statement from functions and specifications.
+
+    Raises:
+        InputError: a specification or a constraint cannot be read.
+    """
+    constraints = (constraints,) if isinstance(constraints, str) else tuple(constraints)
+    read = read_specs(parameters_of(left), specs, named, constraints)
+    return Statement(name, left, right, read, (tuple(specs), dict(named)), constraints, where)
+
+
+def check_statement(statement: Statement, *, before: int = BEFORE, after: int = AFTER) -> Verdict:
+    """The verdict on a statement.
+
+    Args:
+        statement: the statement.
+        before: sizes tried before the proof.
+        after: further sizes tried when the proof fails.
+
+    Raises:
+        VerificationError: the statement is proved and refuted at once (the prover or the interpreter is wrong).
+    """
+    start = time.perf_counter()
+    pair, problem = _traced(statement)
+    done = Proof()
+    verdict = Verdict(
+        statement.name, statement_key(statement, pair.traced), statement.where, "statement", UNKNOWN, cause=problem
+    )
+    sizes = tiny_sizes(statement.specs, pair.lowest)
+    try:
+        found = _search(pair, [at for at, _ in zip(sizes, range(before), strict=False)])
+        if found is None or found.undefined:
+            with recorded() as asked:
+                verdict = _proved(pair, verdict, done, problem)
+            if verdict.proved:
+                verdict = replace(verdict, asked=tuple(asked))
+                if found is not None and _excluded(found, verdict):
+                    found = None
+            elif found is None:
+                found = _search(pair, [at for at, _ in zip(sizes, range(after), strict=False)])
+    except OtherGraph as other:
+        verdict, found = replace(verdict, status=UNKNOWN, domain=None, cause=str(other)), None
+    if found is not None and verdict.proved:
+        raise VerificationError(
+            f"{statement.name} is proved and yet refuted at {show_sizes(found.sizes)}",
+            hint="the prover or the reference interpreter is wrong: please report this statement",
+        )
+    if found is not None:
+        shown = counterexample(statement, smaller(pair, found))
+        cause = _weakest(statement, pair)
+        verdict = replace(verdict, status=REFUTED, counterexample=shown, cause=cause, domain=None)
+    elif not verdict.proved and verdict.status != UNSUPPORTED:
+        verdict = replace(verdict, cause=f"{verdict.cause}; no counterexample at {pair.tried} sizes")
+    return replace(
+        verdict,
+        tiers=tuple(done.tiers or ()) if verdict.proved else (),
+        obligations=done.obligations,
+        queries=done.queries,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _excluded(found: Difference, verdict: Verdict) -> bool:
+    """Does the certificate exclude the inputs: sizes below its least one, values where the left side is undefined?"""
+    assumed = () if verdict.domain is None else verdict.domain.assumptions
+    empty = 0 in found.sizes.values() and NOT_EMPTY in assumed
+    return empty or (found.undefined and any(a.startswith(DEFINED) for a in assumed))
+
+
+def _traced(statement: Statement) -> tuple[Pairing, str]:
+    """Both functions at symbolic sizes from 0 on, else from 1 on; with the problem where neither is possible."""
+    problem = ""
+    for lowest in (0, 1) if statement.specs.sizes else (0,):
+        try:
+            left = trace_symbolic(statement.left, statement.specs, lowest)
+            right = trace_symbolic(statement.right, statement.specs, lowest)
+        except ArgumentError as error:
+            problem = f"at symbolic sizes: {error.args[0]}"
+            continue
+        return Pairing(statement.left, statement.right, statement.specs, (left, right), lowest), ""
+    return Pairing(statement.left, statement.right, statement.specs, lowest=1), problem
+
+
+def _search(pair: Pairing, sizes: Sequence[dict[str, int]]) -> Difference | None:
+    undefined: Difference | None = None
+    for at in sizes:
+        found = differ_at(pair, at)
+        if found is not None and not found.undefined:
+            return found
+        undefined = undefined or found
+    return undefined
+
+
+def _proved(pair: Pairing, verdict: Verdict, done: Proof, problem: str) -> Verdict:
+    if pair.traced is None:
+        return replace(verdict, status=UNSUPPORTED, cause=problem)
+    left, right = pair.traced
+    if left.tree != right.tree or len(left.graph.outputs) != len(right.graph.outputs):
+        return replace(verdict, status=UNKNOWN, cause="the functions have different structures")
+    dtypes = [(a.dtype, b.dtype) for a, b in zip(left.graph.outputs, right.graph.outputs, strict=True)]
+    if any(a != b for a, b in dtypes) or any(
+        a.type.rank != b.type.rank for a, b in zip(left.graph.outputs, right.graph.outputs, strict=True)
+    ):
+        return replace(verdict, status=UNKNOWN, cause="the functions have different types")
+    refused = [*left.refused, *right.refused]
+    if refused and (unsupported_ops(left.graph) or unsupported_ops(right.graph)):
+        return replace(verdict, status=UNSUPPORTED, cause="; ".join(f"{name}: {why}" for name, why in refused))
+    try:
+        domain = _at_lowest(pair, left, right, done)
+    except Stop as stop:
+        return replace(verdict, status=stop.status, cause=stop.cause)
+    return replace(verdict, status=PROVED, domain=domain, cause="")
+
+
+def _at_lowest(pair: Pairing, left: Traced, right: Traced, done: Proof) -> Domain:
+    """Prove for sizes from 0 on; where that fails and nothing speaks against it, from 1 on."""
+    sizes = pair.specs.sizes
+    try:
+        made = Pair(left.graph, right.graph, sizes, pair.lowest, pair.specs.premises)
+        domain = prove_pair(made, done)
+    except Stop as stop:
+        if pair.lowest or not sizes or stop.status == UNSUPPORTED:
+            raise
+        made = Pair(left.graph, right.graph, sizes, 1, pair.specs.premises)
+        again = Proof()
+        try:
+            domain = prove_pair(made, again)
+        except Stop:
+            raise stop from None
+        done.__dict__.update(again.__dict__)
+    if made.lowest:
+        domain = replace(domain, assumptions=(NOT_EMPTY, *domain.assumptions))
+    return domain
+
+
+def _weakest(statement: Statement, pair: Pairing) -> str:
+    """A condition on sizes under which a refuted statement is proved."""
+    names = [*(n for n, _ in statement.specs.solved), *(n for n in statement.specs.sizes if not n.endswith("_"))]
+    if pair.traced is None or not names:
+        return ""
+    candidates = [tuple(f"{n} >= 1" for n in names), *((f"{n} == 1",) for n in names)]
+    candidates += [(f"{a} == {b}",) for i, a in enumerate(names) for b in names[i + 1 :]]
+    for extra in candidates[:CANDIDATES]:
+        narrowed = statement.under(extra)
+        other, problem = _traced(narrowed)
+        tried = [at for at, _ in zip(tiny_sizes(narrowed.specs, other.lowest), range(3), strict=False)]
+        try:
+            if problem or not tried or _search(other, tried) is not None:
+                continue
+        except OtherGraph:
+            continue
+        if _proved(other, Verdict(statement.name, "", "", "statement", UNKNOWN), Proof(), "").proved:
+            return f"proved when {' and '.join(extra)}"
+    return ""
