@@ -9,6 +9,7 @@ node of a reference under any choice of one e-node per class.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from rewrites.egraph import EGraph, ENode, Ref
 from rewrites.normal_canon import ELEMENTWISE
@@ -18,9 +19,16 @@ from superopt.ir.graph import Graph, Node, mk
 Choose = Callable[[int], ENode]
 
 
+_E = TypeVar("_E", bound=EGraph)
+
+
 def import_graph(graph: Graph, *, max_enodes: int | None = None, deadline_s: float | None = None) -> EGraph:
     """The e-graph of a program; `roots` are its outputs, `inputs` its inputs by name."""
-    eg = EGraph(max_enodes=max_enodes, deadline_s=deadline_s)
+    return import_into(EGraph(max_enodes=max_enodes, deadline_s=deadline_s), graph)
+
+
+def import_into(eg: _E, graph: Graph) -> _E:
+    """Insert a program into an empty e-graph."""
     refs: dict[Node, Ref] = {}
     for node in (*graph.inputs, *graph.nodes()):
         if node not in refs:

@@ -22,6 +22,7 @@ from rewrites.build import build
 from rewrites.egraph import EGraph, ENode, LimitReachedError, Origin, Ref
 from rewrites.match import Match, MatchStats, matches
 from rewrites.perm import PERM_BITS
+from rewrites.proof import ProvingEGraph, claims
 from rewrites.space import EGraphSpace
 from rewrites.term import Rule
 from superopt.errors import ShapeError
@@ -126,7 +127,9 @@ class Growth:
         """The right sides of a match, or None where they cannot be built (counted)."""
         self.eg.current_origin = origin
         try:
-            return build(match, self.eg)
+            values = build(match, self.eg)
+            claims(self.eg, match, values, origin)
+            return values
         except (BuildError, ShapeError) as error:
             self.counts[match.rule.name].errors[str(error)] += 1
             return None
@@ -278,7 +281,10 @@ def _lower(run: Growth, rule: Rule, cls: int) -> None:
             origin = Origin(rule.name, run.step, (cls << PERM_BITS,))
             eg.current_origin = origin
             try:
-                run.found.append((eg.ref_of(node), eg.insert("macro", attrs, node[1:]), origin))
+                found = (eg.ref_of(node), eg.insert("macro", attrs, node[1:]))
+                if isinstance(eg, ProvingEGraph):
+                    eg.claim_same(node, *found)
+                run.found.append((*found, origin))
             finally:
                 eg.current_origin = None
             break

@@ -20,6 +20,7 @@ from rewrites import normal_movement, sites
 from rewrites.egraph import EGraph, Origin, Ref
 from rewrites.match import matches
 from rewrites.perm import PERM_BITS, PERM_MASK
+from rewrites.proof import ProvingEGraph
 from rewrites.term import Rule, walk
 
 if TYPE_CHECKING:
@@ -172,6 +173,8 @@ def _finish(run: Growth, rule: Rule, chain: _Chain) -> int:
     """Unite every member with its slice of the last product, as one rule instance; number of changes."""
     eg = run.eg
     origin = Origin(rule.name, run.step, tuple(chain.members))
+    if isinstance(eg, ProvingEGraph):
+        eg.rename(origin, chain.origin)
     eg.current_origin = origin
     for member, piece in chain.slices:
         for source, box in normal_movement.slice_views(eg, piece):

@@ -79,6 +79,10 @@ class FrozenValues:
         cost = 1.0 if self.eg.origin.get(enode) is None else 1e6
         return cost + (1e3 if self.eg.op_of(enode) == "macro" else 0.0)
 
+    def choice(self, cls: int) -> tuple[int, ...]:
+        """The e-node that a frozen class is computed by."""
+        return self._choice[cls]
+
     def node(self, ref: int) -> Node:
         """The value of a frozen reference, axes in the reference's order."""
         ref = self.eg.find(ref)

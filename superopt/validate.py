@@ -1,0 +1,230 @@
+"""Validation of a returned program from its plan: no search, no e-graph, files suffice.
+
+    1. every rule of the plan is PROVED: by its certificate, or anew
+    2. every step is an instance of its rule: premises, sizes and attributes are checked at its place, and both sides
+       built from its bindings (`verifier.instances`)
+    3. element labels of the original, of all terms and sides, and of the returned program are computed; the two sides
+       of each step are made equal; this is repeated until nothing changes (`verifier.elements`)
+    4. the outputs of the original and of the returned program must have the same labels
+
+A step that does not belong is refused at 2 with its number and rule, or leads nowhere at 3; then the first operation of
+the returned program that nothing explains is named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rewrites.named import Env
+from rewrites.parse import parse
+from rewrites.term import Rule
+from superopt.errors import RuleError, SuperoptError
+from superopt.ir.graph import Graph, Node, topological
+from superopt.ir.program import Program, replace
+from superopt.ir.text import print_graph
+from superopt.plan import Instance, Plan
+from verifier.elements import Labels
+from verifier.instances import NotAnInstance, sides
+from verifier.ledger import Certificate, Ledger, require_proved
+from verifier.verdict import EXACTNESS
+
+_PASSES = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """What the validation of a program came to.
+
+    Attributes:
+        valid: the program computes what the original does, given what `assumptions` says.
+        cause: why not, with the step or operation.
+        steps: rule instances of the plan.
+        rules: rule -> key of its certificate.
+        exactness: the widest class of the rules: exact, real or range.
+        assumptions: of the certificates.
+        passes: rounds until nothing changed.
+        seconds: wall time.
+    """
+
+    valid: bool
+    cause: str
+    steps: int
+    rules: Mapping[str, str]
+    exactness: str
+    assumptions: tuple[str, ...]
+    passes: int
+    seconds: float
+
+    def __str__(self) -> str:
+        if not self.valid:
+            return f"NOT VALIDATED: {self.cause}"
+        kinds = f"{self.steps} steps by {len(self.rules)} proved rules, {self.exactness}"
+        return f"VALIDATED: {kinds}; outputs are equal to the original's ({self.seconds:.1f} s)"
+
+
+class _Refused(Exception):
+    """The plan does not hold; the message names the step or operation."""
+
+
+def validate(original: Graph, returned: Program, plan: Plan, ledger: Ledger | None = None) -> Validation:
+    """Check that a program computes what another does, step by step of its plan.
+
+    Args:
+        original: the program that was optimised.
+        returned: the program that is said to be equal.
+        plan: its plan; what it says is not believed.
+        ledger: certificates; rules that it does not hold are proved now.
+    """
+    begin = time.perf_counter()
+    certificates: dict[str, Certificate] = {}
+    passes, cause = 0, ""
+    try:
+        passes = _check(original, returned, plan, ledger or Ledger(), certificates)
+    except _Refused as refused:
+        cause = str(refused)
+    classes = [EXACTNESS.index(c.exactness) for c in certificates.values()]
+    assumptions = dict.fromkeys(a for c in certificates.values() for a in c.assumptions)
+    steps = len(plan.instances) + sum(len(b.plan.instances) for b in plan.bodies)
+    keys = {name: c.key for name, c in certificates.items()}
+    exactness = EXACTNESS[max(classes, default=0)]
+    return Validation(
+        not cause, cause, steps, keys, exactness, tuple(assumptions), passes, time.perf_counter() - begin
+    )
+
+
+def _check(
+    original: Graph, returned: Program, plan: Plan, ledger: Ledger, certificates: dict[str, Certificate]
+) -> int:
+    if plan.numerics not in EXACTNESS:
+        raise _Refused(f"the plan says numerics {plan.numerics!r}")
+    outputs = _whole(original, returned)
+    rules = _proved(plan, ledger, certificates)
+    bodies: dict[str, str] = {}
+    for number, body in enumerate(plan.bodies):
+        try:
+            _check(body.before, Program(None, body.after), body.plan, ledger, certificates)
+        except _Refused as refused:
+            raise _Refused(f"body {number}: {refused}") from refused
+        bodies[print_graph(body.after)] = print_graph(body.before)
+    known = set(original.inputs)
+    for node in topological(plan.terms.outputs):
+        if node.op == "input" and node not in known:
+            raise _Refused(f"the plan speaks of an input {node['name']!r}, which the original does not have")
+    steps = [_sides(number, step, plan, rules) for number, step in enumerate(plan.instances)]
+    seed = "\0".join([print_graph(original), *(print_graph(g) for g in (returned.prepare, returned.hot) if g)])
+    key = hashlib.sha256(f"{seed}\0{plan.to_json()}".encode()).digest()
+    labels = Labels(key, exact=plan.numerics == "exact", bodies=bodies)
+    for count in range(1, _PASSES + 1):
+        changed = _pass(labels, original, steps)
+        if not changed and _same(labels, original.outputs, outputs):
+            return count
+        if not changed:
+            raise _Refused(_unexplained(labels, original, outputs, plan, steps))
+        labels.forget()
+    raise _Refused(f"labels still change after {_PASSES} rounds")
+
+
+def _whole(original: Graph, returned: Program) -> tuple[Node, ...]:
+    """The outputs of the returned program over the original's inputs."""
+    live = tuple(n for n in original.inputs if not n["frozen"])
+    if returned.prepare is None:
+        outputs = returned.hot.outputs
+    else:
+        if returned.live_inputs != live:
+            raise _Refused("the returned program takes other arguments")
+        if len(returned.prepared_inputs) != len(returned.prepare.outputs):
+            raise _Refused("the returned program reads other tensors than are prepared")
+        outputs = replace(
+            returned.hot.outputs, dict(zip(returned.prepared_inputs, returned.prepare.outputs, strict=True))
+        )
+    if [n.types for n in outputs] != [n.types for n in original.outputs]:
+        raise _Refused("the returned program has results of other types")
+    known = set(original.inputs)
+    for node in topological(outputs):
+        if node.op == "input" and node not in known:
+            raise _Refused(f"the returned program reads {node['name']!r}, which the original does not have")
+    return outputs
+
+
+def _proved(plan: Plan, ledger: Ledger, certificates: dict[str, Certificate]) -> dict[str, Rule]:
+    rules: dict[str, Rule] = {}
+    for name, text in plan.rules.items():
+        try:
+            rule = parse(text, where="<plan>")
+        except RuleError as error:
+            raise _Refused(f"rule {name} of the plan cannot be read: {error}") from error
+        kept, found = require_proved([rule], ledger)
+        if not kept or rule.name != name:
+            raise _Refused(f"rule {name} of the plan is not proved")
+        certificate = found[name]
+        if EXACTNESS.index(certificate.exactness) > EXACTNESS.index(plan.numerics):
+            raise _Refused(f"rule {name} is {certificate.exactness}, the plan says {plan.numerics}")
+        rules[name] = rule
+        certificates[name] = certificate
+    return rules
+
+
+def _sides(number: int, step: Instance, plan: Plan, rules: Mapping[str, Rule]) -> list[tuple[Node, Node]]:
+    """Both sides of a step; refused where it is no instance of its rule."""
+    rule = rules.get(step.rule)
+    if rule is None:
+        raise _Refused(f"step {number}: the plan has no rule {step.rule}")
+    sizes = {(name, label): n for name, label, n in step.sizes}
+    attributes = {(name, label): n for name, label, n in step.attributes}
+    env = Env(rule, dict(step.labels), sizes, attributes, dict(step.parameters))
+    terms = plan.terms.outputs
+    if any(not 0 <= at < len(terms) for at, _ in step.tensors.values()):
+        raise _Refused(f"step {number} ({step.rule}): it names a term that is not there")
+    tensors = {name: (terms[at], lay) for name, (at, lay) in step.tensors.items()}
+    try:
+        return sides(rule, env, tensors, step.metas, step.roots, step.dtype, step.carried)
+    except NotAnInstance as error:
+        raise _Refused(f"step {number} ({step.rule}): {error}") from error
+    except (SuperoptError, KeyError, ValueError, TypeError, IndexError) as error:
+        raise _Refused(f"step {number} ({step.rule}): {type(error).__name__}: {error}") from error
+
+
+def _pass(labels: Labels, original: Graph, steps: Sequence[Sequence[tuple[Node, Node]]]) -> bool:
+    """Label all terms in order, making the sides of every step equal; whether anything changed."""
+    changed = False
+    for pairs in steps:
+        for left, right in pairs:
+            changed |= labels.merges.unite(labels.of(left), labels.of(right))
+    return changed
+
+
+def _same(labels: Labels, want: Sequence[Node], have: Sequence[Node]) -> bool:
+    return all(np.array_equal(labels.of_any(a)[i], labels.of_any(b)[i]) for a, b in zip(want, have, strict=True)
+               for i in range(len(a.types)))  # fmt: skip
+
+
+def _unexplained(
+    labels: Labels,
+    original: Graph,
+    outputs: Sequence[Node],
+    plan: Plan,
+    steps: Sequence[Sequence[tuple[Node, Node]]],
+) -> str:
+    """The first operation of the returned program whose elements occur nowhere else, and steps that lead nowhere."""
+    seen = [labels.of_any(n) for n in original.nodes()]
+    seen += [labels.of_any(n) for pairs in steps for pair in pairs for n in topological(pair)]
+    known = np.unique(np.concatenate([ids.ravel() for row in seen for ids in row]))
+    program = np.unique(np.concatenate([ids.ravel() for n in original.nodes() for ids in labels.of_any(n)]))
+    loose = [
+        f"{number} ({plan.instances[number].rule})"
+        for number, pairs in enumerate(steps)
+        if not any(np.isin(labels.of(left), program).any() for left, _ in pairs)
+    ]
+    hint = f"; steps that lead nowhere: {', '.join(loose)}" if loose else ""
+    for node in topological(outputs):
+        if not all(np.isin(ids, known).all() for ids in labels.of_any(node)):
+            return f"no step gives {node!r} of the returned program{hint}"
+    return f"the outputs of the returned program are not those of the original{hint}"
+
+
+__all__ = ["Validation", "validate"]
