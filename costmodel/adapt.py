@@ -67,10 +67,9 @@ def adapt(model: Model, cases: Sequence[Case], measured_s: np.ndarray) -> Model:
     from costmodel.predict import predict  # late: brings JAX
 
     encoder = Encoder()
-    table = encoder.catalogue.table([c.graph for c in cases])
+    table, structures = encoder.encode([c.graph for c in cases])
     weights = analytical.long_ones(measured_s)
     prior = analytical.fit(table, measured_s, weights, steps=_STEPS, start=model.prior)
-    structures = [encoder.structure(c.graph) for c in cases]
     moved = replace(model, prior=prior, scale=1.0)
     found = predict(moved, table, structures, encoder.rows)
     step = np.log(found.seconds / found.prior_s)

@@ -8,7 +8,7 @@ new nodes and a walk over its loops; all arithmetic on features is done for a wh
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from costmodel import features
 from costmodel.analytical import Table
 from costmodel.features import INDEX, SHARE_BYTES, VECTORS
 from costmodel.operands import Counts, Source
-from costmodel.steps import CONTROL, LITERAL, Entry, Kind, Loops, folded, roots
+from costmodel.steps import CONTROL, LITERAL, Entry, Kind, Loops, Reached, folded, roots
 from superopt.ir.graph import Graph, Node
 
 _COUNT = len(INDEX)
@@ -169,7 +169,7 @@ class Catalogue:
         for _, value in node.attrs:
             for body in value if isinstance(value, tuple) else (value,):
                 if isinstance(body, Graph):
-                    table = self.table([body])
+                    table = self.table(self.reached([body]))
                     for row, spread, repeat in zip(table.counts, table.spread, table.repeat, strict=True):
                         self._facts.append((*[0.0] * len(VECTORS), 0.0, 1.0, spread, repeat * trips))
                         found.append(self._rows.append([*row, 0.0]))
@@ -177,23 +177,27 @@ class Catalogue:
 
     # ---- kernels
 
-    def table(self, kernels: Sequence[Graph]) -> Table:
-        """Features of every step of kernels without macros."""
+    def reached(self, kernels: Iterable[Graph]) -> list[Reached]:
+        """Entries of kernels without macros."""
+        entry = self.entry
+        return [Reached([entry(node) for node in kernel.outputs]) for kernel in kernels]
+
+    def table(self, kernels: Sequence[Reached]) -> Table:
+        """Features of every step of kernels."""
         loops = Loops()
         rows: list[int] = []
         walked: list[int] = []  # places in `rows` of the loops
         steps: list[int] = []
-        entry = self.entry
         for kernel in kernels:
             before = len(rows)
-            found = roots([entry(node) for node in kernel.outputs])
+            found = roots(kernel)
             for root in found:
                 if root.kind.heavy:
                     rows += root.rows
                 else:
                     walked.append(len(rows))
                     rows.append(self._root(root.kind))
-                    loops.add(root, found)
+                    loops.add(root, found, kernel)
             steps.append(len(rows) - before)
         return self._table(loops, rows, walked, steps)
 
@@ -232,4 +236,5 @@ def _source(x: Node) -> Source:
 
 def tabulate(kernels: Sequence[Graph]) -> Table:
     """Features of kernels without macros, by a catalogue of their own."""
-    return Catalogue().table(kernels)
+    catalogue = Catalogue()
+    return catalogue.table(catalogue.reached(kernels))

@@ -8,7 +8,7 @@ large and small kernels share one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -19,7 +19,7 @@ from costmodel.analytical import Coefficients, Table
 from costmodel.catalogue import Catalogue
 from costmodel.features import COMPUTE, INDEX, MEMORY
 from costmodel.node_rows import OUTPUT, WIDTH, opcode, row
-from costmodel.steps import Kind, ordered
+from costmodel.steps import Kind, Reached
 from superopt import machine
 from superopt.ir.graph import Graph
 
@@ -43,7 +43,7 @@ class Structure:
     """
 
     rows: list[int]
-    operands: Sequence[int]
+    operands: list[int]
     bytes: int
 
     @property
@@ -121,23 +121,27 @@ class Encoder:
         self._inner: dict[Kind, int] = {}
         self._outer: dict[Kind, int] = {}
 
-    def structure(self, graph: Graph) -> Structure:
+    def encode(self, kernels: Iterable[Graph]) -> tuple[Table, list[Structure]]:
+        """Features of steps, and structures, of kernels without macros."""
+        reached = self.catalogue.reached(kernels)
+        return self.catalogue.table(reached), [self.structure(kernel) for kernel in reached]
+
+    def structure(self, kernel: Reached) -> Structure:
         """Nodes and edges of a kernel in an order that its structure alone decides."""
-        outputs = [self.catalogue.entry(node) for node in graph.outputs]
-        order, operands = ordered(outputs)
-        kinds = [e.kind for e in order]
+        place = kernel.place
+        kinds = [entry.kind for entry in place]
         inner = self._inner
         try:
             rows = [inner[kind] for kind in kinds]
         except KeyError:
             rows = [self._row(kind) for kind in kinds]
         size = sum([kind.given for kind in kinds])
-        for output in dict.fromkeys(outputs):
+        for output in {*kernel.outputs}:
             kind = output.kind
-            place = self._outer.get(kind)
-            rows[-1 if order[-1] is output else order.index(output)] = self._output(kind) if place is None else place
+            row = self._outer.get(kind)
+            rows[place[output]] = self._output(kind) if row is None else row
             size += kind.result - kind.given
-        return Structure(rows, operands, size)
+        return Structure(rows, kernel.operands, size)
 
     def _row(self, kind: Kind) -> int:
         found = self._inner.get(kind)
@@ -163,36 +167,42 @@ def kernel_features(
     table: Table, coefficients: Coefficients, structures: Sequence[Structure], total: np.ndarray | None = None
 ) -> np.ndarray:
     """Features of kernels as a whole, one row each; `total` is what `prior_seconds` says."""
-    times = table.counts * coefficients.theta
-    times[:, :_SHARED] /= table.spread[:, None] ** coefficients.sharing
-    times *= table.repeat[:, None]
-    component = _sum_rows(times, table.owner, table.kernels)
+    width = len(INDEX)
+    times = np.empty((len(table.counts), width + 1))  # the last column: time if nothing were shared out
+    np.multiply(table.counts, coefficients.theta, out=times[:, :width])
+    times[:, :_SHARED] /= (table.spread**coefficients.sharing)[:, None]
+    times[:, :width] *= table.repeat[:, None]
+    times[:, width] = times[:, :width].sum(1) * table.spread
+    sums = _sum_rows(times, table.owner, table.kernels)
+    component, wide = sums[:, :width], sums[:, width]
+    whole = np.maximum(component.sum(1), 1e-12)
     total = prior_seconds(table, coefficients) if total is None else total
     facts = machine.describe()
     caches = dict(facts.caches_bytes)
     l2 = caches.get("L2", 1 << 20) * facts.cores
     l3 = caches.get("L3", 8 * l2)
-    size = np.array([s.bytes for s in structures])
-    out = np.zeros((table.kernels, KERNEL_WIDTH), np.float32)
+    size = np.array([s.bytes for s in structures], float)
+    out = np.empty((table.kernels, KERNEL_WIDTH), np.float32)
     out[:, 0] = np.log(total / 1e-5)
     out[:, 1] = np.log1p(size / l2)
     out[:, 2] = np.log1p(size / l3)
     out[:, 3] = np.log1p(size / 4096.0) / 4.0
     out[:, 4] = np.log1p(np.bincount(table.owner, minlength=table.kernels))
     out[:, 5] = np.log1p([len(s.rows) for s in structures])
-    wide = _sum_rows(times.sum(1, keepdims=True) * table.spread[:, None], table.owner, table.kernels)[:, 0]
-    out[:, 6] = np.log(np.maximum(wide, 1e-12) / np.maximum(component.sum(1), 1e-12))
-    out[:, 7] = component[:, :_SHARED].sum(1) / np.maximum(component.sum(1), 1e-12)
-    out[:, BASIC : BASIC + len(INDEX)] = np.log1p(component / UNIT_S)
-    out[:, BASIC + len(INDEX) :] = component / np.maximum(component.sum(1, keepdims=True), 1e-12)
+    out[:, 6] = np.log(np.maximum(wide, 1e-12) / whole)
+    out[:, 7] = component[:, :_SHARED].sum(1) / whole
+    out[:, BASIC : BASIC + width] = np.log1p(component / UNIT_S)
+    np.divide(component, whole[:, None], out=out[:, BASIC + width :], casting="same_kind")
     return out
 
 
 def _sum_rows(values: np.ndarray, owner: np.ndarray, count: int) -> np.ndarray:
     """Sums of rows that belong together; owners do not decrease."""
+    if len(owner) == count and (owner[1:] != owner[:-1]).all():  # one each
+        return values
     out = np.zeros((count, values.shape[1]))
     if len(owner):
-        first = np.flatnonzero(np.diff(owner, prepend=-1))
+        first = np.concatenate([[0], 1 + np.flatnonzero(owner[1:] != owner[:-1])])
         out[owner[first]] = np.add.reduceat(values, first, axis=0)
     return out
 

@@ -89,6 +89,7 @@ def evaluate(
     return {
         "summary": {
             **_summary(held, programs),
+            **_ceiling(labels),
             "noise_floor": corpus.noise_floor(labels),
             "fit_seconds": round(float(np.mean([r.fit_seconds for r in results])), 2),
         },
@@ -206,9 +207,20 @@ def _summary(held: Sequence[SplitResult], programs: Sequence[SplitResult]) -> di
         "prior_tau": prior(programs, "tau"),
         "tau_lofo": learned(held, "tau"),
         "prior_tau_lofo": prior(held, "tau"),
+        "tau_plain": learned(programs, "tau_b"),
+        "tau_plain_lofo": learned(held, "tau_b"),
         "regret_lofo": learned(held, "regret"),
         "prior_regret_lofo": prior(held, "regret"),
     }
+
+
+def _ceiling(labels: Sequence[Label]) -> dict[str, float]:
+    """Order of the second visit against that of the first, by the same definitions; nothing without second visits."""
+    again = [x for x in labels if x.again_s is not None]
+    if not again:
+        return {}
+    found = figures(np.array([x.again_s for x in again]), again)
+    return {"tau_ceiling": found["tau"], "tau_plain_ceiling": found["tau_b"]}
 
 
 def _row(result: SplitResult) -> dict[str, Any]:

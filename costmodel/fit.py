@@ -1,8 +1,9 @@
 """Fitting: the roofline to the training labels first, then the network to what the roofline leaves.
 
-The loss is the Huber error of log time weighted by the noise of each label, in every head under a bootstrap mask over
-tasks, plus a logistic loss on the order of every pair of forms of one task whose times differ by more than their noise.
-Batches keep the forms of a task together.  All of it is deterministic in (labels, settings, seed).
+The loss of a head is the Huber error of log time weighted by the noise of each label, part of the weight under a
+bootstrap mask over tasks, plus a logistic loss on the order of every pair of forms of one task whose times differ by
+more than their noise.  Batches keep the forms of a task together; parts of rows, of kernel features and of the trunk
+are dropped (Srivastava et al., 2014).  All of it is deterministic in (labels, settings, seed).
 """
 
 from __future__ import annotations
@@ -56,16 +57,13 @@ class Data:
 def prepare(labels: Sequence[Label]) -> Data:
     """Labels as arrays."""
     encoder = Encoder()
-    known: dict[str, Structure] = {}
-    for label in labels:
-        if label.key not in known:
-            known[label.key] = encoder.structure(label.graph)
+    table, structures = encoder.encode([x.graph for x in labels])
     tasks = {name: i for i, name in enumerate(sorted({(x.family, x.task) for x in labels}))}
     families = {name: i for i, name in enumerate(sorted({x.family for x in labels}))}
     return Data(
-        [known[x.key] for x in labels],
+        structures,
         encoder.rows,
-        encoder.catalogue.table([x.graph for x in labels]),
+        table,
         np.array([x.seconds for x in labels]),
         np.array([x.noise for x in labels]),
         np.array([tasks[x.family, x.task] for x in labels]),
@@ -104,6 +102,7 @@ def fit(
     model = Model(prior, params, shape, mean, std, hull_of(kernel))
     rng = np.random.default_rng(seed)
     masks = rng.poisson(1.0, (int(data.tasks.max()) + 1, shape.heads)).astype(np.float32)[data.tasks]
+    masks = settings.bootstrap * masks + (1.0 - settings.bootstrap)
     prior_us = prior_seconds(data.table, prior) * 1e6
     stream = _Stream(data, settings, rng)
     steps = max(1, settings.epochs * stream.per_epoch // _CHUNK) * _CHUNK
@@ -121,7 +120,8 @@ def fit(
     for step in range(0, steps, _CHUNK):
         chunk = [next(batches) for _ in range(_CHUNK)]
         stacked = {name: jnp.asarray(np.stack([b[name] for b in chunk])) for name in chunk[0]}
-        params, state, loss = run(params, state, rows, labels, stacked, rates[step : step + _CHUNK])
+        keys = jax.random.split(jax.random.fold_in(key, step + 1), _CHUNK)
+        params, state, loss = run(params, state, rows, labels, stacked, (rates[step : step + _CHUNK], keys))
         if progress is not None and (step // _CHUNK) % 20 == 0:
             progress(f"step {step} of {steps}: loss {float(loss):.4f}")
     return Model(prior, jax.tree.map(np.asarray, params), shape, mean, std, model.hull)
@@ -141,6 +141,11 @@ def _padded(values: np.ndarray) -> jax.Array:
     return jnp.asarray(np.concatenate([values, np.zeros((more, *values.shape[1:]), values.dtype)]))
 
 
+def _dropped(values: jax.Array, share: float, key: jax.Array) -> jax.Array:
+    """Values without a random share of them, the rest larger in turn."""
+    return values * jax.random.bernoulli(key, 1.0 - share, values.shape) / (1.0 - share)
+
+
 @functools.cache
 def _runner(settings: Settings) -> tuple[Callable[..., Any], Callable[..., Any]]:
     bound = settings.shape.bound
@@ -148,39 +153,44 @@ def _runner(settings: Settings) -> tuple[Callable[..., Any], Callable[..., Any]]
         optax.clip_by_global_norm(1.0), optax.scale_by_adam(), optax.add_decayed_weights(settings.decay)
     )
 
-    def loss(params: Params, rows: jax.Array, labels: dict[str, jax.Array], batch: dict[str, jax.Array]) -> jax.Array:
+    def loss(
+        params: Params, rows: jax.Array, labels: dict[str, jax.Array], batch: dict[str, jax.Array], key: jax.Array
+    ) -> jax.Array:
         at = batch["label"]  # empty places are past the end
         found = {k: v.at[at].get(mode="fill", fill_value=0) for k, v in labels.items()}
         used = (at < _NOWHERE).astype(jnp.float32)
-        nodes = {**batch, "rows": rows.at[batch["rows"]].get(mode="fill", fill_value=0.0)}
-        raw = network.heads(params, network.embed(params, nodes, found["kernel"]))
+        keys = jax.random.split(key, 3)
+        seen = rows.at[batch["rows"]].get(mode="fill", fill_value=0.0)
+        nodes = {**batch, "rows": _dropped(seen, settings.row_drop, keys[0])}
+        trunk = network.embed(params, nodes, _dropped(found["kernel"], settings.kernel_drop, keys[1]))
+        raw = network.heads(params, _dropped(trunk, settings.trunk_drop, keys[2]))
         log = found["log_prior"][:, None] + bound * jnp.tanh(raw / bound)
         log = jnp.log(jnp.exp(log) + SOFT_S * 1e6)
         gap = log - found["target"][:, None]
         count = jnp.maximum(used.sum(), 1.0)
         time = (found["weight"] * used[:, None] * optax.losses.huber_loss(gap, delta=settings.delta)).sum() / count
-        middle = log.mean(1)
         apart = found["target"][:, None] - found["target"][None, :]
         noise = jnp.hypot(found["noise"][:, None], found["noise"][None, :])
         same = (found["task"][:, None] == found["task"][None, :]) * used[:, None] * used[None, :]
         clear = same * (apart > 2.0 * noise + 0.02)
-        order = jax.nn.softplus((middle[None, :] - middle[:, None]) / settings.rank_scale) * settings.rank_scale
+        behind = (log[None, :] - log[:, None]) / settings.rank_scale
+        order = jax.nn.softplus(behind).mean(2) * settings.rank_scale
         pairs = (clear * order).sum() / jnp.maximum(same.sum(), 1.0)
         calm = ((raw**2).mean(1) * used).sum() / count
         return time / settings.delta + settings.rank * pairs + settings.quiet * calm
 
     @jax.jit
     def run(
-        params: Params, state: Any, rows: jax.Array, labels: Any, stacked: Any, rates: jax.Array
+        params: Params, state: Any, rows: jax.Array, labels: Any, stacked: Any, steps: tuple[jax.Array, jax.Array]
     ) -> tuple[Params, Any, jax.Array]:
         def step(carry: tuple[Params, Any], given: Any) -> tuple[tuple[Params, Any], jax.Array]:
             params, state = carry
-            batch, rate = given
-            value, slope = jax.value_and_grad(loss)(params, rows, labels, batch)
+            batch, (rate, key) = given
+            value, slope = jax.value_and_grad(loss)(params, rows, labels, batch, key)
             updates, state = optimiser.update(slope, state, params)
             return (jax.tree.map(lambda p, u: p - rate * u, params, updates), state), value
 
-        (params, state), values = jax.lax.scan(step, (params, state), (stacked, rates))
+        (params, state), values = jax.lax.scan(step, (params, state), (stacked, steps))
         return params, state, values.mean()
 
     return run, optimiser.init

@@ -13,6 +13,8 @@ from scipy.sparse import csr_matrix
 from costmodel.encode import Joined, Rows
 from costmodel.model import Params, Shape
 
+_ROWS = 1024
+
 
 class Forward:
     """The forward pass of one network over one table of rows, which may grow."""
@@ -31,6 +33,8 @@ class Forward:
         pool = given["pool"].copy()
         pool[: shape.width] /= 8.0
         self.pool = pool
+        self.mean = np.full((shape.width, 1), 1.0 / shape.width, np.float32)
+        self.rooms: dict[str, np.ndarray] = {}
         self.made = 0
         self.start = np.zeros((0, 4 * shape.width), np.float32)  # embedding and first messages of each row
 
@@ -41,9 +45,8 @@ class Forward:
             batch: nodes and edges of the kernels.
             kernel: their standardised features.
         """
-        params, width = self.params, self.width
-        pooled = self._pooled(batch)
-        trunk = pooled @ self.pool
+        params = self.params
+        trunk = self._pooled(batch) @ self.pool
         trunk += kernel @ params["kernel"]
         trunk += params["trunk_bias"]
         np.maximum(trunk, 0.0, out=trunk)
@@ -51,7 +54,6 @@ class Forward:
         hidden += params["hidden_bias"]
         np.maximum(hidden, 0.0, out=hidden)
         hidden += trunk
-        assert pooled.shape[1] == 3 * width
         return hidden @ params["heads"] + params["heads_bias"]
 
     def _started(self) -> np.ndarray:
@@ -73,38 +75,48 @@ class Forward:
     def _pooled(self, batch: Joined) -> np.ndarray:
         """Sum, mean and maximum over the nodes of each kernel."""
         width, nodes = self.width, len(batch.rows)
-        found = self._started().take(batch.rows, axis=0)
+        found = self._started().take(batch.rows, axis=0, out=self._room("start", nodes, 4 * width), mode="clip")
         h, said = found[:, :width], found[:, width:]
         positions = int(batch.positions.max(initial=-1)) + 1
         heard = _messages(batch, positions)
-        messages = np.empty((positions + 1, nodes, width), np.float32)
+        flat = self._room("messages", (positions + 1) * nodes, width)
+        messages = flat.reshape(positions + 1, nodes, width)
+        scratch = self._room("scratch", nodes, width)
         for k, (weight, position, bias) in enumerate(self.layers):
             if k:
-                said = h @ weight
+                said = np.matmul(h, weight, out=self._room("said", nodes, 3 * width))
             np.multiply(said[:, width : 2 * width], position[:positions], out=messages[:positions])
             messages[positions] = said[:, 2 * width :]
-            new = heard @ messages.reshape(-1, width)
+            new = heard @ flat
             new += said[:, :width]
             new += bias
             np.maximum(new, 0.0, out=new)
             new += h
-            scale = np.einsum("ij,ij->i", new, new)
-            scale *= np.float32(1.0 / width)
+            scale = np.multiply(new, new, out=scratch) @ self.mean
             scale += np.float32(1.0)
-            new /= np.sqrt(scale, out=scale)[:, None]
+            new /= np.sqrt(scale, out=scale)
             h = new
         ends = batch.counts.cumsum()
+        starts = ends - batch.counts
         out = np.empty((len(ends), 3 * width), np.float32)
-        total = _sums(ends) @ h
-        out[:, :width] = total
-        np.divide(total, batch.counts.astype(np.float32)[:, None], out=out[:, width : 2 * width])
-        np.maximum.reduceat(h, ends - batch.counts, axis=0, out=out[:, 2 * width :])
+        place = np.arange(nodes)
+        mine = (place >= starts[:, None]) & (place < ends[:, None])
+        np.matmul(mine.astype(np.float32), h, out=out[:, :width])
+        np.divide(out[:, :width], batch.counts.astype(np.float32)[:, None], out=out[:, width : 2 * width])
+        np.maximum.reduceat(h, starts, axis=0, out=out[:, 2 * width :])
         return out
+
+    def _room(self, name: str, rows: int, width: int) -> np.ndarray:
+        """An array that is used again in the next batch: fresh memory costs more than the arithmetic on it."""
+        found = self.rooms.get(name)
+        if found is None or found.size < rows * width:
+            found = self.rooms[name] = np.empty(max(rows, _ROWS) * width, np.float32)
+        return found[: rows * width].reshape(rows, width)
 
 
 def _messages(batch: Joined, positions: int) -> csr_matrix:
     """From messages (of operands by position, then of readers) to their means at each node."""
-    nodes, edges = len(batch.rows), len(batch.sources)
+    nodes = len(batch.rows)
     into = np.concatenate([batch.readers, batch.sources])
     columns = np.concatenate([batch.positions * nodes + batch.sources, positions * nodes + batch.readers])
     counts = np.zeros((2, nodes), np.int64)
@@ -115,15 +127,5 @@ def _messages(batch: Joined, positions: int) -> csr_matrix:
     values = means.ravel().take(np.concatenate([batch.readers, batch.sources + nodes])).take(order)
     starts = np.zeros(nodes + 1, np.int32)
     np.cumsum(counts.sum(0), out=starts[1:])
-    assert starts[-1] == 2 * edges
     shape = (nodes, (positions + 1) * nodes)
     return csr_matrix((values, columns.take(order).astype(np.int32), starts), shape=shape, copy=False)
-
-
-def _sums(ends: np.ndarray) -> csr_matrix:
-    """From rows that lie end to end to the sum of each run."""
-    starts = np.zeros(len(ends) + 1, np.int32)
-    starts[1:] = ends
-    size = int(ends[-1])
-    values = np.ones(size, np.float32)
-    return csr_matrix((values, np.arange(size, dtype=np.int32), starts), shape=(len(ends), size), copy=False)

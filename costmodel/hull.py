@@ -8,7 +8,7 @@ kernels; beyond it the gate closes linearly, and at twice the radius the rooflin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -27,12 +27,17 @@ class Hull:
 
     centres: np.ndarray
     radius: float
+    squares: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "squares", (self.centres * self.centres).sum(1))
 
     def distance(self, kernel: np.ndarray) -> np.ndarray:
         """Distance of kernels (their features, not standardised) to the nearest representative."""
         x = coordinates(kernel)
-        squares = (x * x).sum(1)[:, None] + (self.centres * self.centres).sum(1)[None, :] - 2.0 * x @ self.centres.T
-        return np.sqrt(np.maximum(squares.min(1, initial=np.inf), 0.0))
+        squares = (-2.0 * x) @ self.centres.T
+        squares += self.squares
+        return np.sqrt(np.maximum(squares.min(1, initial=np.inf) + (x * x).sum(1), 0.0))
 
     def gate(self, kernel: np.ndarray) -> np.ndarray:
         """1 inside the hull, 0 from twice its radius on."""

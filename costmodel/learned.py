@@ -83,7 +83,7 @@ class Learned:
 
     def encode(self, kernels: Sequence[Graph]) -> tuple[Table, list[Structure]]:
         """Features of steps and structures of kernels."""
-        return self.encoder.catalogue.table(kernels), [self.encoder.structure(k) for k in kernels]
+        return self.encoder.encode(kernels)
 
 
 def _digest(model: Model) -> str:

@@ -58,4 +58,4 @@ class Roofline:
         """Seconds that each kernel takes inside a program."""
         if not kernels:
             return np.zeros(0)
-        return seconds(self._catalogue.table(kernels), self.coefficients)
+        return seconds(self._catalogue.table(self._catalogue.reached(kernels)), self.coefficients)

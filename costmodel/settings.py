@@ -1,4 +1,4 @@
-"""Settings of a fit: one set for everything, chosen among seven on the first random split (`programs 0`)."""
+"""Settings of a fit: one set for everything, chosen on inner splits of programs that no reported random split tests."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ class Settings:
         delta: where the Huber loss turns linear, in log time.
         rank, rank_scale: weight of the loss on the order of pairs, and the difference of log time that it resolves.
         quiet: weight of the size of corrections.
+        row_drop, kernel_drop, trunk_drop: share of the numbers of nodes, of kernels and of the trunk that a step of
+            the fit does not see.
+        bootstrap: share of a task's weight that differs between heads.
         prior_steps: of the roofline's fit.
     """
 
@@ -29,4 +32,8 @@ class Settings:
     rank: float = 1.0
     rank_scale: float = 0.1
     quiet: float = 0.003
+    row_drop: float = 0.1
+    kernel_drop: float = 0.2
+    trunk_drop: float = 0.1
+    bootstrap: float = 0.5
     prior_steps: int = 1500

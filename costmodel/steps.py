@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import chain
 
 from superopt.ir.graph import Node
 from superopt.ir.program import type_bytes
@@ -37,7 +36,7 @@ CHEAP = frozenset((
 ))  # fmt: skip
 LEAF = frozenset(("input", "literal", "result"))  # a result of an op with several is read like an input
 _FOLDING = ("dot_general", "conv_general_dilated")  # take transposes into their dimension numbers
-_LONG = 96  # longer orders are made anew when they are wanted: kept for each node, they would take quadratic room
+_DEEP = 200  # deeper kernels are walked without recursion
 COMPUTED, READ, LITERAL = range(3)
 PLAIN, MOVED, REDUCED, SPREAD, JOINED, PADDED, PICKED = range(7)
 _READS = {"broadcast_in_dim": SPREAD, "dot_general": SPREAD, "concatenate": JOINED, "pad": PADDED}
@@ -91,8 +90,7 @@ class Entry:
 
     Attributes:
         kind, inputs: of the node; entries of its operands.
-        order: entries of all that it reaches, operands first, itself last; None where that is long (see `ordered`).
-        operands: places in `order` of the operands of each, one after the other.
+        depth: longest way to a node without operands.
         forced: entries that are materialised in any kernel with this node.
         costly: whether it reaches a node whose kind is `costly`.
         source: the value behind free reshapes: a reshape of a row-major tensor is the same memory.
@@ -102,11 +100,9 @@ class Entry:
     """
 
     __slots__ = (
-        "costly", "forced", "inputs", "kind", "operands", "order", "price", "ref", "rows", "source", "unturned",
+        "costly", "depth", "forced", "inputs", "kind", "price", "ref", "rows", "source", "unturned",
     )  # fmt: skip
 
-    order: tuple[Entry, ...] | None
-    operands: tuple[int, ...]
     rows: tuple[int, ...]
     ref: object
     price: tuple[float, float] | None
@@ -118,68 +114,67 @@ class Entry:
         self.source = inputs[0].source if kind.free else self
         self.unturned = inputs[0].unturned if kind.op == "transpose" else self
         self.costly = kind.costly
-        forced = _NONE
+        forced, depth = _NONE, 0
         for x in inputs:
             if x.costly:
                 self.costly = True
+            if x.depth >= depth:
+                depth = x.depth + 1
             if x.forced and x.forced is not forced:
                 forced = forced | x.forced if forced else x.forced
         if kind.heavy or kind.reduces or kind.reads == SPREAD:
             own = _forces(self)
             forced = forced | own if own else forced
-        self.forced = forced
-        self._arrange()
-
-    def _arrange(self) -> None:
-        inputs = self.inputs
-        if not inputs:
-            self.order, self.operands = (self,), ()
-            return
-        first = inputs[0].order
-        self.order, self.operands = None, ()
-        if first is None:
-            return
-        if len(inputs) == 1:
-            self.order, self.operands = (*first, self), (*inputs[0].operands, len(first) - 1)
-        else:
-            rest = [x.order for x in inputs]
-            if None in rest:
-                return
-            merged = tuple(dict.fromkeys(chain.from_iterable(rest)))  # pyright: ignore[reportArgumentType] (not None)
-            if len(merged) == len(first):
-                self.operands = (*inputs[0].operands, *map(first.index, inputs))
-            else:
-                place = dict(zip(merged, range(len(merged)), strict=True))
-                self.operands = (*[place[x] for e in merged for x in e.inputs], *[place[x] for x in inputs])
-            self.order = (*merged, self)
-        if len(self.order) > _LONG:
-            self.order, self.operands = None, ()
+        self.forced, self.depth = forced, depth
 
 
 _NONE: frozenset[Entry] = frozenset()
 
 
-def ordered(entries: Sequence[Entry]) -> tuple[Sequence[Entry], Sequence[int]]:
-    """What the entries reach, operands first, and the places of the operands of each, one after the other."""
-    if len(entries) == 1 and entries[0].order is not None:
-        return entries[0].order, entries[0].operands
-    found: dict[Entry, None] = {}
-    stack = list(reversed(entries))
+class Reached:
+    """What the results of a kernel reach.
+
+    Attributes:
+        outputs: entries of the results.
+        place: entry -> number, operands before what reads them.
+    """
+
+    __slots__ = ("outputs", "place")
+
+    def __init__(self, outputs: Sequence[Entry]) -> None:
+        self.outputs = outputs
+        self.place: dict[Entry, int] = {}
+        for output in outputs:
+            if output not in self.place:
+                (_visit_long if output.depth > _DEEP else _visit)(output, self.place)
+
+    @property
+    def operands(self) -> list[int]:
+        """Numbers of the operands of each entry, one after the other."""
+        place = self.place
+        return [place[x] for e in place for x in e.inputs]
+
+
+def _visit(entry: Entry, place: dict[Entry, int]) -> None:
+    for x in entry.inputs:
+        if x not in place:
+            _visit(x, place)
+    place[entry] = len(place)
+
+
+def _visit_long(entry: Entry, place: dict[Entry, int]) -> None:
+    """The same without recursion."""
+    stack = [entry]
     while stack:
         entry = stack[-1]
-        if entry in found:
+        if entry in place:
             stack.pop()
-        elif entry.order is not None:
-            found.update(dict.fromkeys(entry.order))
-            stack.pop()
+            continue
+        missing = [x for x in reversed(entry.inputs) if x not in place]
+        if missing:
+            stack.extend(missing)
         else:
-            missing = [x for x in reversed(entry.inputs) if x not in found]
-            if missing:
-                stack.extend(missing)
-            else:
-                found[stack.pop()] = None
-    place = dict(zip(found, range(len(found)), strict=True))
-    return list(found), [place[x] for e in found for x in e.inputs]
+            place[stack.pop()] = len(place)
 
 
 def elements(node: Node) -> int:
@@ -238,23 +233,22 @@ def folded(entry: Entry, x: Entry) -> Entry:
     return x.unturned if entry.kind.folding else x
 
 
-def roots(outputs: Sequence[Entry]) -> list[Entry]:
+def roots(kernel: Reached) -> list[Entry]:
     """Roots of the steps of a kernel in execution order."""
+    outputs, order = kernel.outputs, kernel.place
     kept = {e for e in map(_kept, outputs) if e is not None}
     for output in outputs:
         kept |= output.forced
     if len(kept) <= 1:
         return list(kept)
-    order, _ = ordered(outputs)
-    last = order[-1]
-    if len(outputs) == 1 and len(order) == 1 + len(last.inputs) and last.kind.heavy:
-        return [last]  # one routine on what is given
+    if len(outputs) == 1 and len(order) == 1 + len(outputs[0].inputs) and outputs[0].kind.heavy:
+        return [outputs[0]]  # one routine on what is given
     if any(output.costly for output in outputs):
         _keep_shared(kept, order)
     return [e for e in order if e in kept]
 
 
-def _keep_shared(kept: set[Entry], order: Sequence[Entry]) -> None:
+def _keep_shared(kept: set[Entry], order: dict[Entry, int]) -> None:
     """Keep what is expensive and would be computed in several steps."""
     readers: dict[Entry, set[Entry]] = {}
     for entry in reversed(order):
@@ -290,9 +284,8 @@ class Loops:
         self.loads: list[float] = []
         self.strided: list[float] = []
 
-    def add(self, root: Entry, kept: Sequence[Entry]) -> None:
+    def add(self, root: Entry, kept: Sequence[Entry], kernel: Reached) -> None:
         """Walk the loop of a root from there down to what is materialised or given, readers before operands."""
-        order, _ = ordered((root,))
         size = float(root.kind.size)
         # asked for by elementwise readers (at one index: computed once), through views (at other indices: computed
         # again), distinct elements, out of order
@@ -300,7 +293,7 @@ class Loops:
         touched: dict[Entry, float] = {}
         kinds, counts = self.kinds, self.counts
         before, loads, strided = len(kinds), 0.0, 0.0
-        for entry in reversed(order):
+        for entry in reversed(kernel.place):
             state = states.get(entry)
             if state is None:
                 continue

@@ -77,12 +77,11 @@ def test_node_order_does_not_matter() -> None:
     x, y, z = tensor("x", 64, 96), tensor("y", 64, 96), tensor("z", 96)
     node = mk("add", mk("mul", x, y), mk("exp", spread(z, (64, 96), 1)))
     encoder = Encoder()
-    table = encoder.catalogue.table([kernel(node)])
-    structure = encoder.structure(kernel(node))
+    table, (structure,) = encoder.encode([kernel(node)])
     order = np.random.default_rng(0).permutation(len(structure.rows))
     place = np.argsort(order)
     ends = np.cumsum(encoder.rows.fans[structure.rows])
-    operands = np.split(place[list(structure.operands)], ends[:-1])  # of each node
+    operands = np.split(place[structure.operands], ends[:-1])  # of each node
     shuffled = Structure(
         [structure.rows[i] for i in order], np.concatenate([operands[i] for i in order]).tolist(), structure.bytes
     )
@@ -269,9 +268,7 @@ def test_figures_of_perfect_predictions() -> None:
 def test_products_of_one_shape_in_two_layouts_differ_for_the_network() -> None:
     a, w, t = tensor("a", 64, 32), tensor("w", 32, 48, frozen=True), tensor("t", 48, 32, frozen=True)
     encoder = Encoder()
-    first, second = (
-        encoder.structure(kernel(node)) for node in (dot(a, w, ((1,), (0,))), dot(a, t, ((1,), (1,))))
-    )  # fmt: skip
+    _, (first, second) = encoder.encode([kernel(dot(a, w, ((1,), (0,)))), kernel(dot(a, t, ((1,), (1,))))])
     rows = encoder.rows.values
     assert not np.array_equal(rows[first.rows[-1]], rows[second.rows[-1]])
     assert first.operands == second.operands

@@ -45,17 +45,16 @@ def test_features_are_those_that_the_weights_were_fitted_to(monkeypatch: pytest.
 
 def test_features_do_not_depend_on_what_else_the_catalogue_holds() -> None:
     together, catalogue = tabulate(KERNELS[:196]), Catalogue()
-    parts = [catalogue.table(KERNELS[i : i + 7]) for i in range(0, 196, 7)]
+    parts = [catalogue.table(catalogue.reached(KERNELS[i : i + 7])) for i in range(0, 196, 7)]
     np.testing.assert_allclose(np.concatenate([t.counts for t in parts]), together.counts, rtol=1e-12)
     np.testing.assert_array_equal(np.concatenate([t.spread for t in parts]), together.spread)
-    again = catalogue.table(KERNELS[:196])
+    again = catalogue.table(catalogue.reached(KERNELS[:196]))
     np.testing.assert_allclose(again.counts, together.counts, rtol=1e-12)
 
 
 def test_the_forward_pass_says_what_the_network_says() -> None:
     encoder = Encoder()
-    structures = [encoder.structure(k) for k in KERNELS[:64]]
-    table = encoder.catalogue.table(KERNELS[:64])
+    table, structures = encoder.encode(KERNELS[:64])
     kernel = MODEL.standard(kernel_features(table, MODEL.prior, structures))
     forward = Forward(MODEL.params, MODEL.shape, encoder.rows)
     found = predict.predict(MODEL, table, structures, encoder.rows, gated=False, forward=forward)
@@ -90,12 +89,12 @@ def test_long_kernels_and_several_results_share_entries() -> None:
     for _ in range(300):
         long = mk("add", long, mk("neg", x))
     both = Graph((x,), (long, mk("exp", long)))
-    catalogue = Catalogue()
-    one, two = catalogue.table([kernel(long)]), catalogue.table([both])
+    encoder = Encoder()
+    one, (structure,) = encoder.encode([kernel(long)])
+    two, _ = encoder.encode([both])
     assert one.counts.shape[0] == 1
     assert two.counts.shape[0] == 2
     np.testing.assert_array_equal(one.counts[0], two.counts[0])
-    structure = Encoder(catalogue).structure(kernel(long))
     assert len(structure.rows) == 302
     assert structure.links == 601
     assert structure.operands[-2:] == [300, 1]
