@@ -86,7 +86,9 @@ def test_a_loss_is_declined() -> None:
     assert _verdict(1.0, 1.02)["share"] is None
     assert _verdict(0.97, 1.05, noise=0.1)["reached"] is False
     ratios = {"only": Ratio(0.5, 0.5, 0.5)}
-    assert rewrites.judged(Ratio(0.97, 0.94, 1.0), ratios, 0.02, {}, [])["reached"], "not beyond its interval"
+    unsure = rewrites.judged(Ratio(0.97, 0.94, 1.0), ratios, 0.02, {}, [])
+    assert (unsure["reached"], unsure["decided"]) == (False, False), "more rounds are needed"
+    assert rewrites.judged(Ratio(0.99, 0.985, 1.0), ratios, 0.02, {}, [])["decided"]
     assert _verdict(1.0, 0.5, used="dot-merge", losing="dot-merge")["reached"] is False
     assert _verdict(1.0, 0.995, used="dot-merge", losing="dot-merge")["reached"], "not known to lose"
 
@@ -102,9 +104,11 @@ def test_cases_by_name() -> None:
 def test_a_row_and_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewrites, "build_case", lambda name: SMALL[name]())
     monkeypatch.setattr(rewrites, "_ROUNDS", 3)
+    monkeypatch.setattr(rewrites, "_MOST_ROUNDS", 6)
     monkeypatch.setattr(rewrites, "_SAMPLE_S", 1e-4)
     row = rewrites.measure_case("low_rank", "200steps", 0)
     assert row["hand"] == "from-the-left"
     assert row["kind"] in ("gain", "loss")
+    assert row["rounds"] == 3 if row["decided"] else 6
     summary = rewrites.summarise([row, {"case": "other", "failure": "none"}])
     assert (summary["cases"], summary["failed"]) == (2, 1)

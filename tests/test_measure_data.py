@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from superopt.measure import Comparison, Failure, Ratio, Timing, Tolerance, arrays, output_errors
+from superopt.measure import Comparison, Failure, Ratio, Timing, Tolerance, arrays, output_errors, pooled
 from superopt.measure.stats import paired_ratio
 
 RNG = np.random.default_rng(0)
@@ -135,3 +135,28 @@ def test_folders_of_dead_processes_are_removed() -> None:
         with arrays.scratch_folder(1):
             assert not left.exists()
             assert Path(mine).exists()
+
+
+def _compared(speed: float, noise: float, *, lost: Failure | None = None) -> Comparison:
+    base = tuple(1.0 + 0.01 * RNG.random(9))
+    reference = Timing(base, Ratio(1.0, 1.0 - noise, 1.0 + noise))
+    samples = tuple(b / speed for b in base)
+    other = Timing(samples, paired_ratio(base, samples))
+    return Comparison(reference, (other if lost is None else lost, other))
+
+
+def test_what_holds_in_one_process_only_is_not_claimed() -> None:
+    both = pooled(_compared(1.4, 0.01), _compared(1.1, 0.05))
+    first, second = both.candidates
+    assert isinstance(first, Timing)
+    assert len(first.samples_s) == 18
+    assert first.ratio.low <= 1.1 < first.ratio.ratio < 1.4 <= first.ratio.high + 1e-9
+    assert both.noise_floor == pytest.approx(0.05)
+    assert both.faster(0)
+    assert not pooled(_compared(1.4, 0.01), _compared(0.97, 0.01)).faster(0)
+    crash = Failure("crash", "SIGSEGV")
+    one_lost = pooled(_compared(1.4, 0.01), _compared(1.4, 0.01, lost=crash))
+    assert one_lost.candidates[0] is crash
+    assert isinstance(one_lost.candidates[1], Timing)
+    dead = Comparison(crash, (crash, crash))
+    assert pooled(dead, _compared(1.4, 0.01)).reference is pooled(_compared(1.4, 0.01), dead).reference is crash

@@ -12,7 +12,7 @@ from costmodel.measured import kind
 from superopt.ir.graph import Graph
 from superopt.search.budget import Budget
 from superopt.search.rivals import DOUBT, OPTIMISM, rival_kernels
-from superopt.search.search import SearchResult, search
+from superopt.search.search import SMALL, SMALL_WITHIN, SearchResult, search
 
 
 class OneDearKind:
@@ -53,3 +53,15 @@ def test_doubting_the_model_further_finds_more() -> None:
     usual = {kind(kernel) for kernel, _ in rival_kernels(result, result.best)}
     assert "macro conv-im2col" in doubted - usual
     assert usual <= doubted
+
+
+@pytest.mark.parametrize(("price", "measured"), [(1.6, True), (40.0, False)])
+def test_forms_next_to_the_best_of_a_small_program_are_finalists(price: float, measured: bool) -> None:
+    """A model that prices one form up to twice as high as another does not keep it from being measured."""
+    result = search(case("linear", "library").eg, OneDearKind("dot", price), Budget(steps=500), finalists=13)
+    assert result.statistics.live_classes <= SMALL
+    others = [f for f in result.finalists if not f.original]
+    assert all(f.predicted_s <= SMALL_WITHIN * result.best.predicted_s for f in others)
+    assert "dot" not in {kind(kernel) for kernel, _ in result.best.kernels}
+    assert any(f.name.startswith("beside") for f in others)
+    assert any(kind(kernel) == "dot" for f in others for kernel, _ in f.kernels) == measured

@@ -5,8 +5,10 @@ itself and the rules alone, in a process of its own; then the original under `ja
 program that was returned are timed interleaved, in random order.  A case is reached when
 
     gain    speedup - 1 >= 0.85 x (speedup of the fastest variant by hand - 1), where that one gains beyond the noise
-    loss    otherwise: what was returned is not slower than 0.98 beyond its interval, and the rules that amount to the
-            variant were not used if the variant measures slower than the original
+    loss    otherwise: what was returned has a ratio of 0.98 at least, and the rules that amount to the variant were
+            not used if the variant measures slower than the original
+
+While the interval of what was returned holds the ratio that decides, rounds are added.
 
 `share` is the ratio of logarithms of the two speed-ups, for gains.
 
@@ -28,7 +30,7 @@ from superopt.measure import Ratio
 PART = 0.85
 NOT_SLOWER = 0.98
 LEAST_GAIN = 1.05  # a hand-made gain under this, or within the noise, is none
-_ROUNDS = 31
+_ROUNDS, _MOST_ROUNDS = 31, 155
 _SAMPLE_S = 0.02
 _BUDGET_S = 15.0
 _TIMEOUT_S = 300.0
@@ -118,17 +120,25 @@ def measure_case(case: str, budget: str, seed: int) -> dict[str, Any]:
     calls = [lambda: original(params, *inputs), lambda: original(params, *inputs), lambda: result(params, *inputs)]
     for variant in made.variants.values():
         calls.append(_call(jax.jit(variant.fn), jax.device_put(variant.prepare(made.params)), inputs))
-    samples = interleaved(calls, rounds=_ROUNDS, sample_s=_SAMPLE_S, seed=seed)
-    before, again, after = samples[:3]
-    floor = paired_ratio(before, again, seed=seed)
-    hand = {name: paired_ratio(before, s, seed=seed) for name, s in zip(made.variants, samples[3:], strict=True)}
     report = result.report
     rules = {used.rule: used.count for used in report.rewrites}
+    samples: list[list[float]] = [[] for _ in calls]
+    while True:
+        block = interleaved(calls, rounds=_ROUNDS, sample_s=_SAMPLE_S, seed=seed + len(samples[0]))
+        samples = [old + new for old, new in zip(samples, block, strict=True)]
+        before, again, after = samples[:3]
+        floor = paired_ratio(before, again, seed=seed)
+        noise = max(floor.high - 1.0, 1.0 - floor.low)
+        hand = {name: paired_ratio(before, s, seed=seed) for name, s in zip(made.variants, samples[3:], strict=True)}
+        verdict = judged(paired_ratio(before, after, seed=seed), hand, noise, rules, made.losing)
+        if verdict["decided"] or len(before) >= _MOST_ROUNDS:
+            break
     row = {
         "case": case,
         "before_ms": 1e3 * median(before),
         "after_ms": 1e3 * median(after),
-        "noise_floor": max(floor.high - 1.0, 1.0 - floor.low),
+        "noise_floor": noise,
+        "rounds": len(before),
         "variants": {name: [ratio.ratio, ratio.low, ratio.high] for name, ratio in hand.items()},
         "rules": rules,
         "used": ", ".join(rules) or "(original)",
@@ -140,7 +150,7 @@ def measure_case(case: str, budget: str, seed: int) -> dict[str, Any]:
         ],
         "growth": {k: report.growth.get(k) for k in ("stop", "enodes", "seconds")},
     }
-    return row | judged(paired_ratio(before, after, seed=seed), hand, row["noise_floor"], rules, made.losing)
+    return row | verdict
 
 
 def _call(fn: Any, prepared: Any, inputs: Any) -> Any:
@@ -154,11 +164,8 @@ def judged(
     best = max(hand, key=lambda name: hand[name].ratio)
     by_hand = hand[best]
     gain = by_hand.ratio > max(LEAST_GAIN, 1.0 + noise) and by_hand.low > 1.0
-    if gain:
-        reached = ours.ratio >= 1.0 + PART * (by_hand.ratio - 1.0)
-    else:
-        taken = by_hand.high < 1.0 and any(rule in rules for rule in losing)
-        reached = (ours.ratio >= NOT_SLOWER or ours.high >= 1.0) and not taken
+    needed = 1.0 + PART * (by_hand.ratio - 1.0) if gain else NOT_SLOWER
+    taken = not gain and by_hand.high < 1.0 and any(rule in rules for rule in losing)
     return {
         "kind": "gain" if gain else "loss",
         "hand": best,
@@ -170,7 +177,8 @@ def judged(
         "high": ours.high,
         "share": math.log(ours.ratio) / math.log(by_hand.ratio) if gain else None,
         "part": (ours.ratio - 1.0) / (by_hand.ratio - 1.0) if gain else None,
-        "reached": reached,
+        "reached": ours.ratio >= needed and not taken,
+        "decided": taken or not ours.low <= needed <= ours.high,
     }
 
 

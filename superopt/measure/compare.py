@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,35 @@ def confirm(
     return compare(
         reference, [winner], inputs, frozen, rounds=rounds, seed=seed, prune=0.0, min_rounds=least, **options
     )
+
+
+def pooled(first: Comparison, second: Comparison, *, seed: int = 0) -> Comparison:
+    """Two comparisons of the same programs, from different processes, as one.
+
+    The ratio is that of all rounds; its interval covers those of both, since what differs between processes (where code
+    and arrays lie, which core runs what) shows only between them.  What failed in either has failed.
+    """
+    references = (first.reference, second.reference)
+    pairs = zip(first.candidates, second.candidates, strict=True)
+    lost = next((r for r in references if isinstance(r, Failure)), None)
+    if lost is not None:
+        return Comparison(lost, tuple(lost for _ in first.candidates), first.isolated, first.notes)
+    one, two = first.reference, second.reference
+    assert isinstance(one, Timing)
+    assert isinstance(two, Timing)
+    floor = Ratio(1.0, min(one.ratio.low, two.ratio.low), max(one.ratio.high, two.ratio.high))
+    reference = replace(one, samples_s=one.samples_s + two.samples_s, ratio=floor)
+    found: list[Timing | Failure] = []
+    for a, b in pairs:
+        if isinstance(a, Failure) or isinstance(b, Failure):
+            found.append(a if isinstance(a, Failure) else b)
+            continue
+        n, m = len(a.samples_s), len(b.samples_s)
+        base = one.samples_s[:n] + two.samples_s[:m]
+        middle = paired_ratio(base, a.samples_s + b.samples_s, seed=seed).ratio
+        ratio = Ratio(middle, min(a.ratio.low, b.ratio.low), max(a.ratio.high, b.ratio.high))
+        found.append(replace(a, samples_s=a.samples_s + b.samples_s, ratio=ratio))
+    return Comparison(reference, tuple(found), first.isolated, first.notes)
 
 
 def serialisable(program: Program) -> bool:

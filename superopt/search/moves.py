@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from rewrites import perm
@@ -130,6 +131,23 @@ def _changes(problem: Problem, group: tuple[tuple[int, int], ...]) -> bool:
     return sum(1 for c, _ in group if len(problem.snapshot.options[c]) > 1) >= 2
 
 
+def neighbours(state: State, groups: Groups) -> Iterator[Move]:
+    """Single moves of the classes in use, those with the dearest kernels first, groups between them."""
+    members: dict[int, list[int]] = {}
+    for index, group in enumerate(groups.groups):
+        for c, _ in group:
+            members.setdefault(c, []).append(index)
+    tried: set[int] = set()
+    for c in sorted(state.active(), key=lambda c: -state.kernel_cost[c]):
+        yield from single_moves(state, c)
+        for index in members.get(c, ()):
+            if index not in tried:
+                tried.add(index)
+                move = groups.move(state, index)
+                if any(move):
+                    yield move
+
+
 class Weights(NamedTuple):
     """How often each kind of move is proposed."""
 
@@ -187,4 +205,6 @@ def _draw(state: State, classes: list[int], rng: random.Random) -> int:
     return -1
 
 
-__all__ = ["Groups", "Move", "Weights", "bit_moves", "free_layouts", "propose", "region", "single_moves"]
+__all__ = [
+    "Groups", "Move", "Weights", "bit_moves", "free_layouts", "neighbours", "propose", "region", "single_moves",
+]  # fmt: skip

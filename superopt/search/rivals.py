@@ -9,10 +9,8 @@ further (`DOUBT`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from superopt.ir.graph import Graph, Node
-from superopt.search.moves import Groups, Move, single_moves
+from superopt.search.moves import Groups, neighbours
 from superopt.search.pricing import UNIT_S, kernel_graph
 from superopt.search.search import Finalist, SearchResult
 from superopt.search.state import State
@@ -27,7 +25,7 @@ def rival_kernels(result: SearchResult, finalist: Finalist, optimism: float = OP
     chosen = finalist.selection
     state = State(result.problem, chosen.options, chosen.layouts, chosen.bits)
     gains: dict[Node, float] = {}
-    for count, move in enumerate(_moves(state)):
+    for count, move in enumerate(neighbours(state, Groups(state.problem))):
         if count >= MOST_FLIPS:
             break
         before, cost = list(state.kernel_cost), state.cost
@@ -43,25 +41,6 @@ def rival_kernels(result: SearchResult, finalist: Finalist, optimism: float = OP
                 gains[node] = max(gains.get(node, 0.0), gain)
         state.undo(undo)
     return [(kernel_graph(node), gain) for node, gain in sorted(gains.items(), key=lambda item: -item[1])]
-
-
-def _moves(state: State) -> Iterator[Move]:
-    """Single flips of the dearest kernels first, groups between them."""
-    groups = Groups(state.problem)
-    members: dict[int, list[int]] = {}
-    for index, group in enumerate(groups.groups):
-        for c, _ in group:
-            members.setdefault(c, []).append(index)
-    tried: set[int] = set()
-    order = sorted(state.active(), key=lambda c: -state.kernel_cost[c])
-    for c in order:
-        yield from single_moves(state, c)
-        for index in members.get(c, ()):
-            if index not in tried:
-                tried.add(index)
-                move = groups.move(state, index)
-                if any(move):
-                    yield move
 
 
 def _nodes(state: State, classes: list[int]) -> list[Node]:

@@ -3,7 +3,8 @@
     start   the original, greedy, and the dynamic program with and without cuts (and a selection carried over)
     descend sweeps of single flips, regions and groups from every start
     improve perturb-and-repair, then annealing, each by many chains in lockstep from the best different states
-    hedge   the best without each of the rules it uses, and without fusion overrides
+    hedge   the best without each of the rules it uses, without fusion overrides, and, in a small program, with
+            one move more (or every program there is): forms that the model thinks up to twice as slow are measured
 
 The result holds a few finalists that differ in their kernels, for measuring; the original is always among them, since
 a model has errors and a search finds every one.
@@ -11,6 +12,7 @@ a model has errors and a search finds every one.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -25,11 +27,12 @@ from superopt.search.anneal import anneal
 from superopt.search.budget import Budget, Meter
 from superopt.search.chains import Chain, perturb_and_repair
 from superopt.search.descent import descend
+from superopt.search.enumerate import every_state
 from superopt.search.finalists import Finalist, distance, finalist, kernel_costs
 from superopt.search.graphs import is_acyclic, original_selection
 from superopt.search.layout import candidates
 from superopt.search.lower import Expand, Lowering
-from superopt.search.moves import Groups
+from superopt.search.moves import Groups, neighbours
 from superopt.search.pricing import UNIT_S, Pricer
 from superopt.search.snapshot import MASK, SHIFT, Forms, Snapshot
 from superopt.search.starts import LocalCosts, dynamic, greedy
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
 
 DIVERSE_WITHIN = 1.3  # finalists cost at most this times the best
 SLOWER_THAN_ORIGINAL = 1.02  # and at most this times the original
+SMALL = 40  # classes of a program that is built and timed so quickly that the model need not be trusted as far:
+SMALL_WITHIN, SMALL_SLOWER = 2.0, 1.1  # the two bounds there
+MOST_STATES, MOST_NEIGHBOURS = 300, 2_000
 CHAINS = 64
 STARTS = 8  # different states that chains begin from
 POOL = 32  # records looked at for finalists
@@ -280,6 +286,26 @@ class _Run:
             self._keep(f"without {rule}", without_rule(state, rule))
         if any(state.bits):
             self._keep("without overrides", State(self.problem, state.selection, state.layouts))
+        if self.snapshot.size <= SMALL:
+            self._keep_neighbours(self._state(self._best()))
+
+    def _keep_neighbours(self, state: State) -> None:
+        """All states of a very small program, else what one move makes of this one, overrides apart."""
+        limit = SMALL_WITHIN * state.cost
+        everything, complete = every_state(state, MOST_STATES)
+        if complete:
+            for i, other in enumerate(everything):
+                if other.cost <= limit:
+                    self._keep(f"state {i}", other)
+            return
+        for i, move in enumerate(itertools.islice(neighbours(state, self.groups), MOST_NEIGHBOURS)):
+            undo = None if move.bits else move.apply(state)
+            if undo is None:
+                continue
+            state.settle()
+            if state.cost <= limit:
+                self._keep(f"beside {i + 1}", state)
+            state.undo(undo)
 
     def salvage(self) -> None:
         """Keep what an interrupted state or chains had reached (lists are whole even when costs are not)."""
@@ -313,12 +339,14 @@ class _Run:
         pool: dict[tuple[int, str], Counter[Node]] = {}
         least: int | None = None
         seen: set[int] = set()
+        small = self.snapshot.size <= SMALL
+        within, slower = (SMALL_WITHIN, SMALL_SLOWER) if small else (DIVERSE_WITHIN, SLOWER_THAN_ORIGINAL)
         for name in names:
             cost = self.records[name][0]
-            if name == "original" or cost in seen or cost * UNIT_S > SLOWER_THAN_ORIGINAL * original_s:
+            if name == "original" or cost in seen or cost * UNIT_S > slower * original_s:
                 continue
             least = cost if least is None else least
-            if cost > DIVERSE_WITHIN * least or len(pool) >= POOL:
+            if cost > within * least or len(pool) >= POOL:
                 break
             seen.add(cost)
             pool[len(pool), name] = kernel_costs(State(self.problem, *self.records[name][1:]))
