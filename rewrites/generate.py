@@ -140,7 +140,12 @@ def at_env(
 
 
 def choose_env(
-    rule: Rule, ranks: Mapping[str, int], rng: random.Random, largest: int = 4, smallest: int = 1
+    rule: Rule,
+    ranks: Mapping[str, int],
+    rng: random.Random,
+    largest: int = 4,
+    smallest: int = 1,
+    tries: int = TRIES,
 ) -> Env | None:
     """Random sizes and attributes at these ranks that satisfy the premises, or None after many tries."""
     labels: dict[str, list[int]] = {}
@@ -153,7 +158,7 @@ def choose_env(
         count += n
     labels.update(derived_labels(rule, labels, iter(range(count, count + 100))))
     names = [x for x in rule.owner if x not in rule.indices and rule.owner[x] not in rule.derived]
-    for _ in range(TRIES):
+    for _ in range(tries):
         tok: dict[tuple[str, Any], int] = {}
         attr: dict[tuple[str, Any], int] = {}
         for x in names:

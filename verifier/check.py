@@ -1,16 +1,19 @@
 """One rule, one verdict: refute first, prove, refute again.
 
 A few tiny instances kill most wrong rules in milliseconds; what survives goes to the prover; what is not proved gets a
-longer search for arrays before it is called UNKNOWN.  PROVED comes from the prover alone, REFUTED from the reference
-interpreter alone; that both happen for one rule would be an error of the trusted part, and is raised as such.
+longer search for arrays, at sizes where the solver sees a difference first, before it is called UNKNOWN.  PROVED comes
+from the prover alone, REFUTED from the reference interpreter alone; that both happen for one rule would be an error of
+the trusted part, and is raised as such.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 
 from rewrites.direction import directions
+from rewrites.named import Env
 from rewrites.term import Rule
 from superopt.errors import VerificationError
 from verifier.prove import DEFINED, prove
@@ -42,14 +45,16 @@ def check(rule: Rule, direction: str = "forward", *, before: int = BEFORE, after
         return prove(rule, direction)
     attempts = Attempts()
     found = search(reading, before, attempts=attempts)
+    suspects: list[Env] = []
     with recorded() as asked:
-        verdict = prove(rule, direction)
+        verdict = prove(rule, direction, suspects)
     if verdict.proved:
         verdict = replace(verdict, asked=tuple(asked))
     if verdict.proved and found is not None and found.undefined and _assumes(verdict):
         found = None  # outside the domain: the assumptions of the certificate exclude it
     if found is None and not verdict.proved:
-        found = search(reading, after, before, attempts) or _solved(reading, after, attempts)
+        found = _first(suspects, attempts) or search(reading, after, before, attempts)
+        found = found or _first(solved_envs(reading, after), attempts)
     seconds = time.perf_counter() - start
     if found is None:
         tried = f"; no counterexample in {attempts.built} instances" if verdict.status != UNSUPPORTED else ""
@@ -70,8 +75,9 @@ def _assumes(verdict: Verdict) -> bool:
     return verdict.domain is not None and any(a.startswith(DEFINED) for a in verdict.domain.assumptions)
 
 
-def _solved(rule: Rule, points: int, attempts: Attempts) -> Difference | None:
-    for n, env in enumerate(solved_envs(rule, points)):
+def _first(envs: Iterable[Env], attempts: Attempts) -> Difference | None:
+    """The first of some sizes and attributes, chosen by the solver, at which the interpreter sees a difference."""
+    for n, env in enumerate(envs):
         found = differ_at(env, n, attempts)
         if found is not None:
             return found

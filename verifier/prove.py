@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rewrites.direction import directions
+from rewrites.named import Env
 from rewrites.show import rule_key, text
 from rewrites.term import Rule, names_in
 from verifier import conditions as c
@@ -30,6 +31,7 @@ from verifier.pointwise import Premise, equal_pointwise
 from verifier.premises import premises_at
 from verifier.ranks import ANY, MAX_RANK, attribute_roles, rank_vectors, uniform
 from verifier.sem import Meaning
+from verifier.shapes import LARGEST, env_at
 from verifier.solver import UNKNOWN as OPEN
 from verifier.solver import CannotLower, Context
 from verifier.terms import Const, Reduce, Term, functions, reductions, walk_terms
@@ -59,6 +61,7 @@ class Proof:
     forall: int = 0
     counted: frozenset[str] = frozenset()
     sizes: tuple[tuple[str, int], ...] = ()
+    failed: Instance | None = None
 
     def note(self, laws: str, tier: str) -> None:
         self.laws = max(self.laws, _ORDER.index(laws))
@@ -76,10 +79,11 @@ class Stop(Exception):
         self.status, self.cause = status, cause
 
 
-def prove(rule: Rule, direction: str = "forward") -> Verdict:
+def prove(rule: Rule, direction: str = "forward", suspects: list[Env] | None = None) -> Verdict:
     """Prove one direction of a rule for all sizes and ranks; never refutes.
 
-    The backward direction of a rule that cannot be used backwards is UNSUPPORTED with the reason.
+    Where it fails, sizes and attributes at which the solver sees a difference are added to `suspects`.  The backward
+    direction of a rule that cannot be used backwards is UNSUPPORTED with the reason.
     """
     start = time.perf_counter()
     forward, backward = directions(rule)
@@ -93,6 +97,9 @@ def prove(rule: Rule, direction: str = "forward") -> Verdict:
             status, cause = PROVED, ""
         except Stop as stop:
             status, cause, domain = stop.status, stop.cause, None
+            if suspects is not None and done.failed is not None:
+                models = itertools.islice(done.failed.ctx.suspects(LARGEST), 3)
+                suspects += [env_at(done.failed, model) for model in models]
     return Verdict(
         rule=rule.name,
         key=rule_key(rule),
@@ -163,6 +170,7 @@ def _at_ranks(rule: Rule, ranks: Mapping[str, int], metas: Mapping[str, str], do
             _goals(instance, root, done)
             _equal(instance, root, metas, done)
     except Stop as stop:
+        done.failed = instance
         where = f" at ranks {dict(ranks)}" if ranks else ""
         raise Stop(stop.status, f"{stop.cause}{where}") from stop
     finally:

@@ -28,7 +28,7 @@ from superopt.ir.interp import evaluate
 Arrays = dict[str, np.ndarray]
 TOLERANCE = 1e-9
 PARTIAL = frozenset({"div", "rem", "log", "log1p", "rsqrt", "pow", "integer_pow", "atanh", "tan", "digamma", "lgamma"})
-PATIENCE = 8
+PATIENCE, DRAWS = 8, 400
 STAGES = ((0, 2), (1, 2), (0, 3), (1, 4), (1, 5), (2, 5), (3, 8), (1, 3), (0, 4), (4, 9))
 """Smallest and largest size, in the order in which they are tried."""
 _EXTREMES = (-(2**31), 2**31 - 1, -1, 0, 1, 2, 3)
@@ -104,7 +104,7 @@ def env_of_seed(rule: Rule, seed: int) -> Env | None:
     low, high = STAGES[seed % len(STAGES)]
     rng = random.Random(f"{rule.name}/{seed}")
     choice = (0, 1) if seed % 3 == 0 else (1, 1, 2)
-    return choose_env(rule, {r: rng.choice(choice) for r in sorted(rule.many)}, rng, high, low)
+    return choose_env(rule, {r: rng.choice(choice) for r in sorted(rule.many)}, rng, high, low, DRAWS)
 
 
 def differ_at(
@@ -205,7 +205,8 @@ def _offender(env: Env, t: Term) -> str:
             told = [f"{n} = {_all(env, n)[0]}" for n in names if _all(env, n)]
             if part.op not in ("fold", "stack"):
                 told = [f"operands of {_sizes(env, shape(a, env, []))}" for a in part.args] + told
-            return f"{text(env.rule, part)} with {', '.join(told)}"
+            brief = {a: "..." for a in part.args if len(text(env.rule, a)) > 30}
+            return f"{text(env.rule, part, brief)}{' with ' if told else ''}{', '.join(told)}"
     return "sizes do not fit"
 
 
@@ -224,7 +225,7 @@ def _values(made: Instance, seed: int, attempt: int) -> Arrays:
     for name, node in sorted(made.inputs.items()):
         sizes = tuple(int(str(n)) for n in node.shape)
         if node.dtype == "bool":
-            out[name] = rng.random(sizes) > 0.5
+            out[name] = np.asarray(rng.random(sizes) > 0.5)
         elif node.dtype.startswith("int"):
             wide = numbers and made.env.rule.kinds[name] != "int"
             drawn = (

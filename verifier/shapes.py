@@ -57,8 +57,12 @@ def _nudges(ctx: Context, rng: random.Random) -> tuple[Cond, ...]:
 
 def _env(instance: Instance, extra: tuple[Cond, ...]) -> Iterator[Env]:
     found = instance.ctx.model((*extra, *_small(instance.ctx)))
-    if found is None:
-        return
+    if found is not None:
+        yield env_at(instance, found)
+
+
+def env_at(instance: Instance, found: dict[str, int]) -> Env:
+    """The environment of plain integers that a model of the variables of an instance describes."""
     rule = instance.env.rule
     labels: dict[str, list[int]] = {}
     named: dict[Any, int] = {}
@@ -69,7 +73,7 @@ def _env(instance: Instance, extra: tuple[Cond, ...]) -> Iterator[Env]:
     labels.update(derived_labels(rule, labels, iter(range(2000, 3000))))
     tok = {(t, named[x]): found[str(v)] for (t, x), v in instance.env.tok.items() if x in named}
     attr = {(a, named[x]): found[str(v)] for (a, x), v in instance.env.attr.items() if x in named}
-    yield Env(rule, labels, tok, attr, {p: found[str(v)] for p, v in instance.env.params.items()})
+    return Env(rule, labels, tok, attr, {p: found[str(v)] for p, v in instance.env.params.items()})
 
 
 def _small(ctx: Context) -> tuple[Cond, ...]:

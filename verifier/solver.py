@@ -10,7 +10,7 @@ text with its answer, for certificates.  Hard limits on time and memory are thos
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -67,6 +67,7 @@ class Context:
     notes: list[str] = field(default_factory=list[str])
     forall: int = 0  # most 'for all axes' atoms in one verification condition so far (ranks.py)
     counted: frozenset[str] = frozenset()  # variables in the length of an interval that a weight counts
+    differing: list[tuple[Any, tuple[Cond, ...]]] = field(default_factory=list[tuple[Any, tuple[Cond, ...]]])
     _n: int = 0
     _z3: Any = field(default_factory=z3.Context)
     _polys: dict[Poly, Any] = field(default_factory=dict[Poly, Any])
@@ -106,7 +107,18 @@ class Context:
 
     def differ(self, formula: Any, extra: Sequence[Cond] = ()) -> str:
         """Can a Z3 formula hold together with the premises and `extra`: yes, no or unknown."""
-        return self._check([self.cond(f) for f in (*self.premises, *extra)] + [formula])[0]
+        answer = self._check([self.cond(f) for f in (*self.premises, *extra)] + [formula])[0]
+        if answer == YES:
+            self.differing.append((formula, tuple(extra)))
+        return answer
+
+    def suspects(self, largest: int) -> Iterator[dict[str, int]]:
+        """Small sizes and attributes at which a formula given to `differ` holds, the last one first."""
+        box = [f for n in sorted(self.dims) for f in (c.ge(var(n), -largest), c.ge(largest, var(n)))]
+        for formula, extra in reversed(self.differing):
+            answer, model = self._check([self.cond(f) for f in (*self.premises, *extra, *box)] + [formula])
+            if answer == YES:
+                yield self._integers(model)
 
     def witness(self, positive: Sequence[str] = ()) -> dict[str, int] | None:
         """Concrete sizes and attributes that satisfy the premises, small ones first; `positive` ones are at least 1."""
@@ -124,6 +136,9 @@ class Context:
         answer, model = self._check([self.cond(f) for f in (*self.premises, *facts)])
         if answer != YES:
             return None
+        return self._integers(model)
+
+    def _integers(self, model: Any) -> dict[str, int]:
         return {n: model.eval(self.int(n), model_completion=True).as_long() for n in sorted(self.dims)}
 
     def _check(self, formulas: list[Any]) -> tuple[str, Any]:

@@ -3,13 +3,11 @@
 RULES = """
 wmax-shifts: X[*b *s]
   wmax(X, s(w, t, p, q))  ==  maxi(r < w, slice(pad(X, -inf, s(p, q)), s(r, s + p + q - w + r + 1, t)))
-  if p >= 0, q >= 0
   prefer prod(w) <= 25
   mode macro
 
 wsum-shifts: X[*b *s]
   wsum(X, s(w, t, p, q))  ==  sigma(r < w, slice(pad(X, 0, s(p, q)), s(r, s + p + q - w + r + 1, t)))
-  if p >= 0, q >= 0
   prefer prod(w) <= 25
   mode macro
 
@@ -24,8 +22,8 @@ cumsum-blocked: q in 8|16|32|64  A[*a n]  extra o i
   cumsum(A, n)  ==  merge(cumsum(S, i) + (cumsum(T, o) - T), o, i, n)
   with S = split(A, n, o, i(q))
   with T = sum(S, i)
-  if n % q == 0, q < n
-  prefer n >= 256
+  if n % q == 0
+  prefer n >= 256 and q < n
   source Blelloch 1990
 
 cumsum-as-dot: A[*a n]  extra j
