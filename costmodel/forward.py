@@ -25,7 +25,7 @@ class Forward:
         self.layers = [
             (
                 np.concatenate([given[f"own{k}"], given[f"operand{k}"], given[f"reader{k}"]], axis=1),
-                given[f"position{k}"][:, None, :],
+                given[f"position{k}"],
                 given[f"bias{k}"],
             )
             for k in range(shape.layers)
@@ -74,21 +74,24 @@ class Forward:
 
     def _pooled(self, batch: Joined) -> np.ndarray:
         """Sum, mean and maximum over the nodes of each kernel."""
-        width, nodes = self.width, len(batch.rows)
-        found = self._started().take(batch.rows, axis=0, out=self._room("start", nodes, 4 * width), mode="clip")
-        h, said = found[:, :width], found[:, width:]
-        positions = int(batch.positions.max(initial=-1)) + 1
-        heard = _messages(batch, positions)
-        flat = self._room("messages", (positions + 1) * nodes, width)
-        messages = flat.reshape(positions + 1, nodes, width)
+        width, nodes, edges = self.width, len(batch.rows), len(batch.sources)
+        start = self._started()
+        h = start[:, :width].take(batch.rows, axis=0)
+        # own part and messages of every node, then what operands say along edges
+        parts = self._room("parts", 3 * nodes + edges, width)
+        along = parts[3 * nodes :]
+        said = parts[: 3 * nodes]
+        heard = _heard(batch)
+        operands = 3 * batch.sources + 1
         scratch = self._room("scratch", nodes, width)
         for k, (weight, position, bias) in enumerate(self.layers):
             if k:
-                said = np.matmul(h, weight, out=self._room("said", nodes, 3 * width))
-            np.multiply(said[:, width : 2 * width], position[:positions], out=messages[:positions])
-            messages[positions] = said[:, 2 * width :]
-            new = heard @ flat
-            new += said[:, :width]
+                np.matmul(h, weight, out=said.reshape(nodes, 3 * width))
+            else:
+                said.reshape(nodes, 3 * width)[:] = start[:, width:].take(batch.rows, axis=0)
+            said.take(operands, axis=0, out=along, mode="clip")
+            along *= position.take(batch.positions, axis=0)
+            new = heard @ parts
             new += bias
             np.maximum(new, 0.0, out=new)
             new += h
@@ -114,18 +117,22 @@ class Forward:
         return found[: rows * width].reshape(rows, width)
 
 
-def _messages(batch: Joined, positions: int) -> csr_matrix:
-    """From messages (of operands by position, then of readers) to their means at each node."""
-    nodes = len(batch.rows)
-    into = np.concatenate([batch.readers, batch.sources])
-    columns = np.concatenate([batch.positions * nodes + batch.sources, positions * nodes + batch.readers])
-    counts = np.zeros((2, nodes), np.int64)
-    counts[0] = np.bincount(batch.readers, minlength=nodes)
-    counts[1] = np.bincount(batch.sources, minlength=nodes)
-    means = (1.0 / np.maximum(counts, 1)).astype(np.float32)
-    order = np.argsort(into, kind="stable")
-    values = means.ravel().take(np.concatenate([batch.readers, batch.sources + nodes])).take(order)
+def _heard(batch: Joined) -> csr_matrix:
+    """From own parts, messages to operands and what operands say along edges, to sums of the first and means."""
+    nodes, edges = len(batch.rows), len(batch.sources)
+    readers, sources = batch.readers, batch.sources
+    small = sources.astype(np.int16) if nodes < 1 << 15 else sources  # sorted by radix
+    order = small.argsort(kind="stable")
+    below, above = np.bincount(readers, minlength=nodes), np.bincount(sources, minlength=nodes)
     starts = np.zeros(nodes + 1, np.int32)
-    np.cumsum(counts.sum(0), out=starts[1:])
-    shape = (nodes, (positions + 1) * nodes)
-    return csr_matrix((values, columns.take(order).astype(np.int32), starts), shape=shape, copy=False)
+    np.cumsum(below + above + 1, out=starts[1:])
+    own = starts[:-1]
+    number = np.arange(edges)
+    into = (own + 1 - (below.cumsum() - below)).take(readers) + number
+    back = (own + 1 + below - (above.cumsum() - above)).take(sources.take(order)) + number
+    columns, values = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float32)
+    columns[own], values[own] = np.arange(0, 3 * nodes, 3), 1.0
+    columns[into], values[into] = 3 * nodes + number, (1.0 / np.maximum(below, 1)).take(readers)
+    columns[back] = (3 * readers + 2).take(order)
+    values[back] = (1.0 / np.maximum(above, 1)).take(sources.take(order))
+    return csr_matrix((values, columns, starts), shape=(nodes, 3 * nodes + edges), copy=False)
