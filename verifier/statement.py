@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from superopt.errors import ArgumentError, VerificationError
+from superopt.errors import ArgumentError, InputError, VerificationError
 from superopt.frontends.specs import Specs, read_specs
 from superopt.frontends.symbolic import Traced, parameters_of, trace_symbolic
 from verifier.prove import DEFINED, Proof, Stop
 from verifier.solver import recorded
+from verifier.statement_lift import any_rank
 from verifier.statement_prove import Pair, prove_pair, unsupported_ops
 from verifier.statement_refute import Difference, OtherGraph, Pairing, differ_at, show_sizes, smaller, tiny_sizes
 from verifier.statement_show import counterexample, statement_key
@@ -112,7 +113,9 @@ def check_statement(statement: Statement, *, before: int = BEFORE, after: int = 
         shown = counterexample(statement, smaller(pair, found))
         cause = _weakest(statement, pair)
         verdict = replace(verdict, status=REFUTED, counterexample=shown, cause=cause, domain=None)
-    elif not verdict.proved and verdict.status != UNSUPPORTED:
+    elif verdict.domain is not None:
+        verdict = replace(verdict, domain=any_rank(statement, pair, verdict.domain))
+    elif verdict.status != UNSUPPORTED:
         verdict = replace(verdict, cause=f"{verdict.cause}; no counterexample at {pair.tried} sizes")
     return replace(
         verdict,
@@ -204,7 +207,10 @@ def _weakest(statement: Statement, pair: Pairing) -> str:
     candidates = [tuple(f"{n} >= 1" for n in names), *((f"{n} == 1",) for n in names)]
     candidates += [(f"{a} == {b}",) for i, a in enumerate(names) for b in names[i + 1 :]]
     for extra in candidates[:CANDIDATES]:
-        narrowed = statement.under(extra)
+        try:
+            narrowed = statement.under(extra)
+        except InputError:  # the constraints exclude it
+            continue
         other, problem = _traced(narrowed)
         tried = [at for at, _ in zip(tiny_sizes(narrowed.specs, other.lowest), range(3), strict=False)]
         try:

@@ -38,7 +38,7 @@ class Specs:
     Attributes:
         names: of the flat arguments.
         types: of the flat arguments, over symbols from 0 on.
-        tree: structure of `(args, kwargs)`.
+        tree: structure of `[args, kwargs]`, lists.
         sizes: the free size names.
         solved: (name, its expression) for names that constraints determine.
         premises: polynomials that are at least 0.
@@ -51,11 +51,11 @@ class Specs:
     solved: tuple[tuple[str, str], ...]
     premises: tuple[Poly, ...]
 
-    def arguments(self, leaf: Callable[[TensorType], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def arguments(self, leaf: Callable[[TensorType], Any]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments, each leaf made from its type."""
         return self.unflatten([leaf(t) for t in self.types])
 
-    def unflatten(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def unflatten(self, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments from their leaves."""
         return tree_util.tree_unflatten(self.tree, leaves)
 
@@ -94,7 +94,7 @@ def read_specs(
             break
         positional.append(given.pop(name))
     owners = [*parameters[: len(positional)], *(f"arg{i}" for i in range(len(parameters), len(positional)))]
-    paths, tree = tree_util.tree_flatten_with_path((tuple(positional), given), is_leaf=_is_spec)
+    paths, tree = tree_util.tree_flatten_with_path([positional, given], is_leaf=_is_spec)
     solution = _solve(constraints)
     names: list[str] = []
     types: list[TensorType] = []
@@ -123,16 +123,13 @@ def _is_spec(x: Any) -> bool:
 
 
 def _is_dtype(x: Any) -> bool:
-    try:
-        return _dtype(x) in DTYPES
-    except TypeError:
-        return False
+    if isinstance(x, str):
+        return LONG.get(x, x) in DTYPES
+    return isinstance(x, np.dtype | type) or hasattr(x, "dtype")
 
 
 def _dtype(x: Any) -> str:
-    if isinstance(x, str):
-        x = LONG.get(x, x)
-    return "bfloat16" if x == "bfloat16" else str(np.dtype(jax.numpy.dtype(x)))
+    return LONG.get(x, x) if isinstance(x, str) else str(jax.numpy.dtype(x))
 
 
 def read_type(spec: Any, name: str = "an argument") -> TensorType:

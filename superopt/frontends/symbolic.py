@@ -89,7 +89,7 @@ def trace_concrete(fn: Callable[..., Any], specs: Specs, values: Mapping[str, in
     return _trace(fn, args, kwargs, specs)
 
 
-def _trace(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], specs: Specs) -> Traced:
+def _trace(fn: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], specs: Specs) -> Traced:
     try:
         closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args, **kwargs)
     except (TypeError, ValueError, IndexError, ZeroDivisionError, NotImplementedError) as error:
