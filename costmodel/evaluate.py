@@ -1,19 +1,20 @@
 """How good the learned model is on programs and families that it has not seen, beside the roofline fitted alike.
 
 Each split fits the roofline to its training labels, which is the baseline, and then the network, once per seed.
-Splits run in parallel processes of one core each; results do not depend on how many.  Figures are those of
+Fits run in parallel processes of one core each; results do not depend on how many.  Figures are those of
 `costmodel.metrics`; the error over all kernels is dominated by kernels of a few microseconds, hence the second one
 for kernels of 20 us and more.
 """
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ RANDOM_SPLITS = 2
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:
-    """Figures of one split: the roofline's, the network's per seed, kernels outside the hull, seconds per fit."""
+    """Figures of one split: the roofline's, the network's per seed, kernels outside the hull, CPU seconds per fit."""
 
     name: str
     train: int
@@ -65,6 +66,7 @@ def evaluate(
     seeds: int = 5,
     families: Sequence[str] | None = None,
     settings: Settings | None = None,
+    budget_s: float = math.inf,
     workers: int | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
@@ -75,6 +77,7 @@ def evaluate(
         seeds: fits per split.
         families: families to hold out; all by default.
         settings: of the fits.
+        budget_s: no further seed is begun that would not end within this time; the first is always done.
         workers: processes; the usable cores by default.
         progress: called with one line per split.
     """
@@ -84,12 +87,12 @@ def evaluate(
     chosen = [f for f in names if families is None or f in families]
     splits = [corpus.by_family(labels, f) for f in chosen]
     splits += [corpus.by_program(labels, k) for k in range(RANDOM_SPLITS)]
-    results = run_splits(labels, splits, seeds, settings or Settings(), workers, progress)
+    results = run_splits(labels, splits, seeds, settings or Settings(), budget_s, workers, progress)
     held, programs = results[: len(chosen)], results[len(chosen) :]
     return {
         "summary": {
             **_summary(held, programs),
-            **_ceiling(labels),
+            **ceiling(labels),
             "noise_floor": corpus.noise_floor(labels),
             "fit_seconds": round(float(np.mean([r.fit_seconds for r in results])), 2),
         },
@@ -100,7 +103,7 @@ def evaluate(
             "tasks": len({(x.family, x.task) for x in labels}), "programs": len({x.program for x in labels}),
             "families": len(names), "digest": found.digest,
         },
-        "seeds": seeds,
+        "seeds": len(results[0].learned),
         "machine": machine.as_dict(),
         "seconds": round(time.monotonic() - begin, 1),
     }  # fmt: skip
@@ -111,28 +114,45 @@ def run_splits(
     splits: Sequence[Split],
     seeds: int,
     settings: Settings,
+    budget_s: float = math.inf,
     workers: int | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[SplitResult]:
-    """Fit and score every split, the largest first."""
+    """Fit and score every split, one seed after the other."""
     from costmodel import fit  # late: brings JAX
 
     data = fit.prepare(labels)
     count = min(workers or machine.usable_cores(), len(splits))
-    results: dict[int, SplitResult] = {}
+    begin = time.monotonic()
+    results: list[SplitResult] = []
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
         max(count, 1), mp_context=context, initializer=_start, initargs=(data, tuple(labels_facts(labels)))
     ) as pool:
-        jobs = {pool.submit(_score, split, seeds, settings): k for k, split in enumerate(splits)}
-        for done in as_completed(jobs):
-            result = results[jobs[done]] = done.result()
-            progress(
-                f"{result.name}: {result.test} kernels, error {np.mean([f['mape'] for f in result.learned]):.3f}, "
-                f"roofline {result.prior['mape']:.3f}, tau {np.mean([f['tau'] for f in result.learned]):.3f} "
-                f"({result.prior['tau']:.3f}), outside {result.outside:.2f}, {result.fit_seconds:.0f} s"
-            )
-    return [results[k] for k in range(len(splits))]
+        for seed in range(seeds):
+            jobs = {pool.submit(_score, split, seed, settings): k for k, split in enumerate(splits)}
+            found: dict[int, SplitResult] = {}
+            for done in as_completed(jobs):
+                result = found[jobs[done]] = done.result()
+                figure = result.learned[0]
+                progress(
+                    f"seed {seed}, {result.name}: {result.test} kernels, error {figure['mape']:.3f}, roofline "
+                    f"{result.prior['mape']:.3f}, tau {figure['tau']:.3f} ({result.prior['tau']:.3f}), outside "
+                    f"{result.outside:.2f}, {result.fit_seconds:.0f} s"
+                )
+            results = [_joined(results[k], found[k]) if results else found[k] for k in range(len(splits))]
+            spent = time.monotonic() - begin
+            if spent * (seed + 2) / (seed + 1) > budget_s:
+                break
+    return results
+
+
+def _joined(one: SplitResult, more: SplitResult) -> SplitResult:
+    """Results of one split under several seeds."""
+    seconds = (one.fit_seconds * len(one.learned) + more.fit_seconds) / (len(one.learned) + 1)
+    return replace(
+        one, learned=(*one.learned, *more.learned), fit_seconds=seconds, predicted=one.predicted | more.predicted
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,28 +182,20 @@ def _start(data: Any, facts: Sequence[_Facts]) -> None:
     _STATE["data"], _STATE["facts"] = data, facts
 
 
-def _score(split: Split, seeds: int, settings: Settings) -> SplitResult:
+def _score(split: Split, seed: int, settings: Settings) -> SplitResult:
     from costmodel import fit, predict  # late: after the process is bound to its core
 
     data, facts = _STATE["data"], _STATE["facts"]
     train, test = data.part(split.train), data.part(split.test)
     wanted = [facts[i] for i in split.test]
-    begin = time.monotonic()
-    prior = fit.fit_prior(train, settings.prior_steps)
-    learned: list[dict[str, float]] = []
-    predicted: dict[str, list[float]] = {}
-    outside = 0.0
-    for seed in range(seeds):
-        model = fit.fit(train, settings, seed, prior=prior)
-        found = predict.predict(model, test.table, test.structures, test.rows)
-        predicted[f"seed {seed}"] = found.seconds.tolist()
-        learned.append(figures(found.seconds, wanted))
-        predicted["prior"] = found.prior_s.tolist()
-        outside = float((found.gate < 1.0).mean())
-    seconds = (time.monotonic() - begin) / seeds
+    begin = time.process_time()
+    model = fit.fit(train, settings, seed)
+    seconds = time.process_time() - begin
+    found = predict.predict(model, test.table, test.structures, test.rows)
     return SplitResult(
-        split.name, len(split.train), len(split.test), split.shared, figures(np.array(predicted["prior"]), wanted),
-        tuple(learned), outside, seconds, predicted,
+        split.name, len(split.train), len(split.test), split.shared, figures(found.prior_s, wanted),
+        (figures(found.seconds, wanted),), float((found.gate < 1.0).mean()), seconds,
+        {"prior": found.prior_s.tolist(), f"seed {seed}": found.seconds.tolist()},
     )  # fmt: skip
 
 
@@ -214,7 +226,7 @@ def _summary(held: Sequence[SplitResult], programs: Sequence[SplitResult]) -> di
     }
 
 
-def _ceiling(labels: Sequence[Label]) -> dict[str, float]:
+def ceiling(labels: Sequence[Label]) -> dict[str, float]:
     """Order of the second visit against that of the first, by the same definitions; nothing without second visits."""
     again = [x for x in labels if x.again_s is not None]
     if not again:

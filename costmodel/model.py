@@ -24,7 +24,7 @@ class Shape:
     layers: int = 3
     trunk: int = 96
     heads: int = 5
-    bound: float = 1.6
+    bound: float = 2.3
 
 
 @dataclass(frozen=True, slots=True, eq=False)

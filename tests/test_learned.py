@@ -265,6 +265,22 @@ def test_figures_of_perfect_predictions() -> None:
     assert found["tau"] == found["pairs"] == 1.0
 
 
+def test_evaluation_begins_no_seed_that_would_end_after_its_budget() -> None:
+    split = corpus.by_family(LABELS, "scan")
+    quick = replace(SMALL, epochs=1, prior_steps=5)
+    (result,) = evaluate.run_splits(LABELS, [split], 3, quick, budget_s=0.0, workers=1)
+    assert len(result.learned) == 1
+    assert result.test == sum(x.family == "scan" for x in LABELS)
+
+
+def test_a_second_visit_bounds_what_order_can_be_known() -> None:
+    graph = CASES[0].graph
+    visits = [(1.0, 1.0), (1.01, 0.99), (2.0, 2.1)]  # the first two are within their noise, and come out the other way
+    found = [Label("f", "p", "t", str(i), f"k{i}", graph, a, 0.02, b) for i, (a, b) in enumerate(visits)]
+    assert evaluate.ceiling(found) == {"tau_ceiling": 1.0, "tau_plain_ceiling": pytest.approx(1 / 3, abs=1e-4)}
+    assert evaluate.ceiling(LABELS) == {}
+
+
 def test_products_of_one_shape_in_two_layouts_differ_for_the_network() -> None:
     a, w, t = tensor("a", 64, 32), tensor("w", 32, 48, frozen=True), tensor("t", 48, 32, frozen=True)
     encoder = Encoder()

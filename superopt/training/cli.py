@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import click
@@ -50,18 +51,27 @@ def fit(data: Path | None, out: Path | None, evaluation: str | None, seed: int, 
 @train.command(name="eval")
 @click.option("--data", type=click.Path(dir_okay=False, path_type=Path), help="The corpus; the shipped one by default.")
 @click.option("--seeds", default=5, show_default=True, help="Fits per split.")
+@click.option("--budget", default="2h", show_default=True, help="No further seed is begun that would end later.")
 @click.option("--families", help="Hold out only these, separated by commas.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Also write the JSON object to a file.")
 @click.option("--document", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Update its table.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
-    data: Path | None, seeds: int, families: str | None, out: Path | None, document: Path | None, as_json: bool
+    data: Path | None,
+    seeds: int,
+    budget: str,
+    families: str | None,
+    out: Path | None,
+    document: Path | None,
+    as_json: bool,
 ) -> None:
     """Accuracy on held-out programs and families beside the roofline fitted alike, and scoring speed."""
-    from superopt.training.fitting import evaluation, update_document  # late: `--help` answers at once
+    from superopt.budget import parse_budget  # late: `--help` answers at once
+    from superopt.training.fitting import evaluation, update_document
 
+    seconds = parse_budget(budget).seconds or math.inf
     chosen = None if families is None else families.split(",")
-    result = evaluation(data, seeds, chosen, lambda line: click.echo(f"  {line}", err=True))
+    result = evaluation(data, seeds, chosen, seconds, lambda line: click.echo(f"  {line}", err=True))
     if out is not None:
         out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if document is not None:

@@ -75,13 +75,14 @@ def evaluation(
     data: str | Path | None,
     seeds: int,
     families: Sequence[str] | None,
+    budget_s: float,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Held-out accuracy and scoring speed: `summary`, `families`, `programs`, `labels`, `text`."""
     from costmodel import fit, speed  # late: brings JAX
 
     found = read_corpus(data)
-    result = evaluate.evaluate(found, seeds=seeds, families=families, progress=say)
+    result = evaluate.evaluate(found, seeds=seeds, families=families, budget_s=budget_s, progress=say)
     some = found.labels[:: max(1, len(found.labels) // speed.MOST)]
     model = fit.fit(fit.prepare(some), Settings(epochs=1, prior_steps=100), 0)
     rates = speed.scoring_speed(model, list({x.key: x.graph for x in some}.values()))
