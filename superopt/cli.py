@@ -179,6 +179,51 @@ def verify(files: tuple[str, ...], library: bool, names: tuple[str, ...], rechec
 
 
 @cli.command()
+@click.option("--ops", help="Ops to combine, separated by commas.  [default: all of them]")
+@click.option("--size", default=3, show_default=True, type=click.IntRange(1, 4), help="Most ops on a side.")
+@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Worker processes.")
+@click.option("--budget", default="600s", show_default=True, help="Time; a later run of the same goes on from there.")
+@click.option("--bare", is_flag=True, help="Do not use the rule library: find everything again.")
+@click.option("--coverage", is_flag=True, help="Also count the substitutions of TASO's generator that are implied.")
+@click.option("--folder", type=click.Path(file_okay=False), help="Where runs are kept.  [default: the user's cache]")
+@click.option("--out", type=click.Path(dir_okay=False), help="Write the rules found to this file.")
+@_JSON
+@_guarded
+def discover(
+    ops: str | None,
+    size: int,
+    jobs: int,
+    budget: str,
+    bare: bool,
+    coverage: bool,
+    folder: str | None,
+    out: str | None,
+    as_json: bool,
+) -> int:
+    """Enumerate equal terms over some ops, prove them as rules, and print those that the library does not imply."""
+    from superopt.discovery.command import run  # late: loads the verifier
+
+    _check_folder(out)
+    summary, text = run(
+        ops=ops,
+        size=size,
+        jobs=jobs,
+        budget=budget,
+        library=not bare,
+        coverage=coverage,
+        folder=folder,
+        say=_progress(as_json),
+    )
+    if out:
+        Path(out).write_text("\n\n".join(summary["texts"]) + "\n", encoding="utf-8")
+    if as_json:
+        _emit(summary)
+    else:
+        click.echo(text)
+    return OK
+
+
+@cli.command()
 @_JSON
 @_guarded
 def doctor(as_json: bool) -> int:

@@ -1,8 +1,8 @@
 """All terms up to a size, level by level, with fingerprints in partitioned files.
 
-Level n applies every form to every choice of operands that makes n distinct ops.  Operands are representatives: one term
-per class of equal smaller terms, the simplest, since what is built from another member is equal by congruence.  A
-level is cut into jobs; a job writes its rows (fingerprint, form, operands) to one file per partition of the
+Level n applies every form to every choice of operands that makes n distinct ops.  Operands are representatives: one
+term per class of equal smaller terms, the simplest, since what is built from another member is equal by congruence.
+A level is cut into jobs; a job writes its rows (fingerprint, form, operands) to one file per partition of the
 fingerprints, and a partition is then read alone: so memory holds one job or one partition, and a finished file is not
 made again.  In a partition, equal fingerprints are candidate pairs with the representative.
 """
@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Second operands `start:stop` of size `right` against all first operands of size `left`; right < 0: unary forms."""
+    """Second operands `start:stop` of size `right` against all first operands of size `left`; unary if right < 0."""
 
     level: int
     left: int
@@ -109,7 +109,8 @@ def jobs(u: Universe, level: int, rows: int) -> list[Job]:
         for right in range(left + 1):
             if left + right < level - 1:
                 continue
-            step = max(1, rows // max(1, 4 * count[left]))
+            few = left + right > level - 1 and right > 0  # operands with common parts only
+            step = 2000 if few else max(1, rows // max(1, 4 * count[left]))
             out += [Job(level, left, right, i, min(i + step, count[right])) for i in range(0, count[right], step)]
     return out
 
@@ -120,8 +121,7 @@ def run_job(u: Universe, job: Job, ops: frozenset[str], folder: Path, partitions
     if mark.exists():
         return int(mark.read_text())
     table = form_table(u, ops)
-    parts = [_rows(table, *made) for made in _made(u, job, ops)]
-    rows = np.concatenate(parts) if parts else np.empty(0, ROW)
+    rows = _rows(table, list(_made(u, job, ops)))
     where = (rows["digest"] % np.uint64(partitions)).astype(np.int64)
     order = np.argsort(where, kind="stable")
     bounds = np.searchsorted(where[order], np.arange(partitions + 1))
@@ -140,9 +140,16 @@ def _replace(path: Path, rows: np.ndarray) -> None:
     fresh.replace(path)
 
 
-def _rows(table: dict[Form, int], form: Form, a: Any, b: Any, digest: np.ndarray) -> np.ndarray:
-    rows = np.empty(len(digest), ROW)
-    rows["digest"], rows["form"], rows["a"], rows["b"] = digest, table[form], a, b
+def _rows(table: dict[Form, int], made: list[tuple[Form, Any, Any, np.ndarray]]) -> np.ndarray:
+    """What was made as rows; an operand is an array, or one number for all."""
+    counts = [len(digest) for *_, digest in made]
+    rows = np.empty(sum(counts), ROW)
+    if made:
+        rows["digest"] = np.concatenate([digest for *_, digest in made])
+        rows["form"] = np.repeat([table[form] for form, *_ in made], counts)
+        for name, operands in (("a", [x for _, x, _, _ in made]), ("b", [x for _, _, x, _ in made])):
+            full = [np.broadcast_to(x, n) for x, n in zip(operands, counts, strict=True)]
+            rows[name] = np.concatenate(full)
     return rows
 
 
@@ -165,7 +172,7 @@ def _made(u: Universe, job: Job, ops: frozenset[str]) -> Iterator[tuple[Form, An
 
 def _partners(job: Job, numbers: np.ndarray, inside: dict[int, np.ndarray], y: Term) -> np.ndarray:
     """Places of the first operands that make a term of the level with `y`, each unordered pair once."""
-    keep = numbers >= y.number if job.left == job.right else np.ones(len(numbers), bool)
+    keep = numbers <= y.number if job.left == job.right else np.ones(len(numbers), bool)
     shared = np.zeros(len(numbers), np.int64)
     for n in y.inside:
         shared[inside.get(n, _NOWHERE)] += 1

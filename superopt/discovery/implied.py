@@ -1,8 +1,8 @@
 """Does a set of rules already say an equation?  Both sides in one small e-graph, grown a little.
 
-Rules are used as equations: without `prefer`, everywhere, in every direction that binds, and each equation of a rule with
-several roots by itself.  Both sides stand in the e-graph from the start, so the rules may rewrite either towards the
-other.  A yes is a derivation; a no is only that none was found within the limits.
+Rules are used as equations: without `prefer`, everywhere, in every direction that binds, and each equation of a rule
+with several roots by itself.  Both sides stand in the e-graph from the start, so the rules may rewrite either towards
+the other.  A yes is a derivation; a no is only that none was found within the limits.
 """
 
 from __future__ import annotations

@@ -69,7 +69,8 @@ def _judge(draft: Draft, name: str, known: Sequence[str], library: bool) -> tupl
     if not verdict.proved:
         return verdict.status, verdict.cause, ""
     found = rule_of(wide, name)
-    assert found is not None and verdict.domain is not None
+    assert found is not None
+    assert verdict.domain is not None
     text = wide.text(name) if parses(wide.text(name)) else wide.swapped().text(name)
     return NEW, text, verdict.domain.exactness
 
@@ -83,9 +84,7 @@ def parses(text: str) -> bool:
     return True
 
 
-def judge_many(
-    tasks: Sequence[tuple[str, Draft, str]], known: Sequence[str], library: bool
-) -> list[Judged]:
+def judge_many(tasks: Sequence[tuple[str, Draft, str]], known: Sequence[str], library: bool) -> list[Judged]:
     """The fates of several candidates in turn: each also sees the rules found before it here."""
     out: list[Judged] = []
     texts = list(known)

@@ -62,7 +62,9 @@ class Draft:
     @property
     def ops(self) -> tuple[str, ...]:
         """Elementwise ops that occur."""
-        return tuple(dict.fromkeys(s[1] for side in self.sides for root in side for s in subsides(root) if s[0] == "ew"))
+        return tuple(
+            dict.fromkeys(s[1] for side in self.sides for root in side for s in subsides(root) if s[0] == "ew")
+        )
 
     @property
     def contracted(self) -> frozenset[str]:
@@ -320,16 +322,17 @@ class _Namer:
         for n in order:
             self._name(n)
         declared = tuple(
-            (self.names[n], tuple((self._role(label), self._token(label, size)) for label, size in self.lifter.leaves[n]))
+            (
+                self.names[n],
+                tuple((self._role(label), self._token(label, size)) for label, size in self.lifter.leaves[n]),
+            )
             for n in order
         )
         sides = self._side(left), self._side(right)
         cut = {s[2] for side in sides for s in subsides(side) if s[0] == "cut"}
         if len(cut) > len(CUTS):
             raise UnliftableError("too many roles are cut")
-        return Draft(
-            declared, ((sides[0],), (sides[1],)), single=frozenset(self.single), spaces=frozenset(self.spaces)
-        )
+        return Draft(declared, ((sides[0],), (sides[1],)), single=frozenset(self.single), spaces=frozenset(self.spaces))
 
     def _name(self, n: int) -> None:
         t = self.u.terms[n].type

@@ -1,7 +1,7 @@
 """Terms over anonymous axes: leaves, applications, values, canonical order of leaves.
 
-A universe numbers its terms.  Leaves come in kinds by type; terms that differ only in the order of the leaves of a kind, or
-in the axis order of a leaf, say the same, so only one of them (`canonical`) has to head a pair.
+A universe numbers its terms.  Leaves come in kinds by type; terms that differ only in the order of the leaves of a
+kind, or in the axis order of a leaf, say the same, so only one of them (`canonical`) has to head a pair.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from superopt.discovery.algebra import LENGTH, SAMPLES, SPACE, TAPS, Form, Type, apply, extents, generic, result
+from superopt.discovery.algebra import LENGTH, SAMPLES, SPACE, TAPS, Form, Type, apply, extents, result
 
 MATRIX: Type = ((LENGTH,), (LENGTH,))
 VECTOR: Type = ((LENGTH,),)
@@ -47,11 +47,13 @@ class Universe:
     values: list[np.ndarray] = field(default_factory=list[np.ndarray])
 
     def leaf(self, t: Type) -> Term:
-        """A further leaf of a type: small integers of both signs."""
+        """A further leaf of a type: small integers, every entry of both signs over the samples."""
         number = len(self.terms)
         rng = np.random.default_rng((23, number))
         self.terms.append(Term(number, 0, None, (), t, frozenset()))
-        self.values.append(rng.integers(-9, 10, (SAMPLES, *extents(t))).astype(np.float64))
+        shape = extents(t)
+        signs = rng.choice([-1, 1], shape) * np.resize([1, -1], SAMPLES).reshape(-1, *(1 for _ in shape))
+        self.values.append((signs * rng.integers(1, 20, (SAMPLES, *shape))).astype(np.float64))
         return self.terms[-1]
 
     def add(self, form: Form, args: Sequence[int]) -> Term:
@@ -116,9 +118,9 @@ class Universe:
         new = [x.form is None and x.number not in seen for x in args]
         seen.update(x.number for x in args if x.form is None and (op not in ("add", "mul", "relu") or x is not args[0]))
         if op == "dot":
-            return not (new[0] and at[0][0] != 0 or new[1] and at[0][1] != 0)
+            return not any(n and axis for n, axis in zip(new, at[0], strict=True))
         if op == "conv":
-            return not (new[0] and at[0] != 0 or new[1] and at[1] != 0)
+            return not any(n and axis for n, axis in zip(new, at, strict=True))
         if op in ("cut", "first", "rest"):
             return not new[0] or at[0] == 0
         if op == "concat":

@@ -19,7 +19,7 @@ from superopt.errors import RuleError
 from verifier.check import check
 from verifier.verdict import Verdict
 
-FRESH = "big"
+FRESH = ("b", "g", "i", "ba", "bb", "bc", "bd")
 METAS = {"relu": "f", "add": "fa", "mul": "fm"}
 MOST_VARS = 5
 AFTER = 12

@@ -1,0 +1,63 @@
+"""The `superopt discover` command: settings from text, the run, its summary as JSON and as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rewrites.library import load
+from rewrites.parse import parse
+from superopt.budget import parse_budget
+from superopt.discovery.algebra import OPS
+from superopt.discovery.discover import Say, Settings, check_ops, discover
+from superopt.discovery.implied import equations
+from superopt.discovery.taso import covered, substitutions
+from superopt.errors import UsageError
+
+
+def run(
+    *,
+    ops: str | None,
+    size: int,
+    jobs: int,
+    budget: str,
+    library: bool,
+    coverage: bool,
+    folder: str | None,
+    say: Say,
+) -> tuple[dict[str, Any], str]:
+    """Run a discovery: summary and text.
+
+    Raises:
+        UsageError: an op that does not exist, or a budget that is no time.
+    """
+    names = check_ops([name.strip() for name in ops.split(",")] if ops else OPS)
+    seconds = parse_budget(budget).seconds
+    if seconds is None:
+        raise UsageError("the budget of a discovery is a time", hint='write "600s" or "10min"')
+    settings = Settings(names, size, jobs, seconds, library)
+    found = discover(settings, Path(folder) if folder else None, say)
+    summary: dict[str, Any] = {**found.summary, "texts": list(found.rules), "exactness": found.exactness}
+    lines = [*found.rules, ""]
+    if coverage:
+        summary |= coverage_of(found.rules, library)
+        lines.append(f"TASO: {summary['taso_implied']} of {summary['taso_substitutions']} substitutions implied")
+    state = "all candidates judged" if found.done else "budget over, run again to go on"
+    lines.append(
+        f"{found.summary['rules']} rules; {found.summary.get('terms', 0)} terms, {found.summary.get('pairs', 0)} pairs,"
+        f" {found.summary['judged']} judged at {found.summary['discovery_pairs_per_s']:.0f}/s per core; {state}"
+    )
+    return summary, "\n".join(lines)
+
+
+def coverage_of(texts: tuple[str, ...], library: bool) -> dict[str, Any]:
+    """How many substitutions of TASO's generator these rules imply, with the library or without."""
+    known = equations(parse(text, where="discovered") for text in texts)
+    rules = (*equations(load() if library else ()), *known)
+    listed = substitutions()
+    missing = [s.text for s in listed if not covered(s, rules)]
+    return {
+        "taso_substitutions": len(listed),
+        "taso_implied": len(listed) - len(missing),
+        "taso_missing": missing,
+    }
