@@ -61,6 +61,7 @@ class Match:
         roots: value and layout of each root; the right sides equal these values.
         dtype: the one float dtype of the rule at this site.
         carried: precision and preferred_element_type of the products that were matched.
+        trail: e-nodes that were matched, and classes that were read as constants.
     """
 
     rule: Rule
@@ -70,6 +71,7 @@ class Match:
     roots: tuple[tuple[Value, Layout], ...]
     dtype: str = "float32"
     carried: tuple[Any, Any] = (None, None)
+    trail: tuple[Any, ...] = ()
 
 
 def matches(
@@ -169,6 +171,7 @@ def _match(rule: Rule, space: Space, classes: Sequence[Class], end: State, bindi
         roots=tuple((space.value(c), lay) for c, lay in zip(classes, binding.roots, strict=True)),
         dtype=dtype,
         carried=(None, None) if end.carried is None else end.carried[:2],
+        trail=end.taken(),
     )
 
 

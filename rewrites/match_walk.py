@@ -29,7 +29,7 @@ Goals: TypeAlias = tuple[Any, ...]
 class State:
     """What one branch of the walk has found."""
 
-    __slots__ = ("carried", "events", "labels", "metas", "vars", "watched", "wild")
+    __slots__ = ("carried", "events", "labels", "metas", "trail", "vars", "watched", "wild")
 
     def __init__(self) -> None:
         self.labels = Labels()
@@ -41,14 +41,25 @@ class State:
         self.carried: tuple[Any, Any, str] | None = None
         """(precision, preferred_element_type, result dtype) of the products and convolutions."""
         self.watched: dict[Term, Class] = {}
+        self.trail: tuple[Any, ...] = ()
+        """(rest, key of an alternative that was taken, or class that was read as a constant), newest first."""
 
     def copy(self) -> State:
         """An independent copy."""
         new = State()
         new.labels, new.vars, new.wild = self.labels.copy(), self.vars.copy(), self.wild
         new.events, new.metas, new.carried = self.events, self.metas.copy(), self.carried
-        new.watched = self.watched.copy()
+        new.watched, new.trail = self.watched.copy(), self.trail
         return new
+
+    def taken(self) -> tuple[Any, ...]:
+        """What the walk has read: keys of alternatives, and classes of constants."""
+        out: list[Any] = []
+        rest = self.trail
+        while rest:
+            rest, key = rest
+            out.append(key)
+        return tuple(out[::-1])
 
     def happened(self) -> list[tuple[Term, Marks]]:
         """The pattern ops met and what they did to labels, oldest first."""
@@ -98,6 +109,7 @@ class Walk:
             elif op == "lit":
                 if not same_constant(self.space.scalar(cls), pattern.constant):
                     return
+                s.trail = (s.trail, cls)
             else:
                 if self.watched and pattern.term in self.watched:
                     s.watched[pattern.term] = cls
@@ -128,6 +140,7 @@ class Walk:
             inner = pattern.kids[0]
             if inner.op == "lit":
                 if same_constant(space.scalar(cls), inner.constant):
+                    s.trail = (s.trail, cls)
                     if not pattern.optional:
                         s.events = (s.events, pattern.term, {label: n for axis in lay for label, n in axis})
                     yield from self.solve(goals, s)
@@ -163,6 +176,7 @@ class Walk:
             flowed = flow(alternative.op, alternative.site, own, branch.labels)
             if flowed is not None:
                 branch.labels.note((own, *flowed[0]))
+                branch.trail = (branch.trail, alternative.key)
                 goal = (pattern, child, below(flowed[0][0], perm), False, depth - 1)
                 yield from self.solve((goal, goals), branch)
 
@@ -188,6 +202,7 @@ class Walk:
             self.clashes += 1
             return
         s.labels.note((own, *layouts))
+        s.trail = (s.trail, a.key)
         s.events = (s.events, t, marks)
         for j in reversed(range(len(order))):
             i = order[j]

@@ -17,13 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rewrites.arrange import BuildError, arrange
-from rewrites.build import Builder, build
+from rewrites.build import build
 from rewrites.convert import node_of, transposed
 from rewrites.egraph import EGraph
 from rewrites.enode import ENode, Origin, Ref
 from rewrites.perm import PERM_BITS, PERM_MASK, perm_of
-from superopt.errors import ShapeError
 from superopt.ir.graph import Attrs, Node
 
 if TYPE_CHECKING:
@@ -39,7 +37,6 @@ class Step:
     match: Match
     pairs: tuple[Pair, ...]
     number: int
-    complete: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,10 +45,6 @@ class Reason:
 
     steps: tuple[Step, ...]
     pairs: tuple[Pair, ...]
-
-
-class _AbsentError(Exception):
-    """A term that the e-graph does not hold."""
 
 
 class ProvingEGraph(EGraph):
@@ -68,7 +61,6 @@ class ProvingEGraph(EGraph):
         self._constant_from: dict[int, int] = {}
         self._congruent: tuple[int, int] | None = None
         self._log: list[Pair] | None = None
-        self._dry = False
         self._nodes_of: dict[int, Node] = {}
 
     # ---- what the e-graph does, watched
@@ -80,8 +72,6 @@ class ProvingEGraph(EGraph):
         node, _ = self.canonical((self.intern_op(op, attrs), *children))
         if node in self._hashcons:
             self._use(node, [c >> PERM_BITS for c in children])
-        elif self._dry:
-            raise _AbsentError
         return super().insert(op, attrs, children)
 
     def views(self, ref: Ref, op: str) -> Iterator[tuple[ENode, tuple[int, ...]]]:
@@ -173,8 +163,7 @@ class ProvingEGraph(EGraph):
         roots = [root for root, _ in match.roots]
         if all(self.find_class(r) == self.find_class(v) for r, v in zip(roots, values, strict=True)):
             return
-        pairs, complete = self._dependencies(match)
-        step = Step(match, pairs, self.steps, complete)
+        step = Step(match, self._dependencies(match), self.steps)
         self.steps += 1
         self._by_origin.setdefault(origin, []).append(step)
         for root, value in zip(roots, values, strict=True):
@@ -200,26 +189,17 @@ class ProvingEGraph(EGraph):
         finally:
             self._log = None
 
-    def _dependencies(self, match: Match) -> tuple[tuple[Pair, ...], bool]:
-        """What both sides of an instance rest on, and whether its left side was found as the builder builds it."""
-        self._dry = True
+    def _dependencies(self, match: Match) -> tuple[Pair, ...]:
+        """What an instance rests on: the e-nodes that its left side was read off, what its right side was built by."""
+        pairs: list[Pair] = []
+        for key in match.trail:
+            if isinstance(key, tuple):
+                pairs += self.selected(key)
+            elif isinstance(key, int):
+                pairs.append((key, self._constant_from.get(key, key)))
         with self.logged() as log:
-            complete = self._rebuilt(match, log)
-        self._dry = False
-        return tuple(dict.fromkeys((a, b) for a, b in log if a != b and self._one(a, b))), complete
-
-    def _rebuilt(self, match: Match, log: list[Pair]) -> bool:
-        complete = True
-        try:
             build(match, self)
-            builder = Builder(match, self)
-            for t, (root, lay) in zip(match.rule.lhs, match.roots, strict=True):
-                left, _ = arrange(self, builder.go(t, lay, match.env), lay)
-                complete &= self.find_class(left) == self.find_class(root)
-                log.append((left >> PERM_BITS, root >> PERM_BITS))
-        except (_AbsentError, BuildError, ShapeError):
-            return False
-        return complete
+        return tuple(dict.fromkeys((a, b) for a, b in (*pairs, *log) if a != b and self._one(a, b)))
 
     def _one(self, a: int, b: int) -> bool:
         return self.find_class(a << PERM_BITS) == self.find_class(b << PERM_BITS)

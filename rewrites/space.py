@@ -27,13 +27,14 @@ Child: TypeAlias = tuple[Class, Perm]
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One op that computes a class: value(class) = transpose(value(op), perm)."""
+    """One op that computes a class: value(class) = transpose(value(op), perm); `key` is its e-node, if it has one."""
 
     op: str
     site: Site
     children: tuple[Child, ...]
     perm: Perm
     attrs: tuple[tuple[str, Any], ...]
+    key: tuple[int, ...] | None = None
 
 
 VIEW = "@view"
@@ -122,7 +123,7 @@ class EGraphSpace:
             refs = [eg.find(r) for r in enode[1:]]
             site = Site(eg.values_of(enode), [eg.shape(r) for r in refs], own)
             children = tuple([self.child(r) for r in refs])
-            _enter(self, out, Alternative(eg.op_of(enode), site, children, perm, eg.attrs_of(enode)))
+            _enter(self, out, Alternative(eg.op_of(enode), site, children, perm, eg.attrs_of(enode), enode))
         return out
 
     def child(self, value: Value) -> Child:
@@ -176,7 +177,7 @@ def _enter(space: Space, out: dict[str, list[Alternative]], new: Alternative) ->
     elif op == "concatenate" and len(new.children) > 2:
         rest = Joined(site.values["dimension"], new.children[1:])
         split = Site(site.values, [site.shapes[0], _joined_shape(space, rest)], site.shape)
-        out[op].append(Alternative(op, split, (new.children[0], (rest, None)), new.perm, new.attrs))
+        out[op].append(Alternative(op, split, (new.children[0], (rest, None)), new.perm, new.attrs, new.key))
 
 
 def _transposed_ref(eg: EGraph, cls: int, perm: Perm) -> int:

@@ -92,14 +92,10 @@ def validate(original: Graph, returned: Program, plan: Plan, ledger: Ledger | No
     steps = len(plan.instances) + sum(len(b.plan.instances) for b in plan.bodies)
     keys = {name: c.key for name, c in certificates.items()}
     exactness = EXACTNESS[max(classes, default=0)]
-    return Validation(
-        not cause, cause, steps, keys, exactness, tuple(assumptions), passes, time.perf_counter() - begin
-    )
+    return Validation(not cause, cause, steps, keys, exactness, tuple(assumptions), passes, time.perf_counter() - begin)
 
 
-def _check(
-    original: Graph, returned: Program, plan: Plan, ledger: Ledger, certificates: dict[str, Certificate]
-) -> int:
+def _check(original: Graph, returned: Program, plan: Plan, ledger: Ledger, certificates: dict[str, Certificate]) -> int:
     if plan.numerics not in EXACTNESS:
         raise _Refused(f"the plan says numerics {plan.numerics!r}")
     outputs = _whole(original, returned)

@@ -111,7 +111,7 @@ class Labels:
             self._constants[int(ids)] = (node.dtype, node["value"])
         else:
             return self._whole(node)
-        return (self.merges.find(ids),)
+        return (self.merges.find(ids, probe=True),)
 
     def _input(self, node: Node) -> Ids:
         size = int(np.prod(node.shape, dtype=np.int64))
@@ -126,7 +126,7 @@ class Labels:
             tag = ordered(self.tag("op", node.op, self._text(node.attrs), i), *below)
             size = int(np.prod(kind.shape, dtype=np.int64))
             ids = mix(add(mix(np.arange(size, dtype=np.uint64)), tag))
-            out.append(self.merges.find(ids.reshape([int(str(n)) for n in kind.shape])))
+            out.append(self.merges.find(ids.reshape([int(str(n)) for n in kind.shape]), probe=True))
         return tuple(out)
 
     def _text(self, value: Any) -> str:

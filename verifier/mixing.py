@@ -76,10 +76,10 @@ class Merges:
     def __len__(self) -> int:
         return sum(len(keys) for keys, _ in self._tables)
 
-    def find(self, ids: Ids) -> Ids:
-        """The labels with each replaced by its representative."""
+    def find(self, ids: Ids, *, probe: bool = False) -> Ids:
+        """The labels with each replaced by its representative; `probe`: none, where none of a large sample has one."""
         for keys, values in self._tables:
-            ids = _replaced(ids, keys, values)
+            ids = _replaced(ids, keys, values, probe)
         return ids
 
     def unite(self, left: Ids, right: Ids) -> bool:
@@ -98,15 +98,15 @@ class Merges:
         """One table out of all; later tables map the values of earlier ones."""
         keys, values = self._tables[0]
         for later_keys, later_values in self._tables[1:]:
-            values = _replaced(values, later_keys, later_values)
+            values = _replaced(values, later_keys, later_values, False)
             keys, values = np.concatenate([keys, later_keys]), np.concatenate([values, later_values])
         order = np.argsort(keys, kind="stable")
         self._tables = [(keys[order], values[order])]
 
 
-def _replaced(ids: Ids, keys: Ids, values: Ids) -> Ids:
+def _replaced(ids: Ids, keys: Ids, values: Ids, probing: bool) -> Ids:
     flat = ids.ravel()
-    if flat.size > 4 * _SAMPLE:  # a tensor is in a table with most of its elements, or not at all
+    if probing and flat.size > 4 * _SAMPLE:  # a tensor is in a table with most of its elements, or not at all
         probe = flat[:: flat.size // _SAMPLE]
         if not (keys[np.searchsorted(keys, probe).clip(max=len(keys) - 1)] == probe).any():
             return ids
