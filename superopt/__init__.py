@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from superopt.errors import SuperoptError
     from superopt.optimized import Optimized, load
     from superopt.optimizer import jit, optimize
-    from superopt.proving import rule, verify
+    from superopt.proving import rule, statement, verify
     from superopt.result import Report, Speedup
 
 __version__ = "0.1.0"
@@ -29,6 +29,7 @@ _HOME = {
     "Speedup": "superopt.result",
     "verify": "superopt.proving",
     "rule": "superopt.proving",
+    "statement": "superopt.proving",
 }
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "load",
     "optimize",
     "rule",
+    "statement",
     "verify",
 ]
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from superopt.proving import chosen_rules, rules_of_files
+from superopt.rule_files import chosen_rules, rules_of_files
 
 if TYPE_CHECKING:
     from superopt.store import Store

@@ -15,7 +15,7 @@ from superopt import cli
 from superopt.bench import run_suite
 from superopt.errors import ArgumentError, InputError, UsageError
 from superopt.frontends.jaxpr import import_function
-from superopt.proving import verify_files, verify_library
+from superopt.rule_files import verify_files, verify_library
 
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
 

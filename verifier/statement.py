@@ -13,12 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rewrites.lift import Unliftable
+from rewrites.term import Rule
 from superopt.errors import ArgumentError, InputError, VerificationError
 from superopt.frontends.specs import Specs, read_specs
 from superopt.frontends.symbolic import Traced, parameters_of, trace_symbolic
+from verifier.check import check
 from verifier.prove import DEFINED, Proof, Stop
 from verifier.solver import recorded
-from verifier.statement_lift import any_rank
+from verifier.statement_lift import any_rank, general, lifted
 from verifier.statement_prove import Pair, prove_pair, unsupported_ops
 from verifier.statement_refute import Difference, OtherGraph, Pairing, differ_at, show_sizes, smaller, tiny_sizes
 from verifier.statement_show import counterexample, statement_key
@@ -84,6 +87,29 @@ def check_statement(statement: Statement, *, before: int = BEFORE, after: int = 
     Raises:
         VerificationError: the statement is proved and refuted at once (the prover or the interpreter is wrong).
     """
+    return _checked(statement, before, after)[0]
+
+
+def as_rule(statement: Statement) -> tuple[Rule | None, Verdict]:
+    """The rule over named axes that a statement is, and its verdict; without a rule, the statement's verdict and why.
+
+    Raises:
+        VerificationError: see `check_statement`.
+    """
+    verdict, pair = _checked(statement, BEFORE, AFTER, ranks=False)
+    if not verdict.proved:
+        return None, verdict
+    try:
+        made, proof = general(statement, pair)
+    except Unliftable as error:
+        return None, replace(verdict, cause=str(error))
+    if made is None:
+        why = "" if proof is None else proof.cause
+        return None, replace(verdict, cause=f"{lifted(statement, pair).text()}\n{why}")
+    return made, check(made)
+
+
+def _checked(statement: Statement, before: int, after: int, ranks: bool = True) -> tuple[Verdict, Pairing]:
     start = time.perf_counter()
     pair, problem = _traced(statement)
     done = Proof()
@@ -114,16 +140,17 @@ def check_statement(statement: Statement, *, before: int = BEFORE, after: int = 
         cause = _weakest(statement, pair)
         verdict = replace(verdict, status=REFUTED, counterexample=shown, cause=cause, domain=None)
     elif verdict.domain is not None:
-        verdict = replace(verdict, domain=any_rank(statement, pair, verdict.domain))
+        verdict = replace(verdict, domain=any_rank(statement, pair, verdict.domain) if ranks else verdict.domain)
     elif verdict.status != UNSUPPORTED:
         verdict = replace(verdict, cause=f"{verdict.cause}; no counterexample at {pair.tried} sizes")
-    return replace(
+    verdict = replace(
         verdict,
         tiers=tuple(done.tiers or ()) if verdict.proved else (),
         obligations=done.obligations,
         queries=done.queries,
         seconds=time.perf_counter() - start,
     )
+    return verdict, pair
 
 
 def _excluded(found: Difference, verdict: Verdict) -> bool:

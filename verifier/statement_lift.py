@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rewrites.lift import Lifted, Unliftable, lift, widen
+from rewrites.parse import parse
 from rewrites.term import Rule
+from superopt.errors import RuleError
 from verifier.prove import prove
 from verifier.statement_refute import Pairing
 from verifier.verdict import Domain, Verdict
@@ -36,6 +38,11 @@ def general(
     Raises:
         Unliftable: no rule text speaks of it.
     """
+    text = lifted(statement, pair)
+    try:
+        parse(text.text(), statement.where or "<lifted>")
+    except RuleError as error:
+        raise Unliftable(f"{text.text()}\n{error.args[0]}") from error
     verdicts: dict[str, Verdict] = {}
     last: list[Verdict] = []
 
@@ -45,7 +52,7 @@ def general(
         verdicts[str(sorted(rule.many))] = verdict
         return verdict.proved
 
-    made = widen(lifted(statement, pair), accepts, statement.where or "<lifted>")
+    made = widen(text, accepts, statement.where or "<lifted>")
     if made is None:
         return None, last[-1] if last else None
     return made, verdicts[str(sorted(made.many))]

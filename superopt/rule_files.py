@@ -1,0 +1,164 @@
+"""Files of rules and statements, and the library: what `superopt verify` proves.
+
+A text file holds rules.  A Python file may hold rules as a text named RULES, which is read and not run, and may make
+statements and rules by `superopt.statement` and `superopt.rule`: then it is run once (under the name `superopt_verify`,
+its folder on the path, so that what stands under `__name__ == "__main__"` is left out), and everything that those two
+functions are given is proved afterwards, so that the first failure does not hide the others.
+"""
+
+from __future__ import annotations
+
+import ast
+import runpy
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from superopt.errors import InputError, SuperoptError
+from superopt.proving import collected
+
+if TYPE_CHECKING:
+    from rewrites.term import Rule
+
+_MAKERS = ("statement", "rule")
+
+
+def verify_library(names: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
+    """Prove the shipped library from scratch: summary and text.
+
+    Raises:
+        InputError: no rule has such a name.
+    """
+    from rewrites.library import load  # late: the rule engine is only loaded when used
+
+    return _verify(chosen_rules(load(), names))
+
+
+def verify_files(files: Sequence[str], names: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
+    """Prove every rule and statement of some files.
+
+    Raises:
+        InputError: a file that cannot be read or run, or without rules and statements, or nothing of such a name.
+        RuleError: a text that is not a rule.
+    """
+    rules: list[Rule] = []
+    made: list[tuple[Any, bool]] = []
+    for file in files:
+        made_here = _run(file) if _makes_statements(file) else []
+        made += made_here
+        rules += rules_of_files([file], needed=not made_here)
+    wanted = [(x, lift) for x, lift in made if not names or any(text in x.name for text in names)]
+    if not wanted:
+        return _verify(chosen_rules(rules, names))
+    return _verify([r for r in rules if not names or any(text in r.name for text in names)], wanted)
+
+
+def _makes_statements(file: str) -> bool:
+    """Does a Python file mention `superopt.statement` or `superopt.rule`, so that it has to be run?"""
+    if Path(file).suffix != ".py":
+        return False
+    return any(
+        (isinstance(x, ast.Attribute) and x.attr in _MAKERS and isinstance(x.value, ast.Name))
+        or (isinstance(x, ast.ImportFrom) and x.module == "superopt" and any(a.name in _MAKERS for a in x.names))
+        for x in ast.walk(_parsed(file))
+    )
+
+
+def _run(file: str) -> list[tuple[Any, bool]]:
+    """What running a file makes by `superopt.statement` and `superopt.rule`, unproved."""
+    folder = str(Path(file).resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        with collected() as made:
+            runpy.run_path(file, run_name="superopt_verify")
+    except SuperoptError:
+        raise
+    except Exception as error:  # whatever a user's file does
+        raise InputError(f"{file} cannot be run: {type(error).__name__}: {error}", hint="run it by itself") from error
+    finally:
+        sys.path.remove(folder)
+    return made
+
+
+def _parsed(file: str) -> ast.Module:
+    try:
+        return ast.parse(_read(file))
+    except (SyntaxError, ValueError) as error:
+        raise InputError(f"{file} is not Python: {error}", hint="give a text file of rules") from error
+
+
+def _read(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {file}: {error}", hint="give a text file of rules") from error
+
+
+def rules_of_files(files: Sequence[str], *, needed: bool = True) -> list[Rule]:
+    """The rules that some files hold as text.
+
+    Raises:
+        InputError: a file that cannot be read, or without rules where they are needed.
+        RuleError: a text that is not a rule.
+    """
+    from rewrites.parse import parse_many  # late: the rule engine is only loaded when used
+
+    rules: list[Rule] = []
+    for file in files:
+        text, first = _read(file), 1
+        if Path(file).suffix == ".py":
+            found = _rules_text(file)
+            if found is None and needed:
+                raise InputError(
+                    f"{file} defines no RULES text and makes no statement",
+                    hint='write RULES = """...""", or superopt.statement(...)',
+                )
+            text, first = found or ("", 1)
+        rules += parse_many(text, where=f"{file}:{first}")
+    return rules
+
+
+def _rules_text(file: str) -> tuple[str, int] | None:
+    """The string that a Python file assigns to RULES, and the line on which it starts."""
+    for statement in _parsed(file).body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id="RULES")], value=ast.Constant(value=str(text)) as value):
+                return text, value.lineno
+            case _:
+                pass
+    return None
+
+
+def chosen_rules(rules: Sequence[Rule], names: Sequence[str]) -> list[Rule]:
+    """The rules whose names contain one of some texts, or all where there is no text.
+
+    Raises:
+        InputError: there is none.
+    """
+    chosen = [r for r in rules if not names or any(text in r.name for text in names)]
+    if not chosen:
+        hint = "a rule starts with `name: declarations` at the margin"
+        raise InputError("no rule to verify", hint="no rule has such a name" if rules else hint)
+    return chosen
+
+
+def _verify(rules: Sequence[Rule], made: Sequence[tuple[Any, bool]] = ()) -> tuple[dict[str, Any], str]:
+    from rewrites.term import Rule  # late: see verify_library
+    from verifier.ledger import summary, verify_rules  # late: see verify_library
+
+    begin = time.perf_counter()
+    verdicts = verify_rules([*rules, *(x for x, _ in made if isinstance(x, Rule))])
+    for x, lift in made:
+        if not isinstance(x, Rule):
+            from verifier.statement import as_rule, check_statement  # late: loads jax
+
+            verdicts.append(as_rule(x)[1] if lift else check_statement(x))
+    data = summary(verdicts, time.perf_counter() - begin)
+    lines = [str(v) for v in verdicts]
+    lines.append(
+        f"{data['rules']} rules: {data['proved']} proved, {data['refuted']} refuted, {data['unknown']} unknown"
+        f" in {data['seconds']:.1f} s"
+    )
+    return data, "\n".join(lines)
