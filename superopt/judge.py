@@ -37,7 +37,7 @@ from superopt.tuning import WORTH, Trial, Tuning, tune
 _TRIES = 3
 _SHORT_S = 3e-3  # programs of less are timed in more rounds and in two processes
 _LEAST_S = 5.0  # of budget, for another process
-_CLOSE, _MOST_CLOSE = 1.2, 5  # the finalists that are timed again: within this of the best, so many
+_CLOSE, _MOST_CLOSE = 1.35, 6  # the finalists that are timed again: within this of the best, so many
 _SHORT_ROUNDS, _SHORT_SAMPLE_S = 31, 0.006
 _FAR_AHEAD = 1.5  # beyond this the original does not catch up by options of the compiler
 
@@ -117,8 +117,8 @@ class _Court:
         candidates = self.found.finalists
         programs = [self.found.program(f) for f in candidates]
         short = self.found.result.original.predicted_s < _SHORT_S
-        least = {"min_time_s": _SHORT_SAMPLE_S} if short else {}
-        comparison = self._compare(self.original, programs, 0.5 if short else 0.6, rounds=9, **least)
+        rounds: dict[str, Any] = {"rounds": 15, "min_time_s": _SHORT_SAMPLE_S} if short else {"rounds": 9}
+        comparison = self._compare(self.original, programs, 0.5 if short else 0.6, **rounds)
         rows = _rows(candidates, comparison)
         self.notes += comparison.notes
         reference = comparison.reference
@@ -128,7 +128,7 @@ class _Court:
             return Judgement(self.original, None, verdict, finalists=rows)
         self.notes += [f"{f.name}: {f.failure}" for f in rows if f.failure]
         entries = [
-            _Entry(f.name, p, f, c.ratio.ratio, Tuning())
+            _Entry(f.name, p, f, _order(reference, c), Tuning())
             for f, p, c in zip(candidates, programs, comparison.candidates, strict=True)
             if isinstance(c, Timing)
         ]
@@ -159,11 +159,7 @@ class _Court:
         )
 
     def _again(self, entries: list[_Entry], reference: Timing) -> list[_Entry]:
-        """The entries with those that are close to the best in the order of many short rounds.
-
-        They are ordered by the first quartile of their times: phases in which two threads share a core while another is
-        idle make the medians of equal programs differ by a third.  What is claimed is measured afterwards.
-        """
+        """The entries with those that are close to the best in the order of many short rounds."""
         close = [e for e in entries[:_MOST_CLOSE] if e.ratio * _CLOSE > entries[0].ratio]
         if len(close) < 2 or not _is_short(reference):
             return entries
@@ -173,9 +169,8 @@ class _Court:
         )  # fmt: skip
         if isinstance(again.reference, Failure):
             return entries
-        usual_s = _quartile(again.reference.samples_s)
         timed = zip(close, again.candidates, strict=True)
-        renewed = [replace(e, ratio=usual_s / _quartile(c.samples_s)) for e, c in timed if isinstance(c, Timing)]
+        renewed = [replace(e, ratio=_order(again.reference, c)) for e, c in timed if isinstance(c, Timing)]
         return [*sorted(renewed, key=lambda e: -e.ratio), *entries[len(close) :]]
 
     def _fresh(self, forms: Sequence[Any], short: bool) -> Comparison:
@@ -304,8 +299,16 @@ class _Court:
         }
 
 
-def _quartile(samples_s: Sequence[float]) -> float:
-    return sorted(samples_s)[len(samples_s) // 4]
+def _order(reference: Timing, candidate: Timing) -> float:
+    """The ratio by which candidates are ordered; what is claimed is measured afterwards.
+
+    Short programs are ordered by the first quartile of their times: in phases of a tenth of a second or more two
+    threads share a core while another is idle, and the medians of equal programs then differ by a factor.
+    """
+    if not _is_short(reference):
+        return candidate.ratio.ratio
+    usual_s, other_s = (sorted(t.samples_s)[len(t.samples_s) // 4] for t in (reference, candidate))
+    return usual_s / other_s
 
 
 def _is_short(reference: Timing) -> bool:
