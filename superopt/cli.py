@@ -157,8 +157,11 @@ def _progress(quiet: bool) -> Callable[[str], None]:
 @_JSON
 @_guarded
 def verify(files: tuple[str, ...], library: bool, names: tuple[str, ...], recheck: bool, as_json: bool) -> int:
-    """Prove or refute every rule of the FILES (rule texts, or Python files with a RULES text), or of the library."""
-    from superopt.proving import verify_files, verify_library  # late: z3 takes a while to load
+    """Prove or refute every rule and statement of the FILES, or of the library.
+
+    A file holds rule texts, or is Python with a RULES text (read) or with superopt.rule and superopt.statement (run).
+    """
+    from superopt.rule_files import verify_files, verify_library  # late: z3 takes a while to load
 
     if recheck:
         from superopt.certified import recheck_certificates  # late: as above

@@ -137,8 +137,8 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
         )
     if found is not None:
         shown = counterexample(statement, smaller(pair, found))
-        cause = _weakest(statement, pair)
-        verdict = replace(verdict, status=REFUTED, counterexample=shown, cause=cause, domain=None)
+        when = _weakest(statement, pair)
+        verdict = replace(verdict, status=REFUTED, counterexample=shown, cause="", domain=None, proved_when=when)
     elif verdict.domain is not None:
         verdict = replace(verdict, domain=any_rank(statement, pair, verdict.domain) if ranks else verdict.domain)
     elif verdict.status != UNSUPPORTED:
@@ -246,5 +246,5 @@ def _weakest(statement: Statement, pair: Pairing) -> str:
         except OtherGraph:
             continue
         if _proved(other, Verdict(statement.name, "", "", "statement", UNKNOWN), Proof(), "").proved:
-            return f"proved when {' and '.join(extra)}"
+            return " and ".join(extra)
     return ""
