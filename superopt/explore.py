@@ -30,7 +30,7 @@ from superopt.measure import Worker
 from superopt.search.budget import Budget
 from superopt.search.explain import rule_gains
 from superopt.search.pricing import Pricer
-from superopt.search.search import Finalist, SearchResult, search
+from superopt.search.search import SMALL, Finalist, SearchResult, search
 from superopt.search.snapshot import Forms
 
 _GROWTH_SECONDS = 15.0
@@ -45,7 +45,7 @@ _GUIDED_ROUNDS = 2
 _GUIDED_SHARE = 0.4
 _FINALISTS = 5
 _SHORT_S = 30.0
-_SMALL_CLASSES, _SMALL_FINALISTS = 40, 8
+_SMALL_FINALISTS = 13
 _CLOSE = 1.1
 
 
@@ -268,7 +268,7 @@ class _Run:
 
 def _finalists(limits: SearchBudget, classes: int) -> int:
     """How many programs are worth building, the original included: each costs seconds of compilation if it is large."""
-    if classes <= _SMALL_CLASSES:
+    if classes <= SMALL:
         return _SMALL_FINALISTS
     return _FINALISTS if limits.seconds is None or limits.seconds >= _SHORT_S else _FINALISTS - 2
 
