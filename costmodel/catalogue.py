@@ -97,7 +97,7 @@ class Catalogue:
             kind = node.types[0]
             key = (op, kind.shape, kind.dtype, op == "input" and node["frozen"])
         else:
-            key = (op, node.attrs, tuple([codes[x.kind.number] for x in inputs]), len(inputs) - len({*inputs}))
+            key = (op, node.attrs, tuple([codes[x.kind.number] for x in inputs]), len(inputs) > 1 and len({*inputs}))
         known = self._kinds.get(key)
         if known is None:
             known = self._kinds[key] = self._kind(node)

@@ -28,14 +28,16 @@ class Hull:
     centres: np.ndarray
     radius: float
     squares: np.ndarray = field(init=False)
+    turned: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "squares", (self.centres * self.centres).sum(1))
+        object.__setattr__(self, "turned", np.ascontiguousarray(-2.0 * self.centres.T))
 
     def distance(self, kernel: np.ndarray) -> np.ndarray:
         """Distance of kernels (their features, not standardised) to the nearest representative."""
         x = coordinates(kernel)
-        squares = (-2.0 * x) @ self.centres.T
+        squares = x @ self.turned
         squares += self.squares
         return np.sqrt(np.maximum(squares.min(1, initial=np.inf) + (x * x).sum(1), 0.0))
 

@@ -43,12 +43,12 @@ def opcode(node: Node) -> int:
 
 def row(node: Node) -> np.ndarray:
     """The numbers of one node."""
-    out = np.zeros(WIDTH, np.float32)
+    out = [0.0] * WIDTH
     _common(out, node)
     fill = _FILL.get(node.op)
     if fill is not None:
         fill(out, node)
-    return out
+    return np.array(out, np.float32)
 
 
 def _log(x: float) -> float:
@@ -56,7 +56,7 @@ def _log(x: float) -> float:
     return math.log2(max(x, 1.0)) / 8.0
 
 
-def _common(out: np.ndarray, node: Node) -> None:
+def _common(out: list[float], node: Node) -> None:
     kind = node.types[0]
     shape = [int(n) for n in kind.shape]  # pyright: ignore[reportArgumentType] (kernel shapes are concrete)
     size = math.prod(shape)
@@ -92,7 +92,7 @@ def _prod(sizes: Sequence[object]) -> int:
     return math.prod(int(n) for n in sizes)  # pyright: ignore[reportArgumentType]
 
 
-def _dot(out: np.ndarray, node: Node) -> None:
+def _dot(out: list[float], node: Node) -> None:
     (lc, rc), (lb, rb) = node["dimension_numbers"]
     left, right = node.inputs[0].shape, node.inputs[1].shape
     b, k = _prod([left[a] for a in lb]), _prod([left[a] for a in lc])
@@ -109,7 +109,7 @@ def _dot(out: np.ndarray, node: Node) -> None:
     out[s + 13] = float(len(lc) > 1)
 
 
-def _conv(out: np.ndarray, node: Node) -> None:
+def _conv(out: list[float], node: Node) -> None:
     lhs, rhs, result = node["dimension_numbers"]
     w = [int(n) for n in node.inputs[1].shape]  # pyright: ignore[reportArgumentType]
     groups = int(node["feature_group_count"])
@@ -132,7 +132,7 @@ def _conv(out: np.ndarray, node: Node) -> None:
     out[s + 17] = _log(outputs / max(1, groups))
 
 
-def _window(out: np.ndarray, node: Node) -> None:
+def _window(out: list[float], node: Node) -> None:
     dims = node["window_dimensions"]
     s = _WINDOW
     out[s] = _log(math.prod(dims))
@@ -142,7 +142,7 @@ def _window(out: np.ndarray, node: Node) -> None:
     out[s + 4] = float(any(any(p) for p in node["padding"]))
 
 
-def _reduce(out: np.ndarray, node: Node) -> None:
+def _reduce(out: list[float], node: Node) -> None:
     shape, axes = node.inputs[0].shape, node["axes"]
     live = [a for a, n in enumerate(shape) if n != 1]
     s = _REDUCE
@@ -152,7 +152,7 @@ def _reduce(out: np.ndarray, node: Node) -> None:
     out[s + 3] = _log(_prod(shape[max(axes, default=-1) + 1 :]))
 
 
-def _prefix(out: np.ndarray, node: Node) -> None:
+def _prefix(out: list[float], node: Node) -> None:
     axis = node["axis"]
     s = _REDUCE
     out[s] = _log(_prod(node.shape[axis : axis + 1]))
@@ -161,7 +161,7 @@ def _prefix(out: np.ndarray, node: Node) -> None:
     out[s + 4] = 1.0
 
 
-def _transpose(out: np.ndarray, node: Node) -> None:
+def _transpose(out: list[float], node: Node) -> None:
     shape = node.inputs[0].shape
     order = [a for a in node["permutation"] if shape[a] != 1]
     live = sorted(order)
@@ -175,7 +175,7 @@ def _transpose(out: np.ndarray, node: Node) -> None:
     out[s + 2] = _log(_prod([shape[order[-1]]])) if order else 0.0
 
 
-def _slice(out: np.ndarray, node: Node) -> None:
+def _slice(out: list[float], node: Node) -> None:
     shape, strides = node.inputs[0].shape, node["strides"] or (1,) * node.type.rank
     whole = [a for a, n in enumerate(shape) if node.shape[a] == n]
     run = 1
@@ -191,7 +191,7 @@ def _slice(out: np.ndarray, node: Node) -> None:
     out[s + 4] = float(bool(starts) and starts[-1] % _REGISTER != 0)
 
 
-def _pad(out: np.ndarray, node: Node) -> None:
+def _pad(out: list[float], node: Node) -> None:
     config = node["padding_config"]
     s = _MOVE
     out[s + 5] = float(bool(config) and any(config[-1]))
@@ -199,14 +199,14 @@ def _pad(out: np.ndarray, node: Node) -> None:
     out[s + 7] = float(any(c[2] for c in config))
 
 
-def _concatenate(out: np.ndarray, node: Node) -> None:
+def _concatenate(out: list[float], node: Node) -> None:
     axis = node["dimension"]
     s = _MOVE
     out[s] = _log(_prod(node.inputs[0].shape[axis:]))
     out[s + 5] = float(axis == node.type.rank - 1)
 
 
-def _broadcast(out: np.ndarray, node: Node) -> None:
+def _broadcast(out: list[float], node: Node) -> None:
     dims = node["broadcast_dimensions"]
     inner = max(dims, default=-1)
     s = _MOVE
@@ -214,18 +214,18 @@ def _broadcast(out: np.ndarray, node: Node) -> None:
     out[s] = _log(_prod(node.shape[inner + 1 :]))
 
 
-def _gather(out: np.ndarray, node: Node) -> None:
+def _gather(out: list[float], node: Node) -> None:
     sizes = node["slice_sizes"]
     s = _MOVE
     out[s] = _log(math.prod(sizes))
     out[s + 8] = 1.0
 
 
-def _power(out: np.ndarray, node: Node) -> None:
+def _power(out: list[float], node: Node) -> None:
     out[_MOVE + 6] = abs(int(node["y"])) / 4.0
 
 
-_FILL: dict[str, Callable[[np.ndarray, Node], None]] = {
+_FILL: dict[str, Callable[[list[float], Node], None]] = {
     "dot_general": _dot, "conv_general_dilated": _conv, "transpose": _transpose, "slice": _slice, "pad": _pad,
     "concatenate": _concatenate, "broadcast_in_dim": _broadcast, "gather": _gather, "dynamic_slice": _gather,
     "integer_pow": _power, **dict.fromkeys(WINDOW, _window), **dict.fromkeys(REDUCE, _reduce),

@@ -67,10 +67,10 @@ class Kind:
     )  # fmt: skip
 
     def __init__(self, number: int, node: Node) -> None:
-        op, kind = node.op, node.types[0]
+        op, bytes_ = node.op, type_bytes(node.types[0])
         self.number, self.op, self.example = number, op, node
         self.size = elements(node)
-        self.item = type_bytes(kind) / max(1, self.size)
+        self.item = bytes_ / max(1, self.size)
         self.role = LITERAL if op == "literal" else READ if op in LEAF else COMPUTED
         self.reads = _READS.get(op, MOVED if op in VIEW else PLAIN)
         self.heavy, self.reduces = is_heavy(node), op in REDUCE
@@ -80,8 +80,8 @@ class Kind:
         self.cheap = op in VIEW or op in CHEAP
         self.costly = not (self.cheap or self.heavy or self.reduces or self.role)
         self.row = self.output_row = -1
-        self.given = type_bytes(kind) if op == "input" else 0
-        self.result = sum(type_bytes(t) for t in node.types)
+        self.given = bytes_ if op == "input" else 0
+        self.result = bytes_ if len(node.types) == 1 else sum([type_bytes(t) for t in node.types])
         self.also = 0
 
 
@@ -179,7 +179,7 @@ def _visit_long(entry: Entry, place: dict[Entry, int]) -> None:
 
 def elements(node: Node) -> int:
     """Number of elements of a tensor."""
-    return math.prod(int(n) for n in node.types[0].shape)  # pyright: ignore[reportArgumentType] (concrete sizes)
+    return math.prod(node.types[0].shape)  # pyright: ignore[reportCallIssue, reportArgumentType, reportReturnType] (concrete sizes)
 
 
 def is_heavy(node: Node) -> bool:
