@@ -46,7 +46,9 @@ class _State:
     def assign(self, values: Mapping[str, Poly]) -> None:
         self.left = [k for k in self.left if k not in values]
         self.eqs = [(a.subst(values), x.subst(values)) for a, x in self.eqs]
-        guards = tidy(undivide(self.ctx, g.subst(values), self.facts) for g in self.guards)
+        moved = [g.subst(values) for g in self.guards]
+        beside = {*moved, *(c.eq(a, x) for a, x in self.eqs)}
+        guards = tidy(undivide(self.ctx, g, self.facts, beside) for g in moved)
         self.guards = [c.FALSE] if guards is None else list(guards)
         self.sizes = [(p.subst(values), e) for p, e in self.sizes]
 
@@ -73,8 +75,23 @@ def eliminate(ctx: Context, m: Monomial, coords: Sequence[Poly], facts: tuple[Co
         pass
     for k in list(st.left):
         _count(st, k)
-    guard = c.conj([*st.guards, *(c.eq(a, x) for a, x in st.eqs)])
+    guard = c.conj(_multiplied(st, [*st.guards, *(c.eq(a, x) for a, x in st.eqs)]))
     return Weight(m.coef, merge_sizes(st.sizes), guard)
+
+
+def _multiplied(st: _State, conds: list[Cond]) -> list[Cond]:
+    """x // s = v with x % s = 0 is x = v*s, for s >= 1."""
+    for g in conds:
+        for atom in g.poly.forms if g.kind == "eq" and g.poly is not None else ():
+            form, lin = form_of(atom), g.poly.affine(atom) if g.poly is not None else None
+            if form is None or lin is None or form[0] != "//" or lin[0].value not in (1, -1):
+                continue
+            x, s = form[1]
+            even = c.eq(x % s, 0)
+            if even in conds and (s.value is not None or st.known(c.ge(s, 1))):
+                value = lin[1].scale(-(lin[0].value or 1))
+                return _multiplied(st, [c.eq(x, value * s) if h == g else h for h in conds if h != even])
+    return conds
 
 
 def _unit(st: _State, alone: bool) -> bool:
@@ -101,7 +118,7 @@ def _pair(st: _State) -> bool:
         inside = x.vars & left
         if len(inside) != 2:
             continue
-        for o, i in itertools.permutations(inside):
+        for o, i in itertools.permutations(sorted(inside)):
             lo, li = x.affine(o), x.affine(i)
             if lo is None or li is None or li[0].value != 1:
                 continue

@@ -1,10 +1,12 @@
 """Guards on binders: one-point sums, disjoint alternatives, and divisions that comparisons do not need.
 
 sum_k [k = e] f(k) = f(e)         x // s >= t  as  x >= s*t         x // s <= t  as  x < s*(t + 1)      for s >= 1
+                                                                    x // s <= t  as  x <= s*t           where s divides x
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from verifier import conditions as c
@@ -14,10 +16,10 @@ from verifier.poly import Poly, form_of
 from verifier.solver import Context
 
 
-def undivide(ctx: Context, g: Cond, facts: tuple[Cond, ...]) -> Cond:
-    """x // s >= t as x >= s*t, and x // s <= t as x < s*(t + 1), for s >= 1."""
+def undivide(ctx: Context, g: Cond, facts: tuple[Cond, ...], beside: Collection[Cond] = ()) -> Cond:
+    """x // s >= t as x >= s*t, and x // s <= t as x < s*(t + 1), for s >= 1; `beside`: conditions that hold as well."""
     if g.kind in ("and", "or"):
-        parts = [undivide(ctx, a, facts) for a in g.args]
+        parts = [undivide(ctx, a, facts, beside) for a in g.args]
         return c.conj(parts) if g.kind == "and" else c.disj(parts)
     if g.kind != "ge" or g.poly is None:
         return g
@@ -28,8 +30,11 @@ def undivide(ctx: Context, g: Cond, facts: tuple[Cond, ...]) -> Cond:
         x, s = form[1]
         if s.value is None and not ctx.holds(c.ge(s, 1), facts):
             continue
-        better = c.ge(x, -lin[1] * s) if lin[0].value == 1 else c.lt(x, (lin[1] + 1) * s)
-        return undivide(ctx, better, facts)
+        if lin[0].value == 1:
+            better = c.ge(x, -lin[1] * s)
+        else:
+            better = c.ge(lin[1] * s, x) if c.eq(x % s, 0) in beside else c.lt(x, (lin[1] + 1) * s)
+        return undivide(ctx, better, facts, beside)
     return g
 
 

@@ -15,7 +15,7 @@ from rewrites.named import Env, NamedShape, shape
 from rewrites.term import Expr, Rule, Term, names_in, subterms, windows
 from verifier import conditions as c
 from verifier.conditions import Cond
-from verifier.poly import const, var
+from verifier.poly import Poly, const, var
 from verifier.solver import Context
 from verifier.symbols import Sym, arithmetic, unwrap
 from verifier.terms import Symbolic
@@ -170,15 +170,28 @@ def _affine(e: Expr, name: str) -> bool:
 def algebra(instance: Instance) -> Symbolic:
     """The symbolic algebra of an instance."""
     booleans = frozenset(v for v, kind in instance.env.rule.kinds.items() if kind == "bool")
-    return Symbolic(instance.ctx.fresh, instance.ctx.range_of, booleans)
+    return Symbolic(instance.ctx.fresh, instance.ctx.range_of, booleans, settled(instance.ctx))
+
+
+def settled(ctx: Context) -> dict[str, Poly]:
+    """Sizes and attributes that a premise fixes."""
+    out: dict[str, Poly] = {}
+    for premise in ctx.premises:
+        if premise.kind == "eq" and premise.poly is not None and len(premise.vars) == 1:
+            (name,) = premise.vars
+            lin = premise.poly.affine(name)
+            if lin is not None and lin[0].value == 1 and lin[1].value is not None:
+                out[name] = -lin[1]
+    return out
 
 
 def output(instance: Instance, root: int) -> tuple[dict[Any, Sym], tuple[Cond, ...]]:
     """A symbolic index into the result, one variable per axis, and its range."""
     index: dict[Any, Sym] = {}
     facts: list[Cond] = []
+    known = settled(instance.ctx)
     for label, size in sorted(instance.shapes[root].items(), key=_by_label):
-        n = unwrap(size)
+        n = unwrap(size).subst(known)
         if n.value == 1:
             index[label] = Sym(const(0))
             continue

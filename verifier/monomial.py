@@ -210,3 +210,18 @@ def _polys(g: Cond) -> list[Poly]:
     if g.poly is not None:
         return [g.poly]
     return [p for a in g.args for p in _polys(a)]
+
+
+def common(p: NF) -> tuple[Atom, ...]:
+    """Atoms that all summands have, free of binders."""
+    shared: dict[Atom, None] | None = None
+    for m in p:
+        bound = set(m.binders)
+        mine = {a: None for a in m.atoms if not any(x.vars & bound for x in a.args)}
+        shared = mine if shared is None else {a: None for a in shared if a in mine}
+    return tuple(shared or ())
+
+
+def without(atoms: tuple[Atom, ...], gone: tuple[Atom, ...]) -> tuple[Atom, ...]:
+    """Atoms less those that are gone."""
+    return tuple(a for a in atoms if a not in gone)

@@ -27,12 +27,14 @@ from verifier.monomial import (
     Monomial,
     Unsupported,
     combine,
+    common,
     factors,
     gate,
     is_simple,
     scale,
     tidy,
     times,
+    without,
 )
 from verifier.poly import var
 from verifier.solver import Context
@@ -95,6 +97,8 @@ class Normaliser:
     def _reduce(self, t: Reduce) -> NF:
         if t.kind in ("max", "min", "or", "and"):
             return self._extreme(t)
+        if t.kind == "prod" and self.laws != EXACT:
+            return self._product(t)
         if t.kind != "sum" or self.laws == EXACT:
             raise Unsupported(f"reduction {t.kind}")
         domain = (c.ge(var(t.var), 0), c.lt(var(t.var), t.size))
@@ -238,12 +242,12 @@ class Normaliser:
                     tuple(replace(a, exp=-a.exp) for a in m.atoms),
                 )
             ]
-        shared = _common(p)
+        shared = common(p)
         if shared:
             inverse = tuple(replace(a, exp=-a.exp) for a in shared)
             self.denominators.append([Monomial(atoms=shared)])
             self.inverted += [replace(a, exp=1) for a in shared]
-            inner = [replace(m, atoms=_minus(m.atoms, shared)) for m in p]
+            inner = [replace(m, atoms=without(m.atoms, shared)) for m in p]
             return times(self.ctx, [Monomial(atoms=inverse)], self._reciprocal(combine(inner)))
         self.denominators.append(p)
         atom = self.labels.classes.atom("value", [p])
@@ -295,6 +299,46 @@ class Normaliser:
             gap = scale(gap, -1)
         return [Monomial(atoms=(self.labels.atom(test, [gap]),))]
 
+    # ---- products over a range
+    def _product(self, t: Term) -> NF:
+        def at(ps: list[NF]) -> NF:
+            out: NF = [ONE]
+            for m in ps[0]:
+                whole = self.labels.unfold("value", m.atoms[0]) if not m.binders and not m.guards else None
+                one = replace(m, coef=Fraction(1))
+                out = times(
+                    self.ctx,
+                    out,
+                    [Monomial(atoms=(self.labels.classes.atom("rprod", [[one]]),))] if whole is None else whole,
+                )
+            return out
+
+        return by_cases(self.ctx, [self._product_factors(t)], at)
+
+    def _product_factors(self, t: Term) -> NF:
+        """The multiset of factors, each a guarded monomial with one atom that stands for its value."""
+        if isinstance(t, Reduce) and t.kind == "prod":
+            domain = (c.ge(var(t.var), 0), c.lt(var(t.var), t.size))
+            out: NF = []
+            for m in self._product_factors(t.body):
+                guards = tidy((*m.guards, *domain))
+                if guards is not None:
+                    one = onepoint(self.ctx, replace(m, guards=guards, binders=(*m.binders, t.var)))
+                    out += [] if one is None else [one]
+            return out
+        if isinstance(t, Apply) and t.fn == "mul":
+            return self._product_factors(t.args[0]) + self._product_factors(t.args[1])
+        if isinstance(t, Where):
+            orelse = gate(self._product_factors(t.orelse), c.negate(t.guard))
+            return gate(self._product_factors(t.then), t.guard) + orelse
+        if t == Const(Fraction(1)):
+            return []
+
+        def at(ps: list[NF]) -> NF:
+            return [Monomial(atoms=(self.labels.atom("value", [combine(ps[0])]),))]
+
+        return by_cases(self.ctx, [self.nf(t)], at, booleans=False)
+
     # ---- maxima
     def _extreme(self, t: Term) -> NF:
         kind = t.kind if isinstance(t, Reduce) else t.fn if isinstance(t, Apply) else ""
@@ -345,16 +389,3 @@ class Normaliser:
             if len(atoms) == 1 and atoms[0].exp == 1 and atoms[0].label.startswith("rmax#"):
                 return atoms[0]
         return self.labels.atom("value", [p])
-
-
-def _common(p: NF) -> tuple[Atom, ...]:
-    shared: dict[Atom, None] | None = None
-    for m in p:
-        bound = set(m.binders)
-        mine = {a: None for a in m.atoms if not any(x.vars & bound for x in a.args)}
-        shared = mine if shared is None else {a: None for a in shared if a in mine}
-    return tuple(shared or ())
-
-
-def _minus(atoms: tuple[Atom, ...], gone: tuple[Atom, ...]) -> tuple[Atom, ...]:
-    return tuple(a for a in atoms if a not in gone)

@@ -43,6 +43,7 @@ CONTRADICTION = "the premises contradict each other"
 EMPTY_ONLY = "the premises hold for empty tensors only: a size token stands for two lengths"
 FINITE = "inputs and intermediate values are finite"
 NO_OVERFLOW = "no operation on integers overflows"
+QUICK = 200_000  # steps for the question whether a rule of floats holds of integers, too
 POSITIONS = "sums of positions are in the range of the type"
 _ORDER = (EXACT, REAL, RANGE)
 _RING = frozenset({"add", "sub", "mul", "neg", "square", "select_n", "max", "min", "and", "or", "not", "xor"})
@@ -250,15 +251,15 @@ def equal_terms(
             continue
         if _by_normal_form(ctx, laws, left, right, facts, done, causes, dtype):
             if not _ring_safe(laws, left, right):
-                done.integers = done.integers and _by_integers(ctx, left, right, facts, given, causes) == ALWAYS
+                done.integers = done.integers and _by_integers(ctx, left, right, facts, given, causes, dtype) == ALWAYS
             break
         if laws == REAL and dtype != "int" and _by_points(ctx, left, right, facts, causes, given):
             done.note(REAL, "pointwise")
-            done.integers = done.integers and _by_integers(ctx, left, right, facts, given, causes) == ALWAYS
+            done.integers = done.integers and _by_integers(ctx, left, right, facts, given, causes, dtype) == ALWAYS
             ctx.forall = max(ctx.forall, MAX_RANK + 1)  # the count of ranks.py is that of normal forms
             break
     else:
-        range_of_proof = _by_integers(ctx, left, right, facts, given, causes) if dtype == "int" else ""
+        range_of_proof = _by_integers(ctx, left, right, facts, given, causes, dtype) if dtype == "int" else ""
         if range_of_proof:
             if range_of_proof != ALWAYS:
                 done.assume(NO_OVERFLOW)
@@ -343,14 +344,20 @@ def _by_integers(
     facts: tuple[Cond, ...],
     given: Sequence[Premise],
     causes: list[str],
+    dtype: str,
 ) -> str:
     if reductions(left) or reductions(right) or not integral(left, right):
         return ""
+    if not dtype and "div" in functions(left) | functions(right):
+        return ""  # a rule of quotients is one of floats unless it says so
+    steps, ctx.rlimit = ctx.rlimit, ctx.rlimit if dtype else QUICK
     try:
         return equal_integers(ctx, left, right, facts, given)
     except CannotLower as why:
         causes.append(f"integers: {why}")
         return ""
+    finally:
+        ctx.rlimit = steps
 
 
 def _by_points(

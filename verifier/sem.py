@@ -212,7 +212,7 @@ def _pad(m: Meaning[S], t: Term, ix: Where) -> S:
     for label, (lo, _, interior) in per_axis(t, m.env):
         p, n = ix[label] - lo, m.size(t.args[0], label)
         q = p if zero(interior) else p // (interior + 1)
-        inside += [p >= 0, q < n] if zero(interior) else [p >= 0, p % (interior + 1) == 0, q < n]
+        inside += [p >= 0, q < n] if zero(interior) else _on_grid(p, n, interior + 1)
         moved[label] = q
     return m.k.where(c.conj(inside), lambda: m.of(t, 0, moved), lambda: m.of(t, 1, {}))
 
@@ -255,8 +255,13 @@ def _inside(guards: list[Any], p: Any, n: Any, lo: Int, hi: Int, base: Int) -> A
         # without padding on a side, the output length keeps the window inside on that side
         guards += ([] if zero(lo) else [p >= 0]) + ([] if zero(hi) else [p < n])
         return p
-    guards += [p >= 0, p % base == 0, p // base < n]
+    guards += _on_grid(p, n, base)
     return p // base
+
+
+def _on_grid(p: Any, n: Any, gap: Int) -> list[Any]:
+    """Position p is one of 0, gap, ..., (n - 1) * gap."""
+    return [p >= 0, p <= (n - 1) * gap, p % gap == 0]
 
 
 def _take(m: Meaning[S], t: Term, ix: Where) -> S:

@@ -155,9 +155,13 @@ class Symbolic:
     """Indices are polynomials, scalars are terms."""
 
     def __init__(
-        self, fresh: Callable[[Poly, str], str], within: Callable[[str], Poly | None], booleans: frozenset[str]
+        self,
+        fresh: Callable[[Poly, str], str],
+        within: Callable[[str], Poly | None],
+        booleans: frozenset[str],
+        known: Mapping[str, Poly],
     ):
-        self._fresh, self._within, self._booleans = fresh, within, booleans
+        self._fresh, self._within, self._booleans, self._known = fresh, within, booleans, known
         self.computed = False  # was a comparison of *sums* of positions decided here?
 
     def read(self, name: str, index: Sequence[Int]) -> Term:
@@ -193,11 +197,12 @@ class Symbolic:
 
     def reduce(self, kind: str, sizes: Sequence[Int], body: Callable[[Sequence[Int]], Term]) -> Term:
         """Fold over fresh bound variables; a range of extent 1 binds the index 0."""
-        names = [None if unwrap(n).value == 1 else self._fresh(unwrap(n), "k") for n in sizes]
+        extents = [unwrap(n).subst(self._known) for n in sizes]
+        names = [None if n.value == 1 else self._fresh(n, "k") for n in extents]
         term = body([Sym(const(0) if name is None else var(name)) for name in names])
-        for name, n in zip(names, sizes, strict=True):
+        for name, n in zip(names, extents, strict=True):
             if name is not None:
-                term = Reduce(kind, name, unwrap(n), term)
+                term = Reduce(kind, name, n, term)
         return term
 
     def divmod(self, index: Int, inner: Int) -> tuple[Int, Int]:

@@ -80,9 +80,12 @@ def _atoms_of_condition(ms: NF) -> int:
     alternatives = {g for m in ms for g in m.guards if g.kind in ("or", "ne")}
     complements = {frozenset(c.clauses(c.negate(g))) for g in alternatives}
     conjunctions: set[str] = set()
+    # equations that all weights share hold wherever the weights differ: they need no witness
+    shared = not any(m.binders for m in ms) and len({m.atoms for m in ms}) == 1
     for m in ms:
         plain = tuple(g for g in m.guards if g.kind not in ("or", "ne"))
-        if any(a.args for a in m.atoms) or (plain and frozenset(plain) not in complements):
+        moves = not shared and any(a.args for a in m.atoms)
+        if moves or (plain and frozenset(plain) not in complements):
             conjunctions.add(canonical(replace(m, guards=plain)))
     return len(alternatives) + len(conjunctions)
 

@@ -19,8 +19,8 @@ concat-of-adjacent-slices: A[*a n]
   source XLA concat/4: Concat(Slice(A), Slice(A)) => Slice(A)
 
 concat-of-adjacent-strided-slices: A[*a n]
-  concat(slice(A, n(s, m, t)), slice(A, n(x, e, t)), n)  ==  slice(A, n(s, e, t))
-  if (x - s) % t == 0, m <= x, x < m + t
+  concat(slice(A, n(s, s + q * t, t)), slice(A, n(s + q * t, e, t)), n)  ==  slice(A, n(s, e, t))
+  mode proof
   source XLA concat/4: Concat(Slice(A), Slice(A)) => Slice(A), with strides
 
 concat-with-broadcast-is-low-pad: V[]  B[*a n2]  extra n
