@@ -26,7 +26,9 @@ from verifier.verdict import REFUTED, UNSUPPORTED, Verdict
 BEFORE, AFTER = 3, 40
 
 
-def check(rule: Rule, direction: str = "forward", *, before: int = BEFORE, after: int = AFTER) -> Verdict:
+def check(
+    rule: Rule, direction: str = "forward", *, before: int = BEFORE, after: int = AFTER, small: bool = True
+) -> Verdict:
     """The verdict on one direction of a rule.
 
     Args:
@@ -34,6 +36,7 @@ def check(rule: Rule, direction: str = "forward", *, before: int = BEFORE, after
         direction: forward or backward.
         before: random instances tried before the proof.
         after: further instances tried when the proof fails.
+        small: whether a counterexample is made small and readable.
 
     Raises:
         VerificationError: the rule is proved and refuted at once (the prover or the interpreter is wrong).
@@ -65,9 +68,9 @@ def check(rule: Rule, direction: str = "forward", *, before: int = BEFORE, after
             f"{rule.name} ({direction}) is proved and yet refuted at seed {found.seed}:\n{readable(found)}",
             hint="the prover or the reference interpreter is wrong: please report this rule",
         )
-    if found.index is None:
+    if found.index is None and small:
         found = search(reading, PATIENCE, attempts=attempts) or found
-    return replace(verdict, status=REFUTED, counterexample=readable(found), cause="", seconds=seconds)
+    return replace(verdict, status=REFUTED, counterexample=readable(found, small), cause="", seconds=seconds)
 
 
 def _assumes(verdict: Verdict) -> bool:

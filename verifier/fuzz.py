@@ -22,7 +22,7 @@ from verifier.shrink import refute
 from verifier.verdict import PROVED, Counterexample
 
 FALSE_PROOF, VACUOUS = "FALSE PROOF", "VACUOUS"
-GRAPHS = 60
+GRAPHS = 40
 """Further instances on which a proved mutant is evaluated."""
 
 
@@ -99,7 +99,7 @@ def try_mutant(mutant: Mutant, graphs: int = GRAPHS) -> Outcome:
     """The verdict on a mutant, and the test of it where it is PROVED."""
     start = time.perf_counter()
     try:
-        verdict = check(mutant.rule, before=8)
+        verdict = check(mutant.rule, before=8, small=False)
     except VerificationError as contradiction:  # the refuter found arrays after the proof
         return Outcome(mutant, FALSE_PROOF, str(contradiction), seconds=time.perf_counter() - start)
     seconds = time.perf_counter() - start

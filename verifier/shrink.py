@@ -36,8 +36,10 @@ def refute(rule: Rule, tries: int, first_seed: int = 0, attempts: Attempts | Non
     return None if found is None else readable(found)
 
 
-def readable(found: Difference) -> Counterexample:
-    """The difference, made as small as a few steps make it, as a counterexample."""
+def readable(found: Difference, small: bool = True) -> Counterexample:
+    """The difference as a counterexample, made as small as a few steps make it unless `small` is off."""
+    if not small:
+        return _described(found)
     plain = _again(found, found.env)
     if plain is not None:
         found = _smaller(plain)

@@ -90,7 +90,10 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known about one direction of a rule; `asked` holds the questions behind a fresh proof."""
+    """What is known about one direction of a rule; `asked` holds the questions behind a fresh proof.
+
+    `proved_when` is a condition under which a refuted rule is proved, where one was looked for and found.
+    """
 
     rule: str
     key: str
@@ -105,6 +108,7 @@ class Verdict:
     queries: int = 0
     seconds: float = field(default=0.0, compare=False)
     cached: bool = field(default=False, compare=False)
+    proved_when: str = ""
     asked: tuple[Query, ...] = field(default=(), compare=False, repr=False)
 
     @property
@@ -118,5 +122,6 @@ class Verdict:
             ranks = ", ".join(f"{r}: {n}" for r, n in self.domain.ranks) or "none"
             return f"{head} {self.domain.exactness}; ranks {ranks}; {', '.join(self.domain.dtypes)}"
         if self.counterexample is not None:
-            return f"{head} at {self.where}\n{self.counterexample}"
+            remedy = f"\n  it is proved when {self.proved_when}" if self.proved_when else ""
+            return f"{head} at {self.where}\n{self.counterexample}{remedy}"
         return f"{head} at {self.where}: {self.cause}"
