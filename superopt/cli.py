@@ -154,9 +154,19 @@ def _progress(quiet: bool) -> Callable[[str], None]:
 @click.option("--library", is_flag=True, help="Prove the shipped rule library from scratch.")
 @click.option("--rule", "names", multiple=True, help="Only rules whose name contains this text.")
 @click.option("--recheck", is_flag=True, help="Replay the solver's questions behind certificates, with all solvers.")
+@click.option("--preconditions", is_flag=True, help="Drop each premise in turn: is every one needed?")
+@click.option("--fuzz", type=click.IntRange(1), metavar="N", help="Try N mutants: is anything proved that is false?")
 @_JSON
 @_guarded
-def verify(files: tuple[str, ...], library: bool, names: tuple[str, ...], recheck: bool, as_json: bool) -> int:
+def verify(
+    files: tuple[str, ...],
+    library: bool,
+    names: tuple[str, ...],
+    recheck: bool,
+    preconditions: bool,
+    fuzz: int | None,
+    as_json: bool,
+) -> int:
     """Prove or refute every rule and statement of the FILES, or of the library.
 
     A file holds rule texts, or is Python with a RULES text (read) or with superopt.rule and superopt.statement (run).
@@ -173,6 +183,12 @@ def verify(files: tuple[str, ...], library: bool, names: tuple[str, ...], rechec
     if bool(files) == library:
         hint = "name files of rules, or give --library"
         raise UsageError("files and --library are two requests" if files else "nothing to verify", hint=hint)
+    if preconditions or fuzz:
+        from superopt.rule_files import examine_preconditions, fuzz_rules  # late: as above
+
+        summary, text = fuzz_rules(files, names, fuzz) if fuzz else examine_preconditions(files, names)
+        _emit(summary) if as_json else click.echo(text)
+        return OK if not (summary["false_proofs"] if fuzz else summary["redundant"]) else UNVERIFIED
     summary, text = verify_library(names) if library else verify_files(files, names)
     if as_json:
         _emit(summary)
@@ -182,7 +198,7 @@ def verify(files: tuple[str, ...], library: bool, names: tuple[str, ...], rechec
 
 
 @cli.command()
-@click.option("--ops", help="Ops to combine, separated by commas.  [default: all of them]")
+@click.option("--ops", help="Ops to combine, separated by commas.  [default: those of TASO]")
 @click.option("--size", default=3, show_default=True, type=click.IntRange(1, 4), help="Most ops on a side.")
 @click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Worker processes.")
 @click.option("--budget", default="600s", show_default=True, help="Time; a later run of the same goes on from there.")

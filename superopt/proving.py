@@ -71,7 +71,9 @@ def verify(
     if isinstance(first, str):
         first = parse(first, where="<text>")
     if isinstance(first, Rule):
-        return verify_rules([first])[0]
+        from verifier.remedy import explained  # late: see above
+
+        return explained(first, verify_rules([first])[0])
     if _is_statement(first):
         return _verdict_of(first)
     raise UsageError(

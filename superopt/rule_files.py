@@ -55,6 +55,35 @@ def verify_files(files: Sequence[str], names: Sequence[str] = ()) -> tuple[dict[
     return _verify([r for r in rules if not names or any(text in r.name for text in names)], wanted)
 
 
+def examine_preconditions(files: Sequence[str], names: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
+    """Is every premise of the rules of some files, or of the library, needed: summary and text.
+
+    Raises:
+        InputError: a file that cannot be read, or no rule of such a name.
+    """
+    from verifier.preconditions import report  # late: see verify_library
+
+    return report(_rules(files, names))
+
+
+def fuzz_rules(files: Sequence[str], names: Sequence[str] = (), count: int = 500) -> tuple[dict[str, Any], str]:
+    """The verdicts on mutants of the rules of some files, or of the library: summary and text.
+
+    Raises:
+        InputError: a file that cannot be read, or no rule of such a name.
+    """
+    from verifier.fuzz import fuzz  # late: see verify_library
+
+    done = fuzz(_rules(files, names), count)
+    return done.summary(), str(done)
+
+
+def _rules(files: Sequence[str], names: Sequence[str]) -> list[Rule]:
+    from rewrites.library import load  # late: see verify_library
+
+    return chosen_rules(rules_of_files(files) if files else load(), names)
+
+
 def _makes_statements(file: str) -> bool:
     """Does a Python file mention `superopt.statement` or `superopt.rule`, so that it has to be run?"""
     if Path(file).suffix != ".py":
@@ -147,9 +176,11 @@ def chosen_rules(rules: Sequence[Rule], names: Sequence[str]) -> list[Rule]:
 def _verify(rules: Sequence[Rule], made: Sequence[tuple[Any, bool]] = ()) -> tuple[dict[str, Any], str]:
     from rewrites.term import Rule  # late: see verify_library
     from verifier.ledger import summary, verify_rules  # late: see verify_library
+    from verifier.remedy import explained  # late: see verify_library
 
     begin = time.perf_counter()
-    verdicts = verify_rules([*rules, *(x for x, _ in made if isinstance(x, Rule))])
+    texts = [*rules, *(x for x, _ in made if isinstance(x, Rule))]
+    verdicts = [explained(rule, verdict) for rule, verdict in zip(texts, verify_rules(texts), strict=True)]
     for x, lift in made:
         if not isinstance(x, Rule):
             from verifier.statement import as_rule, check_statement  # late: loads jax

@@ -11,8 +11,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from rewrites.show import rule_key, statement
+from rewrites.show import rule_key, show, statement
 from rewrites.term import Rule
 from superopt.errors import VerificationError
 from verifier.check import check
@@ -75,6 +76,25 @@ class Fuzzed:
         """Open mutants among those that state something."""
         stated = len(self.outcomes) - self.counts[VACUOUS]
         return len(self.open) / stated if stated else 0.0
+
+    def summary(self) -> dict[str, Any]:
+        """Counts, and the mutants that matter."""
+        return {
+            "mutants": len(self.outcomes),
+            "false_proofs": len(self.false_proofs),
+            "unknown_fraction": self.unknown_fraction,
+            "statuses": dict(self.counts),
+            "rows": [
+                {"rule": o.mutant.of, "change": o.mutant.what, "status": o.status, "text": show(o.mutant.rule)}
+                | {"cause": o.cause}
+                for o in (*self.false_proofs, *self.open)
+            ],
+        }
+
+    def __str__(self) -> str:
+        words = ", ".join(f"{n} {status}" for status, n in self.counts.items())
+        lines = [str(o) for o in (*self.false_proofs, *self.open)]
+        return "\n".join([*lines, f"{len(self.outcomes)} mutants: {words}; {self.unknown_fraction:.2%} open"])
 
 
 def draw(rules: Sequence[Rule], count: int, seed: int = 0) -> list[Mutant]:

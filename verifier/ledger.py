@@ -293,6 +293,8 @@ def _row(v: Verdict) -> dict[str, Any]:
         row |= {"assumptions": list(v.domain.assumptions), "sizes": dict(v.domain.sizes)}
     if v.counterexample is not None:
         row["counterexample"] = asdict(v.counterexample)
+    if v.proved_when:
+        row["proved_when"] = v.proved_when
     if v.cause:
         row["cause"] = v.cause
     return row
