@@ -174,14 +174,16 @@ def algebra(instance: Instance) -> Symbolic:
 
 
 def settled(ctx: Context) -> dict[str, Poly]:
-    """Sizes and attributes that a premise fixes."""
+    """Sizes and attributes that a premise says in terms of others."""
     out: dict[str, Poly] = {}
     for premise in ctx.premises:
-        if premise.kind == "eq" and premise.poly is not None and len(premise.vars) == 1:
-            (name,) = premise.vars
-            lin = premise.poly.affine(name)
-            if lin is not None and lin[0].value == 1 and lin[1].value is not None:
-                out[name] = -lin[1]
+        gap = premise.poly.subst(out) if premise.kind == "eq" and premise.poly is not None else const(0)
+        for name in sorted(gap.vars, reverse=True):
+            lin = gap.affine(name)
+            if lin is not None and lin[0].value in (1, -1):
+                value = {name: lin[1].scale(-(lin[0].value or 1))}
+                out = {k: p.subst(value) for k, p in out.items()} | value
+                break
     return out
 
 

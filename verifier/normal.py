@@ -345,24 +345,28 @@ class Normaliser:
         sign = -1 if kind in ("min", "and") else 1
 
         def at(ps: list[NF]) -> NF:
-            entries = list(dict.fromkeys(ps[0]))
-            if not entries:
-                return [Monomial(coef=Fraction(-1), atoms=(Atom(INF),))]
-            if len(entries) == 1 and not entries[0].binders and not entries[0].guards:
-                atom = entries[0].atoms[0]
-                return self.labels.unfold("value", atom) or (
-                    [] if atom.label == "value()" else [Monomial(atoms=(atom,))]
-                )
-            return [Monomial(atoms=(self.labels.classes.atom("rmax", [entries]),))]
+            return self._maximum(list(dict.fromkeys(ps[0])))
 
         return scale(by_cases(self.ctx, [self._entries(t, sign)], at), sign)
+
+    def _maximum(self, entries: NF) -> NF:
+        if not entries:
+            return [Monomial(coef=Fraction(-1), atoms=(Atom(INF),))]
+        if len(entries) == 1 and not entries[0].binders and not entries[0].guards:
+            atom = entries[0].atoms[0]
+            return self.labels.unfold("value", atom) or ([] if atom.label == "value()" else [Monomial(atoms=(atom,))])
+        return [Monomial(atoms=(self.labels.classes.atom("rmax", [entries]),))]
 
     def _entries(self, t: Term, sign: int) -> NF:
         """The set of entries of sign * t, each a guarded monomial with one atom that stands for its value."""
         if isinstance(t, Reduce) and t.kind in (("max", "or") if sign > 0 else ("min", "and")):
             domain = (c.ge(var(t.var), 0), c.lt(var(t.var), t.size))
             out: NF = []
+            some = self.ctx.holds(c.ge(t.size, 1))
             for m in self._entries(t.body, sign):
+                if some and t.var not in m.free():  # the maximum of one value over a range that is not empty
+                    out.append(m)
+                    continue
                 guards = tidy((*m.guards, *domain))
                 if guards is not None:
                     one = onepoint(self.ctx, replace(m, guards=guards, binders=(*m.binders, t.var)))

@@ -11,6 +11,7 @@ Nothing here decides that a rule is wrong: a failed obligation is UNKNOWN with i
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,15 +19,16 @@ from dataclasses import dataclass
 from rewrites.direction import directions
 from rewrites.named import Env
 from rewrites.show import rule_key, text
-from rewrites.term import Rule, names_in
+from rewrites.term import Rule, names_in, subterms
 from verifier import conditions as c
 from verifier.conditions import Cond
 from verifier.denominators import outside, undischarged
+from verifier.elementary import Elementary
 from verifier.instance import IllFormed, Instance, algebra, instantiate, output, unsupported
 from verifier.integers import ALWAYS, equal_integers, integral
 from verifier.labels import INF, infinite
 from verifier.monomial import NF, Atom, Unsupported
-from verifier.normal import EXACT, PARTIAL, RANGE, REAL, Normaliser
+from verifier.normal import EXACT, PARTIAL, RANGE, REAL
 from verifier.pointwise import Premise, equal_pointwise
 from verifier.premises import premises_at
 from verifier.ranks import ANY, MAX_RANK, attribute_roles, rank_vectors, uniform
@@ -34,7 +36,7 @@ from verifier.sem import Meaning
 from verifier.shapes import LARGEST, env_at
 from verifier.solver import UNKNOWN as OPEN
 from verifier.solver import CannotLower, Context
-from verifier.terms import Const, Reduce, Term, functions, reductions, walk_terms
+from verifier.terms import Apply, Const, Reduce, Term, functions, reductions, walk_terms
 from verifier.verdict import PROVED, UNKNOWN, UNSUPPORTED, Domain, Verdict
 from verifier.weights import equal
 
@@ -43,6 +45,7 @@ CONTRADICTION = "the premises contradict each other"
 EMPTY_ONLY = "the premises hold for empty tensors only: a size token stands for two lengths"
 FINITE = "inputs and intermediate values are finite"
 NO_OVERFLOW = "no operation on integers overflows"
+_INFINITIES = (("n", math.inf), ("n", -math.inf))
 QUICK = 200_000  # steps for the question whether a rule of floats holds of integers, too
 POSITIONS = "sums of positions are in the range of the type"
 _ORDER = (EXACT, REAL, RANGE)
@@ -145,7 +148,8 @@ def _dtypes(rule: Rule, done: Proof) -> tuple[str, ...]:
         return (rule.dtype,)
     if all(rule.kinds[v] == "bool" for v in rule.vars) and done.laws == 0 and rule.vars:
         return ("bool",)
-    return ("float", "int") if done.integers else ("float",)
+    infinite_literal = any(t.op == "lit" and t["value"] in _INFINITIES for t in subterms((*rule.lhs, *rule.rhs)))
+    return ("float", "int") if done.integers and not infinite_literal else ("float",)
 
 
 def _bounded(rule: Rule, role: str, done: Proof, high: int) -> bool:
@@ -282,13 +286,13 @@ def _by_normal_form(
     causes: list[str],
     dtype: str,
 ) -> bool:
-    normal = Normaliser(ctx, laws)
+    normal = Elementary(ctx, laws)
     try:
         p = normal.nf(left)
         divided, inverted, partial = list(normal.denominators), list(normal.inverted), list(normal.partial)
         q = normal.nf(right)
         _check_infinities(p, q)
-        if not equal(ctx, p, q, facts):
+        if not equal(ctx, p, q, facts) and not _equal_fractions(normal, p, q, facts):
             return False
     except Unsupported as why:
         if laws != EXACT:
@@ -308,6 +312,14 @@ def _by_normal_form(
         done.assume(f"{DEFINED} arguments of {', '.join(sorted({_function(a) for a in partial}))} are in the domain")
     done.note(EXACT if dtype == "int" else laws, f"normal form ({laws})")
     return True
+
+
+def _equal_fractions(normal: Elementary, p: NF, q: NF, facts: tuple[Cond, ...]) -> bool:
+    """Are two sums equal when both are multiplied by what they divide by?"""
+    if normal.laws == EXACT:
+        return False
+    cleared = normal.cleared(p, q)
+    return cleared != (p, q) and equal(normal.ctx, *cleared, facts)
 
 
 def _function(a: Atom) -> str:
@@ -334,6 +346,8 @@ def _ring_safe(laws: str, left: Term, right: Term) -> bool:
         return False
     if any(k.denominator != 1 for k in constants):
         return False
+    if order and laws != EXACT and used & {"add", "mul", "square"}:
+        return False  # sums keep their order only where nothing wraps
     return laws == EXACT or (laws == REAL and all(f in _RING or f.startswith("$") for f in used))
 
 
@@ -368,7 +382,7 @@ def _by_points(
     causes: list[str],
     given: Sequence[Premise],
 ) -> bool:
-    if any(f.partition("[")[0] in PARTIAL | {"div", "rsqrt"} for f in functions(left) | functions(right)):
+    if any(map(_may_be_undefined, (*walk_terms(left), *walk_terms(right)))):
         return False  # this tier keeps no record of where a value is defined
     try:
         return equal_pointwise(ctx, left, right, facts, given)
@@ -376,6 +390,23 @@ def _by_points(
         if not reductions(left) and not reductions(right):
             causes.append(f"pointwise: {why}")
         return False
+
+
+def _may_be_undefined(t: Term) -> bool:
+    """A function that is not defined everywhere, unless its argument is positive as it stands."""
+    if not isinstance(t, Apply) or t.fn.partition("[")[0] not in PARTIAL | {"div", "rsqrt"}:
+        return False
+    if t.fn == "div":
+        return not isinstance(t.args[1], Const) or not t.args[1].value
+    return t.fn not in ("log", "log1p", "sqrt", "rsqrt") or not _is_positive(t.args[0])
+
+
+def _is_positive(t: Term) -> bool:
+    if isinstance(t, Const):
+        return t.value > 0
+    if isinstance(t, Apply) and t.fn in ("add", "mul"):
+        return all(map(_is_positive, t.args))
+    return isinstance(t, Apply) and t.fn in ("exp", "logistic")
 
 
 def _nonempty_maxima(ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...], done: Proof) -> None:
