@@ -2,7 +2,7 @@
 
     name: declarations
       left, left, ...  ==  right, right, ...
-      with X = term            shared subterm of the right side
+      with X = term            shared subterm of the right side (of both sides in mode proof)
       if condition, ...        premise: proved with the rule, checked again at every site
       prefer condition, ...    steers the engine; no part of the proof
       given term, ...          premise about values: Boolean terms that are true at every index
@@ -74,13 +74,23 @@ def parse(text: str, where: str = "<text>") -> Rule:
         raise RuleError(f"{context}: expected one equation `left == right`, got {[b.text for b in bodies]}")
     left_text, right_text = bodies[0].text.split("==")
     reader.context = f"{at(bodies[0].line)}: rule {name}"
+    shared = [s for s in sections if s.kind == "with"]
+    proof = any(s.kind == "mode" and s.text.strip() == "proof" for s in sections)
+
+    def lets() -> None:
+        for section in shared:
+            reader.context = f"{at(section.line)}: rule {name}"
+            let, _, value = section.text.partition("=")
+            (tree,) = _elements(value, reader.context)
+            reader.let(let.strip(), tree)
+
+    if proof:  # nothing is matched: subterms may be shared by both sides
+        lets()
+    reader.context = f"{at(bodies[0].line)}: rule {name}"
     lhs = tuple(reader.term(e) for e in _elements(left_text, reader.context))
     reader.left_done(lhs)
-    for section in (s for s in sections if s.kind == "with"):
-        reader.context = f"{at(section.line)}: rule {name}"
-        let, _, value = section.text.partition("=")
-        (tree,) = _elements(value, reader.context)
-        reader.let(let.strip(), tree)
+    if not proof:
+        lets()
     reader.context = f"{at(bodies[0].line)}: rule {name}"
     rhs = tuple(reader.term(e) for e in _elements(right_text, reader.context))
     cond: list[Expr] = []

@@ -151,6 +151,13 @@ def _position(t: Term) -> Poly | None:
     return -a if t.fn == "neg" else a + b if t.fn == "add" else a - b if t.fn == "sub" else a * b
 
 
+def _chosen_position(t: Term) -> bool:
+    """A position, or a choice between positions by conditions on indices (a concatenation of positions)."""
+    if isinstance(t, Where):
+        return _chosen_position(t.then) and _chosen_position(t.orelse)
+    return _position(t) is not None
+
+
 class Symbolic:
     """Indices are polynomials, scalars are terms."""
 
@@ -182,10 +189,25 @@ class Symbolic:
     def op(self, fn: str, *args: Term) -> Term:
         """A scalar function; a comparison of positions is a condition on indices."""
         if fn in _COMPARISONS:
+            for i, x in enumerate(args):
+                if isinstance(x, Where) and all(map(_chosen_position, args)):
+
+                    def on(branch: Term, i: int = i) -> Term:
+                        return self.op(fn, *args[:i], branch, *args[i + 1 :])
+
+                    then, orelse = x.then, x.orelse
+                    return self.where(x.guard, lambda: on(then), lambda: on(orelse))
             a, b = map(_position, args)
             if a is not None and b is not None:
                 self.computed |= any(isinstance(x, Apply) for x in args)
                 return self.where(_COMPARISONS[fn](a, b), lambda: ONE, lambda: ZERO)
+        if fn == "select_n" and isinstance(args[0], Where) and {args[0].then, args[0].orelse} <= {ONE, ZERO}:
+            which, false, true = args
+            return self.where(
+                which.guard,
+                lambda: true if which.then == ONE else false,
+                lambda: true if which.orelse == ONE else false,
+            )
         return Apply(fn, args)
 
     def where(self, guard: Truth, then: Callable[[], Term], orelse: Callable[[], Term]) -> Term:
