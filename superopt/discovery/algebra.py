@@ -25,7 +25,11 @@ SAMPLES = 2
 """Independent values of every leaf: a scalar alone says little."""
 SPACE: Axis = (-4,)
 TAPS: Axis = (-3,)
-OPS = ("dot", "add", "mul", "concat", "slice", "transpose", "relu", "conv")
+BASE = ("dot", "add", "mul", "concat", "slice", "transpose", "relu", "conv")
+"""The ops of TASO's generator that the rules of the library are about: what is enumerated unless ops are named."""
+OPS = (*BASE, "sub", "maximum", "sum", "max", "wmax", "wsum")
+COMMUTE = frozenset({"add", "mul", "maximum", "dot"})
+ELEMENTWISE = ("add", "mul", "maximum", "sub")
 MOST_AXES = 2
 """Axes of a tensor besides the spatial one."""
 
@@ -35,10 +39,10 @@ class Form:
     """An op with its attributes.
 
     Attributes:
-        op: add, mul, relu, dot, conv, concat, first, rest, cut.
-        at: the axes that meet: add, mul: for each axis of the second operand the axis of the first; dot: pairs of
+        op: add, mul, sub, maximum, relu, dot, conv, concat, first, rest, cut, sum, max, wsum, wmax.
+        at: the axes that meet: elementwise: for each axis of the second operand the axis of the first; dot: pairs of
             contracted axes; conv: feature axis of the image and of the kernel; concat: the joined axis of the first
-            operand, then for each axis of the second the axis of the first; first, rest, cut: the axis.
+            operand, then for each axis of the second the axis of the first; the others: the axis.
     """
 
     op: str
@@ -77,14 +81,16 @@ def unary_forms(t: Type, ops: frozenset[str]) -> tuple[Form, ...]:
                 out += [Form("first", (i,)), Form("rest", (i,))]
             elif t[i] == (LENGTH,):
                 out.append(Form("cut", (i,)))
+    out += [Form(op, (i,)) for op in ("sum", "max") if op in ops for i, axis in enumerate(t) if axis != TAPS]
+    out += [Form(op, (t.index(SPACE),)) for op in ("wsum", "wmax") if op in ops and SPACE in t]
     return tuple(out)
 
 
 @cache
 def binary_forms(a: Type, b: Type, ops: frozenset[str]) -> tuple[Form, ...]:
-    """Forms whose first operand has type `a` and whose second one has type `b`; add and mul want the larger first."""
+    """Forms whose operands have types `a` and `b`; elementwise ones want the operand with more axes first."""
     out: list[Form] = []
-    for op in ("add", "mul"):
+    for op in ELEMENTWISE:
         if op in ops and len(b) <= len(a):
             out += [Form(op, m) for m in _alignments(a, b)]
     if "dot" in ops and (spatial(a) is None or spatial(b) is None):
@@ -118,8 +124,10 @@ def _contractions(a: Type, b: Type) -> list[tuple[tuple[int, int], ...]]:
 def result(form: Form, a: Type, b: Type | None = None) -> Type:
     """Type of a form's result."""
     op, at = form.op, form.at
-    if op in ("add", "mul", "relu"):
+    if op in ELEMENTWISE or op in ("relu", "wsum", "wmax"):
         return a
+    if op in ("sum", "max"):
+        return tuple(x for i, x in enumerate(a) if i != at[0])
     if op == "cut":
         return tuple((LENGTH - 1,) if i == at[0] else x for i, x in enumerate(a))
     if op in ("first", "rest"):
@@ -146,14 +154,17 @@ def apply(form: Form, a: np.ndarray, b: np.ndarray | None, types: Sequence[Type]
     op, at = form.op, form.at
     if op == "relu":
         return np.maximum(a, 0.0)
+    if op in ("sum", "max"):
+        return a.sum(axis=at[0] + 2) if op == "sum" else a.max(axis=at[0] + 2)
+    if op in ("wsum", "wmax"):
+        return _window(op, a.swapaxes(at[0] + 2, -1)).swapaxes(at[0] + 2, -1)
     if op in ("first", "rest", "cut"):
         size = extent(types[0][at[0]][:1])
         bounds = {"first": slice(0, size), "rest": slice(size, None), "cut": slice(1, None)}[op]
         return a[(slice(None),) * (at[0] + 2) + (bounds,)]
     assert b is not None
-    if op in ("add", "mul"):
-        b = _spread(b, at, a.ndim - 2)
-        return a + b if op == "add" else a * b
+    if op in ELEMENTWISE:
+        return _ELEMENTWISE[op](a, _spread(b, at, a.ndim - 2))
     if op == "concat":
         along, m = at[0], at[1:]
         b = _spread(b, m, a.ndim - 2)
@@ -163,6 +174,17 @@ def apply(form: Form, a: np.ndarray, b: np.ndarray | None, types: Sequence[Type]
     if op == "dot":
         return _dot(a, b, [i for i, _ in at], [j for _, j in at])
     return _conv(a, b, at, types)
+
+
+_ELEMENTWISE: dict[str, Any] = {"add": np.add, "mul": np.multiply, "sub": np.subtract, "maximum": np.maximum}
+
+
+def _window(op: str, a: np.ndarray) -> np.ndarray:
+    """Sum or maximum over three neighbours along the last axis, what is outside being neutral."""
+    neutral = 0.0 if op == "wsum" else -np.inf
+    wide = np.pad(a, [(0, 0)] * (a.ndim - 1) + [(1, 1)], constant_values=neutral)
+    parts = [wide[..., :-2], wide[..., 1:-1], wide[..., 2:]]
+    return parts[0] + parts[1] + parts[2] if op == "wsum" else np.maximum(np.maximum(parts[0], parts[1]), parts[2])
 
 
 def _spread(b: np.ndarray, m: Sequence[int], rank: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 from rewrites.library import load
 from rewrites.parse import parse
 from superopt.budget import parse_budget
-from superopt.discovery.algebra import OPS
+from superopt.discovery.algebra import BASE
 from superopt.discovery.discover import Say, Settings, check_ops, discover
 from superopt.discovery.implied import equations
 from superopt.discovery.taso import covered, substitutions
@@ -31,7 +31,7 @@ def run(
     Raises:
         UsageError: an op that does not exist, or a budget that is no time.
     """
-    names = check_ops([name.strip() for name in ops.split(",")] if ops else OPS)
+    names = check_ops([name.strip() for name in ops.split(",")] if ops else BASE)
     seconds = parse_budget(budget).seconds
     if seconds is None:
         raise UsageError("the budget of a discovery is a time", hint='write "600s" or "10min"')

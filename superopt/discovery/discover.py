@@ -21,7 +21,7 @@ from typing import Any
 from rewrites.library import load
 from rewrites.show import rule_key
 from superopt.discovery import workers
-from superopt.discovery.algebra import OPS, Form
+from superopt.discovery.algebra import BASE, OPS, Form
 from superopt.discovery.enumeration import Found, jobs
 from superopt.discovery.judge import IMPLIED, NEW, Judged, judge_many, still_new
 from superopt.discovery.lift import Draft, subsides
@@ -51,7 +51,7 @@ class Settings:
         rows: bound on the rows that one worker holds.
     """
 
-    ops: tuple[str, ...] = OPS
+    ops: tuple[str, ...] = BASE
     size: int = 3
     jobs: int = 1
     seconds: float = 600.0

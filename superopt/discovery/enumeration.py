@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from superopt.discovery.algebra import Form, Type, apply, binary_forms, digests, result, unary_forms
+from superopt.discovery.algebra import COMMUTE, Form, Type, apply, binary_forms, digests, result, unary_forms
 from superopt.discovery.lift import Draft, UnliftableError, lift, typeable
 from superopt.discovery.terms import Term, Universe
 
@@ -185,7 +185,7 @@ def _applied(
     for form in binary_forms(t, y.type, ops):
         yield form, numbers, y.number, digests(apply(form, values, value[None], (t, y.type)), result(form, t, y.type))
     for form in binary_forms(y.type, t, ops):
-        if form.op == "dot" or (form.op in ("add", "mul") and len(t) == len(y.type)):
+        if form.op in COMMUTE and (form.op == "dot" or len(t) == len(y.type)):
             continue  # these commute: made above
         yield form, y.number, numbers, digests(apply(form, value[None], values, (y.type, t)), result(form, y.type, t))
 

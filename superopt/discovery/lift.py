@@ -14,17 +14,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from superopt.discovery.algebra import SPACE, TAPS, generic
+from superopt.discovery.algebra import ELEMENTWISE, SPACE, TAPS, generic
 from superopt.discovery.terms import IMAGE, KERNEL, Term, Universe
 
 Size: TypeAlias = "tuple[Any, ...]"
 """Sizes of the parts of an axis: numbers of the union-find, ("cut", number) or ("conv", image, kernel)."""
 Side: TypeAlias = "tuple[Any, ...]"
 """("var", name) | ("ew", f, args) | ("dot", args, roles) | ("conv", args, feature, space) | ("concat", args, role)
-| ("slice", arg, role, start, stop) with start and stop as text | ("cut", arg, role)."""
+| ("slice", arg, role, start, stop) with start and stop as text | ("cut", arg, role) | ("red", arg, role, kind)
+| ("win", arg, role, kind)."""
 
-ROLES = "mknlorvwac"
+ROLES = "mknlorvac"
 CONV = ("t", "p", "q", "u", "d")
+POOL = ("w", "wt", "wp", "wq")
 CUTS = (("x", "y", "z"), ("e", "h", "j"))
 
 
@@ -68,9 +70,10 @@ class Draft:
 
     @property
     def contracted(self) -> frozenset[str]:
-        """Roles that some product or convolution sums over."""
+        """Roles that some product, convolution or reduction removes."""
         parts = [s for side in self.sides for root in side for s in subsides(root)]
-        return frozenset(r for s in parts if s[0] in ("dot", "conv") for r in (s[2] if s[0] == "dot" else (s[2],)))
+        kinds = ("dot", "conv", "red")
+        return frozenset(r for s in parts if s[0] in kinds for r in (s[2] if s[0] == "dot" else (s[2],)))
 
     def swapped(self) -> Draft:
         """The same equation from right to left."""
@@ -97,6 +100,10 @@ class Draft:
         if op == "cut":
             names = CUTS[[r for r in self.roles if r in self._cut_roles()].index(s[2])]
             return f"slice({self._spell(s[1])}, {s[2]}({', '.join(names[: 2 if self.plain else 3])}))"
+        if op == "red":
+            return f"{s[3]}({self._spell(s[1])}, {s[2]})"
+        if op == "win":
+            return f"{s[3]}({self._spell(s[1])}, {s[2]}({', '.join(POOL)}))"
         inside = [self._spell(x) for x in s[1]]
         if op == "conv":
             return f"conv({inside[0]}, {inside[1]}, {s[2]}, {s[3]}({', '.join(CONV)}))"
@@ -112,8 +119,9 @@ class Draft:
             return f"{meta}({', '.join(self._spell(x) for x in args)})"
         if f == "relu":
             return f"maximum({self._spell(args[0])}, 0)"
-        level = 1 if f == "add" else 2
-        sign = " + " if f == "add" else " * "
+        if f == "maximum":
+            return f"maximum({self._spell(args[0])}, {self._spell(args[1])})"
+        level, sign = {"add": (1, " + "), "sub": (1, " - "), "mul": (2, " * ")}[f]
         out = self._spell(args[0], level) + sign + self._spell(args[1], level + 1)
         return f"({out})" if level < outer else out
 
@@ -121,7 +129,7 @@ class Draft:
 def subsides(s: Side) -> Iterator[Side]:
     """A side and everything in it."""
     yield s
-    if s[0] in ("slice", "cut"):
+    if s[0] in ("slice", "cut", "red", "win"):
         yield from subsides(s[1])
     elif s[0] != "var":
         for x in s[2] if s[0] == "ew" else s[1]:
@@ -219,12 +227,16 @@ class _Lifter:
         a = inner[0]
         if op == "relu":
             return a
+        if op in ("sum", "max"):
+            return [x for i, x in enumerate(a) if i != at[0]]
+        if op in ("wsum", "wmax"):
+            return [(label, (("win", size[0]),)) if i == at[0] else (label, size) for i, (label, size) in enumerate(a)]
         if op in ("first", "rest", "cut"):
             label, parts = a[at[0]]
             kept = parts[:1] if op == "first" else parts[1:] if op == "rest" else (("cut", parts[0]),)
             return [(label, kept) if i == at[0] else x for i, x in enumerate(a)]
         b = inner[1]
-        if op in ("add", "mul"):
+        if op in ELEMENTWISE:
             for j, i in enumerate(at):
                 self.types.unite(a[i], b[j])
             return a
@@ -376,7 +388,7 @@ class _Namer:
         args = [self.u.terms[i] for i in t.args]
         inner = tuple(self._side(x) for x in args)
         axes = [self.lifter.axes(x) for x in args]
-        if op in ("add", "mul", "relu"):
+        if op in ELEMENTWISE or op == "relu":
             return ("ew", op, inner)
         if op == "dot":
             return ("dot", inner, tuple(self._role(axes[0][i][0]) for i, _ in at))
@@ -388,6 +400,10 @@ class _Namer:
         role = self._role(label)
         if op == "cut":
             return ("cut", inner[0], role)
+        if op in ("sum", "max"):
+            return ("red", inner[0], role, op)
+        if op in ("wsum", "wmax"):
+            return ("win", inner[0], role, op)
         self.single.add(role)
         if op == "concat":
             return ("concat", inner, role)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from superopt.discovery.algebra import LENGTH, SAMPLES, SPACE, TAPS, Form, Type, apply, extents, result
+from superopt.discovery.algebra import ELEMENTWISE, LENGTH, SAMPLES, SPACE, TAPS, Form, Type, apply, extents, result
 
 MATRIX: Type = ((LENGTH,), (LENGTH,))
 VECTOR: Type = ((LENGTH,),)
@@ -116,16 +116,16 @@ class Universe:
             return False
         op, at = term.form.op, term.form.at
         new = [x.form is None and x.number not in seen for x in args]
-        seen.update(x.number for x in args if x.form is None and (op not in ("add", "mul", "relu") or x is not args[0]))
+        seen.update(x.number for n, x in enumerate(args) if x.form is None and (n or op not in (*ELEMENTWISE, "relu")))
         if op == "dot":
             return not any(n and axis for n, axis in zip(new, at[0], strict=True))
         if op == "conv":
             return not any(n and axis for n, axis in zip(new, at, strict=True))
-        if op in ("cut", "first", "rest"):
+        if op in ("cut", "first", "rest", "sum", "max"):
             return not new[0] or at[0] == 0
         if op == "concat":
             return not (new[0] and at[0] != 0) and not (new[1] and list(at[1:]) != sorted(at[1:]))
-        return op == "relu" or not new[1] or list(at) == sorted(at)
+        return len(args) == 1 or not new[1] or list(at) == sorted(at)
 
     def structure(self, term: Term) -> tuple[object, ...]:
         """What a term is but for which leaves of a kind it reads: comparable, smaller for simpler terms."""
@@ -149,11 +149,11 @@ def leaves_for(ops: Iterable[str], size: int) -> Universe:
     """A universe of leaves for terms of up to `size` ops: matrices, vectors, a scalar, images and kernels."""
     u = Universe()
     ops = set(ops)
-    for t, count in ((MATRIX, size + 1), (VECTOR, min(size, 2)), ((), 1 if {"add", "mul"} & ops else 0)):
+    for t, count in ((MATRIX, size + 1), (VECTOR, min(size, 2)), ((), 1 if set(ELEMENTWISE) & ops else 0)):
         for _ in range(count):
             u.leaf(t)
-    if "conv" in ops:
-        for t in (IMAGE, KERNEL):
+    if {"conv", "wmax", "wsum"} & ops:
+        for t in (IMAGE, KERNEL) if "conv" in ops else (IMAGE,):
             for _ in range(min(size, 3)):
                 u.leaf(t)
     return u

@@ -20,7 +20,7 @@ from verifier.check import check
 from verifier.verdict import Verdict
 
 FRESH = ("b", "g", "i", "ba", "bb", "bc", "bd")
-METAS = {"relu": "f", "add": "fa", "mul": "fm"}
+METAS = {"relu": "f", "add": "fa", "mul": "fm", "sub": "fs", "maximum": "fx"}
 MOST_VARS = 5
 AFTER = 12
 """Instances tried on what is not proved."""
