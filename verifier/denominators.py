@@ -40,24 +40,25 @@ def _nonzero(ctx: Context, p: NF, given: Sequence[Atom], facts: tuple[Cond, ...]
         m = p[0]
         ranges = facts + _ranges(ctx, m)
         sizes = all(ctx.holds(c.ne(q, 0), facts) for q, _ in m.sizes)
-        return sizes and all(_positive(a) or any(_same(ctx, a, b, ranges) for b in given) for a in m.atoms)
+        return sizes and all(positive_atom(a) or any(_same(ctx, a, b, ranges) for b in given) for a in m.atoms)
     return _positive_sum(ctx, p, facts)
 
 
-def _positive(a: Atom) -> bool:
+def positive_atom(a: Atom) -> bool:
+    """Is the value positive whatever its argument?"""
     return a.label.startswith(("exp(", "exp#", "exp2(", "exp2#", "logistic(", "logistic#", "cosh("))
 
 
 def _positive_sum(ctx: Context, p: NF, facts: tuple[Cond, ...]) -> bool:
     """All terms are non-negative and, at the lowest values of the binders, one is present and positive."""
-    if any(m.coef <= 0 or not all(_positive(a) or a.exp % 2 == 0 for a in m.atoms) for m in p):
+    if any(m.coef <= 0 or not all(positive_atom(a) or a.exp % 2 == 0 for a in m.atoms) for m in p):
         return False
     if not all(ctx.holds(c.ge(q, 0), facts) for m in p for q, _ in m.sizes):
         return False
     ranges = facts + tuple(f for m in p for f in _ranges(ctx, m))
     present: list[Cond] = []
     for m in p:
-        if all(map(_positive, m.atoms)):
+        if all(map(positive_atom, m.atoms)):
             origin = {b: const(0) for b in m.binders}
             present.append(c.conj([g.subst(origin) for g in m.guards] + [c.ge(q, 1) for q, _ in m.sizes]))
     return ctx.holds(c.disj(present), ranges)

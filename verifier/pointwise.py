@@ -191,6 +191,10 @@ def _neg(a: Any) -> Any:
     return -a
 
 
+def _div(a: Any, b: Any) -> Any:
+    return a / b
+
+
 def _square(a: Any) -> Any:
     return a * a
 
@@ -254,7 +258,7 @@ def _ne(a: Any, b: Any) -> Any:
 ORDER: dict[str, Callable[..., Any]] = {"max": _max, "min": _min, "clamp": _clamp}
 """Functions that mean the same in every total order."""
 _FIELD: dict[str, Callable[..., Any]] = {
-    "add": _add, "sub": _sub, "mul": _mul, "neg": _neg, "square": _square, "abs": _abs, "sign": _sign,
+    "add": _add, "sub": _sub, "mul": _mul, "div": _div, "neg": _neg, "square": _square, "abs": _abs, "sign": _sign,
 }  # fmt: skip
 _COMPARE: dict[str, Callable[..., Any]] = {"lt": _lt, "le": _le, "gt": _gt, "ge": _ge, "eq": _eq, "ne": _ne}
 _LOGIC: dict[str, Callable[..., Any]] = {"and": z3.And, "or": z3.Or, "xor": z3.Xor, "not": z3.Not}

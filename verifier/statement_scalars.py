@@ -35,7 +35,7 @@ LARGEST_DENOMINATOR = 1000
 LARGEST_CONSTANT = 2**30
 NO_OVERFLOW = "arithmetic on indices does not overflow"
 FRACTIONS = "a float constant is the simplest fraction that rounds to it"
-FINITE_TEST = "values that are tested for being finite are finite"
+FINITE_TEST = "values that are tested for being finite numbers are"
 
 
 @dataclass
@@ -105,6 +105,9 @@ class Scalars:
             return self._select(args)
         if fn in COMPARE and (found := self._compare(fn, dtype, args)) is not None:
             return found
+        if fn in ("eq", "ne") and args[0] == args[1]:  # is it a number?
+            self.assumptions[FINITE_TEST] = None
+            return ONE if fn == "eq" else ZERO
         if dtype == "bool":
             return self._logical(fn, args)
         if fn == "is_finite":
@@ -127,7 +130,8 @@ class Scalars:
                 return found
         if any(isinstance(a, Where) for a in args) and fn not in COMPARE:
             return self._cases(fn, dtype, args)
-        self.arithmetic[dtype] = None
+        if fn not in LATTICE | COMPARE:
+            self.arithmetic[dtype] = None
         if not self.machine and fn not in RING | LATTICE | COMPARE:
             return Apply(f"${fn}[{dtype}]", tuple(args))
         return Apply(fn, tuple(args))
@@ -145,7 +149,7 @@ class Scalars:
 
     def _compare(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
         """A comparison of positions (sizes, indices, entries of integer inputs) as an index condition."""
-        sides = [position(a, entries=dtype in INTEGERS) for a in args]
+        sides = [_plain_position(a, dtype in INTEGERS) for a in args]
         if None in sides or all(isinstance(a, Read) for a in args):
             return None
         a, b = sides
@@ -303,6 +307,16 @@ def position(t: Term, entries: bool = False) -> Poly | None:
     if entries and isinstance(t, Read) and not t.boolean:
         return entry(t.name, t.index)
     return None
+
+
+def _plain_position(t: Term, entries: bool) -> Poly | None:
+    """The integer that a term is where nothing can overflow: positions, entries, their maxima and minima."""
+    if entries and isinstance(t, Apply) and t.fn in LATTICE:
+        a, b = (_plain_position(x, entries) for x in t.args)
+        if a is None or b is None:
+            return None
+        return greatest(a, b) if t.fn == "max" else least(a, b)
+    return position(t, entries)
 
 
 def integer(p: Poly) -> Term:

@@ -87,7 +87,7 @@ class Terms(Scalars):
             if None in counts or math.prod(n or 0 for n in counts) > UNROLLED:
                 raise Unsupported(f"reduction {monoid}")
             return self._unrolled(monoid, [n or 0 for n in counts], body, dtype)
-        if dtype in INTEGERS:
+        if dtype in INTEGERS and monoid == "sum":
             self.arithmetic[dtype] = None
         kind = {"max": "or", "min": "and"}.get(monoid, monoid) if dtype == "bool" else monoid
         binders: list[tuple[str, Poly]] = []
