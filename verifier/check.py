@@ -17,7 +17,7 @@ from rewrites.named import Env
 from rewrites.term import Rule
 from superopt.errors import VerificationError
 from verifier.prove import DEFINED, prove
-from verifier.refute import PATIENCE, Attempts, Difference, differ_at, search
+from verifier.refute import Attempts, Difference, differ_at, search
 from verifier.shapes import solved_envs
 from verifier.shrink import readable
 from verifier.solver import recorded
@@ -69,7 +69,7 @@ def check(
             hint="the prover or the reference interpreter is wrong: please report this rule",
         )
     if found.index is None and small:
-        found = search(reading, PATIENCE, attempts=attempts) or found
+        found = search(reading, after, attempts=attempts, patience=after) or found
     return replace(verdict, status=REFUTED, counterexample=readable(found, small), cause="", seconds=seconds)
 
 

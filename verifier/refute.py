@@ -77,16 +77,18 @@ class Difference:
     undefined: bool = False
 
 
-def search(rule: Rule, tries: int, first_seed: int = 0, attempts: Attempts | None = None) -> Difference | None:
+def search(
+    rule: Rule, tries: int, first_seed: int = 0, attempts: Attempts | None = None, patience: int = PATIENCE
+) -> Difference | None:
     """Search for a difference among `tries` random instances; the same seeds give the same answer.
 
-    Values that differ say more than a right side without a value: a few more instances are tried for them.
+    Values that differ say more than a right side without a value: `patience` more instances are tried for them.
     """
     log = attempts if attempts is not None else Attempts()
     failed: Difference | None = None
     last = first_seed + tries
     for seed in range(first_seed, last):
-        if failed is not None and seed > failed.seed + PATIENCE:
+        if failed is not None and seed > failed.seed + patience:
             break
         env = env_of_seed(rule, seed)
         if env is None:
