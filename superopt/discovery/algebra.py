@@ -39,10 +39,10 @@ class Form:
     """An op with its attributes.
 
     Attributes:
-        op: add, mul, sub, maximum, relu, dot, conv, concat, first, rest, cut, sum, max, wsum, wmax.
+        op: add, mul, sub, maximum, relu, dot, conv, concat, first, rest, cut, gconv, sum, max, wsum, wmax.
         at: the axes that meet: elementwise: for each axis of the second operand the axis of the first; dot: pairs of
-            contracted axes; conv: feature axis of the image and of the kernel; concat: the joined axis of the first
-            operand, then for each axis of the second the axis of the first; the others: the axis.
+            contracted axes; conv, gconv (two groups): feature axis of the image and of the kernel; concat: the joined
+            axis of the first operand, then for each axis of the second the axis of the first; the others: the axis.
     """
 
     op: str
@@ -96,12 +96,21 @@ def binary_forms(a: Type, b: Type, ops: frozenset[str]) -> tuple[Form, ...]:
     if "dot" in ops and (spatial(a) is None or spatial(b) is None):
         out += [Form("dot", pairs) for pairs in _contractions(a, b)]
     if "conv" in ops and SPACE in a and TAPS in b and len(a) == 3 and len(b) == 3:
-        out += [Form("conv", (i, j)) for i in generic(a) for j in generic(b) if a[i] == b[j]]
+        for i, j in itertools.product(generic(a), generic(b)):
+            if a[i] == b[j]:
+                out.append(Form("conv", (i, j)))
+            elif a[i] == 2 * b[j] and _halved(b[1 - j]):
+                out.append(Form("gconv", (i, j)))
     if "concat" in ops and len(a) == len(b):
         for i in generic(a):
             if len(a[i]) < 3:
                 out += [Form("concat", (i, *m)) for m in _alignments(a, b, i)]
     return tuple(out)
+
+
+def _halved(axis: Axis) -> bool:
+    """Is the axis joined from two parts of one length?"""
+    return len(axis) == 2 and axis[0] == axis[1]
 
 
 def _alignments(a: Type, b: Type, free: int = -1) -> list[tuple[int, ...]]:
@@ -137,7 +146,7 @@ def result(form: Form, a: Type, b: Type | None = None) -> Type:
         gone_a, gone_b = {i for i, _ in at}, {j for _, j in at}
         kept = [x for i, x in enumerate(a) if i not in gone_a], [x for j, x in enumerate(b) if j not in gone_b]
         return tuple(kept[0] + kept[1])
-    if op == "conv":
+    if op in ("conv", "gconv"):
         image = [x for i, x in enumerate(a) if i != at[0] and x != SPACE]
         kernel = [x for j, x in enumerate(b) if j != at[1] and x != TAPS]
         return (*image, *kernel, SPACE)
@@ -173,7 +182,16 @@ def apply(form: Form, a: np.ndarray, b: np.ndarray | None, types: Sequence[Type]
         return np.concatenate([a, b], axis=along + 2)
     if op == "dot":
         return _dot(a, b, [i for i, _ in at], [j for _, j in at])
-    return _conv(a, b, at, types)
+    if op == "conv":
+        return _conv(a, b, at, types)
+    kernel = types[1]
+    half = extent(kernel[at[1]]), extent(kernel[1 - at[1]]) // 2
+    parts = [
+        _conv(np.take(a, r * half[0] + np.arange(half[0]), at[0] + 2),
+              np.take(b, r * half[1] + np.arange(half[1]), 3 - at[1]), at, types)
+        for r in range(2)
+    ]  # fmt: skip
+    return np.concatenate(parts, axis=3)
 
 
 _ELEMENTWISE: dict[str, Any] = {"add": np.add, "mul": np.multiply, "sub": np.subtract, "maximum": np.maximum}

@@ -37,14 +37,15 @@ def run(
         raise UsageError("the budget of a discovery is a time", hint='write "600s" or "10min"')
     settings = Settings(names, size, jobs, seconds, library)
     found = discover(settings, Path(folder) if folder else None, say)
-    summary: dict[str, Any] = {**found.summary, "texts": list(found.rules), "exactness": found.exactness}
-    lines = [*found.rules, ""]
+    summary: dict[str, Any] = {**found.summary, "texts": [*found.rules, *found.merges], "exactness": found.exactness}
+    lines = [*found.rules, *found.merges, ""]
     if coverage:
         summary |= coverage_of(found.rules, library)
         lines.append(f"TASO: {summary['taso_implied']} of {summary['taso_substitutions']} substitutions implied")
     state = "all candidates judged" if found.done else "budget over, run again to go on"
     lines.append(
-        f"{found.summary['rules']} rules; {found.summary.get('terms', 0)} terms, {found.summary.get('pairs', 0)} pairs,"
+        f"{found.summary['rules']} rules, {len(found.merges)} merging ones"
+        f"; {found.summary.get('terms', 0)} terms, {found.summary.get('pairs', 0)} pairs,"
         f" {found.summary['judged']} judged at {found.summary['discovery_pairs_per_s']:.0f}/s per core; {state}"
     )
     return summary, "\n".join(lines)

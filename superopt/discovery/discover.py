@@ -25,6 +25,7 @@ from superopt.discovery.algebra import BASE, OPS, Form
 from superopt.discovery.enumeration import Found, jobs
 from superopt.discovery.judge import IMPLIED, NEW, Judged, judge_many, still_new
 from superopt.discovery.lift import Draft, subsides
+from superopt.discovery.merges import proved_merges
 from superopt.discovery.terms import Universe, leaves_for
 from superopt.errors import UsageError
 from verifier.ledger import versions
@@ -66,12 +67,14 @@ class Discovery:
     Attributes:
         rules: texts of the rules found, none implied by the others.
         exactness: rule name -> exactness class.
+        merges: texts of proved rules with two roots (see `merges`).
         summary: flat figures.
         done: whether all candidates were judged.
     """
 
     rules: tuple[str, ...]
     exactness: dict[str, str]
+    merges: tuple[str, ...]
     summary: dict[str, Any]
     done: bool
 
@@ -152,9 +155,11 @@ def discover(settings: Settings, folder: Path | None = None, say: Say = lambda _
             judged, done = _judge(run, executor, pairs)
     rules = [(j.text, j.exactness) for j in judged if j.status == NEW]
     kept = _minimal([text for text, _ in rules])
+    merges = proved_merges(pairs.values()) if pairs is not None and done else []
     exactness = {_name(text): e for text, e in rules if text in kept}
     run.seconds["total"] = time.perf_counter() - begin
-    return Discovery(tuple(kept), exactness, _summary(run, judged, len(rules), len(kept), done), done)
+    run.counts["merges"] = len(merges)
+    return Discovery(tuple(kept), exactness, tuple(merges), _summary(run, judged, len(rules), len(kept), done), done)
 
 
 def _enumerate(run: _Run, executor: Any) -> dict[str, Draft] | None:

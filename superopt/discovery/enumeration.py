@@ -255,13 +255,10 @@ class _Reader:
         return self.u.make(self.forms[int(row["form"])], args)
 
     def _simplest(self, members: list[Term]) -> Term:
-        """The simplest member; of several alike a canonical one."""
+        """The simplest canonical member, if any is canonical (some renaming of every class has one)."""
         if len(members) == 1:
             return members[0]
-        structures = [self.u.structure(x) for x in members]
-        least = min(structures)
-        alike = [x for x, s in zip(members, structures, strict=True) if s == least]
-        return next((x for x in alike if self.u.canonical(x)), alike[0])
+        return min(members, key=lambda x: (x.size, not self.u.canonical(x), self.u.spelled(x)))
 
     def _pair(self, rep: Term, other: Term) -> None:
         if self._common(rep, other):

@@ -20,7 +20,7 @@ from rewrites.term import Rule
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph
 
-LIMITS = Limits(enodes=400, seconds=2.0, per_class=40, iterations=3, per_rule=60)
+LIMITS = Limits(enodes=600, seconds=2.0, per_class=60, iterations=4, per_rule=60)
 """Growth for one question."""
 
 

@@ -22,11 +22,12 @@ Size: TypeAlias = "tuple[Any, ...]"
 Side: TypeAlias = "tuple[Any, ...]"
 """("var", name) | ("ew", f, args) | ("dot", args, roles) | ("conv", args, feature, space) | ("concat", args, role)
 | ("slice", arg, role, start, stop) with start and stop as text | ("cut", arg, role) | ("red", arg, role, kind)
-| ("win", arg, role, kind)."""
+| ("win", arg, role, kind) | ("grouped", (image, image, kernel, kernel), feature, space, out)."""
 
 ROLES = "mknlorvac"
 CONV = ("t", "p", "q", "u", "d")
 POOL = ("w", "wt", "wp", "wq")
+GROUP = "jg"
 CUTS = (("x", "y", "z"), ("e", "h", "j"))
 
 
@@ -72,7 +73,7 @@ class Draft:
     def contracted(self) -> frozenset[str]:
         """Roles that some product, convolution or reduction removes."""
         parts = [s for side in self.sides for root in side for s in subsides(root)]
-        kinds = ("dot", "conv", "red")
+        kinds = ("dot", "conv", "grouped", "red")
         return frozenset(r for s in parts if s[0] in kinds for r in (s[2] if s[0] == "dot" else (s[2],)))
 
     def swapped(self) -> Draft:
@@ -86,6 +87,8 @@ class Draft:
         for var, axes in self.vars:
             inside = " ".join(("*" if role in self.many else "") + token for role, token in axes)
             words.append(f"{var}[{inside}]")
+        if any(s[0] == "grouped" for side in self.sides for root in side for s in subsides(root)):
+            words.append(f"extra {GROUP}")
         left, right = (", ".join(self._spell(root) for root in side) for side in self.sides)
         return f"{name}: {'  '.join(words)}\n  {left}\n    == {right}"
 
@@ -107,6 +110,10 @@ class Draft:
         inside = [self._spell(x) for x in s[1]]
         if op == "conv":
             return f"conv({inside[0]}, {inside[1]}, {s[2]}, {s[3]}({', '.join(CONV)}))"
+        if op == "grouped":
+            units = [f"unit({x}, {GROUP})" for x in inside]
+            image, kernel = (f"concat({', '.join(units[i : i + 2])}, {GROUP})" for i in (0, 2))
+            return f"merge(conv({image}, {kernel}, {s[2]}, {s[3]}({', '.join(CONV)})), {GROUP}, {s[4]}, {s[4]})"
         roles = s[2] if op == "dot" else (s[2],)
         return f"{op}({', '.join([*inside, *roles])})"
 
@@ -245,7 +252,7 @@ class _Lifter:
                 self.types.unite(a[i], b[j])
             gone = {i for i, _ in at}, {j for _, j in at}
             return [x for i, x in enumerate(a) if i not in gone[0]] + [x for j, x in enumerate(b) if j not in gone[1]]
-        if op == "conv":
+        if op in ("conv", "gconv"):
             return self._conv(args, a, b, at)
         along, m = at[0], at[1:]
         for j, i in enumerate(m):
@@ -256,10 +263,14 @@ class _Lifter:
         return [(x[0], x[1] + b[m.index(i)][1]) if i == along else x for i, x in enumerate(a)]
 
     def _conv(self, args: list[Term], a: Axes, b: Axes, at: tuple[int, ...]) -> Axes:
-        self.types.unite(a[at[0]], b[at[1]])
         image, kernel = args[0].type, args[1].type
         (batch,) = [i for i in generic(image) if i != at[0]]
         (out,) = [j for j in generic(kernel) if j != at[1]]
+        label, parts = a[at[0]]
+        groups = len(parts) // len(b[at[1]][1])
+        self.types.unite((label, parts), (b[at[1]][0], b[at[1]][1] * groups))
+        if groups == 2:
+            self.types.equal(*b[out][1])
         s, r = a[image.index(SPACE)], b[kernel.index(TAPS)]
         self.types.join(s[0], r[0])
         return [a[batch], b[out], (s[0], (("conv", s[1][0], r[1][0]),))]
@@ -396,6 +407,8 @@ class _Namer:
             space = self._role(axes[0][args[0].type.index(SPACE)][0])
             self.spaces.add(space)
             return ("conv", inner, self._role(axes[0][at[0]][0]), space)
+        if op == "gconv":
+            return self._grouped(args, axes, at)
         label, parts = axes[0][at[0]]
         role = self._role(label)
         if op == "cut":
@@ -411,3 +424,17 @@ class _Namer:
         if op == "rest":
             bounds.append(" + ".join(self._extent(label, p) for p in parts))
         return ("slice", inner[0], role, *bounds)
+
+    def _grouped(self, args: list[Term], axes: list[Axes], at: tuple[int, ...]) -> Side:
+        """A convolution in two groups of an image and a kernel that were joined for it."""
+        (out,) = [j for j in generic(args[1].type) if j != at[1]]
+        operands: list[Side] = []
+        for x, along in ((args[0], at[0]), (args[1], out)):
+            if x.form is None or x.form.op != "concat" or x.form.at[0] != along:
+                raise UnliftableError("groups of what was not joined")
+            operands += [self._side(self.u.terms[i]) for i in x.args]
+        space = self._role(axes[0][args[0].type.index(SPACE)][0])
+        self.spaces.add(space)
+        role = self._role(axes[1][out][0])
+        self.single.add(role)
+        return ("grouped", tuple(operands), self._role(axes[0][at[0]][0]), space, role)

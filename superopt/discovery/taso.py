@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,22 @@ import numpy as np
 
 from rewrites.convert import import_graph
 from rewrites.grow import Limits
+from rewrites.parse import parse_many
 from rewrites.term import Rule
-from superopt.discovery.implied import derived
+from superopt.discovery.implied import derived, equations
 from superopt.ir.graph import Graph, Node, literal, make_input, mk
 from superopt.ir.interp import evaluate
+from verifier.check import check
 
 SHAPES = {
     "x": (2, 4), "w": (4, 4), "i": (2, 4, 5, 5), "k": (4, 4, 3, 3), "h": (4, 4, 1, 3), "v": (4, 4, 3, 1),
     "d": (4, 1, 3, 3), "s": (),
 }  # fmt: skip
+LAWS = """
+concat-as-stack: A[*a n]  B[*a n]  extra j
+  concat(A, B, n)  ==  merge(concat(unit(A, j), unit(B, j), j), j, n, n)
+"""
+"""Reshapes of joints, which no op that is enumerated can say and no normal form of the e-graph does."""
 LIMITS = Limits(enodes=800, seconds=4.0, per_class=60, iterations=4, per_rule=100)
 
 
@@ -72,7 +80,15 @@ def holds(s: Substitution) -> bool:
 
 def covered(s: Substitution, by: Sequence[Rule], limits: Limits = LIMITS) -> bool:
     """Do these equations (of `implied.equations`) imply the substitution?"""
-    return derived(import_graph(s.graph), by, s.outputs, limits)
+    return derived(import_graph(s.graph), (*by, *laws()), s.outputs, limits)
+
+
+@cache
+def laws() -> tuple[Rule, ...]:
+    """The laws of this module, which are proved before they are used."""
+    rules = parse_many(LAWS, "superopt/discovery/taso.py:1")
+    assert all(check(rule).proved for rule in rules)
+    return equations(rules)
 
 
 def _build(e: ast.expr, inputs: dict[str, Node]) -> Tensor:

@@ -119,7 +119,7 @@ class Universe:
         seen.update(x.number for n, x in enumerate(args) if x.form is None and (n or op not in (*ELEMENTWISE, "relu")))
         if op == "dot":
             return not any(n and axis for n, axis in zip(new, at[0], strict=True))
-        if op == "conv":
+        if op in ("conv", "gconv"):
             return not any(n and axis for n, axis in zip(new, at, strict=True))
         if op in ("cut", "first", "rest", "sum", "max"):
             return not new[0] or at[0] == 0
@@ -127,14 +127,11 @@ class Universe:
             return not (new[0] and at[0] != 0) and not (new[1] and list(at[1:]) != sorted(at[1:]))
         return len(args) == 1 or not new[1] or list(at) == sorted(at)
 
-    def structure(self, term: Term) -> tuple[object, ...]:
-        """What a term is but for which leaves of a kind it reads: comparable, smaller for simpler terms."""
-        return (term.size, self._spelled(term))
-
-    def _spelled(self, term: Term) -> str:
+    def spelled(self, term: Term) -> str:
+        """What a term is but for which leaves of a kind it reads."""
         if term.form is None:
             return str(term.type)
-        inner = ",".join(self._spelled(self.terms[i]) for i in term.args)
+        inner = ",".join(self.spelled(self.terms[i]) for i in term.args)
         return f"{term.form.op}{term.form.at}({inner})"
 
     def show(self, term: Term) -> str:
