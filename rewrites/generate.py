@@ -157,7 +157,9 @@ def choose_env(
         labels[r] = list(range(count, count + n))
         count += n
     labels.update(derived_labels(rule, labels, iter(range(count, count + 100))))
-    names = [x for x in rule.owner if x not in rule.indices and rule.owner[x] not in rule.derived]
+    names = [
+        x for x in rule.owner if x not in rule.indices and (x not in rule.sizes or rule.owner[x] not in rule.derived)
+    ]
     for _ in range(tries):
         tok: dict[tuple[str, Any], int] = {}
         attr: dict[tuple[str, Any], int] = {}

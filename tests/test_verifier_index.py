@@ -60,6 +60,9 @@ def test_equal_polynomials_are_equal_values():
     assert (q * i + n) // q == i + n // q
     assert (q * i + n) % q == n % q
     assert (i * 6 + 4) // 3 == i * 2 + 1
+    assert (i // q) // n == i // (q * n)
+    assert (i % (q * n)) // n == (i // n) % q
+    assert (i % (q * n)) % n == i % n
     assert hash(i + 1 + n) == hash(n + i + 1)
     assert least(n, n + 2) == n
     assert entry("I", (i + 1 - 1,)) == entry("I", (i,))

@@ -272,7 +272,27 @@ def divide(a: Poly, b: Poly) -> tuple[Poly, Poly]:
         return q, r
     if rv is not None and n is not None:
         return q + rv // n, const(rv % n)
-    return q + _form("//", r, b), _form("%", r, b)
+    deeper, left_over = _divide_again(r, b)
+    return q + deeper, left_over
+
+
+def _divide_again(a: Poly, b: Poly) -> tuple[Poly, Poly]:
+    """a // b and a % b where a may itself be a quotient or a remainder.
+
+    (x // y) // b = x // (y*b);  (x % (b*w)) // b = (x // b) % w  and  (x % (b*w)) % b = x % b.
+    """
+    form = (
+        _FORMS.get(a.terms[0][0][0]) if len(a.terms) == 1 and a.terms[0][1] == 1 and len(a.terms[0][0]) == 1 else None
+    )
+    if form is not None and form[0] == "//":
+        return divide(form[1][0], form[1][1] * b)[0], _form("%", a, b)
+    if form is not None and form[0] == "%" and len(b.terms) == 1:
+        x, whole = form[1]
+        times, rest = divide(whole, b)
+        if rest.value == 0 and times.value != 1:
+            outer, inner = divide(x, b)
+            return divide(outer, times)[1], inner
+    return _form("//", a, b), _form("%", a, b)
 
 
 def _without(mono: Mono, part: Mono) -> Mono | None:

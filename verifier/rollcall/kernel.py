@@ -1,4 +1,4 @@
-"""Identities that whole kernels rest on: attention in blocks, folded normalisations and scales, fast products, groups."""
+"""Identities that whole kernels rest on: attention in blocks, folded normalisations and scales, fast products."""
 
 RULES = """
 flash-attention-merge: Q[*b *q d]  K[*b k d]  V[*b k *e]  L[*b k2 d]  U[*b k2 *e]
