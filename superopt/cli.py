@@ -153,6 +153,8 @@ def _progress(quiet: bool) -> Callable[[str], None]:
 @click.argument("files", nargs=-1, type=click.Path())
 @click.option("--library", is_flag=True, help="Prove the shipped rule library from scratch.")
 @click.option("--rule", "names", multiple=True, help="Only rules whose name contains this text.")
+@click.option("--program", type=click.Path(), help="Validate a saved .superopt file from its plan, without the search.")
+@click.option("--original", metavar="MODEL", help="With --program: the ONNX file that it was made from.")
 @click.option("--recheck", is_flag=True, help="Replay the solver's questions behind certificates, with all solvers.")
 @click.option("--preconditions", is_flag=True, help="Drop each premise in turn: is every one needed?")
 @click.option("--fuzz", type=click.IntRange(1), metavar="N", help="Try N mutants: is anything proved that is false?")
@@ -162,6 +164,8 @@ def verify(
     files: tuple[str, ...],
     library: bool,
     names: tuple[str, ...],
+    program: str | None,
+    original: str | None,
     recheck: bool,
     preconditions: bool,
     fuzz: int | None,
@@ -173,6 +177,14 @@ def verify(
     """
     from superopt.rule_files import verify_files, verify_library  # late: z3 takes a while to load
 
+    if program:
+        from superopt.revalidate import validate_file  # late: as above
+        from superopt.store import Store  # late: as above
+
+        with Store() as store:
+            found = validate_file(program, original, store)
+        _emit(found.to_json()) if as_json else click.echo(str(found))
+        return OK if found.valid else UNVERIFIED
     if recheck:
         from superopt.certified import recheck_certificates  # late: as above
 
@@ -277,20 +289,23 @@ def demo(budget: str, report_path: str, as_json: bool) -> int:
     "--suite",
     default="core",
     show_default=True,
-    help="aa, ablation, alternatives, core, onnx-nodes, options, rewrites or search.",
+    help="aa, ablation, alternatives, core, onnx-nodes, options, rewrites, search or verifier.",
 )
+@click.option("--verifier", is_flag=True, help="The same as --suite verifier.")
 @click.option("--budget", help="Search time for each program.  [default: 60s; rewrites: 15s]")
 @click.option("--case", "cases", multiple=True, help="Only cases whose name contains this text.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", type=click.Path(dir_okay=False), help="Also write the JSON object to a file.")
 @_JSON
 @_guarded
-def bench(suite: str, budget: str | None, cases: tuple[str, ...], seed: int, out: str | None, as_json: bool) -> int:
+def bench(
+    suite: str, verifier: bool, budget: str | None, cases: tuple[str, ...], seed: int, out: str | None, as_json: bool
+) -> int:
     """Run a benchmark suite and print its table."""
     from superopt.bench import run_suite  # late: loads everything
 
     _check_folder(out)
-    result = run_suite(suite, budget=budget, cases=cases, seed=seed, say=_progress(as_json))
+    result = run_suite("verifier" if verifier else suite, budget=budget, cases=cases, seed=seed, say=_progress(as_json))
     if out:
         from superopt.report import json_text  # late: `--help` answers at once
 

@@ -13,6 +13,7 @@ from rewrites.library import by_name, load
 from rewrites.parse import parse, parse_many
 from rewrites.show import rule_key
 from rewrites.term import Rule
+from superopt.bench.wrong_functions import STATEMENTS
 from verifier import wrong
 from verifier.check import check
 from verifier.fuzz import FALSE_PROOF, Fuzzed, Outcome, draw, try_mutant
@@ -24,7 +25,6 @@ from verifier.shrink import refute
 from verifier.verdict import PROVED, REFUTED, Counterexample
 
 RULES = wrong.load()
-STATEMENTS = wrong.statements()
 
 
 def runs_and_fails(found: Counterexample) -> None:

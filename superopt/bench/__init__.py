@@ -16,8 +16,8 @@ from typing import Any
 from superopt.errors import UsageError
 
 Say = Callable[[str], None]
-SUITES = ("aa", "ablation", "alternatives", "core", "onnx-nodes", "options", "rewrites", "search")
-BUDGETS = {"aa": "6s", "rewrites": "15s", "ablation": "5s", "alternatives": "10s"}
+SUITES = ("aa", "ablation", "alternatives", "core", "onnx-nodes", "options", "rewrites", "search", "verifier")
+BUDGETS = {"aa": "6s", "rewrites": "15s", "ablation": "5s", "alternatives": "10s", "verifier": "5000steps"}
 
 
 def run_suite(suite: str, *, budget: str | None, cases: Sequence[str], seed: int, say: Say) -> dict[str, Any]:
@@ -44,6 +44,8 @@ def run_suite(suite: str, *, budget: str | None, cases: Sequence[str], seed: int
         from superopt.bench.rewrites import run  # late: see above
     elif suite == "search":
         from superopt.bench.search import run  # late: see above
+    elif suite == "verifier":
+        from superopt.bench.verifier import run  # late: see above
     else:
         raise UsageError(f"there is no suite {suite!r}", hint=", ".join(SUITES))
     rows, summary, text = run(budget=budget or BUDGETS.get(suite, "60s"), cases=tuple(cases), seed=seed, say=say)

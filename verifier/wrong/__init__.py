@@ -1,7 +1,7 @@
 """Rewrites that people and tools believed, and that must be refuted with arrays.
 
-Rule texts by module, and pairs of JAX functions where the order of axes is the mistake (`functions`).  The `source` of
-a text says who believed it.
+Rule texts by module; the `source` of a text says who believed it.  Mistakes about the order of axes need pairs of JAX
+functions: they are in `superopt.bench.wrong_functions`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,9 @@ import functools
 import importlib
 import pkgutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rewrites.parse import parse_many
 from rewrites.term import Rule
-
-if TYPE_CHECKING:
-    from verifier.statement import Statement
 
 
 @functools.cache
@@ -28,18 +24,9 @@ def load() -> tuple[Rule, ...]:
     """
     rules: list[Rule] = []
     for info in sorted(pkgutil.iter_modules(__path__), key=lambda m: m.name):
-        if info.name == "functions":
-            continue
         module = importlib.import_module(f"{__name__}.{info.name}")
         path = Path(str(module.__file__))
         lines = path.read_text(encoding="utf-8").split("\n")
         start = next(i for i, line in enumerate(lines, 1) if line.startswith("RULES = "))
         rules += parse_many(module.RULES, f"verifier/wrong/{path.name}:{start}")
     return tuple(rules)
-
-
-def statements() -> tuple[Statement, ...]:
-    """All pairs of functions that differ."""
-    from verifier.wrong.functions import STATEMENTS  # late: loads jax
-
-    return STATEMENTS
