@@ -136,11 +136,15 @@ class Draft:
 def subsides(s: Side) -> Iterator[Side]:
     """A side and everything in it."""
     yield s
-    if s[0] in ("slice", "cut", "red", "win"):
-        yield from subsides(s[1])
-    elif s[0] != "var":
-        for x in s[2] if s[0] == "ew" else s[1]:
-            yield from subsides(x)
+    for x in operands(s):
+        yield from subsides(x)
+
+
+def operands(s: Side) -> tuple[Side, ...]:
+    """What the op of a side is applied to."""
+    if s[0] == "var":
+        return ()
+    return (s[1],) if s[0] in ("slice", "cut", "red", "win") else s[2] if s[0] == "ew" else s[1]
 
 
 @dataclass(slots=True)

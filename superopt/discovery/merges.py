@@ -13,13 +13,16 @@ from dataclasses import replace
 
 from rewrites.parse import parse
 from superopt.discovery.judge import parses
-from superopt.discovery.lift import Draft, Side, subsides
+from superopt.discovery.lift import Draft, Side, operands, subsides
 from superopt.discovery.widen import FRESH
 from verifier.check import check
 
 
 def merging(drafts: Iterable[Draft]) -> list[Draft]:
-    """Drafts with two roots: separate values on the left, slices of a joint one on the right."""
+    """Drafts with two roots: two products or convolutions on the left, slices of a joint one on the right.
+
+    One for every arrangement of ops, the one with the most roles.
+    """
     parts: dict[tuple[object, ...], dict[str, Draft]] = {}
     for draft in sorted(drafts, key=lambda d: d.text()):
         (left,), _ = draft.sides
@@ -31,14 +34,21 @@ def merging(drafts: Iterable[Draft]) -> list[Draft]:
         if len(found) == 2:
             first, rest = found["first"], found["rest"]
             apart = first.sides[1][0], rest.sides[1][0]
-            if _op(apart[0]) == _op(apart[1]) and len(_tensors(apart[0]) & _tensors(apart[1])) == 1:
+            alike = apart[0][0] == apart[1][0] and apart[0][0] in ("dot", "conv")
+            if alike and len(_tensors(apart[0]) & _tensors(apart[1])) == 1:
                 joint = replace(first, sides=(apart, (first.sides[0][0], rest.sides[0][0])))
-                out.setdefault(joint.text(), joint)
+                key = repr([_skeleton(s) for side in joint.sides for s in side])
+                if key not in out or len(out[key].roles) < len(joint.roles):
+                    out[key] = joint
     return list(out.values())
 
 
-def _op(s: Side) -> tuple[object, ...]:
-    return (s[0], s[1]) if s[0] == "ew" else (s[0],)
+def _skeleton(s: Side) -> tuple[object, ...]:
+    """The ops of a side without its names; the operands of a product in one order."""
+    if s[0] == "var":
+        return ("var",)
+    inner = [_skeleton(x) for x in operands(s)]
+    return (s[0], *(sorted(inner, key=repr) if s[0] == "dot" else inner))
 
 
 def _tensors(s: Side) -> set[str]:
