@@ -1,9 +1,8 @@
 """Ordinary statements about JAX functions: name, two functions, specifications, constraints, and the verdict.
 
-What people write when they rearrange a model by hand, and the mistakes that they make at it.  `P` is proved, `R` refuted.
+What people write when they rearrange a model by hand, and the mistakes that they make at it.  P: proved, R: refuted.
 """
 
-import jax
 import jax.numpy as jnp
 from jax import lax, nn
 
@@ -166,7 +165,8 @@ CASES = [
     ("silu-is-x-exp", lambda x: nn.silu(x), lambda x: x * jnp.exp(x), ("n",), (), R),
     ("gelu-forms", lambda x: nn.gelu(x, approximate=False), lambda x: x * (1 + lax.erf(x * 0.7071067811865476)) / 2,
      ("n",), (), P),
-    ("gelu-tanh-is-erf", lambda x: nn.gelu(x, approximate=True), lambda x: nn.gelu(x, approximate=False), ("n",), (), R),
+    ("gelu-tanh-is-erf", lambda x: nn.gelu(x, approximate=True), lambda x: nn.gelu(x, approximate=False),
+     ("n",), (), R),
     ("softplus-symmetry", lambda x: nn.softplus(x) - nn.softplus(-x), lambda x: x, ("n",), (), P),
     ("square-of-sum", lambda x, y: (x + y) ** 2, lambda x, y: x * x + 2 * x * y + y * y, ("n", "n"), (), P),
     ("sqrt-of-product", lambda x, y: jnp.sqrt(x * x * y * y), lambda x, y: x * y, ("n", "n"), (), R),

@@ -120,11 +120,11 @@ def differ_at(pair: Pairing, sizes: Sizes) -> Difference | None:
     for attempt in range(ATTEMPTS):
         values = make_values(left.graph.inputs, pair.specs.names, attempt)
         results = [_evaluate(t, fn, pair.specs, values) for t, fn in ((left, pair.left), (right, pair.right))]
-        if attempt == 0 and pair.traced is not None:
-            _same_graphs(pair, sizes, values, results)
         found = _compare(left, right, sizes, values, results)
         if found is not None and not found.undefined:
             return found
+        if attempt == 0 and pair.traced is not None:
+            _same_graphs(pair, sizes, values, results)
         undefined = undefined or found
         if not any(x.size for x in values.values()):
             break

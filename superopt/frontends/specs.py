@@ -27,7 +27,7 @@ from superopt.frontends.sizes import dimension
 from superopt.ir.index import Poly, Size, Symbol, concrete, substitute, symbol
 from superopt.ir.types import DTYPES, LONG, TensorType
 
-_SPEC = re.compile(r"\s*(?:(?P<dtype>[a-z_]+\d*)\s*\[(?P<inner>[^\[\]]*)\]|\[?(?P<outer>[^\[\]]*)\]?)\s*")
+_SPEC = re.compile(r"\s*(?:(?P<dtype>[a-z_]+\d*)?\s*\[(?P<inner>[^\[\]]*)\]|(?P<outer>[^\[\]]*))\s*")
 HINT = 'write shapes as in "m k", "int32[n]", ("m k", "bfloat16")'
 
 
@@ -119,7 +119,7 @@ def _in_order(x: Poly) -> list[Symbol]:
 def _is_spec(x: Any) -> bool:
     if isinstance(x, tuple):
         return len(x) == 2 and isinstance(x[0], str) and not isinstance(x[1], tuple | list) and _is_dtype(x[1])
-    return False
+    return x is None  # a pytree without leaves to JAX, and a mistake here
 
 
 def _is_dtype(x: Any) -> bool:
@@ -150,7 +150,7 @@ def read_type(spec: Any, name: str = "an argument") -> TensorType:
     kind = found["dtype"] or "float32"
     if LONG.get(kind, kind) not in DTYPES:
         raise InputError(f"{kind!r} in the specification of {name} is no dtype", hint=f"dtypes are {', '.join(DTYPES)}")
-    text = found["inner"] if found["dtype"] else found["outer"]
+    text = found["inner"] if found["inner"] is not None else found["outer"]
     return TensorType(tuple(dimension(n, 0) for n in _split(text or "")), LONG.get(kind, kind))
 
 

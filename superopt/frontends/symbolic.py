@@ -22,6 +22,7 @@ from superopt.frontends.sizes import sizes
 from superopt.frontends.specs import Specs
 from superopt.ir.graph import Graph, make_input
 from superopt.ir.index import Form, Size, Symbol, evaluate, substitute, symbol
+from superopt.ir.inline import inline
 from superopt.ir.resize import resize
 from superopt.ir.types import TensorType
 
@@ -105,7 +106,8 @@ def _trace(fn: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], spec
     except SuperoptError as error:
         raise ArgumentError(f"the function cannot be imported: {error.args[0]}") from error
     constants = {node["name"]: array for node, array in importer.constants.items()}
-    graph = Graph((*inputs, *importer.constants), tuple(outputs), constants)
+    graph = inline(Graph((*inputs, *importer.constants), tuple(outputs), constants))
+    outputs = graph.outputs
     wanted = [TensorType(sizes(s.shape), str(s.dtype)) for s in tree_util.tree_leaves(shape)]
     if [node.type for node in outputs] != wanted:
         raise SuperoptError(f"the graph gives {[str(n.type) for n in outputs]}, the function {list(map(str, wanted))}")

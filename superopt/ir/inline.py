@@ -1,0 +1,88 @@
+"""Control flow that needs none: branches as choices, loops of few known steps written out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from superopt.ir.graph import Graph, Node, literal, mk, topological, with_inputs
+from superopt.ir.index import Poly
+from superopt.ir.program import replace
+
+STEPS = 16
+"""Longest loop that is written out."""
+
+
+def inline(graph: Graph) -> Graph:
+    """The graph without `cond`, and without `scan` of at most `STEPS` steps; bodies included."""
+    done: dict[Node, Node] = {}
+    results: dict[Node, tuple[Node, ...]] = {}
+    for node in topological((*graph.inputs, *graph.outputs)):
+        if node.op == "result" and node.inputs[0] in results:
+            done[node] = results[node.inputs[0]][node["index"]]
+            continue
+        inputs = [done[x] for x in node.inputs]
+        made = _inlined(node, inputs)
+        if made is not None:
+            results[node] = made
+            done[node] = made[0]
+        else:
+            done[node] = with_inputs(node, inputs)
+    return Graph(graph.inputs, tuple([done[x] for x in graph.outputs]), graph.constants)
+
+
+def _inlined(node: Node, xs: Sequence[Node]) -> tuple[Node, ...] | None:
+    if node.op == "cond":
+        return _choice(node, xs)
+    if node.op == "scan" and isinstance(node["length"], int) and node["length"] <= STEPS and not _rows(node):
+        return _steps(node, xs)
+    return None
+
+
+def _rows(node: Node) -> bool:
+    """Does the loop give or take a symbolic number of rows?"""
+    return any(t.shape and isinstance(t.shape[0], Poly) for t in node.types[node["num_carry"] :])
+
+
+def _called(body: Graph, xs: Sequence[Node]) -> tuple[Node, ...]:
+    body = inline(body)
+    return replace(body.outputs, dict(zip(body.inputs, xs, strict=True)))
+
+
+def _choice(node: Node, xs: Sequence[Node]) -> tuple[Node, ...]:
+    index, *operands = xs
+    sides = [_called(branch, operands) for branch in node["branches"]]
+    if index.dtype != "bool":
+        low, high = (literal(n, index.dtype) for n in (0, len(sides) - 1))
+        index = mk("clamp", low, index, high)
+        if len(sides) == 2:
+            index = mk("gt", index, literal(0, index.dtype))
+    if len(sides) == 1:
+        return sides[0]
+    return tuple([mk("select_n", index, *cases) for cases in zip(*sides, strict=True)])
+
+
+def _steps(node: Node, xs: Sequence[Node]) -> tuple[Node, ...]:
+    consts, carries, length = node["num_consts"], node["num_carry"], node["length"]
+    fixed, carry, rows = list(xs[:consts]), list(xs[consts : consts + carries]), xs[consts + carries :]
+    parts: list[list[Node]] = [[] for _ in node.types[carries:]]
+    for t in reversed(range(length)) if node["reverse"] else range(length):
+        results = _called(node["body"], [*fixed, *carry, *(_row(x, t) for x in rows)])
+        carry = list(results[:carries])
+        for part, value in zip(parts, results[carries:], strict=True):
+            part.append(mk("reshape", value, new_sizes=(1, *value.shape)))
+    stacked: list[Node] = []
+    for part, kind in zip(parts, node.types[carries:], strict=True):
+        ordered = part[::-1] if node["reverse"] else part
+        if not ordered:
+            empty = literal(0, kind.dtype)
+            stacked.append(mk("broadcast_in_dim", empty, shape=kind.shape, broadcast_dimensions=()))
+        else:
+            stacked.append(ordered[0] if len(ordered) == 1 else mk("concatenate", *ordered, dimension=0))
+    return (*carry, *stacked)
+
+
+def _row(x: Node, t: int) -> Node:
+    """Row t of a tensor."""
+    start, limit = [t] + [0] * (x.type.rank - 1), [t + 1, *x.shape[1:]]
+    row = mk("slice", x, start_indices=start, limit_indices=limit)
+    return mk("reshape", row, new_sizes=x.shape[1:])
