@@ -56,7 +56,11 @@ def equal(ctx: Context, p: NF, q: NF, facts: tuple[Cond, ...] = (), exists: bool
     left, right = groups(p), groups(q)
     for sig in sorted(set(left) | set(right)):
         a, b = left.get(sig, []), right.get(sig, [])
-        ctx.forall = max(ctx.forall, _atoms_of_condition(a + b))
+        try:
+            ctx.forall = max(ctx.forall, _atoms_of_condition(a + b, sig))
+        except CannotSolve as stop:
+            ctx.notes.append(f"cannot solve: {stop}")
+            return False
         if exists:
             same = {canonical(m) for m in a} == {canonical(m) for m in b}
         else:
@@ -75,19 +79,37 @@ def equal(ctx: Context, p: NF, q: NF, facts: tuple[Cond, ...] = (), exists: bool
     return True
 
 
-def _atoms_of_condition(ms: NF) -> int:
-    """Upper bound on the number of 'for all axes' atoms in the equation of two weights (see ranks.py)."""
-    alternatives = {g for m in ms for g in m.guards if g.kind in ("or", "ne")}
-    complements = {frozenset(c.clauses(c.negate(g))) for g in alternatives}
-    conjunctions: set[str] = set()
+def _atoms_of_condition(ms: NF, sig: Signature) -> int:
+    """Upper bound on the number of 'for all axes' statements in the equation of two weights (see ranks.py)."""
+    statements: set[object] = set()
+    orders = len(_orders(sig))
     # equations that all weights share hold wherever the weights differ: they need no witness
-    shared = not any(m.binders for m in ms) and len({m.atoms for m in ms}) == 1
+    shared = orders == 1 and not any(m.binders for m in ms) and len({m.atoms for m in ms}) == 1
     for m in ms:
-        plain = tuple(g for g in m.guards if g.kind not in ("or", "ne"))
-        moves = not shared and any(a.args for a in m.atoms)
-        if moves or (plain and frozenset(plain) not in complements):
-            conjunctions.add(canonical(replace(m, guards=plain)))
-    return len(alternatives) + len(conjunctions)
+        plain = frozenset(g for g in m.guards if g.kind not in ("or", "ne"))
+        for g in m.guards:
+            statements |= _statements(g) if g not in plain else set()
+        if not shared and any(a.args for a in m.atoms):
+            text = canonical(replace(m, guards=tuple(g for g in m.guards if g in plain)))
+            statements |= {(text, n) for n in range(orders)}
+        elif plain:
+            statements.add(plain)
+    return len(statements)
+
+
+def _statements(g: Cond) -> set[object]:
+    """The conjunctions of comparisons of which a condition is a Boolean combination."""
+    if g.kind == "ne":
+        return {frozenset({c.negate(g)})}
+    if g.kind not in ("and", "or"):
+        return {frozenset({g})}
+    compared = [x for x in g.args if x.poly is not None]
+    if g.kind == "or":  # not all of the complements
+        compared = [c.negate(x) for x in compared]
+    out: set[object] = {frozenset(compared)} if compared else set()
+    for x in g.args:
+        out |= _statements(x) if x.poly is None else set()
+    return out
 
 
 def _without_common(a: NF, b: NF) -> tuple[NF, NF]:

@@ -38,7 +38,6 @@ rem-of-shifted-iota: c in int  extra *a n
 
 rem-of-sum: c in int  X[*a]
   rem(X + c, c)  ==  rem(X, c)
-  if c >= 1
   given ge(X, 0), ge(X + c, X)
   dtype int
   mode proof

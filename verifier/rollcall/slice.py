@@ -16,7 +16,7 @@ slice-beside-broadcast: A[*a *n]  extra *m
 
 slice-undoes-pad: A[*a *n]  V[]
   slice(pad(A, V, n(l, h, i)), n(s, e, t))  ==  A
-  if s == l, t == i + 1, e == l + n + (n - 1) * i, n >= 1
+  if s == l, t == i + 1, e == l + n + (n - 1) * i
   source XLA slice/4: Slice(Pad(A)) => A
 
 slice-of-low-padding: A[*a n]  V[]
