@@ -2,8 +2,9 @@
 
 Rewrites such as "convolve two halves of an image apart" are wrong only near the seam (PET, OSDI 2021, calls such
 programs partially equivalent and corrects them there).  For every axis of the result this finds the largest `low` and
-the least `high` for which the equation is *proved* at all indices below `low` and from `high` on.  An index that differs
-lies in [low, high) along every axis: the product of these intervals is the failing box, with bounds in terms of the sizes.
+the least `high` for which the equation is *proved* at all indices below `low` and from `high` on.  An index that
+differs lies in [low, high) along every axis: the product of these intervals is the failing box, with bounds in terms
+of the sizes.
 
 Candidates for bounds are the places where a condition on the index changes, at both ends of the ranges of bound
 variables.  Roles with a star are taken at rank 1.

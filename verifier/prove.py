@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rewrites.direction import directions
+from rewrites.kinds import Disagree, agree
 from rewrites.named import Env
 from rewrites.show import rule_key, text
 from rewrites.term import Rule, names_in, subterms
@@ -24,7 +25,7 @@ from verifier import conditions as c
 from verifier.conditions import Cond
 from verifier.denominators import outside, undischarged
 from verifier.elementary import Elementary
-from verifier.instance import IllFormed, Instance, algebra, instantiate, output, unsupported
+from verifier.instance import IllFormed, Impossible, Instance, algebra, instantiate, output, unsupported
 from verifier.integers import ALWAYS, equal_integers, integral
 from verifier.labels import INF, infinite
 from verifier.monomial import NF, Atom, Unsupported
@@ -125,6 +126,10 @@ def _prove(rule: Rule, done: Proof) -> Domain:
         raise Stop(UNSUPPORTED, reason)
     if rule.lhs == rule.rhs:
         raise Stop(UNKNOWN, "both sides are the same term: the rule says nothing")
+    try:
+        agree(rule)
+    except Disagree as why:
+        raise Stop(UNKNOWN, f"dtypes disagree: {why}") from why
     roles = attribute_roles(rule)
     low, high = -1, 2
     while True:
@@ -166,6 +171,8 @@ def _reducers(rule: Rule) -> Iterator[dict[str, str]]:
 def _at_ranks(rule: Rule, ranks: Mapping[str, int], metas: Mapping[str, str], done: Proof) -> None:
     try:
         instance = instantiate(rule, ranks)
+    except Impossible as bad:
+        raise Stop(UNKNOWN, f"{CONTRADICTION} at ranks {dict(ranks)}: {bad}") from bad
     except IllFormed as bad:
         raise Stop(UNKNOWN, f"at ranks {dict(ranks)}: {bad}") from bad
     ctx = instance.ctx
@@ -298,7 +305,8 @@ def _by_normal_form(
         if laws != EXACT:
             causes.append(f"unsupported: {why}")
         return False
-    new = undischarged(ctx, normal.denominators[len(divided) :], inverted, facts)
+    nonzero = [*inverted, *normal.positive(partial)]
+    new = undischarged(ctx, normal.denominators[len(divided) :], nonzero, facts)
     if new:
         causes.append(f"the right side divides by {'; '.join(new)}, which may be zero")
         return False
