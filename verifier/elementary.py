@@ -2,6 +2,7 @@
 
     real    f(-x) = -f(x) and g(-x) = g(x) for odd f and even g; |p| = p for sums of positive terms
             max_k (a_k + s) = s + max_k a_k over a non-empty set; sum_k s = n * s for s without k
+            log(a^n) = n * log a for odd n; square roots of rational squares
     range   erfc x = 1 - erf x    expm1 x = exp x - 1    log1p x = log(1 + x)
             tanh x = 1 - 2 / (exp 2x + 1)    sinh, cosh by exponentials
             log(exp a * p) = a + log p       1 / (exp(-a) + p) = exp a / (1 + exp a * p)
@@ -11,13 +12,15 @@ and equality of fractions: p / v = q / w where p * w = q * v, for divisors that 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TypeAlias
 
 from verifier import conditions as c
 from verifier.denominators import positive_atom
-from verifier.monomial import NF, ONE, Atom, Monomial, combine, factors, merge_sizes, scale, times
+from verifier.monomial import NF, ONE, Atom, Monomial, combine, factors, is_simple, merge_sizes, scale, times
 from verifier.normal import EXACT, RANGE, Normaliser
 from verifier.poly import Poly
 from verifier.terms import Apply, Const, Reduce, Term
@@ -67,6 +70,10 @@ class Elementary(Normaliser):
     def _function(self, fn: str, ps: list[NF]) -> NF:
         if self.laws == EXACT:
             return super()._function(fn, ps)
+        if fn == "sqrt" and (root := _root(ps[0])) is not None:
+            return root
+        if fn == "log" and (power := self._log_of_power(ps[0])) is not None:
+            return power
         sign = 1
         if fn in ODD | EVEN:
             (p,) = ps = [combine(ps[0])]
@@ -75,6 +82,22 @@ class Elementary(Normaliser):
             if p and min(p, key=_order).coef < 0:
                 sign, ps = (-1 if fn in ODD else 1), [scale(p, -1)]
         return scale(super()._function(fn, ps), sign)
+
+    def _log_of_power(self, p: NF) -> NF | None:
+        """log(a^e) = e log a for odd e: a is positive where the left side is defined."""
+        if len(p) != 1 or not is_simple(p) or p[0].coef != 1 or p[0].sizes or len(p[0].atoms) != 1:
+            return None
+        (a,) = p[0].atoms
+        if a.exp % 2 == 0 or a.exp == 1 or a.label.startswith(("exp(", "exp#")):
+            return None
+        base = replace(a, exp=1)
+        inside = self.labels.unfold("value", base) or [Monomial(atoms=(base,))]
+        return scale(self._function("log", [inside]), a.exp)
+
+    def positive(self, partial: Sequence[Atom]) -> list[Atom]:
+        """Values that are positive wherever these partial functions are defined: arguments of logarithms."""
+        inside = [self.labels.unfold("log", a) for a in partial if a.label.startswith("log")]
+        return [replace(p[0].atoms[0], exp=1) for p in inside if p and len(p) == 1 and len(p[0].atoms) == 1]
 
     # ---- exponentials as factors
     def _exponentials(self, p: NF) -> dict[Factor, int]:
@@ -172,6 +195,15 @@ class Elementary(Normaliser):
                 made = times(self.ctx, made, divisor)
             out += made
         return out
+
+
+def _root(p: NF) -> NF | None:
+    """The square root of a constant that has a rational one."""
+    if len(p) != 1 or p[0].atoms or p[0].sizes or not is_simple(p) or p[0].coef < 0:
+        return None
+    value = p[0].coef
+    root = Fraction(math.isqrt(value.numerator), math.isqrt(value.denominator))
+    return [Monomial(coef=root)] if root * root == value else None
 
 
 def _var(name: str) -> Poly:

@@ -95,7 +95,8 @@ def prove_pair(pair: Pair, done: Proof) -> Domain:
         done.assume(FINITE)
     dtypes = tuple(dict.fromkeys(x.dtype for x in pair.left.inputs))
     ranks = tuple((name, "1") for name in pair.sizes)
-    return Domain(EXACTNESS[done.laws], ranks, dtypes, tuple(done.assumptions or ()), done.sizes)
+    assumptions = tuple(a for a in done.assumptions or () if "nan()" not in a)  # of a constant that is no number
+    return Domain(EXACTNESS[done.laws], ranks, dtypes, assumptions, done.sizes)
 
 
 def unsupported_ops(graph: Graph) -> list[str]:
@@ -223,7 +224,7 @@ def _equal(work: _Work, a: Node, b: Node) -> None:
     terms, left, right, facts = _denoted(work, a, b, machine=False)
     for side in (left, right):
         _in_bounds(work, side, facts)
-    integers = bool(terms.arithmetic)
+    integers = any(id(t) in terms.arithmetic for side in (left, right) for t in _subterms(side))
     try:
         equal_terms(ctx, left, right, facts, done, dtype="int" if integers else "")
     except Stop as stop:
@@ -234,6 +235,23 @@ def _equal(work: _Work, a: Node, b: Node) -> None:
         raise Stop(UNSUPPORTED, str(missing)) from missing
     for text in terms.assumptions:
         done.assume(text)
+
+
+def _subterms(term: Term) -> Iterator[Term]:
+    """All subterms, shared ones once."""
+    seen: set[int] = set()
+    todo = [term]
+    while todo:
+        t = todo.pop()
+        if id(t) not in seen:
+            seen.add(id(t))
+            yield t
+            if isinstance(t, Apply):
+                todo += t.args
+            elif isinstance(t, Where):
+                todo += (t.then, t.orelse)
+            elif isinstance(t, Reduce):
+                todo.append(t.body)
 
 
 def _denoted(work: _Work, a: Node, b: Node, machine: bool) -> tuple[Terms, Term, Term, tuple[Cond, ...]]:

@@ -147,7 +147,8 @@ def _mismatch(left: Traced, right: Traced) -> str:
 def _evaluate(t: Traced, fn: Callable[..., Any], specs: Specs, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     if not unsupported_ops(t.graph):
         return [np.asarray(x) for x in evaluate(t.graph, values, wide=True)]
-    args, kwargs = specs.unflatten([values[name] for name in specs.names])
+    put: Callable[[Any], Any] = jax.device_put  # pyright: ignore[reportUnknownMemberType]
+    args, kwargs = specs.unflatten([put(values[name]) for name in specs.names])
     return [np.asarray(x) for x in jax.tree.leaves(fn(*args, **kwargs))]
 
 

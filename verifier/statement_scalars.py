@@ -46,13 +46,13 @@ class Scalars:
         ctx: premises, ranges of index variables, the solver.
         machine: name integer functions plainly, for the tier that knows machine integers.
         assumptions: what was taken for granted on the way.
-        arithmetic: dtypes of integer arithmetic on values that are no positions, which wraps.
+        arithmetic: terms of integer arithmetic on values that are no positions, which wraps, by identity.
     """
 
     ctx: Context
     machine: bool = False
     assumptions: dict[str, None] = field(default_factory=dict[str, None])
-    arithmetic: dict[str, None] = field(default_factory=dict[str, None])
+    arithmetic: dict[int, Term] = field(default_factory=dict[int, Term])
 
     def known(self, fact: Cond) -> bool:
         """Does a condition follow from the premises and the ranges of its variables?"""
@@ -130,11 +130,14 @@ class Scalars:
                 return found
         if any(isinstance(a, Where) for a in args) and fn not in COMPARE:
             return self._cases(fn, dtype, args)
-        if fn not in LATTICE | COMPARE:
-            self.arithmetic[dtype] = None
-        if not self.machine and fn not in RING | LATTICE | COMPARE:
-            return Apply(f"${fn}[{dtype}]", tuple(args))
-        return Apply(fn, tuple(args))
+        plain = self.machine or fn in RING | LATTICE | COMPARE
+        made = Apply(fn if plain else f"${fn}[{dtype}]", tuple(args))
+        return made if fn in LATTICE | COMPARE else self.wrapping(made)
+
+    def wrapping(self, made: Term) -> Term:
+        """A term of integer arithmetic."""
+        self.arithmetic[id(made)] = made
+        return made
 
     def _cases(self, fn: str, dtype: str, args: Sequence[Term]) -> Term:
         """A function of a choice by an index condition is a choice of functions."""

@@ -73,11 +73,11 @@ class Terms(Scalars):
 
     # ---- choice and reductions
     def where(self, guard: Truth, then: Callable[[], Term], orelse: Callable[[], Term]) -> Term:
-        """A choice by an index condition."""
+        """A choice by an index condition; none where premises and ranges decide it."""
         g = c.truth(guard)
-        if g == c.TRUE:
+        if self.known(g):
             return then()
-        return orelse() if g == c.FALSE else Where(g, then(), orelse())
+        return orelse() if self.known(c.negate(g)) else Where(g, then(), orelse())
 
     def reduce(self, monoid: str, extents: Sequence[Int], body: Callable[..., Term], dtype: str) -> Term:
         """Fold over fresh bound variables; short products are written out."""
@@ -87,15 +87,13 @@ class Terms(Scalars):
             if None in counts or math.prod(n or 0 for n in counts) > UNROLLED:
                 raise Unsupported(f"reduction {monoid}")
             return self._unrolled(monoid, [n or 0 for n in counts], body, dtype)
-        if dtype in INTEGERS and monoid == "sum":
-            self.arithmetic[dtype] = None
         kind = {"max": "or", "min": "and"}.get(monoid, monoid) if dtype == "bool" else monoid
         binders: list[tuple[str, Poly]] = []
         index = [self.variable(n, "k", binders) for n in sizes]
         term = body(*index)
         for name, n in reversed(binders):
             term = Reduce(kind, name, n, term)
-        return term
+        return self.wrapping(term) if dtype in INTEGERS and monoid == "sum" else term
 
     def _unrolled(self, monoid: str, counts: Sequence[int], body: Callable[..., Term], dtype: str) -> Term:
         total: Term | None = None
