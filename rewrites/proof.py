@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rewrites.build import build
 from rewrites.convert import node_of, transposed
@@ -167,7 +167,7 @@ class ProvingEGraph(EGraph):
         self.steps += 1
         self._by_origin.setdefault(origin, []).append(step)
         for root, value in zip(roots, values, strict=True):
-            self._claims[(root >> PERM_BITS, value >> PERM_BITS)] = Reason((step,), ())
+            self._claims.setdefault((root >> PERM_BITS, value >> PERM_BITS), Reason((step,), ()))
 
     def claim_same(self, node: ENode, ref: Ref, other: Ref) -> None:
         """Remember that an e-node and a macro that stands for it are one."""
@@ -194,7 +194,7 @@ class ProvingEGraph(EGraph):
         pairs: list[Pair] = []
         for key in match.trail:
             if isinstance(key, tuple):
-                pairs += self.selected(key)
+                pairs += self.selected(cast(ENode, key))
             elif isinstance(key, int):
                 pairs.append((key, self._constant_from.get(key, key)))
         with self.logged() as log:

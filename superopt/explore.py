@@ -15,10 +15,11 @@ from typing import Any
 
 from costmodel.measured import Measured
 from costmodel.objective import Objective
-from rewrites.convert import import_graph
+from rewrites.convert import import_into
 from rewrites.egraph import EGraph
 from rewrites.expander import Expand, library_expander
 from rewrites.grow import GrowthReport, Limits, grow
+from rewrites.proof import ProvingEGraph
 from rewrites.term import Rule
 from superopt.bodies import improve_bodies
 from superopt.budget import SearchBudget
@@ -27,6 +28,7 @@ from superopt.ir.program import Program
 from superopt.ir.text import print_graph
 from superopt.kernel_timer import KernelTimer
 from superopt.measure import Worker
+from superopt.plan import BodyPlan
 from superopt.search.budget import Budget
 from superopt.search.explain import rule_gains
 from superopt.search.pricing import Pricer
@@ -63,6 +65,7 @@ class Exploration:
     notes: tuple[str, ...]
     before_text: str
     interrupted: bool
+    bodies: tuple[BodyPlan, ...] = ()
 
     @property
     def finalists(self) -> tuple[Finalist, ...]:
@@ -150,15 +153,20 @@ def explore(
     notes: list[str] = []
     before_text = print_graph(graph)
 
+    bodies: list[BodyPlan] = []
+
     def improve(body: Graph) -> Graph:
-        return _best_body(body, rules, objective, seed)
+        better, plan = _best_body(body, rules, objective, seed)
+        if plan is not None:
+            bodies.append(plan)
+        return better
 
     imported = graph
     graph, changed = improve_bodies(imported, improve)
     if changed:
         notes.append(f"{changed} bodies of control flow were optimised by the model alone")
     expand = library_expander(rules)
-    run = _Run(import_graph(graph), rules, limits, seed, max_prepared_bytes, progress)
+    run = _Run(import_into(ProvingEGraph(), graph), rules, limits, seed, max_prepared_bytes, progress)
     with Worker(inline=True) as worker:
         model = Measured(objective, expand)
         timer = KernelTimer(model, limits, worker) if measure else None
@@ -181,6 +189,7 @@ def explore(
         tuple(notes),
         before_text,
         run.interrupted,
+        tuple(bodies),
     )
 
 
@@ -286,10 +295,14 @@ def _part(limits: SearchBudget, share: float) -> Budget:
     return Budget(max(1e-2, share * (limits.search_seconds or 0.0)), None)
 
 
-def _best_body(body: Graph, rules: Sequence[Rule], objective: Objective, seed: int) -> Graph:
-    """The best form of a body by the model, if it is clearly cheaper and prepares nothing."""
+def _best_body(body: Graph, rules: Sequence[Rule], objective: Objective, seed: int) -> tuple[Graph, BodyPlan | None]:
+    """The best form of a body by the model, if it is clearly cheaper and prepares nothing, and its plan."""
+    from superopt.trace import make_plan  # late: it reads explorations
+
     found = explore(body, rules, objective, SearchBudget(None, _BODY_STEPS), seed)
     if found.result.best.original or found.result.best.predicted_s > 0.95 * found.result.original.predicted_s:
-        return body
+        return body, None
     program = found.program(found.result.best)
-    return body if program.prepare is not None else program.hot
+    if program.prepare is not None:
+        return body, None
+    return program.hot, BodyPlan(body, program.hot, make_plan(found, found.result.best, rules))

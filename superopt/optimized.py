@@ -1,11 +1,13 @@
 """An optimised function: called as the original was, with its measured speed-up and its report.
 
-`save` writes a zip file with the program as text, the prepared tensors and the report; `load` makes it callable
-again without the original function (derivatives then go through the optimised program itself).
+`save` writes a zip file with the program as text, the prepared tensors, the report, the original program and the plan
+that leads from it to the returned one; `load` makes it callable again without the original function (derivatives then
+go through the optimised program itself), and `validate` checks it from these files alone.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import zipfile
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from superopt.frontends.jaxpr import Imported
     from superopt.ir.graph import Node
     from superopt.ir.program import Program
+    from superopt.plan import Plan
+    from superopt.store import Store
+    from superopt.validate import Validation
 
 FORMAT = 1
 
@@ -33,7 +38,14 @@ FORMAT = 1
 class Optimized:
     """What `optimize` returns: a callable with `.speedup`, `.report` and `.save`."""
 
-    def __init__(self, imported: Imported, program: Program, executable: XlaExecutable, report: Report) -> None:
+    def __init__(
+        self,
+        imported: Imported,
+        program: Program,
+        executable: XlaExecutable,
+        report: Report,
+        plan: Plan | None = None,
+    ) -> None:
         from superopt.backends.options import jit_with  # late: importing this module costs nothing
         from superopt.frontends.jaxpr import wrap_like_original  # late: see above
 
@@ -41,6 +53,7 @@ class Optimized:
         self.program = program
         self.executable = executable
         self.report = report
+        self.plan = plan
         if report.original_returned and not imported.graph.constants:
             # with the default options the very thing that was compared with
             self._call: Callable[..., Any] = jit_with(imported.fn, executable.options)
@@ -58,8 +71,19 @@ class Optimized:
         """Measured ratio, original over optimised, with its 95 % interval."""
         return self.report.speedup
 
+    def validate(self, original: Any = None, *, store: Store | None = None) -> Validation:
+        """Check, without the search, that the program computes what the original does (see `superopt.revalidate`).
+
+        Args:
+            original: the function or model to compare with; None for the one that was optimised.
+            store: where certificates are looked up.
+        """
+        from superopt.revalidate import validate_optimized  # late: the prover takes a while to load
+
+        return validate_optimized(self, original, store)
+
     def save(self, path: str | Path) -> Path:
-        """Write program, prepared tensors and report to a `.superopt` file.
+        """Write program, prepared tensors, report, original and plan to a `.superopt` file.
 
         Raises:
             InputError: the program holds opaque operations, which exist only in the process that imported them.
@@ -82,12 +106,19 @@ class Optimized:
             "names": [self.imported.names[i] for i in self.imported.live],
             "live": list(self.imported.live),
             "report": self.report.to_json(),
+            "arguments": list(self.imported.names),
+            "constants": {name: digest_of(value) for name, value in self.imported.graph.constants.items()},
         }
         in_tree, out_tree = _tree_bytes(self.imported.in_tree), _tree_bytes(self.imported.out_tree)
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("meta.json", json.dumps(meta, default=str))
             archive.writestr("hot.txt", print_graph(self.program.hot))
             archive.writestr("prepared.npz", arrays.getvalue())
+            archive.writestr("original.txt", print_graph(self.imported.graph))
+            if self.program.prepare is not None:
+                archive.writestr("prepare.txt", print_graph(self.program.prepare))
+            if self.plan is not None:
+                archive.writestr("plan.json", json.dumps(self.plan.to_json()))
             archive.writestr("in_tree", in_tree)
             archive.writestr("out_tree", out_tree)
         return target
@@ -120,8 +151,20 @@ class Loaded:
         except (OSError, zipfile.BadZipFile, zlib.error, KeyError, TypeError, ValueError, ShapeError) as error:
             raise InputError(f"{path} is not a saved program: {error}", hint="write one with .save(path)") from error
         self._executable = build(Program(None, self.graph), options=self.report.get("compiler_options"))
+        self.path = Path(path)
         self._tree = jax.tree_util
         self._type_of: Callable[[Any], Any] = jax.api_util.shaped_abstractify
+
+    def validate(self, original: Any = None, *, store: Store | None = None) -> Validation:
+        """Check from the file alone that the program computes what the original does (see `superopt.revalidate`).
+
+        Args:
+            original: the function or model to compare with as well; None for the one in the file.
+            store: where certificates are looked up.
+        """
+        from superopt.revalidate import validate_file  # late: the prover takes a while to load
+
+        return validate_file(self.path, original, store)
 
     @property
     def compiler_options(self) -> dict[str, bool | str]:
@@ -152,6 +195,15 @@ class Loaded:
                 kind = TensorType(got.shape, str(got.dtype))
                 raise ArgumentError(f"argument {name} is {kind}, the program was made for {node.type}")
         return self._tree.tree_unflatten(self.out_tree, self._executable.hot(live, self.prepared))
+
+
+def digest_of(value: Any) -> str:
+    """Digest of an array with its type."""
+    import numpy as np  # late: see Loaded
+
+    array = np.asarray(value)
+    head = f"{array.dtype}{array.shape}".encode()
+    return hashlib.sha256(head + np.ascontiguousarray(array).tobytes()).hexdigest()[:32]
 
 
 def _raw(array: np.ndarray) -> np.ndarray:

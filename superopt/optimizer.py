@@ -31,10 +31,12 @@ from superopt.frontends.jaxpr import Imported, import_function
 from superopt.judge import judge
 from superopt.library import proved_library
 from superopt.optimized import Optimized
+from superopt.plan import empty_plan
 from superopt.remember import recall, remember, run_key
 from superopt.result import Stage
 from superopt.store import Store
 from superopt.summary import make_report
+from superopt.trace import make_plan
 
 if TYPE_CHECKING:
     from superopt.frontends.onnx import OnnxModel
@@ -134,13 +136,16 @@ def _optimize(
         )
     with clock.stage("judge"):
         judgement = judge(imported, found, limits, seed, measure=not deterministic, progress=clock.say)
+    with clock.stage("plan"):
+        winner = judgement.winner
+        plan = empty_plan(imported.graph) if winner is None else make_plan(found, winner, library.rules)
     with clock.stage("build"):
         executable = build(judgement.program, imported.frozen_values, options=judgement.options)
     with clock.stage("explain"):
         memory = {"frozen_bytes": executable.frozen_bytes, "prepared_bytes": executable.prepared_bytes}
         report = make_report(name, imported, found, judgement, library, objective, memory)
     report = replace(report, stages=tuple(clock.stages))
-    result = Optimized(imported, judgement.program, executable, report)
+    result = Optimized(imported, judgement.program, executable, report, plan)
     remember(archive, key, result)
     return result
 

@@ -28,11 +28,12 @@ from superopt.ir.text import parse_graph, print_graph
 from superopt.library import ProvedLibrary
 from superopt.measure.compare import serialisable
 from superopt.optimized import Optimized
+from superopt.plan import read_plan
 from superopt.result import Report, read_report
 from superopt.store import Store, content_key
 
 _TABLE = "runs"
-_FORMAT = 2  # of what is kept under a key; another number makes every older entry a miss
+_FORMAT = 3  # of what is kept under a key; another number makes every older entry a miss
 
 
 def run_key(
@@ -69,7 +70,9 @@ def remember(store: Store | None, key: str, result: Optimized) -> None:
         return
     graph = program.prepare
     prepare = None if graph is None else print_graph(graph)
-    store.put(_TABLE, key, {"prepare": prepare, "hot": print_graph(program.hot), "report": result.report.to_json()})
+    plan = None if result.plan is None else result.plan.to_json()
+    row = {"prepare": prepare, "hot": print_graph(program.hot), "report": result.report.to_json(), "plan": plan}
+    store.put(_TABLE, key, row)
 
 
 def _cut_short(report: Report) -> bool:
@@ -89,11 +92,12 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
             prepare = Graph(parsed.inputs, parsed.outputs, imported.graph.constants)
         program = Program(prepare, parse_graph(kept["hot"]))
         report = read_report(kept["report"])
+        plan = None if kept["plan"] is None else read_plan(kept["plan"])
         executable = build(program, imported.frozen_values, options=report.compiler_options)
     except (SuperoptError, AttributeError, KeyError, TypeError, ValueError):
         return None  # written by other code than this: as good as absent
     note = "answered from the store: optimised earlier on this machine with these versions"
     notes = (*report.notes, note, *(f"compiled without an option: {why}" for why in executable.refused.values()))
     return Optimized(
-        imported, program, executable, replace(report, notes=notes, compiler_options=dict(executable.options))
+        imported, program, executable, replace(report, notes=notes, compiler_options=dict(executable.options)), plan
     )

@@ -16,7 +16,8 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +50,7 @@ class Validation:
         assumptions: of the certificates.
         passes: rounds until nothing changed.
         seconds: wall time.
+        notes: what was not checked.
     """
 
     valid: bool
@@ -59,12 +61,19 @@ class Validation:
     assumptions: tuple[str, ...]
     passes: int
     seconds: float
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if not self.valid:
             return f"NOT VALIDATED: {self.cause}"
         kinds = f"{self.steps} steps by {len(self.rules)} proved rules, {self.exactness}"
-        return f"VALIDATED: {kinds}; outputs are equal to the original's ({self.seconds:.1f} s)"
+        lines = [f"VALIDATED: {kinds}; outputs are equal to the original's ({self.seconds:.1f} s)"]
+        lines += [f"  assuming {text}" for text in self.assumptions]
+        return "\n".join([*lines, *(f"  {text}" for text in self.notes)])
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON-serialisable object."""
+        return asdict(self)
 
 
 class _Refused(Exception):
@@ -116,12 +125,13 @@ def _check(original: Graph, returned: Program, plan: Plan, ledger: Ledger, certi
     key = hashlib.sha256(f"{seed}\0{plan.to_json()}".encode()).digest()
     labels = Labels(key, exact=plan.numerics == "exact", bodies=bodies)
     for count in range(1, _PASSES + 1):
-        changed = _pass(labels, original, steps)
-        if not changed and _same(labels, original.outputs, outputs):
+        for pairs in steps:
+            for left, right in pairs:
+                labels.merges.unite(labels.of(left), labels.of(right))
+        if _same(labels, original.outputs, outputs):
             return count
-        if not changed:
+        if not labels.next_round():
             raise _Refused(_unexplained(labels, original, outputs, plan, steps))
-        labels.forget()
     raise _Refused(f"labels still change after {_PASSES} rounds")
 
 
@@ -183,15 +193,6 @@ def _sides(number: int, step: Instance, plan: Plan, rules: Mapping[str, Rule]) -
         raise _Refused(f"step {number} ({step.rule}): {error}") from error
     except (SuperoptError, KeyError, ValueError, TypeError, IndexError) as error:
         raise _Refused(f"step {number} ({step.rule}): {type(error).__name__}: {error}") from error
-
-
-def _pass(labels: Labels, original: Graph, steps: Sequence[Sequence[tuple[Node, Node]]]) -> bool:
-    """Label all terms in order, making the sides of every step equal; whether anything changed."""
-    changed = False
-    for pairs in steps:
-        for left, right in pairs:
-            changed |= labels.merges.unite(labels.of(left), labels.of(right))
-    return changed
 
 
 def _same(labels: Labels, want: Sequence[Node], have: Sequence[Node]) -> bool:

@@ -1,8 +1,8 @@
 """Labels of elements that depend on many others: reductions, windows, products, and reads at computed places.
 
-A multiset is labelled by the sum of its scrambled labels.  A product sums over positions k; each k gets a name that does
-not depend on where it stands (from all that both operands hold at k, equal ones told apart by their order), a row is the
-multiset of (name of k, element), and the result is the unordered pair of rows: equal labels imply a one-to-one
+A multiset is labelled by the sum of its scrambled labels.  A product sums over positions k; each k gets a name that
+does not depend on where it stands (from all that both operands hold at k, equal ones told apart by their order), a row
+is the multiset of (name of k, element), and the result is the unordered pair of rows: equal labels imply a one-to-one
 correspondence of the positions under which both operands agree.  A convolution is the same product over windows; places
 outside of the image are a label of their own.
 """
@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from superopt.ir.graph import Node
 from verifier.mixing import Ids, Tags, add, mix, ordered, total
@@ -141,7 +142,7 @@ def _dot(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
 
 
 def _conv(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
-    lhs, rhs, out = v["dimension_numbers"]
+    lhs, rhs, out = cast(tuple[tuple[int, ...], ...], v["dimension_numbers"])
     x, w = xs[0].transpose(lhs), xs[1].transpose(rhs)
     groups, batches = v["feature_group_count"], v["batch_group_count"]
     shape = tuple([_ints(node)[a] for a in out])
@@ -221,16 +222,19 @@ def _dynamic_update_slice(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any
 
 def _gather(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
     x, indices = xs
-    out, sizes, mapped = _ints(node), v["slice_sizes"], list(v["start_index_map"])
+    out, sizes = _ints(node), v["slice_sizes"]
+    mapped: list[int] = list(v["start_index_map"])
     held = _along(x, mapped)
     rows = [d for d in range(len(out)) if d not in v["offset_dims"]]
 
-    def line(axis: int) -> np.ndarray:
+    def line(axis: int) -> npt.NDArray[np.int64]:
         return np.arange(out[axis]).reshape([-1 if d == axis else 1 for d in range(len(out))])
 
     read: list[Any] = [0] * x.ndim
     places = np.zeros([1] * len(out), np.uint64)
-    kept = [a for a in range(x.ndim) if a not in v["collapsed_slice_dims"] and a not in v["operand_batching_dims"]]
+    kept: list[int] = [
+        a for a in range(x.ndim) if a not in v["collapsed_slice_dims"] and a not in v["operand_batching_dims"]
+    ]
     for d, a in zip(v["offset_dims"], kept, strict=True):
         if a in mapped:
             offset = line(d).astype(np.uint64) + np.uint64((mapped.index(a) + 1) << 40)
@@ -239,8 +243,8 @@ def _gather(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
             read[a] = line(d)
     for a, s in zip(v["operand_batching_dims"], v["start_indices_batching_dims"], strict=True):
         read[a] = line(rows[s])
-    shape = [out[d] if d in rows else 1 for d in range(len(out))]
-    starts = [np.broadcast_to(indices[..., j].reshape(shape), out) for j in range(len(mapped))]
+    spread = [out[d] if d in rows else 1 for d in range(len(out))]
+    starts = [np.broadcast_to(np.asarray(indices[..., j]).reshape(spread), out) for j in range(len(mapped))]
     kind = tag("gather", v["mode"], [(x.shape[a], sizes[a]) for a in mapped], node.inputs[1].dtype, node.dtype)
     return np.broadcast_to(ordered(kind, held[tuple(read)], places, *starts), out)
 

@@ -3,8 +3,8 @@
 Two tensors with equal labels are the same function of the inputs, whatever movement, layout, order of operands or
 grouping of axes lies between: a movement op moves labels; an elementwise op labels each element by its function and its
 operands' labels; a reduction by the multiset of what it reduces; a product by the pairs that it sums, matched over the
-contracted positions, whose order is of no account.  Hence reshapes, transposes, slices, concatenations, broadcasts and the
-layout of every product need no rule here.  Beside this stand a few named laws: neutral elements, double negation,
+contracted positions, whose order is of no account.  Hence reshapes, transposes, slices, concatenations, broadcasts and
+the layout of every product need no rule here.  Beside this stand a few named laws: neutral elements, double negation,
 choices between equal or by constants, conversion to the own dtype, folded scalar constants (`LAWS`).
 
 What is equal only by a rule is told with `Merges.unite`; labels computed afterwards take it into account, so that
@@ -15,13 +15,14 @@ e-graph takes part.  With `exact`, laws that change bits (`x + 0`, for -0.0) are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from math import prod
+from typing import Any, cast
 
 import numpy as np
 
 from rewrites import names
 from superopt.ir import scalar
-from superopt.ir.graph import Graph, Node, topological
+from superopt.ir.graph import Graph, Node
 from superopt.ir.text import print_graph
 from superopt.ir.types import FLOATS
 from verifier import element_sums as sums
@@ -53,6 +54,9 @@ class Labels:
         self.tag, self.merges, self.exact = Tags(key), Merges(), exact
         self.bodies = dict(bodies or {})
         self._memo: dict[Node, tuple[Ids, ...]] = {}
+        self._round = 0
+        self._seen: dict[Node, int] = {}
+        self._changed: dict[Node, int] = {}
         self._constants: dict[int, tuple[str, Any]] = {}
 
     def of(self, node: Node) -> Ids:
@@ -67,14 +71,40 @@ class Labels:
         return self._memo[node]
 
     def evaluate(self, roots: Sequence[Node]) -> None:
-        """Label nodes and everything below them."""
-        for node in topological([r for r in roots if r not in self._memo]):
-            if node not in self._memo:
-                self._memo[node] = self._label(node)
+        """Bring nodes and everything below them up to date with this round."""
+        stack = list(roots)
+        while stack:
+            node = stack[-1]
+            if self._seen.get(node) == self._round:
+                stack.pop()
+                continue
+            missing = [x for x in node.inputs if self._seen.get(x) != self._round]
+            if missing:
+                stack += missing
+                continue
+            stack.pop()
+            self._update(node)
 
-    def forget(self) -> None:
-        """Drop all labels, so that they are computed anew with what is equal by now."""
-        self._memo.clear()
+    def _update(self, node: Node) -> None:
+        """A node whose operands did not change in this round can only change by what the last round has merged."""
+        self._seen[node] = self._round
+        old = self._memo.get(node)
+        if old is None:
+            self._memo[node], self._changed[node] = self._label(node), self._round
+            return
+        if any(self._changed[x] == self._round for x in node.inputs):
+            new = self._label(node)
+            changed = not all(map(np.array_equal, old, new))
+        else:
+            new = old if node.op in _MOVE else tuple([self.merges.recent(ids) for ids in old])
+            changed = any(a is not b for a, b in zip(old, new, strict=True))
+        if changed:
+            self._memo[node], self._changed[node] = new, self._round
+
+    def next_round(self) -> bool:
+        """Take what was made equal into account from here on; False when nothing was."""
+        self._round += 1
+        return self.merges.next_round()
 
     def literal(self, dtype: str, values: Any) -> Ids:
         """Labels of constants."""
@@ -90,7 +120,8 @@ class Labels:
     def _label(self, node: Node) -> tuple[Ids, ...]:
         op = node.op
         if op == "result":
-            return (self._memo[node.inputs[0]][node["index"]],)
+            index: int = node["index"]
+            return (self._memo[node.inputs[0]][index],)
         if len(node.types) != 1 or any(len(x.types) != 1 for x in node.inputs):
             return self._whole(node)
         xs = [self._memo[x][0] for x in node.inputs]
@@ -111,10 +142,10 @@ class Labels:
             self._constants[int(ids)] = (node.dtype, node["value"])
         else:
             return self._whole(node)
-        return (self.merges.find(ids, probe=True),)
+        return (self.merges.find(ids),)
 
     def _input(self, node: Node) -> Ids:
-        size = int(np.prod(node.shape, dtype=np.int64))
+        size = prod(_ints(node))
         tag = self.tag("input", node["name"], str(node.type))
         return mix(add(mix(np.arange(size, dtype=np.uint64)), tag)).reshape(_ints(node))
 
@@ -124,9 +155,9 @@ class Labels:
         out: list[Ids] = []
         for i, kind in enumerate(node.types):
             tag = ordered(self.tag("op", node.op, self._text(node.attrs), i), *below)
-            size = int(np.prod(kind.shape, dtype=np.int64))
-            ids = mix(add(mix(np.arange(size, dtype=np.uint64)), tag))
-            out.append(self.merges.find(ids.reshape([int(str(n)) for n in kind.shape]), probe=True))
+            shape = [int(str(n)) for n in kind.shape]
+            ids = mix(add(mix(np.arange(prod(shape), dtype=np.uint64)), tag))
+            out.append(self.merges.find(ids.reshape(shape)))
         return tuple(out)
 
     def _text(self, value: Any) -> str:
@@ -134,7 +165,7 @@ class Labels:
             text = print_graph(value)
             return self.bodies.get(text, text)
         if isinstance(value, tuple):
-            return f"({', '.join([self._text(v) for v in value])})"
+            return f"({', '.join([self._text(v) for v in cast(tuple[Any, ...], value)])})"
         return repr(value)
 
     # ---- elementwise
@@ -273,7 +304,7 @@ def _concatenate(labels: Labels, node: Node, xs: list[Ids], v: dict[str, Any]) -
 def _iota(labels: Labels, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
     shape = [1] * len(v["shape"])
     shape[v["dimension"]] = -1
-    line = np.arange(v["shape"][v["dimension"]]).astype(scalar.numpy_dtype(v["dtype"]))
+    line: Any = np.asarray(range(v["shape"][v["dimension"]]), scalar.numpy_dtype(v["dtype"]))
     return np.broadcast_to(labels.literal(v["dtype"], line).reshape(shape), _ints(node))
 
 

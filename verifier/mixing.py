@@ -16,7 +16,7 @@ import numpy.typing as npt
 Ids: TypeAlias = "npt.NDArray[np.uint64]"
 _A, _B, _C = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
-_SAMPLE, _TABLES = 1024, 6
+_TABLES = 4
 
 
 def mix(x: Any) -> Ids:
@@ -68,19 +68,27 @@ class Tags:
 
 
 class Merges:
-    """Equalities between labels; `find` gives the representative of each."""
+    """Equalities between labels; `find` gives the representative of each.
+
+    Time is cut into rounds: `recent` is what the last finished round has merged.
+    """
 
     def __init__(self) -> None:
-        self._tables: list[tuple[Ids, Ids]] = []
+        self._known: _Table | None = None
+        self._recent: _Table | None = None
+        self._now: list[_Table] = []
 
-    def __len__(self) -> int:
-        return sum(len(keys) for keys, _ in self._tables)
-
-    def find(self, ids: Ids, *, probe: bool = False) -> Ids:
-        """The labels with each replaced by its representative; `probe`: none, where none of a large sample has one."""
-        for keys, values in self._tables:
-            ids = _replaced(ids, keys, values, probe)
+    def find(self, ids: Ids) -> Ids:
+        """The labels with each replaced by its representative."""
+        if self._known is not None:
+            ids = self._known.replaced(ids)
+        for table in self._now:
+            ids = table.replaced(ids)
         return ids
+
+    def recent(self, ids: Ids) -> Ids:
+        """The same for labels that had been found during the last round; the same array where nothing changes."""
+        return ids if self._recent is None else self._recent.replaced(ids)
 
     def unite(self, left: Ids, right: Ids) -> bool:
         """Make the labels of two arrays of one shape equal, place by place; True if any was not."""
@@ -88,51 +96,82 @@ class Merges:
         apart = a != b
         if not apart.any():
             return False
-        keys, values = _table(a[apart], b[apart])
-        self._tables.append((keys, values))
-        if len(self._tables) > _TABLES:
-            self._compact()
+        self._now.append(_Table(*_pairs(a[apart], b[apart])))
+        if len(self._now) > _TABLES:
+            self._now = [_joined(self._now)]
         return True
 
-    def _compact(self) -> None:
-        """One table out of all; later tables map the values of earlier ones."""
-        keys, values = self._tables[0]
-        for later_keys, later_values in self._tables[1:]:
-            values = _replaced(values, later_keys, later_values, False)
-            keys, values = np.concatenate([keys, later_keys]), np.concatenate([values, later_values])
-        order = np.argsort(keys, kind="stable")
-        self._tables = [(keys[order], values[order])]
+    def next_round(self) -> bool:
+        """End a round; True if it has merged anything."""
+        self._recent = _joined(self._now) if self._now else None
+        if self._recent is not None:
+            self._known = self._recent if self._known is None else _joined([self._known, self._recent])
+        self._now = []
+        return self._recent is not None
 
 
-def _replaced(ids: Ids, keys: Ids, values: Ids, probing: bool) -> Ids:
-    flat = ids.ravel()
-    if probing and flat.size > 4 * _SAMPLE:  # a tensor is in a table with most of its elements, or not at all
-        probe = flat[:: flat.size // _SAMPLE]
-        if not (keys[np.searchsorted(keys, probe).clip(max=len(keys) - 1)] == probe).any():
-            return ids
-    at = np.searchsorted(keys, flat).clip(max=len(keys) - 1)
-    hit = keys[at] == flat
-    if not hit.any():
-        return ids
-    return np.where(hit, values[at], flat).reshape(ids.shape)
+class _Table:
+    """Labels in order with their representatives, found by their leading bits."""
+
+    def __init__(self, keys: Ids, values: Ids) -> None:
+        self.keys, self.values = keys, values
+        bits = max(4, len(keys).bit_length() + 2)
+        self._shift = np.uint64(64 - bits)
+        counts = np.bincount((keys >> self._shift).view(np.int64), minlength=1 << bits)
+        self._longest, self._some = int(counts.max()), counts > 0
+        self._start = np.zeros((1 << bits) + 1, np.int32)
+        np.cumsum(counts, out=self._start[1:])
+
+    def replaced(self, ids: Ids) -> Ids:
+        """The labels with those in the table replaced; the same array where there is none."""
+        flat = ids.ravel()
+        bucket = (flat >> self._shift).view(np.int64)
+        out: Ids | None = None
+        at = np.flatnonzero(self._some[bucket])
+        bucket, wanted = bucket[at], flat[at]
+        place, end = self._start[bucket], self._start[bucket + 1]
+        for _ in range(self._longest):
+            if not len(at):
+                break
+            hit = self.keys[place] == wanted
+            if hit.any():
+                out = flat.copy() if out is None else out
+                out[at[hit]] = self.values[place[hit]]
+            place = place + 1
+            more = ~hit & (place < end)
+            at, place, end, wanted = at[more], place[more], end[more], wanted[more]
+        return ids if out is None else out.reshape(ids.shape)
 
 
-def _table(a: Ids, b: Ids) -> tuple[Ids, Ids]:
+def _joined(tables: list[_Table]) -> _Table:
+    """One table out of several; later ones map the values of earlier ones."""
+    keys, values = tables[0].keys, tables[0].values
+    for later in tables[1:]:
+        values = later.replaced(values)
+        keys, values = np.concatenate([keys, later.keys]), np.concatenate([values, later.values])
+    order = np.argsort(keys, kind="stable")
+    return _Table(keys[order], values[order])
+
+
+def _pairs(a: Ids, b: Ids) -> tuple[Ids, Ids]:
     """Keys in order and their representatives, for pairs of different labels."""
     low, high = np.minimum(a, b), np.maximum(a, b)
     keys, first, back = np.unique(high, return_index=True, return_inverse=True)
     values = low[first]
     if (values[back] == low).all() and not np.isin(values, keys).any():
         return keys, values
-    from scipy.sparse import coo_array  # late: only where one label equals several
-    from scipy.sparse.csgraph import connected_components
-
     names, at = np.unique(np.concatenate([low, high]), return_inverse=True)
-    n = len(names)
-    edges = coo_array((np.ones(len(low), np.int8), (at[: len(low)], at[len(low) :])), shape=(n, n))
-    _, part = connected_components(edges, directed=False)
-    least = np.full(int(part.max()) + 1, n)
-    np.minimum.at(least, part, np.arange(n))
-    leads = names[least[part]]
-    moved = leads != names
-    return names[moved], leads[moved]
+    ends = at[: len(low)], at[len(low) :]
+    lead = np.arange(len(names))
+    while True:  # one label equals several: the least of each group, by rounds of pointer jumping
+        best = np.minimum(lead[ends[0]], lead[ends[1]])
+        new = lead.copy()
+        for end in ends:
+            np.minimum.at(new, end, best)
+            np.minimum.at(new, lead[end], best)
+        new = new[new]
+        if (new == lead).all():
+            break
+        lead = new
+    moved = lead != np.arange(len(names))
+    return names[moved], names[lead[moved]]

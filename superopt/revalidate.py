@@ -1,0 +1,143 @@
+"""Validation of what `optimize` returned or `save` wrote, with what it was made from when that is at hand.
+
+A saved file holds the original program as a graph, the returned one, and the plan; that is all that is needed.  Given
+the function or model itself, its graph must be the one in the file, its constants must be those in the file, and where
+all frozen values are constants the prepared tensors are computed again and compared bit by bit.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from superopt.errors import InputError, ShapeError, UsageError
+from superopt.ir.graph import Graph
+from superopt.ir.program import Program
+from superopt.ir.text import parse_graph
+from superopt.optimized import digest_of
+from superopt.plan import Plan, read_plan
+from superopt.validate import Validation, validate
+from verifier.elements import Labels
+from verifier.ledger import Ledger
+
+if TYPE_CHECKING:
+    from superopt.frontends.jaxpr import Imported
+    from superopt.optimized import Optimized
+    from superopt.store import Store
+
+_NOT_COMPUTED = "prepared tensors were not computed again: the values of frozen arguments are not in the file"
+
+
+def validate_optimized(result: Optimized, original: Any = None, store: Store | None = None) -> Validation:
+    """Check what `optimize` returned, from its plan."""
+    graph = result.imported.graph
+    if result.plan is None:
+        return _refused("it has no plan")
+    if original is not None:
+        other = _import(original, graph, result.imported.names, result.imported.in_tree)
+        difference = _difference(graph, other.graph, {k: digest_of(v) for k, v in graph.constants.items()})
+        if difference:
+            return _refused(difference)
+    return validate(graph, result.program, result.plan, Ledger(store))
+
+
+def validate_file(path: str | Path, original: Any = None, store: Store | None = None) -> Validation:
+    """Check a saved program, from its file.
+
+    Raises:
+        InputError: not a saved program, or one without a plan.
+    """
+    meta, graph, program, plan, prepared, tree = _read(path)
+    notes: tuple[str, ...] = ()
+    other = None
+    if original is not None:
+        other = _import(original, graph, tuple(meta["arguments"]), tree)
+        difference = _difference(graph, other.graph, meta["constants"])
+        if difference:
+            return _refused(difference)
+    found = validate(graph, program, plan, Ledger(store))
+    if found.valid and program.prepare is not None and program.prepare.outputs:
+        constants = other.graph.constants if other is not None else {}
+        if any(node["name"] not in constants for node in program.prepare.inputs):
+            notes = (_NOT_COMPUTED,)
+        elif not _prepares(program, constants, prepared):
+            return _refused("the prepared tensors in the file are not what the original's constants give")
+    return replace(found, notes=notes)
+
+
+def _refused(cause: str) -> Validation:
+    return Validation(False, cause, 0, {}, "exact", (), 0, 0.0)
+
+
+def _read(path: str | Path) -> tuple[dict[str, Any], Graph, Program, Plan, list[np.ndarray], Any]:
+    import jax  # late: only for the structure of arguments
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = set(archive.namelist())
+            if not {"original.txt", "plan.json"} <= names:
+                raise InputError(f"{path} holds no plan", hint="save the program again with this version")
+            meta = json.loads(archive.read("meta.json"))
+            graph = parse_graph(archive.read("original.txt").decode())
+            prepare = parse_graph(archive.read("prepare.txt").decode()) if "prepare.txt" in names else None
+            program = Program(prepare, parse_graph(archive.read("hot.txt").decode()))
+            plan = read_plan(json.loads(archive.read("plan.json")))
+            with np.load(io.BytesIO(archive.read("prepared.npz")), allow_pickle=False) as arrays:
+                prepared = [arrays[name] for name in arrays.files]
+            read = jax.tree_util.PyTreeDef.deserialize_using_proto
+            tree = read(jax.tree_util.default_registry, archive.read("in_tree"))
+    except (OSError, zipfile.BadZipFile, zlib.error, KeyError, TypeError, ValueError, ShapeError) as error:
+        raise InputError(f"{path} is not a saved program: {error}", hint="write one with .save(path)") from error
+    return meta, graph, program, plan, prepared, tree
+
+
+def _import(original: Any, graph: Graph, names: tuple[str, ...], tree: Any) -> Imported:
+    """What is compared with, on the arguments of the program in hand."""
+    import jax  # late: as above
+
+    from superopt.frontends.jaxpr import import_function  # late: as above
+
+    types = {node["name"]: node.type for node in graph.inputs}
+    leaves = [jax.ShapeDtypeStruct(types[n].shape, types[n].dtype) for n in names]
+    args, kwargs = jax.tree_util.tree_unflatten(tree, leaves)
+    if isinstance(original, str | Path):
+        from superopt.frontends.onnx import import_onnx  # late: an optional dependency
+
+        return import_onnx(original, *[np.zeros(x.shape, x.dtype) for x in args])
+    if not callable(original):
+        raise UsageError(f"a {type(original).__name__} is neither a function nor a path")
+    return import_function(original, args, kwargs)
+
+
+def _difference(graph: Graph, other: Graph, constants: dict[str, str]) -> str:
+    """How two originals differ, or an empty text: by element labels, and by their constants' digests."""
+    if [n.types for n in graph.outputs] != [n.types for n in other.outputs]:
+        return "the original has results of other types than the program that was optimised"
+    labels = Labels(b"originals")
+    for number, (a, b) in enumerate(zip(graph.outputs, other.outputs, strict=True)):
+        if not all(map(np.array_equal, labels.of_any(a), labels.of_any(b))):
+            return f"the original is another program than the one that was optimised: result {number} differs"
+    mine = {name: digest_of(value) for name, value in other.constants.items()}
+    changed = sorted(name for name in constants.keys() & mine.keys() if constants[name] != mine[name])
+    return f"the original has other values in {', '.join(changed[:5])}" if changed else ""
+
+
+def _prepares(program: Program, constants: Any, prepared: list[np.ndarray]) -> bool:
+    from superopt.backends.xla import build  # late: compiles
+
+    assert program.prepare is not None
+    with_values = Graph(program.prepare.inputs, program.prepare.outputs, constants)
+    made = build(Program(with_values, program.hot), {}).prepared
+    return len(made) == len(prepared) and all(
+        np.ascontiguousarray(np.asarray(x)).tobytes() == raw.tobytes() for x, raw in zip(made, prepared, strict=True)
+    )
+
+
+__all__ = ["validate_file", "validate_optimized"]
