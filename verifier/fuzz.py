@@ -23,6 +23,7 @@ from verifier.shrink import refute
 from verifier.verdict import PROVED, Counterexample
 
 FALSE_PROOF, VACUOUS = "FALSE PROOF", "VACUOUS"
+BY_ZERO = "division by zero"  # of a literal: where the right side alone did it, the interpreter would have seen it
 GRAPHS = 40
 """Further instances on which a proved mutant is evaluated."""
 
@@ -124,7 +125,7 @@ def try_mutant(mutant: Mutant, graphs: int = GRAPHS) -> Outcome:
         return Outcome(mutant, FALSE_PROOF, str(contradiction), seconds=time.perf_counter() - start)
     seconds = time.perf_counter() - start
     if verdict.status != PROVED:
-        vacuous = verdict.cause.startswith((CONTRADICTION, EMPTY_ONLY))
+        vacuous = verdict.cause.startswith((CONTRADICTION, EMPTY_ONLY)) or BY_ZERO in verdict.cause
         return Outcome(mutant, VACUOUS if vacuous else verdict.status, verdict.cause, seconds=seconds)
     found = refute(mutant.rule, graphs, first_seed=1000)
     assumed = verdict.domain.assumptions if verdict.domain is not None else ()

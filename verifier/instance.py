@@ -25,6 +25,10 @@ class IllFormed(Exception):
     """A side that cannot be given a shape at these ranks; the message says why."""
 
 
+class Impossible(IllFormed):
+    """The left side has no shape at these ranks, whatever the sizes are: it divides by zero."""
+
+
 @dataclass(frozen=True, slots=True)
 class Instance:
     """One rule at fixed ranks.
@@ -88,7 +92,7 @@ def instantiate(rule: Rule, ranks: Mapping[str, int]) -> Instance:
     divisors: list[Cond] = []
     env = Env(rule, labels, tok, attr, params, arithmetic(divisors.append))
     wf: list[Any] = _conditions(env)
-    lefts = [_shape(t, env, wf) for t in rule.lhs]
+    lefts = [_left(t, env, wf) for t in rule.lhs]
     ctx.premises += _distinct(wf)
     positive = tuple(_distinct(divisors))
     goals: list[tuple[Cond, ...]] = []
@@ -126,6 +130,15 @@ def _shape(t: Term, env: Env, wf: list[Any]) -> NamedShape:
         return shape(t, env, wf)
     except (KeyError, ZeroDivisionError, ValueError) as bad:
         raise IllFormed(f"{t.op}: {bad}") from bad
+
+
+def _left(t: Term, env: Env, wf: list[Any]) -> NamedShape:
+    try:
+        return _shape(t, env, wf)
+    except IllFormed as bad:
+        if isinstance(bad.__cause__, ZeroDivisionError):
+            raise Impossible(str(bad)) from bad
+        raise
 
 
 def _fold_goals(t: Term, env: Env) -> Iterator[Cond]:
