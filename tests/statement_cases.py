@@ -3,6 +3,7 @@
 What people write when they rearrange a model by hand, and the mistakes that they make at it.  P: proved, R: refuted.
 """
 
+import jax
 import jax.numpy as jnp
 from jax import lax, nn
 
@@ -43,6 +44,71 @@ def two_tower(x, w, v):
 def online(x, y):
     m = jnp.maximum(x.max(-1), y.max(-1))
     return jnp.log(jnp.exp(x - m[:, None]).sum(-1) + jnp.exp(y - m[:, None]).sum(-1)) + m
+
+
+def quarters(a):
+    m, n = a.shape[0] // 2, a.shape[1] // 2
+    return a[:m, :n], a[:m, n:], a[m:, :n], a[m:, n:]
+
+
+def strassen(x, y):
+    (a, b, c, d), (e, f, g, h) = quarters(x), quarters(y)
+    p, q, r, s = a @ (f - h), (a + b) @ h, (c + d) @ e, d @ (g - e)
+    t, u, v = (a + d) @ (e + h), (b - d) @ (g + h), (a - c) @ (e + f)
+    return jnp.block([[t + s - q + u, p + q], [r + s, p + t - r - v]])
+
+
+def winograd(x, w):
+    data = jnp.array([[1.0, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]]) @ x
+    kernel = jnp.array([[1.0, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]]) @ w
+    return jnp.array([[1.0, 1, 1, 0], [0, 1, -1, -1]]) @ (kernel * data)
+
+
+def two_blocks(q, k, v, y, u):
+    s, t = q @ k.T, q @ y.T
+    m = jnp.maximum(s.max(1, keepdims=True), t.max(1, keepdims=True))
+    a, b = jnp.exp(s - m), jnp.exp(t - m)
+    return (a @ v + b @ u) / (a.sum(1, keepdims=True) + b.sum(1, keepdims=True))
+
+
+def heads(y):
+    return y.reshape(y.shape[0], 2, y.shape[1] // 2).transpose(1, 0, 2)
+
+
+def attend_heads(q, k, v):
+    out = nn.softmax(heads(q) @ heads(k).transpose(0, 2, 1) * 0.5) @ heads(v)
+    return out.transpose(1, 0, 2).reshape(q.shape)
+
+
+def block(x, g, q, k, v, o):
+    y = layer_norm(x, g, 0.0)
+    return x + attend_heads(y @ q, y @ k, y @ v) @ o
+
+
+def fused_block(x, g, q, k, v, o):
+    y = layer_norm(x, 1.0, 0.0) @ (g[:, None] * jnp.concatenate([q, k, v], 1))
+    n = q.shape[1]
+    return x + attend_heads(y[:, :n], y[:, n : 2 * n], y[:, 2 * n :]) @ o
+
+
+def lstm(z, c):
+    i, f, g, o = jnp.split(z, 4, axis=1)
+    c = nn.sigmoid(f) * c + nn.sigmoid(i) * jnp.tanh(g)
+    return nn.sigmoid(o) * jnp.tanh(c), c
+
+
+def gated(x, w, v):
+    y = x @ jnp.concatenate([w, v], 1)
+    return nn.silu(y[:, : w.shape[1]]) * y[:, w.shape[1] :]
+
+
+def shifted(x, w):
+    wide = jnp.pad(x, ((0, 0), (0, 0), (1, 1)))
+    return sum(wide[:, :, i : i + x.shape[2]] * w[None, :, 0, i, None] for i in range(3))
+
+
+def groups(q, k):
+    return q.reshape(q.shape[0], k.shape[1], q.shape[1] // k.shape[1], q.shape[2], q.shape[3])
 
 
 P, R = "PROVED", "REFUTED"
@@ -212,6 +278,39 @@ CASES = [
      ("b c s", "o c 3", "o"), ("s >= 1",), P),
     ("mean-pool-by-reshape", lambda x: lax.reduce_window(x, 0.0, lax.add, (2,), (2,), "VALID"),
      lambda x: x.reshape(x.shape[0] // 2, 2).sum(1), ("n",), ("n % 2 == 0",), P),
+    # ---- whole parts of models
+    ("strassen", lambda a, b: a @ b, strassen, ("m k", "k n"), ("m % 2 == 0", "k % 2 == 0", "n % 2 == 0"), P),
+    ("winograd", lambda x, w: jnp.stack([x[0] * w[0] + x[1] * w[1] + x[2] * w[2],
+                                         x[1] * w[0] + x[2] * w[1] + x[3] * w[2]]), winograd, ("4 n", "3 n"), (), P),
+    ("flash-attention-merge", lambda q, k, v, y, u: attend(q, jnp.concatenate([k, y]), jnp.concatenate([v, u])),
+     two_blocks, ("t d", "s d", "s e", "r d", "r e"), ("s >= 1", "r >= 1"), P),
+    ("attention-block", block, fused_block, ("t d", "d", "d n", "d n", "d n", "n d"), ("n % 2 == 0",), P),
+    ("attention-block-with-swapped-weights", block, lambda x, g, q, k, v, o: fused_block(x, g, k, q, v, o),
+     ("t d", "d", "d n", "d n", "d n", "n d"), ("n % 2 == 0",), R),
+    ("lstm-step", lambda x, h, c, w, u, b: lstm(x @ w + h @ u + b, c),
+     lambda x, h, c, w, u, b: lstm(jnp.concatenate([x, h], 1) @ jnp.concatenate([w, u], 0) + b, c),
+     ("b d", "b n", "b n", "d 4*n", "n 4*n", "4*n"), (), P),
+    ("gated-unit", lambda x, w, v: nn.silu(x @ w) * (x @ v), gated, ("m k", "k n", "k n"), (), P),
+    ("gradient-of-squares", lambda x, w: jax.grad(lambda w: ((x @ w) ** 2).sum())(w), lambda x, w: 2 * x.T @ (x @ w),
+     ("m k", "k n"), (), P),
+    ("gradient-of-softmax", lambda x, g: jax.vjp(nn.softmax, x)[1](g)[0],
+     lambda x, g: (lambda s: s * (g - (s * g).sum(-1, keepdims=True)))(nn.softmax(x)), ("m n", "m n"), (), P),
+    ("pairwise-distances", lambda x, y: ((x[:, None] - y[None]) ** 2).sum(-1),
+     lambda x, y: (x * x).sum(-1)[:, None] + (y * y).sum(-1)[None] - 2 * x @ y.T, ("m d", "n d"), (), P),
+    ("depthwise-by-shifts", lambda x, w: lax.conv_general_dilated(x, w, (1,), [(1, 1)], feature_group_count=x.shape[1]),
+     shifted, ("b c s", "c 1 3"), ("s >= 1",), P),
+    ("mean-pool", lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") / 4,
+     lambda x: x.reshape(x.shape[0], x.shape[1] // 2, 2, x.shape[2] // 2, 2, x.shape[3]).mean((2, 4)),
+     ("n h w c",), ("h % 2 == 0", "w % 2 == 0"), P),
+    ("shared-heads", lambda q, k: jnp.einsum("bgrtd,bgsd->bgrts", groups(q, k), k),
+     lambda q, k: groups(jnp.einsum("bhtd,bhsd->bhts", q, jnp.repeat(k, q.shape[1] // k.shape[1], axis=1)), k),
+     ("b h t d", "b 2 s d"), ("h % 2 == 0",), P),
+    ("cosine-similarity", lambda x, y: (x @ y) / (jnp.linalg.norm(x) * jnp.linalg.norm(y)),
+     lambda x, y: (x / jnp.linalg.norm(x)) @ (y / jnp.linalg.norm(y)), ("n", "n"), (), P),
+    ("entropy-forms", lambda p: -(p * jnp.log(p)).sum(), lambda p: (p * jnp.log(1 / p)).sum(), ("n",), (), P),
+    ("last-by-negative-index", lambda x: x[-1], lambda x: lax.rev(x, (0,))[0], ("n",), ("n >= 1",), P),
+    ("rows-by-index", lambda x, i: (2 * x)[i], lambda x, i: 2 * x[i], ("n k", "int32[m]"), (), P),
+    ("index-modes", lambda x, i: x[i], lambda x, i: jnp.take(x, i, axis=0), ("n k", "int32[m]"), (), R),
     # ---- types and trees
     ("dtype-differs", lambda x: x.astype(jnp.bfloat16), lambda x: x, ("n",), (), R),
     ("keepdims-differs", lambda x: x.sum(0, keepdims=True), lambda x: x.sum(0), ("m n",), (), R),

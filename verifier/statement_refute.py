@@ -147,7 +147,7 @@ def _mismatch(left: Traced, right: Traced) -> str:
 def _evaluate(t: Traced, fn: Callable[..., Any], specs: Specs, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     if not unsupported_ops(t.graph):
         return [np.asarray(x) for x in evaluate(t.graph, values, wide=True)]
-    put: Callable[[Any], Any] = jax.device_put  # pyright: ignore[reportUnknownMemberType]
+    put: Callable[[Any], Any] = jax.device_put  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     args, kwargs = specs.unflatten([put(values[name]) for name in specs.names])
     return [np.asarray(x) for x in jax.tree.leaves(fn(*args, **kwargs))]
 
