@@ -24,7 +24,7 @@ class Settings:
     """
 
     shape: Shape = field(default_factory=Shape)
-    epochs: int = 80
+    epochs: int = 40
     batch: int = 32
     rate: float = 3e-3
     decay: float = 3e-2
