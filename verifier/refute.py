@@ -23,14 +23,16 @@ from rewrites.named import Env, shape
 from rewrites.show import text
 from rewrites.term import Rule, Term, names_in, subterms, walk, windows
 from superopt.errors import SuperoptError
+from superopt.ir.graph import Node, topological
 from superopt.ir.interp import evaluate
 
 Arrays = dict[str, np.ndarray]
 TOLERANCE = 1e-9
 PARTIAL = frozenset({"div", "rem", "log", "log1p", "rsqrt", "pow", "integer_pow", "atanh", "tan", "digamma", "lgamma"})
-PATIENCE, DRAWS = 8, 400
+PATIENCE, DRAWS, LARGE = 8, 400, 1 << 20
 STAGES = ((0, 2), (1, 2), (0, 3), (1, 4), (1, 5), (2, 5), (3, 8), (1, 3), (0, 4), (4, 9))
 """Smallest and largest size, in the order in which they are tried."""
+_SUMMED = frozenset({"dot_general", "conv_general_dilated"})
 _EXTREMES = (-(2**31), 2**31 - 1, -1, 0, 1, 2, 3)
 
 
@@ -130,6 +132,10 @@ def differ_at(
         log.unbuilt += 1
         log.reason = log.reason if made is None else made.reason
         return None
+    if _work((*made.lhs, *made.rhs)) > LARGE:
+        log.unbuilt += 1
+        log.reason = "too large to evaluate"
+        return None
     log.built += 1
     undefined: Difference | None = None
     for attempt in range(12 if made.given else 3):
@@ -138,6 +144,15 @@ def differ_at(
             return found
         undefined = undefined or found
     return undefined
+
+
+def _work(roots: tuple[Node, ...]) -> int:
+    """Elements that the interpreter touches for the most expensive node, roughly."""
+    most = 0
+    for node in topological(roots):
+        read = math.prod(int(str(n)) for n in node.inputs[-1].shape) if node.op in _SUMMED else 1
+        most = max(most, math.prod(int(str(n)) for n in node.shape) * read)
+    return most
 
 
 def difference(made: Instance, values: Arrays, seed: int = 0, tolerance: float = TOLERANCE) -> Difference | None:
