@@ -63,7 +63,7 @@ def equal_pointwise(
 def decide(
     ctx: Context, theory: Theory, left: Term, right: Term, facts: tuple[Cond, ...], given: Sequence[Premise] = ()
 ) -> bool:
-    """Are two terms equal over a theory, and do its premises about values have a model?
+    """Are two terms equal over a theory for all inputs that meet the premises?
 
     Raises:
         CannotLower: a term is outside this tier.
@@ -74,10 +74,20 @@ def decide(
     boolean = lower.is_truth(left) or lower.is_truth(right)
     sides = [lower.truth(t) if boolean else lower.number(t) for t in (left, right)]
     premises = [z3.Implies(ctx.cond(where), lower.truth(t)) for where, t in given]
-    premises += theory.side
-    if given and ctx.differ(z3.And(*premises), facts) != YES:
-        return False
-    return ctx.differ(z3.And(sides[0] != sides[1], *premises), facts) == NO
+    return ctx.differ(z3.And(sides[0] != sides[1], *premises, *theory.side), facts) == NO
+
+
+def consistent(ctx: Context, theory: Theory, given: Sequence[Premise], facts: tuple[Cond, ...]) -> bool:
+    """Do premises about values have a model?
+
+    Raises:
+        CannotLower: a premise is outside this tier.
+    """
+    if any(reductions(t) for _, t in given):
+        raise CannotLower("a reduction")
+    lower = Lowering(ctx, theory)
+    premises = [z3.Implies(ctx.cond(where), lower.truth(t)) for where, t in given]
+    return ctx.differ(z3.And(*premises, *theory.side), facts) == YES
 
 
 @dataclass

@@ -17,6 +17,19 @@ max-of-negation: A[*a *k]
   max(-A, k)  ==  -min(A, k)
   source XLA beyond: Reduce-max(Neg(A)) => Neg(Reduce-min(A))
 
+max-of-scaled: A[*a *k]  S[*a]
+  max(A * S, k)  ==  max(A, k) * S
+  if k >= 1
+  given ge(S, 0)
+  mode proof
+  source XLA beyond: Reduce-max(Mul(A, Broadcast(S))) => Mul(Reduce-max(A), S) of scales that are not negative
+
+min-of-exponentially-scaled: A[*a *k]  S[*a]
+  min(A * exp(S), k)  ==  min(A, k) * exp(S)
+  if k >= 1
+  mode proof
+  source XLA beyond: Reduce-min(Mul(A, Broadcast(Exp(S)))) => Mul(Reduce-min(A), Exp(S))
+
 max-of-broadcast: A[*a]  extra *k
   max(bcast(A, k), k)  ==  A
   if k >= 1

@@ -67,6 +67,12 @@ batchnorm-into-conv: X[*b *g *c *s]  W[*g *o *c *s2]  A[*g *o]  M[*g *o]  B[*g *
     == conv(X, W * (A / sqrt(V)), c, s(t, p, q, u, d)) + (B - M * (A / sqrt(V)))
   source kernel: batch normalisation (inference) folded into a convolution
 
+scale-into-conv-before-relu: X[*b *g *c *s]  W[*g *o *c *s2]  S[*g *o]
+  maximum(conv(X, W, c, s(t, p, q, u, d)), 0) * S  ==  maximum(conv(X, W * S, c, s(t, p, q, u, d)), 0)
+  given ge(S, 0)
+  mode proof
+  source kernel: a scale behind conv and relu folded into the kernel, for scales that are not negative
+
 lora-into-weights: X[*m *k]  W[*k *n]  A[*k *r]  B[*r *n]
   dot(X, W, k) + dot(dot(X, A, k), B, r)  ==  dot(X, W + dot(A, B, r), k)
   source kernel: LoRA adapters folded into the weights

@@ -132,4 +132,7 @@ wrong-online-softmax: X[*b k]  Y[*b k2]
   with B = max(Y, k)
   if k >= 1, k2 >= 1
   mode proof
+
+wrong-scale-behind-relu: X[*b *g *c *s]  W[*g *o *c *s2]  S[*g *o]
+  maximum(conv(X, W, c, s(t, p, q, u, d)), 0) * S  ==  maximum(conv(X, W * S, c, s(t, p, q, u, d)), 0)
 """
