@@ -165,7 +165,8 @@ def judged(
     by_hand = hand[best]
     gain = by_hand.ratio > max(LEAST_GAIN, 1.0 + noise) and by_hand.low > 1.0
     needed = 1.0 + PART * (by_hand.ratio - 1.0) if gain else NOT_SLOWER
-    taken = not gain and by_hand.high < 1.0 and any(rule in rules for rule in losing)
+    faster = ours.low > 1.0 + noise
+    taken = not gain and by_hand.high < 1.0 and not faster and any(rule in rules for rule in losing)
     return {
         "kind": "gain" if gain else "loss",
         "hand": best,
