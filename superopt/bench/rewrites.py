@@ -6,7 +6,8 @@ program that was returned are timed interleaved, in random order.  A case is rea
 
     gain    speedup - 1 >= 0.85 x (speedup of the fastest variant by hand - 1), where that one gains beyond the noise
     loss    otherwise: what was returned has a ratio of 0.98 at least, and the rules that amount to the variant were
-            not used if the variant measures slower than the original
+            not used if the variant measures slower than the original, unless in a program that is faster beyond the
+            noise (a merge of two kernels in the form of Winograd is not the merge that loses)
 
 While the interval of what was returned holds the ratio that decides, rounds are added.
 
