@@ -8,7 +8,7 @@ the other.  A yes is a derivation; a no is only that none was found within the l
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rewrites.convert import import_graph
@@ -20,6 +20,8 @@ from rewrites.term import Rule
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph
 
+BATCHES = ("b", "g", "i", "ba", "bb", "bc", "bd")
+"""Names of roles that no enumerated term has: what `widen` puts on several tensors at once."""
 LIMITS = Limits(enodes=600, seconds=2.0, per_class=60, iterations=4, per_rule=60)
 """Growth for one question."""
 
@@ -43,11 +45,23 @@ def equations(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     return tuple(out)
 
 
-def example(rule: Rule, seed: int = 0) -> Instance | None:
-    """An instance with one axis per role and sizes of at least 2, or None where none is found."""
-    rng = random.Random(f"{rule.name}/{seed}")
+MOST_ROLES = 6
+"""Roles that get an axis in an example: an e-graph knows tensors by the permutations of their axes."""
+
+
+def examples(rule: Rule) -> list[Instance]:
+    """Instances of sizes of at least 2 in which every role has an axis at least once; none where one is not found."""
+    batches = [r for r in BATCHES if r in rule.many]
+    room = max(1, MOST_ROLES - (len(rule.roles) - len(batches)))
+    groups = [batches[i : i + room] for i in range(0, len(batches), room)] or [[]]
+    made = [_example(rule, {r: int(r in group or r not in BATCHES) for r in rule.many}) for group in groups]
+    return [m for m in made if m is not None] if None not in made else []
+
+
+def _example(rule: Rule, ranks: Mapping[str, int]) -> Instance | None:
+    rng = random.Random(f"{rule.name}/{ranks}")
     for low, high in ((2, 5), (1, 6)):
-        env = choose_env(rule, dict.fromkeys(rule.many, 1), rng, high, low)
+        env = choose_env(rule, ranks, rng, high, low)
         if env is not None:
             try:
                 made = at_env(rule, env, rng)
@@ -60,12 +74,13 @@ def example(rule: Rule, seed: int = 0) -> Instance | None:
 
 def implied(rule: Rule, by: Sequence[Rule], limits: Limits = LIMITS) -> bool:
     """Do these equations (of `equations`) derive the rule?"""
-    made = example(rule)
-    if made is None:
-        return False
+    made = examples(rule)
+    return bool(made) and all(_derives(one, by, limits) for one in made)
+
+
+def _derives(made: Instance, by: Sequence[Rule], limits: Limits) -> bool:
     graph = Graph(tuple(made.inputs.values()), (*made.lhs, *made.rhs))
-    n = len(made.lhs)
-    return derived(import_graph(graph), by, n, limits)
+    return derived(import_graph(graph), by, len(made.lhs), limits)
 
 
 def derived(eg: EGraph, by: Sequence[Rule], n: int, limits: Limits = LIMITS) -> bool:

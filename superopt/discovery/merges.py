@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rewrites.parse import parse
+from superopt.discovery.implied import BATCHES
 from superopt.discovery.judge import parses
 from superopt.discovery.lift import Draft, Side, operands, subsides
-from superopt.discovery.widen import FRESH
 from verifier.check import check
 
 
@@ -61,8 +61,8 @@ def proved_merges(drafts: Iterable[Draft]) -> list[str]:
     for n, draft in enumerate(merging(drafts)):
         starred = replace(draft, many=frozenset(draft.roles) - draft.single)
         batched = replace(
-            starred, many=starred.many | {FRESH[0]},
-            vars=tuple((name, ((FRESH[0], FRESH[0]), *axes)) for name, axes in starred.vars),
+            starred, many=starred.many | {BATCHES[0]},
+            vars=tuple((name, ((BATCHES[0], BATCHES[0]), *axes)) for name, axes in starred.vars),
         )  # fmt: skip
         for way in (batched, starred, draft):
             text = way.text(f"merge-{n}") + "\n  mode merge"

@@ -14,12 +14,12 @@ from dataclasses import replace
 from rewrites.direction import unusable
 from rewrites.parse import parse
 from rewrites.term import Rule
+from superopt.discovery.implied import BATCHES
 from superopt.discovery.lift import Draft
 from superopt.errors import RuleError
 from verifier.check import check
 from verifier.verdict import Verdict
 
-FRESH = ("b", "g", "i", "ba", "bb", "bc", "bd")
 METAS = {"relu": "f", "add": "fa", "mul": "fm", "sub": "fs", "maximum": "fx"}
 MOST_VARS = 5
 AFTER = 12
@@ -65,7 +65,7 @@ def widen(draft: Draft, name: str) -> tuple[Draft, Verdict]:
         best, verdict = _better(best, verdict, replace(best, metas=(*best.metas, (f, METAS[f]))), name)
     if not any(axes for _, axes in best.vars):
         return best, verdict
-    for role in FRESH:
+    for role in BATCHES:
         for wider in _batched(best, role):
             before = best
             best, verdict = _better(best, verdict, wider, name)
