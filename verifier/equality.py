@@ -1,8 +1,9 @@
 """Equality of two scalars: the strongest laws that suffice, and what the proof then assumes.
 
 Exact laws first, then those of fields, then points (order and premises about values, by the solver), then laws under
-which the range of a type may be left; for integers alone, the laws of rings and then the integers of a machine.  A right
-side must divide by nothing new that may be zero and leave the domain of no function.  Rules and statements share this.
+which the range of a type may be left; for integers alone, the laws of rings and then the integers of a machine.  A
+right side must divide by nothing new that may be zero and leave the domain of no function.  Rules and statements share
+this.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from verifier.pointwise import Premise, equal_pointwise
 from verifier.ranks import MAX_RANK
 from verifier.scales import Scaled, nonnegative
 from verifier.solver import CannotLower, Context
-from verifier.terms import Apply, Const, Reduce, Term, functions, reductions, walk_terms
+from verifier.terms import Apply, Const, Reduce, Size, Term, functions, reductions, walk_terms
 from verifier.verdict import UNKNOWN, UNSUPPORTED
 from verifier.weights import equal
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from verifier.instance import Instance
 
 DEFINED = "the left side is defined:"
+POSITIONS = "positions and their sums are in the range of the type"
 NO_OVERFLOW = "no operation on integers overflows"
 QUICK = 200_000  # steps for the question whether a rule of floats holds of integers, too
 ORDER = (EXACT, REAL, RANGE)
@@ -112,6 +114,8 @@ def equal_terms(
         if range_of_proof:
             if range_of_proof != ALWAYS:
                 done.assume(NO_OVERFLOW)
+            if any(isinstance(x, Size) for side in (left, right) for x in walk_terms(side)):
+                done.assume(POSITIONS)
             done.note(EXACT, "integers")
             ctx.forall = max(ctx.forall, MAX_RANK + 1)
             return

@@ -21,7 +21,7 @@ from rewrites.named import Env
 from rewrites.show import rule_key, text
 from rewrites.term import Rule, names_in, subterms
 from verifier import conditions as c
-from verifier.equality import DEFINED, NO_OVERFLOW, ORDER, Proof, Stop, equal_terms
+from verifier.equality import DEFINED, NO_OVERFLOW, ORDER, POSITIONS, Proof, Stop, equal_terms
 from verifier.instance import IllFormed, Impossible, Instance, algebra, instantiate, output, unsupported
 from verifier.integers import Machine
 from verifier.pointwise import Reals, consistent
@@ -42,7 +42,6 @@ CONTRADICTION = "the premises contradict each other"
 EMPTY_ONLY = "the premises hold for empty tensors only: a size token stands for two lengths"
 FINITE = "inputs and intermediate values are finite"
 _INFINITIES = (("n", math.inf), ("n", -math.inf))
-POSITIONS = "sums of positions are in the range of the type"
 
 
 def prove(rule: Rule, direction: str = "forward", suspects: list[Env] | None = None) -> Verdict:

@@ -169,7 +169,7 @@ class Symbolic:
         known: Mapping[str, Poly],
     ):
         self._fresh, self._within, self._booleans, self._known = fresh, within, booleans, known
-        self.computed = False  # was a comparison of *sums* of positions decided here?
+        self.computed = False  # was a comparison of positions decided here?
 
     def read(self, name: str, index: Sequence[Int]) -> Term:
         """The entry of an input."""
@@ -189,26 +189,26 @@ class Symbolic:
     def op(self, fn: str, *args: Term) -> Term:
         """A scalar function; a comparison of positions is a condition on indices."""
         if fn in _COMPARISONS:
-            for i, x in enumerate(args):
-                if isinstance(x, Where) and all(map(_chosen_position, args)):
-
-                    def on(branch: Term, i: int = i) -> Term:
-                        return self.op(fn, *args[:i], branch, *args[i + 1 :])
-
-                    then, orelse = x.then, x.orelse
-                    return self.where(x.guard, lambda: on(then), lambda: on(orelse))
+            if any(isinstance(x, Where) for x in args) and all(map(_chosen_position, args)):
+                return self._chosen(fn, args)
             a, b = map(_position, args)
             if a is not None and b is not None:
-                self.computed |= any(isinstance(x, Apply) for x in args)
+                self.computed |= not all(isinstance(x, Const) for x in args)
                 return self.where(_COMPARISONS[fn](a, b), lambda: ONE, lambda: ZERO)
         if fn == "select_n" and isinstance(args[0], Where) and {args[0].then, args[0].orelse} <= {ONE, ZERO}:
-            which, false, true = args
-            return self.where(
-                which.guard,
-                lambda: true if which.then == ONE else false,
-                lambda: true if which.orelse == ONE else false,
-            )
+            which, (false, true) = args[0], args[1:]
+            picked = [true if x == ONE else false for x in (which.then, which.orelse)]
+            return self.where(which.guard, lambda: picked[0], lambda: picked[1])
         return Apply(fn, args)
+
+    def _chosen(self, fn: str, args: tuple[Term, ...]) -> Term:
+        """A comparison of choices between positions: the choice between comparisons."""
+        i, choice = next((i, x) for i, x in enumerate(args) if isinstance(x, Where))
+
+        def on(branch: Term) -> Term:
+            return self.op(fn, *args[:i], branch, *args[i + 1 :])
+
+        return self.where(choice.guard, lambda: on(choice.then), lambda: on(choice.orelse))
 
     def where(self, guard: Truth, then: Callable[[], Term], orelse: Callable[[], Term]) -> Term:
         """A choice by an index condition."""
