@@ -8,9 +8,9 @@ order of the declarations first.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from verifier.refute import TOLERANCE, Arrays, Attempts, Difference, differ_at, 
 from verifier.snippet import snippet
 from verifier.verdict import Counterexample
 
+D = TypeVar("D")
 STEPS = 120
 """At most so many smaller instances are tried, and at most so many simpler values."""
 CLEAR = 1e-3
@@ -141,19 +142,29 @@ def _simpler(found: Difference) -> Difference:
         other = difference(made, values, found.seed, tolerance)
         return other if other is not None and other.undefined == found.undefined else None
 
+    return simplest(found, lambda d: d.values, fits)
+
+
+def simplest(found: D, values_of: Callable[[D], Arrays], fits: Callable[[Arrays], D | None]) -> D:
+    """A difference with values as near to zeros and ones as some steps make them.
+
+    Args:
+        found: the difference to start from.
+        values_of: its inputs.
+        fits: the difference on other inputs, or None where it is none of the same kind.
+    """
     steps = 0
-    for values in (*_whole(found.values), found.values):
+    for values in _whole(values_of(found)):
         other = fits(values)
         if other is not None:
             found = other
             break
-    for name, array in found.values.items():
+    for name, array in values_of(found).items():
         for place in np.ndindex(array.shape):
-            now = found.values[name][place]
-            for value in _nearer(now):
-                changed = found.values[name].copy()
+            for value in _nearer(values_of(found)[name][place]):
+                changed = values_of(found)[name].copy()
                 changed[place] = value
-                other = fits({**found.values, name: changed})
+                other = fits({**values_of(found), name: changed})
                 steps += 1
                 if other is not None:
                     found = other

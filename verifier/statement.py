@@ -23,7 +23,16 @@ from verifier.prove import DEFINED, Proof, Stop
 from verifier.solver import recorded
 from verifier.statement_lift import any_rank, general, lifted
 from verifier.statement_prove import Pair, prove_pair, unsupported_ops
-from verifier.statement_refute import Difference, OtherGraph, Pairing, differ_at, show_sizes, smaller, tiny_sizes
+from verifier.statement_refute import (
+    Difference,
+    OtherGraph,
+    Pairing,
+    differ_at,
+    show_sizes,
+    simpler,
+    smaller,
+    tiny_sizes,
+)
 from verifier.statement_show import counterexample, statement_key
 from verifier.verdict import PROVED, REFUTED, UNKNOWN, UNSUPPORTED, Domain, Verdict
 
@@ -136,7 +145,7 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
             hint="the prover or the reference interpreter is wrong: please report this statement",
         )
     if found is not None:
-        shown = counterexample(statement, smaller(pair, found))
+        shown = counterexample(statement, simpler(pair, smaller(pair, found)))
         when = _weakest(statement, pair)
         verdict = replace(verdict, status=REFUTED, counterexample=shown, cause="", domain=None, proved_when=when)
     elif verdict.domain is not None:

@@ -27,6 +27,7 @@ from superopt.ir.resize import resize
 from superopt.ir.scalar import numpy_dtype
 from superopt.ir.types import FLOATS, SIGNED, UNSIGNED
 from verifier.refute import PARTIAL
+from verifier.shrink import CLEAR, simplest
 from verifier.statement_prove import unsupported_ops
 
 TOLERANCE, CONSTANTS_TOLERANCE, JAX_TOLERANCE = 1e-9, 3e-7, 1e-4
@@ -262,6 +263,31 @@ def smaller(pair: Pairing, found: Difference, tries: int = 12) -> Difference:
         if other is not None and other.undefined == found.undefined and (other.index is None) == (found.index is None):
             return other
     return best
+
+
+def simpler(pair: Pairing, found: Difference) -> Difference:
+    """The difference on values as near to zeros and ones as some steps make them."""
+    if found.index is None or not found.values:
+        return found
+    left = trace_concrete(pair.left, pair.specs, found.sizes)
+    right = trace_concrete(pair.right, pair.specs, found.sizes)
+    if unsupported_ops(left.graph) or unsupported_ops(right.graph):
+        return found  # only JAX itself evaluates these
+
+    def clear(d: Difference) -> bool:
+        a, b = (np.asarray(x)[d.index] for x in d.results)
+        return d.undefined or a.dtype.kind != "f" or not abs(a - b) <= CLEAR * (1.0 + abs(a))
+
+    def fits(values: Mapping[str, np.ndarray]) -> Difference | None:
+        given = {k: v.astype(found.values[k].dtype) for k, v in values.items()}
+        results = [_evaluate(t, fn, pair.specs, given) for t, fn in ((left, pair.left), (right, pair.right))]
+        other = _compare(left, right, found.sizes, given, results)
+        if other is None or other.undefined != found.undefined:
+            return None
+        return other if clear(other) or not sure else None
+
+    sure = clear(found)
+    return simplest(found, lambda d: d.values, fits)
 
 
 def _elements(sizes: Mapping[str, int]) -> int:
