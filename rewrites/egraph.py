@@ -38,10 +38,9 @@ __all__ = ["EGraph", "ENode", "LimitReachedError", "Origin", "Ref"]
 class EGraph:
     """Equivalence classes of tensor terms modulo transposition."""
 
-    def __init__(self, *, max_enodes: int | None = None, deadline_s: float | None = None) -> None:
-        """Make an empty e-graph; `deadline_s` is a `time.perf_counter()` instant."""
-        self.max_enodes = max_enodes
-        self.deadline_s = deadline_s
+    def __init__(self, *, max_enodes: int | None = None, deadline_s: float | None = None, exact: bool = False) -> None:
+        """Make an empty e-graph; `deadline_s`: a `time.perf_counter()` instant; `exact`: only laws that keep bits."""
+        self.max_enodes, self.deadline_s, self.exact = max_enodes, deadline_s, exact
         self.roots: list[Ref] = []
         self.inputs: dict[str, Ref] = {}
         self.imported: list[Ref] = []  # every node of the program in topological order, in its own axis order

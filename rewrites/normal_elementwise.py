@@ -107,7 +107,7 @@ def _neutral(eg: EGraph, op: str, operands: Sequence[Ref], constants: Sequence[S
         return None
     (a, b), (x, y) = operands, constants
     for kept, constant, commutes in ((a, y, True), (b, x, op in _COMMUTING)):
-        if constant is not None and commutes and _is_neutral(op, constant):
+        if constant is not None and commutes and _is_neutral(op, constant, eg.exact and eg.dtype(kept) in FLOATS):
             return kept
     return None
 
@@ -115,10 +115,10 @@ def _neutral(eg: EGraph, op: str, operands: Sequence[Ref], constants: Sequence[S
 _COMMUTING = frozenset({"add", "mul", "max", "min", "and", "or", "xor"})
 
 
-def _is_neutral(op: str, c: Scalar) -> bool:
-    """Whether x op c is x for all x."""
+def _is_neutral(op: str, c: Scalar, signed: bool) -> bool:
+    """Whether x op c is x for all x; `signed`: also for x = -0.0, which x + 0.0 is not."""
     if op in ("add", "sub"):
-        return c == 0 and not isinstance(c, bool)
+        return c == 0 and not isinstance(c, bool) and (not signed or (math.copysign(1.0, c) < 0) == (op == "add"))
     if op in ("mul", "div"):
         return c == 1 and not isinstance(c, bool)
     if op == "max":

@@ -50,8 +50,8 @@ class Reason:
 class ProvingEGraph(EGraph):
     """An e-graph with a proof forest."""
 
-    def __init__(self, *, max_enodes: int | None = None, deadline_s: float | None = None) -> None:
-        super().__init__(max_enodes=max_enodes, deadline_s=deadline_s)
+    def __init__(self, *, exact: bool = False) -> None:
+        super().__init__(exact=exact)
         self.births: list[ENode] = []
         self.birth_of: dict[ENode, int] = {}
         self.steps = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from superopt.ir.program import Program, original_program
 from superopt.measure.numerics import Tolerance, output_errors
 from superopt.result import NumericCheck
 
+if TYPE_CHECKING:
+    from superopt.frontends.jaxpr import Imported
+
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 LIMIT_FLOPS = 1e11
 LIMIT_PREFIX_STEPS = 1e8
@@ -35,8 +38,12 @@ def check(
     frozen: Mapping[str, Any],
     seed: int,
     options: Options | None = None,
+    exact: Imported | None = None,
 ) -> tuple[NumericCheck, str]:
     """Run a program, built with these options of the compiler, and its original on the example and on random inputs.
+
+    With `exact`, the original function: results must agree with its in every bit, on the example, on random inputs and
+    on inputs with zeros of both signs, infinities, NaN, huge and tiny numbers.  Any NaN counts as any other.
 
     Returns:
         The differences, and why the program cannot be accepted (an empty string when it can).
@@ -50,6 +57,8 @@ def check(
         for error, array in zip(errors, want, strict=False):
             if not Tolerance().accepts(error, str(array.dtype)):
                 cause = cause or f"an output differs from the original's by {error.normwise:.1e}"
+    if exact is not None and not cause:
+        cause = _bits(exact, candidate, live, seed)
     truth = _truth(graph, live, frozen)
     if truth is None:
         return NumericCheck(worst), cause
@@ -58,6 +67,60 @@ def check(
         results = [r.astype(t.dtype) for r, t in zip(_arrays(executable(*live)), truth, strict=True)]
         apart.append(max((e.normwise for e in output_errors(truth, results)), default=0.0))
     return NumericCheck(worst, apart[0], apart[1]), cause
+
+
+def _bits(original: Imported, candidate: Any, live: Sequence[Any], seed: int) -> str:
+    """Where the bits of a program's results differ from those of the function under `jax.jit`, or an empty text."""
+    import jax  # late: only where programs run
+
+    function, leaves = jax.jit(original.fn), list(original.examples)
+    for draw, inputs in enumerate((live, *(_special(live, seed, kind) for kind in range(_DRAWS)))):
+        for i, x in zip(original.live, inputs, strict=True):
+            leaves[i] = x
+        args, kwargs = jax.tree_util.tree_unflatten(original.in_tree, leaves)
+        want = jax.tree_util.tree_leaves(function(*args, **kwargs))
+        for number, (a, b) in enumerate(zip(_arrays(want), _arrays(candidate(*inputs)), strict=True)):
+            if a.dtype != b.dtype or a.shape != b.shape or not same_bits(a, b).all():
+                count = int((~same_bits(a, b)).sum()) if a.shape == b.shape else a.size
+                return f"result {number} differs in the bits of {count} of {a.size} elements (inputs {draw})"
+    return ""
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Where two arrays of one type agree bit by bit; NaN is NaN."""
+    if str(a.dtype) not in FLOATS:
+        return np.asarray(a == b)
+    kind = f"u{a.dtype.itemsize}"
+    nan = np.isnan(a.astype(np.float64)) & np.isnan(b.astype(np.float64))
+    return (np.ascontiguousarray(a).view(kind) == np.ascontiguousarray(b).view(kind)).reshape(a.shape) | nan
+
+
+_DRAWS = 6
+_SPECIAL: tuple[tuple[float, ...], ...] = (
+    (),
+    (0.0, -0.0),
+    (-0.0,),
+    (float("inf"), float("-inf")),
+    (float("nan"), 0.0, -0.0),
+    (1e30, -1e30, 1e-30, 1e-42),
+)
+"""What is strewn into random inputs, draw by draw."""
+
+
+def _special(live: Sequence[Any], seed: int, kind: int) -> list[Any]:
+    """Random inputs with some entries replaced by special numbers: many zeros, few others."""
+    rng = np.random.default_rng((seed, kind))
+    out: list[Any] = []
+    for x in _random_like(live, seed + kind + 1):
+        array = np.array(x)
+        values = _SPECIAL[kind]
+        if str(array.dtype) in FLOATS and values and array.size:
+            share = 0.5 if values[0] == 0.0 else min(0.1, 4.0 / array.size)
+            chosen = rng.random(array.shape) < share
+            with np.errstate(over="ignore"):
+                array[chosen] = rng.choice(values, int(chosen.sum())).astype(array.dtype)
+        out.append(array)
+    return out
 
 
 def _truth(graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> tuple[np.ndarray, ...] | None:

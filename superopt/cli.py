@@ -89,6 +89,13 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 @click.option("--dims", multiple=True, metavar="NAME=SIZE", help="Size of a symbolic dimension of an ONNX model.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the search and of random inputs.")
 @click.option("--deterministic", is_flag=True, help="Let the performance model alone decide; measure nothing.")
+@click.option(
+    "--numerics",
+    type=click.Choice(["exact", "real", "range"]),
+    default="real",
+    show_default=True,
+    help="Rules that may be used: exact keeps every bit; range may overflow where the original does not.",
+)
 @click.option("--random-weights", is_flag=True, help="Replace the model's weights by random ones of the right scale.")
 @click.option("--strict", is_flag=True, help="Exit 5 when nothing faster was found, or an op was opaque.")
 @click.option("--no-store", is_flag=True, help="Neither read nor write the store of earlier results.")
@@ -102,6 +109,7 @@ def optimize(
     dims: tuple[str, ...],
     seed: int,
     deterministic: bool,
+    numerics: str,
     random_weights: bool,
     strict: bool,
     no_store: bool,
@@ -123,6 +131,7 @@ def optimize(
         dims=parse_dims(dims),
         seed=seed,
         deterministic=deterministic,
+        numerics=numerics,
         random_weights=random_weights,
         store=not no_store,
         progress=_progress(as_json),

@@ -147,16 +147,20 @@ def explore(
     *,
     measure: bool = False,
     max_prepared_bytes: int | None = None,
+    numerics: str = "real",
     progress: Callable[[str], None] = lambda line: None,
 ) -> Exploration:
-    """Grow, then search in rounds; between rounds grow near the best and, with `measure`, time the kernels in use."""
+    """Grow, then search in rounds; between rounds grow near the best and, with `measure`, time the kernels in use.
+
+    With numerics `exact` the e-graph's own laws are only those that keep every bit; `rules` are the caller's business.
+    """
     notes: list[str] = []
     before_text = print_graph(graph)
 
     bodies: list[BodyPlan] = []
 
     def improve(body: Graph) -> Graph:
-        better, plan = _best_body(body, rules, objective, seed)
+        better, plan = _best_body(body, rules, objective, seed, numerics)
         if plan is not None:
             bodies.append(plan)
         return better
@@ -166,7 +170,8 @@ def explore(
     if changed:
         notes.append(f"{changed} bodies of control flow were optimised by the model alone")
     expand = library_expander(rules)
-    run = _Run(import_into(ProvingEGraph(), graph), rules, limits, seed, max_prepared_bytes, progress)
+    eg = import_into(ProvingEGraph(exact=numerics == "exact"), graph)
+    run = _Run(eg, rules, limits, seed, max_prepared_bytes, progress)
     with Worker(inline=True) as worker:
         model = Measured(objective, expand)
         timer = KernelTimer(model, limits, worker) if measure else None
@@ -295,14 +300,16 @@ def _part(limits: SearchBudget, share: float) -> Budget:
     return Budget(max(1e-2, share * (limits.search_seconds or 0.0)), None)
 
 
-def _best_body(body: Graph, rules: Sequence[Rule], objective: Objective, seed: int) -> tuple[Graph, BodyPlan | None]:
+def _best_body(
+    body: Graph, rules: Sequence[Rule], objective: Objective, seed: int, numerics: str
+) -> tuple[Graph, BodyPlan | None]:
     """The best form of a body by the model, if it is clearly cheaper and prepares nothing, and its plan."""
     from superopt.trace import make_plan  # late: it reads explorations
 
-    found = explore(body, rules, objective, SearchBudget(None, _BODY_STEPS), seed)
+    found = explore(body, rules, objective, SearchBudget(None, _BODY_STEPS), seed, numerics=numerics)
     if found.result.best.original or found.result.best.predicted_s > 0.95 * found.result.original.predicted_s:
         return body, None
     program = found.program(found.result.best)
     if program.prepare is not None:
         return body, None
-    return program.hot, BodyPlan(body, program.hot, make_plan(found, found.result.best, rules))
+    return program.hot, BodyPlan(body, program.hot, make_plan(found, found.result.best, rules, numerics))

@@ -27,7 +27,7 @@ from superopt.explore import Exploration
 from superopt.frontends.jaxpr import Imported
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
-from superopt.measure import Comparison, Failure, Timing, Tuned, Worker, compare, pooled
+from superopt.measure import Comparison, Failure, Timing, Tolerance, Tuned, Worker, compare, pooled
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.result import Finalist, NumericCheck, Speedup
@@ -71,17 +71,23 @@ def judge(
     *,
     measure: bool = True,
     tuning: bool = True,
+    exact: bool = False,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Judgement:
-    """Choose between the finalists and the original, each with the options of the compiler that suit it."""
+    """Choose between the finalists and the original, each with the options of the compiler that suit it.
+
+    With `exact` only a program whose results agree with the original's in every bit is returned, and no options of the
+    compiler are tried, since they change rounding.
+    """
     original = original_program(imported.graph)
+    tuning = tuning and not exact
     if not measure or found.interrupted:
-        return _by_prediction(imported, found, original, seed)
+        return _by_prediction(imported, found, original, seed, exact)
     if not found.finalists and not tuning:
         return Judgement(original, None, "the original was returned: the search found nothing cheaper")
     with Worker() as worker:
         try:
-            return _Court(imported, found, original, limits, seed, worker, progress).judge(tuning)
+            return _Court(imported, found, original, limits, seed, worker, progress, exact).judge(tuning)
         except KeyboardInterrupt:
             return Judgement(original, None, "the original was returned: measuring was interrupted")
 
@@ -108,6 +114,7 @@ class _Court:
     seed: int
     worker: Worker
     progress: Callable[[str], None]
+    exact: bool = False
     notes: list[str] = field(default_factory=list[str])
     tried: dict[str, list[Trial]] = field(default_factory=dict[str, list[Trial]])
     out: dict[str, str] = field(default_factory=dict[str, str])
@@ -193,6 +200,8 @@ class _Court:
         budget_s = share * self.limits.measure_seconds
         live, frozen = self.imported.live_values, self.imported.frozen_values
         settings = {"seed": self.seed, "budget_s": budget_s, "worker": self.worker, **options}
+        if self.exact:
+            settings["tolerance"] = Tolerance(0.0, 0.0)
         return compare(reference, candidates, live, frozen, **settings)
 
     def _tuned(self, entries: list[_Entry], comparison: Comparison) -> list[_Entry]:
@@ -254,7 +263,8 @@ class _Court:
             options, gain = {}, None
         if not (isinstance(timing, Timing) and isinstance(again.reference, Timing) and again.faster(best)):
             return None, isinstance(timing, Timing) and timing.ratio.ratio < 1.0
-        numerics, cause = check(self.imported.graph, program, live, frozen, self.seed, options)
+        exact = self.imported if self.exact else None
+        numerics, cause = check(self.imported.graph, program, live, frozen, self.seed, options, exact)
         if cause:
             self.notes.append(f"{entry.name} was refused: {cause}")
             return None, False
@@ -328,28 +338,37 @@ def _timed(candidates: Sequence[Candidate], comparison: Comparison) -> list[tupl
     return [(candidate, outcome) for candidate, outcome in pairs if isinstance(outcome, Timing)]
 
 
-def _by_prediction(imported: Imported, found: Exploration, original: Program, seed: int) -> Judgement:
+def _by_prediction(
+    imported: Imported, found: Exploration, original: Program, seed: int, exact: bool = False
+) -> Judgement:
     """The model's own choice, checked but not timed: the same on every machine."""
     best = found.result.best
     if best not in found.finalists:
         return Judgement(original, None, "the original was returned: the model finds nothing cheaper")
-    before, after = found.result.original.predicted_s, best.predicted_s
-    ratio = before / after if after > 0 else 1.0
-    program = found.program(best)
-    numerics, cause = check(imported.graph, program, imported.live_values, imported.frozen_values, seed)
-    if cause:
-        return Judgement(original, None, f"the original was returned: {cause}")
-    return Judgement(
-        program,
-        best,
-        "program chosen by the performance model; times are predictions, nothing was measured",
-        1e3 * before,
-        1e3 * after,
-        Speedup(ratio, ratio, ratio),
-        numerics=numerics,
-        finalists=tuple(Finalist(f.name, 1e3 * f.predicted_s, None, None) for f in found.finalists),
-        after_text=print_graph(program.hot),
-    )
+    before, refused = found.result.original.predicted_s, list[str]()
+    cheaper = [f for f in found.finalists if f.predicted_s < before] if exact else [best]
+    for chosen in sorted(cheaper, key=lambda f: f.predicted_s):
+        ratio = before / chosen.predicted_s if chosen.predicted_s > 0 else 1.0
+        program = found.program(chosen)
+        live, frozen = imported.live_values, imported.frozen_values
+        numerics, cause = check(imported.graph, program, live, frozen, seed, exact=imported if exact else None)
+        if cause:
+            refused.append(f"{chosen.name} was refused: {cause}")
+            continue
+        return Judgement(
+            program,
+            chosen,
+            "program chosen by the performance model; times are predictions, nothing was measured",
+            1e3 * before,
+            1e3 * chosen.predicted_s,
+            Speedup(ratio, ratio, ratio),
+            numerics=numerics,
+            finalists=tuple(Finalist(f.name, 1e3 * f.predicted_s, None, None) for f in found.finalists),
+            notes=tuple(refused),
+            after_text=print_graph(program.hot),
+        )
+    why = refused[0].partition(": ")[2] if refused else "the model finds nothing cheaper"
+    return Judgement(original, None, f"the original was returned: {why}", notes=tuple(refused))
 
 
 def _rows(candidates: tuple[Candidate, ...], comparison: Comparison) -> tuple[Finalist, ...]:

@@ -14,6 +14,7 @@ from rewrites.library import load
 from rewrites.term import Rule
 from superopt.store import Store
 from verifier.ledger import Certificate, Ledger, require_proved
+from verifier.verdict import EXACTNESS
 
 _OF_THIS_PROCESS = Ledger()
 
@@ -26,17 +27,25 @@ class ProvedLibrary:
     certificates: Mapping[str, Certificate]
 
 
-def proved_library(store: Store | None, rules: Sequence[Rule] | None = None) -> ProvedLibrary:
-    """The library, or `rules`, with a certificate for each.
+def ledger_of(store: Store | None) -> Ledger:
+    """Certificates in a store, or those of this process."""
+    return _OF_THIS_PROCESS if store is None else Ledger(store)
 
-    Library rules of class `range`, which may overflow where the original does not, are left out.
+
+def proved_library(store: Store | None, rules: Sequence[Rule] | None = None, numerics: str = "real") -> ProvedLibrary:
+    """The rules of the library, or of `rules`, whose class `numerics` allows, with a certificate for each.
+
+    Args:
+        store: of certificates.
+        rules: in place of the library.
+        numerics: `exact` (only rules that keep every bit), `real`, or `range` (also rules that may overflow where the
+            original does not).
 
     Raises:
         VerificationError: one of the given rules is not proved.
     """
-    ledger = _OF_THIS_PROCESS if store is None else Ledger(store)
-    if rules is not None:
-        return ProvedLibrary(*require_proved(rules, ledger, strict=True))
-    proved, certificates = require_proved(load(), ledger)
-    kept = tuple(rule for rule in proved if certificates[rule.name].exactness != "range")
+    ledger = ledger_of(store)
+    proved, certificates = require_proved(load() if rules is None else rules, ledger, strict=rules is not None)
+    widest = EXACTNESS.index(numerics)
+    kept = tuple(rule for rule in proved if EXACTNESS.index(certificates[rule.name].exactness) <= widest)
     return ProvedLibrary(kept, {rule.name: certificates[rule.name] for rule in kept})

@@ -37,6 +37,7 @@ from superopt.result import Stage
 from superopt.store import Store
 from superopt.summary import make_report
 from superopt.trace import make_plan
+from verifier.verdict import EXACTNESS
 
 if TYPE_CHECKING:
     from superopt.frontends.onnx import OnnxModel
@@ -60,6 +61,7 @@ def optimize(
     rules: Sequence[Rule] | None = None,
     objective: Objective | None = None,
     max_prepared_bytes: int | None = None,
+    numerics: str = "real",
     progress: Progress | None = None,
 ) -> Optimized:
     """Optimise a JAX function on example arguments, or an ONNX model.
@@ -77,6 +79,8 @@ def optimize(
         rules: rewrite rules in place of the library; each must be proved.
         objective: performance model in place of the calibrated one.
         max_prepared_bytes: refuse programs whose prepared weights are larger.
+        numerics: which rules may be used: `real` (equal over the reals), `exact` (results agree with the original's in
+            every bit; NaN is NaN) or `range` (also rules that may overflow where the original does not).
         progress: called with one line per stage.
 
     Raises:
@@ -85,6 +89,8 @@ def optimize(
         ModelFileError: a model that cannot be read.
         VerificationError: a rule that is not proved.
     """
+    if numerics not in EXACTNESS:
+        raise UsageError(f"numerics {numerics!r} is none of {', '.join(EXACTNESS)}")
     limits = parse_budget(budget)
     clock = _Clock(progress)
     with clock.stage("import"):
@@ -94,7 +100,7 @@ def optimize(
     archive = _open_store(store)
     try:
         return _optimize(
-            imported, name, limits, seed, deterministic, archive, rules, objective, max_prepared_bytes, clock
+            imported, name, limits, seed, deterministic, archive, rules, objective, max_prepared_bytes, numerics, clock
         )
     finally:
         if archive is not None:
@@ -111,14 +117,15 @@ def _optimize(
     rules: Sequence[Rule] | None,
     objective: Objective | None,
     max_prepared_bytes: int | None,
+    numerics: str,
     clock: _Clock,
 ) -> Optimized:
     with clock.stage("rules"):
-        library = proved_library(archive, rules)
+        library = proved_library(archive, rules, numerics)
     with clock.stage("model"):
         unhurried = not deterministic and (limits.seconds or 0.0) >= _UNHURRIED_S
         objective = objective or load_objective(archive, adapt_s=_ADAPT_S * unhurried, progress=clock.say)
-    key = run_key(imported, limits, seed, deterministic, library, objective, max_prepared_bytes)
+    key = run_key(imported, limits, seed, deterministic, library, objective, max_prepared_bytes, numerics)
     known = recall(archive, key, imported)
     if known is not None:
         clock.say("answered from the store")
@@ -132,18 +139,21 @@ def _optimize(
             seed,
             measure=not deterministic,
             max_prepared_bytes=max_prepared_bytes,
+            numerics=numerics,
             progress=clock.say,
         )
     with clock.stage("judge"):
-        judgement = judge(imported, found, limits, seed, measure=not deterministic, progress=clock.say)
+        exact = numerics == "exact"
+        judgement = judge(imported, found, limits, seed, measure=not deterministic, exact=exact, progress=clock.say)
     with clock.stage("plan"):
-        winner = judgement.winner
-        plan = empty_plan(imported.graph) if winner is None else make_plan(found, winner, library.rules)
+        plan = empty_plan(imported.graph, numerics)
+        if judgement.winner is not None:
+            plan = make_plan(found, judgement.winner, library.rules, numerics)
     with clock.stage("build"):
         executable = build(judgement.program, imported.frozen_values, options=judgement.options)
     with clock.stage("explain"):
         memory = {"frozen_bytes": executable.frozen_bytes, "prepared_bytes": executable.prepared_bytes}
-        report = make_report(name, imported, found, judgement, library, objective, memory)
+        report = make_report(name, imported, found, judgement, library, objective, memory, numerics)
     report = replace(report, stages=tuple(clock.stages))
     result = Optimized(imported, judgement.program, executable, report, plan)
     remember(archive, key, result)

@@ -44,6 +44,7 @@ def run_key(
     library: ProvedLibrary,
     objective: Objective,
     max_prepared_bytes: int | None,
+    numerics: str = "real",
 ) -> str:
     """Digest of everything that the result depends on."""
     digest = hashlib.sha256()
@@ -54,7 +55,7 @@ def run_key(
         _FORMAT,
         print_graph(imported.graph),
         digest.hexdigest(),
-        [limits.seconds, limits.steps, seed, deterministic, max_prepared_bytes],
+        [limits.seconds, limits.steps, seed, deterministic, max_prepared_bytes, numerics],
         sorted(c.key for c in library.certificates.values()),
         [show(rule) for rule in library.rules],
         [objective.name, objective.version],

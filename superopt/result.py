@@ -170,6 +170,7 @@ class Report:
         compiler_options: options of the compiler that the returned program is built with.
         tuning: the choice of these options: `choices` by name, `gain` over the default options on fresh rounds, `tried`
             (program -> sets of choices with their ratios) and `not_tried` (choice -> reason).
+        exactness: the class of rules that was allowed: `exact` (results agree in every bit), `real` or `range`.
     """
 
     program: str
@@ -200,6 +201,7 @@ class Report:
     compiler_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     tuning: Mapping[str, Any] = field(default_factory=dict[str, Any])
     drawing: Drawing | None = None
+    exactness: str = "real"
 
     @property
     def seconds(self) -> float:
@@ -242,7 +244,7 @@ class Report:
 _PLAIN = (
     *("program", "verdict", "before_ms", "after_ms", "noise_floor", "growth", "search", "memory", "objective"),
     *("environment", "rules_proved", "original_returned", "before_text", "after_text", "model", "compiler_options"),
-    "tuning",
+    *("tuning", "exactness"),
 )
 
 

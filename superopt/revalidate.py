@@ -21,11 +21,11 @@ from superopt.errors import InputError, ShapeError, UsageError
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
 from superopt.ir.text import parse_graph
+from superopt.library import ledger_of
 from superopt.optimized import digest_of
 from superopt.plan import Plan, read_plan
 from superopt.validate import Validation, validate
 from verifier.elements import Labels
-from verifier.ledger import Ledger
 
 if TYPE_CHECKING:
     from superopt.frontends.jaxpr import Imported
@@ -45,7 +45,7 @@ def validate_optimized(result: Optimized, original: Any = None, store: Store | N
         difference = _difference(graph, other.graph, {k: digest_of(v) for k, v in graph.constants.items()})
         if difference:
             return _refused(difference)
-    return validate(graph, result.program, result.plan, Ledger(store))
+    return validate(graph, result.program, result.plan, ledger_of(store))
 
 
 def validate_file(path: str | Path, original: Any = None, store: Store | None = None) -> Validation:
@@ -62,7 +62,7 @@ def validate_file(path: str | Path, original: Any = None, store: Store | None = 
         difference = _difference(graph, other.graph, meta["constants"])
         if difference:
             return _refused(difference)
-    found = validate(graph, program, plan, Ledger(store))
+    found = validate(graph, program, plan, ledger_of(store))
     if found.valid and program.prepare is not None and program.prepare.outputs:
         constants = other.graph.constants if other is not None else {}
         if any(node["name"] not in constants for node in program.prepare.inputs):

@@ -24,6 +24,7 @@ def make_report(
     library: ProvedLibrary,
     objective: Objective,
     memory: Mapping[str, int],
+    exactness: str = "real",
 ) -> Report:
     """The report of an optimisation; its stages are filled in once the last of them is over."""
     shown = judgement.winner or found.result.original
@@ -57,6 +58,7 @@ def make_report(
         compiler_options=judgement.options,
         tuning=judgement.tuning,
         drawing=draw(found, judgement.winner),
+        exactness=exactness,
     )
 
 

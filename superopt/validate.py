@@ -111,6 +111,8 @@ def _check(original: Graph, returned: Program, plan: Plan, ledger: Ledger, certi
     rules = _proved(plan, ledger, certificates)
     bodies: dict[str, str] = {}
     for number, body in enumerate(plan.bodies):
+        if body.plan.numerics != plan.numerics:
+            raise _Refused(f"body {number}: its plan says {body.plan.numerics}, that of the program {plan.numerics}")
         try:
             _check(body.before, Program(None, body.after), body.plan, ledger, certificates)
         except _Refused as refused:

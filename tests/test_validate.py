@@ -27,7 +27,7 @@ from superopt.explore import Exploration, explore
 from superopt.frontends.jaxpr import import_function
 from superopt.ir.graph import Graph, Node, literal, make_input, mk
 from superopt.ir.program import Program
-from superopt.library import proved_library
+from superopt.library import ledger_of, proved_library
 from superopt.plan import Plan, read_plan
 from superopt.search.graphs import original_selection
 from superopt.search.layout import candidates
@@ -35,14 +35,12 @@ from superopt.search.lower import Lowering
 from superopt.search.pricing import Pricer
 from superopt.search.snapshot import Snapshot
 from superopt.search.state import Problem, State
-from superopt.store import Store
 from superopt.trace import make_plan, whole
 from superopt.validate import validate
 from verifier.elements import Labels
-from verifier.ledger import Ledger
 from verifier.mixing import Merges
 
-STORE = Store(memory=True)
+LEDGER = ledger_of(None)
 KEY = b"tests"
 
 
@@ -189,7 +187,7 @@ def test_merges_are_an_equivalence() -> None:
 def explored(name: str) -> tuple[Exploration, Any]:
     net = BUILDERS[name]()
     imported = import_function(net.fn, (net.params, *net.inputs), frozen=0)
-    library = proved_library(STORE)
+    library = proved_library(None)
     return explore(imported.graph, library.rules, TableObjective(), parse_budget("300steps"), 0), library
 
 
@@ -200,7 +198,7 @@ def test_finalists_are_validated_from_their_plans(name: str) -> None:
     for finalist in found.result.finalists[:3]:
         plan = make_plan(found, finalist, library.rules)
         told = validate(found.imported, found.program(finalist), read_plan(json.loads(json.dumps(plan.to_json()))),
-                        Ledger(STORE))  # fmt: skip
+                        LEDGER)  # fmt: skip
         assert told.valid, told.cause
         some += told.steps
     assert some > 0
@@ -214,7 +212,7 @@ def small() -> tuple[Graph, Program, Plan]:
 
     shapes = [(64, 4), (4, 64), (64, 3)]
     imported = import_function(fn, [jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes])
-    library = proved_library(STORE)
+    library = proved_library(None)
     found = explore(imported.graph, library.rules, TableObjective(), parse_budget("200steps"), 0)
     best = found.result.best
     assert "dot-assoc" in best.rules
@@ -222,7 +220,7 @@ def small() -> tuple[Graph, Program, Plan]:
 
 
 def check(graph: Graph, program: Program, plan: Plan) -> str:
-    return validate(graph, program, plan, Ledger(STORE)).cause
+    return validate(graph, program, plan, LEDGER).cause
 
 
 def test_tampered_plans_are_refused_with_the_step() -> None:
@@ -289,7 +287,7 @@ def test_bodies_of_control_flow_have_plans_of_their_own() -> None:
     result = superopt.optimize(fn, *arguments, budget="100steps", deterministic=True, store=False)
     assert result.plan is not None
     assert len(result.plan.bodies) == 1
-    told = result.validate(store=STORE)
+    told = result.validate()
     assert told.valid, told.cause
     assert told.steps > 0
     (body,) = result.plan.bodies
@@ -340,14 +338,14 @@ def _edited(saved: Path, target: Path, **changes: Callable[[str], str] | None) -
 
 def test_tampered_files_are_refused(saved: Path, tmp_path: Path) -> None:
     path = _edited(saved, tmp_path / "hot.superopt", hot=lambda text: text.replace("max(", "min("))
-    told = superopt.load(path).validate(store=STORE)
+    told = superopt.load(path).validate()
     assert not told.valid
     assert "min" in told.cause
     path = _edited(saved, tmp_path / "original.superopt", original=lambda text: text.replace("max(", "min("))
-    assert not superopt.load(path).validate(store=STORE).valid
+    assert not superopt.load(path).validate().valid
     path = _edited(saved, tmp_path / "none.superopt", plan=None)
     with pytest.raises(InputError, match="no plan"):
-        superopt.load(path).validate(store=STORE)
+        superopt.load(path).validate()
 
 
 def test_the_command_line_validates_a_file(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,7 +225,7 @@ def _gather(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
     out, sizes = _ints(node), v["slice_sizes"]
     mapped: list[int] = list(v["start_index_map"])
     held = _along(x, mapped)
-    rows = [d for d in range(len(out)) if d not in v["offset_dims"]]
+    rows: list[int] = [d for d in range(len(out)) if d not in v["offset_dims"]]
 
     def line(axis: int) -> npt.NDArray[np.int64]:
         return np.arange(out[axis]).reshape([-1 if d == axis else 1 for d in range(len(out))])

@@ -42,8 +42,19 @@ def to_text(report: Report) -> str:
     return "\n".join(piece for line in lines for piece in _folded(line))
 
 
+_NUMERICS = {
+    "exact": "; numerics exact: only rules that keep every bit, results checked bit by bit",
+    "real": "",
+    "range": "; numerics range: rules that may overflow where the original does not were allowed",
+}
+
+
 def proof_line(report: Report) -> str:
     """What was proved of the returned program."""
+    return _proof(report) + _NUMERICS[report.exactness]
+
+
+def _proof(report: Report) -> str:
     if not report.rewrites:
         what = "the original was returned" if report.original_returned else "only frozen work is done ahead of time"
         return f"  proof   nothing was rewritten, {what}; {report.rules_proved} proved rules were available"
