@@ -46,6 +46,7 @@ class Draft:
         metas: elementwise op -> meta-variable that stands for it.
         single: roles that must stay single (joined or parted along).
         plain: whether slices keep their step 1.
+        unpadded: whether pools have no padding: a window of padding alone is a case of its own.
         spaces: the spatial roles of convolutions.
     """
 
@@ -55,6 +56,7 @@ class Draft:
     metas: tuple[tuple[str, str], ...] = ()
     single: frozenset[str] = frozenset()
     plain: bool = False
+    unpadded: bool = False
     spaces: frozenset[str] = frozenset()
 
     @property
@@ -75,6 +77,11 @@ class Draft:
         parts = [s for side in self.sides for root in side for s in subsides(root)]
         kinds = ("dot", "conv", "grouped", "red")
         return frozenset(r for s in parts if s[0] in kinds for r in (s[2] if s[0] == "dot" else (s[2],)))
+
+    @property
+    def pools(self) -> bool:
+        """Does a windowed reduction occur?"""
+        return any(s[0] == "win" for side in self.sides for root in side for s in subsides(root))
 
     def swapped(self) -> Draft:
         """The same equation from right to left."""
@@ -106,7 +113,7 @@ class Draft:
         if op == "red":
             return f"{s[3]}({self._spell(s[1])}, {s[2]})"
         if op == "win":
-            return f"{s[3]}({self._spell(s[1])}, {s[2]}({', '.join(POOL)}))"
+            return f"{s[3]}({self._spell(s[1])}, {s[2]}({', '.join(POOL[: 2 if self.unpadded else 4])}))"
         inside = [self._spell(x) for x in s[1]]
         if op == "conv":
             return f"conv({inside[0]}, {inside[1]}, {s[2]}, {s[3]}({', '.join(CONV)}))"

@@ -52,6 +52,8 @@ def widen(draft: Draft, name: str) -> tuple[Draft, Verdict]:
     """
     starred = replace(draft, many=frozenset(draft.roles) - draft.single)
     best, verdict = starred, verdict_of(starred, name)
+    if verdict is not None and not verdict.proved and draft.pools:
+        best, verdict = _better(best, verdict, replace(starred, unpadded=True), name)
     if verdict is None or not verdict.proved:
         best, verdict = replace(draft, many=frozenset()), verdict_of(draft, name)
         if verdict is None:
