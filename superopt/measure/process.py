@@ -162,7 +162,7 @@ class Worker:
         return self._process
 
     def _next_event(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
-        deadline = time.monotonic() + self.limits.silence_s
+        silent_s, last = 0.0, time.monotonic()
         with selectors.DefaultSelector() as selector:
             selector.register(self._events, selectors.EVENT_READ)
             while True:
@@ -170,7 +170,7 @@ class Worker:
                 if found:
                     self._buffer = rest
                     return json.loads(line)
-                if selector.select(min(_POLL_S, max(0.0, deadline - time.monotonic()))):
+                if selector.select(min(_POLL_S, max(0.0, self.limits.silence_s - silent_s))):
                     chunk = os.read(self._events, 1 << 16)
                     if not chunk or len(self._buffer) > _MAX_EVENT_BYTES:
                         raise WorkerDiedError(self._obituary(process))
@@ -178,7 +178,9 @@ class Worker:
                     continue
                 if process.poll() is not None:
                     raise WorkerDiedError(self._obituary(process))
-                if time.monotonic() > deadline:
+                now = time.monotonic()
+                silent_s, last = silent_s + min(now - last, 1.0), now  # a machine that was asleep is no silent worker
+                if silent_s > self.limits.silence_s:
                     raise WorkerDiedError(Failure("timeout", f"no answer within {self.limits.silence_s:g} s"))
                 used = _resident_bytes(process.pid)
                 if used > self.limits.memory():
