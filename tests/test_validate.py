@@ -357,3 +357,16 @@ def test_the_command_line_validates_a_file(saved: Path, tmp_path: Path, monkeypa
     said = CliRunner().invoke(cli, ["verify", "--program", str(path)])
     assert said.exit_code == 3
     assert "NOT VALIDATED" in said.output
+
+
+def test_an_onnx_network_is_validated_from_its_file_and_model(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("superopt.frontends.onnx")
+    path = onnx.light_model_path("squeezenet")
+    model = onnx.randomize_weights(onnx.load_model(path), 0)
+    result = superopt.optimize(model, budget="5steps", deterministic=True, store=False)
+    told = superopt.load(result.save(tmp_path / "squeezenet.superopt")).validate()
+    assert told.valid, told.cause
+    assert told.steps >= 10
+    assert told.rules
+    refused = result.validate(path)  # the model in the file has other weights
+    assert "other values" in refused.cause
