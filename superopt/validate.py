@@ -172,6 +172,8 @@ def _proved(plan: Plan, ledger: Ledger, certificates: dict[str, Certificate]) ->
         certificate = found[name]
         if EXACTNESS.index(certificate.exactness) > EXACTNESS.index(plan.numerics):
             raise _Refused(f"rule {name} is {certificate.exactness}, the plan says {plan.numerics}")
+        if "float" not in certificate.dtypes:
+            raise _Refused(f"rule {name} is proved for {', '.join(certificate.dtypes)}, not for floats")
         rules[name] = rule
         certificates[name] = certificate
     return rules

@@ -69,8 +69,8 @@ def _check_names(
     roots: Sequence[Any],
     dtype: str,
 ) -> None:
-    if rule.given:
-        raise NotAnInstance("the rule has premises about values")
+    if rule.given or rule.dtype:
+        raise NotAnInstance("the rule has premises about values, or is not about floats")
     if set(tensors) != set(rule.vars):
         raise NotAnInstance(f"it binds {sorted(tensors)}, the rule has {sorted(rule.vars)}")
     if set(env.labels) != set(rule.roles) or len(roots) != len(rule.lhs):
