@@ -102,6 +102,49 @@ def low_rank() -> Node:
     return dot(dot(frozen("u", 12, 12), frozen("v", 12, 12)), var("x", 12, 1))
 
 
+def plain_conv(x: Node, w: Node) -> Node:
+    order = (0, 1, 2, 3)
+    return mk(
+        "conv_general_dilated", x, w, window_strides=(1, 1), padding=((1, 1), (1, 1)), lhs_dilation=(1, 1),
+        rhs_dilation=(1, 1), dimension_numbers=(order, order, order), feature_group_count=1, batch_group_count=1,
+    )  # fmt: skip
+
+
+def two_kernels() -> Node:
+    x = var("x", 1, 3, 5, 5)
+    return ew("add", plain_conv(x, frozen("w", 4, 3, 3, 3)), plain_conv(x, frozen("v", 4, 3, 3, 3)))
+
+
+def two_images() -> Node:
+    w = frozen("w", 4, 3, 3, 3)
+    return ew("add", plain_conv(var("x", 1, 3, 5, 5), w), plain_conv(var("y", 1, 3, 5, 5), w))
+
+
+def bottleneck() -> Node:
+    """A convolution, and the features of its result mixed."""
+    return dot(mk("reshape", plain_conv(var("x", 1, 3, 5, 5), frozen("w", 6, 3, 3, 3)), new_sizes=(6, 5, 5)),
+               frozen("a", 6, 2), lc=0)  # fmt: skip
+
+
+def transition() -> Node:
+    """The features of an image mixed, then sums over windows."""
+    mixed = dot(frozen("a", 4, 6), var("x", 6, 8, 8))
+    return mk(
+        "reduce_window_sum", mixed, window_dimensions=(1, 2, 2), window_strides=(1, 2, 2), padding=((0, 0),) * 3
+    )  # fmt: skip
+
+
+def greatest() -> Node:
+    x = var("x", 5, 6, 7)
+    return mk("reduce_max", ew("max", ew("add", x, spread(frozen("c", 7), x.shape, 2)), fill(0.0, 5, 6, 7)), axes=(1,))
+
+
+def bilinear() -> Node:
+    numbers = (((2,), (2,)), ((0,), (0,)))
+    x = dot(var("x", 2, 9, 4), frozen("w", 4, 5), lc=2)
+    return mk("dot_general", x, var("y", 2, 3, 5), dimension_numbers=numbers)
+
+
 PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
     "3x3": (
         lambda: batch_norm(conv("NCHW")),
@@ -137,6 +180,12 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
     "softmax": (attention, ("dot-divide-out", "div-by-part", "sum-as-dot")),
     "AC + BC": (lambda: ew("add", dot(var("a", 3, 4), var("c", 4, 5)), dot(var("b", 3, 4), var("c", 4, 5))),
                 ("dot-factor",)),
+    "sum of convolutions of one input": (two_kernels, ("conv-add-kernels",)),
+    "sum of convolutions by one kernel": (two_images, ("conv-add-images",)),
+    "features mixed after a convolution": (bottleneck, ("conv-then-pointwise",)),
+    "features mixed before a pool": (transition, ("pool-before-product",)),
+    "maximum of a rectified sum": (greatest, ("max-before-add", "max-before-relu")),
+    "bilinear form": (bilinear, ("dot-assoc-shared",)),
 }  # fmt: skip
 
 
