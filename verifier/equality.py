@@ -188,12 +188,12 @@ def _check_infinities(*ps: NF) -> None:
 
 
 def _ring_safe(laws: str, left: Term, right: Term) -> bool:
-    """Does a proof hold in wrap-around integers: ring laws, integer constants, and negation never mixed with order."""
+    """Does a proof hold in integers that wrap: ring laws, integer constants, no negation with order or division."""
     used = functions(left) | functions(right)
     kinds = reductions(left) | reductions(right)
     order = kinds & {"max", "min"} or used & {"max", "min", "lt", "le", "gt", "ge", "clamp"}
     constants = {x.value for side in (left, right) for x in walk_terms(side) if isinstance(x, Const)}
-    if order and (used & {"neg", "sub"} or any(k < 0 for k in constants)):
+    if (order or "div" in used) and (used & {"neg", "sub"} or any(k < 0 for k in constants)):
         return False
     if any(k.denominator != 1 for k in constants):
         return False
