@@ -21,6 +21,8 @@ from verifier.solver import Context
 from verifier.weights import equal, groups
 
 ORDERS = 24
+FEW = 5
+"""Parameters up to which all orders are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,7 @@ class ClassTable:
         for rep in self.reps:
             if rep.fn != fn or len(rep.params) != len(params) or rep.sizes != shapes:
                 continue
-            orders = sorted(itertools.permutations(params), key=lambda o: _mismatch(rep, ps, o))
-            for order in orders[: 6 if shifted else ORDERS]:
+            for order in _orders(rep, ps, params, 6 if shifted else ORDERS):
                 actual = tuple(var(p) + d if shifted else var(p) for p, d in zip(order, rep.shifts, strict=True))
                 sub = dict(zip(rep.params, actual, strict=True))
                 if all(
@@ -112,6 +113,19 @@ def _profile(ps: Sequence[NF], param: str) -> list[str]:
     return sorted(
         f"{a.label}.{i}" for p in ps for m in p for a in m.atoms for i, x in enumerate(a.args) if param in x.vars
     )
+
+
+def _orders(rep: ClassRep, ps: list[NF], params: tuple[str, ...], most: int) -> list[tuple[str, ...]]:
+    """Orders of the parameters to try, those that occur alike first; of many parameters only such."""
+    if len(params) <= FEW:
+        return sorted(itertools.permutations(params), key=lambda o: _mismatch(rep, ps, o))[:most]
+    wanted = [_profile(rep.sums, p) for p in rep.params]
+    have = {p: _profile(ps, p) for p in params}
+    found: list[tuple[str, ...]] = [()]
+    for profile in wanted:
+        longer = ((*o, p) for o in found for p in params if p not in o and have[p] == profile)
+        found = list(itertools.islice(longer, most))
+    return found
 
 
 def _mismatch(rep: ClassRep, ps: list[NF], order: tuple[str, ...]) -> int:

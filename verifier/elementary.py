@@ -28,6 +28,8 @@ from verifier.terms import Apply, Const, Reduce, Term
 ODD = frozenset({"sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "erf", "erf_inv", "sign", "cbrt"})
 EVEN = frozenset({"abs", "cos", "cosh"})
 CLEARED = 6
+SPLIT = 4
+"""Sums under an exponential up to which each is a factor."""
 Factor: TypeAlias = "tuple[str, tuple[Poly, ...]]"
 
 
@@ -58,6 +60,8 @@ class Elementary(Normaliser):
             return super()._apply(t)
         if t.fn == "add":
             return combine(super()._apply(t))
+        if t.fn.startswith("narrow["):  # rounding to fewer bits is nothing over the reals
+            return self.nf(t.args[0])
         if self.laws == RANGE and t.fn in _DEFINED:
             return self.nf(_DEFINED[t.fn](t.args[0]))
         return super()._apply(t)
@@ -109,6 +113,14 @@ class Elementary(Normaliser):
                     found.setdefault((a.label, a.args), []).append(a.exp)
         least = {k: min(es) if len(es) == len(p) else min(0, *es) for k, es in found.items()}
         return {k: e for k, e in least.items() if e}
+
+    def _exponential(self, p: NF) -> NF:
+        """exp(a + b) = exp a * exp b; of many sums over binders only all of them together are one factor."""
+        many = [m for m in p if m.binders or m.guards]
+        if len(many) <= SPLIT:
+            return super()._exponential(p)
+        rest = super()._exponential([m for m in p if not (m.binders or m.guards)])
+        return times(self.ctx, rest, [Monomial(atoms=(self.labels.atom("exp", [many]),))])
 
     def _divided(self, p: NF, by: dict[Factor, int]) -> NF:
         inverse = [Monomial(atoms=tuple(Atom(label, args, -e) for (label, args), e in by.items()))]

@@ -9,6 +9,7 @@ that compares sizes for equality takes the branch for different sizes.
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,10 @@ from superopt.ir.index import Form, Size, Symbol, evaluate, substitute, symbol
 from superopt.ir.inline import inline
 from superopt.ir.resize import resize
 from superopt.ir.types import TensorType
+
+
+MOST_PRODUCTS = 4
+"""Names up to which JAX is told so: its decisions take time in the number of facts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +67,8 @@ def trace_symbolic(fn: Callable[..., Any], specs: Specs, lowest: int) -> Traced:
     free = dict(zip(specs.sizes, export.symbolic_shape(names), strict=True)) if names else {}
     shift = 1 - lowest
     texts = [f"{_dim(p, free, shift)} >= 0" for p in specs.premises]
+    if shift and len(free) <= MOST_PRODUCTS:  # what JAX does not see: products of sizes are not negative
+        texts += [f"{(a - 1) * (b - 1)} >= 0" for a, b in itertools.combinations(free.values(), 2)]
     if texts:
         try:
             free = dict(zip(specs.sizes, export.symbolic_shape(names, constraints=texts), strict=True))
