@@ -1,6 +1,6 @@
 """Rules that `superopt discover` found, that the rules written by hand do not imply, and that pay.
 
-Each was enumerated, lifted and widened by machine; the roles are those that a site may have, `prefer` was added by hand.
+Each was enumerated, lifted and widened by machine; roles that no site is known to need were dropped, `prefer` added.
 """
 
 RULES = """

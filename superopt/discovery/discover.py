@@ -22,9 +22,9 @@ from rewrites.library import load
 from rewrites.show import rule_key
 from superopt.discovery import workers
 from superopt.discovery.algebra import BASE, OPS, Form
+from superopt.discovery.draft import Draft, subsides
 from superopt.discovery.enumeration import Found, jobs
 from superopt.discovery.judge import IMPLIED, NEW, Judged, judge_many, still_new
-from superopt.discovery.lift import Draft, subsides
 from superopt.discovery.merges import proved_merges
 from superopt.discovery.terms import Universe, leaves_for
 from superopt.errors import UsageError
@@ -34,7 +34,7 @@ ROWS = 400_000
 """Rows of a job and of a partition: what one worker holds at a time."""
 BATCH = 12
 """Candidates that a worker judges in one go."""
-ENUMERATING = ("algebra", "terms", "enumeration", "lift")
+ENUMERATING = ("algebra", "terms", "enumeration", "lift", "draft")
 JUDGING = ("judge", "widen", "implied")
 Say = Callable[[str], None]
 

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from superopt.discovery.algebra import COMMUTE, Form, Type, apply, binary_forms, digests, result, unary_forms
-from superopt.discovery.lift import Draft, UnliftableError, lift, typeable
+from superopt.discovery.draft import Draft
+from superopt.discovery.lift import UnliftableError, lift, typeable
 from superopt.discovery.terms import Term, Universe
 
 NONE = 2**32 - 1

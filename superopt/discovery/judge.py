@@ -10,8 +10,8 @@ from functools import lru_cache
 from rewrites.library import load
 from rewrites.parse import parse
 from rewrites.term import Rule
+from superopt.discovery.draft import Draft
 from superopt.discovery.implied import equations, implied
-from superopt.discovery.lift import Draft
 from superopt.discovery.widen import rule_of, widen
 from superopt.errors import RuleError
 
@@ -45,8 +45,8 @@ def parsed(text: str) -> tuple[Rule, ...]:
 
 @lru_cache(maxsize=2)
 def library_equations(use: bool) -> tuple[Rule, ...]:
-    """The hand-written library as equations; its laws of normal forms are in the e-graph itself."""
-    return equations(r for r in load() if not r.where.startswith("rewrites/library/found")) if use else ()
+    """The library as equations; its laws of normal forms are in the e-graph itself, and growth passes over them."""
+    return equations(load()) if use else ()
 
 
 def judge(key: str, draft: Draft, name: str, known: Sequence[str], library: bool = True) -> Judged:

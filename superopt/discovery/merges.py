@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rewrites.parse import parse
+from superopt.discovery.draft import Draft, Side, operands, subsides
 from superopt.discovery.implied import BATCHES
 from superopt.discovery.judge import parses
-from superopt.discovery.lift import Draft, Side, operands, subsides
 from verifier.check import check
 
 

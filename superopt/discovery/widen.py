@@ -14,8 +14,8 @@ from dataclasses import replace
 from rewrites.direction import unusable
 from rewrites.parse import parse
 from rewrites.term import Rule
+from superopt.discovery.draft import Draft
 from superopt.discovery.implied import BATCHES
-from superopt.discovery.lift import Draft
 from superopt.errors import RuleError
 from verifier.check import check
 from verifier.verdict import Verdict
