@@ -29,7 +29,7 @@ def outside(ctx: Context, wanted: Sequence[Atom], given: Sequence[Atom], facts: 
     """Values of partial functions among `wanted` that the other side does not have."""
     out: list[str] = []
     for a in wanted:
-        ranges = facts + _ranges(ctx, Monomial(atoms=(a,)))
+        ranges = facts + index_ranges(ctx, Monomial(atoms=(a,)))
         if not any(_same(ctx, a, b, ranges) for b in given):
             out.append(a.label)
     return list(dict.fromkeys(out))
@@ -38,7 +38,7 @@ def outside(ctx: Context, wanted: Sequence[Atom], given: Sequence[Atom], facts: 
 def _nonzero(ctx: Context, p: NF, given: Sequence[Atom], facts: tuple[Cond, ...]) -> bool:
     if len(p) == 1 and not p[0].binders and not p[0].guards:
         m = p[0]
-        ranges = facts + _ranges(ctx, m)
+        ranges = facts + index_ranges(ctx, m)
         sizes = all(ctx.holds(c.ne(q, 0), facts) for q, _ in m.sizes)
         return sizes and all(positive_atom(a) or any(_same(ctx, a, b, ranges) for b in given) for a in m.atoms)
     return _positive_sum(ctx, p, facts)
@@ -55,7 +55,7 @@ def _positive_sum(ctx: Context, p: NF, facts: tuple[Cond, ...]) -> bool:
         return False
     if not all(ctx.holds(c.ge(q, 0), facts) for m in p for q, _ in m.sizes):
         return False
-    ranges = facts + tuple(f for m in p for f in _ranges(ctx, m))
+    ranges = facts + tuple(f for m in p for f in index_ranges(ctx, m))
     present: list[Cond] = []
     for m in p:
         if all(map(positive_atom, m.atoms)):
@@ -64,7 +64,7 @@ def _positive_sum(ctx: Context, p: NF, facts: tuple[Cond, ...]) -> bool:
     return ctx.holds(c.disj(present), ranges)
 
 
-def _ranges(ctx: Context, m: Monomial) -> tuple[Cond, ...]:
+def index_ranges(ctx: Context, m: Monomial) -> tuple[Cond, ...]:
     """Ranges of the index variables that are free in a monomial (they are bound further out)."""
     out: list[Cond] = []
     for name in sorted(m.free() - ctx.dims):

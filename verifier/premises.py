@@ -1,7 +1,8 @@
 """Premises about values (`given` clauses) where a proof needs them: at every entry that the two sides read.
 
 A premise such as `ge(X, 0)` holds at every index of its operands.  A proof over uninterpreted inputs uses it at the
-indices at which the two sides read these operands, each time under the condition that the index is in range.
+indices at which the two sides read these operands, and at the index of the result where that has all its axes; each
+time under the condition that the index is in range.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from rewrites.named import NamedShape
 from rewrites.term import Term as RuleTerm
 from rewrites.term import stem, subterms
 from verifier import conditions as c
+from verifier.conditions import Cond
 from verifier.pointwise import Premise
-from verifier.sem import Meaning
+from verifier.sem import Meaning, Where
 from verifier.symbols import Sym, unwrap
 from verifier.terms import Read, Term, walk_terms
 
 
-def premises_at(meaning: Meaning[Term], left: Term, right: Term) -> tuple[Premise, ...]:
-    """The premises of the rule at the entries that two scalars read."""
+def premises_at(meaning: Meaning[Term], left: Term, right: Term, index: Where) -> tuple[Premise, ...]:
+    """The premises of the rule at the entries that two scalars read, and at the index of the result."""
     rule = meaning.env.rule
     if not rule.given:
         return ()
@@ -30,6 +32,8 @@ def premises_at(meaning: Meaning[Term], left: Term, right: Term) -> tuple[Premis
         if not shape:
             out[c.TRUE, meaning.at(t, {})] = None
             continue
+        if set(shape) <= set(index):
+            out[_inside(shape, index), meaning.at(t, index)] = None
         held = {x["name"] for x in subterms((t,)) if x.op == "var"}
         for read in sorted((r for r in reads if r.name in held), key=repr):
             where = _index(meaning, t, shape, read)
@@ -45,5 +49,9 @@ def _index(meaning: Meaning[Term], t: RuleTerm, shape: NamedShape, read: Read) -
     index: dict[Any, Any] = {x: Sym(i) for x, i in zip(labels, read.index, strict=True)}
     if not set(shape) <= set(index):
         return None
-    inside = [cond for x, n in shape.items() for cond in (c.ge(index[x].p, 0), c.lt(index[x].p, unwrap(n)))]
-    return c.conj(inside), meaning.at(t, index)
+    return _inside(shape, index), meaning.at(t, index)
+
+
+def _inside(shape: NamedShape, index: Where) -> Cond:
+    at = {x: unwrap(index[x]) for x in shape}
+    return c.conj(cond for x, n in shape.items() for cond in (c.ge(at[x], 0), c.lt(at[x], unwrap(n))))

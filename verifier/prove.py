@@ -185,7 +185,7 @@ def _equal(instance: Instance, root: int, metas: Mapping[str, str], done: Proof)
     index, facts = output(instance, root)
     try:
         left, right = meaning.at(rule.lhs[root], index), meaning.at(rule.rhs[root], index)
-        given = premises_at(meaning, left, right)
+        given = premises_at(meaning, left, right, index)
     except NotImplementedError as missing:
         raise Stop(UNSUPPORTED, str(missing)) from missing
     if symbols.computed:

@@ -1,8 +1,8 @@
 """Scales out of maxima: max_k (s * a_k) = s * max_k a_k for s >= 0.
 
 A scale is known not to be negative when it is an exponential, or when a premise about values says so (`given ge(S, 0)`)
-at the very entry that occurs.  An empty maximum is excluded: the certificate assumes ranges that are not empty wherever
-that does not follow.
+at the very entry that occurs.  The range must be proved not to be empty: the maximum of nothing is infinite, and 0
+times that is no number.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from verifier import conditions as c
 from verifier.conditions import Cond
-from verifier.denominators import positive_atom
+from verifier.denominators import index_ranges, positive_atom
 from verifier.elementary import Elementary
 from verifier.monomial import NF, Atom, Monomial, combine, times
 from verifier.normal import EXACT
 from verifier.pointwise import Premise
+from verifier.poly import const
 from verifier.solver import Context
 from verifier.terms import Apply, Const, Read
 
@@ -42,7 +44,7 @@ class Scaled(Elementary):
             return super()._maximum(entries)
         values = [self._value(m) for m in entries]
         shared = self._scales(entries, [m for p in values for m in p])
-        if not shared:
+        if not shared or not self._some(entries):
             return super()._maximum(entries)
         inverse = [Monomial(atoms=tuple(replace(a, exp=-a.exp) for a in shared))]
         rest = [
@@ -50,6 +52,11 @@ class Scaled(Elementary):
             for m, p in zip(entries, values, strict=True)
         ]
         return times(self.ctx, [Monomial(atoms=shared)], super()._maximum(list(dict.fromkeys(rest))))
+
+    def _some(self, entries: NF) -> bool:
+        """Is an entry there for sure, at the lowest values of the bound variables?"""
+        facts = tuple(f for m in entries for f in index_ranges(self.ctx, m))
+        return self.ctx.holds(c.disj(c.conj(_at_origin(m)) for m in entries), facts)
 
     def _scales(self, entries: NF, summands: NF) -> tuple[Atom, ...]:
         """Factors of every summand of every entry that are not negative and no binder touches."""
@@ -64,3 +71,8 @@ class Scaled(Elementary):
             and not any(x.vars & bound for x in a.args)
             and all(a in m.atoms for m in summands)
         )
+
+
+def _at_origin(m: Monomial) -> list[Cond]:
+    origin = {b: const(0) for b in m.binders}
+    return [g.subst(origin) for g in m.guards]
