@@ -27,7 +27,6 @@ from superopt.ir.inline import inline
 from superopt.ir.resize import resize
 from superopt.ir.types import TensorType
 
-
 MOST_PRODUCTS = 4
 """Names up to which JAX is told so: its decisions take time in the number of facts."""
 
