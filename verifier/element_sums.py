@@ -113,13 +113,10 @@ def _names(left: Ids, right: Ids) -> Ids:
     """Names of the contracted positions, all different, from what the operands hold at each."""
     names = mix(add(left, right)).ravel()
     order = np.argsort(names, kind="stable")
+    place = np.arange(len(names))
+    leads = np.append(True, names[order][1:] != names[order][:-1])[: len(names)]
     ranks = np.zeros(len(names), np.uint64)
-    same = names[order][1:] == names[order][:-1]
-    if same.any():
-        run = 0
-        for i, equal in enumerate(same):
-            run = run + 1 if equal else 0
-            ranks[order[i + 1]] = run
+    ranks[order] = (place - np.maximum.accumulate(np.where(leads, place, 0))).astype(np.uint64)
     return mix(add(names, mix(ranks))).reshape(left.shape)
 
 
@@ -235,7 +232,8 @@ def _gather(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
     kept: list[int] = [
         a for a in range(x.ndim) if a not in v["collapsed_slice_dims"] and a not in v["operand_batching_dims"]
     ]
-    for d, a in zip(v["offset_dims"], kept, strict=True):
+    offsets: list[int] = list(v["offset_dims"])
+    for d, a in zip(offsets, kept, strict=True):
         if a in mapped:
             offset = line(d).astype(np.uint64) + np.uint64((mapped.index(a) + 1) << 40)
             places = add(places, mix(offset))
