@@ -239,7 +239,8 @@ def _gather(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
             places = add(places, mix(offset))
         else:
             read[a] = line(d)
-    for a, s in zip(v["operand_batching_dims"], v["start_indices_batching_dims"], strict=True):
+    pairs: list[tuple[int, int]] = list(zip(v["operand_batching_dims"], v["start_indices_batching_dims"], strict=True))
+    for a, s in pairs:
         read[a] = line(rows[s])
     spread = [out[d] if d in rows else 1 for d in range(len(out))]
     starts = [np.broadcast_to(np.asarray(indices[..., j]).reshape(spread), out) for j in range(len(mapped))]

@@ -1,7 +1,7 @@
 """Guards on binders: one-point sums, disjoint alternatives, and divisions that comparisons do not need.
 
-sum_k [k = e] f(k) = f(e)         x // s >= t  as  x >= s*t         x // s <= t  as  x < s*(t + 1)      for s >= 1
-                                                                    x // s <= t  as  x <= s*t           where s divides x
+sum_k [k = e] f(k) = f(e)         x // s >= t  as  x >= s*t        x // s <= t  as  x < s*(t + 1)      for s >= 1
+                                                                   x // s <= t  as  x <= s*t           where s divides x
 """
 
 from __future__ import annotations

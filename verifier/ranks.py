@@ -9,10 +9,11 @@ proof for every rank.  A product over the role (`count`) is invariant too.
 axes", and each verification condition compares weights that are Boolean combinations of k atoms "for all axes of the
 role: ...".  A counterexample of rank R > k keeps, for each false atom, one axis that makes it false, and restricts to
 those at most k axes: true atoms stay true, false ones stay false, so the weights still differ.  Hence ranks 0..k prove
-all ranks.  k is counted from the conditions actually compared (`Context.forall`): one atom per distinct conjunction (the
-guards and coordinate equations of a monomial) and one per distinct conjunction inside a disjunctive guard (its
-complement); equations that all monomials share hold wherever the weights differ and need no witness.  Goals are conjunctions over axes: one axis suffices.  Where weights are not Boolean in the role
-(a window position counted rather than read), or a product over the role occurs, or the count exceeds `MAX_RANK`, the
+all ranks.  k is counted from the conditions actually compared (`Context.forall`): one atom per distinct conjunction
+(the guards and coordinate equations of a monomial) and one per distinct conjunction inside a disjunctive guard (its
+complement); equations that all monomials share hold wherever the weights differ and need no witness.  Goals are
+conjunctions over axes: one axis suffices.  Where weights are not Boolean in the role (a window position counted
+rather than read), or a product over the role occurs, or the count exceeds `MAX_RANK`, the
 certificate states the highest rank tried instead of "any".
 """
 
