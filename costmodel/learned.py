@@ -73,7 +73,7 @@ class Learned:
 
     def _predicted(self, kernels: Sequence[Graph]) -> Iterator[tuple[float, float]]:
         from costmodel.forward import Forward  # late: SciPy's sparse matrices
-        from costmodel.predict import predict
+        from costmodel.predict import predict  # late: see above
 
         if self._forward is None:
             self._forward = Forward(self.model.params, self.model.shape, self.encoder.rows)

@@ -20,9 +20,10 @@ from superopt.ir.index import Poly, Symbol
 from superopt.ir.interp import evaluate
 from superopt.ir.resize import resize
 from verifier.prove import Proof, Stop
+from verifier.refute import first_difference
 from verifier.statement import _traced, make_statement
 from verifier.statement_prove import Pair, prove_pair, unsupported_ops
-from verifier.statement_refute import first_difference, make_values, tiny_sizes
+from verifier.statement_refute import make_values, tiny_sizes
 
 SWAPS = {
     "add": ("sub", "mul", "max"), "sub": ("add", "mul"), "mul": ("add", "max"), "div": ("mul",), "max": ("min", "add"),

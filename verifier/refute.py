@@ -161,16 +161,18 @@ def difference(made: Instance, values: Arrays, seed: int = 0, tolerance: float =
         return None
     partial = any(t.op == "ew" and t["f"] in PARTIAL for t in subterms(made.env.rule.lhs))
     for root, results in enumerate(zip(evaluate(made.lhs, values), evaluate(made.rhs, values), strict=True)):
-        where = _differs(*results, partial, tolerance)
+        left, right = (np.asarray(r) for r in results)
+        where = first_difference(left, right, partial, tolerance, numbers_first=True)
         if where is not None:
-            undefined = bool(np.isnan(np.asarray(results[1])[where]))
+            undefined = bool(np.isnan(right[where]))
             return Difference(made.env, seed, root, made, values, where, results, undefined=undefined)
     return None
 
 
-def _differs(left: Any, right: Any, partial: bool, tolerance: float) -> tuple[int, ...] | None:
-    """First index at which the results differ where the left one is defined, or None; numbers before NaN."""
-    a, b = np.asarray(left), np.asarray(right)
+def first_difference(
+    a: np.ndarray, b: np.ndarray, partial: bool, tolerance: float, *, numbers_first: bool = False
+) -> tuple[int, ...] | None:
+    """First index at which the results differ where `a` is defined, or None; with `numbers_first` NaN comes last."""
     if a.dtype == bool or a.dtype.kind in "iu":
         bad = a != b
     else:
@@ -179,7 +181,7 @@ def _differs(left: Any, right: Any, partial: bool, tolerance: float) -> tuple[in
         with np.errstate(invalid="ignore"):
             same = (a == b) | (np.abs(a - b) <= tolerance * scale * max(1.0, math.sqrt(a.size)))
         bad = defined & ~same
-        if (bad & ~np.isnan(b)).any():
+        if numbers_first and (bad & ~np.isnan(b)).any():
             bad &= ~np.isnan(b)
     if not bad.any():
         return None

@@ -26,7 +26,7 @@ from superopt.ir.interp import evaluate
 from superopt.ir.resize import resize
 from superopt.ir.scalar import numpy_dtype
 from superopt.ir.types import FLOATS, SIGNED, UNSIGNED
-from verifier.refute import PARTIAL
+from verifier.refute import PARTIAL, first_difference
 from verifier.shrink import CLEAR, simplest
 from verifier.statement_prove import unsupported_ops
 
@@ -231,21 +231,6 @@ def _compare(
 def _rounded(node: Node) -> bool:
     value = node["value"]
     return isinstance(value, float) and math.isfinite(value) and (value * 1024) % 1 != 0 and node.dtype in FLOATS
-
-
-def first_difference(a: np.ndarray, b: np.ndarray, partial: bool, tolerance: float) -> tuple[int, ...] | None:
-    """First index at which the results differ where the left one is defined."""
-    if a.dtype == bool or a.dtype.kind in "iu":
-        bad = a != b
-    else:
-        defined = np.isfinite(a) if partial else ~np.isnan(a)
-        scale = 1.0 + np.abs(np.where(np.isfinite(a), a, 0.0))
-        with np.errstate(invalid="ignore"):
-            same = (a == b) | (np.abs(a - b) <= tolerance * scale * max(1.0, math.sqrt(a.size)))
-        bad = defined & ~same
-    if not bad.any():
-        return None
-    return tuple(int(i) for i in np.argwhere(bad)[0])
 
 
 def smaller(pair: Pairing, found: Difference, tries: int = 12) -> Difference:

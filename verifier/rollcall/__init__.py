@@ -11,13 +11,9 @@ The texts are proved, not applied: what the search uses is `rewrites.library`.
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
-from pathlib import Path
 
-from rewrites.parse import parse_many
+from rewrites import texts
 from rewrites.term import Rule
-from superopt.errors import RuleError
 
 FAMILIES = {
     "add": 4, "broadcast": 8, "clamp": 3, "compare": 6, "concat": 7, "conv": 4, "divmod": 8, "dot": 6, "dynamic": 9,
@@ -34,27 +30,12 @@ def load() -> dict[str, tuple[Rule, ...]]:
     Raises:
         RuleError: a text is no well-formed rule, or two rules share a name.
     """
-    out = {name: _read(name) for name in _modules() if name != "wrong"}
-    names = [r.name for rules in out.values() for r in rules]
-    twice = sorted({n for n in names if names.count(n) > 1})
-    if twice:
-        raise RuleError(f"rules of the roll call defined twice: {', '.join(twice)}")
+    out = {name: texts.read(__name__, name) for name in texts.modules(__name__) if name != "wrong"}
+    texts.distinct((rule for rules in out.values() for rule in rules), "rules of the roll call")
     return out
 
 
 @functools.cache
 def wrong() -> tuple[Rule, ...]:
     """False variants, which must be refuted."""
-    return _read("wrong")
-
-
-def _modules() -> list[str]:
-    return sorted(m.name for m in pkgutil.iter_modules(__path__))
-
-
-def _read(name: str) -> tuple[Rule, ...]:
-    module = importlib.import_module(f"{__name__}.{name}")
-    path = Path(str(module.__file__))
-    lines = path.read_text(encoding="utf-8").split("\n")
-    start = next(i for i, line in enumerate(lines, 1) if line.startswith("RULES = "))
-    return parse_many(module.RULES, f"verifier/rollcall/{path.name}:{start}")
+    return texts.read(__name__, "wrong")
