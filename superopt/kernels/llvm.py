@@ -1,0 +1,418 @@
+"""LLVM modules and functions written as text: a thin builder that knows types, literals, loops and vectors.
+
+A value is the name of an SSA value (`%v3`), the text of a constant, or, for `i64` only, a Python integer; arithmetic on
+two integers is done at once, so that address computations at fixed sizes vanish.  Types: `superopt.kernels.llvm_types`.
+
+`Function.lines` may hold nested lists: whoever keeps such a list can write into an earlier place, as long as what it
+writes there has no branches.  Nothing here knows the width of a vector: it is in the types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from superopt.kernels.cpu import Cpu, host
+from superopt.kernels.llvm_types import (
+    BYTES,
+    TYPES,
+    constant_mask,
+    element_of,
+    lanes_of,
+    literal,
+    mangled,
+    splat,
+    type_of,
+    vector,
+)
+
+Value: TypeAlias = "int | str"
+Lines: TypeAlias = "list[str | Lines]"
+Body: TypeAlias = "Callable[[Value, list[Value]], Sequence[Value] | None]"
+
+__all__ = [
+    "BYTES", "TYPES", "Function", "Lines", "Module", "Value", "constant_mask", "element_of", "lanes_of", "literal",
+    "mangled", "splat", "type_of", "vector",
+]  # fmt: skip
+
+
+class Module:
+    """The text of one LLVM module for one processor."""
+
+    def __init__(self, cpu: Cpu | None = None) -> None:
+        self.cpu = cpu or host()
+        self.functions: dict[str, Function] = {}
+        self._declared: dict[str, None] = {}
+        self._globals: dict[str, str] = {}
+        self._metadata: list[str] = []
+
+    def declare(self, line: str) -> None:
+        """Add a declaration, once."""
+        self._declared[line] = None
+
+    def function(
+        self,
+        name: str,
+        args: Sequence[tuple[str, str]],
+        returns: str = "void",
+        internal: bool = True,
+        attributes: str = "nounwind",
+    ) -> Function:
+        """Begin a function; `args` are (type with attributes, name), read as `%name`."""
+        assert name not in self.functions, name
+        made = Function(self, name, args, returns, internal, attributes)
+        self.functions[name] = made
+        return made
+
+    def text_constant(self, text: str) -> str:
+        """The address of a zero-terminated string."""
+        for name, known in self._globals.items():
+            if known == text:
+                return name
+        name = f"@text{len(self._globals)}"
+        self._globals[name] = text
+        return name
+
+    def loop_hint(self, *hints: str) -> str:
+        """Metadata for the branch back of a loop, as `, !llvm.loop !3`."""
+        first = len(self._metadata)
+        names = [f"!{first + 1 + j}" for j in range(len(hints))]
+        self._metadata.append(f"!{first} = distinct !{{{', '.join([f'!{first}', *names])}}}")
+        self._metadata += [f"{name} = !{{{hint}}}" for name, hint in zip(names, hints, strict=True)]
+        return f", !llvm.loop !{first}"
+
+    def text(self) -> str:
+        """The module."""
+        cpu = self.cpu
+        attributes = {
+            "target-cpu": cpu.name,
+            "target-features": ",".join(cpu.features),
+            "prefer-vector-width": str(cpu.vector_bits),
+            "no-trapping-math": "true",
+        }
+        shown = " ".join([f'"{name}"="{value}"' for name, value in attributes.items()])
+        strings = [_string(name, value) for name, value in self._globals.items()]
+        functions = [f.text() for f in self.functions.values()]
+        return "\n".join([*strings, *functions, *self._declared, f"attributes #0 = {{ {shown} }}", *self._metadata, ""])
+
+
+def _string(name: str, value: str) -> str:
+    data = value.encode() + b"\0"
+    shown = "".join([chr(b) if 32 <= b < 127 and chr(b) not in '"\\' else f"\\{b:02X}" for b in data])
+    return f'{name} = private unnamed_addr constant [{len(data)} x i8] c"{shown}"'
+
+
+class Function:
+    """One function under construction: straight-line code, loops and conditionals, written in order."""
+
+    def __init__(
+        self, module: Module, name: str, args: Sequence[tuple[str, str]], returns: str, internal: bool, attributes: str
+    ) -> None:
+        self.module, self.name, self.args, self.returns = module, name, tuple(args), returns
+        self.internal, self.attributes = internal, attributes
+        self.lines: Lines = []
+        self.stack_bytes = 0  # of the arrays allocated with `alloca`
+        self._entry: list[str] = []
+        self._count = 0
+        self._block = "entry"
+
+    def text(self) -> str:
+        """The definition."""
+        args = ", ".join([f"{type} %{name}" for type, name in self.args])
+        linkage = "internal " if self.internal else ""
+        lines = [*self._entry, *_flat(self.lines)]
+        head = f"define {linkage}{self.returns} @{self.name}({args}) {self.attributes} #0 {{"
+        return "\n".join([head, "entry:", *lines, "}"])
+
+    # ---- instructions
+
+    def value(self, op: str) -> str:
+        """Append an instruction and name its result."""
+        self._count += 1
+        name = f"%v{self._count}"
+        self.lines.append(f"  {name} = {op}")
+        return name
+
+    def effect(self, op: str) -> None:
+        """Append an instruction without a result."""
+        self.lines.append(f"  {op}")
+
+    def call(self, returns: str, name: str, *args: tuple[str, Value]) -> str:
+        """Call a declared or defined function (`name` without `@`, or an SSA value) for its result."""
+        callee = name if name.startswith("%") else f"@{name}"
+        return self.value(f"call {returns} {callee}({', '.join([f'{t} {x}' for t, x in args])})")
+
+    def intrinsic(self, name: str, returns: str, *args: tuple[str, Value], suffix: str | None = None) -> str:
+        """Declare and call `llvm.<name>.<suffix>`; the suffix is the mangled result type unless given."""
+        full = f"llvm.{name}.{mangled(returns)}" if suffix is None else f"llvm.{name}{'.' if suffix else ''}{suffix}"
+        self.module.declare(f"declare {returns} @{full}({', '.join([t for t, _ in args])})")
+        return self.call(returns, full, *args)
+
+    # ---- i64 arithmetic
+
+    def add(self, a: Value, b: Value) -> Value:
+        """a + b of i64."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a + b
+        if a == 0 or b == 0:
+            return b if a == 0 else a
+        return self.value(f"add nsw i64 {a}, {b}")
+
+    def sub(self, a: Value, b: Value) -> Value:
+        """a - b of i64."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a - b
+        return a if b == 0 else self.value(f"sub nsw i64 {a}, {b}")
+
+    def mul(self, a: Value, b: Value) -> Value:
+        """a * b of i64."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a * b
+        for x, y in ((a, b), (b, a)):
+            if x == 0 or x == 1:
+                return y if x == 1 else 0
+        return self.value(f"mul nsw i64 {a}, {b}")
+
+    def div(self, a: Value, b: Value) -> Value:
+        """a // b of i64, both non-negative, b > 0."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a // b
+        return a if b == 1 else self.value(f"udiv i64 {a}, {b}")
+
+    def rem(self, a: Value, b: Value) -> Value:
+        """a % b of i64, both non-negative, b > 0."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a % b
+        return 0 if b == 1 else self.value(f"urem i64 {a}, {b}")
+
+    def minimum(self, a: Value, b: Value) -> Value:
+        """The lesser of two i64."""
+        if isinstance(a, int) and isinstance(b, int):
+            return min(a, b)
+        return self.value(f"select i1 {self.less(a, b)}, i64 {a}, i64 {b}")
+
+    def maximum(self, a: Value, b: Value) -> Value:
+        """The greater of two i64."""
+        if isinstance(a, int) and isinstance(b, int):
+            return max(a, b)
+        return self.value(f"select i1 {self.less(a, b)}, i64 {b}, i64 {a}")
+
+    def less(self, a: Value, b: Value) -> str:
+        """The condition a < b of i64, as i1."""
+        if isinstance(a, int) and isinstance(b, int):
+            return str(a < b).lower()
+        return self.value(f"icmp slt i64 {a}, {b}")
+
+    # ---- memory
+
+    def element(self, pointer: Value, index: Value, type: str = "float") -> str:
+        """The address of element `index` of an array of this type."""
+        if index == 0:
+            return str(pointer)
+        return self.value(f"getelementptr inbounds {type}, ptr {pointer}, i64 {index}")
+
+    def load(self, type: str, pointer: Value, align: int | None = None) -> str:
+        """Read; aligned to one element unless said otherwise."""
+        return self.value(f"load {type}, ptr {pointer}, align {align or BYTES[element_of(type)]}")
+
+    def store(self, type: str, x: Value, pointer: Value, align: int | None = None) -> None:
+        """Write; aligned to one element unless said otherwise."""
+        self.effect(f"store {type} {x}, ptr {pointer}, align {align or BYTES[element_of(type)]}")
+
+    def alloca(self, count: int, align: int = 64, type: str = "float") -> str:
+        """Room for `count` elements on the stack of the function."""
+        self._count += 1
+        name = f"%a{self._count}"
+        self.stack_bytes += count * BYTES[element_of(type)] * max(lanes_of(type), 1)
+        self._entry.append(f"  {name} = alloca [{count} x {type}], align {align}")
+        return name
+
+    def masked_load(
+        self, type: str, pointer: Value, mask: str, other: str = "zeroinitializer", align: int | None = None
+    ) -> str:
+        """Read the lanes of the mask; the rest is `other` and not touched in memory."""
+        align, flags = align or BYTES[element_of(type)], vector("i1", lanes_of(type))
+        name = f"llvm.masked.load.{mangled(type)}.p0"
+        self.module.declare(f"declare {type} @{name}(ptr, {flags}, {type})")
+        return self.value(f"call {type} @{name}(ptr align {align} {pointer}, {flags} {mask}, {type} {other})")
+
+    def masked_store(self, type: str, x: Value, pointer: Value, mask: str, align: int | None = None) -> None:
+        """Write the lanes of the mask."""
+        align, flags = align or BYTES[element_of(type)], vector("i1", lanes_of(type))
+        name = f"llvm.masked.store.{mangled(type)}.p0"
+        self.module.declare(f"declare void @{name}({type}, ptr, {flags})")
+        self.effect(f"call void @{name}({type} {x}, ptr align {align} {pointer}, {flags} {mask})")
+
+    def gather(
+        self,
+        type: str,
+        pointers: str,
+        mask: str | None = None,
+        other: str = "zeroinitializer",
+        align: int | None = None,
+    ) -> str:
+        """Read one element per lane from a vector of addresses."""
+        lanes, align = lanes_of(type), align or BYTES[element_of(type)]
+        flags, addresses = vector("i1", lanes), vector("ptr", lanes)
+        name = f"llvm.masked.gather.{mangled(type)}.{mangled(addresses)}"
+        self.module.declare(f"declare {type} @{name}({addresses}, {flags}, {type})")
+        mask = mask or constant_mask(lanes, lanes)
+        return self.value(f"call {type} @{name}({addresses} align {align} {pointers}, {flags} {mask}, {type} {other})")
+
+    def prefetch(self, pointer: Value, locality: int = 3, write: bool = False) -> None:
+        """Ask for a cache line; locality 3 is every level of cache, 0 none."""
+        self.module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        self.effect(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(write)}, i32 {locality}, i32 1)")
+
+    # ---- vectors and floats
+
+    def broadcast(self, x: Value, type: str, lanes: int) -> str:
+        """A scalar of this type in all lanes."""
+        if not lanes:
+            return str(x)
+        if not str(x).startswith("%"):
+            return f"splat ({type} {x})"
+        whole = vector(type, lanes)
+        first = self.value(f"insertelement {whole} poison, {type} {x}, i64 0")
+        return self.value(f"shufflevector {whole} {first}, {whole} poison, <{lanes} x i32> zeroinitializer")
+
+    def extract(self, type: str, x: Value, lane: Value) -> str:
+        """One lane of a vector of this type."""
+        return self.value(f"extractelement {type} {x}, i64 {lane}")
+
+    def fop(self, op: str, a: Value, b: Value, type: str) -> str:
+        """add, sub, mul, div or rem of floats."""
+        return self.value(f"f{op} {type} {a}, {b}")
+
+    def fma(self, a: Value, b: Value, c: Value, type: str) -> str:
+        """a * b + c, rounded once."""
+        return self.intrinsic("fma", type, (type, a), (type, b), (type, c))
+
+    def fmaximum(self, a: Value, b: Value, type: str) -> str:
+        """The greater of two floats; NaN if either is; which zero is not said."""
+        return self._extremum("ogt", a, b, type)
+
+    def fminimum(self, a: Value, b: Value, type: str) -> str:
+        """The lesser of two floats; NaN if either is; which zero is not said."""
+        return self._extremum("olt", a, b, type)
+
+    def _extremum(self, order: str, a: Value, b: Value, type: str) -> str:
+        flags = vector("i1", lanes_of(type))
+        better = self.value(f"fcmp {order} {type} {a}, {b}")  # false when unordered: b
+        chosen = self.value(f"select {flags} {better}, {type} {a}, {type} {b}")
+        nan = self.value(f"fcmp uno {type} {a}, zeroinitializer")
+        return self.value(f"select {flags} {nan}, {type} {a}, {type} {chosen}")
+
+    def reduce(self, monoid: str, type: str, x: Value, signed: bool = True) -> str:
+        """Combine the lanes of a vector: sum, product, max, min, and, or, xor; floating sums in any order."""
+        element = element_of(type)
+        float_ = element in ("float", "double", "half", "bfloat")
+        if monoid in ("and", "or", "xor"):
+            return self.intrinsic(f"vector.reduce.{monoid}", element, (type, x), suffix=mangled(type))
+        if monoid in ("max", "min"):
+            kind = f"f{monoid}imum" if float_ else f"{'s' if signed else 'u'}{monoid}"
+            return self.intrinsic(f"vector.reduce.{kind}", element, (type, x), suffix=mangled(type))
+        kind = {"sum": "add", "product": "mul"}[monoid]
+        if not float_:
+            return self.intrinsic(f"vector.reduce.{kind}", element, (type, x), suffix=mangled(type))
+        name, neutral = f"llvm.vector.reduce.f{kind}.{mangled(type)}", "-0.0" if monoid == "sum" else "1.0"
+        self.module.declare(f"declare {element} @{name}({element}, {type})")
+        return self.value(f"call reassoc {element} @{name}({element} {neutral}, {type} {x})")
+
+    # ---- control
+
+    def for_(
+        self,
+        low: Value,
+        high: Value,
+        step: int,
+        body: Body,
+        carried: Sequence[tuple[str, Value]] = (),
+        unroll: bool = False,
+    ) -> list[Value]:
+        """Loop from low to high (excluded) by step > 0.
+
+        Args:
+            body: writes one iteration, given the iterator and the carried values; returns their new values.
+            carried: (type, initial value).
+            unroll: may LLVM unroll it?
+
+        Returns:
+            The carried values after the loop.  A single iteration at fixed bounds is written without a loop.
+        """
+        values = [value for _, value in carried]
+        if isinstance(low, int) and isinstance(high, int):
+            if high <= low:
+                return values
+            if high - low <= step:
+                return list(body(low, values) or [])
+        header, inside, latch, done = [self.label(x) for x in ("head", "body", "next", "done")]
+        self._count += 1
+        number = self._count
+        iterator, following, before = f"%i{number}", f"%n{number}", self._block
+        current: list[Value] = [f"%c{number}.{j}" for j in range(len(values))]
+        self.effect(f"br label %{header}")
+        self.open(header)
+        phis: Lines = []
+        self.lines.append(phis)
+        self.effect(f"br i1 {self.less(iterator, high)}, label %{inside}, label %{done}")
+        self.open(inside)
+        new = list(body(iterator, list(current)) or [])
+        self.effect(f"br label %{latch}")
+        self.open(latch)
+        self.lines.append(f"  {following} = add nsw i64 {iterator}, {step}")
+        hint = "" if unroll else self.module.loop_hint('!"llvm.loop.unroll.disable"')
+        self.effect(f"br label %{header}{hint}")
+        phis.append(f"  {iterator} = phi i64 [ {low}, %{before} ], [ {following}, %{latch} ]")
+        for name, (type, value), next_ in zip(current, carried, new, strict=True):
+            phis.append(f"  {name} = phi {type} [ {value}, %{before} ], [ {next_}, %{latch} ]")
+        self.open(done)
+        return current
+
+    def if_(
+        self,
+        condition: str,
+        then: Callable[[], Sequence[Value] | None],
+        orelse: Callable[[], Sequence[Value] | None] | None = None,
+        types: Sequence[str] = (),
+    ) -> list[Value]:
+        """Branch; the values that both sides return (of these types) are merged."""
+        if condition in ("true", "false"):
+            side = then if condition == "true" else orelse
+            return list((side() if side else None) or [])
+        yes, no, done = [self.label(x) for x in ("then", "else", "done")]
+        self.effect(f"br i1 {condition}, label %{yes}, label %{no}")
+        ends: list[tuple[str, list[Value]]] = []
+        for name, side in ((yes, then), (no, orelse)):
+            self.open(name)
+            values = list((side() if side else None) or [])
+            ends.append((self._block, values))
+            self.effect(f"br label %{done}")
+        self.open(done)
+        (left, a), (right, b) = ends
+        merged = zip(types, a, b, strict=True)
+        return [self.value(f"phi {t} [ {x}, %{left} ], [ {y}, %{right} ]") for t, x, y in merged]
+
+    def label(self, prefix: str) -> str:
+        """A fresh name for a block."""
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def open(self, label: str) -> None:
+        """Begin a block; the one before must have ended with a branch."""
+        self.lines.append(f"{label}:")
+        self._block = label
+
+    def ret(self, type: str = "void", x: Value = "") -> None:
+        """Return."""
+        self.effect(f"ret {type} {x}".rstrip())
+
+
+def _flat(lines: Lines) -> list[str]:
+    found: list[str] = []
+    for line in lines:
+        if isinstance(line, list):
+            found += _flat(line)
+        else:
+            found.append(line)
+    return found
