@@ -1,0 +1,256 @@
+"""Machine code from LLVM text, kept on disk.
+
+`compile(text)` verifies, runs a pass pipeline, and emits one relocatable object; `load` maps it for the life of the
+process (code that XLA may still call is never unmapped) and gives the addresses of its functions.
+
+The pipeline is a decision: `none`, `lite` (instruction combining and control-flow simplification), `O2`, `O3`.  Register
+tiles want none or lite, and which of the two depends on the tile; `auto` tries them in the order none, lite, O2 and keeps
+the first without vector spills in an innermost loop, else the one with the fewest (an epilogue outside may spill harmlessly).
+
+The object is stored under a digest of text, pipeline and LLVM's version; the text names processor and features.  Files
+are written beside their place and renamed, carry a digest of their content, and are rebuilt when it does not agree.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from superopt.errors import SuperoptError
+
+if TYPE_CHECKING:
+    import llvmlite.binding
+
+Pipeline = Literal["auto", "none", "lite", "O2", "O3"]
+PIPELINES: tuple[Pipeline, ...] = ("none", "lite", "O2", "O3")
+_AUTO: tuple[Pipeline, ...] = ("none", "lite", "O2")
+_FORMAT = 1
+_CPU = re.compile(r'"target-cpu"="([^"]*)" "target-features"="([^"]*)"')
+
+
+class CompileError(SuperoptError):
+    """LLVM does not accept the text: an error of the generator."""
+
+    code = "SO500"
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """One relocatable object.
+
+    Attributes:
+        digest: identifies text, pipeline asked for, and version of LLVM.
+        object: ELF, Mach-O or COFF.
+        pipeline: the one chosen.
+        spills: moves of vector registers to and from the stack in innermost loops.
+        seconds: of parsing, passes and code generation; 0 when read from disk.
+    """
+
+    digest: str
+    object: bytes
+    pipeline: Pipeline
+    spills: int
+    seconds: float
+
+
+class Library:
+    """Mapped code; `address` of its functions stays valid until the process ends."""
+
+    def __init__(self, engine: llvmlite.binding.ExecutionEngine) -> None:
+        self._engine = engine
+
+    def address(self, symbol: str) -> int:
+        """Address of a function that is not internal.
+
+        Raises:
+            CompileError: there is none of this name.
+        """
+        found = self._engine.get_function_address(symbol)
+        if not found:
+            raise CompileError(f"the object has no function {symbol!r}")
+        return found
+
+
+_LOADED: dict[str, Library] = {}  # never emptied: XLA may call what is mapped
+_LOCK = threading.RLock()
+
+
+def compile(text: str, pipeline: Pipeline = "auto", cache: Path | None = None) -> Compiled:
+    """Object code of a module.
+
+    Args:
+        text: a module that names its processor, as `Module.text` writes it.
+        pipeline: see the module.
+        cache: folder of objects; the user's cache folder when None.
+
+    Raises:
+        CompileError: LLVM's parser or verifier refuses the text.
+    """
+    digest = hashlib.sha256(
+        json.dumps([_FORMAT, text, pipeline, list(_binding().llvm_version_info)]).encode()
+    ).hexdigest()[:32]
+    path = (cache or cache_folder()) / f"{digest}.object"
+    found = _read(path, digest)
+    if found is not None:
+        return found
+    with _LOCK:  # LLVM's global context is not for several threads
+        made = _build(text, pipeline, digest)
+    _write(path, made)
+    return made
+
+
+def load(compiled: Compiled) -> Library:
+    """Map the object; once per process."""
+    with _LOCK:
+        known = _LOADED.get(compiled.digest)
+        if known is None:
+            llvm = _binding()
+            machine = _machine("", "")
+            engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+            machine.detach()
+            engine.add_object_file(llvm.ObjectFileRef.from_data(compiled.object))
+            engine.finalize_object()
+            known = _LOADED[compiled.digest] = Library(engine)
+        return known
+
+
+def assembly(text: str, pipeline: Pipeline = "none") -> str:
+    """The assembly of a module, for tests and for counting."""
+    with _LOCK:
+        return _emit(text, pipeline)[1]
+
+
+def cache_folder() -> Path:
+    """Where objects are kept."""
+    import platformdirs  # late: not needed when a folder is given
+
+    return Path(platformdirs.user_cache_dir("superopt", appauthor=False)) / "kernels"
+
+
+# ---- LLVM
+
+
+@functools.cache
+def _binding() -> Any:
+    import llvmlite.binding as llvm  # late: loads LLVM
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm
+
+
+def _machine(cpu: str, features: str) -> Any:
+    llvm = _binding()
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    return target.create_target_machine(
+        cpu=cpu, features=features, opt=3, jit=True, reloc="default", codemodel="jitdefault"
+    )
+
+
+def _build(text: str, pipeline: Pipeline, digest: str) -> Compiled:
+    start = time.perf_counter()
+    best: tuple[int, Pipeline, bytes] | None = None
+    for candidate in _AUTO if pipeline == "auto" else (pipeline,):
+        data, listing = _emit(text, candidate)
+        spills = inner_spills(listing)
+        if best is None or spills < best[0]:
+            best = spills, candidate, data
+        if not spills:
+            break
+    assert best is not None
+    return Compiled(digest, best[2], best[1], best[0], time.perf_counter() - start)
+
+
+def _emit(text: str, pipeline: Pipeline) -> tuple[bytes, str]:
+    """Object and assembly."""
+    llvm = _binding()
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as error:
+        raise CompileError(f"LLVM refuses the module: {error}") from error
+    module.triple = llvm.get_process_triple()
+    named = _CPU.search(text)
+    machine = _machine(named[1] if named else "", named[2] if named else "")
+    machine.set_asm_verbosity(True)
+    _optimise(llvm, module, machine, pipeline)
+    twin = module.clone()  # code generation changes the module
+    return machine.emit_object(module), machine.emit_assembly(twin)
+
+
+def _optimise(llvm: Any, module: Any, machine: Any, pipeline: Pipeline) -> None:
+    level = {"O2": 2, "O3": 3}.get(pipeline, 0)
+    options = llvm.create_pipeline_tuning_options(speed_level=level or 2)
+    builder = llvm.create_pass_builder(machine, options)
+    inline = llvm.create_new_module_pass_manager()
+    inline.add_always_inliner_pass()
+    inline.run(module, builder)
+    if level:
+        builder.getModulePassManager().run(module, builder)
+    elif pipeline == "lite":
+        passes = llvm.create_new_function_pass_manager()
+        passes.add_instruction_combine_pass()
+        passes.add_simplify_cfg_pass()
+        for function in module.functions:
+            if not function.is_declaration:
+                passes.run(function, builder)
+
+
+_LABEL = re.compile(r"^(\.L\w+|[A-Za-z_]\w*):")
+_JUMP = re.compile(r"^\s+j\w+\s+(\.L\w+)")
+_SPILL = re.compile(r"%[xyz]mm\d+.*(?:Spill|Reload)")
+
+
+def inner_spills(listing: str) -> int:
+    """Spills and reloads of vector registers in the innermost loops of an x86 assembly with comments."""
+    lines = listing.splitlines()
+    labels: dict[str, int] = {}
+    loops: list[tuple[int, int]] = []
+    for number, line in enumerate(lines):
+        label = _LABEL.match(line)
+        if label:
+            labels[label[1]] = number
+        jump = _JUMP.match(line)
+        if jump and jump[1] in labels:
+            loops.append((labels[jump[1]], number))
+    inner = [(a, b) for a, b in loops if not any(a <= c and d <= b and (a, b) != (c, d) for c, d in loops)]
+    return sum(bool(_SPILL.search(line)) for a, b in inner for line in lines[a : b + 1])
+
+
+# ---- disk
+
+
+def _read(path: Path, digest: str) -> Compiled | None:
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    head, _, body = data.partition(b"\n")
+    try:
+        facts = json.loads(head)
+    except ValueError:
+        return None
+    if not isinstance(facts, dict) or facts.get("sha256") != hashlib.sha256(body).hexdigest():
+        return None
+    return Compiled(digest, body, facts["pipeline"], facts["spills"], 0.0)
+
+
+def _write(path: Path, made: Compiled) -> None:
+    head = {"sha256": hashlib.sha256(made.object).hexdigest(), "pipeline": made.pipeline, "spills": made.spills}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(json.dumps(head).encode() + b"\n" + made.object)
+        os.replace(name, path)
+    except OSError:
+        return  # a cache that cannot be written is only slower
