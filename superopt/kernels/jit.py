@@ -3,9 +3,9 @@
 `compile(text)` verifies, runs a pass pipeline, and emits one relocatable object; `load` maps it for the life of the
 process (code that XLA may still call is never unmapped) and gives the addresses of its functions.
 
-The pipeline is a decision: `none`, `lite` (instruction combining and control-flow simplification), `O2`, `O3`.  Register
-tiles want none or lite, and which of the two depends on the tile; `auto` tries them in the order none, lite, O2 and keeps
-the first without vector spills in an innermost loop, else the one with the fewest (an epilogue outside may spill harmlessly).
+The pipeline is a decision: `none`, `lite` (instruction combining and control-flow simplification), `O2`, `O3`.  Which
+is best for a register tile depends on the tile; `auto` tries none, lite, O2 in this order and keeps the first without
+vector spills in an innermost loop, else the one with the fewest (an epilogue outside of it may spill harmlessly).
 
 The object is stored under a digest of text, pipeline and LLVM's version; the text names processor and features.  Files
 are written beside their place and renamed, carry a digest of their content, and are rebuilt when it does not agree.
@@ -115,7 +115,7 @@ def load(compiled: Compiled) -> Library:
         if known is None:
             llvm = _binding()
             machine = _machine("", "")
-            engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+            engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, use_lmm=True)  # one mapping
             machine.detach()
             engine.add_object_file(llvm.ObjectFileRef.from_data(compiled.object))
             engine.finalize_object()
@@ -152,7 +152,13 @@ def _machine(cpu: str, features: str) -> Any:
     llvm = _binding()
     target = llvm.Target.from_triple(llvm.get_process_triple())
     return target.create_target_machine(
-        cpu=cpu, features=features, opt=3, jit=True, reloc="default", codemodel="jitdefault"
+        # constants beside the code, read relative to the instruction: half the registers of absolute addresses
+        cpu=cpu,
+        features=features,
+        opt=3,
+        jit=True,
+        reloc="pic",
+        codemodel="small",
     )
 
 
