@@ -115,7 +115,7 @@ def load(compiled: Compiled) -> Library:
         if known is None:
             llvm = _binding()
             machine = _machine("", "")
-            engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, use_lmm=True)  # one mapping
+            engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
             machine.detach()
             engine.add_object_file(llvm.ObjectFileRef.from_data(compiled.object))
             engine.finalize_object()
