@@ -75,6 +75,10 @@ class Tile:
 class Stage:
     """One loop nest.
 
+    A stage that is placed (`at`) inside another begins with the axes under which it stands, the same symbols and kinds
+    as those of the other stage: its own loops are the rest.  Its `local` buffer holds what one iteration of these
+    axes needs.
+
     Attributes:
         buffer: what is written; the name of the stage.
         axes: outermost first.
@@ -84,6 +88,8 @@ class Stage:
         at: inside the stage of this name, under its first so many axes; None: a phase of its own.
         tile: set by `tensorize`.
         knobs: decisions that concern only how the stage is written as code.
+        combine: a monoid: each element is the fold of the values of all iterations that write it, from its identity
+            (`decompose_reduction`); None: every iteration that writes an element writes the same value.
     """
 
     buffer: str
@@ -94,6 +100,7 @@ class Stage:
     at: tuple[str, int] | None = None
     tile: Tile | None = None
     knobs: tuple[tuple[str, int | str], ...] = ()
+    combine: str | None = None
 
     def axis(self, name: str) -> Axis:
         """The axis of this name.
@@ -140,6 +147,14 @@ class LoopProgram:
             if stage.buffer == name:
                 return stage
         raise InputError(f"{self.name} has no stage {name!r}, only {[s.buffer for s in self.stages]}")
+
+    def phases(self) -> tuple[Stage, ...]:
+        """The stages that are not placed inside others, in the order in which they run."""
+        return tuple([s for s in self.stages if s.at is None])
+
+    def placed(self, name: str) -> tuple[Stage, ...]:
+        """The stages placed directly inside the stage of this name, in the order in which they run."""
+        return tuple([s for s in self.stages if s.at is not None and s.at[0] == name])
 
     @property
     def pointers(self) -> tuple[Buffer, ...]:
