@@ -23,7 +23,7 @@ from superopt.ir.check import bodies
 from superopt.ir.denote import site_of
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.graph import Graph, Node
-from superopt.ir.index import Guard, Poly, Symbol, bounds, substitute_guard
+from superopt.ir.index import Guard, Poly, Symbol, bounds, of_atom, substitute_guard
 from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.ops.table import lookup
 from superopt.ir.program import type_bytes
@@ -180,13 +180,15 @@ def boundary_bytes(graph: Graph) -> tuple[int, int]:
 # ---- fused kernels
 
 
-def block_cost(iterators: Sequence[Symbol], root: Expr) -> Cost:
+def block_cost(iterators: Sequence[Symbol], root: Expr, *, rows: bool = False) -> Cost:
     """Cost of a kernel that computes `root` at every point, in the loop order of `iterators`.
 
     An expression is computed at the level of the deepest iterator that it depends on, hence once for each value of the
-    iterators around it; what is inlined into several places at different indices is computed at each.
+    iterators around it; what is inlined into several places at different indices is computed at each.  With `rows`
+    the kernel keeps a row that it has reduced: the body of a reduction over as many elements as an iterator further in
+    is computed once for both.
     """
-    walk = _Walk()
+    walk = _Walk(tuple(iterators) if rows else ())
     walk.visit(root, tuple(iterators), 1.0)
     reads: dict[str, float] = {}
     for e in subexpressions(root):
@@ -215,9 +217,14 @@ def _width(index: Size) -> float:
 
 
 class _Walk:
-    """The work of an expression, each distinct one counted once per loop level."""
+    """The work of an expression, each distinct one counted once per loop level.
 
-    def __init__(self) -> None:
+    Attributes:
+        rows: iterators in whose place a reduction may go through a row that is kept.
+    """
+
+    def __init__(self, rows: tuple[Symbol, ...] = ()) -> None:
+        self.rows = rows
         self.flops = self.transcendentals = 0.0
         self.seen: set[tuple[Expr, tuple[Symbol, ...]]] = set()
 
@@ -237,7 +244,9 @@ class _Walk:
                 _, inner, body = e.args
                 part = guard_share(body.args[0]) if body.kind == "where" else 1.0
                 self.flops += volume * prod([_extent(it) for it in inner]) * part
-                self.visit(body, (*around[:level], *inner), share)
+                along = self._along(inner, around[:level], body)
+                self.visit(body.substitute({r: of_atom(it) for r, it in along.items()}),
+                           (*around[:level], *(along.get(r, r) for r in inner)), share)  # fmt: skip
                 return
             case "where":
                 part = guard_share(e.args[0])
@@ -248,6 +257,17 @@ class _Walk:
                 pass
         for x in e.operands:
             self.visit(x, around, share)
+
+    def _along(self, inner: tuple[Symbol, ...], around: tuple[Symbol, ...], body: Expr) -> dict[Symbol, Symbol]:
+        """The iterators of a kept row in place of those of a reduction."""
+        free = [it for it in self.rows if it not in around and it not in body.symbols]
+        found: dict[Symbol, Symbol] = {}
+        for r in inner:
+            it = next((it for it in free if it.extent == r.extent), None)
+            if it is not None:
+                found[r] = it
+                free.remove(it)
+        return found
 
 
 def guard_share(guard: Guard) -> float:
