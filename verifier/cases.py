@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from verifier import conditions as c
 from verifier.conditions import Cond
@@ -21,8 +21,17 @@ MAX_SPLIT = 40
 Case: TypeAlias = "tuple[Cond, ...]"
 
 
-def by_cases(ctx: Context, ps: list[NF], at: Callable[[list[NF]], NF], booleans: bool = True, case: Case = ()) -> NF:
+def by_cases(
+    ctx: Context,
+    ps: list[NF],
+    at: Callable[[list[NF]], NF],
+    trail: list[Any],
+    booleans: bool = True,
+    case: Case = (),
+) -> NF:
     """`at` on every case, each under its conditions; with `booleans`, Boolean atoms are cases too.
+
+    While a case is computed, its conditions stand in `trail`.
 
     Raises:
         Unsupported: too many cases.
@@ -36,7 +45,9 @@ def by_cases(ctx: Context, ps: list[NF], at: Callable[[list[NF]], NF], booleans:
         out: NF = []
         for side in (guard, c.negate(guard)):
             if not case or ctx.possible(side, case) != NO:
-                out += gate(by_cases(ctx, ps, at, booleans, (*case, *c.clauses(side))), side)
+                trail.append(side)
+                out += gate(by_cases(ctx, ps, at, trail, booleans, (*case, *c.clauses(side))), side)
+                trail.pop()
         return out
     flag = next((a for p in ps for m in p for a in m.atoms if booleans and _is_flag(a, m)), None)
     if flag is None:
@@ -44,8 +55,12 @@ def by_cases(ctx: Context, ps: list[NF], at: Callable[[list[NF]], NF], booleans:
     true = [[replace(m, atoms=tuple(a for a in m.atoms if a != flag)) for m in p] for p in ps]
     false = [[m for m in p if flag not in m.atoms] for p in ps]
     chosen: NF = [Monomial(atoms=(flag,))]
-    yes = times(ctx, chosen, by_cases(ctx, true, at, booleans, case))
-    return yes + times(ctx, complement(chosen), by_cases(ctx, false, at, booleans, case))
+    trail.append((flag, True))
+    yes = times(ctx, chosen, by_cases(ctx, true, at, trail, booleans, case))
+    trail[-1] = (flag, False)
+    no = times(ctx, complement(chosen), by_cases(ctx, false, at, trail, booleans, case))
+    trail.pop()
+    return yes + no
 
 
 def complement(p: NF) -> NF:

@@ -11,36 +11,55 @@ from collections.abc import Sequence
 
 from verifier import conditions as c
 from verifier.conditions import Cond
-from verifier.monomial import NF, Atom, Monomial
+from verifier.monomial import NF, Atom, Monomial, Trail
 from verifier.poly import Poly, const
 from verifier.solver import Context
 
 
-def undischarged(ctx: Context, wanted: Sequence[NF], given: Sequence[Atom], facts: tuple[Cond, ...]) -> list[str]:
-    """Divisors among `wanted` that may be zero; `given` are values that the other side divides by."""
+def undischarged(
+    ctx: Context,
+    wanted: Sequence[tuple[NF, Trail]],
+    given: Sequence[tuple[Atom, Trail]],
+    facts: tuple[Cond, ...],
+) -> list[str]:
+    """Divisors among `wanted` that may be zero; `given` are values that the other side divides by.
+
+    Each comes with what it is needed under: a value that the other side divides by elsewhere discharges nothing.
+    """
     out: list[str] = []
-    for p in wanted:
-        if not _nonzero(ctx, p, given, facts):
+    for p, trail in wanted:
+        if not _nonzero(ctx, p, trail, given, (*facts, *_conditions(trail))):
             out.append(describe(p))
     return list(dict.fromkeys(out))
 
 
-def outside(ctx: Context, wanted: Sequence[Atom], given: Sequence[Atom], facts: tuple[Cond, ...]) -> list[str]:
+def outside(
+    ctx: Context,
+    wanted: Sequence[tuple[Atom, Trail]],
+    given: Sequence[tuple[Atom, Trail]],
+    facts: tuple[Cond, ...],
+) -> list[str]:
     """Values of partial functions among `wanted` that the other side does not have."""
     out: list[str] = []
-    for a in wanted:
-        ranges = facts + index_ranges(ctx, Monomial(atoms=(a,)))
-        if not any(_same(ctx, a, b, ranges) for b in given):
+    for a, trail in wanted:
+        ranges = (*facts, *_conditions(trail), *index_ranges(ctx, Monomial(atoms=(a,))))
+        if not any(_same(ctx, a, trail, b, ranges) for b in given):
             out.append(a.label)
     return list(dict.fromkeys(out))
 
 
-def _nonzero(ctx: Context, p: NF, given: Sequence[Atom], facts: tuple[Cond, ...]) -> bool:
+def _conditions(trail: Trail) -> tuple[Cond, ...]:
+    return tuple(dict.fromkeys(x for x in trail if isinstance(x, Cond)))
+
+
+def _nonzero(
+    ctx: Context, p: NF, trail: Trail, given: Sequence[tuple[Atom, Trail]], facts: tuple[Cond, ...]
+) -> bool:
     if len(p) == 1 and not p[0].binders and not p[0].guards:
         m = p[0]
         ranges = facts + index_ranges(ctx, m)
         sizes = all(ctx.holds(c.ne(q, 0), facts) for q, _ in m.sizes)
-        return sizes and all(positive_atom(a) or any(_same(ctx, a, b, ranges) for b in given) for a in m.atoms)
+        return sizes and all(positive_atom(a) or any(_same(ctx, a, trail, b, ranges) for b in given) for a in m.atoms)
     return _positive_sum(ctx, p, facts)
 
 
@@ -75,8 +94,9 @@ def index_ranges(ctx: Context, m: Monomial) -> tuple[Cond, ...]:
     return tuple(out)
 
 
-def _same(ctx: Context, a: Atom, b: Atom, facts: tuple[Cond, ...]) -> bool:
-    """Is value `a` among the values `b`, whose variables range over their own index sets?"""
+def _same(ctx: Context, a: Atom, trail: Trail, there: tuple[Atom, Trail], facts: tuple[Cond, ...]) -> bool:
+    """Is value `a` among the values there, whose variables range over their own index sets, and needed there, too?"""
+    b, needed = there
     if a.label != b.label or len(a.args) != len(b.args):
         return False
     choice: dict[str, Poly] = {}
@@ -94,7 +114,23 @@ def _same(ctx: Context, a: Atom, b: Atom, facts: tuple[Cond, ...]) -> bool:
                     break
         if not ctx.holds(c.eq(x, y), facts):
             return False
-    return True
+    return all(_known(ctx, x, choice, trail, facts) for x in needed)
+
+
+def _known(
+    ctx: Context, x: Cond | tuple[Atom, bool], choice: dict[str, Poly], trail: Trail, facts: tuple[Cond, ...]
+) -> bool:
+    """Does a condition of the other side hold where the value is needed?"""
+    if isinstance(x, Cond):
+        return ctx.holds(x.subst(choice), facts)
+    atom, truth = x[0].subst(choice), x[1]
+    return any(
+        not isinstance(y, Cond)
+        and y[1] == truth
+        and y[0].label == atom.label
+        and all(p == q or ctx.holds(c.eq(p, q), facts) for p, q in zip(y[0].args, atom.args, strict=True))
+        for y in trail
+    )
 
 
 def describe(p: NF) -> str:

@@ -19,8 +19,8 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from verifier import conditions as c
-from verifier.denominators import positive_atom
-from verifier.monomial import NF, ONE, Atom, Monomial, combine, factors, is_simple, merge_sizes, scale, times
+from verifier.denominators import index_ranges, positive_atom
+from verifier.monomial import NF, ONE, Atom, Monomial, Trail, combine, factors, is_simple, merge_sizes, scale, times
 from verifier.normal import EXACT, RANGE, Normaliser
 from verifier.poly import Poly
 from verifier.terms import Apply, Const, Reduce, Term
@@ -81,11 +81,16 @@ class Elementary(Normaliser):
         sign = 1
         if fn in ODD | EVEN:
             (p,) = ps = [combine(ps[0])]
-            if fn == "abs" and p and all(m.coef > 0 and all(map(positive_atom, m.atoms)) for m in p):
+            if fn == "abs" and p and all(map(self._not_negative, p)):
                 return p
             if p and min(p, key=_order).coef < 0:
                 sign, ps = (-1 if fn in ODD else 1), [scale(p, -1)]
         return scale(super()._function(fn, ps), sign)
+
+    def _not_negative(self, m: Monomial) -> bool:
+        """Is a summand not negative, whatever its atoms and sizes are?"""
+        sizes = all(e % 2 == 0 or self.ctx.holds(c.ge(q, 0), index_ranges(self.ctx, m)) for q, e in m.sizes)
+        return m.coef > 0 and all(positive_atom(a) or a.exp % 2 == 0 for a in m.atoms) and sizes
 
     def _log_of_power(self, p: NF) -> NF | None:
         """log(a^e) = e log a for odd e: a is positive where the left side is defined."""
@@ -98,10 +103,12 @@ class Elementary(Normaliser):
         inside = self.labels.unfold("value", base) or [Monomial(atoms=(base,))]
         return scale(self._function("log", [inside]), a.exp)
 
-    def positive(self, partial: Sequence[Atom]) -> list[Atom]:
+    def positive(self, partial: Sequence[tuple[Atom, Trail]]) -> list[tuple[Atom, Trail]]:
         """Values that are positive wherever these partial functions are defined: arguments of logarithms."""
-        inside = [self.labels.unfold("log", a) for a in partial if a.label.startswith("log")]
-        return [replace(p[0].atoms[0], exp=1) for p in inside if p and len(p) == 1 and len(p[0].atoms) == 1]
+        inside = [(self.labels.unfold("log", a), trail) for a, trail in partial if a.label.startswith("log")]
+        return [
+            (replace(p[0].atoms[0], exp=1), trail) for p, trail in inside if p and len(p) == 1 and len(p[0].atoms) == 1
+        ]
 
     # ---- exponentials as factors
     def _exponentials(self, p: NF) -> dict[Factor, int]:

@@ -160,7 +160,7 @@ def _by_normal_form(
     for divisor in undischarged(ctx, divided, (), facts):
         done.assume(f"{DEFINED} {divisor} is not zero")
     if partial:
-        done.assume(f"{DEFINED} arguments of {', '.join(sorted({_function(a) for a in partial}))} are in the domain")
+        done.assume(f"{DEFINED} arguments of {', '.join(sorted({_function(a) for a, _ in partial}))} are in the domain")
     done.note(EXACT if dtype == "int" else laws, f"normal form ({laws})")
     return True
 

@@ -59,7 +59,26 @@ class Monomial:
 
 
 NF: TypeAlias = "list[Monomial]"
+Trail: TypeAlias = "tuple[Cond | tuple[Atom, bool], ...]"
+"""Under what a value is needed: conditions on indices, and Boolean atoms that are true or false."""
 ONE = Monomial()
+
+
+def choice(p: NF, truth: bool) -> Trail:
+    """What is known where a predicate in normal form is true (or false)."""
+    if len(p) == 1 and p[0].coef == 1 and not p[0].binders and not p[0].sizes:
+        held: Trail = (*p[0].guards, *((a, True) for a in p[0].atoms))
+        if truth or not held:
+            return held if truth else (c.FALSE,)
+        if len(held) == 1:
+            (one,) = held
+            return (c.negate(one),) if isinstance(one, Cond) else ((one[0], not one[1]),)
+    rest = combine([ONE, *scale(p, -1)])
+    if len(rest) == 1 and rest[0].coef == 1:
+        return choice(rest, not truth)
+    names = sorted(set().union(*(m.free() for m in p)))
+    label = "?" + " + ".join(sorted(f"{m.coef}*{canonical(m)}" for m in p))
+    return ((Atom(label, tuple(map(var, names))), truth),)
 
 
 def subst(m: Monomial, sub: Mapping[str, Poly]) -> Monomial:

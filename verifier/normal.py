@@ -12,12 +12,15 @@ calculus with Boolean weights.  Denominators are collected for prove.py, which d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import Any
 
 from verifier import conditions as c
 from verifier.cases import by_cases, complement
+from verifier.conditions import Cond
 from verifier.guards import onepoint
 from verifier.labels import INF, Labels, infinite
 from verifier.monomial import (
@@ -25,7 +28,9 @@ from verifier.monomial import (
     ONE,
     Atom,
     Monomial,
+    Trail,
     Unsupported,
+    choice,
     combine,
     common,
     factors,
@@ -41,6 +46,7 @@ from verifier.solver import Context
 from verifier.terms import Apply, Const, Infinity, Read, Reduce, Size, Term, Where
 
 EXACT, REAL, RANGE = "exact", "real", "range"
+ZERO = Atom("0")
 COMMUTATIVE = frozenset({"add", "mul"})
 LOGIC = frozenset({"and", "or", "xor", "not"})
 COMPARE = frozenset({"lt", "gt", "le", "ge", "eq", "ne"})
@@ -59,10 +65,11 @@ class Normaliser:
     ctx: Context
     laws: str
     labels: Labels = field(init=False)
-    denominators: list[NF] = field(default_factory=list[NF])
-    inverted: list[Atom] = field(default_factory=list[Atom])
-    partial: list[Atom] = field(default_factory=list[Atom])
-    _memo: dict[int, tuple[Term, NF]] = field(default_factory=dict[int, tuple[Term, NF]])
+    denominators: list[tuple[NF, Trail]] = field(default_factory=list[Any])
+    inverted: list[tuple[Atom, Trail]] = field(default_factory=list[Any])
+    partial: list[tuple[Atom, Trail]] = field(default_factory=list[Any])
+    trail: list[Any] = field(default_factory=list[Any])
+    _memo: dict[tuple[int, Trail], tuple[Term, NF]] = field(default_factory=dict[Any, Any])
 
     def __post_init__(self) -> None:
         self.labels = Labels(self.ctx)
@@ -73,26 +80,50 @@ class Normaliser:
         Raises:
             Unsupported: the term is outside the theory.
         """
-        hit = self._memo.get(id(t))
+        key = (id(t), tuple(self.trail))  # what a divisor is needed under belongs to the record of it
+        hit = self._memo.get(key)
         if hit is None:
-            hit = self._memo[id(t)] = (t, self._nf(t))
+            hit = self._memo[key] = (t, self._nf(t))
         return hit[1]
+
+    @contextmanager
+    def under(self, *known: Cond | tuple[Atom, bool]) -> Generator[None]:
+        """Everything inside is needed only where this holds."""
+        self.trail += known
+        try:
+            yield
+        finally:
+            del self.trail[len(self.trail) - len(known) :]
+
+    def _chosen(self, t: Where, of: Callable[[Term], NF]) -> NF:
+        """A function of both branches of a choice, each where it is taken."""
+        out: NF = []
+        for branch, guard in ((t.then, t.guard), (t.orelse, c.negate(t.guard))):
+            with self.under(guard):
+                out += gate(of(branch), guard)
+        return out
 
     def _nf(self, t: Term) -> NF:
         if isinstance(t, Read):
             return [Monomial(atoms=(Atom(f"?{t.name}" if t.boolean else t.name, t.index),))]
         if isinstance(t, Const):
-            return [Monomial(coef=t.value)] if t.value else []
+            return [Monomial(coef=t.value)] if t.value else [] if t.truth else self._zero()
+        if isinstance(t, Size) and self.laws == EXACT:
+            return [Monomial(atoms=(Atom("size", (t.value,)),))]
         if isinstance(t, Size):
             k, sizes = factors(t.value)
             return [Monomial(coef=k, sizes=sizes)]
         if isinstance(t, Infinity):
             return [Monomial(coef=Fraction(t.sign), atoms=(Atom(INF),))]
         if isinstance(t, Where):
-            return gate(self.nf(t.then), t.guard) + gate(self.nf(t.orelse), c.negate(t.guard))
+            return self._chosen(t, self.nf)
         if isinstance(t, Reduce):
             return self._reduce(t)
         return self._apply(t)
+
+    def _zero(self) -> NF:
+        """The number 0: among exact laws a value with a sign, so that -0 is another."""
+        return [Monomial(atoms=(ZERO,))] if self.laws == EXACT else []
 
     def _reduce(self, t: Reduce) -> NF:
         if t.kind in ("max", "min", "or", "and"):
@@ -131,7 +162,7 @@ class Normaliser:
         if self.laws == EXACT:
             return self._exact(fn, args)
         if fn == "add":
-            return self.nf(args[0]) + self.nf(args[1])
+            return self._sum(self.nf(args[0]), self.nf(args[1]))
         if fn == "mul":
             p, q = self.nf(args[0]), self.nf(args[1])
             if infinite(p) or infinite(q):
@@ -150,6 +181,12 @@ class Normaliser:
             return self._apply(Apply("recip", (Apply("add", (one, Apply("exp", (Apply("neg", args),)))),)))
         return self._opaque_term(fn, args)
 
+    def _sum(self, p: NF, q: NF) -> NF:
+        signs = {m.coef > 0 for m in (*p, *q) if any(a.label == INF for a in m.atoms)}
+        if len(signs) > 1:
+            raise Unsupported("a sum of both infinities")
+        return p + q
+
     def _power(self, base: Term, n: int) -> NF:
         if n < 0:
             base, n = Apply("recip", (base,)), -n
@@ -162,7 +199,7 @@ class Normaliser:
         def at(ps: list[NF]) -> NF:
             return self._function(fn, ps)
 
-        return by_cases(self.ctx, [self.nf(a) for a in args], at)
+        return by_cases(self.ctx, [self.nf(a) for a in args], at, self.trail)
 
     def _exact(self, fn: str, args: Sequence[Term]) -> NF:
         def at(given: list[NF]) -> NF:
@@ -180,7 +217,7 @@ class Normaliser:
                 ps = sorted(ps, key=str)
             return scale(self._function(fn, ps), sign)
 
-        return by_cases(self.ctx, [self.nf(a) for a in args], at)
+        return by_cases(self.ctx, [self.nf(a) for a in args], at, self.trail)
 
     def _function(self, fn: str, ps: list[NF]) -> NF:
         """A function of arguments whose binder-free guards are gone."""
@@ -192,14 +229,14 @@ class Normaliser:
         if self.laws == RANGE and fn == "log" and (inside := self._logarithm(ps[0])) is not None:
             return inside
         if fn == "exp" and len(ps[0]) == 1 and ps[0][0].atoms == (Atom(INF),) and ps[0][0].coef < 0:
-            return []
-        if fn == "exp" and not ps[0]:
+            return self._zero()
+        if fn == "exp" and (not ps[0] or [m.atoms for m in ps[0]] == [(ZERO,)]):
             return [ONE]
         if fn == "sqrt" and ps[0] in ([], [ONE]):
             return ps[0]
         atom = self.labels.atom(fn, ps)
         if fn.partition("[")[0] in PARTIAL:
-            self.partial.append(atom)
+            self.partial.append((atom, tuple(self.trail)))
         return [Monomial(atoms=(atom,))]
 
     def _exponential(self, p: NF) -> NF:
@@ -231,8 +268,7 @@ class Normaliser:
             raise Unsupported("division by an infinity")
         if len(p) == 1 and not p[0].binders and not p[0].guards:
             m = p[0]
-            self.denominators.append(p)
-            self.inverted += [replace(a, exp=1) for a in m.atoms]
+            self._divided_by(p, m.atoms)
             return [
                 Monomial(
                     1 / m.coef,
@@ -245,28 +281,35 @@ class Normaliser:
         shared = common(p)
         if shared:
             inverse = tuple(replace(a, exp=-a.exp) for a in shared)
-            self.denominators.append([Monomial(atoms=shared)])
-            self.inverted += [replace(a, exp=1) for a in shared]
+            self._divided_by([Monomial(atoms=shared)], shared)
             inner = [replace(m, atoms=without(m.atoms, shared)) for m in p]
             return times(self.ctx, [Monomial(atoms=inverse)], self._reciprocal(combine(inner)))
-        self.denominators.append(p)
         atom = self.labels.classes.atom("value", [p])
-        self.inverted.append(atom)
+        self._divided_by(p, (atom,))
         return [Monomial(atoms=(replace(atom, exp=-1),))]
+
+    def _divided_by(self, p: NF, atoms: Sequence[Atom]) -> None:
+        trail = tuple(self.trail)
+        self.denominators.append((p, trail))
+        self.inverted += [(replace(a, exp=1), trail) for a in atoms]
 
     # ---- choice, logic, comparison
     def _select(self, args: Sequence[Term]) -> NF:
         which, false, true = args
         p = self._truth(which)
-        return times(self.ctx, p, self.nf(true)) + times(self.ctx, complement(p), self.nf(false))
+        with self.under(*choice(p, True)):
+            yes = self.nf(true)
+        with self.under(*choice(p, False)):
+            no = self.nf(false)
+        return times(self.ctx, p, yes) + times(self.ctx, complement(p), no)
 
     def _truth(self, t: Term) -> NF:
         if isinstance(t, Read) or (isinstance(t, Apply) and (t.fn in LOGIC or t.fn in COMPARE or t.fn == "select_n")):
             return self.nf(t)
         if isinstance(t, Const) and t.value in (0, 1):
-            return self.nf(t)
+            return [ONE] if t.value else []
         if isinstance(t, Where):
-            return gate(self._truth(t.then), t.guard) + gate(self._truth(t.orelse), c.negate(t.guard))
+            return self._chosen(t, self._truth)
         raise Unsupported("a predicate that is no comparison")
 
     def _logic(self, fn: str, args: Sequence[Term]) -> NF:
@@ -279,16 +322,18 @@ class Normaliser:
         return [*ps[0], *ps[1], *scale(both, -1 if fn == "or" else -2)]
 
     def _compare(self, fn: str, args: Sequence[Term]) -> NF:
-        a, b = (args[1], args[0]) if fn in ("gt", "le") else (args[0], args[1])
-        negated = fn in ("ge", "le", "ne")
+        swapped = ("gt", "ge") if self.laws == EXACT else ("gt", "le")
+        a, b = (args[1], args[0]) if fn in swapped else (args[0], args[1])
+        negated = fn == "ne" or (self.laws != EXACT and fn in ("ge", "le"))
 
         def at(ps: list[NF]) -> NF:
-            if self.laws == EXACT:
+            if self.laws == EXACT:  # a <= b is not the negation of b < a: neither holds of NaN
                 sides = sorted(ps, key=str) if fn in ("eq", "ne") else ps
-                return [Monomial(atoms=(self.labels.atom("?eq" if fn in ("eq", "ne") else "?lt", sides),))]
+                test = "?eq" if fn in ("eq", "ne") else "?lt" if fn in ("lt", "gt") else "?le"
+                return [Monomial(atoms=(self.labels.atom(test, sides),))]
             return self._sign_test("?eq" if fn in ("eq", "ne") else "?lt", combine([*ps[0], *scale(ps[1], -1)]))
 
-        out = by_cases(self.ctx, [self.nf(a), self.nf(b)], at)
+        out = by_cases(self.ctx, [self.nf(a), self.nf(b)], at, self.trail)
         return complement(out) if negated else out
 
     def _sign_test(self, test: str, gap: NF) -> NF:
@@ -313,7 +358,7 @@ class Normaliser:
                 )
             return out
 
-        return by_cases(self.ctx, [self._product_factors(t)], at)
+        return by_cases(self.ctx, [self._product_factors(t)], at, self.trail)
 
     def _product_factors(self, t: Term) -> NF:
         """The multiset of factors, each a guarded monomial with one atom that stands for its value."""
@@ -329,15 +374,14 @@ class Normaliser:
         if isinstance(t, Apply) and t.fn == "mul":
             return self._product_factors(t.args[0]) + self._product_factors(t.args[1])
         if isinstance(t, Where):
-            orelse = gate(self._product_factors(t.orelse), c.negate(t.guard))
-            return gate(self._product_factors(t.then), t.guard) + orelse
+            return self._chosen(t, self._product_factors)
         if t == Const(Fraction(1)):
             return []
 
         def at(ps: list[NF]) -> NF:
             return [Monomial(atoms=(self.labels.atom("value", [combine(ps[0])]),))]
 
-        return by_cases(self.ctx, [self.nf(t)], at, booleans=False)
+        return by_cases(self.ctx, [self.nf(t)], at, self.trail, booleans=False)
 
     # ---- maxima
     def _extreme(self, t: Term) -> NF:
@@ -347,7 +391,7 @@ class Normaliser:
         def at(ps: list[NF]) -> NF:
             return self._maximum(list(dict.fromkeys(ps[0])))
 
-        return scale(by_cases(self.ctx, [self._entries(t, sign)], at), sign)
+        return scale(by_cases(self.ctx, [self._entries(t, sign)], at, self.trail), sign)
 
     def _maximum(self, entries: NF) -> NF:
         if not entries:
@@ -377,7 +421,7 @@ class Normaliser:
         if isinstance(t, Apply) and t.fn == "neg":
             return self._entries(t.args[0], -sign)
         if isinstance(t, Where):
-            return gate(self._entries(t.then, sign), t.guard) + gate(self._entries(t.orelse, sign), c.negate(t.guard))
+            return self._chosen(t, lambda branch: self._entries(branch, sign))
         if isinstance(t, Infinity) and t.sign * sign < 0:
             return []
 
@@ -385,7 +429,7 @@ class Normaliser:
             return [Monomial(atoms=(self._entry(combine(ps[0])),))]
 
         # only index conditions are split here: a sum over Boolean cases is a value, not a set of entries
-        return by_cases(self.ctx, [scale(self.nf(t), sign)], at, booleans=False)
+        return by_cases(self.ctx, [scale(self.nf(t), sign)], at, self.trail, booleans=False)
 
     def _entry(self, p: NF) -> Atom:
         if len(p) == 1 and p[0].coef == 1 and not p[0].sizes and is_simple(p):

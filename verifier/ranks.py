@@ -55,8 +55,10 @@ def _names(e: Expr) -> Iterator[str]:
 
 def uniform(rule: Rule, role: str) -> bool:
     """Whether no product over the role occurs: then every condition is stated axis by axis."""
-    values = [t["value"] for t in subterms((*rule.lhs, *rule.rhs)) if t.op == "lit"]
-    products = [e for e in (*values, *rule.cond) for e in _products(e)]
+    terms = list(subterms((*rule.lhs, *rule.rhs, *rule.given)))
+    values = [t["value"] for t in terms if t.op == "lit"]
+    attributes = [e for t in terms for _, exprs in windows(t) for e in exprs if e is not None]
+    products = [e for e in (*values, *attributes, *rule.cond) for e in _products(e)]
     return not any(rule.owner.get(name) == role for name in products)
 
 

@@ -23,7 +23,7 @@ from verifier.conditions import Cond
 from verifier.poly import Poly, const, divide, entry, greatest, least, var
 from verifier.solver import Context
 from verifier.symbols import Int, Sym, unwrap
-from verifier.terms import ONE, ZERO, Apply, Const, Infinity, Read, Size, Term, Where
+from verifier.terms import FALSE, ONE, TRUE, ZERO, Apply, Const, Infinity, Read, Size, Term, Where
 
 INTEGERS = (*SIGNED, *UNSIGNED)
 WIDE = ("int32", "int64", "uint32", "uint64")
@@ -33,6 +33,7 @@ LATTICE = frozenset({"max", "min"})
 COMPARE = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 LARGEST_DENOMINATOR = 1000
 LARGEST_CONSTANT = 2**30
+POSITIONS = "positions and their sums are in the range of the type"
 NO_OVERFLOW = "arithmetic on indices does not overflow"
 FRACTIONS = "a float constant is the simplest fraction that rounds to it"
 FINITE_TEST = "values that are tested for being finite numbers are"
@@ -90,12 +91,16 @@ class Scalars:
                 return Apply("nan", ())
             if math.isinf(value):
                 return Infinity(1 if value > 0 else -1)
+            if not value and math.copysign(1.0, value) < 0:
+                return Apply("neg", (ZERO,))
             exact = Fraction(value)
             simple = exact.limit_denominator(LARGEST_DENOMINATOR)
             if simple != exact and dtype == "float32" and float(np.float32(float(simple))) == value:
                 self.assumptions[FRACTIONS] = None
                 return Const(simple)
             return Const(exact)
+        if dtype == "bool":
+            return TRUE if value else FALSE
         return Const(Fraction(int(value)))
 
     # ---- scalar functions
@@ -105,14 +110,14 @@ class Scalars:
             return self._select(args)
         if fn in COMPARE and (found := self._compare(fn, dtype, args)) is not None:
             return found
-        if fn in ("eq", "ne") and args[0] == args[1]:  # is it a number?
+        if fn in ("eq", "ne") and args[0] == args[1] and not _without_value(args[0]):  # is it a number?
             self.assumptions[FINITE_TEST] = None
-            return ONE if fn == "eq" else ZERO
+            return TRUE if fn == "eq" else FALSE
         if dtype == "bool":
             return self._logical(fn, args)
-        if fn == "is_finite":
+        if fn == "is_finite" and not _without_value(args[0]):
             self.assumptions[FINITE_TEST] = None
-            return ONE
+            return TRUE
         if dtype in INTEGERS:
             return self._integers(fn, dtype, args)
         if fn in RING and any(isinstance(a, Size) for a in args):  # sizes as floats: numbers that are known exactly
@@ -165,8 +170,8 @@ class Scalars:
 
     def _truth(self, g: Cond) -> Term:
         if self.known(g):
-            return ONE
-        return ZERO if self.known(c.negate(g)) else Where(g, ONE, ZERO)
+            return TRUE
+        return FALSE if self.known(c.negate(g)) else Where(g, TRUE, FALSE)
 
     def _select(self, args: Sequence[Term]) -> Term:
         which, cases = args[0], args[1:]
@@ -231,6 +236,8 @@ class Scalars:
                 p = greatest(a, -a)
             case _:
                 return None
+        if p.value is None and fn in RING:
+            self.assumptions[POSITIONS] = None
         return integer(p) if abs(p.value or 0) <= LARGEST_CONSTANT else None
 
     def convert(self, value: Term, source: str, target: str) -> Term:
@@ -242,10 +249,14 @@ class Scalars:
         if source == "bool":
             guard = index_condition(value)
             return Where(guard, ONE, ZERO) if guard is not None else Apply("select_n", (value, ZERO, ONE))
-        if position(value) is not None and target in (*FLOATS, *WIDE):
-            return value
+        known = position(value)
+        if known is not None and target in (*FLOATS, *WIDE):
+            if target not in UNSIGNED or self.known(c.ge(known, 0)):
+                if known.value is None:
+                    self.assumptions[POSITIONS] = None
+                return value
         if source in FLOATS and target in FLOATS:
-            if _bits(target) > _bits(source):
+            if all(a >= b for a, b in zip(_bits(target), _bits(source), strict=True)):
                 return value
             return Apply(f"narrow[{target}]", (value,))
         if isinstance(value, Where):
@@ -289,6 +300,11 @@ class Scalars:
         if dtype in (*WIDE, "float32", "float64"):
             return found
         return Apply(f"convert[int64,{dtype}]", (found,))  # few bits: positions wrap or are rounded
+
+
+def _without_value(t: Term) -> bool:
+    """Is a term a constant that is no finite number?"""
+    return isinstance(t, Infinity) or (isinstance(t, Apply) and t.fn == "nan")
 
 
 def ranges(ctx: Context, names: Iterable[str]) -> tuple[Cond, ...]:

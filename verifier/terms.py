@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -36,9 +36,10 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    """A rational constant."""
+    """A rational constant; `truth`: a truth value, for which 0 is no number with a sign."""
 
     value: Fraction
+    truth: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class Reduce:
 Term: TypeAlias = "Read | Const | Size | Infinity | Apply | Where | Reduce"
 ZERO = Const(Fraction(0))
 ONE = Const(Fraction(1))
+TRUE, FALSE = Const(Fraction(1), truth=True), Const(Fraction(0), truth=True)
 
 
 class Algebra(Protocol[S]):
@@ -177,6 +179,8 @@ class Symbolic:
 
     def const(self, value: Fraction | float) -> Term:
         """A rational constant or an infinity."""
+        if isinstance(value, bool):
+            return TRUE if value else FALSE
         if isinstance(value, float) and math.isinf(value):
             return Infinity(1 if value > 0 else -1)
         return Const(Fraction(value))
@@ -194,7 +198,7 @@ class Symbolic:
             a, b = map(_position, args)
             if a is not None and b is not None:
                 self.computed |= not all(isinstance(x, Const) for x in args)
-                return self.where(_COMPARISONS[fn](a, b), lambda: ONE, lambda: ZERO)
+                return self.where(_COMPARISONS[fn](a, b), lambda: TRUE, lambda: FALSE)
         if fn == "select_n" and isinstance(args[0], Where) and {args[0].then, args[0].orelse} <= {ONE, ZERO}:
             which, (false, true) = args[0], args[1:]
             picked = [true if x == ONE else false for x in (which.then, which.orelse)]

@@ -1,0 +1,148 @@
+"""Index maps and their inverses: the iteration that writes an element, as a function of the element.
+
+An equation `c1*a1 + ... + cn*an = t` between iterators (or quotients and remainders of them) and a target determines
+the iterator with the greatest coefficient when that coefficient exceeds what all others together can add up to:
+a1 = t' // c1, the rest is t' % c1, and so on.  `x // d` and `x % d` together determine x.  Every step follows from the
+equations and the ranges, so what is solved is the only iteration that may write the target: an index map that is
+solved for fresh targets is injective, and the target is written exactly when the solution is in the stage's domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from superopt.ir.index import Atom, Form, Guard, Poly, Size, Symbol, Truth, of_atom, substitute, substitute_guard
+from verifier.schedules.domain import INF, Domain
+
+
+@dataclass
+class _Equation:
+    """The sum of `parts` (atom with unknowns -> coefficient) is `target`; None: not of this form."""
+
+    parts: dict[Atom, int]
+    target: Size
+
+
+@dataclass
+class _System:
+    unknown: frozenset[Symbol]
+    domain: Domain
+    solved: dict[Atom, Size] = field(default_factory=dict[Atom, Size])
+    equations: list[_Equation] = field(default_factory=list[_Equation])
+    joined: set[tuple[Size, int]] = field(default_factory=set[tuple[Size, int]])
+
+    def add(self, left: Size, right: Size) -> None:
+        """The equation left = right; one that is not linear in unknown atoms says nothing here."""
+        parts: dict[Atom, int] = {}
+        target = right
+        if isinstance(left, int):
+            return
+        for mono, c in left.terms:
+            inner = [a for a in mono if not a.symbols.isdisjoint(self.unknown)]
+            if not inner:
+                target = target - Poly(((mono, c),)) if mono else target - c
+            elif len(mono) == 1:
+                parts[mono[0]] = c
+            else:
+                return
+        self.equations.append(_Equation(parts, target))
+
+    def known(self, atom: Atom) -> Size | None:
+        """The value of an atom, if it is determined."""
+        found = self.solved.get(atom)
+        if found is None and isinstance(atom, Form):
+            free = atom.symbols & self.unknown
+            values = {s: self.solved[s] for s in free if s in self.solved}
+            if len(values) == len(free) and atom.op != "value":
+                found = self.solved[atom] = substitute(of_atom(atom), values)
+        if found is None:
+            low, high = self.domain.bounds(of_atom(atom))
+            if low == high:
+                found = self.solved[atom] = int(low)
+        return found
+
+    def run(self) -> None:
+        """Solve until nothing more follows."""
+        progress = True
+        while progress:
+            progress = False
+            for equation in self.equations:
+                for atom in list(equation.parts):
+                    value = self.known(atom)
+                    if value is not None:
+                        equation.target = equation.target - value * equation.parts.pop(atom)
+                progress |= self._peel(equation)
+            progress |= self._join()
+
+    def _peel(self, equation: _Equation) -> bool:
+        """Solve for the atoms of greatest coefficients, as far as each exceeds what is below it."""
+        parts: list[tuple[int, Atom, int, int, int]] = []
+        rest = equation.target
+        for atom, c in equation.parts.items():
+            low, high = self.domain.bounds(of_atom(atom))
+            if low == -INF or high == INF or low > high:
+                return False
+            base = int(low) if c > 0 else int(high)
+            rest = rest - base * c
+            parts.append((abs(c), atom, c, base, int(high) - int(low)))
+        parts.sort(key=lambda p: -p[0])
+        done = False
+        for at, (size, atom, c, base, _) in enumerate(parts):
+            if size <= sum(k * width for k, _, _, _, width in parts[at + 1 :]):
+                break
+            digit = rest // size if size > 1 else rest
+            rest = rest % size if at + 1 < len(parts) else 0
+            value = base + digit if c > 0 else base - digit
+            self.solved[atom] = value
+            equation.target = equation.target - value * equation.parts.pop(atom)
+            done = True
+        return done
+
+    def _join(self) -> bool:
+        """Quotient and remainder of the same x by the same d give x."""
+        found = False
+        for atom in list(self.solved):
+            if not isinstance(atom, Form) or atom.op != "//" or not isinstance(d := atom.args[1], int):
+                continue
+            x = atom.args[0]
+            rest = self.known(Form("%", (x, d)))
+            if rest is not None and (x, d) not in self.joined and not x.symbols.isdisjoint(self.unknown):
+                self.joined.add((x, d))
+                self.add(x, self.solved[atom] * d + rest)
+                found = True
+        return found
+
+
+def solve(
+    index: Sequence[Size], target: Sequence[Size], unknown: Iterable[Symbol], domain: Domain
+) -> dict[Symbol, Size]:
+    """The unknowns that `index = target` determines on a domain, as functions of the target.
+
+    Args:
+        index: over the unknowns, and symbols that it shares with the target.
+        target: over other symbols.
+        unknown: what to solve for.
+        domain: where solutions may lie; it gives the ranges of the unknowns.
+    """
+    system = _System(frozenset(unknown), domain)
+    for left, right in zip(index, target, strict=True):
+        system.add(left, right)
+    system.run()
+    found = {s: system.known(s) for s in system.unknown}
+    return {s: v for s, v in found.items() if v is not None}
+
+
+def mapped(guard: Truth, mapping: Mapping[Symbol, Size]) -> Truth:
+    """A guard with symbols replaced."""
+    return substitute_guard(guard, mapping) if isinstance(guard, Guard) else guard
+
+
+def renamed(symbols: Iterable[Symbol], prefix: str) -> dict[Symbol, Size]:
+    """The same iterators under names of their own."""
+    return {s: of_atom(Symbol(f"{prefix}.{s.name}", s.low, s.high)) for s in symbols}
+
+
+def only(mapping: Mapping[Symbol, Size]) -> list[Symbol]:
+    """The symbols that `renamed` made."""
+    return [next(iter(p.symbols)) for p in mapping.values() if isinstance(p, Poly)]

@@ -1,0 +1,221 @@
+"""Stages as facts: their domains, what they read and where, and the iteration that writes an element.
+
+A stage that is placed inside another begins with axes of its host; its local buffer is another one in each iteration
+of these, so for a reader below the same iteration they are parameters, not unknowns.  A stage that combines is the
+reduction over those of its axes that its index does not contain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from superopt.ir.expr import Expr, const, reduce, values_of, where
+from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, substitute
+from superopt.ir.ops.record import identity
+from superopt.kernels.program import under
+from superopt.kernels.stage import LoopProgram, Stage
+from verifier.schedules.domain import Budget, Domain, box_of
+from verifier.schedules.maps import mapped, renamed, solve
+from verifier.schedules.rebuild import rebuilt
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A load at one place: where it happens and under which guards."""
+
+    load: Expr
+    domain: Domain
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The iteration of a stage that writes an element, and what must hold there.
+
+    Attributes:
+        at: own iterators -> index of the iteration.
+        conditions: >= 0 exactly where the element is written.
+        equal: zero where the element is written: index there, less the element.
+        missing: iterators that the element does not determine.
+    """
+
+    at: dict[Symbol, Size]
+    conditions: tuple[Size, ...]
+    equal: tuple[Size, ...]
+    missing: tuple[str, ...]
+
+
+@dataclass
+class View:
+    """A program whose stages are asked about; answers are kept.
+
+    Attributes:
+        program: the program.
+        budget: steps that are left.
+    """
+
+    program: LoopProgram
+    budget: Budget
+    stages: dict[str, Stage] = field(default_factory=dict[str, Stage])
+    _domains: dict[str, Domain] = field(default_factory=dict[str, Domain])
+    _plain: dict[str, Stage] = field(default_factory=dict[str, Stage])
+    _sources: dict[tuple[str, tuple[Size, ...], str], Source] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.stages = {s.buffer: s for s in self.program.stages}
+
+    def domain(self, stage: Stage) -> Domain:
+        """The iterations of a stage that exist."""
+        found = self._domains.get(stage.buffer)
+        if found is None:
+            ranges = {a.symbol: box_of(a.symbol) for a in stage.axes}
+            found = Domain(ranges, (), self.budget).under(stage.guard)
+            self._domains[stage.buffer] = found
+        return found
+
+    def plain(self, stage: Stage) -> Stage:
+        """The stage without `combine`: a reduction over the axes that its index does not contain."""
+        if stage.combine is None:
+            return stage
+        found = self._plain.get(stage.buffer)
+        if found is None:
+            found = self._plain[stage.buffer] = _reduced(stage)
+        return found
+
+    def shared(self, writer: Stage, reader: Stage) -> int | None:
+        """Leading axes that a reader shares with the stage that fills a local buffer; None: it cannot read it."""
+        if writer.at is None:
+            return 0
+        host, count = self.stages[writer.at[0]], writer.at[1]
+        return count if under(self.program, reader, host, count) else None
+
+    def source(self, writer: Stage, element: Sequence[Size], shared: int) -> Source:
+        """The iteration of a stage that writes an element.
+
+        Args:
+            writer: the stage.
+            element: index into its buffer, over the reader's symbols.
+            shared: leading axes that stand for themselves.
+        """
+        key = (writer.buffer, tuple(element), f"{shared}")
+        found = self._sources.get(key)
+        if found is None:
+            found = self._sources[key] = self._source(self.plain(writer), element, shared)
+        return found
+
+    def _source(self, stage: Stage, element: Sequence[Size], shared: int) -> Source:
+        kept = [a.symbol for a in stage.axes[:shared]]
+        own = [a.symbol for a in stage.axes[shared:]]
+        fresh = renamed(own, stage.buffer)
+        unknown = {s: next(iter(p.symbols)) for s, p in fresh.items() if isinstance(p, Poly)}
+        index = [substitute(x, fresh) for x in stage.index]
+        guard = mapped(stage.guard, fresh)
+        ranges = {s: box_of(s) for s in (*kept, *unknown.values())}
+        domain = Domain(ranges, (), self.budget).under(guard)
+        solved = solve(index, element, unknown.values(), domain)
+        at = {s: solved[new] for s, new in unknown.items() if new in solved}
+        missing = tuple(s.name for s in own if s not in at)
+        conditions: list[Size] = []
+        for s, value in at.items():
+            low, high = box_of(s)
+            conditions += [value - low, high - value]
+        there = mapped(stage.guard, at)
+        if isinstance(there, Guard):
+            conditions += there.ordered
+        elif not there:
+            conditions.append(-1)
+        equal = tuple(substitute(x, at) - e for x, e in zip(stage.index, element, strict=True))
+        return Source(at, tuple(conditions), equal, missing)
+
+
+def _reduced(stage: Stage) -> Stage:
+    """A stage that combines, as a reduction."""
+    assert stage.combine is not None
+    placed = stage.at[1] if stage.at is not None else 0
+    inside = frozenset[Symbol]().union(*(x.symbols for x in stage.index if isinstance(x, Poly)))
+    inside |= {a.symbol for a in stage.axes[:placed]}
+    bound = [a.symbol for a in stage.axes if a.symbol not in inside]
+    neutral = const(identity(stage.combine, stage.value.dtype), stage.value.dtype)
+    body = where(stage.guard, lambda: stage.value, lambda: neutral)
+    value = reduce(stage.combine, bound, body)
+    axes = tuple([a for a in stage.axes if a.symbol in inside])
+    return Stage(stage.buffer, axes, stage.index, value, True, stage.at)
+
+
+def accesses(root: Expr, domain: Domain) -> Iterator[Access]:
+    """The loads of an expression, each with the iterations in which it happens."""
+    loads: dict[Expr, bool] = {}
+    seen: set[tuple[Expr, int]] = set()
+    kept: list[Domain] = []  # domains by identity
+    todo = [(root, domain)]
+    while todo:
+        e, d = todo.pop()
+        if (e, id(d)) in seen or not _has_load(e, loads):
+            continue
+        seen.add((e, id(d)))
+        kept.append(d)
+        if e.kind == "load":
+            yield Access(e, d)
+        todo += [(v, d) for index in e.indices for v in values_of(index)]
+        if e.kind == "where":
+            todo.append((e.args[1], d.under(e.args[0])))
+            todo += [(e.args[2], part) for part in outside(d, e.args[0])]
+        elif e.kind == "reduce":
+            todo.append((e.args[2], d.over(e.args[1])))
+        else:
+            todo += [(x, d) for x in e.operands]
+
+
+def outside(d: Domain, guard: Truth) -> list[Domain]:
+    """Parts that together are where a guard does not hold."""
+    if not isinstance(guard, Guard):
+        return [] if guard else [d]
+    parts: list[Domain] = []
+    for p in guard.ordered:
+        parts.append(d.below(p))
+        d = d.under(Guard((p,)))
+    return [x for x in parts if not x.empty]
+
+
+def _has_load(root: Expr, known: dict[Expr, bool]) -> bool:
+    stack = [root]
+    while stack:
+        e = stack[-1]
+        if e in known:
+            stack.pop()
+            continue
+        inner = [*e.operands, *(v for index in e.indices for v in values_of(index))]
+        waiting = [x for x in inner if x not in known]
+        if waiting and e.kind != "load":
+            stack += waiting
+            continue
+        known[e] = e.kind == "load" or any(known[x] for x in inner)
+        stack.pop()
+    return known[root]
+
+
+def resolved(view: View, stage: Stage, keep: Callable[[str], bool], done: dict[str, Expr]) -> Expr:
+    """The value of a stage with values of buffers in place of loads, down to inputs and to buffers that are kept.
+
+    Whether the elements that it reads are written is a question of its own (`order`).
+
+    Args:
+        view: the program.
+        stage: the stage.
+        keep: is a buffer left as it is?
+        done: values of stages so far.
+    """
+    found = done.get(stage.buffer)
+    if found is not None:
+        return found
+
+    def read(e: Expr) -> Expr | None:
+        name = e.args[0]
+        writer = view.stages.get(name)
+        if writer is None or keep(name):
+            return None
+        source = view.source(writer, e.args[1], view.shared(writer, stage) or 0)
+        return resolved(view, writer, keep, done).substitute(source.at)
+
+    found = done[stage.buffer] = rebuilt(view.plain(stage).value, read)
+    return found
