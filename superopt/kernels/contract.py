@@ -1,0 +1,317 @@
+"""Contractions in the value of a stage: `sum over k of [guard] A * B`, whatever surrounds the sum.
+
+Which of the two factors depends on an iterator, and whether the iterator is reduced, is its characteristic vector; it
+gives the roles: batch (in both), rows (A alone), columns (B alone), depth (reduced).  B is the factor that depends on
+the innermost axis of the output, the lane, so that a convolution with channels first swaps its operands by itself.
+
+`analyse` brings a stage into normal form first: axes of extent 1 go, an axis that an operand sees through `//` and `%`
+is split there, and neighbouring axes of one role that every access sees as one are fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from superopt.ir.expr import Expr, convert, op, reduce, subexpressions, where
+from superopt.ir.index import Form, Guard, Poly, Size, Symbol, Truth, of_atom, substitute, substitute_guard
+from superopt.kernels.stage import Axis, LoopProgram, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """A stage in normal form and the contraction in it.
+
+    Attributes:
+        total: the sum, as it occurs in the stage's value.
+        a: the factor that is one number for all lanes.
+        b: the factor along the lane.
+        guard_a: where the product counts, as far as it concerns the iterators of `a`.
+        guard_b: the same for `b`.
+        batch: axes that both factors depend on.
+        rows: axes of `a` alone.
+        columns: axes of `b` alone, the lane last.
+        depth: iterators of the sum.
+    """
+
+    stage: Stage
+    total: Expr
+    a: Expr
+    b: Expr
+    guard_a: Truth
+    guard_b: Truth
+    batch: tuple[Symbol, ...]
+    rows: tuple[Symbol, ...]
+    columns: tuple[Symbol, ...]
+    depth: tuple[Symbol, ...]
+
+    @property
+    def lane(self) -> Symbol:
+        """The axis along vectors."""
+        return self.columns[-1]
+
+
+def extent(symbol: Symbol) -> int:
+    """Number of values of an iterator with a known range."""
+    size = symbol.extent
+    assert isinstance(size, int)
+    return size
+
+
+def analyse(program: LoopProgram, stage: Stage, merge_columns: bool = False) -> Contraction | None:
+    """The contraction of a stage, in normal form; None where the stage holds none that a register tile fits.
+
+    Args:
+        program: gives the shapes of the buffers.
+        stage: not scheduled yet.
+        merge_columns: fuse the axes of B even where B's accesses are not contiguous across them (B must be packed).
+    """
+    if stage.guard is not True or stage.tile is not None or stage.at is not None:
+        return None
+    shapes = {b.name: b.shape for b in program.buffers}
+    stage = _without_single(stage)
+    found = find(stage)
+    if found is None:
+        return None
+    stage = _divided(found, shapes)
+    found = find(stage)
+    while found is not None:
+        smaller = _fused(found, shapes, merge_columns)
+        if smaller is None:
+            return found
+        found = find(smaller)
+    return None
+
+
+def find(stage: Stage) -> Contraction | None:
+    """The contraction of a stage as it stands, if there is exactly one sum outside of which nothing is summed."""
+    axes = [a.symbol for a in stage.axes]
+    if not axes:
+        return None
+    outer = list(_outermost(stage.value))
+    if len(outer) != 1 or outer[0].args[0] != "sum":
+        return None
+    total = outer[0]
+    iterators, body = total.args[1], total.args[2]
+    guard: Truth = True
+    if body.kind == "where" and _is_zero(body.args[2]):
+        guard, body = body.args[0], body.args[1]
+    if body.kind != "op" or body.args[0] != "mul":
+        return None
+    a, b = body.args[2:]
+    inner = frozenset(iterators)
+    if a.symbols.isdisjoint(inner) or b.symbols.isdisjoint(inner):
+        return None
+    lane = axes[-1]
+    if lane in a.symbols:
+        a, b = b, a
+    split = _split_guard(guard, a, b)
+    if split is None:
+        return None
+    guard_a, guard_b = split
+    in_a, in_b = a.symbols | _symbols(guard_a), b.symbols | _symbols(guard_b)
+    if lane in in_a or lane not in in_b or any(s not in in_a and s not in in_b for s in axes):
+        return None
+    return Contraction(
+        stage, total, a, b, guard_a, guard_b,
+        batch=tuple([s for s in axes if s in in_a and s in in_b]),
+        rows=tuple([s for s in axes if s in in_a and s not in in_b]),
+        columns=tuple([s for s in axes if s not in in_a]),
+        depth=iterators,
+    )  # fmt: skip
+
+
+def with_total(contraction: Contraction, total: Expr, stage: Stage | None = None) -> Stage:
+    """The stage with its sum replaced."""
+    stage = stage or contraction.stage
+    return replace(stage, value=exchange(stage.value, contraction.total, total))
+
+
+def exchange(root: Expr, old: Expr, new: Expr) -> Expr:
+    """The expression with one subexpression (outside of reductions) replaced by another."""
+    done: dict[Expr, Expr] = {old: new}
+    for e in subexpressions(root):
+        if e in done:
+            continue
+        if e.kind == "reduce" or all(done.get(x, x) is x for x in e.operands):
+            done[e] = e
+            continue
+        inner = [done[x] for x in e.operands]
+        match e.kind:
+            case "op":
+                done[e] = op(e.args[0], e.args[1], *inner)
+            case "convert":
+                done[e] = convert(inner[0], e.args[0], e.dtype)
+            case _:
+                done[e] = where(e.args[0], lambda inner=inner: inner[0], lambda inner=inner: inner[1])
+    return done[root]
+
+
+def _outermost(root: Expr) -> Iterator[Expr]:
+    """Reductions that are inside no other."""
+    seen: set[Expr] = set()
+    stack = [root]
+    while stack:
+        e = stack.pop()
+        if e in seen or not e.height:
+            continue
+        seen.add(e)
+        if e.kind == "reduce":
+            yield e
+        else:
+            stack += e.operands
+
+
+def _is_zero(e: Expr) -> bool:
+    return e.kind == "const" and e.args[0] == 0
+
+
+def _symbols(guard: Truth) -> frozenset[Symbol]:
+    return guard.symbols if isinstance(guard, Guard) else frozenset()
+
+
+def _split_guard(guard: Truth, a: Expr, b: Expr) -> tuple[Truth, Truth] | None:
+    """Each condition goes to the factor that has its iterators; None where neither has them all."""
+    if not isinstance(guard, Guard):
+        return True, True
+    mine: list[Poly] = []
+    other: list[Poly] = []
+    for p in guard.ordered:
+        if p.symbols <= a.symbols:
+            mine.append(p)
+        elif p.symbols <= b.symbols:
+            other.append(p)
+        else:
+            return None
+    return (Guard(mine) if mine else True), (Guard(other) if other else True)
+
+
+# ---- linear forms
+
+
+def offset(shape: Sequence[Size], index: Sequence[Size]) -> Size:
+    """Row-major position of an index."""
+    total: Size = 0
+    for n, i in zip(shape, index, strict=True):
+        total = total * n + i
+    return total
+
+
+def coefficient(x: Size, s: Symbol) -> int | None:
+    """The integer factor of a symbol in an affine form; None where the symbol occurs in another way."""
+    if isinstance(x, int) or s not in x.symbols:
+        return 0
+    found = 0
+    for mono, c in x.terms:
+        if mono == (s,):
+            found = c
+        elif any(s in atom.symbols for atom in mono):
+            return None
+    return found
+
+
+def loads(root: Expr) -> list[Expr]:
+    """The loads of an expression, each once."""
+    return [e for e in subexpressions(root) if e.kind == "load"]
+
+
+# ---- normal form
+
+
+def _without_single(stage: Stage) -> Stage:
+    single: dict[Symbol, Size] = {a.symbol: 0 for a in stage.axes if a.extent == 1}
+    return _mapped(stage, [a for a in stage.axes if a.extent > 1], single) if single else stage
+
+
+def _mapped(stage: Stage, axes: Iterable[Axis], mapping: dict[Symbol, Size]) -> Stage:
+    guard = substitute_guard(stage.guard, mapping) if isinstance(stage.guard, Guard) else stage.guard
+    index = tuple([substitute(x, mapping) for x in stage.index])
+    return replace(stage, axes=tuple(axes), index=index, value=stage.value.substitute(mapping), guard=guard)
+
+
+def _forms(x: Size) -> Iterator[Form]:
+    if isinstance(x, Poly):
+        for atom in x.atoms:
+            if isinstance(atom, Form) and atom.op != "value":
+                yield atom
+                for inner in atom.args:
+                    yield from _forms(inner)
+
+
+def _divided(found: Contraction, shapes: dict[str, tuple[int, ...]]) -> Stage:
+    """Split every axis that an operand, or the place of the result along the lane, sees through `//` or `%`."""
+    stage = found.stage
+    accesses = [offset(shapes[e.args[0]], e.args[1]) for x in (found.a, found.b) for e in loads(x)]
+    accesses += [p for g in (found.guard_a, found.guard_b) if isinstance(g, Guard) for p in g.ordered]
+    accesses.append(offset(shapes[stage.buffer], stage.index))
+    for axis in stage.axes:
+        parts = [
+            form.args[1]
+            for x in accesses
+            for form in _forms(x)
+            if form.op in ("//", "%") and form.args[0] == of_atom(axis.symbol) and isinstance(form.args[1], int)
+        ]
+        inner = min(parts, default=0)
+        if inner and axis.extent % inner == 0 and inner < axis.extent:
+            high = Symbol(axis.symbol.name + "h", 0, axis.extent // inner - 1)
+            low = Symbol(axis.symbol.name + "l", 0, inner - 1)
+            at = stage.axes.index(axis)
+            axes = (*stage.axes[:at], Axis(high, axis.kind), Axis(low, axis.kind), *stage.axes[at + 1 :])
+            split = _mapped(stage, axes, {axis.symbol: of_atom(high) * inner + of_atom(low)})
+            again = find(split)
+            return split if again is None else _divided(again, shapes)
+    return stage
+
+
+def _fused(found: Contraction, shapes: dict[str, tuple[int, ...]], merge_columns: bool) -> Stage | None:
+    """One pair of neighbours of equal role made one; None when there is no such pair."""
+    stage = found.stage
+    place = [offset(shapes[stage.buffer], stage.index)]
+    of_a = [offset(shapes[e.args[0]], e.args[1]) for e in loads(found.a)]
+    of_b = [offset(shapes[e.args[0]], e.args[1]) for e in loads(found.b)]
+    of_a += _polys(found.guard_a)
+    of_b += _polys(found.guard_b)
+    free_b = [] if merge_columns else of_b
+    order = [a.symbol for a in stage.axes]
+    for role, forms in (
+        (found.batch, place + of_a + of_b),
+        (found.rows, place + of_a),
+        (found.columns, place + free_b),
+    ):
+        for i, j in _pairs(role):
+            if _contiguous(i, j, forms):
+                both = Symbol(i.name + j.name, 0, extent(i) * extent(j) - 1)
+                mapping: dict[Symbol, Size] = {i: of_atom(both) // extent(j), j: of_atom(both) % extent(j)}
+                axes = [Axis(both) if s == j else Axis(s) for s in order if s != i]
+                return _mapped(stage, axes, mapping)
+    for i, j in _pairs(found.depth):
+        if _contiguous(i, j, of_a) and (merge_columns or _contiguous(i, j, of_b)):
+            return with_total(found, _fused_depth(found.total, i, j))
+    return None
+
+
+def _polys(guard: Truth) -> list[Size]:
+    return list(guard.ordered) if isinstance(guard, Guard) else []
+
+
+def _pairs(role: Sequence[Symbol]) -> Iterator[tuple[Symbol, Symbol]]:
+    for i in role:
+        for j in role:
+            if i is not j:
+                yield i, j
+
+
+def _contiguous(i: Symbol, j: Symbol, forms: Iterable[Size]) -> bool:
+    """Is every form, where it has one of the two, a function of `i * extent(j) + j`?"""
+    for x in forms:
+        a, b = coefficient(x, i), coefficient(x, j)
+        if a is None or b is None or a != b * extent(j):
+            return False
+    return True
+
+
+def _fused_depth(total: Expr, i: Symbol, j: Symbol) -> Expr:
+    monoid, iterators, body = total.args
+    both = Symbol("?" + i.name + j.name, 0, extent(i) * extent(j) - 1)
+    body = body.substitute({i: of_atom(both) // extent(j), j: of_atom(both) % extent(j)})
+    return reduce(monoid, [both if s == j else s for s in iterators if s != i], body)
