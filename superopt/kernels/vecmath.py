@@ -1,0 +1,71 @@
+"""Scalar functions of the table `superopt.ir.scalar` as code on vectors: one entry, `apply`, total over the table.
+
+Transcendental functions of float32 and float64 are polynomial on vectors (`vecmath_exp`, `vecmath_trig`) or go to the C
+library lane by lane (`vecmath_libm`); arithmetic, predicates and integers are in `vecmath_ops`.  16-bit floats are held
+and computed as float32 in registers; `vecmath_ops.convert` rounds them.
+
+`ERROR_ULPS` bounds the error of each function, in units of the last place of the exact result (measured against
+extended precision over all binades, with a margin; the tests repeat it).  Inside XLA denormals are flushed to zero by the
+processor's mode, here and in XLA's own code alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from superopt.errors import InputError
+from superopt.ir.scalar import SCALARS
+from superopt.kernels import vecmath_exp, vecmath_ops, vecmath_trig
+from superopt.kernels.llvm import Function
+from superopt.kernels.vecmath_lanes import Lanes
+from superopt.kernels.vecmath_libm import NAMES, digamma, erf_inv, per_lane
+
+_VECTOR: dict[str, Callable[[Lanes, str], str]] = {
+    "exp": vecmath_exp.exp, "exp2": vecmath_exp.exp2, "expm1": vecmath_exp.expm1, "log": vecmath_exp.log,
+    "log1p": vecmath_exp.log1p, "tanh": vecmath_exp.tanh, "logistic": vecmath_exp.logistic, "erf": vecmath_exp.erf,
+    "cbrt": vecmath_exp.cbrt, "sin": vecmath_trig.sin, "cos": vecmath_trig.cos, "tan": vecmath_trig.tan,
+    "digamma": digamma,
+}  # fmt: skip
+
+# (float32, float64)
+ERROR_ULPS: dict[str, tuple[float, float]] = {
+    "exp": (1.5, 1.5), "exp2": (1.5, 1.5), "expm1": (2.5, 2.5), "log": (1.5, 1.5), "log1p": (2.5, 2.5),
+    "tanh": (6.0, 3.5), "logistic": (3.0, 3.0), "erf": (6.5, 2.0), "sin": (1.5, 2.0), "cos": (1.5, 2.0),
+    "tan": (3.5, 4.0), "cbrt": (1.0, 1.5), "pow": (1.0, 1.0), "sqrt": (0.5, 0.5), "rsqrt": (1.5, 1.5),
+}  # fmt: skip
+
+
+def apply(f: Function, fn: str, dtype: str, args: tuple[str, ...], lanes: int, which: str = "bool") -> str:
+    """Write a scalar function of the table on values of so many lanes (0: scalars).
+
+    Args:
+        f: the function written into.
+        fn: name in `SCALARS`.
+        dtype: of the operands (of the cases, for `select_n`); bool operands and results are `i1`.
+        args: values; 16-bit floats as float32.
+        lanes: of all values.
+        which: dtype of the first operand of `select_n`.
+
+    Raises:
+        InputError: there is no such function of this dtype.
+    """
+    if fn not in SCALARS:
+        raise InputError(f"no scalar function {fn!r}")
+    m = Lanes(f, "float32" if dtype in vecmath_ops.HALVES else dtype, lanes)
+    if not SCALARS[fn].transcendental:
+        stored = dtype if dtype in vecmath_ops.HALVES else ""
+        return vecmath_ops.arithmetic(m, fn, args, which, stored)
+    if m.dtype not in ("float32", "float64"):
+        raise InputError(f"{fn} of {dtype} is not defined")
+    if fn in _VECTOR:
+        return _VECTOR[fn](m, args[0])
+    if fn == "erf_inv":
+        return erf_inv(m, args[0], vecmath_exp.erf)
+    if fn == "sqrt":
+        return m.call("sqrt", args[0])
+    if fn == "rsqrt":
+        return m.quotient(m.const(1.0), m.call("sqrt", args[0]))
+    if fn == "pow" and m.dtype == "float32":
+        return vecmath_exp.power32(m, *args)
+    assert fn in NAMES, fn
+    return per_lane(m, fn, *args)
