@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from superopt.backends.build import build_any
 from superopt.backends.options import Options
 from superopt.backends.xla import build
 from superopt.errors import InputError
@@ -20,6 +21,7 @@ from superopt.ir.graph import Graph
 from superopt.ir.interp import evaluate
 from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.program import Program, original_program
+from superopt.kernels.choice import Choice
 from superopt.measure.numerics import Tolerance, output_errors
 from superopt.result import NumericCheck
 
@@ -39,8 +41,9 @@ def check(
     seed: int,
     options: Options | None = None,
     exact: Imported | None = None,
+    kernels: Sequence[Choice] = (),
 ) -> tuple[NumericCheck, str]:
-    """Run a program, built with these options of the compiler, and its original on the example and on random inputs.
+    """Run a program, built with these options and kernels, and its original on the example and on random inputs.
 
     With `exact`, the original function: results must agree with its in every bit, on the example, on random inputs and
     on inputs with zeros of both signs, infinities, NaN, huge and tiny numbers.  Any NaN counts as any other.
@@ -48,7 +51,7 @@ def check(
     Returns:
         The differences, and why the program cannot be accepted (an empty string when it can).
     """
-    original, candidate = build(original_program(graph), frozen), build(program, frozen, options=options)
+    original, candidate = build(original_program(graph), frozen), build_any(program, frozen, options, kernels)
     worst, cause = 0.0, ""
     for inputs in (live, _random_like(live, seed)):
         want, got = _arrays(original(*inputs)), _arrays(candidate(*inputs))

@@ -96,6 +96,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
     show_default=True,
     help="Rules that may be used: exact keeps every bit; range may overflow where the original does not.",
 )
+@click.option("--kernels/--no-kernels", default=True, show_default=True, help="Try kernels of our own beside XLA's.")
 @click.option("--random-weights", is_flag=True, help="Replace the model's weights by random ones of the right scale.")
 @click.option("--strict", is_flag=True, help="Exit 5 when nothing faster was found, or an op was opaque.")
 @click.option("--no-store", is_flag=True, help="Neither read nor write the store of earlier results.")
@@ -110,6 +111,7 @@ def optimize(
     seed: int,
     deterministic: bool,
     numerics: str,
+    kernels: bool,
     random_weights: bool,
     strict: bool,
     no_store: bool,
@@ -132,6 +134,7 @@ def optimize(
         seed=seed,
         deterministic=deterministic,
         numerics=numerics,
+        kernels=kernels,
         random_weights=random_weights,
         store=not no_store,
         progress=_progress(as_json),

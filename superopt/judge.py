@@ -27,10 +27,11 @@ from superopt.explore import Exploration
 from superopt.frontends.jaxpr import Imported
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
+from superopt.kernels.choice import Choice
 from superopt.measure import Comparison, Failure, Timing, Tolerance, Tuned, Worker, compare, pooled
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
-from superopt.result import Finalist, NumericCheck, Speedup
+from superopt.result import Finalist, NativeKernel, NumericCheck, Speedup
 from superopt.search.search import Finalist as Candidate
 from superopt.tuning import WORTH, Trial, Tuning, tune
 
@@ -44,7 +45,7 @@ _FAR_AHEAD = 1.5  # beyond this the original does not catch up by options of the
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Which program is returned, and on what evidence."""
+    """Which program is returned, and on what evidence; kernels of our own are filled in by `superopt.implement`."""
 
     program: Program
     winner: Candidate | None
@@ -61,6 +62,9 @@ class Judgement:
     gains: dict[str, Gain] = field(default_factory=dict[str, Gain])
     options: dict[str, bool | str] = field(default_factory=dict[str, bool | str])
     tuning: dict[str, Any] = field(default_factory=dict[str, Any])
+    kernels: tuple[Choice, ...] = ()
+    native: tuple[NativeKernel, ...] = ()
+    implementation: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 def judge(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from superopt.frontends.jaxpr import Imported
     from superopt.ir.graph import Node
     from superopt.ir.program import Program
+    from superopt.kernels.choice import Choice
     from superopt.plan import Plan
     from superopt.store import Store
     from superopt.validate import Validation
@@ -45,6 +46,7 @@ class Optimized:
         executable: XlaExecutable,
         report: Report,
         plan: Plan | None = None,
+        kernels: tuple[Choice, ...] = (),
     ) -> None:
         from superopt.backends.options import jit_with  # late: importing this module costs nothing
         from superopt.frontends.jaxpr import wrap_like_original  # late: see above
@@ -54,6 +56,7 @@ class Optimized:
         self.executable = executable
         self.report = report
         self.plan = plan
+        self.kernels = kernels
         if report.original_returned and not imported.graph.constants:
             # with the default options the very thing that was compared with
             self._call: Callable[..., Any] = jit_with(imported.fn, executable.options)
@@ -100,7 +103,7 @@ class Optimized:
             )
         target = Path(path)
         arrays = io.BytesIO()
-        np.savez(arrays, *[_raw(np.asarray(x)) for x in self.executable.prepared])
+        np.savez(arrays, *[_raw(np.asarray(x)) for x in self._plain_prepared()])
         meta = {
             "format": FORMAT,
             "names": [self.imported.names[i] for i in self.imported.live],
@@ -117,11 +120,21 @@ class Optimized:
             archive.writestr("original.txt", print_graph(self.imported.graph))
             if self.program.prepare is not None:
                 archive.writestr("prepare.txt", print_graph(self.program.prepare))
+            if self.kernels:
+                archive.writestr("kernels.json", json.dumps([c.to_json() for c in self.kernels]))
             if self.plan is not None:
                 archive.writestr("plan.json", json.dumps(self.plan.to_json()))
             archive.writestr("in_tree", in_tree)
             archive.writestr("out_tree", out_tree)
         return target
+
+    def _plain_prepared(self) -> tuple[Any, ...]:
+        """The prepared tensors of the program without kernels: what every machine can read."""
+        if not self.kernels:
+            return self.executable.prepared
+        from superopt.backends.xla import build  # late: see above
+
+        return build(self.program, self.imported.frozen_values).prepared
 
 
 class Loaded:
@@ -130,9 +143,10 @@ class Loaded:
     def __init__(self, path: str | Path) -> None:
         import jax  # late: importing this module costs nothing
 
-        from superopt.backends.xla import build  # late: see above
-        from superopt.ir.program import Program  # late: see above
+        from superopt.backends.build import build_any  # late: see above
+        from superopt.ir.program import original_program  # late: see above
         from superopt.ir.text import parse_graph  # late: see above
+        from superopt.kernels.choice import read_choice  # late: see above
 
         try:
             with zipfile.ZipFile(path) as archive:
@@ -143,6 +157,8 @@ class Loaded:
                 self.live: list[int] = [int(i) for i in meta["live"]]
                 self.names: list[str] = [str(name) for name in meta["names"]]
                 self.report: dict[str, Any] = dict(meta["report"])
+                chosen = json.loads(archive.read("kernels.json")) if "kernels.json" in archive.namelist() else []
+                self.kernels = tuple(map(read_choice, chosen))
                 self.prepared = _read_prepared(archive.read("prepared.npz"), self.graph.inputs[len(self.live) :])
                 registry = jax.tree_util.default_registry
                 read = jax.tree_util.PyTreeDef.deserialize_using_proto
@@ -150,7 +166,9 @@ class Loaded:
                 self.out_tree = read(registry, archive.read("out_tree"))
         except (OSError, zipfile.BadZipFile, zlib.error, KeyError, TypeError, ValueError, ShapeError) as error:
             raise InputError(f"{path} is not a saved program: {error}", hint="write one with .save(path)") from error
-        self._executable = build(Program(None, self.graph), options=self.report.get("compiler_options"))
+        options = self.report.get("compiler_options")
+        self._executable = build_any(original_program(self.graph), self.prepared, options, self.kernels)
+        self._run: Callable[[list[Any]], Sequence[Any]] = self._hot if not self.kernels else self._with_derivative()
         self.path = Path(path)
         self._tree = jax.tree_util
         self._type_of: Callable[[Any], Any] = jax.api_util.shaped_abstractify
@@ -194,7 +212,22 @@ class Loaded:
             if got.shape != node.shape or str(got.dtype) != node.dtype:
                 kind = TensorType(got.shape, str(got.dtype))
                 raise ArgumentError(f"argument {name} is {kind}, the program was made for {node.type}")
-        return self._tree.tree_unflatten(self.out_tree, self._executable.hot(live, self.prepared))
+        return self._tree.tree_unflatten(self.out_tree, self._run(live))
+
+    def _hot(self, live: list[Any]) -> list[Any]:
+        return list(self._executable.hot(live, self._executable.prepared))
+
+    def _with_derivative(self) -> Callable[[list[Any]], Sequence[Any]]:
+        """Kernels have no derivatives: those of the same program without kernels."""
+        from superopt.backends.xla import build  # late: see __init__
+        from superopt.frontends.jax_call import with_derivative  # late: see __init__
+        from superopt.ir.program import original_program  # late: see __init__
+
+        def plain(live: list[Any]) -> list[Any]:
+            executable = build(original_program(self.graph), self.prepared)
+            return list(executable.hot(live, executable.prepared))
+
+        return with_derivative(self._hot, plain)
 
 
 def digest_of(value: Any) -> str:

@@ -1,6 +1,7 @@
 """The pipeline, readable from top to bottom.
 
     import -> e-graph grown by proved rules -> search over selections -> finalists built, checked and measured -> winner
+    -> kernels of our own in place of XLA's where they are faster
 
 The winner is returned only when it measures faster than the original, beyond the noise floor, and computes the same
 values; otherwise the original is.  Everything that was found, timed and left out goes into the report.
@@ -23,11 +24,12 @@ from jax.core import Tracer
 from costmodel.load import load_objective
 from costmodel.objective import Objective
 from rewrites.term import Rule
-from superopt.backends.xla import build
+from superopt.backends.build import build_any
 from superopt.budget import SearchBudget, parse_budget
 from superopt.errors import ArgumentError, UsageError
 from superopt.explore import explore
 from superopt.frontends.jaxpr import Imported, import_function
+from superopt.implement import implement
 from superopt.judge import judge
 from superopt.library import proved_library
 from superopt.optimized import Optimized
@@ -62,6 +64,7 @@ def optimize(
     objective: Objective | None = None,
     max_prepared_bytes: int | None = None,
     numerics: str = "real",
+    kernels: bool = True,
     progress: Progress | None = None,
 ) -> Optimized:
     """Optimise a JAX function on example arguments, or an ONNX model.
@@ -81,6 +84,8 @@ def optimize(
         max_prepared_bytes: refuse programs whose prepared weights are larger.
         numerics: which rules may be used: `real` (equal over the reals), `exact` (results agree with the original's in
             every bit; NaN is NaN) or `range` (also rules that may overflow where the original does not).
+        kernels: try kernels of our own in place of XLA's; not with numerics `exact`, since they round otherwise, and
+            not with `deterministic`, since they are chosen by measuring.
         progress: called with one line per stage.
 
     Raises:
@@ -100,8 +105,9 @@ def optimize(
     archive = _open_store(store)
     try:
         return _optimize(
-            imported, name, limits, seed, deterministic, archive, rules, objective, max_prepared_bytes, numerics, clock
-        )
+            imported, name, limits, seed, deterministic, archive, rules, objective, max_prepared_bytes, numerics,
+            kernels and not deterministic and numerics != "exact", clock,
+        )  # fmt: skip
     finally:
         if archive is not None:
             archive.close()
@@ -118,6 +124,7 @@ def _optimize(
     objective: Objective | None,
     max_prepared_bytes: int | None,
     numerics: str,
+    kernels: bool,
     clock: _Clock,
 ) -> Optimized:
     with clock.stage("rules"):
@@ -125,7 +132,7 @@ def _optimize(
     with clock.stage("model"):
         unhurried = not deterministic and (limits.seconds or 0.0) >= _UNHURRIED_S
         objective = objective or load_objective(archive, adapt_s=_ADAPT_S * unhurried, progress=clock.say)
-    key = run_key(imported, limits, seed, deterministic, library, objective, max_prepared_bytes, numerics)
+    key = run_key(imported, limits, seed, deterministic, library, objective, max_prepared_bytes, numerics, kernels)
     known = recall(archive, key, imported)
     if known is not None:
         clock.say("answered from the store")
@@ -145,17 +152,26 @@ def _optimize(
     with clock.stage("judge"):
         exact = numerics == "exact"
         judgement = judge(imported, found, limits, seed, measure=not deterministic, exact=exact, progress=clock.say)
+    if kernels and not found.interrupted:
+        with clock.stage("kernels"):
+            judgement = implement(
+                imported, found, judgement, limits, seed, max_prepared_bytes=max_prepared_bytes, progress=clock.say
+            )
     with clock.stage("plan"):
         plan = empty_plan(imported.graph, numerics)
         if judgement.winner is not None:
             plan = make_plan(found, judgement.winner, library.rules, numerics)
     with clock.stage("build"):
-        executable = build(judgement.program, imported.frozen_values, options=judgement.options)
+        executable = build_any(judgement.program, imported.frozen_values, judgement.options, judgement.kernels)
     with clock.stage("explain"):
-        memory = {"frozen_bytes": executable.frozen_bytes, "prepared_bytes": executable.prepared_bytes}
+        memory = {
+            "frozen_bytes": executable.frozen_bytes,
+            "prepared_bytes": executable.prepared_bytes,
+            "added_bytes": executable.added_bytes,
+        }
         report = make_report(name, imported, found, judgement, library, objective, memory, numerics)
     report = replace(report, stages=tuple(clock.stages))
-    result = Optimized(imported, judgement.program, executable, report, plan)
+    result = Optimized(imported, judgement.program, executable, report, plan, judgement.kernels)
     remember(archive, key, result)
     return result
 

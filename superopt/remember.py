@@ -18,13 +18,14 @@ import numpy as np
 from costmodel.objective import Objective
 from rewrites.show import show
 from superopt import machine
-from superopt.backends.xla import build
+from superopt.backends.build import build_any
 from superopt.budget import SearchBudget
 from superopt.errors import SuperoptError
 from superopt.frontends.jaxpr import Imported
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
 from superopt.ir.text import parse_graph, print_graph
+from superopt.kernels.choice import read_choice
 from superopt.library import ProvedLibrary
 from superopt.measure.compare import serialisable
 from superopt.optimized import Optimized
@@ -33,7 +34,7 @@ from superopt.result import Report, read_report
 from superopt.store import Store, content_key
 
 _TABLE = "runs"
-_FORMAT = 3  # of what is kept under a key; another number makes every older entry a miss
+_FORMAT = 4  # of what is kept under a key; another number makes every older entry a miss
 
 
 def run_key(
@@ -45,6 +46,7 @@ def run_key(
     objective: Objective,
     max_prepared_bytes: int | None,
     numerics: str = "real",
+    kernels: bool = False,
 ) -> str:
     """Digest of everything that the result depends on."""
     digest = hashlib.sha256()
@@ -55,7 +57,7 @@ def run_key(
         _FORMAT,
         print_graph(imported.graph),
         digest.hexdigest(),
-        [limits.seconds, limits.steps, seed, deterministic, max_prepared_bytes, numerics],
+        [limits.seconds, limits.steps, seed, deterministic, max_prepared_bytes, numerics, kernels],
         sorted(c.key for c in library.certificates.values()),
         [show(rule) for rule in library.rules],
         [objective.name, objective.version],
@@ -72,8 +74,17 @@ def remember(store: Store | None, key: str, result: Optimized) -> None:
     graph = program.prepare
     prepare = None if graph is None else print_graph(graph)
     plan = None if result.plan is None else result.plan.to_json()
-    row = {"prepare": prepare, "hot": print_graph(program.hot), "report": result.report.to_json(), "plan": plan}
-    store.put(_TABLE, key, row)
+    store.put(
+        _TABLE,
+        key,
+        {
+            "prepare": prepare,
+            "hot": print_graph(program.hot),
+            "report": result.report.to_json(),
+            "plan": plan,
+            "kernels": [c.to_json() for c in result.kernels],
+        },
+    )
 
 
 def _cut_short(report: Report) -> bool:
@@ -94,11 +105,13 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
         program = Program(prepare, parse_graph(kept["hot"]))
         report = read_report(kept["report"])
         plan = None if kept["plan"] is None else read_plan(kept["plan"])
-        executable = build(program, imported.frozen_values, options=report.compiler_options)
+        kernels = tuple(map(read_choice, kept["kernels"]))
+        executable = build_any(program, imported.frozen_values, report.compiler_options, kernels)
     except (SuperoptError, AttributeError, KeyError, TypeError, ValueError):
         return None  # written by other code than this: as good as absent
     note = "answered from the store: optimised earlier on this machine with these versions"
-    notes = (*report.notes, note, *(f"compiled without an option: {why}" for why in executable.refused.values()))
+    notes = (*report.notes, note, *(f"built without it: {why}" for why in executable.refused.values()))
     return Optimized(
-        imported, program, executable, replace(report, notes=notes, compiler_options=dict(executable.options)), plan
-    )
+        imported, program, executable, replace(report, notes=notes, compiler_options=dict(executable.options)), plan,
+        kernels,
+    )  # fmt: skip

@@ -90,6 +90,35 @@ class KernelUse:
 
 
 @dataclass(frozen=True, slots=True)
+class NativeKernel:
+    """A region of the program that was tried as a kernel of our own.
+
+    Attributes:
+        name: its ops, with the operands of its product, and the type of its result.
+        kind: contraction, window, rows, map or movement.
+        count: how often it occurs.
+        used: whether the returned program runs it as a kernel.
+        xla_ms: XLA's version of the region alone, fastest sample.
+        own_ms: the kernel alone, fastest sample.
+        ratio: of the two, with its interval.
+        flops: of one run.
+        failure: why there is no timing.
+        schedule: its decisions in words; empty where the default ones are meant.
+    """
+
+    name: str
+    kind: str
+    count: int
+    used: bool
+    xla_ms: float | None = None
+    own_ms: float | None = None
+    ratio: Speedup | None = None
+    flops: float = 0.0
+    failure: str = ""
+    schedule: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DrawnNode:
     """One operation of a drawn program.
 
@@ -171,6 +200,9 @@ class Report:
         tuning: the choice of these options: `choices` by name, `gain` over the default options on fresh rounds, `tried`
             (program -> sets of choices with their ratios) and `not_tried` (choice -> reason).
         exactness: the class of rules that was allowed: `exact` (results agree in every bit), `real` or `range`.
+        native: regions tried as kernels of our own.
+        implementation: what these kernels brought: `gain` over the same choice without them, the `form` of the program
+            that they are in, how many `regions` it has and how many are `kernels`; empty where none were tried.
     """
 
     program: str
@@ -202,6 +234,8 @@ class Report:
     tuning: Mapping[str, Any] = field(default_factory=dict[str, Any])
     drawing: Drawing | None = None
     exactness: str = "real"
+    native: tuple[NativeKernel, ...] = ()
+    implementation: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def seconds(self) -> float:
@@ -244,7 +278,7 @@ class Report:
 _PLAIN = (
     *("program", "verdict", "before_ms", "after_ms", "noise_floor", "growth", "search", "memory", "objective"),
     *("environment", "rules_proved", "original_returned", "before_text", "after_text", "model", "compiler_options"),
-    *("tuning", "exactness"),
+    *("tuning", "exactness", "implementation"),
 )
 
 
@@ -275,6 +309,7 @@ def read_report(data: Mapping[str, Any]) -> Report:
         samples_ms={k: tuple(v) for k, v in data["samples_ms"].items()},
         not_chosen=tuple(NotChosen(**x) for x in data["not_chosen"]),
         kernels=tuple(KernelUse(**k) for k in data["kernels"]),
+        native=tuple(NativeKernel(**{**k, "ratio": speedup(k["ratio"])}) for k in data["native"]),
         drawing=None
         if drawing is None
         else Drawing(tuple(map(node, drawing["before"])), tuple(map(node, drawing["after"]))),

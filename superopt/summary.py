@@ -47,7 +47,7 @@ def make_report(
         objective=_described(objective),
         environment={**machine.as_dict(), "versions": machine.versions()},
         rules_proved=len(library.certificates),
-        original_returned=judgement.winner is None,
+        original_returned=judgement.winner is None and not judgement.kernels,
         notes=(*found.notes, *judgement.notes),
         samples_ms=judgement.samples_ms,
         before_text=found.before_text,
@@ -59,6 +59,8 @@ def make_report(
         tuning=judgement.tuning,
         drawing=draw(found, judgement.winner),
         exactness=exactness,
+        native=judgement.native,
+        implementation=judgement.implementation,
     )
 
 

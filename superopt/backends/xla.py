@@ -96,7 +96,7 @@ class XlaExecutable:
     def __init__(
         self, program: Program, frozen_values: Mapping[str, Any] | Sequence[Any] = (), options: Options | None = None
     ) -> None:
-        self.program = program
+        self.program = self._parts = program
         self.options, self.refused = accepted(options or {})
         self._wide = needs_x64(program.hot) or (program.prepare is not None and needs_x64(program.prepare))
         self.run = to_jax(program.hot)
@@ -130,7 +130,7 @@ class XlaExecutable:
 
     def prepare(self, frozen: Sequence[Any]) -> tuple[Any, ...]:
         """Prepared tensors for these frozen values (constants excluded), in the order of the hot inputs."""
-        graph = self.program.prepare
+        graph = self._parts.prepare
         if graph is None:
             return ()
         own = [node for node in graph.inputs if node["name"] not in self._constants]
@@ -178,16 +178,16 @@ class XlaExecutable:
         """The hot part lowered for its declared types (for its HLO, its cost or ahead-of-time compilation)."""
         with _x64(self._wide):
             return jax.jit(self.run, compiler_options=self.options or None).lower(
-                *[jax.ShapeDtypeStruct(n.shape, dtype_of(n.dtype)) for n in self.program.hot.inputs]  # pyright: ignore[reportArgumentType]
+                *[jax.ShapeDtypeStruct(n.shape, dtype_of(n.dtype)) for n in self._parts.hot.inputs]  # pyright: ignore[reportArgumentType]
             )
 
     def _constant_values(self) -> Mapping[str, np.ndarray]:
-        return {} if self.program.prepare is None else self.program.prepare.constants
+        return {} if self._parts.prepare is None else self._parts.prepare.constants
 
     def _in_order(self, frozen_values: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
         if not isinstance(frozen_values, Mapping):
             return list(frozen_values)
-        graph = self.program.prepare
+        graph = self._parts.prepare
         names = [] if graph is None else [node["name"] for node in graph.inputs if node["name"] not in graph.constants]
         missing = [name for name in names if name not in frozen_values]
         if missing:

@@ -89,7 +89,7 @@ def wrap_like_original(imported: Imported, executable: Prepared) -> Callable[...
             def slow(live: list[Any], frozen: list[Any]) -> list[Any]:
                 return original(merged(live, frozen))
 
-            return _with_derivative(fast, slow)(live, frozen)
+            return with_derivative(fast, slow)(live, frozen)
         prepared = prepared_for(frozen)
 
         def fast_live(live: list[Any]) -> list[Any]:
@@ -98,7 +98,7 @@ def wrap_like_original(imported: Imported, executable: Prepared) -> Callable[...
         def slow_live(live: list[Any]) -> list[Any]:
             return original(merged(live, frozen))
 
-        return _with_derivative(fast_live, slow_live)(live)
+        return with_derivative(fast_live, slow_live)(live)
 
     def general(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves = imported.flatten(args, kwargs)
@@ -110,7 +110,7 @@ def wrap_like_original(imported: Imported, executable: Prepared) -> Callable[...
     return functools.wraps(imported.fn, updated=())(_quick_call(imported, executable, lambda: remembered, general))
 
 
-def _with_derivative(fast: Callable[..., list[Any]], slow: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+def with_derivative(fast: Callable[..., list[Any]], slow: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
     """A function with the value of `fast` and the derivatives of `slow`."""
     run = jax.custom_jvp(fast)
 

@@ -26,6 +26,7 @@ from superopt.measure.session import AGAIN, REFERENCE, Event, Settings, compare_
 from superopt.measure.stats import paired_ratio
 
 BACKEND = "superopt.backends.xla:build"
+KERNELS = "superopt.backends.native:build"  # builds programs with kernels of our own in them
 Candidate = Program | Tuned | EntryPoint
 
 
@@ -245,7 +246,7 @@ def _request(
 def _spec(candidate: Candidate, key_of: Callable[[Any], str]) -> dict[str, Any]:
     if isinstance(candidate, EntryPoint):
         return asdict(candidate)
-    options = dict(candidate.options) if isinstance(candidate, Tuned) else {}
+    given = _given(candidate)
     program = _program(candidate)
     from superopt.ir.text import print_graph  # late: entry points need no IR text
 
@@ -255,7 +256,7 @@ def _spec(candidate: Candidate, key_of: Callable[[Any], str]) -> dict[str, Any]:
         "hot": print_graph(program.hot),
         "prepare": None if prepare is None else print_graph(prepare),
         "constants": constants,
-        "options": options,
+        "given": given,
     }
 
 
@@ -263,12 +264,20 @@ def _program(candidate: Program | Tuned) -> Program:
     return candidate.program if isinstance(candidate, Tuned) else candidate
 
 
+def _given(candidate: Program | Tuned) -> dict[str, Any]:
+    """What the backend is given besides the program: nothing that it need not know."""
+    if not isinstance(candidate, Tuned):
+        return {}
+    options = {"options": dict(candidate.options)} if candidate.options else {}
+    return options | ({"kernels": list(candidate.kernels)} if candidate.kernels else {})
+
+
 def _local_maker(candidate: Candidate, frozen: Mapping[str, Any], backend: str) -> Callable[[], Callable[..., Any]]:
     from superopt.measure.worker import resolve  # late: the worker's module imports this package
 
     if isinstance(candidate, EntryPoint):
         return lambda: resolve(candidate.target, candidate.path)(frozen)
-    module, _, name = backend.partition(":")
-    options = {"options": candidate.options} if isinstance(candidate, Tuned) else {}
+    given = _given(candidate)
+    module, _, name = (KERNELS if "kernels" in given else backend).partition(":")
     program = _program(candidate)
-    return lambda: getattr(importlib.import_module(module), name)(program, frozen, **options)
+    return lambda: getattr(importlib.import_module(module), name)(program, frozen, **given)

@@ -47,10 +47,16 @@ class EntryPoint:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """A program together with the options of the compiler that it is built with."""
+    """A program together with what it is built with.
+
+    Attributes:
+        options: of the compiler.
+        kernels: regions of the hot part that are kernels of our own, as plain data for the backend that has them.
+    """
 
     program: Program
     options: Mapping[str, bool | str]
+    kernels: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

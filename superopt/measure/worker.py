@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from superopt.measure import arrays, kernels, session
+from superopt.measure.compare import KERNELS
 from superopt.measure.numerics import Tolerance
 
 Event = dict[str, Any]
@@ -79,8 +80,8 @@ def _program(
     if spec["prepare"] is not None:
         bare = parse_graph(spec["prepare"])
         prepare = Graph(bare.inputs, bare.outputs, {name: bundle[key] for name, key in spec["constants"].items()})
-    options = {"options": spec["options"]} if spec["options"] else {}  # backends without options stay usable
-    return resolve(backend)(Program(prepare, parse_graph(spec["hot"])), frozen, **options)
+    builder = resolve(KERNELS if "kernels" in spec["given"] else backend)
+    return builder(Program(prepare, parse_graph(spec["hot"])), frozen, **spec["given"])
 
 
 def _kernels(request: Mapping[str, Any]) -> Iterator[Event]:

@@ -14,7 +14,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from superopt.report.graph import CLASSES, Box, boxes_of, fold, svg
-from superopt.report.text import model_line, near_misses, options_line, proof_line
+from superopt.report.text import model_line, native_line, near_misses, options_line, proof_line
 from superopt.result import Report
 
 _WIDTH = 640
@@ -52,6 +52,7 @@ def to_html(report: Report) -> str:
         misses=near_misses(report),
         grown=sorted(report.growth.get("unions", {}).items(), key=lambda item: -item[1])[:12],
         options_line=options_line(report) if report.tuning else "",
+        native=native_line(report),
         proof=proof_line(report).strip().removeprefix("proof").strip(),
         samples=Markup(_samples_svg(report)),  # numbers and our own labels only; names are escaped below
         stages=Markup(_stages_svg(report)),

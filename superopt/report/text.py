@@ -24,6 +24,7 @@ def to_text(report: Report) -> str:
     lines.append(f"  time    {report.seconds:.1f}s: {stages}")
     lines += _search_lines(report)
     lines += _rewrite_lines(report)
+    lines += _native_lines(report)
     lines += _not_done_lines(report)
     lines.append(proof_line(report))
     if report.numerics is not None:
@@ -34,7 +35,9 @@ def to_text(report: Report) -> str:
         lines.append(text)
     if report.memory:
         frozen, prepared = report.memory.get("frozen_bytes", 0), report.memory.get("prepared_bytes", 0)
-        lines.append(f"  weights {frozen / 1e6:.1f} MB given, {prepared / 1e6:.1f} MB kept after preparation")
+        added = report.memory.get("added_bytes")
+        new = f", {added / 1e6:.1f} MB of it new" if added is not None else ""
+        lines.append(f"  weights {frozen / 1e6:.1f} MB given, {prepared / 1e6:.1f} MB kept after preparation{new}")
     if report.opaque_ops:
         ops = ", ".join(f"{k} x{v}" for k, v in sorted(report.opaque_ops.items()))
         lines.append(f"  opaque  kept verbatim, never rewritten: {ops}")
@@ -172,6 +175,32 @@ def _rewrite_lines(report: Report) -> list[str]:
             lines.append(f"            at {used.sites[first]} x {first}{more}")
     if len(report.rewrites) > _MOST:
         lines.append(f"          and {len(report.rewrites) - _MOST} more rules")
+    return lines
+
+
+def native_line(report: Report) -> str:
+    """What kernels of our own brought to the program, or that none are used."""
+    figures = report.implementation
+    if not figures or not figures["kernels"]:
+        return f"none of our own are used; {len(report.native)} kinds of regions were tried" if report.native else ""
+    form = " of the program's own form" if figures["form"] == "own form" else ""
+    gain = Speedup(**figures["gain"])
+    return f"{figures['kernels']} of {figures['regions']} regions{form} are our own: {gain} over XLA's"
+
+
+def _native_lines(report: Report) -> list[str]:
+    line = native_line(report)
+    if not line:
+        return []
+    lines = [f"  kernels {line}"]
+    for k in report.native[:_MOST]:
+        if k.ratio is None:
+            said_of = f"left to XLA: {k.failure}"
+        else:
+            said_of = f"{_ms(k.xla_ms)} -> {_ms(k.own_ms)}, {k.ratio}{'' if k.used else ', not used'}"
+        lines.append(f"          {k.count} x {k.name}: {said_of}")
+    if len(report.native) > _MOST:
+        lines.append(f"          and {len(report.native) - _MOST} more kinds of regions")
     return lines
 
 

@@ -1,0 +1,302 @@
+"""The native backend: programs whose regions are our own kernels, called inside XLA.
+
+A kernel is an FFI call, and an FFI call is an opaque operation: the mixed program is the program with the values of the
+chosen regions computed by opaque nodes, and XLA builds it like any other.  So a call is one jitted function without
+Python between kernels, and whatever holds for programs of the XLA backend (64-bit types, prepared tensors, options of
+the compiler) holds here.
+
+What a kernel packs of frozen operands moves into the prepare part and is made once, by kernels of its own.  Under
+`vmap` a kernel that packs nothing is computed by XLA, batch and all; another runs once for each element.  Kernels have
+no derivatives: those of an optimised function go through the original.
+
+A region that this machine cannot run as a kernel is left to XLA; `refused` says why.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from jax import lax
+
+from superopt.backends.options import Options
+from superopt.backends.xla import XlaExecutable, to_jax
+from superopt.errors import InputError
+from superopt.ir import opaque
+from superopt.ir.graph import Graph, Node, make_input, mk, topological, with_inputs
+from superopt.ir.program import Program
+from superopt.ir.types import TensorType
+from superopt.kernels.choice import Choice, read_choice, regions_of
+from superopt.kernels.jit import CompileError
+from superopt.kernels.partition import Region
+from superopt.kernels.runtime import Kernel
+from superopt.kernels.runtime import build as build_kernel
+from superopt.kernels.stage import Buffer, LoopProgram
+
+PACKED = "packed"
+Trace = tuple[Any, ...] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiled:
+    """A region as machine code.
+
+    Attributes:
+        hot: what a call runs; reads `x0`, `x1` ... and what `prepare` gives, by name.
+        prepare: what packs frozen operands, or None.
+        program: the loop program with its schedule.
+        graph: the region.
+    """
+
+    hot: Kernel
+    prepare: Kernel | None
+    program: LoopProgram
+    graph: Graph
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mixed:
+    """A program with kernels in it.
+
+    Attributes:
+        program: with opaque nodes in place of regions.
+        kernels: in the order of the choices; None where a region is left to XLA.
+        refused: number of the choice -> why it is left to XLA.
+    """
+
+    program: Program
+    kernels: tuple[Compiled | None, ...]
+    refused: Mapping[int, str] = field(default_factory=dict[int, str])
+
+
+def build(
+    program: Program,
+    frozen_values: Mapping[str, Any] | Sequence[Any] = (),
+    *,
+    options: Options | None = None,
+    kernels: Sequence[Choice | Mapping[str, Any]] = (),
+    limit_bytes: int | None = None,
+) -> XlaExecutable:
+    """Build a program with some of its regions as kernels.
+
+    Args:
+        program: what to build.
+        frozen_values: values of the frozen inputs that do not come with the program, by name or in order.
+        options: options of the compiler for what XLA computes.
+        kernels: the regions of the hot part, as choices or their plain data.
+        limit_bytes: refuse prepared and packed tensors beyond this size before anything is allocated.
+
+    Raises:
+        ArgumentError: a frozen value is missing or does not fit.
+        InputError: choices that do not fit the program, or prepared tensors larger than `limit_bytes`.
+    """
+    choices = [c if isinstance(c, Choice) else read_choice(c) for c in kernels]
+    mix = mixed(program, choices)
+    if limit_bytes is not None and mix.program.prepared_bytes > limit_bytes:
+        raise InputError(
+            f"prepared tensors need {mix.program.prepared_bytes} bytes, more than the limit of {limit_bytes}",
+            hint="raise the limit or freeze fewer inputs",
+        )
+    return NativeExecutable(program, frozen_values, options, choices, mix)
+
+
+class NativeExecutable(XlaExecutable):
+    """A program with kernels in it (see `superopt.backends.base.Executable`).
+
+    Attributes:
+        program: what was built, as it is without kernels.
+        choices: the regions that were asked for.
+        mix: how they were built.
+        prepared: prepared and packed tensors, as the hot part of the mixed program takes them.
+    """
+
+    choices: tuple[Choice, ...]
+    mix: Mixed
+
+    def __init__(
+        self,
+        program: Program,
+        frozen_values: Mapping[str, Any] | Sequence[Any],
+        options: Options | None,
+        choices: Sequence[Choice],
+        mix: Mixed,
+    ) -> None:
+        super().__init__(mix.program, frozen_values, options)
+        self.program = program
+        self.choices, self.mix = tuple(choices), mix
+        self.refused |= {f"kernel of value {choices[i].root}": why for i, why in mix.refused.items()}
+
+
+def mixed(program: Program, choices: Sequence[Choice]) -> Mixed:
+    """The program with the chosen regions computed by kernels.
+
+    Raises:
+        InputError: choices that do not fit the program.
+    """
+    regions = regions_of(program.hot, choices)
+    built: list[Compiled | None] = []
+    refused: dict[int, str] = {}
+    for i, (region, choice) in enumerate(zip(regions, choices, strict=True)):
+        try:
+            built.append(compiled(region.graph, choice.trace))
+        except (InputError, CompileError) as error:
+            built.append(None)
+            refused[i] = str(error.args[0])
+    pairs = {r.root: (r, k) for r, k in zip(regions, built, strict=True) if k is not None}
+    return Mixed(_Assembly(program, pairs).program(), tuple(built), refused)
+
+
+def prepared_bytes(program: Program, choices: Sequence[Choice]) -> int:
+    """Size of the prepared tensors of a program with these kernels, packed ones included."""
+    return mixed(program, choices).program.prepared_bytes
+
+
+@functools.lru_cache(maxsize=1024)
+def compiled(graph: Graph, trace: Trace = None) -> Compiled:
+    """A region as machine code; equal regions with equal schedules are built once.
+
+    Raises:
+        InputError: no kernel can be made of it here.
+    """
+    from superopt.kernels.generate import generate  # late: only where kernels are made
+    from superopt.kernels.program import hoisted
+
+    scheduled = scheduled_program(graph, trace)
+    early, hot = hoisted(scheduled)
+    prepare = None if early is None else build_kernel(generate(early))
+    return Compiled(build_kernel(generate(hot)), prepare, scheduled, graph)
+
+
+def scheduled_program(graph: Graph, trace: Trace = None) -> LoopProgram:
+    """The loop program of a region with its schedule, the default one of this machine where no trace is given.
+
+    Raises:
+        InputError: the schedule does not fit, or this machine runs no kernels.
+    """
+    from superopt.kernels.cpu import host, supported  # late: as above
+    from superopt.kernels.defaults import default
+    from superopt.kernels.program import from_graph
+    from superopt.kernels.schedule import apply
+    from superopt.machine import usable_cores
+
+    if not supported():
+        raise InputError(f"no kernels are made for {host().name}")
+    program = from_graph(graph.outputs)
+    return default(program, host(), usable_cores()) if trace is None else apply(program, trace)
+
+
+class _Assembly:
+    """The parts of a mixed program as they are put together."""
+
+    def __init__(self, program: Program, kernels: Mapping[Node, tuple[Region, Compiled]]) -> None:
+        self.plain, self.kernels = program, kernels
+        given = () if program.prepare is None else program.prepare.outputs
+        self.source = dict(zip(program.prepared_inputs, given, strict=True))
+        taken = {node["name"] for node in program.hot.inputs}
+        self.stem = PACKED
+        while any(name.startswith(self.stem) for name in taken):
+            self.stem += "_"
+        self.packed: dict[Node, Node] = {}  # packed tensor of the prepare part -> input of the hot part
+        self.done: dict[Node, Node] = {}
+
+    def program(self) -> Program:
+        """The mixed program."""
+        for root in self.plain.hot.outputs:
+            self._rebuild(root)
+        outputs = tuple(self.done[root] for root in self.plain.hot.outputs)
+        if self.plain.prepare is None:
+            return Program(None, Graph(self.plain.hot.inputs, outputs))
+        used = {node for node in topological(outputs) if node.op == "input"}
+        kept = [node for node in self.plain.prepared_inputs if node in used]
+        prepare = self.plain.prepare
+        results = (*(self.source[node] for node in kept), *self.packed)
+        inputs = (*self.plain.live_inputs, *kept, *self.packed.values())
+        return Program(Graph(prepare.inputs, results, prepare.constants), Graph(inputs, outputs))
+
+    def _rebuild(self, root: Node) -> None:
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if node in self.done:
+                stack.pop()
+                continue
+            chosen = self.kernels.get(node)
+            reads = node.inputs if chosen is None else self._operands(*chosen)
+            waiting = [x for x in reads if x not in self.done]
+            if waiting:
+                stack.extend(waiting)
+                continue
+            stack.pop()
+            if chosen is None:
+                self.done[node] = with_inputs(node, (self.done[x] for x in node.inputs))
+            else:
+                self.done[node] = self._call(*chosen)
+
+    def _operands(self, region: Region, kernel: Compiled) -> list[Node]:
+        """What the call of a region reads, packed tensors left out."""
+        named = _named(region)
+        return [named[b.name] for b in kernel.hot.operands if b.name in named]
+
+    def _call(self, region: Region, kernel: Compiled) -> Node:
+        named = _named(region)
+        operands = {name: self.done[x] for name, x in named.items() if x in self.done}
+        if kernel.prepare is not None:
+            frozen = {name: self.source[x] for name, x in named.items() if x in self.source}
+            sources = [frozen[b.name] for b in kernel.prepare.operands]
+            for b, tensor in zip(kernel.prepare.outputs, _call_nodes(kernel.prepare, sources, None), strict=True):
+                known = self.packed.get(tensor)
+                if known is None:
+                    name = f"{self.stem}{len(self.packed)}"
+                    known = self.packed[tensor] = make_input(name, b.shape, b.dtype, frozen=True)
+                operands[b.name] = known
+        replaced = None if kernel.prepare is not None else kernel.graph
+        (result,) = _call_nodes(kernel.hot, [operands[b.name] for b in kernel.hot.operands], replaced)
+        return result
+
+
+def _named(region: Region) -> dict[str, Node]:
+    return {node["name"]: x for node, x in zip(region.graph.inputs, region.reads, strict=True)}
+
+
+def _call_nodes(kernel: Kernel, operands: Sequence[Node], graph: Graph | None) -> tuple[Node, ...]:
+    """Opaque nodes for the outputs of a kernel; `graph` is what XLA computes in its place under `vmap`."""
+    types = tuple(_type(b) for b in kernel.outputs)
+    identity = (kernel.digest, types, graph, tuple(b.name for b in kernel.operands))
+    key = opaque.register("kernel", identity, _callable(kernel, graph))
+    node = mk("opaque", *operands, primitive="kernel", params_key=key, result_types=types)
+    return (node,) if len(types) == 1 else tuple(mk("result", node, index=i) for i in range(len(types)))
+
+
+def _type(buffer: Buffer) -> TensorType:
+    return TensorType(buffer.shape, buffer.dtype)
+
+
+def _callable(kernel: Kernel, graph: Graph | None) -> Callable[..., Sequence[Any]]:
+    """The call of a kernel, with what `vmap` makes of it."""
+
+    @jax.custom_batching.custom_vmap
+    def call(*arrays: Any) -> tuple[Any, ...]:
+        return tuple(kernel.call(*arrays))
+
+    @call.def_vmap
+    def _(size: int, batched: Sequence[bool], *arrays: Any) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
+        several = tuple(True for _ in kernel.outputs)
+        if graph is not None:
+            place = {b.name: i for i, b in enumerate(kernel.operands)}
+            used = [node for node in graph.inputs if node["name"] in place]
+            order = [place[node["name"]] for node in used]
+            plain = to_jax(Graph(tuple(used), graph.outputs))
+            axes = [0 if batched[i] else None for i in order]
+            return jax.vmap(plain, axes, axis_size=size)(*[arrays[i] for i in order]), several
+        moving = [x for x, b in zip(arrays, batched, strict=True) if b]
+
+        def one(xs: Sequence[Any]) -> tuple[Any, ...]:
+            rest = iter(xs)
+            return call(*[next(rest) if b else x for x, b in zip(arrays, batched, strict=True)])
+
+        return lax.map(one, moving), several
+
+    return call

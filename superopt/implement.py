@@ -1,0 +1,267 @@
+"""Kernels of our own in the chosen program: which regions, and whether the whole program is faster with them.
+
+    partition -> every region tried against XLA's version of it -> the winners put into the program
+              -> whole programs compared with the current winner -> the best confirmed on fresh rounds
+
+The forms that are tried are the program that the judgement chose and the program's own form: what a rewrite gains with
+XLA it may lose with kernels.  A kernel first runs in the worker process; only those that came through there, with
+XLA's values, are built in the process of the user.  The program with kernels replaces the judgement's only when the
+fresh rounds show it faster, beyond the noise, than both the original and what the judgement chose.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from superopt.budget import SearchBudget
+from superopt.checks import check
+from superopt.explore import Exploration
+from superopt.frontends.jaxpr import Imported
+from superopt.ir.graph import Graph
+from superopt.ir.program import Program, original_program
+from superopt.ir.text import print_graph
+from superopt.judge import Judgement
+from superopt.kernels.choice import Choice, choices_of
+from superopt.kernels.partition import Region, partition
+from superopt.measure import Comparison, Failure, Timing, Tuned, Worker, compare, pooled
+from superopt.measure.result import ENOUGH_ROUNDS
+from superopt.measure.stats import paired_ratio
+from superopt.result import NativeKernel, Speedup
+from superopt.search.search import Finalist
+from superopt.trials import Trial, try_regions, worth_trying
+
+_TRIAL_SHARE = 0.6  # of the stage's time; the rest is for whole programs
+_SHORT_S, _LEAST_S = 3e-3, 5.0  # as in the judgement
+_SHORT_ROUNDS, _SHORT_SAMPLE_S, _ROUNDS = 31, 0.006, 15
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A form of the program that may take kernels."""
+
+    name: str
+    program: Program
+    finalist: Finalist | None
+    regions: tuple[Region, ...]
+
+
+def implement(
+    imported: Imported,
+    found: Exploration,
+    judgement: Judgement,
+    limits: SearchBudget,
+    seed: int,
+    *,
+    max_prepared_bytes: int | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Judgement:
+    """The judgement with kernels in the program where that is faster; else as it was, with what was tried."""
+    from superopt.kernels.cpu import host, supported  # late: loads LLVM
+
+    if not supported():
+        return replace(judgement, notes=(*judgement.notes, f"no kernels of our own: none are made for {host().name}"))
+    try:
+        with Worker(inline=True) as alone, Worker() as whole:
+            stage = _Stage(imported, found, judgement, limits, seed, max_prepared_bytes, alone, whole, progress)
+            return stage.run()
+    except KeyboardInterrupt:
+        return replace(judgement, notes=(*judgement.notes, "trying kernels was interrupted"))
+
+
+@dataclass(slots=True)
+class _Stage:
+    """What all steps share."""
+
+    imported: Imported
+    found: Exploration
+    judgement: Judgement
+    limits: SearchBudget
+    seed: int
+    max_prepared_bytes: int | None
+    alone: Worker
+    whole: Worker
+    progress: Callable[[str], None]
+
+    def run(self) -> Judgement:
+        """Try regions, then programs."""
+        forms = self._forms()
+        tried: dict[Graph, Trial] = {}
+        budget_s = _TRIAL_SHARE * self.limits.kernel_seconds
+        for form in forms:
+            tried = try_regions(
+                form.regions, self.alone, budget_s=budget_s / len(forms), seed=self.seed, known=tried,
+                progress=self.progress,
+            )  # fmt: skip
+        entries = [(form, self._winners(form, tried)) for form in forms]
+        entries = [(form, choices) for form, choices in entries if choices and self._affordable(form, choices)]
+        if not entries:
+            return self._without(forms, tried, "no kernel was faster than XLA's" if tried else "no region is a kernel")
+        return self._best(entries, forms, tried)
+
+    def _forms(self) -> list[_Form]:
+        judged, own = self.judgement, self.found.result.original
+        programs = [("returned", judged.program, judged.winner)]
+        if judged.winner is not own:
+            programs.append(("own form", self.found.program(own), own))
+        seen: set[str] = set()
+        forms: list[_Form] = []
+        for name, program, finalist in programs:
+            text = print_graph(program.hot)
+            if text not in seen:
+                seen.add(text)
+                forms.append(_Form(name, program, finalist, tuple(worth_trying(partition(program.hot)))))
+        return forms
+
+    def _winners(self, form: _Form, tried: dict[Graph, Trial]) -> tuple[Choice, ...]:
+        won = [(r, tried[r.graph]) for r in form.regions if r.graph in tried and tried[r.graph].wins]
+        return choices_of(form.program.hot, [(r, t.trace) for r, t in won])
+
+    def _affordable(self, form: _Form, choices: Sequence[Choice]) -> bool:
+        """Do the prepared and packed tensors keep within the limit?"""
+        if self.max_prepared_bytes is None:
+            return True
+        from superopt.backends.native import prepared_bytes  # late: loads LLVM
+
+        fits = prepared_bytes(form.program, choices) <= self.max_prepared_bytes
+        if not fits:
+            self.progress(f"{form.name}: what kernels pack is more than max_prepared_bytes allows")
+        return fits
+
+    def _best(
+        self, entries: Sequence[tuple[_Form, tuple[Choice, ...]]], forms: Sequence[_Form], tried: dict[Graph, Trial]
+    ) -> Judgement:
+        candidates = [self._tuned(form.program, choices) for form, choices in entries]
+        first = self._compare(self._current(), candidates, 0.3, min_rounds=ENOUGH_ROUNDS)
+        order = [
+            (outcome.ratio.ratio, i) for i, outcome in enumerate(first.candidates) if isinstance(outcome, Timing)
+        ]  # fmt: skip
+        failures = [
+            f"{form.name} with kernels: {outcome.cause}: {outcome.detail}"
+            for (form, _), outcome in zip(entries, first.candidates, strict=True)
+            if isinstance(outcome, Failure)
+        ]
+        if not order or max(order)[0] <= 1.0:
+            cause = failures[0] if failures and not order else "the program was not faster with them"
+            return self._without(forms, tried, cause)
+        form, choices = entries[max(order)[1]]
+        self.progress(f"confirming {len(choices)} kernels in {form.name}: {max(order)[0]:.2f}x")
+        return self._confirmed(form, choices, forms, tried)
+
+    def _confirmed(
+        self, form: _Form, choices: tuple[Choice, ...], forms: Sequence[_Form], tried: dict[Graph, Trial]
+    ) -> Judgement:
+        judged = self.judgement
+        candidate, current = self._tuned(form.program, choices), self._current()
+        fresh = self._fresh([candidate, current])
+        with_kernels, before = fresh.candidates
+        if not (isinstance(with_kernels, Timing) and isinstance(before, Timing)):
+            lost = with_kernels if isinstance(with_kernels, Failure) else before
+            assert isinstance(lost, Failure)
+            return self._without(forms, tried, f"{lost.cause}: {lost.detail}")
+        gain = paired_ratio(before.samples_s, with_kernels.samples_s, seed=self.seed)
+        if not (fresh.faster(0) and gain.low > 1.0 and gain.ratio > 1.0 + fresh.noise_floor):
+            return self._without(forms, tried, f"on fresh rounds the program was {gain} as fast with them")
+        live, frozen = self.imported.live_values, self.imported.frozen_values
+        numerics, cause = check(
+            self.imported.graph, form.program, live, frozen, self.seed, judged.options, kernels=choices
+        )
+        if cause:
+            return self._without(forms, tried, cause)
+        assert isinstance(fresh.reference, Timing)
+        ratio = with_kernels.ratio
+        rows = self._rows(form, choices, tried)
+        return replace(
+            judged,
+            program=form.program,
+            winner=form.finalist,
+            verdict=f"faster program returned, {len(choices)} of its kernels are our own",
+            before_ms=fresh.reference.median_s * 1e3,
+            after_ms=with_kernels.median_s * 1e3,
+            speedup=Speedup(ratio.ratio, ratio.low, ratio.high),
+            noise_floor=fresh.noise_floor,
+            numerics=numerics,
+            samples_ms={
+                "original": tuple(1e3 * s for s in fresh.reference.samples_s),
+                "without kernels": tuple(1e3 * s for s in before.samples_s),
+                "returned": tuple(1e3 * s for s in with_kernels.samples_s),
+            },
+            after_text=print_graph(form.program.hot),
+            gains=judged.gains if form.finalist is judged.winner else {},
+            kernels=choices,
+            native=rows,
+            implementation={
+                "form": form.name,
+                "gain": asdict(Speedup(gain.ratio, gain.low, gain.high)),
+                "regions": len(form.regions),
+                "kernels": len(choices),
+            },
+        )
+
+    def _without(self, forms: Sequence[_Form], tried: dict[Graph, Trial], cause: str) -> Judgement:
+        note = f"no kernels of our own are used: {cause}"
+        return replace(
+            self.judgement,
+            notes=(*self.judgement.notes, note),
+            native=self._rows(forms[0], (), tried),
+            implementation={"form": None, "gain": None, "regions": len(forms[0].regions), "kernels": 0},
+        )
+
+    def _rows(self, form: _Form, choices: Sequence[Choice], tried: dict[Graph, Trial]) -> tuple[NativeKernel, ...]:
+        """The regions of a form, equal ones together, those that take longest first."""
+        count = Counter(region.graph for region in form.regions)
+        used = {region.graph for region in form.regions if region.graph in tried and tried[region.graph].wins}
+        rows: list[NativeKernel] = []
+        for graph, n in count.items():
+            trial = tried.get(graph)
+            if trial is None:
+                continue
+            ratio = None if trial.ratio is None else Speedup(*trial.ratio)
+            rows.append(
+                NativeKernel(
+                    trial.name,
+                    trial.kind,
+                    n,
+                    bool(choices) and graph in used,
+                    None if trial.xla_s is None else 1e3 * trial.xla_s,
+                    None if trial.own_s is None else 1e3 * trial.own_s,
+                    ratio,
+                    trial.cost.flops,
+                    trial.failure,
+                )
+            )
+        return tuple(sorted(rows, key=lambda r: -r.count * (r.xla_ms or 0.0)))
+
+    def _current(self) -> Any:
+        judged = self.judgement
+        return Tuned(judged.program, judged.options) if judged.options else judged.program
+
+    def _tuned(self, program: Program, choices: Sequence[Choice]) -> Tuned:
+        return Tuned(program, self.judgement.options, tuple(c.to_json() for c in choices))
+
+    def _compare(self, reference: Any, candidates: Sequence[Any], share: float, **options: Any) -> Comparison:
+        rounds: dict[str, Any] = {"rounds": _ROUNDS}
+        if self._is_short():
+            rounds = {"rounds": _SHORT_ROUNDS, "min_time_s": _SHORT_SAMPLE_S}
+        budget_s = share * self.limits.kernel_seconds
+        live, frozen = self.imported.live_values, self.imported.frozen_values
+        settings = {**rounds, "seed": self.seed + 5, "budget_s": budget_s, "worker": self.whole, **options}
+        return compare(reference, candidates, live, frozen, **settings)
+
+    def _fresh(self, candidates: Sequence[Any]) -> Comparison:
+        """Fresh rounds against the original, half of them in another process where the program is short."""
+        original = original_program(self.imported.graph)
+        settings: dict[str, Any] = {"prune": 0.0, "min_rounds": ENOUGH_ROUNDS}
+        first = self._compare(original, candidates, 0.3, **settings, seed=self.seed + 6)
+        seconds = self.limits.seconds
+        if not (self._is_short() and first.isolated and (seconds is None or seconds >= _LEAST_S)):
+            return first
+        with Worker() as other:
+            second = self._compare(original, candidates, 0.3, **settings, seed=self.seed + 7, check=False, worker=other)
+        return pooled(first, second, seed=self.seed)
+
+    def _is_short(self) -> bool:
+        before_ms = self.judgement.before_ms
+        return (self.found.result.original.predicted_s if before_ms is None else 1e-3 * before_ms) < _SHORT_S
