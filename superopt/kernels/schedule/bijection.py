@@ -1,0 +1,124 @@
+"""Axes as functions of the element written: the inverse of an index map.
+
+An index is invertible when each of its entries is a mixed-radix number whose digits are axes, or digits `a // s % m`
+of axes, and each axis has all of its digits somewhere.  Split and fused axes have this form, and so have the index
+maps of layouts; the inverse takes the digits out of the element and puts the axes together from theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from superopt.ir.index import Atom, Size, Symbol, decide, of_atom
+
+
+@dataclass(frozen=True, slots=True)
+class _Digit:
+    """`symbol // stride % radix`."""
+
+    symbol: Symbol
+    stride: int
+    radix: int
+
+
+def solve(
+    index: Sequence[Size], axes: Sequence[Symbol], element: Sequence[Size], shape: Sequence[int]
+) -> dict[Symbol, Size] | None:
+    """The axes at which an index map gives an element; None where the map is not of invertible form.
+
+    Args:
+        index: over the axes.
+        axes: all that the index may mention; those of extent 1 need not occur.
+        element: what the index is to be; where no axes give it, the result is an overrun of some axis.
+        shape: of the buffer in which the element is.
+    """
+    digits: dict[_Digit, Size] = {}
+    for x, e, n in zip(index, element, shape, strict=True):
+        found = _digits(x)
+        if found is None or not (found or n <= 1 or e == 0):
+            return None
+        weight = 1
+        for digit, c in found[:-1]:
+            if c != weight or digit in digits:
+                return None
+            digits[digit] = e // weight % digit.radix if digit.radix > 1 else 0
+            weight *= digit.radix
+        for digit, c in found[-1:]:
+            if c != weight or digit in digits:
+                return None
+            digits[digit] = e // weight
+    return _assembled(axes, digits)
+
+
+def _assembled(axes: Sequence[Symbol], digits: dict[_Digit, Size]) -> dict[Symbol, Size] | None:
+    solved: dict[Symbol, Size] = {}
+    for axis in axes:
+        mine = sorted([d for d in digits if d.symbol == axis], key=lambda d: d.stride)
+        total: Size = 0
+        reach = 1
+        for d in mine:
+            if d.stride != reach:
+                return None
+            total = total + digits[d] * d.stride
+            reach *= d.radix
+        if reach < extent(axis):
+            return None
+        solved[axis] = total
+    return None if any(d.symbol not in axes for d in digits) else solved
+
+
+def extent(symbol: Symbol) -> int:
+    """Number of values of an iterator with a known range from 0."""
+    found = symbol.extent
+    assert isinstance(found, int)
+    return found
+
+
+def _digits(x: Size) -> list[tuple[_Digit, int]] | None:
+    """Digits and weights of a mixed-radix number, the least significant first."""
+    if isinstance(x, int):
+        return [] if x == 0 else None
+    found: list[tuple[_Digit, int]] = []
+    for mono, c in x.terms:
+        digit = _digit(mono[0]) if len(mono) == 1 and c > 0 else None
+        if digit is None:
+            return None
+        found.append((digit, c))
+    return sorted(found, key=lambda pair: pair[1])
+
+
+def _digit(atom: Atom) -> _Digit | None:
+    if isinstance(atom, Symbol):
+        return _Digit(atom, 1, extent(atom))
+    if atom.op not in ("//", "%") or not isinstance(atom.args[1], int):
+        return None
+    inner, k = atom.args[0], atom.args[1]
+    d = _digit(inner.terms[0][0][0]) if not isinstance(inner, int) and inner.is_atom else None
+    if d is None:
+        return None
+    if atom.op == "//":  # the digit above; a radix that is no multiple is rounded up
+        return _Digit(d.symbol, d.stride * k, -(-d.radix // k)) if _whole(d, k) else None
+    return _Digit(d.symbol, d.stride, k) if _whole(d, k) else None
+
+
+def _whole(d: _Digit, k: int) -> bool:
+    """Does dividing the digit by k leave digits?  The topmost digit of an axis may be cut anywhere."""
+    return d.radix % k == 0 or d.stride * d.radix >= extent(d.symbol)
+
+
+def everywhere(exists: Sequence[Size]) -> bool:
+    """Do conditions `x >= 0` hold for all values of their symbols?"""
+    return all(decide(x) is True for x in exists)
+
+
+def element_of(shape: Sequence[int], taken: Sequence[str], stem: str = "c") -> tuple[list[Symbol], list[Size]]:
+    """Iterators over a buffer and the element at which they stand."""
+    names: list[str] = []
+    while len(names) < len(shape):
+        name = f"{stem}{len(names)}"
+        while name in taken:
+            name += "_"
+        names.append(name)
+    its = [Symbol(name, 0, n - 1) for name, n in zip(names, shape, strict=True)]
+    return its, [of_atom(it) if n != 1 else 0 for it, n in zip(its, shape, strict=True)]

@@ -1,0 +1,294 @@
+"""Primitives between stages: inline, materialize, cache_write, reverse_compute_at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from superopt.errors import InputError
+from superopt.ir.expr import Expr, const, load, where
+from superopt.ir.index import Size, Symbol, all_of, decide, nonnegative, of_atom, substitute
+from superopt.kernels.program import loads, reads
+from superopt.kernels.schedule.bijection import element_of, everywhere, solve
+from superopt.kernels.schedule.edit import (
+    before,
+    fresh_buffer,
+    part,
+    plain,
+    require,
+    rewrite,
+    rewritten,
+    rewritten_index,
+    substitute_truth,
+    terms,
+    with_buffers,
+)
+from superopt.kernels.schedule.guards import conditions
+from superopt.kernels.stage import Axis, Buffer, LoopProgram, Scope, Stage
+
+
+def inline(program: LoopProgram, stage: str) -> LoopProgram:
+    """Compute what a stage computes wherever it is read, and drop the stage.
+
+    before
+        for o0<6, o1<5
+          s0[o0,o1] = exp(x[o0,o1])
+        for o0<6
+          out0[o0] = sum_{r0<5} s0[o0,r0]
+    inline s0
+        for o0<6
+          out0[o0] = sum_{r0<5} exp(x[o0,r0])
+
+    Raises:
+        InputError: the buffer is an output, not every element of it is written, its index map has no inverse, it
+            accumulates, or other stages are placed inside the stage.
+    """
+    found = plain(program.stage(stage), "inline")
+    buffer = program.buffer(stage)
+    require(buffer.scope in ("scratch", "local"), f"inline {stage}: it is an {buffer.scope} and must be kept")
+    require(not program.placed(stage), f"inline {stage}: {[s.buffer for s in program.placed(stage)]} are placed in it")
+    shared = [a.symbol for a in found.axes[: found.at[1]]] if found.at is not None else []
+    total(found, buffer, "inline")
+
+    def change(e: Expr) -> Expr | None:
+        if e.kind != "load" or e.args[0] != stage:
+            return None
+        element = [rewritten_index(x, change) for x in e.args[1]]  # an index may itself read the buffer
+        return found.value.substitute(inverse(found, element, buffer.shape, shared))
+
+    stages = [rewritten(s, change) if stage in reads(s) else s for s in program.stages if s is not found]
+    return with_buffers(program, stages, drop=[stage])
+
+
+def inverse(
+    stage: Stage, element: Sequence[Size], shape: Sequence[int], shared: Sequence[Symbol] = ()
+) -> dict[Symbol, Size]:
+    """The axes at which a stage writes an element; axes shared with the reader stay.
+
+    Raises:
+        InputError: the index map of the stage has no inverse of a known form.
+    """
+    axes = [a.symbol for a in stage.axes if a.symbol not in shared]
+    found = None if stage.combine is not None else solve(stage.index, axes, element, shape)
+    if found is None:
+        text = ",".join(map(str, stage.index))
+        raise InputError(
+            f"the axes of stage {stage.buffer} do not follow from the element {stage.buffer}[{text}] that is written",
+            hint="this step needs an index map made of axes by splitting, fusing and permuting",
+        )
+    return found | {s: of_atom(s) for s in shared}
+
+
+def total(stage: Stage, buffer: Buffer, primitive: str) -> None:
+    """Raise unless the stage writes every element of its buffer."""
+    shared = [a.symbol for a in stage.axes[: stage.at[1]]] if stage.at is not None else []
+    _, element = element_of(buffer.shape, [a.symbol.name for a in stage.axes], "?e")
+    axes = inverse(stage, element, buffer.shape, shared)
+    exists = [x for s, value in axes.items() if s not in shared for x in (value, _last(s) - value)]
+    exists += terms(substitute_truth(stage.guard, axes))
+    if 0 not in buffer.shape and not everywhere(exists):
+        raise InputError(
+            f"{primitive}: stage {stage.buffer} does not write every element of {buffer.name}{list(buffer.shape)}: "
+            f"only where {', '.join(f'{x} >= 0' for x in exists if decide(x) is not True)}"
+        )
+
+
+def _last(s: Symbol) -> int:
+    assert isinstance(s.high, int)
+    return s.high
+
+
+def materialize(
+    program: LoopProgram, stage: str, what: int | str, name: str | None = None, scope: Scope = "scratch"
+) -> LoopProgram:
+    """Keep a part of a stage's value in a buffer over the iterators that it depends on: the inverse of inline.
+
+    before
+        for o0<6, o1<5
+          out0[o0,o1] = sub(x[o0,o1], max_{r0<5} x[o0,r0])
+    materialize out0 reduce:0 peak
+        for c0<6
+          peak[c0] = max_{r0<5} x[c0,r0]
+        for o0<6, o1<5
+          out0[o0,o1] = sub(x[o0,o1], peak[o0])
+
+    What the part needs to stay inside its arrays (guards around it, tails) becomes a choice in the new stage, which
+    keeps 0 elsewhere.
+
+    Args:
+        program: a well-formed program.
+        stage: whose value is cut.
+        what: place of the part in `edit.parts`, or `reduce:N`.
+        name: of the new buffer; by default the stage's with `_part`.
+        scope: of the new buffer.
+
+    Raises:
+        InputError: no such part, or one that reads a buffer local to the stage.
+    """
+    found = plain(program.stage(stage), "materialize")
+    target = part(found, what)
+    result = fresh_buffer(program, f"{stage}_part") if name is None else name
+    require(result not in [b.name for b in program.buffers], f"materialize: there is a buffer {result} already")
+    require(scope == "scratch", f"materialize into {scope}: place the new stage with compute_at to make it local")
+    guard, safe = conditions(program, found, target)
+    require(safe, f"materialize {target}: outside of its place it would read beyond its arrays")
+    free = target.symbols | guard_symbols(guard)
+    axes = [a.symbol for a in found.axes if a.symbol in free]
+    axes += sorted(free - set(axes), key=lambda s: s.name)
+    its, element = element_of([_last(s) + 1 for s in axes], [])
+    mapping = dict(zip(axes, element, strict=True))
+    value = kept_where(guard, target).substitute(mapping)
+    shape = tuple([_last(s) + 1 for s in axes])
+    new = Stage(result, tuple(map(Axis, its)), tuple(element), value)
+    reading = load(result, [of_atom(s) if _last(s) else 0 for s in axes], target.dtype)
+    rest = rewritten(found, lambda e: reading if e is target else None)
+    stages = [rest if s is found else s for s in before(program, stage, new)]
+    return with_buffers(program, stages, [Buffer(result, shape, target.dtype, scope)])
+
+
+def guard_symbols(guard: Sequence[Size]) -> frozenset[Symbol]:
+    """Symbols of conditions."""
+    return frozenset[Symbol]().union(*(x.symbols for x in guard if not isinstance(x, int)))
+
+
+def kept_where(guard: Sequence[Size], value: Expr) -> Expr:
+    """The value where all of these are >= 0, else 0."""
+    zero = const(False if value.dtype == "bool" else 0, value.dtype)
+    return where(all_of(*map(nonnegative, guard)), lambda: value, lambda: zero)
+
+
+def cache_write(program: LoopProgram, stage: str, name: str | None = None) -> LoopProgram:
+    """Fill a buffer of its own and copy it to where it belongs.
+
+    before
+        for o0<6, o1<5
+          out0[o0,o1] = exp(x[o0,o1])
+    cache_write out0 held
+        for o0<6, o1<5
+          held[o0,o1] = exp(x[o0,o1])
+        for c0<6, c1<5
+          out0[c0,c1] = held[c0,c1]
+
+    The copy may take on the schedule of the rows in which results are stored, the first stage that of the work.
+
+    Raises:
+        InputError: the stage is placed inside another, or the name is taken.
+    """
+    found = program.stage(stage)
+    buffer = program.buffer(stage)
+    require(found.at is None, f"cache_write {stage}: it is placed inside {found.at and found.at[0]}")
+    result = fresh_buffer(program, f"{stage}_cache") if name is None else name
+    require(result not in [b.name for b in program.buffers], f"cache_write: there is a buffer {result} already")
+    its, element = element_of(buffer.shape, [])
+    copy = Stage(stage, tuple(map(Axis, its)), tuple(element), load(result, element, buffer.dtype))
+    stages: list[Stage] = []
+    for s in program.stages:
+        if s.at is not None and s.at[0] == stage:
+            stages.append(replace(s, at=(result, s.at[1])))
+        else:
+            stages += [replace(found, buffer=result), copy] if s is found else [s]
+    return with_buffers(program, stages, [replace(buffer, name=result, scope="scratch")])
+
+
+def reverse_compute_at(program: LoopProgram, stage: str) -> LoopProgram:
+    """Merge a stage into the one whose elements it maps one by one: an epilogue.
+
+    before
+        for o0_0<3, o0_1<2
+          s0[2*o0_0+o0_1] = sum_{r0<5} x[2*o0_0+o0_1,r0]
+        for o0<6
+          out0[o0] = exp(s0[o0])
+    reverse_compute_at out0
+        for o0_0<3, o0_1<2
+          out0[2*o0_0+o0_1] = exp(sum_{r0<5} x[2*o0_0+o0_1,r0])
+
+    The producer's loops, placement of inner stages, tile and knobs stay.
+
+    Raises:
+        InputError: the stage reads no scratch buffer at exactly one index that determines its axes, others read
+            that buffer, or the stage is placed, tensorized or accumulates.
+    """
+    found = plain(program.stage(stage), "reverse_compute_at")
+    require(
+        found.at is None and found.combine is None and not program.placed(stage),
+        f"reverse_compute_at {stage}: it is placed inside a stage, holds one, or accumulates",
+    )
+    producer, element = _producer(program, found)
+    read_by = [s.buffer for s in program.stages if producer.buffer in reads(s)]
+    require(read_by == [stage], f"reverse_compute_at {stage}: {producer.buffer} is read by {read_by}")
+    require(
+        producer.combine is None and producer.at is None,
+        f"reverse_compute_at {stage}: its producer {producer.buffer} accumulates or is placed inside another stage",
+    )
+    shape = program.buffer(producer.buffer).shape
+    axes = solve(element, [a.symbol for a in found.axes], producer.index, shape)
+    require(
+        axes is not None,
+        f"reverse_compute_at {stage}: its axes do not follow from the element of {producer.buffer} that it reads",
+    )
+    assert axes is not None
+    total(producer, program.buffer(producer.buffer), "reverse_compute_at")
+    _covered(found, element, shape)
+    exists = [x for s, value in axes.items() for x in (value, _last(s) - value)]
+    guard = all_of(producer.guard, substitute_truth(found.guard, axes), *map(nonnegative, _unknown(producer, exists)))
+    # substitution first: the value of the producer has symbols of its own
+    whole = found.value.substitute(axes)
+    value = _put(whole, producer)
+    new = replace(
+        producer, buffer=stage, index=tuple([substitute(x, axes) for x in found.index]), value=value, guard=guard
+    )
+    stages: list[Stage] = []
+    for s in program.stages:
+        if s is producer:
+            continue
+        moved = s.at is not None and s.at[0] == producer.buffer
+        stages.append(replace(s, at=(stage, s.at[1])) if moved and s.at is not None else new if s is found else s)
+    if program.placed(producer.buffer):  # they stand right before the producer: it may have to move up or they down
+        stages = _grouped(stages, new)
+    return with_buffers(program, stages, drop=[producer.buffer])
+
+
+def _unknown(producer: Stage, exists: Sequence[Size]) -> list[Size]:
+    """The conditions that do not follow from those under which the producer runs."""
+    known = terms(producer.guard)
+    return [x for x in exists if not any(decide(x - k) is True for k in known)]
+
+
+def _grouped(stages: Sequence[Stage], host: Stage) -> list[Stage]:
+    inner = [s for s in stages if s.at is not None and s.at[0] == host.buffer]
+    rest = [s for s in stages if s not in inner]
+    at = rest.index(host)
+    return [*rest[:at], *inner, *rest[at:]]
+
+
+def _producer(program: LoopProgram, stage: Stage) -> tuple[Stage, Sequence[Size]]:
+    """The stage that a pointwise stage maps, and the element that it reads."""
+    scratch = {b.name: b.shape for b in program.buffers if b.scope == "scratch"}
+    found = [e for e in loads(stage) if e.args[0] in scratch]
+    axes = [a.symbol for a in stage.axes]
+    whole = [e for e in found if solve(e.args[1], axes, e.args[1], scratch[e.args[0]]) is not None]
+    names = {e.args[0] for e in whole}
+    late = [s for s in program.stages if s.buffer in names]
+    require(
+        bool(late), f"reverse_compute_at {stage.buffer}: it reads no scratch buffer at an index that gives its axes"
+    )
+    producer = late[-1]
+    at = {e.args[1] for e in found if e.args[0] == producer.buffer}
+    require(len(at) == 1, f"reverse_compute_at {stage.buffer}: it reads {producer.buffer} at {len(at)} indices")
+    return producer, next(iter(at))
+
+
+def _covered(stage: Stage, element: Sequence[Size], shape: Sequence[int]) -> None:
+    """Raise unless the elements read stay inside the producer's buffer: then each iteration has its element."""
+    known = terms(stage.guard)
+    for x, n in zip(element, shape, strict=True):
+        for y in (x, n - 1 - x):
+            inside = decide(y) is True or any(decide(y - k) is True for k in known)
+            require(inside, f"reverse_compute_at {stage.buffer}: it reads at {x}, outside of {n} elements")
+
+
+def _put(value: Expr, producer: Stage) -> Expr:
+    def change(e: Expr) -> Expr | None:
+        return producer.value if e.kind == "load" and e.args[0] == producer.buffer else None
+
+    return rewrite(value, change)

@@ -1,0 +1,231 @@
+"""What schedule primitives share: finding and replacing stages and axes, rewriting expressions, premises.
+
+A premise that does not hold raises `InputError` with what was asked and what the program has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from superopt.errors import InputError
+from superopt.ir.expr import Expr, convert, from_index, load, op, reduce, subexpressions, values_of, where
+from superopt.ir.index import APPLY, Form, Guard, Size, Symbol, Truth, all_of, nonnegative, of_atom, substitute
+from superopt.kernels.program import checked, ordered
+from superopt.kernels.stage import Axis, Buffer, LoopProgram, Stage
+
+
+def require(condition: bool, message: str, hint: str = "") -> None:
+    """Raise `InputError` unless the condition holds."""
+    if not condition:
+        raise InputError(message, hint=hint)
+
+
+def position(stage: Stage, name: str) -> int:
+    """Where in the nest the axis of this name stands."""
+    return stage.axes.index(stage.axis(name))
+
+
+def plain(stage: Stage, primitive: str) -> Stage:
+    """The stage, if no intrinsic has been put into it."""
+    require(
+        stage.tile is None, f"{primitive} of stage {stage.buffer}: it is tensorized", "schedule it before tensorize"
+    )
+    return stage
+
+
+def unshared(program: LoopProgram, stage: Stage, first: int, primitive: str) -> None:
+    """Raise if the axis at this place, or one further in, is shared with a stage placed around or inside."""
+    if stage.at is not None and first < stage.at[1]:
+        raise InputError(
+            f"{primitive} of stage {stage.buffer}: its axis {stage.axes[first].symbol} belongs to {stage.at[0]}, in "
+            "which it is placed"
+        )
+    for inner in program.placed(stage.buffer):
+        assert inner.at is not None
+        if first < inner.at[1]:
+            raise InputError(
+                f"{primitive} of stage {stage.buffer}: stage {inner.buffer} is placed under its axis "
+                f"{stage.axes[first].symbol}",
+                hint="change the axes first, then place",
+            )
+
+
+def fresh(taken: Iterable[str], name: str) -> str:
+    """The name, with `_` appended until it is free."""
+    names = set(taken)
+    while name in names:
+        name += "_"
+    return name
+
+
+def fresh_buffer(program: LoopProgram, name: str) -> str:
+    """A name for a buffer."""
+    return fresh([b.name for b in program.buffers], name)
+
+
+def with_stage(program: LoopProgram, *stages: Stage) -> LoopProgram:
+    """The program with the stages of these names replaced."""
+    new = {s.buffer: s for s in stages}
+    return checked(replace(program, stages=tuple([new.get(s.buffer, s) for s in program.stages])))
+
+
+def with_buffers(
+    program: LoopProgram, stages: Iterable[Stage], add: Iterable[Buffer] = (), drop: Iterable[str] = ()
+) -> LoopProgram:
+    """The program with other stages, buffers added (or replaced by name) and dropped."""
+    new = {b.name: b for b in add}
+    gone = set(drop)
+    kept = [new.pop(b.name, b) for b in program.buffers if b.name not in gone]
+    return checked(LoopProgram(program.name, ordered([*kept, *new.values()]), tuple(stages)))
+
+
+def before(program: LoopProgram, name: str, *stages: Stage) -> list[Stage]:
+    """All stages, with these inserted before the one of this name."""
+    at = program.stages.index(program.stage(name))
+    return [*program.stages[:at], *stages, *program.stages[at:]]
+
+
+def mapped(stage: Stage, mapping: Mapping[Symbol, Size], axes: Sequence[Axis], *exists: Size) -> Stage:
+    """The stage over other axes: the old ones replaced, iterations restricted to those where `exists` are >= 0."""
+    guard = substitute_truth(stage.guard, mapping)
+    return replace(
+        stage,
+        axes=tuple(axes),
+        index=tuple([substitute(x, mapping) for x in stage.index]),
+        value=stage.value.substitute(mapping),
+        guard=all_of(guard, *[nonnegative(x) for x in exists]),
+    )
+
+
+def substitute_truth(guard: Truth, mapping: Mapping[Symbol, Size]) -> Truth:
+    """The condition with symbols replaced."""
+    if not isinstance(guard, Guard):
+        return guard
+    return all_of(*[nonnegative(substitute(p, mapping)) for p in guard.ordered])
+
+
+def terms(guard: Truth) -> tuple[Size, ...]:
+    """What must be >= 0: nothing for True, -1 for False."""
+    if isinstance(guard, Guard):
+        return tuple(guard.ordered)
+    return () if guard else (-1,)
+
+
+# ---- expressions
+
+
+def rewrite(root: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
+    """The expression with every part for which `change` gives another replaced, outermost first; also in indices."""
+    done: dict[Expr, Expr] = {}
+    stack = [root]
+    seen: set[Expr] = set()
+    while stack:
+        e = stack[-1]
+        if e in done:
+            stack.pop()
+            continue
+        if e not in seen:
+            seen.add(e)
+            new = change(e)
+            if new is not None:
+                done[e] = new
+                continue
+        inner = [*e.operands, *[v for x in e.indices for v in values_of(x)]]
+        waiting = [x for x in inner if x not in done]
+        if waiting:
+            stack += waiting
+            continue
+        done[e] = e if all(done[x] is x for x in inner) else _rebuilt(e, done)
+    return done[root]
+
+
+def _rebuilt(e: Expr, done: Mapping[Expr, Expr]) -> Expr:
+    inner = [done[x] for x in e.operands]
+    match e.kind:
+        case "load":
+            return load(e.args[0], [_index(x, done) for x in e.args[1]], e.dtype)
+        case "op":
+            return op(e.args[0], e.args[1], *inner)
+        case "convert":
+            return convert(inner[0], e.args[0], e.dtype)
+        case "where":
+            guard = all_of(*[nonnegative(_index(p, done)) for p in e.args[0].ordered])
+            return where(guard, lambda: inner[0], lambda: inner[1])
+        case "reduce":
+            return reduce(e.args[0], e.args[1], inner[0])
+        case _:
+            return from_index(_index(e.args[0], done), e.dtype)
+
+
+def _index(x: Size, done: Mapping[Expr, Expr]) -> Size:
+    """The index with the expressions that it reads replaced."""
+    if isinstance(x, int) or all(done[v] is v for v in values_of(x)):
+        return x
+    total: Size = 0
+    for mono, c in x.terms:
+        term: Size = c
+        for a in mono:
+            if isinstance(a, Form):
+                term = term * (
+                    done[a.args[0]].as_index() if a.op == "value" else APPLY[a.op](*[_index(y, done) for y in a.args])
+                )
+            else:
+                term = term * of_atom(a)
+        total = total + term
+    return total
+
+
+def rewritten(stage: Stage, change: Callable[[Expr], Expr | None]) -> Stage:
+    """The stage with parts of its value, and of what its index and guard read, replaced."""
+
+    guard = stage.guard
+    if isinstance(guard, Guard):
+        guard = all_of(*[nonnegative(rewritten_index(p, change)) for p in guard.ordered])
+    index = tuple([rewritten_index(x, change) for x in stage.index])
+    return replace(stage, index=index, value=rewrite(stage.value, change), guard=guard)
+
+
+def rewritten_index(x: Size, change: Callable[[Expr], Expr | None]) -> Size:
+    """The index with parts of what it reads replaced."""
+    return _index(x, {v: rewrite(v, change) for v in values_of(x)})
+
+
+def parts(stage: Stage) -> list[Expr]:
+    """The subexpressions of a stage's value, each once, the value itself first."""
+    return subexpressions(stage.value)[::-1]
+
+
+def reductions(stage: Stage) -> list[Expr]:
+    """The reductions in a stage's value, each once, outer ones first."""
+    return [e for e in parts(stage) if e.kind == "reduce"]
+
+
+def part(stage: Stage, what: int | str) -> Expr:
+    """A subexpression by its place in `parts`, or a reduction (`reduce:0`) by its place in `reductions`.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = parts(stage)
+    number = what
+    if isinstance(what, str):
+        kind, _, digits = what.partition(":")
+        require(
+            kind == "reduce" and digits.isdecimal(), f"{what!r} names no part of a value: it is a number or reduce:N"
+        )
+        found, number = reductions(stage), int(digits)
+    require(
+        isinstance(number, int) and 0 <= number < len(found),
+        f"stage {stage.buffer} has {len(found)} such parts, no {what!r}",
+    )
+    return found[int(number)]
+
+
+def reduction(stage: Stage, number: int) -> Expr:
+    """A reduction by its place in `reductions`.
+
+    Raises:
+        InputError: there is none.
+    """
+    return part(stage, f"reduce:{number}")

@@ -1,0 +1,107 @@
+"""Schedules as data: a trace is a list of primitives with their arguments, which JSON can hold.
+
+    [["split", "out0", "o0", [4]], ["reorder", "out0", ["o0_0", "o1", "o0_1"]], ["vectorize", "out0", "o0_1"]]
+
+`apply` replays a trace on a program, also on one of other sizes; `attempt` returns what went wrong instead of raising
+it, since most traces that a search draws are illegal somewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from superopt.errors import InputError
+from superopt.kernels.schedule import PRIMITIVES
+from superopt.kernels.stage import LoopProgram
+
+Step = tuple[Any, ...]
+Trace = tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Illegal:
+    """Why a trace stops: the number of the step, the step, and what its premise says."""
+
+    number: int
+    step: Step
+    message: str
+
+
+def trace(steps: Sequence[Sequence[Any]]) -> Trace:
+    """Steps in their frozen form: lists become tuples.
+
+    Raises:
+        InputError: a step is no primitive with arguments made of integers, strings, None and lists of these.
+    """
+    return tuple([_checked(step) for step in steps])
+
+
+def _checked(step: Sequence[Any]) -> Step:
+    frozen = _frozen(step)
+    if not frozen or not isinstance(frozen, tuple) or frozen[0] not in PRIMITIVES:
+        raise InputError(f"{step!r} is no step of a trace", hint=f"primitives: {', '.join(PRIMITIVES)}")
+    return frozen
+
+
+def _frozen(x: Any) -> Any:
+    if isinstance(x, list | tuple):
+        return tuple(map(_frozen, x))
+    if x is None or isinstance(x, int | str):
+        return x
+    raise InputError(f"a trace holds integers, strings and lists, not {x!r}")
+
+
+def to_json(steps: Trace) -> str:
+    """The trace as JSON, equal for equal traces."""
+    return json.dumps(steps, separators=(",", ":"))
+
+
+def from_json(text: str) -> Trace:
+    """The trace that `to_json` wrote.
+
+    Raises:
+        InputError: no JSON, or no trace.
+    """
+    try:
+        steps = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"the trace is no JSON: {error}") from None
+    if not isinstance(steps, list):
+        raise InputError(f"a trace is a list of steps, not {type(steps).__name__}")
+    return trace(steps)
+
+
+def apply(program: LoopProgram, steps: Sequence[Sequence[Any]]) -> LoopProgram:
+    """The program after all steps.
+
+    Raises:
+        InputError: a step is illegal; says which.
+    """
+    for number, step in enumerate(steps):
+        program = _applied(program, number, _checked(step))
+    return program
+
+
+def attempt(program: LoopProgram, steps: Sequence[Sequence[Any]]) -> LoopProgram | Illegal:
+    """The program after all steps, or the first step that is illegal."""
+    for number, step in enumerate(steps):
+        try:
+            program = _applied(program, number, _checked(step))
+        except InputError as error:
+            return Illegal(number, _frozen(step), Exception.__str__(error))
+    return program
+
+
+def _applied(program: LoopProgram, number: int, step: Step) -> LoopProgram:
+    name, *arguments = step
+    primitive = PRIMITIVES[name]
+    fault = primitive.misfit(arguments)
+    if fault:
+        raise InputError(f"step {number}, {list(step)}: {fault}")
+    try:
+        return primitive.run(program, *arguments)
+    except InputError as error:
+        raise InputError(f"step {number}, {list(step)}: {Exception.__str__(error)}", hint=error.hint) from None
