@@ -197,6 +197,19 @@ class Domain:
             return exact, False
         return None, whole
 
+    def points(self, count: int) -> list[Point]:
+        """Some points of the domain."""
+        atoms = _variables(self.facts, self.ranges)
+        if self.box is None or atoms is None or any(not isinstance(a, Symbol) for a in atoms):
+            return []
+        columns = self._grid(atoms) if self.size <= _SMALL else self._samples(0, atoms)
+        good = np.ones(next(iter(columns.values())).shape if columns else (1,), bool)
+        for f in self.facts:
+            good &= values(f, columns) >= 0
+        rows = np.flatnonzero(good)
+        chosen: list[int] = rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int)].tolist()
+        return [{a: int(x[k]) for a, x in columns.items()} for k in chosen]
+
     def _grid(self, atoms: Sequence[Atom]) -> dict[Atom, Any]:
         assert self.box is not None
         axes = [np.arange(int(l), int(h) + 1) for l, h in (interval_of(a, self.box) for a in atoms)]
@@ -303,7 +316,7 @@ def _floor(p: float, q: float) -> float:
 
 def _propagated(ranges: Mapping[Symbol, tuple[int, int]], facts: tuple[Poly, ...]) -> dict[Atom, Interval] | None:
     """Ranges narrowed by guards; None when a guard cannot hold."""
-    box: dict[Atom, Interval] = dict(ranges)
+    box: dict[Atom, Interval] = {s: r for s, r in ranges.items()}  # noqa: C416 (a wider type)
     if any(l > h for l, h in ranges.values()):
         return None
     known = list(facts)

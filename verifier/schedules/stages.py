@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from superopt.ir.expr import Expr, const, reduce, values_of, where
 from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, substitute
@@ -59,7 +60,7 @@ class View:
     stages: dict[str, Stage] = field(default_factory=dict[str, Stage])
     _domains: dict[str, Domain] = field(default_factory=dict[str, Domain])
     _plain: dict[str, Stage] = field(default_factory=dict[str, Stage])
-    _sources: dict[tuple[str, tuple[Size, ...], str], Source] = field(default_factory=dict)
+    _sources: dict[tuple[str, tuple[Size, ...], int], Source] = field(default_factory=dict[Any, Source])
 
     def __post_init__(self) -> None:
         self.stages = {s.buffer: s for s in self.program.stages}
@@ -97,7 +98,7 @@ class View:
             element: index into its buffer, over the reader's symbols.
             shared: leading axes that stand for themselves.
         """
-        key = (writer.buffer, tuple(element), f"{shared}")
+        key = (writer.buffer, tuple(element), shared)
         found = self._sources.get(key)
         if found is None:
             found = self._sources[key] = self._source(self.plain(writer), element, shared)

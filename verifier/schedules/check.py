@@ -1,0 +1,80 @@
+"""The check of a schedule: all obligations, first by the arithmetic of this package, what is left by the solver."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from superopt.errors import InputError
+from superopt.kernels.program import checked
+from superopt.kernels.show import digest
+from superopt.kernels.stage import LoopProgram
+from verifier.schedules import obligations
+from verifier.schedules.domain import Budget, ExhaustedError
+from verifier.schedules.questions import Findings
+from verifier.schedules.stages import View
+from verifier.schedules.value import Values
+from verifier.schedules.verdict import (
+    OBLIGATIONS,
+    ORDER,
+    PROVED,
+    REFUTED,
+    UNKNOWN,
+    VALUE,
+    Finding,
+    Limits,
+    ScheduleVerdict,
+    Witness,
+)
+
+_RANK = {REFUTED: 0, UNKNOWN: 1, PROVED: 2}
+
+
+def check_schedule(
+    before: LoopProgram, after: LoopProgram, limits: Limits | None = None, aliases: Sequence[tuple[str, str]] = ()
+) -> ScheduleVerdict:
+    """Prove or refute that a loop program after a trace is safe to run and computes what it computed before.
+
+    Args:
+        before: the program that the trace was applied to, whose stages are taken to be what is meant.
+        after: the program that code is generated from.
+        limits: of the check; the verdict is UNKNOWN beyond them.
+        aliases: outputs and the inputs whose memory they take.
+
+    Returns:
+        A verdict with one finding per obligation and place; refutations hold iterator values as a witness.
+    """
+    start = time.perf_counter()
+    limits = limits or Limits()
+    out = Findings(limits)
+    budget = Budget(limits.steps)
+    real = False
+    try:
+        checked(after)
+        view = View(after, budget)
+        for stage in after.stages:
+            obligations.layout(view, stage, out)
+            obligations.bounds(view, stage, out)
+            obligations.order(view, stage, out)
+            if after.buffer(stage.buffer).scope == "output":
+                obligations.complete(view, stage, out)
+        values = Values(View(before, budget), view, out)
+        values.run()
+        real = values.real
+    except InputError as error:
+        out.add(ORDER, after.name, "a well-formed program", REFUTED, "structure", Witness((), (), str(error.args[0])))
+    except (ExhaustedError, RecursionError) as spent:
+        out.add(VALUE, after.name, "within the limits of the check", UNKNOWN, str(spent))
+    return _verdict(before, after, out, real, start)
+
+
+def _verdict(before: LoopProgram, after: LoopProgram, out: Findings, real: bool, start: float) -> ScheduleVerdict:
+    found = sorted(out.found, key=_place)
+    status = min((f.status for f in found), key=_RANK.__getitem__, default=UNKNOWN)
+    key = f"{digest(before)}{digest(after)}"
+    seconds = time.perf_counter() - start
+    return ScheduleVerdict(after.name, key, status, tuple(found), "real" if real else "exact", seconds)
+
+
+def _place(f: Finding) -> tuple[int, int]:
+    return _RANK[f.status], OBLIGATIONS.index(f.obligation)

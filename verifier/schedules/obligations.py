@@ -1,0 +1,239 @@
+"""Obligations about one stage: accesses in bounds, index maps one to one, outputs complete, reads after writes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from superopt.ir.expr import values_of
+from superopt.ir.index import Atom, Guard, Poly, Size, Symbol, of_atom
+from superopt.kernels.stage import Buffer, Stage
+from verifier.schedules.domain import Domain, Point, box_of, value_at, values
+from verifier.schedules.maps import solve
+from verifier.schedules.questions import Findings
+from verifier.schedules.stages import Access, View, accesses
+from verifier.schedules.verdict import BOUNDS, LAYOUT, ONCE, ORDER, PROVED, REFUTED, UNKNOWN, Witness, point
+
+_TRIED = 1 << 16  # iterations that are looked at for two that write one element
+
+
+def reads(view: View, stage: Stage) -> list[Access]:
+    """What a stage reads: in its value where it is computed, in its index and guard wherever it runs."""
+    whole = view.domain(stage)
+    found = list(accesses(stage.value, whole))
+    for x in stage.index:
+        for v in values_of(x):
+            found += accesses(v, whole)
+    if isinstance(stage.guard, Guard):
+        everywhere = Domain(whole.ranges, (), view.budget)
+        for p in stage.guard.ordered:
+            for v in values_of(p):
+                found += accesses(v, everywhere)
+    return found
+
+
+# ---- bounds
+
+
+def bounds(view: View, stage: Stage, out: Findings) -> None:
+    """Every element that a stage writes or reads is inside its buffer, under the guards of that access."""
+    buffer = view.program.buffer(stage.buffer)
+    _inside(out, stage, buffer, stage.index, view.domain(stage), "writes")
+    for access in reads(view, stage):
+        buffer = view.program.buffer(access.load.args[0])
+        _inside(out, stage, buffer, access.load.args[1], access.domain, "reads")
+
+
+def _inside(out: Findings, stage: Stage, buffer: Buffer, index: Sequence[Size], domain: Domain, verb: str) -> None:
+    goals = [g for i, n in zip(index, buffer.shape, strict=True) for g in (i, n - 1 - i)]
+
+    def says(at: Point) -> str:
+        element = [value_at(i, at) for i in index]
+        return f"{verb} {buffer.name}{element}, outside of {list(buffer.shape)}: address {_flat(element, buffer)}"
+
+    out.ask(
+        BOUNDS, stage.buffer, f"{verb} {_text(buffer.name, index)} inside {list(buffer.shape)}", domain, goals, says
+    )
+
+
+def _text(name: str, index: Sequence[Size]) -> str:
+    return f"{name}[{','.join(map(str, index))}]"
+
+
+def _flat(element: Sequence[int], buffer: Buffer) -> int:
+    total = 0
+    for i, n in zip(element, buffer.shape, strict=True):
+        total = total * n + i
+    return total
+
+
+# ---- one to one, and complete
+
+
+def layout(view: View, stage: Stage, out: Findings) -> None:
+    """The index map of a stage is one to one: on all of its padded axes, or at least where its guard holds."""
+    placed = stage.at[1] if stage.at is not None else 0
+    own = [a.symbol for a in stage.axes[placed:]]
+    needed = own
+    if stage.combine is not None:
+        inside = frozenset[Symbol]().union(*(x.symbols for x in stage.index if isinstance(x, Poly)))
+        needed = [a.symbol for a in stage.axes[placed:] if a.symbol in inside or a.kind == "parallel"]
+    what = f"{_text(stage.buffer, stage.index)} is one to one"
+    guarded = view.domain(stage)
+    for domain in (Domain(guarded.ranges, (), view.budget), guarded):
+        fresh = [of_atom(Symbol(f"element.{d}", None, None)) for d in range(len(stage.index))]
+        if domain.empty or all(s in solve(stage.index, fresh, own, domain) for s in needed):
+            out.add(LAYOUT, stage.buffer, what, PROVED, "digits")
+            _tasks(stage, out, None)
+            return
+    pair, whole = _collision(stage, needed, guarded)
+    if pair is not None:
+        at, other = pair
+        element = [value_at(i, at) for i in stage.index]
+        witness = Witness(point(at), point(other), f"both write {stage.buffer}{element}")
+        out.add(LAYOUT, stage.buffer, what, REFUTED, "point", witness)
+        _tasks(stage, out, (at, other, element))
+    else:
+        out.add(LAYOUT, stage.buffer, what, PROVED if whole else UNKNOWN, "enumeration")
+        if whole:
+            _tasks(stage, out, None)
+
+
+def _tasks(stage: Stage, out: Findings, pair: tuple[Mapping[Any, int], Mapping[Any, int], list[int]] | None) -> None:
+    """Tasks write disjoint regions: a consequence of the index map, or a race at two iterations."""
+    parallel = [a.symbol for a in stage.axes if a.kind == "parallel"]
+    if not parallel or stage.at is not None:
+        return
+    what = f"tasks over {','.join(s.name for s in parallel)} write apart"
+    if pair is None:
+        out.add(ORDER, stage.buffer, what, PROVED, "digits")
+        return
+    at, other, element = pair
+    tasks = [tuple(x[s] for s in parallel) for x in (at, other)]
+    if tasks[0] == tasks[1]:
+        out.add(ORDER, stage.buffer, what, UNKNOWN, "")
+        return
+    says = f"tasks {tasks[0]} and {tasks[1]} both write {stage.buffer}{element}"
+    out.add(ORDER, stage.buffer, what, REFUTED, "point", Witness(point(at), point(other), says))
+
+
+def _collision(
+    stage: Stage, needed: Sequence[Symbol], domain: Domain
+) -> tuple[tuple[Mapping[Any, int], Mapping[Any, int]] | None, bool]:
+    """Two iterations that write one element and differ in a needed axis; and was every iteration looked at?
+
+    Iterations that differ in parallel axes are preferred: they are a race.
+    """
+    symbols = [a.symbol for a in stage.axes]
+    placed = stage.at[1] if stage.at is not None else 0
+    if any(isinstance(x, Poly) and any(True for _ in values_of(x)) for x in (*stage.index, *domain.facts)):
+        return None, False
+    parallel = [a.symbol for a in stage.axes if a.kind == "parallel"]
+    whole = math.prod(h - l + 1 for l, h in map(box_of, symbols)) <= _TRIED
+    for chosen in [parallel, needed] if parallel else [needed]:
+        columns = _corner(symbols, chosen)
+        exists = np.ones(next(iter(columns.values())).shape if columns else (), bool)
+        for f in domain.facts:
+            exists &= values(f, columns) >= 0
+        rows = np.flatnonzero(exists)
+        keys = [np.broadcast_to(values(x, columns), exists.shape)[rows] for x in stage.index]
+        keys += [columns[s][rows] for s in symbols[:placed]]
+        found = _twice(keys, [columns[s][rows] for s in chosen], len(rows))
+        if found is not None:
+            pair = tuple({s: int(columns[s][rows[k]]) for s in symbols} for k in found)
+            return (pair[0], pair[1]), False
+    return None, whole
+
+
+def _corner(symbols: Sequence[Symbol], first: Sequence[Symbol]) -> dict[Atom, Any]:
+    """All iterations, or a corner of them with room along the axes named first."""
+    sizes = {s: box_of(s)[1] + 1 for s in symbols}
+    taken = dict.fromkeys(symbols, 1)
+    left = _TRIED
+    for s in [*first, *(s for s in reversed(symbols) if s not in first)]:
+        share = max(2, round(left ** (1 / max(1, len(first))))) if s in first else left
+        taken[s] = max(1, min(sizes[s], share, left))
+        left //= taken[s]
+    for s in symbols:
+        grown = min(sizes[s], taken[s] * left) if left > 1 else taken[s]
+        left = left * taken[s] // max(grown, 1) if grown > taken[s] else left
+        taken[s] = grown
+    axes: Sequence[Any] = np.meshgrid(*[np.arange(taken[s]) for s in symbols], indexing="ij") if symbols else []
+    return {s: a.ravel() for s, a in zip(symbols, axes, strict=True)}
+
+
+def _twice(keys: list[Any], marks: list[Any], count: int) -> tuple[int, int] | None:
+    """Two rows with equal keys and different marks."""
+    if count < 2:
+        return None
+    order = np.lexsort([*marks[::-1], *keys[::-1]])
+    same = np.ones(count - 1, bool)
+    for k in keys:
+        same &= k[order][1:] == k[order][:-1]
+    differ = np.zeros(count - 1, bool)
+    for m in marks:
+        differ |= m[order][1:] != m[order][:-1]
+    where = np.flatnonzero(same & differ)
+    return (int(order[where[0]]), int(order[where[0] + 1])) if where.size else None
+
+
+def complete(view: View, stage: Stage, out: Findings) -> None:
+    """A stage writes every element of its buffer."""
+    buffer = view.program.buffer(stage.buffer)
+    symbols = [Symbol(f"{buffer.name}.{d}", 0, n - 1) for d, n in enumerate(buffer.shape)]
+    element: list[Size] = [of_atom(s) if s.high else 0 for s in symbols]
+    domain = Domain({s: box_of(s) for s in symbols}, (), view.budget)
+    written(view, stage, element, 0, domain, out, (ONCE, stage.buffer, f"all of {buffer.name}{list(buffer.shape)}"))
+
+
+def order(view: View, stage: Stage, out: Findings) -> None:
+    """What a stage reads from buffers that the program fills was written before, and by the same task if local."""
+    position = {s.buffer: k for k, s in enumerate(view.program.stages)}
+    for access in reads(view, stage):
+        name = access.load.args[0]
+        writer = view.stages.get(name)
+        if writer is None:
+            continue
+        what = f"{_text(name, access.load.args[1])} is written before {stage.buffer} reads it"
+        shared = view.shared(writer, stage)
+        local = view.program.buffer(name).scope == "local"
+        early = position[name] < position[stage.buffer] and (writer.at is None) == (not local)
+        if shared is None or not early or writer is stage or _inside_of(view, writer, stage):
+            first = {s: box[0] for s, box in access.domain.ranges.items()}
+            says = f"{name} is not filled yet when {stage.buffer} reads it"
+            out.add(ORDER, stage.buffer, what, REFUTED, "structure", Witness(point(first), (), says))
+            continue
+        written(view, writer, access.load.args[1], shared, access.domain, out, (ORDER, stage.buffer, what))
+
+
+def _inside_of(view: View, writer: Stage, reader: Stage) -> bool:
+    """Is a reader placed inside the stage that fills what it reads?"""
+    while reader.at is not None:
+        reader = view.stages[reader.at[0]]
+        if reader is writer:
+            return True
+    return False
+
+
+def written(
+    view: View,
+    writer: Stage,
+    element: Sequence[Size],
+    shared: int,
+    domain: Domain,
+    out: Findings,
+    about: tuple[str, str, str],
+) -> bool:
+    """Does a stage write an element, at every point of a domain?"""
+    source = view.source(writer, element, shared)
+
+    def says(at: Point) -> str:
+        return f"{writer.buffer}{[value_at(i, at) for i in element]} is never written"
+
+    if source.missing:
+        return out.add(*about, UNKNOWN, f"{', '.join(source.missing)} does not follow from the element")
+    goals = [g for p in source.equal for g in (p, -p) if p != 0]
+    return out.ask(*about, domain, [*source.conditions, *goals], says)

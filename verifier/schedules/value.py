@@ -1,0 +1,213 @@
+"""The value after a schedule is the value before: every output, at every element that is written.
+
+The expression that the stage of an output writes, with the buffers that the schedule introduced inlined back, is
+compared with that of the program before, at the iteration that writes the same element.  Buffers that both programs
+fill are compared one after another; those shown equal stay loads in what follows.  Where no proof is found the two
+expressions are evaluated at some points with the interpreter's algebra: a difference there is a refutation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from superopt.ir.expr import Expr
+from superopt.ir.fold import fold
+from superopt.ir.index import Symbol
+from superopt.ir.interp import Numbers
+from superopt.ir.scalar import DTYPE
+from superopt.ir.types import FLOATS
+from superopt.kernels.stage import Stage
+from verifier.schedules.domain import Domain, Point, box_of, value_at
+from verifier.schedules.equal import Equality
+from verifier.schedules.questions import Findings
+from verifier.schedules.stages import View, resolved
+from verifier.schedules.verdict import PROVED, REFUTED, UNKNOWN, VALUE, Witness, point
+
+_POINTS = 6
+_TOLERANCE = 1e-6
+_MOST = 1 << 16  # iterations of the reductions that are evaluated at a point
+
+
+@dataclass
+class Values:
+    """What is known about buffers that both programs fill.
+
+    Attributes:
+        before, after: the programs.
+        out: findings.
+        equal: names of buffers shown equal.
+        real: was an order of sums changed?
+        left_over: pairs of expressions that are neither proved equal nor seen to differ, by place of the finding.
+    """
+
+    before: View
+    after: View
+    out: Findings
+    equal: set[str] = field(default_factory=set[str])
+    real: bool = False
+    left_over: list[tuple[int, Expr, Expr, Domain]] = field(default_factory=list[tuple[int, Expr, Expr, Domain]])
+
+    def run(self) -> None:
+        """Compare every buffer that both programs fill."""
+        self._signature()
+        for stage in self.after.program.stages:
+            buffer = self.after.program.buffer(stage.buffer)
+            old = self.before.stages.get(stage.buffer)
+            if old is None or buffer.scope == "local":
+                continue
+            known = self.before.program.buffer(stage.buffer)
+            if (known.shape, known.dtype) == (buffer.shape, buffer.dtype) and known.scope != "local":
+                self._compare(stage, old, buffer.scope == "output")
+
+    def _signature(self) -> None:
+        """Outputs are the same buffers, and inputs are inputs of the program before."""
+        old = {b.name: (b.shape, b.dtype, b.scope) for b in self.before.program.buffers}
+        new = {b.name: (b.shape, b.dtype, b.scope) for b in self.after.program.buffers}
+        outputs = [b.name for b in self.before.program.buffers if b.scope == "output"]
+        wrong = [n for n in outputs if old[n] != new.get(n)]
+        wrong += [
+            n for n, x in new.items() if x[2] in ("input", "frozen", "output") and n not in outputs and old.get(n) != x
+        ]
+        what = "outputs and inputs are those of the program before"
+        name = self.after.program.name
+        if wrong:
+            witness = Witness((), (), f"{wrong[0]} is {new.get(wrong[0])} and was {old.get(wrong[0])}")
+            self.out.add(VALUE, name, what, REFUTED, "structure", witness)
+        else:
+            self.out.add(VALUE, name, what, PROVED, "structure")
+
+    def _compare(self, new: Stage, old: Stage, needed: bool) -> None:
+        if not needed and new == old and self._same_sources(new):
+            self.equal.add(new.buffer)
+            return
+        plain = self.after.plain(new)
+        domain = Domain({a.symbol: box_of(a.symbol) for a in plain.axes}, (), self.after.budget).under(plain.guard)
+        source = self.before.source(old, plain.index, 0)
+        what = f"{new.buffer}[{','.join(map(str, new.index))}] is what it was"
+        goals = [*source.conditions, *[g for p in source.equal for g in (p, -p)]]
+        if source.missing or not all(domain.holds(g) for g in goals):
+            if needed:
+                self.out.add(VALUE, new.buffer, what, UNKNOWN, "the program before does not say what is written there")
+            return
+        left = right = None
+        for keep in (self._kept, _nothing):
+            left = resolved(self.before, old, keep, {}).substitute(source.at)
+            right = resolved(self.after, new, keep, {})
+            equality = Equality()
+            if equality.same(left, right, domain):
+                self.real |= equality.real
+                self.equal.add(new.buffer)
+                if needed:
+                    self.out.add(VALUE, new.buffer, what, PROVED, "structure")
+                return
+            if not self.equal:
+                break
+        if needed:
+            assert left is not None
+            assert right is not None
+            self._undecided(new, what, left, right, domain)
+
+    def _kept(self, name: str) -> bool:
+        return name in self.equal
+
+    def _same_sources(self, stage: Stage) -> bool:
+        from superopt.kernels.program import reads  # late: the name is taken by another module here
+
+        return all(name in self.equal or name not in self.after.stages for name in reads(stage))
+
+    def _undecided(self, stage: Stage, what: str, left: Expr, right: Expr, domain: Domain) -> None:
+        found = difference(left, right, domain)
+        if found is None:
+            self.out.add(VALUE, stage.buffer, what, UNKNOWN, "")
+            self.left_over.append((len(self.out.found) - 1, left, right, domain))
+            return
+        at, a, b = found
+        element = [value_at(i, at) for i in stage.index]
+        says = f"{stage.buffer}{element} is {b:g} and was {a:g}, for inputs made of their own indices"
+        self.out.add(VALUE, stage.buffer, what, REFUTED, "point", Witness(point(at), (), says))
+
+
+def _nothing(_: str) -> bool:
+    return False
+
+
+# ---- evaluation at points
+
+
+def difference(left: Expr, right: Expr, domain: Domain) -> tuple[Point, float, float] | None:
+    """A point of the domain where two expressions have different values, for some inputs."""
+    if max(_iterations(left), _iterations(right)) > _MOST:
+        return None
+    for at in domain.points(_POINTS):
+        for inputs in (_mixed, _positive, _extreme):
+            with np.errstate(all="ignore"):
+                a, b = (_value(x, at, inputs) for x in (left, right))
+            if np.isnan(a) or np.isnan(b) or np.isinf(a) or np.isinf(b):
+                continue
+            if abs(a - b) > _TOLERANCE * max(1.0, abs(a), abs(b)):
+                return at, a, b
+    return None
+
+
+def _iterations(e: Expr) -> int:
+    """Iterations of the innermost reductions."""
+    known: dict[Expr, int] = {}
+    from superopt.ir.expr import subexpressions  # late: used here alone
+
+    for x in subexpressions(e):
+        inner = max((known[y] for y in x.operands), default=1)
+        if x.kind == "reduce":
+            for it in x.args[1]:
+                inner *= it.high + 1
+        known[x] = inner
+    return known[e]
+
+
+def _value(e: Expr, at: Point, inputs: Callable[[str, str, Any], Any]) -> float:
+    dtypes = _dtypes(e)
+
+    def read(name: str, index: tuple[Any, ...]) -> Any:
+        code: Any = sum(map(ord, name)) * 7919
+        for k in index:
+            code = code * 31 + np.asarray(k, np.int64) * 17 + 5
+        code = (code ^ (code >> 7)) % 1009
+        return inputs(name, dtypes[name], code)
+
+    return float(
+        np.asarray(fold(e, Numbers(wide=True), read, {s: int(v) for s, v in at.items() if isinstance(s, Symbol)}))
+    )
+
+
+def _dtypes(e: Expr) -> Mapping[str, str]:
+    from superopt.ir.expr import subexpressions  # late: as above
+
+    return {x.args[0]: x.dtype for x in subexpressions(e) if x.kind == "load"}
+
+
+def _kind(dtype: str) -> Any:
+    return np.float64 if dtype in FLOATS else DTYPE[dtype]
+
+
+def _mixed(_: str, dtype: str, code: Any) -> Any:
+    if dtype == "bool":
+        return np.asarray(code % 2 == 1)
+    low = 0 if dtype.startswith("u") else -6
+    return np.asarray(low + code % 13).astype(_kind(dtype))
+
+
+def _positive(_: str, dtype: str, code: Any) -> Any:
+    if dtype == "bool":
+        return np.asarray(code % 3 == 1)
+    scale = 0.125 if dtype in FLOATS else 1
+    return np.asarray((1 + code % 9) * scale).astype(_kind(dtype))
+
+
+def _extreme(_: str, dtype: str, code: Any) -> Any:
+    if dtype in FLOATS or dtype == "bool":
+        return _mixed("", dtype, code // 2)
+    info = np.iinfo(DTYPE[dtype])
+    return np.where(code % 2 == 0, info.min, info.max).astype(DTYPE[dtype])
