@@ -4,7 +4,7 @@
               -> whole programs compared with the current winner -> the best confirmed on fresh rounds
 
 The forms that are tried are the program that the judgement chose and the program's own form: what a rewrite gains with
-XLA it may lose with kernels.  A kernel first runs in the worker process; only those that came through there, with
+XLA it may lose with kernels; each also with its images channels last.  A kernel first runs in the worker process; only those that came through there, with
 XLA's values, are built in the process of the user.  The program with kernels replaces the judgement's only when the
 fresh rounds show it faster, beyond the noise, than both the original and what the judgement chose.
 """
@@ -26,6 +26,7 @@ from superopt.ir.text import print_graph
 from superopt.judge import Judgement
 from superopt.kernels.choice import Choice, choices_of
 from superopt.kernels.partition import Region, partition
+from superopt.kernels.relayout import channels_last
 from superopt.measure import Comparison, Failure, Timing, Tuned, Worker, compare, pooled
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
@@ -113,6 +114,10 @@ class _Stage:
             if text not in seen:
                 seen.add(text)
                 forms.append(_Form(name, program, finalist, tuple(worth_trying(partition(program.hot)))))
+                moved = channels_last(program)
+                if moved is not None:
+                    regions = worth_trying(partition(moved[0].hot, moved[1]))
+                    forms.append(_Form(f"{name}, channels last", moved[0], finalist, tuple(regions)))
         return forms
 
     def _winners(self, form: _Form, tried: dict[Graph, Trial]) -> tuple[Choice, ...]:

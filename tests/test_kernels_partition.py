@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
+from superopt.errors import InputError
 from superopt.ir.graph import Graph, Node, literal, make_input, mk
 from superopt.ir.interp import evaluate
+from superopt.ir.program import original_program
+from superopt.ir.text import parse_graph, print_graph
+from superopt.kernels.choice import Choice, choices_of, read_choice, regions_of
 from superopt.kernels.partition import Region, cost_of, is_inside, partition, region_of, work
+from superopt.kernels.relayout import channels_last
 
 
 def frozen(name: str, *shape: int) -> Node:
@@ -229,3 +236,40 @@ def test_region_of_refuses_what_no_kernel_computes() -> None:
     with pytest.raises(ValueError, match="cumsum"):
         region_of(mk("neg", total), [x])
     assert region_of(mk("neg", total), [total]).reads == (total,)
+
+
+def test_images_are_laid_out_channels_last() -> None:
+    x = make_input("x", (1, 3, 8, 8))
+    w, d, b = frozen("w", 4, 3, 3, 3), frozen("d", 4, 1, 3, 3), frozen("b", 4)
+    y = relu(mk("add", convolution(x, w), spread(b, (1, 4, 8, 8), (1,))))
+    graph = Graph((x, w, d, b), (mk("reduce_sum", mk("add", y, convolution(y, d, groups=4)), axes=(2, 3)),))
+    program = original_program(graph)
+    found = channels_last(program)
+    assert found is not None
+    moved, kept = found
+    roots = [r.root for r in partition(moved.hot, kept)]
+    assert [r.shape for r in roots] == [(1, 8, 8, 4), (1, 8, 8, 4), (1, 4)]
+    assert {n.shape for n in moved.prepared_inputs} == {(4, 3, 3, 3), (3, 3, 1, 4), (4,)}
+    rng = np.random.default_rng(0)
+    values = {n["name"]: rng.standard_normal(n.shape).astype(n.dtype) for n in graph.inputs}
+    assert moved.prepare is not None
+    held = zip(moved.prepared_inputs, evaluate(moved.prepare, values), strict=True)
+    got = evaluate(moved.hot, {"x": values["x"], **{n["name"]: a for n, a in held}})
+    np.testing.assert_array_equal(got[0], evaluate(graph, values)[0])
+    assert channels_last(original_program(encoder())) is None
+
+
+def test_choices_are_plain_data_and_give_the_regions_back() -> None:
+    graph = encoder()
+    regions = partition(graph)
+    trace = (("split", "o0", 4), ("vectorize", "o1"))
+    choices = choices_of(graph, [(r, trace if i == 0 else None) for i, r in enumerate(regions)])
+    read = tuple(read_choice(json.loads(json.dumps(c.to_json()))) for c in choices)
+    assert read == choices
+    assert regions_of(graph, read) == regions
+    again = parse_graph(print_graph(graph))
+    assert regions_of(again, read) == regions
+    with pytest.raises(InputError, match="values"):
+        regions_of(graph, [Choice(10_000, ())])
+    with pytest.raises(InputError, match="does not fit"):
+        regions_of(graph, [Choice(choices[-1].root, ())])

@@ -14,7 +14,7 @@ What has no value at one index (control flow, opaque operations, prefix folds) i
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from math import prod
 
@@ -78,9 +78,14 @@ class Region:
         return f"{shown}: {reads}{self.root.type}"
 
 
-def partition(graph: Graph) -> tuple[Region, ...]:
-    """The regions of a graph, operands first; what belongs to none is computed by XLA."""
-    return _Partition(graph).regions()
+def partition(graph: Graph, kept: Set[Node] = frozenset()) -> tuple[Region, ...]:
+    """The regions of a graph, operands first; what belongs to none is computed by XLA.
+
+    Args:
+        graph: concrete sizes.
+        kept: nodes that are to lie in memory whatever reads them.
+    """
+    return _Partition(graph, kept).regions()
 
 
 def region_of(root: Node, reads: Iterable[Node]) -> Region:
@@ -128,8 +133,8 @@ class _Partition:
         below: the nodes of a region that its product reads.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, kept: Set[Node]) -> None:
+        self.graph, self.kept = graph, kept
         self.order = graph.nodes()
         self.users: dict[Node, list[Node]] = {n: [] for n in self.order}
         for node in self.order:
@@ -142,7 +147,7 @@ class _Partition:
         self._grow()
 
     def _grow(self) -> None:
-        outputs = set(self.graph.outputs)
+        outputs = {*self.graph.outputs, *self.kept}
         for node in reversed(self.order):
             if node.op in ("input", "literal"):
                 continue

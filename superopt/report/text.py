@@ -183,7 +183,7 @@ def native_line(report: Report) -> str:
     figures = report.implementation
     if not figures or not figures["kernels"]:
         return f"none of our own are used; {len(report.native)} kinds of regions were tried" if report.native else ""
-    form = " of the program's own form" if figures["form"] == "own form" else ""
+    form = "" if figures["form"] == "returned" else f" ({figures['form']})"
     gain = Speedup(**figures["gain"])
     return f"{figures['kernels']} of {figures['regions']} regions{form} are our own: {gain} over XLA's"
 
