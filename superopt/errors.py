@@ -69,6 +69,12 @@ class ArgumentError(InputError):
     usual_hint = "pass arrays of the shapes and dtypes that the function takes"
 
 
+class UnsupportedKernel(InputError):
+    """A loop program that a code generator cannot turn into a kernel, and why; it is left to XLA."""
+
+    code = "SO230"
+
+
 class ShapeError(SuperoptError):
     """Operand types that an op does not accept."""
 

@@ -1,0 +1,17 @@
+"""Loop programs as Pallas kernels for GPUs, compiled by Triton.
+
+A schedule says what a kernel is: parallel axes are the grid, serial ones loops inside a program of the grid, vector and
+unrolled ones the block that a program holds in registers.  `lower` evaluates the value of a stage over such a block by
+folding its loop expression through `jax.lax`; it knows loads, guards, reductions and scalar functions, never an op.
+
+    scalars      scalar functions and monoids on blocks
+    frame        where iterators are: coordinates of a block, indices and the masks that keep loads in bounds
+    evaluate     expressions over a block, reductions inside a block or chunk by chunk
+    contraction  sums of products as `dot` on tensor cores
+    online       sums over exp(s - max s) in one pass over the keys
+    lower        programs to JAX callables
+    space        the decisions of a program, as traces of schedule primitives
+    tune         the fastest of them on the machine at hand
+
+This package's modules import jax when they are imported; the package itself does not.
+"""

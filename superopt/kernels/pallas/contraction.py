@@ -1,0 +1,277 @@
+"""Sums of products over different dimensions of a block, as `dot` on tensor cores.
+
+The body of the sum is taken apart into factors.  Factors that share a dimension belong to one operand; where they fall
+into two groups, the sum is a matrix product of the two over chunks of one of its iterators, whatever the factors are:
+loads through any index (a convolution needs no im2col), guards, dequantisation, a softmax.  Each operand is evaluated
+in a frame of its own, with the chunk beside its dimensions.  A factor converted from 16 bits (8-bit integers) is used
+as it is stored: products in float32 (int32) of these are exact.  Operands in float32 go by the precision decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from superopt.ir.expr import Expr, const, op, subexpressions, where
+from superopt.ir.index import Guard, Size, Symbol, Truth, all_of, of_atom
+from superopt.ir.scalar import DTYPE, HALVES
+from superopt.kernels.pallas import scalars
+from superopt.kernels.pallas.frame import Block, Frame, Layout, Place, arranged, extent, power, spread, whole
+
+if TYPE_CHECKING:
+    from superopt.kernels.pallas.evaluate import Evaluator
+
+LEAST = 16  # least extent of a dimension of `dot`
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A sum of products.
+
+    Attributes:
+        left, right: operands, guards included.
+        rows, columns: iterators of the block that each depends on, outermost dimension first.
+        iterators: of the sum, the one that goes in chunks last.
+        dtype: of the sum.
+    """
+
+    left: Expr
+    right: Expr
+    rows: tuple[Symbol, ...]
+    columns: tuple[Symbol, ...]
+    iterators: tuple[Symbol, ...]
+    dtype: str
+
+
+def find(e: Expr, places: Mapping[Symbol, Place]) -> Product | None:
+    """The reduction as a product of two operands over different dimensions of a block, if it is one."""
+    monoid, iterators, body = e.args
+    if monoid != "sum":
+        return None
+    frame = Frame(Layout(0), dict(places))
+    factors, guards = taken_apart(body)
+    sides = _grouped(frame, factors)
+    if sides is None:
+        return None
+    operands: list[tuple[Expr, tuple[Symbol, ...]]] = []
+    for side in sides:
+        symbols = frozenset[Symbol]().union(*(f.symbols for f in side))
+        mine = [g for g in guards if {s for s in g.symbols if s in places and places[s].dim is not None} <= symbols]
+        guards = [g for g in guards if g not in mine]
+        operands.append((_guarded(side, all_of(*mine)), tuple(frame.spanned(symbols))))
+    (left, rows), (right, columns) = operands
+    if guards or not all(set(iterators) & x.symbols for x in (left, right)) or operand_dtype(left, right) is None:
+        return None
+    shared = [s for s in iterators if s in left.symbols and s in right.symbols] or list(iterators)
+    last = max(shared, key=lambda s: (extent(s), iterators.index(s)))
+    order = (*[s for s in iterators if s != last], last)
+    return Product(left, right, rows, columns, order, e.dtype)
+
+
+def taken_apart(body: Expr) -> tuple[list[Expr], list[Guard]]:
+    """Factors of a product, and the conditions outside which it is 0."""
+    factors: list[Expr] = []
+    guards: list[Guard] = []
+    stack = [body]
+    while stack:
+        e = stack.pop()
+        if e.kind == "op" and e.args[0] == "mul":
+            stack += reversed(e.args[2:])
+        elif e.kind == "where" and e.args[2].kind == "const" and e.args[2].args[0] == 0:
+            guards += [Guard((p,)) for p in e.args[0].ordered]
+            stack.append(e.args[1])
+        else:
+            factors.append(e)
+    return factors, guards
+
+
+def _grouped(frame: Frame, factors: list[Expr]) -> tuple[list[Expr], list[Expr]] | None:
+    """The factors in two groups that share no dimension; the group of the outermost dimension first."""
+    groups: list[tuple[set[Symbol], list[Expr]]] = []
+    loose: list[Expr] = []
+    for f in factors:
+        dims, members = set(frame.spanned(f.symbols)), [f]
+        if not dims:
+            loose.append(f)
+            continue
+        apart: list[tuple[set[Symbol], list[Expr]]] = []
+        for other, theirs in groups:
+            if other & dims:
+                dims, members = dims | other, theirs + members
+            else:
+                apart.append((other, theirs))
+        groups = [*apart, (dims, members)]
+    if len(groups) < 2:
+        return None
+    groups.sort(key=lambda g: -max(frame.places[s].dim or 0 for s in g[0]))
+    rest = [f for _, members in groups[1:] for f in members]
+    return [*groups[0][1], *loose], rest
+
+
+def _guarded(factors: list[Expr], guard: Truth) -> Expr:
+    value = factors[0]
+    for f in factors[1:]:
+        value = op("mul", value.dtype, value, f)
+    return where(guard, lambda: value, lambda: const(0, value.dtype))
+
+
+def stored(e: Expr) -> tuple[Expr, str]:
+    """An operand without an exact conversion to a wider type, and its dtype."""
+    if e.kind == "where" and e.args[2].kind == "const":
+        inner, dtype = stored(e.args[1])
+        return where(e.args[0], lambda: inner, lambda: const(0, dtype)), dtype
+    if e.kind == "convert" and (e.args[0], e.dtype) in _EXACT:
+        return e.args[1], e.args[0]
+    return e, e.dtype
+
+
+_EXACT = {*((h, w) for h in HALVES for w in ("float32", "float64")), ("int8", "int32")}
+
+
+def operand_dtype(left: Expr, right: Expr) -> str | None:
+    """The dtype in which two operands are multiplied; None where there is no `dot` of it."""
+    (_, a), (_, b) = stored(left), stored(right)
+    kind = a if a == b else left.dtype
+    return kind if kind in (*HALVES, "float32", "float64", "int8") else None
+
+
+def present(root: Expr, across: Sequence[Symbol], others: Sequence[Symbol]) -> bool:
+    """Is some sum in an expression a product over iterators `across` of a block, or of one with an iterator of a sum?
+
+    Args:
+        root: over the iterators `across` and `others`.
+        across: iterators that vary within a block.
+        others: iterators that do not.
+    """
+    places = {s: Place(0, 0, 0, j, 2) for j, s in enumerate(reversed(across))}
+    places |= {s: Place(0, 0, 0) for s in others}
+    for e in subexpressions(root):
+        if e.kind == "reduce":
+            free = sorted((s for s in e.symbols if s not in places), key=lambda s: s.name)
+            bound = {s: Place(0, 0, 0, len(across) + j, 2) for j, s in enumerate(free)}
+            if find(e, {**places, **bound}) is not None:
+                return True
+    return False
+
+
+def emit(evaluator: Evaluator, frame: Frame, product: Product) -> Block:
+    """The value of a product in a frame."""
+    *outer, last = product.iterators
+    size = min(max(LEAST, evaluator.decisions.depth), max(LEAST, power(extent(last))))
+    total = accumulated(evaluator, frame, product, outer, last, size)
+    return arranged(total, [*product.rows, *product.columns], frame)
+
+
+def accumulated(
+    evaluator: Evaluator, frame: Frame, product: Product, outer: list[Symbol], last: Symbol, size: int
+) -> Block:
+    """The sum over all iterators, rows by columns."""
+    from superopt.kernels.pallas.evaluate import chunks, loop, split_counter  # late: it uses this module
+
+    left = operand_frame(frame, product.rows, lead=False)
+    right = operand_frame(frame, product.columns, lead=True)
+    bound = frozenset(product.iterators)
+    for f, e in ((left, product.left), (right, product.right)):
+        evaluator.hoist(f, e, bound)
+    chunk_left, steps = chunks(last, size, 0)
+    chunk_right, _ = chunks(last, size, len(product.columns))
+    kind = operand_dtype(product.left, product.right)
+    assert kind is not None
+
+    def step(j: Block, total: Block) -> Block:
+        places, inner = split_counter(j, outer, steps)
+        a_frame = left.inside(places | {last: chunk_left(inner)})
+        b_frame = right.inside(places | {last: chunk_right(inner)})
+        a = operand(evaluator, a_frame, product.left, kind, (*product.rows, last), last)
+        b = operand(evaluator, b_frame, product.right, kind, (last, *product.columns), last)
+        return total + dot(a.reshape(-1, size), b.reshape(size, -1), evaluator.decisions.precision)
+
+    rows, columns = (prod(frame.places[s].size for s in side) for side in (product.rows, product.columns))
+    start = jnp.zeros((rows, columns), _accumulator(kind))
+    return loop(steps * prod(map(extent, outer)), step, start).astype(scalars.held(product.dtype))
+
+
+def operand_frame(frame: Frame, symbols: tuple[Symbol, ...], lead: bool) -> Frame:
+    """A frame for an operand: these iterators, with a dimension for the chunk before (`lead`) or after them."""
+    count = len(symbols)
+    places = {s: p for s, p in frame.places.items() if p.dim is None}
+    for j, s in enumerate(symbols):
+        dim = count - 1 - j + (not lead)
+        old = frame.places[s]
+        places[s] = moved(old, s, dim)
+    return Frame(Layout(count + 1), places)
+
+
+def moved(place: Place, symbol: Symbol, dim: int) -> Place:
+    """A place along another dimension."""
+    if place.full:
+        return spread(symbol, dim, place.size)
+    value = jnp.reshape(place.value, (place.size,) + (1,) * dim)
+    valid = None if place.valid is None else jnp.reshape(place.valid, (place.size,) + (1,) * dim)
+    return Place(value, place.low, place.high, dim, place.size, False, valid)
+
+
+def operand(evaluator: Evaluator, frame: Frame, e: Expr, kind: str, order: tuple[Symbol, ...], last: Symbol) -> Block:
+    """An operand over its iterators in a chunk; 0 beyond the last iteration."""
+    inner, dtype = stored(e)
+    if dtype != kind:
+        inner = e
+    inner = _unguarded(evaluator, inner)
+    raw = DTYPE[kind] if kind in (*HALVES, "int8") else scalars.held(kind)
+    value = evaluator.load(frame, inner) if inner.kind == "load" else evaluator.value(frame, inner)
+    value = jnp.asarray(value).astype(raw)
+    shape = tuple([frame.places[s].size for s in order])
+    value = whole(value, shape)
+    valid = frame.places[last].valid
+    if valid is not None and not _masked(evaluator, inner, last):
+        value = jnp.where(valid, value, raw.type(0))
+    return value
+
+
+def _masked(evaluator: Evaluator, e: Expr, last: Symbol) -> bool:
+    """Does a load itself give 0 beyond the last iteration?"""
+    if e.kind != "load":
+        return False
+    shape = evaluator.buffers[e.args[0]].shape
+    return any(x == of_atom(last) and n == extent(last) for x, n in zip(e.args[1], shape, strict=True))
+
+
+def _unguarded(evaluator: Evaluator, e: Expr) -> Expr:
+    """A load without a guard that says no more than that its index is inside the buffer, where loads give 0."""
+    if e.kind != "where" or e.args[1].kind != "load" or e.args[2].kind != "const" or e.args[2].args[0] != 0:
+        return e
+    name, index = e.args[1].args
+    inside: set[Size] = set()
+    for x, n in zip(index, evaluator.buffers[name].shape, strict=True):
+        inside |= {x, n - 1 - x}
+    return e.args[1] if set(e.args[0].terms) <= inside else e
+
+
+def _accumulator(kind: str) -> type:
+    return np.int32 if kind == "int8" else np.float64 if kind == "float64" else np.float32
+
+
+def dot(a: Block, b: Block, precision: str) -> Block:
+    """A matrix product, accumulated in float32 (float64, int32)."""
+    algorithm = None
+    if a.dtype == np.float32:
+        algorithm = _PRECISIONS[precision]
+    elif a.dtype == np.float64:
+        algorithm = jax.lax.Precision.HIGHEST
+    accumulator = _accumulator(str(a.dtype))
+    if min(*a.shape, *b.shape) < LEAST:
+        return jnp.sum(a[:, :, None].astype(accumulator) * b[None].astype(accumulator), axis=1, dtype=accumulator)
+    return jax.lax.dot_general(a, b, (((1,), (0,)), ((), ())), precision=algorithm, preferred_element_type=accumulator)
+
+
+_PRECISIONS = {
+    "ieee": jax.lax.Precision.HIGHEST,
+    "tf32": jax.lax.DotAlgorithmPreset.TF32_TF32_F32,
+    "tf32x3": jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3,
+}

@@ -1,0 +1,276 @@
+"""The value of a loop expression over a block.
+
+Expressions are hash-consed, so what is computed once per frame is computed once.  A reduction takes the first way that
+fits: a sum of products over different dimensions is a `dot` (`contraction`); a sum over exp(s - max s) is one pass
+(`online`); its iterator becomes an iterator of the block that covers the same range, so that a row that is reduced and
+then mapped is loaded once; a new dimension; or a loop over chunks of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+from jax.experimental.pallas import triton as plt
+
+from superopt.ir.expr import Expr, values_of
+from superopt.ir.index import Poly, Size, Symbol, of_atom
+from superopt.ir.scalar import HALVES
+from superopt.kernels.pallas import scalars
+from superopt.kernels.pallas.frame import Block, Frame, Place, extent, iota, power, whole
+from superopt.kernels.stage import Buffer
+
+LIMIT = 1 << 14  # elements of a block of one reduction
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """How the values of a stage are computed, beside its axes.
+
+    Attributes:
+        depth: iterations of a contraction or of an online sum in one step.
+        precision: of products of float32: `ieee`, `tf32x3` or `tf32`.
+        online: are sums over exp(s - max s) taken in one pass?
+        limit: elements of a block of one reduction; a longer one goes in chunks.
+        warps, stages: of Triton.
+    """
+
+    depth: int = 32
+    precision: str = "ieee"
+    online: bool = True
+    limit: int = LIMIT
+    warps: int = 4
+    stages: int = 2
+
+
+class Evaluator:
+    """Loads from references to flattened buffers, and values over them."""
+
+    def __init__(self, refs: Mapping[str, Any], buffers: Mapping[str, Buffer], decisions: Decisions) -> None:
+        self.refs, self.buffers, self.decisions = refs, buffers, decisions
+
+    # ---- expressions
+
+    def value(self, frame: Frame, root: Expr) -> Block:
+        """The value of an expression in a frame; computed before, or now."""
+        stack = [root]
+        while stack:
+            e = stack[-1]
+            if frame.found(e) is not None:
+                stack.pop()
+                continue
+            if e.kind in ("op", "convert", "where"):
+                waiting = [x for x in e.operands if frame.found(x) is None]
+                if waiting:
+                    stack += waiting
+                    continue
+            frame.values[e] = self._compute(frame, e)
+        return frame.found(root)
+
+    def _compute(self, frame: Frame, e: Expr) -> Block:
+        args = e.args
+        match e.kind:
+            case "const":
+                return scalars.constant(args[0], e.dtype)
+            case "load":
+                block = self.load(frame, e)
+                return block.astype(np.float32) if e.dtype in HALVES else block
+            case "op":
+                return scalars.apply(args[0], args[1], tuple([frame.found(x) for x in args[2:]]))
+            case "convert":
+                return scalars.convert(frame.found(args[1]), args[0], e.dtype)
+            case "index":
+                return jnp.asarray(self.index(frame, args[0])).astype(scalars.held(e.dtype))
+            case "where":
+                holds = frame.condition(args[0], lambda x: self.value(frame, x))
+                return frame.found(args[1]) if holds is None else jnp.where(holds, *map(frame.found, args[1:]))
+            case _:
+                return self.reduction(frame, e)
+
+    def index(self, frame: Frame, x: Any) -> Block:
+        """The value of an index."""
+        return frame.index(x, lambda e: self.value(frame, e))
+
+    def load(self, frame: Frame, e: Expr) -> Block:
+        """Elements of a buffer as they are stored; 0 where the index is outside it."""
+        key = ("raw", e)
+        found = frame.found(key)
+        if found is None:
+            found = frame.values[key] = self._load(frame, e)
+        return found
+
+    def _load(self, frame: Frame, e: Expr) -> Block:
+        name, index = e.args
+        shape = self.buffers[name].shape
+        kind = np.dtype(self.refs[name].dtype)
+        if 0 in shape:
+            return kind.type(0)
+        offset, mask = self.offset(frame, shape, index)
+        at = self.refs[name].at[offset]
+        if mask is None:
+            return plt.load(at)
+        return plt.load(at, mask=whole(jnp.asarray(mask), np.shape(offset)), other=kind.type(0))
+
+    def offset(self, frame: Frame, shape: Sequence[int], index: Sequence[Size]) -> tuple[Block, Block | None]:
+        """Row-major positions in a buffer of this shape, and where the index is inside it (None: everywhere)."""
+        mask = frame.inbounds(index, lambda x: self.index(frame, x), shape)
+        position: Size = 0
+        for n, x in zip(shape, index, strict=True):
+            position = position * n + x  # of merged axes, quotient and remainder join again
+        varying = frozenset[Symbol]().union(*(x.symbols for x in index if isinstance(x, Poly)))
+        return whole(jnp.asarray(self.index(frame, position), np.int32), frame.shape(varying)), mask
+
+    # ---- reductions
+
+    def reduction(self, frame: Frame, e: Expr) -> Block:
+        """The value of a reduction."""
+        from superopt.kernels.pallas import contraction, online  # late: they use this class
+
+        monoid, iterators, body = e.args
+        if monoid == "sum":
+            stream = online.usable(online.find(e), frame) if self.decisions.online else None
+            apart = stream is not None and online.contracts(stream, frame)
+            if stream is not None and (apart or not self.fits(frame, iterators, body)):
+                return online.emit(self, frame, stream)
+            product = contraction.find(e, frame.places)
+            if product is not None:
+                return contraction.emit(self, frame, product)
+        if scalars.across(monoid, e.dtype) and self.fits(frame, iterators, body):
+            return self._at_once(frame, monoid, iterators, body)
+        return self._in_chunks(frame, monoid, iterators, body)
+
+    def fits(self, frame: Frame, iterators: tuple[Symbol, ...], body: Expr) -> bool:
+        """Is the block of a reduction small enough to be held at once?"""
+        taken = _assigned(frame, iterators, body)
+        new = prod(power(extent(it)) for it in iterators if it not in taken)
+        return new == 1 or new * prod(frame.shape(body.symbols)) <= self.decisions.limit
+
+    def _at_once(self, frame: Frame, monoid: str, iterators: tuple[Symbol, ...], body: Expr) -> Block:
+        over = _assigned(frame, iterators, body)
+        for it in iterators:
+            if it not in over:
+                over[it] = frame.add_row(extent(it))
+        inner = body.substitute({it: of_atom(s) for it, s in over.items()})
+        value = self.value(frame, inner)
+        for place in sorted([frame.places[s] for s in over.values()], key=lambda p: -(p.dim or 0)):
+            value = self.reduced(place, monoid, value, inner)
+        return value
+
+    def reduced(self, place: Place, monoid: str, value: Block, body: Expr) -> Block:
+        """A block reduced along the dimension of an iterator, over its valid values."""
+        assert place.dim is not None
+        rank = max(np.ndim(value), place.dim + 1)
+        shape = [1] * (rank - np.ndim(value)) + list(np.shape(value))
+        shape[rank - 1 - place.dim] = place.size
+        value = whole(value, shape)
+        if place.valid is not None:
+            value = jnp.where(place.valid, value, scalars.neutral(monoid, body.dtype))
+        return scalars.reduce_axis(monoid, value, rank - 1 - place.dim)
+
+    def _in_chunks(self, frame: Frame, monoid: str, iterators: tuple[Symbol, ...], body: Expr) -> Block:
+        *outer, last = sorted(iterators, key=extent)
+        others = prod(frame.shape(body.symbols))
+        room = max(1, self.decisions.limit // others) if scalars.across(monoid, body.dtype) else 1
+        size = min(power(extent(last)), 1 << (room.bit_length() - 1))
+        dim = frame.layout.rank
+        if size > 1:
+            frame.layout.rank += 1
+        shape = list(frame.shape(body.symbols - {last}))
+        if size > 1:
+            shape = [size] + [1] * (dim - len(shape)) + shape
+        self.hoist(frame, body, frozenset(iterators))
+        chunk, steps = chunks(last, size, dim)
+
+        def step(j: Block, total: Block) -> Block:
+            places, inner = split_counter(j, outer, steps)
+            place = chunk(inner)
+            deeper = frame.inside(places | {last: place})
+            value = whole(self.value(deeper, body), shape)
+            if place.valid is not None:
+                value = jnp.where(place.valid, value, scalars.neutral(monoid, body.dtype))
+            return scalars.combine(monoid, total, value)
+
+        start = jnp.full(shape, scalars.neutral(monoid, body.dtype))
+        total = loop(steps * prod(map(extent, outer)), step, start)
+        return scalars.reduce_axis(monoid, total, 0) if size > 1 else total
+
+    def hoist(self, frame: Frame, root: Expr, bound: frozenset[Symbol]) -> None:
+        """Compute what does not depend on the iterators of a loop before it."""
+        seen: set[Expr] = set()
+        stack = [root]
+        while stack:
+            e = stack.pop()
+            if e in seen or e.kind == "const":
+                continue
+            seen.add(e)
+            if e.symbols.isdisjoint(bound) and all(s in frame.places for s in e.symbols):
+                self.value(frame, e)
+            else:
+                stack += list(_parts(e))
+
+
+def _parts(e: Expr) -> Iterator[Expr]:
+    yield from e.operands
+    for x in e.indices:
+        yield from values_of(x)
+
+
+def _assigned(frame: Frame, iterators: tuple[Symbol, ...], body: Expr) -> dict[Symbol, Symbol]:
+    """Iterators of the block that can stand for iterators of a reduction: of the same range, and not in its body."""
+    taken: dict[Symbol, Symbol] = {}
+    for it in iterators:
+        for s, place in frame.places.items():
+            free = s not in body.symbols and s not in taken.values()
+            if place.full and free and extent(s) == extent(it):
+                taken[it] = s
+                break
+    return taken
+
+
+# ---- loops
+
+
+def loop(steps: Block, body: Callable[[Block, Any], Any], start: Any) -> Any:
+    """`body` for 0, 1 ... steps - 1, written out where there is one."""
+    if isinstance(steps, int) and steps == 1:
+        return body(0, start)
+    return jax.lax.fori_loop(np.int32(0), np.int32(steps) if isinstance(steps, int) else steps, body, start)
+
+
+def chunks(symbol: Symbol, size: int, dim: int) -> tuple[Callable[[Block], Place], int]:
+    """An iterator in steps of a block along a dimension: its place in a step, and the number of steps."""
+    n = extent(symbol)
+    steps = -(-n // size)
+
+    def place(j: Block) -> Place:
+        if size == 1:
+            return Place(j, 0, n - 1)
+        value = iota(size, dim)
+        if steps > 1:
+            value = value + j * np.int32(size)
+        return Place(value, 0, steps * size - 1, dim, size, False, None if n % size == 0 else value < np.int32(n))
+
+    return place, steps
+
+
+def split_counter(j: Block, outer: list[Symbol], steps: int) -> tuple[dict[Symbol, Place], Block]:
+    """The values of outer iterators and of the innermost counter in a flattened loop."""
+    places: dict[Symbol, Place] = {}
+    if not outer:
+        return places, j
+    inner, j = (0, j) if steps == 1 else (j % steps, j // steps) if isinstance(j, int) else _divmod(j, steps)
+    for s in reversed(outer):
+        n = extent(s)
+        at, j = (j % n, j // n) if isinstance(j, int) else _divmod(j, n)
+        places[s] = Place(at, 0, n - 1)
+    return places, inner
+
+
+def _divmod(j: Block, n: int) -> tuple[Block, Block]:
+    return lax.rem(j, np.int32(n)), lax.div(j, np.int32(n))

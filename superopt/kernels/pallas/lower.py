@@ -1,0 +1,222 @@
+"""Loop programs as JAX callables made of Pallas kernels.
+
+A phase is a kernel.  The parallel axes of its stage are the grid, the last one fastest; serial axes are a loop inside a
+program of the grid; vector and unrolled axes are the dimensions of its block, the last one innermost.  Neighbouring
+phases over one grid that do not read each other are one kernel with several outputs, which share what they compute.
+
+    split out0 o0 [128]; split out0 o1 [64]; reorder; parallel o0_0, o1_0; unroll o0_1; vectorize o1_1
+        a grid of (M/128 * N/64) programs, each with a block of 128 x 64
+
+Placement (`compute_at`) is dissolved: what is local to a task is computed in registers where it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from math import prod
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plt
+
+from superopt.errors import InputError, UnsupportedKernel
+from superopt.ir.index import Symbol
+from superopt.kernels.pallas import contraction, scalars
+from superopt.kernels.pallas.evaluate import Decisions, Evaluator, loop
+from superopt.kernels.pallas.frame import Block, Frame, Layout, Place, both, extent, spread, whole
+from superopt.kernels.program import reads
+from superopt.kernels.schedule.compose import inline
+from superopt.kernels.stage import Buffer, LoopProgram, Stage
+
+KNOBS = tuple(f.name for f in fields(Decisions))
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Stages that run as one kernel; the one with the most axes first among equals in `lead`."""
+
+    stages: tuple[Stage, ...]
+
+    @property
+    def lead(self) -> Stage:
+        """The stage whose axes span the block."""
+        return max(self.stages, key=lambda s: len(s.axes))
+
+
+def lower(program: LoopProgram, interpret: bool | None = None) -> Callable[..., tuple[Any, ...]]:
+    """A JAX function from the input and frozen buffers of a program, in order, to its outputs.
+
+    Args:
+        program: scheduled; the knobs of its stages named in `Decisions` are taken from there.
+        interpret: evaluate kernels with XLA instead of compiling them by Triton; None: where there is no GPU.
+
+    Raises:
+        UnsupportedKernel: a stage has no GPU code, and why.
+    """
+    program = _dissolved(program)
+    emulated = jax.default_backend() != "gpu" if interpret is None else interpret
+    sources = [b.name for b in program.buffers if b.scope in ("input", "frozen")]
+    results = [b.name for b in program.buffers if b.scope == "output"]
+    buffers = {b.name: b for b in program.buffers}
+    for b in program.buffers:
+        scalars.held(b.dtype)
+        if prod(b.shape) >= 2**31:
+            raise UnsupportedKernel(f"{b.name} has {prod(b.shape)} elements; offsets have 32 bits")
+    kernels = [_kernel(program, phase, emulated) for phase in phases(program)]
+
+    def call(*arrays: Any) -> tuple[Any, ...]:
+        known = {name: jnp.asarray(x) for name, x in zip(sources, arrays, strict=True)}
+        for name in sources:
+            if known[name].shape != buffers[name].shape or known[name].dtype != jnp.dtype(buffers[name].dtype):
+                got = f"{known[name].dtype}{list(known[name].shape)}"
+                raise InputError(f"{name} is {buffers[name].dtype}{list(buffers[name].shape)}, got {got}")
+        for names, written, kernel in kernels:
+            known |= zip(written, kernel(*[known[name] for name in names]), strict=True)
+        return tuple([known[name] for name in results])
+
+    return call
+
+
+def _dissolved(program: LoopProgram) -> LoopProgram:
+    """The program without local buffers."""
+    for stage in reversed(program.stages):
+        if program.buffer(stage.buffer).scope == "local":
+            try:
+                program = inline(program, stage.buffer)
+            except InputError as reason:
+                raise UnsupportedKernel(f"{stage.buffer} cannot be computed where it is read: {reason}") from reason
+    return program
+
+
+def phases(program: LoopProgram) -> list[Phase]:
+    """The stages as kernels, in order."""
+    found: list[Phase] = []
+    for stage in program.stages:
+        if found and _joins(found[-1], stage):
+            found[-1] = Phase((*found[-1].stages, stage))
+        else:
+            found.append(Phase((stage,)))
+    return found
+
+
+def _joins(phase: Phase, stage: Stage) -> bool:
+    if reads(stage) & {s.buffer for s in phase.stages} or {s.knobs for s in phase.stages} != {stage.knobs}:
+        return False
+    axes = [set(s.axes) for s in (*phase.stages, stage)]
+    grids = {tuple(a for a in s.axes if a.kind == "parallel") for s in (*phase.stages, stage)}
+    serial = any(a.kind == "serial" for s in axes for a in s)
+    return len(grids) == 1 and () not in grids and not serial and max(axes, key=len).issuperset(*axes)
+
+
+def decisions(stage: Stage) -> Decisions:
+    """What the knobs of a stage say.
+
+    Raises:
+        InputError: a value is not of the knob's type.
+    """
+    defaults = Decisions()
+    chosen: dict[str, Any] = {}
+    for name, value in stage.knobs:
+        if name in KNOBS:
+            wanted = type(getattr(defaults, name))
+            if isinstance(value, str) != (wanted is str):
+                raise InputError(f"the knob {name} of {stage.buffer} is {value!r}, not a {wanted.__name__}")
+            chosen[name] = wanted(value)
+    return Decisions(**chosen)
+
+
+Kernel = tuple[tuple[str, ...], tuple[str, ...], Callable[..., Sequence[Any]]]
+
+
+def _kernel(program: LoopProgram, phase: Phase, emulated: bool) -> Kernel:
+    """Names of the buffers that a phase reads, of those that it writes, and the function between them."""
+    lead = phase.lead
+    for stage in phase.stages:
+        if stage.combine is not None:
+            raise UnsupportedKernel(f"{stage.buffer} accumulates over its axes; on a GPU reductions stay in the value")
+    names = tuple(sorted(set[str]().union(*map(reads, phase.stages))))
+    written = tuple(s.buffer for s in phase.stages)
+    buffers = {name: program.buffer(name) for name in (*names, *written)}
+    shapes = [jax.ShapeDtypeStruct(buffers[n].shape, jnp.dtype(buffers[n].dtype)) for n in written]
+    if any(0 in s.shape for s in shapes):
+        return names, written, lambda *_: [jnp.zeros(s.shape, s.dtype) for s in shapes]
+    chosen = decisions(lead)
+    if emulated:
+        chosen = Decisions(**{n: getattr(chosen, n) for n in KNOBS if n != "precision"})
+    outer = [a.symbol for a in lead.axes if a.kind == "parallel"]
+
+    def run(*refs: Any) -> None:
+        evaluator = Evaluator(dict(zip((*names, *written), refs, strict=True)), buffers, chosen)
+        frame = _frame(phase, outer)
+        serial = [a.symbol for a in lead.axes if a.kind == "serial"]
+        if not serial:
+            for stage in phase.stages:
+                _store(evaluator, frame, stage, emulated)
+            return
+        evaluator.hoist(frame, lead.value, frozenset(serial))
+
+        def body(j: Block, carry: Any) -> Any:
+            _store(evaluator, frame.inside(_counted(j, serial)), lead, emulated)
+            return carry
+
+        loop(prod(map(extent, serial)), body, None)
+
+    run.__name__ = "".join(c if c.isalnum() else "_" for c in f"{program.name}_{lead.buffer}")
+    call = pl.pallas_call(
+        run,
+        grid=(prod(map(extent, outer)),),
+        out_shape=[jax.ShapeDtypeStruct((prod(s.shape),), s.dtype) for s in shapes],
+        compiler_params=plt.CompilerParams(num_warps=chosen.warps, num_stages=chosen.stages),
+        interpret=emulated,
+    )
+
+    def function(*arrays: Any) -> list[Any]:
+        found = call(*[x.reshape(-1) for x in arrays])
+        return [x.reshape(s.shape) for x, s in zip(found, shapes, strict=True)]
+
+    return names, written, function
+
+
+def _frame(phase: Phase, outer: Sequence[Symbol]) -> Frame:
+    """The iterators of a program of the grid."""
+    lead = phase.lead
+    across = [a.symbol for a in lead.axes if a.kind in ("vector", "unroll")]
+    others = [a.symbol for a in lead.axes if a.kind in ("parallel", "serial")]
+    least = contraction.LEAST if any(contraction.present(s.value, across, others) for s in phase.stages) else 1
+    places = _counted(pl.program_id(0), outer) if outer else {}
+    for dim, symbol in enumerate(reversed(across)):
+        places[symbol] = spread(symbol, dim, least)
+    return Frame(Layout(len(across)), places)
+
+
+def _counted(j: Block, symbols: Sequence[Symbol]) -> dict[Symbol, Place]:
+    """The values of iterators from a counter of all of them, the last one fastest."""
+    places: dict[Symbol, Place] = {}
+    for at, symbol in reversed(list(enumerate(symbols))):
+        n = extent(symbol)
+        value = j if at == 0 else j % n if isinstance(j, int) else lax.rem(j, np.int32(n))
+        j = j // n if isinstance(j, int) else lax.div(j, np.int32(n))
+        places[symbol] = Place(value, 0, n - 1)
+    return places
+
+
+def _store(evaluator: Evaluator, frame: Frame, stage: Stage, emulated: bool) -> None:
+    """Write the block of a stage."""
+    buffer: Buffer = evaluator.buffers[stage.buffer]
+    ref = evaluator.refs[stage.buffer]
+    shape = frame.shape(frozenset(a.symbol for a in stage.axes))
+    value = whole(jnp.asarray(evaluator.value(frame, stage.value)), shape).astype(ref.dtype)
+    offset, inside = evaluator.offset(frame, buffer.shape, stage.index)
+    exists = frame.condition(stage.guard, lambda e: evaluator.value(frame, e))
+    mask = both(inside, exists, *[frame.places[a.symbol].valid for a in stage.axes])
+    offset = whole(offset, shape)
+    if mask is not None:
+        mask = whole(jnp.asarray(mask), shape)
+        if emulated:  # interpretation writes old values where the mask is false: let it write them nowhere
+            offset = jnp.where(mask, offset, np.int32(prod(buffer.shape)))
+    plt.store(ref.at[offset], value, mask=mask)
