@@ -11,7 +11,7 @@ import io
 import json
 import zipfile
 import zlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,12 +54,18 @@ def validate_file(path: str | Path, original: Any = None, store: Store | None = 
     Raises:
         InputError: not a saved program, or one without a plan.
     """
-    meta, graph, program, plan, prepared, tree = _read(path)
+    saved = _read(path)
+    meta, graph, program, plan, prepared = saved.meta, saved.graph, saved.program, saved.plan, saved.prepared
     notes: tuple[str, ...] = ()
     other = None
+    unlike = _calls(saved)
+    if unlike:
+        return _refused(unlike)
     if original is not None:
-        other = _import(original, graph, tuple(meta["arguments"]), tree)
+        other = _import(original, graph, tuple(meta["arguments"]), saved.in_tree)
         difference = _difference(graph, other.graph, meta["constants"])
+        if not difference and (other.names != tuple(meta["arguments"]) or other.out_tree != saved.out_tree):
+            difference = "the original takes or returns another structure than the file says"
         if difference:
             return _refused(difference)
     found = validate(graph, program, plan, ledger_of(store))
@@ -76,7 +82,33 @@ def _refused(cause: str) -> Validation:
     return Validation(False, cause, 0, {}, "exact", (), 0, 0.0)
 
 
-def _read(path: str | Path) -> tuple[dict[str, Any], Graph, Program, Plan, list[np.ndarray], Any]:
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What a file holds."""
+
+    meta: dict[str, Any]
+    graph: Graph
+    program: Program
+    plan: Plan
+    prepared: list[np.ndarray]
+    in_tree: Any
+    out_tree: Any
+
+
+def _calls(saved: _Saved) -> str:
+    """Why a call would pass or return other things than the programs in the file say, or an empty text."""
+    arguments, live = list(saved.meta["arguments"]), list(saved.meta["live"])
+    taken = saved.graph.inputs[: len(arguments)]
+    if [n["name"] for n in taken] != arguments or saved.in_tree.num_leaves != len(arguments):
+        return "the file names other arguments than the original takes"
+    if live != [i for i, n in enumerate(taken) if not n["frozen"]]:
+        return "a call would pass other arguments than the returned program takes"
+    if saved.out_tree.num_leaves != len(saved.graph.outputs):
+        return "the file has another structure of results than the original"
+    return ""
+
+
+def _read(path: str | Path) -> _Saved:
     import jax  # late: only for the structure of arguments
 
     try:
@@ -92,10 +124,10 @@ def _read(path: str | Path) -> tuple[dict[str, Any], Graph, Program, Plan, list[
             with np.load(io.BytesIO(archive.read("prepared.npz")), allow_pickle=False) as arrays:
                 prepared = [arrays[name] for name in arrays.files]
             read = jax.tree_util.PyTreeDef.deserialize_using_proto
-            tree = read(jax.tree_util.default_registry, archive.read("in_tree"))
+            trees = [read(jax.tree_util.default_registry, archive.read(name)) for name in ("in_tree", "out_tree")]
     except (OSError, zipfile.BadZipFile, zlib.error, KeyError, TypeError, ValueError, ShapeError) as error:
         raise InputError(f"{path} is not a saved program: {error}", hint="write one with .save(path)") from error
-    return meta, graph, program, plan, prepared, tree
+    return _Saved(meta, graph, program, plan, prepared, *trees)
 
 
 def _import(original: Any, graph: Graph, names: tuple[str, ...], tree: Any) -> Imported:

@@ -156,6 +156,8 @@ def _whole(original: Graph, returned: Program) -> tuple[Node, ...]:
     for node in topological(outputs):
         if node.op == "input" and node not in known:
             raise _Refused(f"the returned program reads {node['name']!r}, which the original does not have")
+    if returned.prepare is None and returned.hot.inputs != original.inputs:  # arguments are passed by position
+        raise _Refused("the returned program takes other arguments")
     return outputs
 
 

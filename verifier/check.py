@@ -16,12 +16,12 @@ from rewrites.direction import directions
 from rewrites.named import Env
 from rewrites.term import Rule
 from superopt.errors import VerificationError
-from verifier.prove import DEFINED, prove
+from verifier.prove import DEFINED, NO_OVERFLOW, prove
 from verifier.refute import Attempts, Difference, differ_at, search
 from verifier.shapes import solved_envs
 from verifier.shrink import readable
 from verifier.solver import recorded
-from verifier.verdict import REFUTED, UNSUPPORTED, Verdict
+from verifier.verdict import REFUTED, UNKNOWN, UNSUPPORTED, Verdict
 
 BEFORE, AFTER = 3, 40
 
@@ -55,6 +55,10 @@ def check(
         verdict = replace(verdict, asked=tuple(asked))
     if verdict.proved and found is not None and found.undefined and _assumes(verdict):
         found = None  # outside the domain: the assumptions of the certificate exclude it
+    if verdict.proved and _only_in_range(verdict):  # integers wrap: where arrays show it, the rule is false as it stands
+        found = found or search(reading, after, before, attempts)
+        if found is not None:
+            verdict = replace(verdict, status=UNKNOWN, domain=None, proved_when=NO_OVERFLOW)
     if found is None and not verdict.proved:
         found = _first(suspects, attempts) or search(reading, after, before, attempts)
         found = found or _first(solved_envs(reading, after), attempts)
@@ -76,6 +80,11 @@ def check(
 def _assumes(verdict: Verdict) -> bool:
     """Does the certificate assume something about values, beyond their being finite numbers?"""
     return verdict.domain is not None and any(a.startswith(DEFINED) for a in verdict.domain.assumptions)
+
+
+def _only_in_range(verdict: Verdict) -> bool:
+    """Does a proof about integers hold only where none of them wraps?"""
+    return verdict.domain is not None and NO_OVERFLOW in verdict.domain.assumptions
 
 
 def _first(envs: Iterable[Env], attempts: Attempts) -> Difference | None:

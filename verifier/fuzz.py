@@ -7,20 +7,24 @@ other state nothing; they are counted apart.
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rewrites.parse import parse
 from rewrites.show import rule_key, show, statement
 from rewrites.term import Rule
 from superopt.errors import VerificationError
 from verifier.check import check
 from verifier.mutate import Mutant, mutants
 from verifier.prove import CONTRADICTION, DEFINED, EMPTY_ONLY
+from verifier.process import LimitExceededError, Prover
 from verifier.shrink import refute
-from verifier.verdict import PROVED, Counterexample
+from verifier.verdict import PROVED, UNKNOWN, Counterexample
 
 FALSE_PROOF, VACUOUS = "FALSE PROOF", "VACUOUS"
 BY_ZERO = "division by zero"  # of a literal: where the right side alone did it, the interpreter would have seen it
@@ -133,6 +137,59 @@ def try_mutant(mutant: Mutant, graphs: int = GRAPHS) -> Outcome:
     if found is not None and not outside:
         return Outcome(mutant, FALSE_PROOF, counterexample=found, seconds=seconds)
     return Outcome(mutant, PROVED, seconds=seconds)
+
+
+def try_text(of: str, kind: str, what: str, text: str) -> dict[str, Any]:
+    """The outcome of a mutant that is given by its text, as JSON: what a worker process is asked for."""
+    outcome = try_mutant(Mutant(of, kind, what, parse(text, where="<mutant>")))
+    shown = None if outcome.counterexample is None else str(outcome.counterexample)
+    return {"status": outcome.status, "cause": outcome.cause, "shown": shown, "seconds": outcome.seconds}
+
+
+def try_all(mutants: Sequence[Mutant], jobs: int = 1) -> Iterator[Outcome]:
+    """The outcomes of mutants as they come, by so many processes under the limits of `verifier.process`."""
+    todo = iter(mutants)
+    lock = threading.Lock()
+    done: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
+    provers = [Prover() for _ in range(jobs)]
+
+    def work(prover: Prover) -> None:
+        try:
+            while True:
+                with lock:
+                    mutant = next(todo, None)
+                if mutant is None:
+                    break
+                done.put(_asked(prover, mutant))
+        except BaseException as error:  # handed to whoever reads the outcomes
+            done.put(error)
+        done.put(None)
+
+    threads = [threading.Thread(target=work, args=(prover,), daemon=True) for prover in provers]
+    try:
+        for thread in threads:
+            thread.start()
+        left = jobs
+        while left:
+            outcome = done.get()
+            left -= outcome is None
+            if isinstance(outcome, BaseException):
+                raise outcome
+            if outcome is not None:
+                yield outcome
+    finally:
+        todo = iter(())
+        for prover in provers:
+            prover.close()
+
+
+def _asked(prover: Prover, mutant: Mutant) -> Outcome:
+    try:
+        told = prover.call("verifier.fuzz:try_text", mutant.of, mutant.kind, mutant.what, show(mutant.rule))
+    except LimitExceededError as limit:
+        return Outcome(mutant, UNKNOWN, str(limit), seconds=prover.seconds)
+    cause = told["cause"] or told["shown"] or ""
+    return Outcome(mutant, told["status"], cause, seconds=told["seconds"])
 
 
 def fuzz(rules: Sequence[Rule], count: int, seed: int = 0) -> Fuzzed:

@@ -31,7 +31,7 @@ from verifier.shrink import CLEAR, simplest
 from verifier.statement_prove import unsupported_ops
 
 TOLERANCE, CONSTANTS_TOLERANCE, JAX_TOLERANCE = 1e-9, 3e-7, 1e-4
-ATTEMPTS = 4
+ATTEMPTS = 5
 Sizes = dict[str, int]
 
 
@@ -178,7 +178,7 @@ def show_sizes(sizes: Mapping[str, int]) -> str:
 
 
 def make_values(inputs: Sequence[Node], names: Sequence[str], attempt: int) -> dict[str, np.ndarray]:
-    """Inputs: small integers, positive ones, fractions, then extremes of integers and larger fractions."""
+    """Inputs: small integers, positive ones, fractions, extremes of integers and larger fractions, many zeros."""
     rng = np.random.default_rng((attempt, len(names)))
     out: dict[str, np.ndarray] = {}
     for node in inputs[: len(names)]:
@@ -195,7 +195,9 @@ def make_values(inputs: Sequence[Node], names: Sequence[str], attempt: int) -> d
             out[node["name"]] = made.astype(node.dtype)
             continue
         made = rng.integers(-2, 4, shape) if attempt == 0 else rng.integers(1, 5, shape)
-        if attempt >= 2:
+        if attempt == 4:
+            made = rng.choice(np.array([0, 0, 1, -1]), shape)
+        elif attempt >= 2:
             made = rng.standard_normal(shape) * (1.0 if attempt == 2 else 3.0)
         out[node["name"]] = np.asarray(made, np.float64).astype(numpy_dtype(node.dtype))
     return out

@@ -34,6 +34,7 @@ COMPARE = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 LARGEST_DENOMINATOR = 1000
 LARGEST_CONSTANT = 2**30
 POSITIONS = "positions and their sums are in the range of the type"
+PRODUCTS = "products of positions are in the range of the type"
 NO_OVERFLOW = "arithmetic on indices does not overflow"
 FRACTIONS = "a float constant is the simplest fraction that rounds to it"
 FINITE_TEST = "values that are tested for being finite numbers are"
@@ -237,7 +238,7 @@ class Scalars:
             case _:
                 return None
         if p.value is None and fn in RING:
-            self.assumptions[POSITIONS] = None
+            self.assumptions[POSITIONS if fn != "mul" or any(x.value is not None for x in xs) else PRODUCTS] = None
         return integer(p) if abs(p.value or 0) <= LARGEST_CONSTANT else None
 
     def convert(self, value: Term, source: str, target: str) -> Term:

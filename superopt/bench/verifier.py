@@ -7,7 +7,8 @@
     discovery  candidate pairs judged per second of one core
     recheck    the questions behind all proofs, asked again of all solvers
 
-All of it runs on one core; `--case` picks parts, and `--budget 500steps` is the number of mutants.
+Mutants run on all cores that the process may use, all else on one; `--case` picks parts, and `--budget 500steps` is the
+number of mutants.
 
     superopt bench --verifier [--json]
 """
@@ -18,7 +19,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -31,7 +32,7 @@ from superopt.bench import Say, table
 from superopt.budget import parse_budget
 from superopt.errors import UsageError
 from verifier import rollcall, wrong
-from verifier.fuzz import Fuzzed, draw, try_mutant
+from verifier.fuzz import Fuzzed, draw, try_all
 from verifier.ledger import certify
 from verifier.process import shared
 from verifier.ranks import ANY
@@ -60,6 +61,7 @@ class _Run:
     proved: list[tuple[Rule, Verdict]] = field(default_factory=list[tuple[Rule, Verdict]])
     milliseconds: list[float] = field(default_factory=list[float])
     seconds: float = 0.0
+    jobs: int = 1
 
 
 def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> tuple[list[dict[str, Any]], dict[str, Any], str]:
@@ -71,14 +73,15 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> tuple[list
     chosen = [name for name in _PARTS if not cases or any(text in name for text in cases)]
     if not chosen:
         raise UsageError(f"no part is called {', '.join(cases)}", hint=", ".join(_PARTS))
-    made = _Run(say, parse_budget(budget).steps or MUTANTS, seed)
-    with _one_core():
-        list(shared().call("time:gmtime", 0))  # imports are no rule's time
-        for name in chosen:
+    made = _Run(say, parse_budget(budget).steps or MUTANTS, seed, jobs=len(_cores()) or 1)
+    for name in chosen:
+        with nullcontext() if name == "mutants" else _one_core():
+            if name != "mutants":
+                list(shared().call("time:gmtime", 0))  # imports are no rule's time
             start = time.perf_counter()
             _PARTS[name](made)
-            made.summary[f"{name}_s"] = round(time.perf_counter() - start, 2)
-            say(f"{name}: {made.summary[f'{name}_s']} s")
+        made.summary[f"{name}_s"] = round(time.perf_counter() - start, 2)
+        say(f"{name}: {made.summary[f'{name}_s']} s")
     if made.milliseconds:
         made.summary |= {"median_ms": round(median(made.milliseconds), 2), "total_s": round(made.seconds, 2)}
     figures = [{"figure": k, "value": _plain(v), "bar": _BARS.get(k)} for k, v in made.summary.items()]
@@ -89,10 +92,15 @@ def _plain(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def _cores() -> set[int]:
+    """Cores that this process may use, where the system can say so."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+
+
 @contextmanager
 def _one_core() -> Iterator[None]:
     """This process, and the processes that it starts, on one core where the system can say so."""
-    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+    before = _cores()
     if before:
         os.sched_setaffinity(0, {min(before)})
     try:
@@ -202,8 +210,8 @@ def _check_statement(statement: Any) -> Verdict:
 def _mutants(made: _Run) -> None:
     rules = [*load(), *(rule for rules in rollcall.load().values() for rule in rules)]
     fuzzed = Fuzzed()
-    for mutant in draw(rules, made.mutants, made.seed):
-        fuzzed.outcomes.append(try_mutant(mutant))
+    for outcome in try_all(draw(rules, made.mutants, made.seed), made.jobs):
+        fuzzed.outcomes.append(outcome)
         if len(fuzzed.outcomes) % 250 == 0:
             made.say(f"{len(fuzzed.outcomes)} mutants: {dict(fuzzed.counts)}")
     told = fuzzed.summary()
