@@ -69,12 +69,7 @@ def analyse(program: LoopProgram, stage: Stage, merge_columns: bool = False) -> 
     if stage.guard is not True or stage.tile is not None or stage.at is not None:
         return None
     shapes = {b.name: b.shape for b in program.buffers}
-    stage = _without_single(stage)
-    found = find(stage)
-    if found is None:
-        return None
-    stage = _divided(found, shapes)
-    found = find(stage)
+    found = find(_divided(_without_single(stage), shapes))
     while found is not None:
         smaller = _fused(found, shapes, merge_columns)
         if smaller is None:
@@ -238,28 +233,20 @@ def _forms(x: Size) -> Iterator[Form]:
                     yield from _forms(inner)
 
 
-def _divided(found: Contraction, shapes: dict[str, tuple[int, ...]]) -> Stage:
-    """Split every axis that an operand, or the place of the result along the lane, sees through `//` or `%`."""
-    stage = found.stage
-    accesses = [offset(shapes[e.args[0]], e.args[1]) for x in (found.a, found.b) for e in loads(x)]
-    accesses += [p for g in (found.guard_a, found.guard_b) if isinstance(g, Guard) for p in g.ordered]
+def _divided(stage: Stage, shapes: dict[str, tuple[int, ...]]) -> Stage:
+    """Split every axis that a sum, or the place of the result, sees through `//` or `%`."""
+    sums = list(_outermost(stage.value))
+    accesses = [offset(shapes[e.args[0]], e.args[1]) for x in sums for e in loads(x)]
+    accesses += [p for x in sums for e in subexpressions(x) if e.kind == "where" for p in e.args[0].ordered]
     accesses.append(offset(shapes[stage.buffer], stage.index))
-    for axis in stage.axes:
-        parts = [
-            form.args[1]
-            for x in accesses
-            for form in _forms(x)
-            if form.op in ("//", "%") and form.args[0] == of_atom(axis.symbol) and isinstance(form.args[1], int)
-        ]
-        inner = min(parts, default=0)
+    forms = [form for x in accesses for form in _forms(x) if form.op in ("//", "%") and isinstance(form.args[1], int)]
+    for at, axis in enumerate(stage.axes):
+        inner = min([form.args[1] for form in forms if form.args[0] == of_atom(axis.symbol)], default=0)
         if inner and axis.extent % inner == 0 and inner < axis.extent:
             high = Symbol(axis.symbol.name + "h", 0, axis.extent // inner - 1)
             low = Symbol(axis.symbol.name + "l", 0, inner - 1)
-            at = stage.axes.index(axis)
             axes = (*stage.axes[:at], Axis(high, axis.kind), Axis(low, axis.kind), *stage.axes[at + 1 :])
-            split = _mapped(stage, axes, {axis.symbol: of_atom(high) * inner + of_atom(low)})
-            again = find(split)
-            return split if again is None else _divided(again, shapes)
+            return _divided(_mapped(stage, axes, {axis.symbol: of_atom(high) * inner + of_atom(low)}), shapes)
     return stage
 
 

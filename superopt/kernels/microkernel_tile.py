@@ -75,9 +75,7 @@ class TileWriter:
         self.kind: Intrinsic = intrinsic(stage.tile.intrinsic)
         self.shapes = {b.name: b.shape for b in program.buffers}
         self.slots = {b.name: j for j, b in enumerate(program.pointers)}
-        grouped = self.kind.group > 1
-        self.steps = list(found.depth[:-1] if grouped else found.depth)
-        self.single: dict[Symbol, Size] = {found.depth[-1]: 0} if grouped else {}
+        self.steps = list(found.depth[:-1] if self.kind.group > 1 else found.depth)
         a = self.kind.operand(found.a, "uint8" if self.kind.offset else self.kind.a)
         b = self.kind.operand(found.b, self.kind.b)
         if a is None or b is None:
@@ -87,6 +85,12 @@ class TileWriter:
         self.a, self.b = signed if signed is not None else a, b
         if self.a.kind != "load" or self.b.kind != "load":
             raise InputError(f"stage {stage.buffer}: a tile reads its operands from memory")
+        grouped: dict[Symbol, Size] = {found.depth[-1]: 0} if self.kind.group > 1 else {}
+        self.place_a, self.place_b = [
+            substitute(offset(self.shapes[e.args[0]], e.args[1]), grouped) for e in (self.a, self.b)
+        ]
+        if coefficient(self.place_b, lane) != self.kind.group:
+            raise InputError(f"stage {stage.buffer}: the lanes of B are not next to each other")
 
     def write(self, module: Module, name: str, sizes: Sequence[int], blocked: bool, local: Sequence[str]) -> None:
         """One function `void name(ptr bufs, i64 axes.., ptr locals.. [, i64 from, i64 to, i1 first, i1 last])`."""
@@ -150,10 +154,6 @@ class TileWriter:
             raise InputError(f"stage {self.stage.buffer}: a tile reads at {place}, which is not linear")
         return self.values[atom][1]
 
-    def _place(self, e: Expr, mapping: dict[Symbol, Size]) -> Size:
-        moved = e.substitute(mapping)
-        return offset(self.shapes[e.args[0]], moved.args[1])
-
     # ---- the sum
 
     def _start(self) -> list[Value]:
@@ -189,10 +189,8 @@ class TileWriter:
                 self._open()
                 self.values[s] = v, len(self.levels) - 1
                 for w in range(times):
-                    if innermost:
-                        current = self._step({s: of_atom(s) + w}, current)
-                    else:
-                        current = self._loop(level + 1, current)
+                    inner = {s: of_atom(s) + w}
+                    current = self._step(inner, current) if innermost else self._loop(level + 1, current)
                 self.levels.pop()
                 return current
 
@@ -208,36 +206,30 @@ class TileWriter:
 
     def _step(self, shift: dict[Symbol, Size], accs: list[Value]) -> list[Value]:
         f, out = self.f, list(accs)
-        vectors: dict[Expr, str] = {}
-        scalars: dict[Expr, str] = {}
+        vectors: dict[Size, str] = {}
+        scalars: dict[Size, str] = {}
         ahead = int(self.stage.knob("prefetch", 0))
-        fixed = self.single | shift
         for q, position in enumerate(self.positions):
-            at: dict[Symbol, Size] = {**fixed, **dict(zip(self.rows, position, strict=True))}
-            a = self.a.substitute(at)
-            for j in range(self.vectors):
-                b = self.b.substitute({**at, self.lane: j * self.lanes})
+            at: dict[Symbol, Size] = {**shift, **dict(zip(self.rows, position, strict=True))}
+            a = substitute(self.place_a, at)
+            places = [substitute(self.place_b, {**at, self.lane: j * self.lanes}) for j in range(self.vectors)]
+            for j, b in enumerate(places):
                 if b not in vectors:
                     vectors[b] = self._vector(b, j)
                     if ahead and self.steps:
-                        self._prefetch(b, ahead)
+                        step = coefficient(b, self.steps[-1]) or 0
+                        f.prefetch(self._pointer(self.b.args[0], b + step * ahead))
             if a not in scalars:
                 scalars[a] = self._scalar(a)
-            for j in range(self.vectors):
-                b = self.b.substitute({**at, self.lane: j * self.lanes})
+            for j, b in enumerate(places):
                 k = q * self.vectors + j
                 out[k] = self.kind.step(f, str(out[k]), scalars[a], vectors[b], self.lanes)
         return out
 
-    def _prefetch(self, b: Expr, ahead: int) -> None:
-        place = offset(self.shapes[b.args[0]], b.args[1])
-        step = coefficient(place, self.steps[-1]) or 0
-        self.f.prefetch(self._pointer(b.args[0], place + step * ahead))
-
-    def _scalar(self, a: Expr) -> str:
+    def _scalar(self, place: Size) -> str:
         """The element of A in all lanes."""
-        f, place = self.f, offset(self.shapes[a.args[0]], a.args[1])
-        pointer = self._pointer(a.args[0], place)
+        f, dtype = self.f, self.a.dtype
+        pointer = self._pointer(self.a.args[0], place)
         if self.kind.group > 1:
             x = f.load("i32", pointer, 1)
             if self.flip:
@@ -245,31 +237,28 @@ class TileWriter:
             whole = f.broadcast(x, "i32", self.lanes)
             bytes_ = vector("i8", self.lanes * self.kind.group)
             return f.value(f"bitcast {vector('i32', self.lanes)} {whole} to {bytes_}")
-        if a.dtype == "bfloat16" and self.kind.accumulator == "float32":
+        if dtype == "bfloat16" and self.kind.accumulator == "float32":
             x = f.value(f"zext i16 {f.load('i16', pointer)} to i32")
             x = f.value(f"bitcast i32 {f.value(f'shl i32 {x}, 16')} to float")
             return f.broadcast(x, "float", self.lanes)
-        kind = type_of(a.dtype)
+        kind = type_of(dtype)
         return f.broadcast(f.load(kind, pointer), kind, self.lanes)
 
-    def _vector(self, b: Expr, j: int) -> str:
+    def _vector(self, place: Size, j: int) -> str:
         """A vector of B."""
-        f, group = self.f, self.kind.group
-        place = offset(self.shapes[b.args[0]], b.args[1])
-        pointer = self._pointer(b.args[0], place)
-        valid = self._valid(j)
-        masked = valid < self.lanes and not self._padded()
-        if coefficient(offset(self.shapes[self.b.args[0]], self.b.args[1]), self.lane) != group:
-            raise InputError(f"stage {self.stage.buffer}: the lanes of B are not next to each other")
+        f, group, dtype = self.f, self.kind.group, self.b.dtype
+        pointer = self._pointer(self.b.args[0], place)
         if group > 1:
             return f.load(vector("i8", self.lanes * group), pointer, 1)
+        valid = self._valid(j)
+        masked = valid < self.lanes and not self._padded()
         mask = constant_mask(valid, self.lanes)
-        if b.dtype == "bfloat16" and self.kind.accumulator == "float32":
+        if dtype == "bfloat16" and self.kind.accumulator == "float32":
             short, wide = vector("i16", self.lanes), vector("i32", self.lanes)
             x = f.masked_load(short, pointer, mask) if masked else f.load(short, pointer)
             x = f.value(f"shl {wide} {f.value(f'zext {short} {x} to {wide}')}, splat (i32 16)")
             return f.value(f"bitcast {wide} {x} to {vector('float', self.lanes)}")
-        kind = type_of(b.dtype, self.lanes)
+        kind = type_of(dtype, self.lanes)
         return f.masked_load(kind, pointer, mask) if masked else f.load(kind, pointer)
 
     def _padded(self) -> bool:

@@ -312,9 +312,11 @@ def _joined(mono: Mono, c: int, terms: Mapping[Mono, int]) -> Size | None:
         if isinstance(atom, Form) and atom.op == "%":
             x, b = atom.args
             others = (*mono[:at], *mono[at + 1 :])
-            ((whole, k),) = (
-                terms_of(make({others: 1}) * b * of_atom(Form("//", (x, b)))) if isinstance(b, int) else ((mono, 0),)
-            )
+            quotient = division.divide(x, b)[0] if isinstance(b, int) else 0
+            products = terms_of(make({others: 1}) * b * quotient)
+            if len(products) != 1:
+                continue
+            ((whole, k),) = products
             if k and terms.get(whole) == c * k:
                 rest = {m: d for m, d in terms.items() if m not in (mono, whole)}
                 return make(rest) + make({others: c}) * x
