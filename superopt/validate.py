@@ -51,6 +51,7 @@ class Validation:
         passes: rounds until nothing changed.
         seconds: wall time.
         notes: what was not checked.
+        kernels: kernels of our own in the program whose schedules are proved, equal ones counted once.
     """
 
     valid: bool
@@ -62,12 +63,15 @@ class Validation:
     passes: int
     seconds: float
     notes: tuple[str, ...] = ()
+    kernels: int = 0
 
     def __str__(self) -> str:
         if not self.valid:
             return f"NOT VALIDATED: {self.cause}"
         kinds = f"{self.steps} steps by {len(self.rules)} proved rules, {self.exactness}"
         lines = [f"VALIDATED: {kinds}; outputs are equal to the original's ({self.seconds:.1f} s)"]
+        if self.kernels:
+            lines.append(f"  {self.kernels} schedules of kernels, each PROVED to compute what its region says")
         lines += [f"  assuming {text}" for text in self.assumptions]
         return "\n".join([*lines, *(f"  {text}" for text in self.notes)])
 

@@ -55,7 +55,9 @@ def check(
         verdict = replace(verdict, asked=tuple(asked))
     if verdict.proved and found is not None and found.undefined and _assumes(verdict):
         found = None  # outside the domain: the assumptions of the certificate exclude it
-    if verdict.proved and _only_in_range(verdict):  # integers wrap: where arrays show it, the rule is false as it stands
+    if verdict.proved and _only_in_range(
+        verdict
+    ):  # integers wrap: where arrays show it, the rule is false as it stands
         found = found or search(reading, after, before, attempts)
         if found is not None:
             verdict = replace(verdict, status=UNKNOWN, domain=None, proved_when=NO_OVERFLOW)

@@ -52,9 +52,7 @@ def _conditions(trail: Trail) -> tuple[Cond, ...]:
     return tuple(dict.fromkeys(x for x in trail if isinstance(x, Cond)))
 
 
-def _nonzero(
-    ctx: Context, p: NF, trail: Trail, given: Sequence[tuple[Atom, Trail]], facts: tuple[Cond, ...]
-) -> bool:
+def _nonzero(ctx: Context, p: NF, trail: Trail, given: Sequence[tuple[Atom, Trail]], facts: tuple[Cond, ...]) -> bool:
     if len(p) == 1 and not p[0].binders and not p[0].guards:
         m = p[0]
         ranges = facts + index_ranges(ctx, m)
