@@ -3,10 +3,11 @@
     partition -> every region tried against XLA's version of it -> the winners put into the program
               -> whole programs compared with the current winner -> the best confirmed on fresh rounds
 
-The forms that are tried are the program that the judgement chose and the program's own form: what a rewrite gains with
-XLA it may lose with kernels; each also with its images channels last.  A kernel first runs in the worker process; only those that came through there, with
-XLA's values, are built in the process of the user.  The program with kernels replaces the judgement's only when the
-fresh rounds show it faster, beyond the noise, than both the original and what the judgement chose.
+The forms that are tried are the program that the judgement chose and the program's own form, since what a rewrite gains
+with XLA it may lose with kernels; each also with its images channels last.  A kernel first runs in the worker process;
+only those that came through there with XLA's values, and whose schedules are proved, are built in the process of the
+user.  The program with kernels replaces the judgement's only when the fresh rounds show it faster, beyond the noise,
+than both the original and what the judgement chose.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ class _Stage:
                 form.regions, self.alone, budget_s=budget_s / len(forms), seed=self.seed, known=tried,
                 progress=self.progress,
             )  # fmt: skip
+        self._prove(tried)
         entries = [(form, self._winners(form, tried)) for form in forms]
         entries = [(form, choices) for form, choices in entries if choices and self._affordable(form, choices)]
         if not entries:
@@ -119,6 +121,18 @@ class _Stage:
                     regions = worth_trying(partition(moved[0].hot, moved[1]))
                     forms.append(_Form(f"{name}, channels last", moved[0], finalist, tuple(regions)))
         return forms
+
+    def _prove(self, tried: dict[Graph, Trial]) -> None:
+        """Leave out kernels whose schedules are not proved."""
+        from superopt.kernel_proofs import prove_kernel  # late: loads the prover
+
+        for graph, trial in tried.items():
+            if trial.wins:
+                verdict = prove_kernel(graph, trial.trace)
+                if not verdict.proved:
+                    self.progress(f"{trial.name}: its schedule is {verdict.status}")
+                    cause = f"its schedule is {verdict.status}: {verdict.cause}"
+                    tried[graph] = replace(trial, ratio=None, failure=cause[:200])
 
     def _winners(self, form: _Form, tried: dict[Graph, Trial]) -> tuple[Choice, ...]:
         won = [(r, tried[r.graph]) for r in form.regions if r.graph in tried and tried[r.graph].wins]

@@ -2,13 +2,15 @@
 
 A saved file holds the original program as a graph, the returned one, and the plan; that is all that is needed.  Given
 the function or model itself, its graph must be the one in the file, its constants must be those in the file, and where
-all frozen values are constants the prepared tensors are computed again and compared bit by bit.
+all frozen values are constants the prepared tensors are computed again and compared bit by bit.  Kernels of our own
+are checked as well: the schedule of each is proved against the denotation of its region.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import time
 import zipfile
 import zlib
 from dataclasses import dataclass, replace
@@ -21,6 +23,7 @@ from superopt.errors import InputError, ShapeError, UsageError
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
 from superopt.ir.text import parse_graph
+from superopt.kernels.choice import Choice, read_choice
 from superopt.library import ledger_of
 from superopt.optimized import digest_of
 from superopt.plan import Plan, read_plan
@@ -45,7 +48,8 @@ def validate_optimized(result: Optimized, original: Any = None, store: Store | N
         difference = _difference(graph, other.graph, {k: digest_of(v) for k, v in graph.constants.items()})
         if difference:
             return _refused(difference)
-    return validate(graph, result.program, result.plan, ledger_of(store))
+    found = validate(graph, result.program, result.plan, ledger_of(store))
+    return _with_kernels(found, result.program.hot, result.kernels)
 
 
 def validate_file(path: str | Path, original: Any = None, store: Store | None = None) -> Validation:
@@ -75,7 +79,23 @@ def validate_file(path: str | Path, original: Any = None, store: Store | None = 
             notes = (_NOT_COMPUTED,)
         elif not _prepares(program, constants, prepared):
             return _refused("the prepared tensors in the file are not what the original's constants give")
-    return replace(found, notes=notes)
+    return _with_kernels(replace(found, notes=notes), program.hot, saved.kernels)
+
+
+def _with_kernels(found: Validation, hot: Graph, kernels: tuple[Choice, ...]) -> Validation:
+    """The validation with the schedules of the kernels proved as well."""
+    if not found.valid or not kernels:
+        return found
+    from superopt.kernel_proofs import prove_kernels  # late: loads LLVM
+
+    start = time.perf_counter()
+    try:
+        count, cause = prove_kernels(hot, kernels)
+    except InputError as error:
+        count, cause = 0, str(error.args[0])
+    seconds = found.seconds + time.perf_counter() - start
+    exactness = "real" if found.exactness == "exact" else found.exactness  # kernels sum in another order
+    return replace(found, valid=not cause, cause=cause, kernels=count, seconds=seconds, exactness=exactness)
 
 
 def _refused(cause: str) -> Validation:
@@ -93,6 +113,7 @@ class _Saved:
     prepared: list[np.ndarray]
     in_tree: Any
     out_tree: Any
+    kernels: tuple[Choice, ...]
 
 
 def _calls(saved: _Saved) -> str:
@@ -121,13 +142,15 @@ def _read(path: str | Path) -> _Saved:
             prepare = parse_graph(archive.read("prepare.txt").decode()) if "prepare.txt" in names else None
             program = Program(prepare, parse_graph(archive.read("hot.txt").decode()))
             plan = read_plan(json.loads(archive.read("plan.json")))
+            chosen = json.loads(archive.read("kernels.json")) if "kernels.json" in names else []
+            kernels = tuple(map(read_choice, chosen))
             with np.load(io.BytesIO(archive.read("prepared.npz")), allow_pickle=False) as arrays:
                 prepared = [arrays[name] for name in arrays.files]
             read = jax.tree_util.PyTreeDef.deserialize_using_proto
             trees = [read(jax.tree_util.default_registry, archive.read(name)) for name in ("in_tree", "out_tree")]
     except (OSError, zipfile.BadZipFile, zlib.error, KeyError, TypeError, ValueError, ShapeError) as error:
         raise InputError(f"{path} is not a saved program: {error}", hint="write one with .save(path)") from error
-    return _Saved(meta, graph, program, plan, prepared, *trees)
+    return _Saved(meta, graph, program, plan, prepared, *trees, kernels)
 
 
 def _import(original: Any, graph: Graph, names: tuple[str, ...], tree: Any) -> Imported:

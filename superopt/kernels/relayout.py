@@ -39,7 +39,7 @@ def channels_last(program: Program) -> tuple[Program, frozenset[Node]] | None:
             done[node] = node
             inputs.append(node)
         else:
-            lies = make_input(node["name"], [node.shape[d] for d in change], node.dtype, frozen=True)
+            lies = make_input(node["name"], tuple(node.shape[d] for d in change), node.dtype, frozen=True)
             done[node] = mk("transpose", lies, permutation=_inverse(change))
             inputs.append(lies)
     for node in program.hot.nodes():
