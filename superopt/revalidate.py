@@ -150,7 +150,7 @@ def _read(path: str | Path) -> _Saved:
             trees = [read(jax.tree_util.default_registry, archive.read(name)) for name in ("in_tree", "out_tree")]
     except (OSError, zipfile.BadZipFile, zlib.error, KeyError, TypeError, ValueError, ShapeError) as error:
         raise InputError(f"{path} is not a saved program: {error}", hint="write one with .save(path)") from error
-    return _Saved(meta, graph, program, plan, prepared, *trees, kernels)
+    return _Saved(meta, graph, program, plan, prepared, trees[0], trees[1], kernels)
 
 
 def _import(original: Any, graph: Graph, names: tuple[str, ...], tree: Any) -> Imported:
