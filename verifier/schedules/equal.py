@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import product
 from math import prod
 
@@ -20,6 +21,7 @@ from superopt.ir.ops.record import identity
 from superopt.ir.types import FLOATS
 from verifier.schedules.domain import Domain, box_of
 from verifier.schedules.maps import only, renamed, solve
+from verifier.schedules.ring import Expansion, Term, TooManyError, may_expand
 from verifier.schedules.stages import outside
 
 _COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"})
@@ -43,6 +45,7 @@ class Equality:
     """Comparisons of expressions; `real` is set when sums of floats were taken in another order."""
 
     real: bool = False
+    _expanding: bool = False
     _known: dict[tuple[Expr, Expr, int], bool] = field(default_factory=dict[tuple[Expr, Expr, int], bool])
     _kept: list[Domain] = field(default_factory=list[Domain])
 
@@ -54,7 +57,7 @@ class Equality:
         if key not in self._known:
             d.budget.spend()
             self._kept.append(d)  # its address is a key
-            self._known[key] = self._same(l, r, d)
+            self._known[key] = self._same(l, r, d) or self._ring(l, r, d)
         return self._known[key]
 
     def _same(self, l: Expr, r: Expr, d: Domain) -> bool:
@@ -114,6 +117,37 @@ class Equality:
         if e.kind == "reduce" and e.args[0] == "sum":
             return self._zero(e.args[2], d.over(e.args[1]))
         return e.kind == "convert" and self._zero(e.args[1], d)
+
+    # ---- ring laws
+    def _ring(self, l: Expr, r: Expr, d: Domain) -> bool:
+        """Are two sums of products equal term by term, when terms that cancel are left out?"""
+        if self._expanding or l.dtype != r.dtype or not may_expand(l, r):
+            return False
+        expansion = Expansion(l.dtype)
+        try:
+            left, right = expansion.terms(l), expansion.terms(r)
+        except TooManyError:
+            return False
+        if len(left) == len(right) == 1 and left[0].factors == (l,):
+            return False
+        self._expanding = True  # factors are compared without these laws
+        found = self._cancels((*left, *(replace(t, coefficient=-t.coefficient) for t in right)), l.dtype, d)
+        self._expanding = False
+        self.real |= found and l.dtype in FLOATS
+        return found
+
+    def _cancels(self, terms: Sequence[Term], dtype: str, d: Domain) -> bool:
+        groups: list[tuple[Part | None, Fraction]] = []
+        for term in terms:
+            body = term.body(dtype)
+            part = None if body is None else Part(term.iterators, term.guards, body)
+            for at, (other, k) in enumerate(groups):
+                if (part is None and other is None) or (part and other and self._part(other, part, d, "sum")):
+                    groups[at] = (other, k + term.coefficient)
+                    break
+            else:
+                groups.append((part, term.coefficient))
+        return all(k == 0 for _, k in groups)
 
     # ---- folds
     def _folds(self, l: Expr, r: Expr, d: Domain) -> bool:

@@ -21,6 +21,10 @@ from verifier.schedules.maps import mapped, renamed, solve
 from verifier.schedules.rebuild import rebuilt
 
 
+class OpaqueError(Exception):
+    """The index map of a stage does not say which iteration writes an element; the message names the stage."""
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """A load at one place: where it happens and under which guards."""
@@ -205,6 +209,9 @@ def resolved(view: View, stage: Stage, keep: Callable[[str], bool], done: dict[s
         stage: the stage.
         keep: is a buffer left as it is?
         done: values of stages so far.
+
+    Raises:
+        OpaqueError: an element that is read does not say which iteration writes it.
     """
     found = done.get(stage.buffer)
     if found is not None:
@@ -216,6 +223,8 @@ def resolved(view: View, stage: Stage, keep: Callable[[str], bool], done: dict[s
         if writer is None or keep(name):
             return None
         source = view.source(writer, e.args[1], view.shared(writer, stage) or 0)
+        if source.missing:
+            raise OpaqueError(f"{', '.join(source.missing)} does not follow from an element of {name}")
         return resolved(view, writer, keep, done).substitute(source.at)
 
     found = done[stage.buffer] = rebuilt(view.plain(stage).value, read)

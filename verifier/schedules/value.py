@@ -24,7 +24,7 @@ from superopt.kernels.stage import Stage
 from verifier.schedules.domain import Domain, Point, box_of, value_at
 from verifier.schedules.equal import Equality
 from verifier.schedules.questions import Findings
-from verifier.schedules.stages import View, resolved
+from verifier.schedules.stages import OpaqueError, View, resolved
 from verifier.schedules.verdict import PROVED, REFUTED, UNKNOWN, VALUE, Witness, point
 
 _POINTS = 6
@@ -93,23 +93,29 @@ class Values:
             if needed:
                 self.out.add(VALUE, new.buffer, what, UNKNOWN, "the program before does not say what is written there")
             return
-        left = right = None
-        for keep in (self._kept, _nothing):
-            left = resolved(self.before, old, keep, {}).substitute(source.at)
-            right = resolved(self.after, new, keep, {})
+        keeps = (self._kept, _nothing) if self.equal else (_nothing,)
+        sides: tuple[Expr, Expr] | None = None
+        cause = ""
+        for keep in keeps:
+            try:
+                sides = (
+                    resolved(self.before, old, keep, {}).substitute(source.at),
+                    resolved(self.after, new, keep, {}),
+                )
+            except OpaqueError as why:
+                cause = str(why)
+                continue
             equality = Equality()
-            if equality.same(left, right, domain):
+            if equality.same(*sides, domain):
                 self.real |= equality.real
                 self.equal.add(new.buffer)
                 if needed:
                     self.out.add(VALUE, new.buffer, what, PROVED, "structure")
                 return
-            if not self.equal:
-                break
-        if needed:
-            assert left is not None
-            assert right is not None
-            self._undecided(new, what, left, right, domain)
+        if needed and sides is None:
+            self.out.add(VALUE, new.buffer, what, UNKNOWN, cause)
+        elif needed and sides is not None:
+            self._undecided(new, what, *sides, domain)
 
     def _kept(self, name: str) -> bool:
         return name in self.equal
@@ -177,9 +183,8 @@ def _value(e: Expr, at: Point, inputs: Callable[[str, str, Any], Any]) -> float:
         code = (code ^ (code >> 7)) % 1009
         return inputs(name, dtypes[name], code)
 
-    return float(
-        np.asarray(fold(e, Numbers(wide=True), read, {s: int(v) for s, v in at.items() if isinstance(s, Symbol)}))
-    )
+    env = {s: int(v) for s, v in at.items() if isinstance(s, Symbol)}
+    return float(np.asarray(fold(e, Numbers(wide=True), read, env)).item())
 
 
 def _dtypes(e: Expr) -> Mapping[str, str]:
