@@ -46,6 +46,13 @@ class Module:
         self._globals: dict[str, str] = {}
         self._metadata: list[str] = []
 
+    def copy(self) -> Module:
+        """A module with the same functions, to which others can be added."""
+        made = Module(self.cpu)
+        made.functions, made._declared = dict(self.functions), dict(self._declared)
+        made._globals, made._metadata = dict(self._globals), list(self._metadata)
+        return made
+
     def declare(self, line: str) -> None:
         """Add a declaration, once."""
         self._declared[line] = None
@@ -392,6 +399,14 @@ class Function:
         (left, a), (right, b) = ends
         merged = zip(types, a, b, strict=True)
         return [self.value(f"phi {t} [ {x}, %{left} ], [ {y}, %{right} ]") for t, x, y in merged]
+
+    def exit_if(self, condition: str, type: str, x: Callable[[], Value]) -> None:
+        """Return x (written on that path only) if the condition holds."""
+        leave, stay = self.label("leave"), self.label("stay")
+        self.effect(f"br i1 {condition}, label %{leave}, label %{stay}")
+        self.open(leave)
+        self.ret(type, str(x()))
+        self.open(stay)
 
     def label(self, prefix: str) -> str:
         """A fresh name for a block."""

@@ -10,19 +10,24 @@ without arguments for timing, `Kernel.call` is used inside `jax.jit`: one FFI ca
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from superopt.errors import InputError
+from superopt.errors import InputError, SuperoptError
 from superopt.ir.scalar import DTYPE
-from superopt.kernels import jit
+from superopt.kernels import ffi, jit, pool
+from superopt.kernels.ffi_layout import layout
 from superopt.kernels.llvm import Module
 from superopt.kernels.stage import Buffer
 
 Array = np.ndarray[Any, np.dtype[Any]]
+SERIAL_BELOW_MICROSECONDS = 30.0  # waking other threads costs about 10
+MOST_THREADS = 256
 _BAND_BYTES = 4096
 _ALIGN = 64
 
@@ -49,12 +54,21 @@ class Code:
     module: Module
     phases: tuple[Phase, ...]
     pointers: tuple[Buffer, ...]
+    name: str = "kernel"
 
 
 class Kernel:
-    """Mapped code with its buffers; made by `build`."""
+    """Mapped code with its buffers; made by `build`.
+
+    Attributes:
+        phases, pointers: as in the code.
+        operands: inputs and frozen, in the order of the arguments of `call`.
+        outputs, scratch: in the order of the results of the FFI call.
+        compiled: the object and what is known of it.
+    """
 
     def __init__(self, code: Code, compiled: jit.Compiled) -> None:
+        self.name = code.name
         self.phases, self.pointers, self.compiled = code.phases, code.pointers, compiled
         self.operands = tuple([b for b in code.pointers if b.scope in ("input", "frozen")])
         self.outputs = tuple([b for b in code.pointers if b.scope == "output"])
@@ -64,28 +78,52 @@ class Kernel:
 
     @property
     def digest(self) -> str:
-        """Identifies the code."""
+        """Identifies the code; part of the name under which XLA knows it."""
         return self.compiled.digest
+
+    def call(self, *arrays: Any, vmap_method: str = "broadcast_all") -> tuple[Any, ...]:
+        """The outputs, from jax arrays; usable inside `jax.jit` and `jax.vmap`, without derivatives of its own.
+
+        Args:
+            arrays: one per operand, in order.
+            vmap_method: see `jax.ffi.ffi_call`; `broadcast_all` is one call over the batch, `sequential` a loop.
+
+        Raises:
+            InputError: the arrays do not fit the operands.
+            FfiUnavailable: kernels cannot be called from XLA here.
+        """
+        reason = ffi.probe()
+        if reason:
+            raise ffi.FfiUnavailable(reason)
+        import jax  # late: runs outside of XLA do without
+
+        self._check([(tuple(np.shape(a)), jax.dtypes.result_type(a).name) for a in arrays])
+        name = ffi.register(self.digest, self._library.address("handler"))
+        results = [jax.ShapeDtypeStruct(b.shape, DTYPE[b.dtype]) for b in self.pointers if b not in self.operands]
+        found = jax.ffi.ffi_call(name, results, vmap_method=vmap_method)(*arrays)
+        named = dict(zip([b.name for b in self.pointers if b not in self.operands], found, strict=True))
+        return tuple([named[b.name] for b in self.outputs])
 
     def run(self, arrays: Mapping[str, Array], threads: int = 1, guard: bool = False) -> dict[str, Array]:
         """Run once on arrays by name of operand.
 
         Args:
             arrays: one per operand, of its shape and dtype; outputs may be given too and are then the initial values.
-            threads: how many work on it.
-            guard: put bands around all buffers and check that they are unchanged; reads of a band are NaN or 0x7F7F.
+            threads: how many work on it, on a pool of our own.
+            guard: put bands of 0xFF bytes (NaN, -1) around all buffers, and check that they are unchanged.
 
         Returns:
             The outputs by name.
 
         Raises:
             InputError: an operand is missing or does not fit.
+            GuardError: something was written outside of the buffers.
         """
         placed = [_place(buffer, arrays, guard) for buffer in self.pointers]
         self._start(placed, threads)()
         if guard:
-            for whole, array in placed:
-                _check_band(whole, array)
+            for buffer, (whole, array) in zip(self.pointers, placed, strict=True):
+                _check_band(buffer, whole, array)
         return {b.name: a for b, (_, a) in zip(self.pointers, placed, strict=True) if b.scope == "output"}
 
     def bind(self, arrays: Mapping[str, Array], threads: int = 1) -> Callable[[], None]:
@@ -94,41 +132,75 @@ class Kernel:
 
     def _start(self, placed: list[tuple[Array, Array]], threads: int) -> Callable[[], None]:
         addresses = (ctypes.c_void_p * max(len(placed), 1))(*[array.ctypes.data for _, array in placed])
-        serial = self._serial
+        if threads <= 1 or not self.parallel:
+            entry, args = self._serial, (ctypes.addressof(addresses),)
+        else:
+            workers = pool.native(threads)
+            types = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+            entry = ctypes.CFUNCTYPE(None, *types)(self._library.address("region"))
+            args = (workers.api, workers.context, ctypes.addressof(addresses), threads)
 
-        def go() -> None:
-            serial(ctypes.addressof(addresses))
+        def go(keep: object = (addresses, placed)) -> None:
+            entry(*args)
 
-        go.__dict__["keep"] = placed  # the arrays live as long as the call
         return go
 
+    @property
+    def parallel(self) -> bool:
+        """Are phases shared among threads (else every call runs on the calling thread)?"""
+        return shared(self.phases)
 
-def build(code: Code, threads_hint: int = 0, pipeline: jit.Pipeline = "auto") -> Kernel:
+    def _check(self, given: Sequence[tuple[tuple[int, ...], str]]) -> None:
+        expected = [(b.shape, b.dtype) for b in self.operands]
+        if list(given) != expected:
+            wanted = ", ".join([f"{b.name}: {b.dtype}{list(b.shape)}" for b in self.operands])
+            got = ", ".join([f"{dtype}{list(shape)}" for shape, dtype in given])
+            raise InputError(f"kernel {self.name} takes ({wanted}), got ({got})")
+
+
+class GuardError(SuperoptError):
+    """A kernel wrote outside of its buffers: an error of the generator."""
+
+    code = "SO520"
+
+
+def shared(phases: Sequence[Phase]) -> bool:
+    """Are there tasks to share, and is the work, where it is known, worth waking other threads?"""
+    known = [p.microseconds for p in phases if p.microseconds is not None]
+    worth = len(known) < len(phases) or sum(known) >= SERIAL_BELOW_MICROSECONDS
+    return worth and any(p.tasks > 1 for p in phases)
+
+
+def build(code: Code, threads_hint: int = 0, pipeline: jit.Pipeline = "auto", cache: Path | None = None) -> Kernel:
     """Compile and map.
 
     Args:
-        code: the module is completed with entry points; it can be built once.
+        code: not changed, so that it can be built again.
         threads_hint: most threads of a call inside jit; 0 means as many as XLA has.
         pipeline: see `superopt.kernels.jit`.
+        cache: folder of objects; the user's cache folder when None.
 
     Raises:
         CompileError: LLVM refuses the module.
     """
-    serial = code.module.function("serial", [("ptr", "bufs")], internal=False)
-    for phase in code.phases:
-
-        def body(task: int | str, _: list[int | str], symbol: str = phase.symbol) -> None:
-            serial.effect(f"call void @{symbol}(ptr %bufs, i64 {task})")
-
-        serial.for_(0, phase.tasks, 1, body)
-    serial.ret()
-    return Kernel(code, jit.compile(code.module.text(), pipeline))
+    module = code.module.copy()
+    phases = [(p.symbol, p.tasks) for p in code.phases]
+    pool.emit_serial(module, phases)
+    try:
+        shape = layout()
+    except ffi.FfiUnavailable:  # no entry for XLA; `probe` says why
+        return Kernel(code, jit.compile(module.text(), pipeline, cache))
+    parallel = shared(code.phases)
+    if parallel:
+        pool.emit_region(module, phases, shape)
+    ffi.emit_handler(module, code.name, code.pointers, threads_hint or MOST_THREADS, parallel, shape)
+    return Kernel(code, jit.compile(module.text(), pipeline, cache))
 
 
 def _place(buffer: Buffer, arrays: Mapping[str, Array], guard: bool) -> tuple[Array, Array]:
     """The whole allocation as bytes, and the aligned array inside it."""
     dtype = DTYPE[buffer.dtype]
-    size = int(np.prod(buffer.shape, dtype=np.int64)) * dtype.itemsize
+    size = math.prod(buffer.shape) * dtype.itemsize
     band = _BAND_BYTES if guard else 0
     whole = np.full(size + 2 * band + _ALIGN, 0xFF if guard else 0, np.uint8)
     start = band + (-(whole.ctypes.data + band)) % _ALIGN
@@ -146,7 +218,7 @@ def _place(buffer: Buffer, arrays: Mapping[str, Array], guard: bool) -> tuple[Ar
     return whole, array
 
 
-def _check_band(whole: Array, array: Array) -> None:
+def _check_band(buffer: Buffer, whole: Array, array: Array) -> None:
     start = array.ctypes.data - whole.ctypes.data
     if not (np.all(whole[:start] == 0xFF) and np.all(whole[start + array.nbytes :] == 0xFF)):
-        raise AssertionError("a kernel wrote outside of its buffers")
+        raise GuardError(f"a kernel wrote outside of {buffer.name}")

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 from superopt.kernels.llvm import Value, mangled, type_of
-from superopt.kernels.vecmath_exp import exp, log, log1p
+from superopt.kernels.vecmath_exp import exp, log
 from superopt.kernels.vecmath_lanes import Lanes
 
 NAMES = {
@@ -46,7 +46,7 @@ def per_lane(m: Lanes, name: str, *args: str) -> str:
     return m.f.call(m.type, inner_name, *[(m.type, x) for x in args])
 
 
-# M. Giles, Approximating the erfinv function (GPU Computing Gems, 2011): single precision, in w = -log(1 - x**2)
+# M. Giles, Approximating the erfinv function (GPU Computing Gems, 2011): single precision, in w = -log((1 - x) (1 + x))
 _ERFINV_NEAR = (
     1.50140941, 0.246640727, -0.00417768164, -0.00125372503, 0.000218580870, -4.39150654e-06, -3.5233877e-06,
     3.43273939e-07, 2.81022636e-08,
@@ -59,7 +59,7 @@ _ERFINV_FAR = (
 
 def erf_inv(m: Lanes, x: str, erf: Callable[[Lanes, str], str]) -> str:
     """The inverse of erf: Giles' polynomials; float64 refines them by two steps of Halley on erfc of |x|."""
-    w = m.neg(log1p(m, m.neg(m.mul(x, x))))
+    w = m.neg(log(m, m.mul(m.sub(m.const(1.0), x), m.add(m.const(1.0), x))))
     near = m.polynomial(m.sub(w, m.const(2.5)), _ERFINV_NEAR)
     far = m.polynomial(m.sub(m.call("sqrt", w), m.const(3.0)), _ERFINV_FAR)
     size = m.absolute(x)
@@ -101,7 +101,7 @@ def digamma(m: Lanes, x: str) -> str:
     series = m.mul(inverse, m.polynomial(inverse, _DIGAMMA))
     value = m.add(total, m.sub(m.sub(log(m, y), m.quotient(m.const(0.5), y)), series))
     floor = m.call("floor", x)
-    turn = m.mul(m.sub(x, floor), m.const(math.pi))  # tan has period pi
+    turn = m.mul(m.sub(x, m.call("roundeven", x)), m.const(math.pi))  # tan has period pi
     reflected = m.sub(value, m.quotient(m.const(math.pi), per_lane(m, "tan", turn)))
     value = m.select(negative, reflected, value)
     pole = m.both(m.compare("ole", x, m.const(0.0)), m.compare("oeq", floor, x))

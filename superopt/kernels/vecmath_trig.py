@@ -1,8 +1,8 @@
 """Sine, cosine and tangent on vectors of float32 and float64.
 
 The argument is reduced by multiples of pi/2 in float64: for float32 two parts of pi/2 suffice up to 2**31, for float64
-three parts up to 2**22.  Beyond (and only there) the vector goes to the C library lane by lane, which needs a branch, so
-that each function is one internal LLVM function per module and width.
+three parts up to 2**22.  Lanes beyond take the C library's value, which needs a branch, so that each function is one
+internal LLVM function per module and width.
 """
 
 from __future__ import annotations
@@ -53,8 +53,11 @@ def _called(m: Lanes, name: str, x: str) -> str:
         inner = m.f.module.function(symbol, [(m.type, "x")], returns=m.type, attributes="nounwind noinline")
         there = Lanes(inner, m.dtype, m.lanes)
         bounded = there.compare("olt", there.absolute("%x"), there.const(_LIMIT[m.dtype]))
+        fast = _fast(there, name, "%x")
         whole = bounded if not m.lanes else _all(there, bounded)
-        result = inner.if_(whole, lambda: [_fast(there, name, "%x")], lambda: [per_lane(there, name, "%x")], [m.type])
+        result = inner.if_(
+            whole, lambda: [fast], lambda: [there.select(bounded, fast, per_lane(there, name, "%x"))], [m.type]
+        )
         inner.ret(m.type, result[0])
     return m.f.call(m.type, symbol, (m.type, x))
 
@@ -66,7 +69,7 @@ def _all(m: Lanes, condition: str) -> str:
 def _fast(m: Lanes, name: str, x: str) -> str:
     r, quadrant, i = _reduced(m, x)
     z = m.mul(r, r)
-    sine = m.fma(m.mul(m.mul(r, z), m.polynomial(z, _SIN[m.dtype])), m.const(1.0), r)
+    sine = m.fma(m.mul(r, z), m.polynomial(z, _SIN[m.dtype]), r)
     cosine = m.fma(z, m.const(-0.5), m.const(1.0))
     # what the subtraction dropped, with the higher terms
     dropped = m.fma(z, m.const(-0.5), m.sub(m.const(1.0), cosine))
@@ -75,7 +78,8 @@ def _fast(m: Lanes, name: str, x: str) -> str:
     if name == "tan":
         over, under = m.select(swap, cosine, sine), m.select(swap, sine, cosine)
         y = m.quotient(over, under)
-        return m.select(swap, m.neg(y), y)
+        y = m.select(swap, m.neg(y), y)
+        return m.select(m.compare("oeq", x, m.const(0.0)), x, y)
     value = m.select(swap, sine, cosine) if name == "cos" else m.select(swap, cosine, sine)
     turn = i.add(quadrant, i.const(1)) if name == "cos" else quadrant
     flip = i.op("shl", i.op("and", turn, i.const(2)), i.const(m.bits - 2))
