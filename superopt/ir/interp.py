@@ -21,7 +21,7 @@ from superopt.errors import ArgumentError, InputError
 from superopt.ir import denote, scalar
 from superopt.ir.graph import Graph, Node, topological
 from superopt.ir.index import Size
-from superopt.ir.matmul import Product
+from superopt.ir.matmul import Product, of_rank
 from superopt.ir.ops.record import accumulator, identity
 from superopt.ir.ops.table import lookup
 from superopt.ir.types import FLOATS, Shape
@@ -153,7 +153,7 @@ def _collapse(monoid: str, value: Array, sizes: list[int], rank: int, kind: Any)
     """Fold the leading axes away; those along which the value does not vary are repeated first."""
     if not sizes:
         return value.astype(kind, copy=False)[()]
-    value = value.reshape((1,) * (rank - value.ndim) + value.shape)
+    value = of_rank(value, rank)
     value = np.broadcast_to(value, (*sizes, *value.shape[len(sizes) :]))
     return _FOLD[monoid].reduce(value, axis=tuple(range(len(sizes))), dtype=kind)
 

@@ -49,7 +49,7 @@ class Product:
 
     def summed(self, sizes: list[int], rank: int, kind: Any) -> Array:
         """Sum over the leading axes of these sizes, as an array with the remaining axes."""
-        a, b = (x.reshape((1,) * (rank - x.ndim) + x.shape).astype(kind, copy=False) for x in (self.a, self.b))
+        a, b = (of_rank(x, rank).astype(kind, copy=False) for x in (self.a, self.b))
         leading = len(sizes)
         # axes along which a factor does not vary: its sum with the other's is taken apart
         repeats = prod(n for d, n in enumerate(sizes) if a.shape[d] == 1 and b.shape[d] == 1)
@@ -67,6 +67,11 @@ class Product:
         result = result.reshape(shape).transpose(sorted(range(len(order)), key=order.__getitem__))
         full = [max(a.shape[d], b.shape[d]) for d in range(leading, rank)]
         return (result * kind.type(repeats) if repeats > 1 else result).reshape(full)
+
+
+def of_rank(x: Array, rank: int) -> Array:
+    """The array with leading axes of extent 1 added, or those taken away that a value from a deeper reduction has."""
+    return x.reshape((1,) * (rank - x.ndim) + x.shape[max(0, x.ndim - rank) :])
 
 
 def _matrix(x: Array, *groups: list[int]) -> Array:

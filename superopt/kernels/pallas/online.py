@@ -4,7 +4,7 @@
 
 is kept relative to the maximum so far; when the maximum grows, what has been summed is scaled by exp(old - new).  All
 sums that share a score go in one pass, which also gives the maximum: the denominator of a softmax and the product of
-its numerators with values.  Factors that do not depend on k are taken out of the sum first: of the sum of (e / sum e) v,
+its numerators with values.  Factors that do not depend on k are taken out of the sum first: of sum (e / sum e) v,
 1 / sum e.  Where a causal mask makes scores -inf beyond the last row of a block, the pass ends.
 """
 

@@ -24,7 +24,7 @@ Block = Any  # a jax array (or tracer) or a NumPy scalar
 _WIDE = ("int64", "uint64", "float64")
 _NAMED = {
     "neg", "sign", "abs", "floor", "ceil", "exp", "exp2", "log", "expm1", "log1p", "sin", "cos", "tan", "asin", "acos",
-    "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "logistic", "sqrt", "rsqrt", "cbrt",
+    "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "logistic", "erf_inv", "sqrt", "rsqrt", "cbrt",
     "population_count", "clz", "add", "sub", "mul", "pow", "atan2", "eq", "ne", "lt", "le", "gt", "ge", "is_finite",
     "nextafter",
 }  # fmt: skip
@@ -175,9 +175,29 @@ def _polynomial(x: Block, coefficients: tuple[float, ...]) -> Block:
     return value
 
 
-def _erf(x: Block) -> Block:
+# erfc(|x|) = t exp(p(t) - x^2) with t = 1 / (1 + |x| / 2), to 1.2e-7 of its value
+_ERFC = (
+    0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.18628806, 0.09678418, 0.37409196, 1.00002368,
+    -1.26551223,
+)  # fmt: skip
+
+
+def _single(fn: str, x: Block) -> None:
     if np.dtype(x.dtype) != np.float32:
-        raise UnsupportedKernel(f"no GPU code for erf on {x.dtype}")
+        raise UnsupportedKernel(f"no GPU code for {fn} on {x.dtype}")
+
+
+def _erfc(x: Block) -> Block:
+    _single("erfc", x)
+    one = np.float32(1)
+    size = jnp.abs(x)
+    t = one / (one + np.float32(0.5) * size)
+    tail = t * jnp.exp(_polynomial(t, _ERFC) - size * size)
+    return jnp.where(x < np.float32(0), np.float32(2) - tail, tail)
+
+
+def _erf(x: Block) -> Block:
+    _single("erf", x)
     limit = np.float32(3.832506856900711)
     near = jnp.where(x > limit, limit, jnp.where(x < -limit, -limit, x))  # keeps NaN
     square = near * near
@@ -195,6 +215,7 @@ def _select_n(which: Block, *cases: Block) -> Block:
 
 _SPECIAL: dict[str, Callable[..., Block]] = {
     "max": _extreme(jnp.maximum), "min": _extreme(jnp.minimum), "div": _div, "rem": _rem, "erf": _erf,
+    "erfc": _erfc,
     "and": _boolean(lax.bitwise_and), "or": _boolean(lax.bitwise_or), "xor": _boolean(lax.bitwise_xor),
     "not": lax.bitwise_not, "round_even": _round_even, "round_away": _round_away, "select_n": _select_n,
     "shift_left": _shift(lax.shift_left, False), "shift_right_logical": _shift(lax.shift_right_logical, False),
