@@ -108,14 +108,16 @@ def _fill(program: LoopProgram, stage: Stage, held: Mapping[str, Array], wide: b
         value, index = value[exists], [k[exists] for k in index]
     elif not stage.guard:
         return result
+    place = np.zeros(value.shape, np.int64)
     for d, (k, n) in enumerate(zip(index, shape, strict=True)):
         if k.size and (k.min() < 0 or k.max() >= n):
             low, high = int(k.min()), int(k.max())
             raise InputError(f"stage {stage.buffer} writes at {low} to {high} of axis {d}, which has {n} elements")
+        place = place * n + k
     if stage.combine is None:
-        result[tuple(index)] = value
+        result.reshape(-1)[place] = value
     else:
-        FOLD[stage.combine].at(result, tuple(index), value)
+        FOLD[stage.combine].at(result.reshape(-1), place, value)
     return result
 
 

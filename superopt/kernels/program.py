@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from superopt.errors import InputError
 from superopt.ir.denote import denote
-from superopt.ir.expr import Expr, Loops, load, subexpressions, values_of
+from superopt.ir.expr import Expr, Loops, const, load, subexpressions, values_of
 from superopt.ir.graph import Node, topological
 from superopt.ir.index import Guard, Poly, Size, Symbol, iterator
 from superopt.ir.scalar import DTYPE
@@ -90,7 +90,9 @@ def _stage(node: Node, result: str, names: dict[Node, str]) -> Stage:
 
     pairs = [iterator(f"o{d}", n) for d, n in enumerate(node.shape)]
     index = tuple([i for _, i in pairs])
-    if node.op == "input":
+    if 0 in node.shape:  # no element has a value
+        value = const(0, node.dtype)
+    elif node.op == "input":
         value = read(node, index)
     else:
         stop = {n for n, name in names.items() if name != result and n is not node}

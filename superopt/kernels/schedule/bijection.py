@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from superopt.ir.index import Atom, Size, Symbol, decide, of_atom
+from superopt.ir.index import Atom, Size, Symbol, of_atom
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,6 @@ def _digit(atom: Atom) -> _Digit | None:
 def _whole(d: _Digit, k: int) -> bool:
     """Does dividing the digit by k leave digits?  The topmost digit of an axis may be cut anywhere."""
     return d.radix % k == 0 or d.stride * d.radix >= extent(d.symbol)
-
-
-def everywhere(exists: Sequence[Size]) -> bool:
-    """Do conditions `x >= 0` hold for all values of their symbols?"""
-    return all(decide(x) is True for x in exists)
 
 
 def element_of(shape: Sequence[int], taken: Sequence[str], stem: str = "c") -> tuple[list[Symbol], list[Size]]:

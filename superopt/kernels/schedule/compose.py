@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from superopt.errors import InputError
 from superopt.ir.expr import Expr, const, load, where
 from superopt.ir.index import Size, Symbol, all_of, decide, nonnegative, of_atom, substitute
 from superopt.kernels.program import loads, reads
-from superopt.kernels.schedule.bijection import element_of, everywhere, solve
+from superopt.kernels.schedule.bijection import element_of, solve
 from superopt.kernels.schedule.edit import (
     before,
     fresh_buffer,
@@ -24,7 +24,7 @@ from superopt.kernels.schedule.edit import (
     with_buffers,
 )
 from superopt.kernels.schedule.guards import conditions
-from superopt.kernels.stage import Axis, Buffer, LoopProgram, Scope, Stage
+from superopt.kernels.stage import Axis, Buffer, LoopProgram, Stage
 
 
 def inline(program: LoopProgram, stage: str) -> LoopProgram:
@@ -81,16 +81,24 @@ def inverse(
 
 def total(stage: Stage, buffer: Buffer, primitive: str) -> None:
     """Raise unless the stage writes every element of its buffer."""
+    _, _, exists = written(stage, buffer)
+    if exists and 0 not in buffer.shape:
+        raise InputError(
+            f"{primitive}: stage {stage.buffer} does not write every element of {buffer.name}{list(buffer.shape)}: "
+            f"only where {', '.join(f'{x} >= 0' for x in exists)}"
+        )
+
+
+def written(stage: Stage, buffer: Buffer) -> tuple[list[Symbol], list[Size], list[Size]]:
+    """Iterators over a buffer, the element at which they stand, and what must be >= 0 for the stage to write it."""
     shared = [a.symbol for a in stage.axes[: stage.at[1]]] if stage.at is not None else []
-    _, element = element_of(buffer.shape, [a.symbol.name for a in stage.axes], "?e")
+    its, element = element_of(buffer.shape, [s.name for s in shared])
+    if stage.combine is not None:  # from the identity
+        return its, element, []
     axes = inverse(stage, element, buffer.shape, shared)
     exists = [x for s, value in axes.items() if s not in shared for x in (value, _last(s) - value)]
     exists += terms(substitute_truth(stage.guard, axes))
-    if 0 not in buffer.shape and not everywhere(exists):
-        raise InputError(
-            f"{primitive}: stage {stage.buffer} does not write every element of {buffer.name}{list(buffer.shape)}: "
-            f"only where {', '.join(f'{x} >= 0' for x in exists if decide(x) is not True)}"
-        )
+    return its, element, [x for x in exists if decide(x) is not True]
 
 
 def _last(s: Symbol) -> int:
@@ -98,9 +106,7 @@ def _last(s: Symbol) -> int:
     return s.high
 
 
-def materialize(
-    program: LoopProgram, stage: str, what: int | str, name: str | None = None, scope: Scope = "scratch"
-) -> LoopProgram:
+def materialize(program: LoopProgram, stage: str, what: int | str, name: str | None = None) -> LoopProgram:
     """Keep a part of a stage's value in a buffer over the iterators that it depends on: the inverse of inline.
 
     before
@@ -120,30 +126,55 @@ def materialize(
         stage: whose value is cut.
         what: place of the part in `edit.parts`, or `reduce:N`.
         name: of the new buffer; by default the stage's with `_part`.
-        scope: of the new buffer.
 
     Raises:
         InputError: no such part, or one that reads a buffer local to the stage.
     """
     found = plain(program.stage(stage), "materialize")
     target = part(found, what)
-    result = fresh_buffer(program, f"{stage}_part") if name is None else name
-    require(result not in [b.name for b in program.buffers], f"materialize: there is a buffer {result} already")
-    require(scope == "scratch", f"materialize into {scope}: place the new stage with compute_at to make it local")
-    guard, safe = conditions(program, found, target)
-    require(safe, f"materialize {target}: outside of its place it would read beyond its arrays")
-    free = target.symbols | guard_symbols(guard)
-    axes = [a.symbol for a in found.axes if a.symbol in free]
-    axes += sorted(free - set(axes), key=lambda s: s.name)
-    its, element = element_of([_last(s) + 1 for s in axes], [])
-    mapping = dict(zip(axes, element, strict=True))
-    value = kept_where(guard, target).substitute(mapping)
-    shape = tuple([_last(s) + 1 for s in axes])
+    return cut(program, found, target, target, lambda kept: kept, name, "materialize")
+
+
+def cut(
+    program: LoopProgram,
+    stage: Stage,
+    target: Expr,
+    kept: Expr,
+    use: Callable[[Expr], Expr],
+    name: str | None,
+    primitive: str,
+) -> LoopProgram:
+    """The program with an expression in a scratch buffer of its own, and a part of a value made from it.
+
+    Args:
+        program: a well-formed program.
+        stage: whose value holds the part.
+        target: the part that is replaced.
+        kept: the expression; where it has iterators that the part does not have, these are its outermost axes.
+        use: the part, made from an element of the new buffer.
+        name: of the new buffer; by default the stage's with `_part`.
+        primitive: for messages.
+
+    Raises:
+        InputError: the name is taken, or the expression cannot be computed apart from its place.
+    """
+    result = fresh_buffer(program, f"{stage.buffer}_part") if name is None else name
+    require(result not in [b.name for b in program.buffers], f"{primitive}: there is a buffer {result} already")
+    guard, safe = conditions(program, stage, target, kept)
+    require(safe, f"{primitive} {kept}: outside of its place it would read beyond its arrays")
+    free = kept.symbols | guard_symbols(guard)
+    mine = [a.symbol for a in stage.axes if a.symbol in free]
+    rest = sorted(free - set(mine), key=lambda s: s.name)
+    outer = [s for s in rest if s not in target.symbols and s in kept.symbols]
+    symbols = [*outer, *mine, *[s for s in rest if s not in outer]]
+    shape = tuple([_last(s) + 1 for s in symbols])
+    its, element = element_of(shape, [])
+    value = kept_where(guard, kept).substitute(dict(zip(symbols, element, strict=True)))
     new = Stage(result, tuple(map(Axis, its)), tuple(element), value)
-    reading = load(result, [of_atom(s) if _last(s) else 0 for s in axes], target.dtype)
-    rest = rewritten(found, lambda e: reading if e is target else None)
-    stages = [rest if s is found else s for s in before(program, stage, new)]
-    return with_buffers(program, stages, [Buffer(result, shape, target.dtype, scope)])
+    reading = use(load(result, [of_atom(s) if _last(s) else 0 for s in symbols], kept.dtype))
+    changed = rewritten(stage, lambda e: reading if e is target else None)
+    stages = [changed if s is stage else s for s in before(program, stage.buffer, new)]
+    return with_buffers(program, stages, [Buffer(result, shape, kept.dtype, "scratch")])
 
 
 def guard_symbols(guard: Sequence[Size]) -> frozenset[Symbol]:
@@ -172,15 +203,16 @@ def cache_write(program: LoopProgram, stage: str, name: str | None = None) -> Lo
     The copy may take on the schedule of the rows in which results are stored, the first stage that of the work.
 
     Raises:
-        InputError: the stage is placed inside another, or the name is taken.
+        InputError: the stage is placed inside another, its index map has no inverse, or the name is taken.
     """
     found = program.stage(stage)
     buffer = program.buffer(stage)
     require(found.at is None, f"cache_write {stage}: it is placed inside {found.at and found.at[0]}")
     result = fresh_buffer(program, f"{stage}_cache") if name is None else name
     require(result not in [b.name for b in program.buffers], f"cache_write: there is a buffer {result} already")
-    its, element = element_of(buffer.shape, [])
-    copy = Stage(stage, tuple(map(Axis, its)), tuple(element), load(result, element, buffer.dtype))
+    its, element, exists = written(found, buffer)
+    guard = all_of(*map(nonnegative, exists))
+    copy = Stage(stage, tuple(map(Axis, its)), tuple(element), load(result, element, buffer.dtype), guard)
     stages: list[Stage] = []
     for s in program.stages:
         if s.at is not None and s.at[0] == stage:

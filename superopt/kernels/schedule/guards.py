@@ -10,16 +10,16 @@ from superopt.kernels.schedule.edit import terms
 from superopt.kernels.stage import LoopProgram, Stage
 
 
-def conditions(program: LoopProgram, stage: Stage, target: Expr) -> tuple[list[Size], bool]:
-    """What must be >= 0 for a part of a value to read inside its arrays, and whether that is enough.
+def conditions(program: LoopProgram, stage: Stage, target: Expr, kept: Expr) -> tuple[list[Size], bool]:
+    """What must be >= 0 for `kept` to read inside its arrays, and whether that is enough.
 
-    None of the guards around the part are taken where it needs none; else those over its own iterators; else all
-    that hold wherever the part occurs.
+    None of the guards around the part `target`, of which `kept` is made, are taken where it needs none; else those
+    over the iterators of `kept`; else all that hold wherever the part occurs.
     """
     around = enclosing(stage, target)
-    own = [p for p in around if isinstance(p, int) or p.symbols <= target.symbols]
+    own = [p for p in around if isinstance(p, int) or p.symbols <= kept.symbols]
     for chosen in ([], own, around):
-        if inside(program, target, chosen):
+        if inside(program, kept, chosen):
             return chosen, True
     return around, False
 

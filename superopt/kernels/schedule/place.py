@@ -49,6 +49,7 @@ def compute_at(program: LoopProgram, stage: str, host: str, count: int) -> LoopP
     require(0 <= count <= len(inside.axes), f"compute_at {stage}: {host} has {len(inside.axes)} axes, not {count}")
     total(found, buffer, "compute_at")
     readers = [s for s in program.stages if stage in reads(s)]
+    require(bool(readers), f"compute_at {stage}: nothing reads it")
     shared = inside.axes[:count]
     outer = [a.symbol for a in shared]
     for s in readers:

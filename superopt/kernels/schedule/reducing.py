@@ -13,8 +13,8 @@ from math import prod
 from superopt.ir.expr import Expr, const, convert, reduce, where
 from superopt.ir.index import Size, Symbol, iterator, nonnegative, of_atom
 from superopt.ir.ops.record import accumulator, identity
-from superopt.kernels.schedule.compose import materialize
-from superopt.kernels.schedule.edit import fresh, parts, plain, reduction, require, rewritten, with_stage
+from superopt.kernels.schedule.compose import cut
+from superopt.kernels.schedule.edit import fresh, plain, reduction, require, rewritten, with_stage
 from superopt.kernels.stage import Axis, LoopProgram
 
 
@@ -129,14 +129,12 @@ def rfactor(
     if wide != target.dtype:
         body = convert(body, target.dtype, wide)
     partial = reduce(monoid, [it for j, it in enumerate(its) if j not in chosen], body)
-    whole = reduce(monoid, [its[j] for j in chosen], partial)
-    # the iterators of the whole are renamed, and with them the partial result inside
-    inner = whole.args[2]
-    if wide != target.dtype:
-        whole = convert(whole, wide, target.dtype)
-    nested = rewritten(found, _swap(target, whole))
-    program = with_stage(program, nested)
-    return materialize(program, stage, parts(nested).index(inner), name)
+
+    def combined(kept: Expr) -> Expr:
+        whole = reduce(monoid, [its[j] for j in chosen], kept)
+        return whole if wide == target.dtype else convert(whole, wide, target.dtype)
+
+    return cut(program, found, target, partial, combined, name, "rfactor")
 
 
 def decompose_reduction(program: LoopProgram, stage: str, iterators: Sequence[int], place: int = 0) -> LoopProgram:
