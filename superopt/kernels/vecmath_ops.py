@@ -116,7 +116,8 @@ def _neighbour(m: Lanes, a: str, b: str, stored: str) -> str:
     """The float next to a towards b: one more or less in the bits."""
     if stored == "float16":
         h = m.of("float16")
-        return h.cast("fpext", _neighbour(h, *[m.cast("fptrunc", x, "float16") for x in (a, b)], ""), m.dtype)
+        short = _neighbour(h, m.cast("fptrunc", a, "float16"), m.cast("fptrunc", b, "float16"), "")
+        return h.cast("fpext", short, m.dtype)
     i, step = m.ints, 1 << 16 if stored == "bfloat16" else 1
     zero = m.const(0.0)
     away = m.f.value(  # from zero: towards b and a on the same side
