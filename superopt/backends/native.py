@@ -178,12 +178,14 @@ def scheduled_program(graph: Graph, trace: Trace = None) -> LoopProgram:
     """
     from superopt.kernels.cpu import host, supported  # late: as above
     from superopt.kernels.defaults import default
+    from superopt.kernels.ffi import probe
     from superopt.kernels.program import from_graph
-    from superopt.kernels.schedule import apply
+    from superopt.kernels.schedule.trace import apply
     from superopt.machine import usable_cores
 
-    if not supported():
-        raise InputError(f"no kernels are made for {host().name}")
+    reason = probe() if supported() else f"no kernels are made for {host().name}"
+    if reason:
+        raise InputError(reason)
     program = from_graph(graph.outputs)
     return default(program, host(), usable_cores()) if trace is None else apply(program, trace)
 
