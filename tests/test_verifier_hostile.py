@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 
 import superopt
+from rewrites.library import load
 from rewrites.parse import parse
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.ir.program import Program
 from superopt.library import ledger_of
 from superopt.plan import empty_plan
 from superopt.validate import validate
+from verifier import rollcall
+from verifier.bits import different_bits, first_other_bits
 from verifier.check import check
 from verifier.prove import prove
 from verifier.refute import differ_at, env_of_seed
@@ -86,6 +89,24 @@ def test_what_keeps_bits_is_exact(name: str) -> None:
     verdict = prove(parse(f"r: {EXACT[name]}"))
     assert verdict.domain is not None, verdict
     assert verdict.domain.exactness == "exact"
+
+
+def test_exact_rules_keep_every_bit() -> None:
+    rules = [*load(), *(rule for rules in rollcall.load().values() for rule in rules)]
+    tried = 0
+    for rule in rules[::6]:
+        domain = prove(rule).domain
+        if domain is not None and domain.exactness == "exact" and not rule.dtype:
+            tried += 1
+            assert different_bits(rule, 4) is None, rule.name
+    assert tried > 15
+
+
+def test_zeros_have_signs_where_bits_count() -> None:
+    found = different_bits(parse("r: A[*a]\n  A * 2 + 0  ==  A * 2"), 20)
+    assert found is not None
+    assert first_other_bits(np.array([0.0]), np.array([-0.0])) == (0,)
+    assert first_other_bits(np.array([0.0]), np.array([-0.0]), zeros=False) is None
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,8 @@ def _by_normal_form(
     normal = Scaled(ctx, laws, positive_entries=nonnegative(ctx, given, facts))
     try:
         p = normal.nf(left)
-        divided, inverted, partial = list(normal.denominators), list(normal.inverted), list(normal.partial)
+        met = normal.records
+        divided, inverted, partial = list(met.denominators), list(met.inverted), list(met.partial)
         q = normal.nf(right)
         _check_infinities(p, q)
         if not equal(ctx, p, q, facts) and not _equal_fractions(normal, p, q, facts):
@@ -149,11 +150,11 @@ def _by_normal_form(
             causes.append(f"unsupported: {why}")
         return False
     nonzero = [*inverted, *normal.positive(partial)]
-    new = undischarged(ctx, normal.denominators[len(divided) :], nonzero, facts)
+    new = undischarged(ctx, met.denominators[len(divided) :], nonzero, facts)
     if new:
         causes.append(f"the right side divides by {'; '.join(new)}, which may be zero")
         return False
-    wild = outside(ctx, normal.partial[len(partial) :], partial, facts)
+    wild = outside(ctx, met.partial[len(partial) :], partial, facts)
     if wild and laws != EXACT:
         causes.append(f"the right side has {'; '.join(wild)}, which may be undefined where the left side is not")
         return False

@@ -19,11 +19,13 @@ from rewrites.parse import parse
 from rewrites.show import rule_key, show, statement
 from rewrites.term import Rule
 from superopt.errors import VerificationError
+from verifier.bits import different_bits
 from verifier.check import check
 from verifier.mutate import Mutant, mutants
-from verifier.prove import CONTRADICTION, DEFINED, EMPTY_ONLY
+from verifier.normal import EXACT
 from verifier.process import LimitExceededError, Prover
-from verifier.shrink import refute
+from verifier.prove import CONTRADICTION, DEFINED, EMPTY_ONLY
+from verifier.shrink import readable, refute
 from verifier.verdict import PROVED, UNKNOWN, Counterexample
 
 FALSE_PROOF, VACUOUS = "FALSE PROOF", "VACUOUS"
@@ -136,6 +138,10 @@ def try_mutant(mutant: Mutant, graphs: int = GRAPHS) -> Outcome:
     outside = found is not None and found.undefined and any(a.startswith(DEFINED) for a in assumed)
     if found is not None and not outside:
         return Outcome(mutant, FALSE_PROOF, counterexample=found, seconds=seconds)
+    exact = verdict.domain is not None and verdict.domain.exactness == EXACT and not mutant.rule.dtype
+    other = different_bits(mutant.rule, graphs // 4) if exact else None
+    if other is not None:
+        return Outcome(mutant, FALSE_PROOF, "exact, but not in every bit", readable(other, False), seconds)
     return Outcome(mutant, PROVED, seconds=seconds)
 
 

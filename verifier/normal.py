@@ -12,15 +12,13 @@ calculus with Boolean weights.  Denominators are collected for prove.py, which d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
 from verifier import conditions as c
 from verifier.cases import by_cases, complement
-from verifier.conditions import Cond
 from verifier.guards import onepoint
 from verifier.labels import INF, Labels, infinite
 from verifier.monomial import (
@@ -42,6 +40,7 @@ from verifier.monomial import (
     without,
 )
 from verifier.poly import var
+from verifier.records import Records
 from verifier.solver import Context
 from verifier.terms import Apply, Const, Infinity, Read, Reduce, Size, Term, Where
 
@@ -65,10 +64,7 @@ class Normaliser:
     ctx: Context
     laws: str
     labels: Labels = field(init=False)
-    denominators: list[tuple[NF, Trail]] = field(default_factory=list[Any])
-    inverted: list[tuple[Atom, Trail]] = field(default_factory=list[Any])
-    partial: list[tuple[Atom, Trail]] = field(default_factory=list[Any])
-    trail: list[Any] = field(default_factory=list[Any])
+    records: Records = field(default_factory=Records)
     _memo: dict[tuple[int, Trail], tuple[Term, NF]] = field(default_factory=dict[Any, Any])
 
     def __post_init__(self) -> None:
@@ -80,26 +76,17 @@ class Normaliser:
         Raises:
             Unsupported: the term is outside the theory.
         """
-        key = (id(t), tuple(self.trail))  # what a divisor is needed under belongs to the record of it
+        key = (id(t), tuple(self.records.trail))  # what a divisor is needed under belongs to the record of it
         hit = self._memo.get(key)
         if hit is None:
             hit = self._memo[key] = (t, self._nf(t))
         return hit[1]
 
-    @contextmanager
-    def under(self, *known: Cond | tuple[Atom, bool]) -> Generator[None]:
-        """Everything inside is needed only where this holds."""
-        self.trail += known
-        try:
-            yield
-        finally:
-            del self.trail[len(self.trail) - len(known) :]
-
     def _chosen(self, t: Where, of: Callable[[Term], NF]) -> NF:
         """A function of both branches of a choice, each where it is taken."""
         out: NF = []
         for branch, guard in ((t.then, t.guard), (t.orelse, c.negate(t.guard))):
-            with self.under(guard):
+            with self.records.under(guard):
                 out += gate(of(branch), guard)
         return out
 
@@ -199,7 +186,7 @@ class Normaliser:
         def at(ps: list[NF]) -> NF:
             return self._function(fn, ps)
 
-        return by_cases(self.ctx, [self.nf(a) for a in args], at, self.trail)
+        return by_cases(self.ctx, [self.nf(a) for a in args], at, self.records.trail)
 
     def _exact(self, fn: str, args: Sequence[Term]) -> NF:
         def at(given: list[NF]) -> NF:
@@ -217,7 +204,7 @@ class Normaliser:
                 ps = sorted(ps, key=str)
             return scale(self._function(fn, ps), sign)
 
-        return by_cases(self.ctx, [self.nf(a) for a in args], at, self.trail)
+        return by_cases(self.ctx, [self.nf(a) for a in args], at, self.records.trail)
 
     def _function(self, fn: str, ps: list[NF]) -> NF:
         """A function of arguments whose binder-free guards are gone."""
@@ -236,7 +223,7 @@ class Normaliser:
             return ps[0]
         atom = self.labels.atom(fn, ps)
         if fn.partition("[")[0] in PARTIAL:
-            self.partial.append((atom, tuple(self.trail)))
+            self.records.partial.append((atom, tuple(self.records.trail)))
         return [Monomial(atoms=(atom,))]
 
     def _exponential(self, p: NF) -> NF:
@@ -268,7 +255,7 @@ class Normaliser:
             raise Unsupported("division by an infinity")
         if len(p) == 1 and not p[0].binders and not p[0].guards:
             m = p[0]
-            self._divided_by(p, m.atoms)
+            self.records.divided_by(p, m.atoms)
             return [
                 Monomial(
                     1 / m.coef,
@@ -281,25 +268,20 @@ class Normaliser:
         shared = common(p)
         if shared:
             inverse = tuple(replace(a, exp=-a.exp) for a in shared)
-            self._divided_by([Monomial(atoms=shared)], shared)
+            self.records.divided_by([Monomial(atoms=shared)], shared)
             inner = [replace(m, atoms=without(m.atoms, shared)) for m in p]
             return times(self.ctx, [Monomial(atoms=inverse)], self._reciprocal(combine(inner)))
         atom = self.labels.classes.atom("value", [p])
-        self._divided_by(p, (atom,))
+        self.records.divided_by(p, (atom,))
         return [Monomial(atoms=(replace(atom, exp=-1),))]
-
-    def _divided_by(self, p: NF, atoms: Sequence[Atom]) -> None:
-        trail = tuple(self.trail)
-        self.denominators.append((p, trail))
-        self.inverted += [(replace(a, exp=1), trail) for a in atoms]
 
     # ---- choice, logic, comparison
     def _select(self, args: Sequence[Term]) -> NF:
         which, false, true = args
         p = self._truth(which)
-        with self.under(*choice(p, True)):
+        with self.records.under(*choice(p, True)):
             yes = self.nf(true)
-        with self.under(*choice(p, False)):
+        with self.records.under(*choice(p, False)):
             no = self.nf(false)
         return times(self.ctx, p, yes) + times(self.ctx, complement(p), no)
 
@@ -333,7 +315,7 @@ class Normaliser:
                 return [Monomial(atoms=(self.labels.atom(test, sides),))]
             return self._sign_test("?eq" if fn in ("eq", "ne") else "?lt", combine([*ps[0], *scale(ps[1], -1)]))
 
-        out = by_cases(self.ctx, [self.nf(a), self.nf(b)], at, self.trail)
+        out = by_cases(self.ctx, [self.nf(a), self.nf(b)], at, self.records.trail)
         return complement(out) if negated else out
 
     def _sign_test(self, test: str, gap: NF) -> NF:
@@ -358,7 +340,7 @@ class Normaliser:
                 )
             return out
 
-        return by_cases(self.ctx, [self._product_factors(t)], at, self.trail)
+        return by_cases(self.ctx, [self._product_factors(t)], at, self.records.trail)
 
     def _product_factors(self, t: Term) -> NF:
         """The multiset of factors, each a guarded monomial with one atom that stands for its value."""
@@ -381,7 +363,7 @@ class Normaliser:
         def at(ps: list[NF]) -> NF:
             return [Monomial(atoms=(self.labels.atom("value", [combine(ps[0])]),))]
 
-        return by_cases(self.ctx, [self.nf(t)], at, self.trail, booleans=False)
+        return by_cases(self.ctx, [self.nf(t)], at, self.records.trail, booleans=False)
 
     # ---- maxima
     def _extreme(self, t: Term) -> NF:
@@ -391,7 +373,7 @@ class Normaliser:
         def at(ps: list[NF]) -> NF:
             return self._maximum(list(dict.fromkeys(ps[0])))
 
-        return scale(by_cases(self.ctx, [self._entries(t, sign)], at, self.trail), sign)
+        return scale(by_cases(self.ctx, [self._entries(t, sign)], at, self.records.trail), sign)
 
     def _maximum(self, entries: NF) -> NF:
         if not entries:
@@ -429,7 +411,7 @@ class Normaliser:
             return [Monomial(atoms=(self._entry(combine(ps[0])),))]
 
         # only index conditions are split here: a sum over Boolean cases is a value, not a set of entries
-        return by_cases(self.ctx, [scale(self.nf(t), sign)], at, self.trail, booleans=False)
+        return by_cases(self.ctx, [scale(self.nf(t), sign)], at, self.records.trail, booleans=False)
 
     def _entry(self, p: NF) -> Atom:
         if len(p) == 1 and p[0].coef == 1 and not p[0].sizes and is_simple(p):

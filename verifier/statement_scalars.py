@@ -251,11 +251,10 @@ class Scalars:
             guard = index_condition(value)
             return Where(guard, ONE, ZERO) if guard is not None else Apply("select_n", (value, ZERO, ONE))
         known = position(value)
-        if known is not None and target in (*FLOATS, *WIDE):
-            if target not in UNSIGNED or self.known(c.ge(known, 0)):
-                if known.value is None:
-                    self.assumptions[POSITIONS] = None
-                return value
+        if known is not None and target in (*FLOATS, *WIDE) and (target not in UNSIGNED or self.known(c.ge(known, 0))):
+            if known.value is None:
+                self.assumptions[POSITIONS] = None
+            return value
         if source in FLOATS and target in FLOATS:
             if all(a >= b for a, b in zip(_bits(target), _bits(source), strict=True)):
                 return value

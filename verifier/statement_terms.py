@@ -21,14 +21,14 @@ from superopt.ir.graph import Graph, Node
 from superopt.ir.index import Form, evaluate
 from superopt.ir.index import Poly as Sizes
 from superopt.ir.ops.record import Site, identity
-from superopt.ir.types import Size, TensorType
+from superopt.ir.types import FLOATS, Size, TensorType
 from verifier import conditions as c
 from verifier.conditions import Truth
 from verifier.monomial import Unsupported
 from verifier.poly import OPS, Poly, const, divide, form_of, greatest, least, var
 from verifier.statement_scalars import INTEGERS, Scalars
 from verifier.symbols import Int, Sym, unwrap
-from verifier.terms import Reduce, Term, Where
+from verifier.terms import ZERO, Reduce, Term, Where
 
 UNROLLED = 16
 
@@ -93,6 +93,8 @@ class Terms(Scalars):
         term = body(*index)
         for name, n in reversed(binders):
             term = Reduce(kind, name, n, term)
+        if kind == "sum" and dtype in FLOATS and sizes and not binders:
+            term = self.op("add", dtype, ZERO, term)  # of -0 that is 0
         return self.wrapping(term) if dtype in INTEGERS and monoid == "sum" else term
 
     def _unrolled(self, monoid: str, counts: Sequence[int], body: Callable[..., Term], dtype: str) -> Term:

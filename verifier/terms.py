@@ -222,13 +222,15 @@ class Symbolic:
         return orelse() if g == c.FALSE else Where(g, then(), orelse())
 
     def reduce(self, kind: str, sizes: Sequence[Int], body: Callable[[Sequence[Int]], Term]) -> Term:
-        """Fold over fresh bound variables; a range of extent 1 binds the index 0."""
+        """Fold over fresh bound variables; a range of extent 1 binds the index 0, and its sum is 0 + the element."""
         extents = [unwrap(n).subst(self._known) for n in sizes]
         names = [None if n.value == 1 else self._fresh(n, "k") for n in extents]
         term = body([Sym(const(0) if name is None else var(name)) for name in names])
         for name, n in zip(names, extents, strict=True):
             if name is not None:
                 term = Reduce(kind, name, n, term)
+        if kind == "sum" and names and not any(names):
+            term = Apply("add", (ZERO, term))  # of -0 that is 0
         return term
 
     def divmod(self, index: Int, inner: Int) -> tuple[Int, Int]:

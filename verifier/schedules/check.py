@@ -11,8 +11,10 @@ from superopt.kernels.show import digest
 from superopt.kernels.stage import LoopProgram
 from verifier.schedules import obligations
 from verifier.schedules.domain import Budget, ExhaustedError
+from verifier.schedules.overflow import overflow
 from verifier.schedules.questions import Findings
 from verifier.schedules.stages import View
+from verifier.schedules.tiles import tile
 from verifier.schedules.value import Values
 from verifier.schedules.verdict import (
     OBLIGATIONS,
@@ -58,8 +60,10 @@ def check_schedule(
             obligations.order(view, stage, out)
             if after.buffer(stage.buffer).scope == "output":
                 obligations.complete(view, stage, out)
+            tile(view, stage, out)
         values = Values(View(before, budget), view, out)
         values.run()
+        overflow(values.before, view, out)
         real = values.real
     except InputError as error:
         out.add(ORDER, after.name, "a well-formed program", REFUTED, "structure", Witness((), (), str(error.args[0])))
