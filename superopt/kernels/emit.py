@@ -1,0 +1,437 @@
+"""Where values are computed: levels of loops, and a memo at each.
+
+Every value is written once, at the loop level of its deepest part: that one rule is strength reduction of addresses,
+hoisting of loads and broadcasts, and loop-invariant motion.  A level keeps a list of lines right after its iterator
+is bound; what is found later to belong to an outer level is written there.
+
+Several points can be computed at once (vectors along the lane, rows of a tile): an iterator is then bound to one base
+with an offset per point, and a value is kept per offsets of the iterators that it depends on, so that points share
+what they have in common.
+
+A value under a guard may load from outside its buffer where the guard fails.  Such loads are masked (vectors) or
+clamped (scalars); everything else ignores guards until the choice itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from superopt.errors import UnsupportedKernel
+from superopt.ir.expr import Expr, subexpressions, values_of
+from superopt.ir.index import Guard, Size, Symbol, bounds
+from superopt.kernels import emit_index, emit_memory, emit_scalar, vecmath_ops
+from superopt.kernels.emit_licence import Licence
+from superopt.kernels.emit_types import Held, constant, register
+from superopt.kernels.llvm import Function, Lines, Value, vector
+from superopt.kernels.stage import Buffer
+
+Guards = tuple[tuple[Guard, bool], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """Decisions about one stage that change no result beyond rounding.
+
+    Attributes:
+        vectors: lane vectors per step of the lane loop.
+        accumulators: of a reduction along the lanes, or of one point.
+        cache: where values of a row are kept between its phases: none, scratch, output.
+        keep: which: costly (transcendental or quotient), all.
+        window: reductions of at most so many steps are written out.
+        rows_per_task: iterations of the parallel loops in one task; 0: as many as give `tasks`.
+        tasks: how many tasks to aim at.
+        cut: 1: iterators are cut at the interior of guards; 0: guards stay choices.
+        transpose: 1: loads along another axis go through register transposes; 0: they are gathered.
+    """
+
+    vectors: int = 4
+    accumulators: int = 4
+    cache: str = "scratch"
+    keep: str = "costly"
+    window: int = 64
+    rows_per_task: int = 0
+    tasks: int = 16
+    cut: int = 1
+    transpose: int = 1
+
+
+@dataclass(slots=True)
+class Level:
+    """One level of loops: what is known there, and where to write more."""
+
+    lines: Lines
+    memo: dict[object, Held] = field(default_factory=dict[object, Held])
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """An iterator: its value is `base` plus the offset of the point."""
+
+    base: Value
+    level: int
+
+
+class Emitter:
+    """The state of one function under construction."""
+
+    def __init__(
+        self,
+        function: Function,
+        pointers: Mapping[str, str],
+        buffers: Mapping[str, Buffer],
+        licence: Licence,
+        knobs: Knobs,
+    ) -> None:
+        self.f, self.licence, self.knobs = function, licence, knobs
+        self.cpu = function.module.cpu
+        self.pointers, self.buffers = dict(pointers), dict(buffers)
+        self.bindings: dict[Symbol, Binding] = {}
+        self.ranges: dict[Symbol, tuple[int, int]] = {}
+        self.lane: Symbol | None = None
+        self.lanes = 0
+        self.tail: int | str | None = None  # active lanes, where not all are
+        self.guards: Guards = ()  # what the current value stands under
+        self.spread: dict[Symbol, tuple[int, ...]] = {}  # offsets of the points
+        self.points = 1
+        self.point = 0
+        self.side: dict[Expr, list[tuple[Expr, str, Size]]] = {}  # reduction -> values of its body kept in buffers
+        self.floor: dict[str, int] = {}  # buffers that are filled inside loops: the level at which
+        self.levels: list[Level] = []
+        self._inside: dict[Expr, bool] = {}
+        self._reductions: dict[Expr, list[tuple[Expr, bool]]] = {}
+        self.push()
+
+    # ---- levels
+
+    def push(self) -> None:
+        """Enter a loop or block."""
+        self.levels.append(Level([]))
+        self.fresh()
+
+    def pop(self) -> None:
+        """Leave it; what was known there is forgotten."""
+        self.levels.pop()
+
+    def fresh(self) -> None:
+        """Values of this level are written from here on: after a loop whose results, or a store whose effect, matter."""
+        lines: Lines = []
+        self.levels[-1].lines = lines
+        self.f.lines.append(lines)
+
+    @property
+    def top(self) -> int:
+        """Number of the innermost level."""
+        return len(self.levels) - 1
+
+    def at_level(self, level: int, key: object, write: Callable[[], Held]) -> Held:
+        """The value under this key at a level, written there unless it is known."""
+        known = self.levels[level].memo.get(key)
+        if known is not None:
+            return known
+        keep, self.f.lines = self.f.lines, self.levels[level].lines
+        try:
+            made = write()
+        finally:
+            self.f.lines = keep
+        made = made._replace(level=level)
+        self.levels[level].memo[key] = made
+        return made
+
+    def bind(self, it: Symbol, base: Value, low: int | None = None, high: int | None = None) -> None:
+        """Give an iterator its value at this level, within `low <= it < high` when given."""
+        self.bindings[it] = Binding(base, self.top)
+        if low is not None and high is not None:
+            self.narrow(it, low, high)
+        self.fresh()
+
+    def narrow(self, it: Symbol, low: int, high: int) -> None:
+        """Say that `low <= it < high`."""
+        self.ranges[it] = (low, high - 1)
+        self._inside.clear()
+
+    def release(self, it: Symbol) -> None:
+        """Forget an iterator."""
+        self.bindings.pop(it, None)
+        self.spread.pop(it, None)
+        if self.ranges.pop(it, None) is not None:
+            self._inside.clear()
+
+    def depth(self, symbols: frozenset[Symbol]) -> int:
+        """The level of the deepest of these iterators."""
+        return max([self.bindings[s].level for s in symbols], default=0)
+
+    # ---- points
+
+    @contextmanager
+    def spread_over(self, it: Symbol, offsets: Sequence[int]) -> Iterator[None]:
+        """Every point once for each offset of an iterator."""
+        before, points, point = dict(self.spread), self.points, self.point
+        n = len(offsets)
+        self.spread = {s: tuple([o for o in known for _ in range(n)]) for s, known in before.items()}
+        self.spread[it] = tuple(offsets) * points
+        self.points, self.point = points * n, point * n
+        try:
+            yield
+        finally:
+            self.spread, self.points, self.point = before, points, point
+
+    def offset(self, it: Symbol) -> int:
+        """Offset of an iterator at the current point."""
+        known = self.spread.get(it)
+        return known[self.point] if known else 0
+
+    def offsets(self, symbols: frozenset[Symbol]) -> tuple[int, ...]:
+        """Offsets of these iterators at the current point: what tells values at different points apart."""
+        return tuple([o[self.point] for s, o in self.spread.items() if s in symbols])
+
+    def representatives(self, symbols: frozenset[Symbol]) -> list[int]:
+        """One point for each combination of offsets of these iterators."""
+        found: dict[tuple[int, ...], int] = {}
+        for p in range(self.points):
+            found.setdefault(tuple([o[p] for s, o in self.spread.items() if s in symbols]), p)
+        return list(found.values())
+
+    # ---- facts about expressions
+
+    def inside(self, e: Expr) -> bool:
+        """Are all loads of the expression within their buffers, whatever guards it stands under?"""
+        known = self._inside.get(e)
+        if known is None:
+            known = self._inside[e] = all(self._within(x) for x in subexpressions(e) if x.kind == "load")
+        return known
+
+    def _within(self, e: Expr) -> bool:
+        low, high = bounds(e.args[1][0], self.ranges)
+        return low >= 0 and high < self.size(e.args[0])
+
+    def size(self, buffer: str) -> int:
+        """Elements of a buffer."""
+        total = 1
+        for n in self.buffers[buffer].shape:
+            total *= n
+        return total
+
+    def key(self, e: Expr) -> tuple[object, ...]:
+        """What identifies the value of an expression at a point under guards."""
+        guards = self.guards if self.guards and not self.inside(e) else ()
+        return (e, self.offsets(e.symbols) if self.spread else (), guards)
+
+    def reductions(self, e: Expr) -> list[Expr]:
+        """The reductions of an expression that may be evaluated whatever its guards are, inner ones first."""
+        known = self._reductions.get(e)
+        if known is None:
+            known = self._reductions[e] = _reductions(e)
+        return [x for x, guarded in known if not guarded or self.inside(x)]
+
+    # ---- values
+
+    def found(self, e: Expr) -> Held | None:
+        """The value, if it is known."""
+        if e.kind == "const":
+            return Held(constant(e.args[0], e.dtype), False, 0)
+        key = self.key(e)
+        for level in range(self.top, self.depth(e.symbols) - 1, -1):
+            known = self.levels[level].memo.get(key)
+            if known is not None:
+                return known
+        return None
+
+    def value(self, root: Expr) -> Held:
+        """The value of an expression at the current point."""
+        stack = [root]
+        while stack:
+            e = stack[-1]
+            if self.found(e) is not None:
+                stack.pop()
+                continue
+            waiting = [x for x in self._parts(e) if self.found(x) is None]
+            if waiting:
+                stack += waiting
+                continue
+            self._compute(e)
+        held = self.found(root)
+        assert held is not None
+        return held
+
+    def _parts(self, e: Expr) -> list[Expr]:
+        """What must be known before the expression is written; a guarded part that may not be evaluated is not."""
+        if e.kind == "reduce":
+            return []
+        parts = [v for x in e.indices for v in values_of(x)]
+        if e.kind == "where":
+            return parts + [x for x in e.operands if self.inside(x)]
+        return parts + list(e.operands)
+
+    def _compute(self, e: Expr) -> None:
+        if e.kind == "reduce":
+            from superopt.kernels.reduce import reduction  # late: reductions are loops over values
+
+            reduction(self, e)
+            return
+        if e.kind == "where":
+            self._choose(e)
+            return
+        operands = [self.known(x) for x in e.operands]
+        level = max([self.depth(e.symbols) if e.indices else 0, *[x.level for x in operands]])
+        level = max([level, *[self.known(v).level for x in e.indices for v in values_of(x)]])
+        if e.kind == "load":
+            level = max(level, self.floor.get(e.args[0], 0))
+            if self.guards and not self.inside(e):
+                level = self.top  # a mask belongs to the point at which its guard is met
+        if e.kind == "load" and emit_memory.together(self, e):
+            return
+        self.at_level(level, self.key(e), lambda: self._write(e, operands))
+
+    def known(self, e: Expr) -> Held:
+        """A value that was computed before."""
+        held = self.found(e)
+        assert held is not None, e
+        return held
+
+    def _write(self, e: Expr, operands: list[Held]) -> Held:
+        match e.kind:
+            case "load":
+                return emit_memory.load(self, e)
+            case "index":
+                return emit_index.as_scalar(self, e.args[0], e.dtype)
+            case "convert":
+                lanes = self.lanes if operands[0].wide else 0
+                text = vecmath_ops.convert(self.f, operands[0].text, e.args[0], e.dtype, lanes)
+                return Held(text, operands[0].wide, 0)
+            case _:
+                return self._apply(e, operands)
+
+    def _apply(self, e: Expr, operands: list[Held]) -> Held:
+        wide = any(x.wide for x in operands)
+        lanes = self.lanes if wide else 0
+        texts = [self.widened(x, arg.dtype) if wide else x.text for x, arg in zip(operands, e.args[2:], strict=True)]
+        fused = self._contracted(e, texts, wide)
+        if fused is not None:
+            return Held(fused, wide, 0)
+        which = e.args[2].dtype
+        return Held(emit_scalar.apply(self.f, e.args[0], e.args[1], texts, lanes, self.licence, which), wide, 0)
+
+    def _contracted(self, e: Expr, texts: list[str], wide: bool) -> str | None:
+        """`a * b + c` and `a * b - c` in one instruction, where the licence allows it."""
+        fn, dtype = e.args[:2]
+        if fn not in ("add", "sub") or dtype not in ("float32", "float64") or not self.licence.contraction:
+            return None
+        for p in (0, 1):
+            product = e.args[2 + p]
+            if product.kind != "op" or product.args[0] != "mul" or product.kind == "const":
+                continue
+            a, b = [self.known(x) for x in product.operands]
+            type_ = register(dtype, self.lanes if wide else 0)
+            left, right = [self.widened(x, dtype) if wide else x.text for x in (a, b)]
+            other = texts[1 - p]
+            if fn == "sub" and p == 0:
+                other = self.f.value(f"fneg {type_} {other}")
+            elif fn == "sub":
+                left = self.f.value(f"fneg {type_} {left}")
+            return self.f.fma(left, right, other, type_)
+        return None
+
+    def _choose(self, e: Expr) -> None:
+        guard, then, orelse = e.args
+        condition = emit_index.condition(self, guard)
+        a = self._under(guard, True, then)
+        b = self._under(guard, False, orelse)
+        wide = condition.wide or a.wide or b.wide
+        level = max(condition.level, a.level, b.level)
+
+        def write() -> Held:
+            lanes = self.lanes if wide else 0
+            which = self.broadcast_flag(condition) if wide else condition.text
+            x, y = [self.widened(v, e.dtype) if wide else v.text for v in (a, b)]
+            type_ = register(e.dtype, lanes)
+            return Held(self.f.value(f"select {vector('i1', lanes)} {which}, {type_} {x}, {type_} {y}"), wide, 0)
+
+        self.at_level(level, self.key(e), write)
+
+    def _under(self, guard: Guard, holds: bool, e: Expr) -> Held:
+        if self.inside(e):
+            return self.value(e)
+        keep, self.guards = self.guards, (*self.guards, (guard, holds))
+        try:
+            return self.value(e)
+        finally:
+            self.guards = keep
+
+    # ---- lanes
+
+    def widened(self, x: Held, dtype: str) -> str:
+        """The value in all lanes."""
+        if x.wide:
+            return x.text
+        return self.broadcast(x, register(dtype))
+
+    def broadcast(self, x: Held, type_: str) -> str:
+        """A scalar in all lanes, written at the scalar's level."""
+        if not x.text.startswith("%"):
+            return self.f.broadcast(x.text, type_, self.lanes)
+        key = ("lanes", x.text, self.lanes)
+        made = self.at_level(x.level, key, lambda: Held(self.f.broadcast(x.text, type_, self.lanes), True, 0))
+        return made.text
+
+    def broadcast_flag(self, x: Held) -> str:
+        """A condition in all lanes."""
+        return x.text if x.wide else self.broadcast(x, "i1")
+
+    def vector(self, e: Expr) -> str:
+        """The value of an expression in all lanes."""
+        return self.widened(self.value(e), e.dtype)
+
+    def mask(self, guarded: bool) -> str | None:
+        """The lanes that may be touched: those of the tail, and under the current guards where that is asked for."""
+        found: str | None = None
+        type_ = vector("i1", self.lanes)
+        if self.tail is not None:
+            found = emit_index.first_lanes(self, self.tail)
+        for guard, holds in self.guards if guarded else ():
+            flag = self.broadcast_flag(emit_index.condition(self, guard))
+            if not holds:
+                flag = self.f.value(f"xor {type_} {flag}, splat (i1 true)")
+            found = flag if found is None else self.f.value(f"and {type_} {found}, {flag}")
+        return found
+
+    # ---- reductions that can be written now
+
+    def prepare(self, e: Expr) -> None:
+        """Write every reduction of an expression whose iterators are all bound, inner ones first."""
+        if not e.height:
+            return
+        guarded = frozenset[Symbol]().union(*[g.symbols for g, _ in self.guards])
+        for x in self.reductions(e):
+            ready = all(s in self.bindings for s in x.symbols)
+            if ready and (all(s in self.bindings for s in guarded) or self.inside(x)):
+                for p in self.representatives(x.symbols):
+                    keep, self.point = self.point, p
+                    if self.found(x) is None:
+                        self.value(x)
+                    self.point = keep
+
+    def refuse(self, reason: str) -> UnsupportedKernel:
+        """The error that says why this is not generated."""
+        return UnsupportedKernel(f"{self.f.name}: {reason}")
+
+
+def _reductions(root: Expr) -> list[tuple[Expr, bool]]:
+    """Reductions, inner ones first, and whether each stands under a choice wherever it occurs."""
+    found: dict[Expr, bool] = {}
+    seen: set[tuple[Expr, bool]] = set()
+    stack: list[tuple[Expr, bool, bool]] = [(root, False, False)]
+    while stack:
+        e, guarded, done = stack.pop()
+        if done:
+            found[e] = found.get(e, True) and guarded
+            continue
+        if not e.height or (e, guarded) in seen or (e, False) in seen:
+            continue
+        seen.add((e, guarded))
+        if e.kind == "reduce":
+            stack.append((e, guarded, True))
+        stack += [(x, guarded or e.kind == "where", False) for x in reversed(e.operands)]
+        stack += [(v, guarded, False) for x in e.indices for v in values_of(x)]
+    return list(found.items())

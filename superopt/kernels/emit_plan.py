@@ -1,0 +1,344 @@
+"""The loops of one stage: their order, which become tasks, where the lane is, what is computed at several points.
+
+A stage whose axes have kinds is written as its schedule says: leading parallel axes are tasks, the vector axis is the
+lane, unrolled axes are points computed at once.  One without any is arranged here, from its access pattern alone:
+divided axes are split, axes that every access walks as one are fused, the lane is the axis with unit stride in the
+output, axes that a reduction does not depend on come after those that it does (so that it is not repeated), and a
+load that is contiguous along another axis than the lane makes that axis a block of points (a register transpose).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from superopt.errors import InputError
+from superopt.ir.expr import Expr, subexpressions
+from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, all_of, substitute
+from superopt.kernels import simplify
+from superopt.kernels.cpu import Cpu
+from superopt.kernels.emit import Knobs
+from superopt.kernels.emit_licence import DEFAULT, Licence
+from superopt.kernels.emit_running import is_running
+from superopt.kernels.emit_types import width_of
+from superopt.kernels.simplify import index_of
+from superopt.kernels.stage import Buffer, LoopProgram, Stage
+
+MOST_POINTS = 64
+LITTLE = 1 << 14  # scalar steps of a stage that is not worth more tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One loop: task, serial, points (so many values of the iterator at once) or lane (so many vectors at once)."""
+
+    it: Symbol
+    how: str
+    width: int = 1
+
+    @property
+    def extent(self) -> int:
+        """Values of the iterator."""
+        assert isinstance(self.it.high, int)
+        return self.it.high + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """A stage ready to be written: loops, the linear index that is stored to, value and guard over the loops.
+
+    Attributes:
+        lanes: of a vector; 0 when there is no lane.
+        knobs: the stage's, with defaults.
+    """
+
+    stage: Stage
+    loops: tuple[Loop, ...]
+    at: Size
+    value: Expr
+    guard: Truth
+    lanes: int
+    knobs: Knobs
+
+    @property
+    def lane(self) -> Symbol | None:
+        """The iterator along the vectors."""
+        return next((loop.it for loop in self.loops if loop.how == "lane"), None)
+
+    @property
+    def tasks(self) -> tuple[Loop, ...]:
+        """The leading loops that become tasks."""
+        return tuple([loop for loop in self.loops if loop.how == "task"])
+
+
+def knobs_of(stage: Stage) -> Knobs:
+    """The decisions of a stage.
+
+    Raises:
+        InputError: a knob of the generator has a value of the wrong kind.
+    """
+    made = Knobs()
+    for name, value in stage.knobs:
+        if name in Knobs.__slots__:
+            known = getattr(made, name)
+            if type(value) is not type(known):
+                raise InputError(f"the knob {name} of stage {stage.buffer} is {value!r}, like {known!r} it must be")
+            made = replace(made, **{name: value})
+    return made
+
+
+def plan(program: LoopProgram, stage: Stage, cpu: Cpu, licence: Licence = DEFAULT, under: int = 0) -> Nest:
+    """The loops of a stage, without the first `under` axes (those of the stage in which it is placed)."""
+    buffers = {b.name: b for b in program.buffers}
+    knobs = knobs_of(stage)
+    value = simplify.flatten(stage.value, buffers)
+    at = simplify.linear(stage.index, buffers[stage.buffer].shape)
+    at, guard = _flat_indices(at, stage.guard, buffers)
+    single: dict[Symbol, Size] = {a.symbol: 0 for a in stage.axes if a.extent == 1}
+    value, at = value.substitute(single), substitute(at, single)
+    guard = simplify.substituted_guard(guard, single)
+    axes = [a for a in stage.axes[under:] if a.extent != 1]
+    value = simplify.fuse_reductions(simplify.split_reductions(value))
+    if licence.reciprocal:
+        value = simplify.reciprocals(value, None)
+    free = all(a.kind == "serial" for a in stage.axes) and stage.at is None and stage.combine is None
+    placed = [s.at[1] for s in program.placed(stage.buffer) if s.at is not None]
+    arranged = _Arrangement([a.symbol for a in axes], at, value, guard)
+    if free and not placed:
+        loops, lanes = _arranged(arranged, cpu, knobs)
+    else:
+        kinds: dict[Symbol, str] = {a.symbol: a.kind for a in axes}
+        for a in stage.axes[: max(placed, default=0)]:
+            if kinds.get(a.symbol) in ("unroll", "vector"):  # a local buffer belongs to one iteration
+                kinds[a.symbol] = "serial"
+        held = frozenset([a.symbol for a in stage.axes[: max(placed, default=0)]])
+        loops, lanes = _scheduled(arranged, kinds, cpu, knobs, stage, held)
+    return Nest(stage, loops, arranged.at, arranged.value, arranged.guard, lanes, knobs)
+
+
+def _flat_indices(at: Size, guard: Truth, buffers: Mapping[str, Buffer]) -> tuple[Size, Truth]:
+    """Loads inside the index and the guard with linear indices too."""
+
+    def flat(x: Size) -> Size:
+        scalars = [v for form in simplify.forms_in(x) if form.op == "value" for v in form.args]
+        return simplify.over_values(x, {v: simplify.flatten(v, buffers) for v in scalars}) if scalars else x
+
+    if isinstance(guard, Guard):
+        guard = all_of(*[simplify.nonnegative(flat(p)) for p in guard.ordered])
+    return flat(at), guard
+
+
+@dataclass(slots=True)
+class _Arrangement:
+    """Axes in their order, and what stands over them."""
+
+    axes: list[Symbol]
+    at: Size
+    value: Expr
+    guard: Truth
+
+    def indices(self) -> list[Size]:
+        """Every index over the axes."""
+        sides = list(self.guard.ordered) if isinstance(self.guard, Guard) else []
+        return [self.at, *sides, *simplify.indices_in([self.value])]
+
+    def replaced(self, it: Symbol, by: Sequence[Symbol], value: Size) -> None:
+        """Put iterators in the place of one whose value they give."""
+        mapping = {it: value}
+        self.value, self.at = self.value.substitute(mapping), substitute(self.at, mapping)
+        self.guard = simplify.substituted_guard(self.guard, mapping)
+        j = self.axes.index(it)
+        self.axes[j : j + 1] = [s for s in by if s.high != 0]
+
+
+# ---- as scheduled
+
+
+def _scheduled(
+    a: _Arrangement, kinds: Mapping[Symbol, str], cpu: Cpu, knobs: Knobs, stage: Stage, held: frozenset[Symbol]
+) -> tuple[tuple[Loop, ...], int]:
+    lane = next((s for s in a.axes if kinds[s] == "vector"), None)
+    if lane is None:
+        lane = _lane(a, [s for s in a.axes if kinds[s] == "serial" and s not in held])
+    if lane is not None and stage.combine is not None and lane not in _symbols(a.at):
+        lane = None
+    lanes = _lanes(a, lane, cpu)
+    loops: list[Loop] = []
+    leading, points = stage.at is None, 1
+    for s in a.axes:
+        leading = leading and kinds[s] == "parallel"
+        if leading:
+            loops.append(Loop(s, "task"))
+        elif s == lane:
+            loops.append(Loop(s, "lane", max(1, min(knobs.vectors, MOST_POINTS // points))))
+        elif kinds[s] == "unroll" and points * _extent(s) <= MOST_POINTS:
+            points *= _extent(s)
+            loops.append(Loop(s, "points", _extent(s)))
+        else:
+            loops.append(Loop(s, "serial"))
+    return tuple(loops), lanes
+
+
+# ---- arranged here
+
+
+def _arranged(a: _Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...], int]:
+    _split(a)
+    _fuse(a)
+    lane = _lane(a, a.axes)
+    lanes = _lanes(a, lane, cpu)
+    if lane is None:
+        return (), 0
+    across = _across(a, lane) if knobs.transpose and lanes >= 4 else None
+    a.axes.remove(lane)
+    if across is not None and _extent(across) >= lanes:
+        a.axes.remove(across)
+        a.axes.append(across)
+    else:
+        across = None
+    a.axes.append(lane)
+    _order(a)
+    vectors = 1 if across else max(1, min(knobs.vectors, _extent(lane) // lanes))
+    first = across or lane
+    rows = prod([_extent(s) for s in a.axes[: a.axes.index(first)]])
+    work = _steps(a) * prod([_extent(s) for s in a.axes])
+    if rows < min(knobs.tasks, 4) and work >= LITTLE:
+        _block(a, first, lanes * vectors, knobs.tasks // max(rows, 1))
+    lane, first = _inner(a, lane), _inner(a, first)
+    tasks: list[Symbol] = []
+    for s in a.axes[: a.axes.index(first)]:
+        if prod([_extent(t) for t in tasks]) >= knobs.tasks or is_running(a.value, s):
+            break
+        tasks.append(s)
+    loops: list[Loop] = []
+    for s in a.axes:
+        if s in tasks:
+            loops.append(Loop(s, "task"))
+        elif s == lane:
+            loops.append(Loop(s, "lane", vectors))
+        elif s == first:
+            loops.append(Loop(s, "points", lanes))
+        else:
+            loops.append(Loop(s, "serial"))
+    return tuple(loops), lanes
+
+
+def _inner(a: _Arrangement, s: Symbol) -> Symbol:
+    """The axis, or the inner part that a block of it became."""
+    return s if s in a.axes else next(x for x in a.axes if x.name == f"{s.name}l")
+
+
+def _extent(s: Symbol) -> int:
+    assert isinstance(s.high, int)
+    return s.high + 1
+
+
+def _symbols(x: Size) -> frozenset[Symbol]:
+    return x.symbols if isinstance(x, Poly) else frozenset()
+
+
+def _split(a: _Arrangement) -> None:
+    """Axes that some index divides, split so that it does not."""
+    for _ in range(simplify.MOST_SPLITS):
+        hit = next((h for x in a.indices() if (h := simplify.divisor(x, frozenset(a.axes)))), None)
+        if hit is None:
+            return
+        high, low, value = simplify.split(*hit)
+        a.replaced(hit[0], (high, low), value)
+
+
+def _fuse(a: _Arrangement) -> None:
+    """Neighbouring axes that every index walks as one."""
+    j = len(a.axes) - 2
+    while j >= 0:
+        outer, inner = a.axes[j], a.axes[j + 1]
+        sides = list(a.guard.ordered) if isinstance(a.guard, Guard) else []
+        fused, values = simplify.fused_with(outer, inner, [a.value], [a.at, *sides])
+        if fused is not None:
+            n = _extent(inner)
+            mapping = {outer: index_of(fused) // n, inner: index_of(fused) % n}
+            a.at, (a.value,) = substitute(a.at, mapping), values
+            a.guard = simplify.substituted_guard(a.guard, mapping)
+            a.axes[j : j + 2] = [fused]
+            j = min(j, len(a.axes) - 1)
+        j -= 1
+
+
+def _lane(a: _Arrangement, axes: Sequence[Symbol]) -> Symbol | None:
+    """The axis along the vectors: contiguous where it is written, else where most is read, else the last."""
+    if not axes:
+        return None
+    for s in reversed(axes):
+        if simplify.stride(a.at, s) == 1 and _extent(s) > 1:
+            return s
+    loads = [e for e in subexpressions(a.value) if e.kind == "load"]
+    return max(axes, key=lambda s: (sum(simplify.stride(e.args[1][0], s) == 1 for e in loads), axes.index(s)))
+
+
+def _lanes(a: _Arrangement, lane: Symbol | None, cpu: Cpu) -> int:
+    """Lanes of a vector: a register of the widest dtype that differs along the lane, fewer for a short axis."""
+    if lane is None:
+        return 0
+    wide = [e.dtype for e in subexpressions(a.value) if lane in e.symbols and e.dtype != "bool"]
+    size = max([width_of(d) for d in wide], default=4)
+    lanes = max(2, cpu.vector_bits // (8 * size))
+    while lanes > 2 and lanes // 2 >= _extent(lane):
+        lanes //= 2
+    return lanes
+
+
+def _across(a: _Arrangement, lane: Symbol) -> Symbol | None:
+    """An axis along which loads are contiguous that are not along the lane."""
+    for e in subexpressions(a.value):
+        if e.kind == "load" and simplify.stride(e.args[1][0], lane) not in (0, 1, -1, None):
+            for s in a.axes:
+                if s != lane and simplify.stride(e.args[1][0], s) == 1:
+                    return s
+    return None
+
+
+def _order(a: _Arrangement) -> None:
+    """Axes on which few reductions depend, and prefixes, after the others."""
+    heads = _heads(a.value)
+    missing = {s: sum(s not in r.symbols for r in heads) for s in a.axes}
+    running = {s: is_running(a.value, s) for s in a.axes}
+    a.axes.sort(key=lambda s: (running[s], missing[s]))
+
+
+def _heads(value: Expr) -> list[Expr]:
+    """Reductions over the axes that are not inside others."""
+    found: list[Expr] = []
+    stack, seen = [value], set[Expr]()
+    while stack:
+        e = stack.pop()
+        if e in seen:
+            continue
+        seen.add(e)
+        if e.kind == "reduce":
+            found.append(e)
+        else:
+            stack += e.operands
+    return [r for r in found if r.symbols]
+
+
+def _steps(a: _Arrangement) -> int:
+    """Steps of the reductions at one element, roughly."""
+    return max(
+        [prod(_extent(it) for it in e.args[1]) for e in subexpressions(a.value) if e.kind == "reduce"], default=1
+    )
+
+
+def _block(a: _Arrangement, s: Symbol, least: int, pieces: int) -> None:
+    """Split an axis so that its outer part, put first, can be tasks; the last block may be shorter."""
+    n = _extent(s)
+    size = -(-max(least, -(-n // max(pieces, 1))) // least) * least
+    if size >= n or is_running(a.value, s):
+        return
+    high, low = Symbol(f"{s.name}h", 0, -(-n // size) - 1), Symbol(f"{s.name}l", 0, size - 1)
+    value = index_of(high) * size + index_of(low)
+    a.replaced(s, (high, low), value)
+    if n % size:
+        a.guard = all_of(a.guard, simplify.nonnegative(n - 1 - value))
+    a.axes.remove(high)
+    a.axes.insert(0, high)

@@ -1,0 +1,137 @@
+"""Running accumulators: a reduction over a prefix becomes one value carried by the loop over its end.
+
+    out[i] = sum_{r<n} [i-r >= 0] ? x[r] : 0     ->     acc = 0; for i: acc += x[i]; out[i] = acc
+
+It is seen from the structure alone: the body does not contain the iterator, only the guard does, and the guard is a
+moving bound.  Where the iterator is the lane, a vector is scanned in log2(lanes) steps and the last lane is carried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from superopt.ir.expr import Expr, subexpressions, where
+from superopt.ir.index import Guard, Poly, Symbol, all_of, of_atom
+from superopt.ir.ops.record import accumulator, identity
+from superopt.kernels import emit_scalar, transpose, vecmath_ops
+from superopt.kernels.emit_types import Held, is_float, register, splatted
+from superopt.kernels.llvm import Value, vector
+from superopt.kernels.simplify import stride
+
+if TYPE_CHECKING:
+    from superopt.kernels.emit import Emitter
+
+
+def is_running(value: Expr, it: Symbol) -> bool:
+    """Does the value hold a prefix that ends at this iterator?"""
+    return any(e.kind == "reduce" and direction(e, it) for e in subexpressions(value))
+
+
+def direction(e: Expr, it: Symbol) -> int:
+    """1 for a reduction over r <= it, -1 for one over r >= it, 0 for any other."""
+    monoid, iterators, body = e.args
+    if len(iterators) != 1 or iterators[0].high != it.high or it not in e.symbols or body.kind != "where":
+        return 0
+    neutral = body.args[2]
+    if neutral.kind != "const" or neutral.args[0] != identity(monoid, e.dtype) or it in body.args[1].symbols:
+        return 0
+    moving = [p for p in body.args[0].ordered if it in p.symbols]
+    if len(moving) != 1:
+        return 0
+    (p,) = moving
+    for k in (1, -1):
+        rest = p - (of_atom(it) - of_atom(iterators[0])) * k
+        if isinstance(rest, int) and rest == 0:
+            return k
+    return 0
+
+
+def step_of(e: Expr, it: Symbol) -> Expr:
+    """The value that a prefix gains at its end."""
+    _, (r,), body = e.args
+    guard: Guard = body.args[0]
+    others: list[Poly] = [p for p in guard.ordered if it not in p.symbols]
+    left = where(all_of(*[Guard((p,)) for p in others]), lambda: body.args[1], lambda: body.args[2])
+    return left.substitute({r: of_atom(it)})
+
+
+class Running:
+    """The prefixes of one loop: their accumulators, for all points at which they differ."""
+
+    def __init__(self, em: Emitter, value: Expr, it: Symbol, lane: bool) -> None:
+        self.em, self.it, self.lane = em, it, lane
+        ready = [
+            e for e in em.reductions(value)
+            if direction(e, it) and all(s == it or s in em.bindings for s in e.symbols)
+            and not (lane and _ordered(em, e))
+        ]  # fmt: skip
+        self.sign = direction(ready[0], it) if ready else 0
+        self.found = [e for e in ready if direction(e, it) == self.sign]
+        self.slots = [(e, p) for e in self.found for p in em.representatives(e.symbols)]
+
+    def __bool__(self) -> bool:
+        return bool(self.found)
+
+    def start(self) -> list[tuple[str, Value]]:
+        """Types and first values of the accumulators."""
+        return [
+            (register(_sums(e), self._lanes(e)), splatted(identity(e.args[0], _sums(e)), _sums(e), self._lanes(e)))
+            for e, _ in self.slots
+        ]
+
+    def _lanes(self, e: Expr) -> int:
+        em = self.em
+        return em.lanes if self.lane or (em.lane is not None and em.lane in e.symbols) else 0
+
+    def advance(self, accumulators: Sequence[Value]) -> list[Value]:
+        """The accumulators after this iteration; the prefixes become known at the current level."""
+        em, made, point = self.em, list[Value](), self.em.point
+        for (e, p), a in zip(self.slots, accumulators, strict=True):
+            em.point = p
+            lanes = self._lanes(e)
+            held = em.value(step_of(e, self.it))
+            x = em.widened(held, e.dtype) if lanes else held.text
+            result, carried = self._scanned(e, str(a), x) if self.lane else (self._next(e, str(a), x, lanes),) * 2
+            if _sums(e) != e.dtype and not em.licence.excess:
+                result = vecmath_ops.rounded(em.f, result, e.dtype, lanes)
+            em.levels[-1].memo[em.key(e)] = Held(result, lanes > 0, em.top)
+            made.append(carried)
+        em.point = point
+        em.fresh()
+        return made
+
+    def _next(self, e: Expr, a: str, x: str, lanes: int) -> str:
+        return emit_scalar.combine(self.em.f, e.args[0], _sums(e), a, x, lanes)
+
+    def _scanned(self, e: Expr, a: str, x: str) -> tuple[str, str]:
+        """Prefixes within a vector and before it; the last of them in all lanes."""
+        em, n, dtype = self.em, self.em.lanes, _sums(e)
+        f, element = em.f, register(dtype)
+        neutral = splatted(identity(e.args[0], dtype), dtype, n)
+        if em.tail is not None:
+            x = f.value(
+                f"select {vector('i1', n)} {em.mask(False)}, {vector(element, n)} {x}, {vector(element, n)} {neutral}"
+            )
+        width = 1
+        while width < n:
+            order = [j - width if j >= width else n for j in range(n)]
+            if self.sign < 0:
+                order = [j + width if j + width < n else n for j in range(n)]
+            x = self._next(e, x, transpose.shuffle(f, x, neutral, order, element, n), n)
+            width *= 2
+        x = self._next(e, a, x, n)
+        last = transpose.shuffle(f, x, None, [n - 1 if self.sign > 0 else 0] * n, element, n)
+        return x, last
+
+
+def _sums(e: Expr) -> str:
+    return accumulator(e.dtype) if e.args[0] in ("sum", "prod") else e.dtype
+
+
+def _ordered(em: Emitter, e: Expr) -> bool:
+    """Must the terms be added in their order?"""
+    return is_float(e.dtype) and e.args[0] in ("sum", "prod") and not em.licence.reassociation
+
+
+__all__ = ["Running", "direction", "is_running", "step_of", "stride"]
