@@ -33,7 +33,7 @@ def _sum(stage: Stage, e: Expr, ranges: Ranges, known: set[int], out: Findings) 
     ranges.of(e)
     low, high = ranges.exact[e]
     least, most = range_of_dtype(e.dtype)
-    inside = ranges.whole[e.args[2]] if e.args[2] in ranges.whole else True
+    inside = ranges.whole.get(e.args[2], True)
     what = f"the sum over {','.join(f'{s}<{s.extent}' for s in e.args[1])} in {e.dtype}"
     if least <= low and high <= most and inside:
         out.add(OVERFLOW, stage.buffer, f"{what} stays in {int(low)} .. {int(high)}", PROVED, "intervals")
@@ -41,8 +41,9 @@ def _sum(stage: Stage, e: Expr, ranges: Ranges, known: set[int], out: Findings) 
         out.add(OVERFLOW, stage.buffer, f"{what} wraps as the sum before does", PROVED, "structure")
     else:
         one = ranges.of(e.args[2])
+        end = most if high > most else least
         size = max(one[1], 1) if high > most else min(one[0], -1)
-        steps = int((most if high > most else least) // size) + 1
-        says = f"after {steps} terms of {int(size)} the sum is {int(steps * size)}, and {e.dtype} ends at {most if high > most else least}"
+        steps = int(end // size) + 1
+        says = f"after {steps} terms of {int(size)} the sum is {int(steps * size)}, and {e.dtype} ends at {int(end)}"
         at = tuple((s.name, 0) for s in e.args[1])
         out.add(OVERFLOW, stage.buffer, what, REFUTED, "intervals", Witness(at, (), says))
