@@ -147,8 +147,8 @@ def _try() -> None:
     compiled = jit.compile(module.text(), "none")
     name = register(f"probe_{compiled.digest}", jit.load(compiled).address("handler"))
     call = jax.jit(lambda x: jax.ffi.ffi_call(name, jax.ShapeDtypeStruct((len(facts),), np.int32))(x))
-    with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        got = [int(x) for x in call(np.asarray([[12345]], np.int32))]
+    with jax.ensure_compile_time_eval(), jax.default_device(jax.local_devices(backend="cpu")[0]):
+        got = [int(x) for x in np.asarray(call(np.asarray([[12345]], np.int32)))]
     least = [shape.size("CallFrame"), shape.size("Api"), shape.size("Buffer")]
     exact = [shape.version[0], shape.constants["XLA_FFI_DataType_S32"], 2, 12345]
     if any(a < b for a, b in zip(got, least, strict=False)) or got[3:] != exact:

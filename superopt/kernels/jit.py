@@ -13,6 +13,8 @@ are written beside their place and renamed, carry a digest of their content, and
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import functools
 import hashlib
 import json
@@ -65,8 +67,9 @@ class Compiled:
 class Library:
     """Mapped code; `address` of its functions stays valid until the process ends."""
 
-    def __init__(self, engine: llvmlite.binding.ExecutionEngine) -> None:
-        self._engine = engine
+    def __init__(self, jit: llvmlite.binding.LLJIT, name: str, tracker: llvmlite.binding.ResourceTracker) -> None:
+        self._jit, self._name = jit, name
+        self._trackers = [tracker]  # the code is unmapped with the last of them
 
     def address(self, symbol: str) -> int:
         """Address of a function that is not internal.
@@ -74,10 +77,12 @@ class Library:
         Raises:
             CompileError: there is none of this name.
         """
-        found = self._engine.get_function_address(symbol)
-        if not found:
-            raise CompileError(f"the object has no function {symbol!r}")
-        return found
+        try:
+            tracker = self._jit.lookup(self._name, symbol)
+        except RuntimeError as error:
+            raise CompileError(f"the object has no function {symbol!r}") from error
+        self._trackers.append(tracker)
+        return tracker[symbol]
 
 
 _LOADED: dict[str, Library] = {}  # never emptied: XLA may call what is mapped
@@ -109,17 +114,20 @@ def compile(text: str, pipeline: Pipeline = "auto", cache: Path | None = None) -
 
 
 def load(compiled: Compiled) -> Library:
-    """Map the object; once per process."""
+    """Map the object; once per process.
+
+    Raises:
+        CompileError: it calls something that this process does not have.
+    """
     with _LOCK:
         known = _LOADED.get(compiled.digest)
         if known is None:
-            llvm = _binding()
-            machine = _machine("", "")
-            engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-            machine.detach()
-            engine.add_object_file(llvm.ObjectFileRef.from_data(compiled.object))
-            engine.finalize_object()
-            known = _LOADED[compiled.digest] = Library(engine)
+            builder = _binding().JITLibraryBuilder().add_object_img(compiled.object).add_current_process()
+            try:
+                tracker = builder.link(_linker(), compiled.digest)
+            except RuntimeError as error:
+                raise CompileError(f"the object cannot be linked: {error}") from error
+            known = _LOADED[compiled.digest] = Library(_linker(), compiled.digest, tracker)
         return known
 
 
@@ -146,6 +154,13 @@ def _binding() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm
+
+
+@functools.cache
+def _linker() -> Any:
+    """The in-process linker: one mapping per object, so that code and constants are near each other."""
+    ctypes.CDLL(ctypes.util.find_library("m"), ctypes.RTLD_GLOBAL)  # functions that generated code may call
+    return _binding().create_lljit_compiler(_machine("", ""), use_jit_link=True, suppress_errors=True)
 
 
 def _machine(cpu: str, features: str) -> Any:

@@ -215,6 +215,13 @@ def _emit_pool(module: Module, shape: Layout) -> None:
     f = module.function("pool.schedule", [("ptr", "args")], returns="ptr", internal=False)
     name = "ThreadPool_Schedule_Args"
     pool, task, data = [f.load("ptr", at(f, "%args", shape.at(name, x))) for x in ("ctx", "task", "data")]
+    waiting = f.sub(f.load("i64", pool), f.load("i64", at(f, pool, _LINE)))
+
+    def here() -> Value:  # nobody takes tasks, as after a fork: the caller does
+        f.effect(f"call void {task}(ptr {data})")
+        return "null"
+
+    f.exit_if(f.value(f"icmp sgt i64 {waiting}, {_SLOTS // 2}"), "ptr", here)
     slot = _slot(f, pool, 0, "0")
     f.store("ptr", task, at(f, slot, 8))
     f.store("ptr", data, at(f, slot, 16))

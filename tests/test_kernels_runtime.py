@@ -1,0 +1,225 @@
+"""Kernels run, called inside XLA, shared among threads, and their failures."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from kernels_code import expected, reversed_twice
+
+from superopt.errors import InputError
+from superopt.kernels import jit
+from superopt.kernels.cpu import host, supported
+from superopt.kernels.llvm import Module, type_of
+from superopt.kernels.runtime import Code, GuardError, Kernel, Phase, build, shared
+from superopt.kernels.stage import Buffer
+
+pytestmark = pytest.mark.skipif(not supported(), reason="no code is generated for this processor")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("objects")
+
+
+@pytest.fixture(scope="module")
+def kernel(folder: Path) -> Kernel:
+    return build(reversed_twice(), cache=folder)
+
+
+X = np.arange(256, dtype=np.float32)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4, 16])
+def test_run_gives_the_outputs_for_any_number_of_threads(kernel: Kernel, threads: int) -> None:
+    found = kernel.run({"x": X}, threads=threads, guard=True)
+    assert list(found) == ["y"]
+    np.testing.assert_array_equal(found["y"], expected(X))
+
+
+def test_many_runs_on_a_pool_larger_than_the_machine(kernel: Kernel) -> None:
+    go = kernel.bind({"x": X}, threads=8)
+    for _ in range(2000):
+        go()
+    np.testing.assert_array_equal(kernel.run({"x": X}, threads=8)["y"], expected(X))
+
+
+def test_bound_call_computes_on_its_own_copies(kernel: Kernel) -> None:
+    x = X.copy()
+    go = kernel.bind({"x": x})
+    x[:] = 0
+    go()
+    np.testing.assert_array_equal(kernel.run({"x": X})["y"], expected(X))
+
+
+def test_operands_that_do_not_fit(kernel: Kernel) -> None:
+    with pytest.raises(InputError, match="missing"):
+        kernel.run({})
+    with pytest.raises(InputError, match=r"x is float32\[256\], got float32\[3\]"):
+        kernel.run({"x": X[:3]})
+    with pytest.raises(InputError, match=r"takes \(x: float32\[256\]\), got \(int32\[256\]\)"):
+        kernel.call(X.astype(np.int32))
+
+
+def test_writes_outside_of_a_buffer_are_noticed(folder: Path) -> None:
+    module = Module()
+    f = module.function("over", [("ptr", "bufs"), ("i64", "task")])
+    y = f.load("ptr", "%bufs")
+    f.store("float", "0.0", f.element(y, 8))
+    f.ret()
+    kernel = build(Code(module, (Phase("over", 1),), (Buffer("y", (8,), "float32", "output"),)), cache=folder)
+    with pytest.raises(GuardError, match="outside of y"):
+        kernel.run({}, guard=True)
+
+
+def test_call_inside_jit(kernel: Kernel) -> None:
+    call = jax.jit(lambda x: kernel.call(x + 1.0)[0] - 1.0)
+    np.testing.assert_array_equal(call(X), expected(X + 1) - 1)
+
+
+@pytest.mark.parametrize("method", ["broadcast_all", "sequential"])
+def test_vmap(kernel: Kernel, method: str) -> None:
+    several = np.stack([X, X - 7, 3 * X])
+    call = jax.vmap(lambda x: kernel.call(x, vmap_method=method)[0])
+    np.testing.assert_array_equal(jax.jit(call)(several), np.stack([expected(x) for x in several]))
+    np.testing.assert_array_equal(jax.jit(jax.vmap(call))(several[None]), [[expected(x) for x in several]])
+
+
+def test_wrong_buffers_are_python_exceptions(kernel: Kernel) -> None:
+    kernel.call(X)
+    name = f"superopt_{kernel.digest}"
+    result = jax.ShapeDtypeStruct((256,), np.float32)
+
+    def ffi(x: np.ndarray, results: int = 2) -> object:
+        return jax.jit(lambda x: jax.ffi.ffi_call(name, [result] * results)(x))(x)
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"kernel twice: x must be float32\[256\]"):
+        jax.block_until_ready(ffi(X[:255]))
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"kernel twice: x must be float32\[256\]"):
+        jax.block_until_ready(ffi(X.astype(np.int32)))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="expected 2 results"):
+        jax.block_until_ready(ffi(X, 1))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="y has another batch than x"):
+        jax.block_until_ready(ffi(np.stack([X, X])))
+
+
+def test_many_python_threads_call_at_once(kernel: Kernel) -> None:
+    call, wrong = jax.jit(lambda x: kernel.call(x)[0]), []
+    want = expected(X)
+
+    def work() -> None:
+        for _ in range(60):
+            if not np.array_equal(call(X), want):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not wrong
+
+
+def test_independent_calls_in_one_jit(kernel: Kernel) -> None:
+    total = jax.jit(lambda x: sum(kernel.call(x + float(i))[0] for i in range(8)))
+    np.testing.assert_array_equal(total(X), sum(expected(X + i) for i in range(8)))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "element"),
+    [("float64", "double"), ("bfloat16", "i16"), ("int8", "i8"), ("uint8", "i8"), ("int16", "i16"), ("bool", "i8")],
+)
+def test_every_dtype_passes_through(folder: Path, dtype: str, element: str) -> None:
+    module = Module()
+    f = module.function("copy", [("ptr", "bufs"), ("i64", "task")])
+    x, y = [f.load("ptr", f.element("%bufs", i, "ptr")) for i in range(2)]
+    f.for_(0, 6, 1, lambda i, _: f.store(element, f.load(element, f.element(x, i, element)), f.element(y, i, element)))
+    f.ret()
+    buffers = (Buffer("x", (2, 3), dtype, "input"), Buffer("y", (3, 2), dtype, "output"))
+    kernel = build(Code(module, (Phase("copy", 1),), buffers), cache=folder)
+    with jax.enable_x64(True):
+        x = jnp.asarray([[0, 1, 1], [2, 3, 0]]).astype(dtype)
+        found = jax.jit(lambda x: kernel.call(x)[0])(x)
+    assert found.dtype == x.dtype
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(x).reshape(3, 2))
+    assert np.array_equal(kernel.run({"x": np.asarray(x)})["y"], np.asarray(x).reshape(3, 2))
+
+
+def test_short_work_is_not_shared() -> None:
+    assert shared((Phase("a", 8),))
+    assert not shared((Phase("a", 1), Phase("b", 1)))
+    assert not shared((Phase("a", 8, 4.0), Phase("b", 8, 5.0)))
+    assert shared((Phase("a", 8, 400.0), Phase("b", 1, 5.0)))
+
+
+def test_a_kernel_of_short_work_has_no_region(folder: Path) -> None:
+    kernel = build(reversed_twice(microseconds=1.0), cache=folder)
+    assert not kernel.parallel
+    np.testing.assert_array_equal(kernel.run({"x": X}, threads=4)["y"], expected(X))
+    np.testing.assert_array_equal(jax.jit(lambda x: kernel.call(x)[0])(X), expected(X))
+
+
+def test_code_can_be_built_again(folder: Path) -> None:
+    code = reversed_twice()
+    first, second = build(code, cache=folder), build(code, cache=folder)
+    assert first.digest == second.digest
+    assert build(code, pipeline="O2", cache=folder).digest != first.digest
+
+
+_ONE_PROCESSOR = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import jax, numpy as np
+from pathlib import Path
+from superopt.kernels.runtime import build
+from kernels_code import expected, reversed_twice
+kernel = build(reversed_twice(), cache=Path(os.environ["OBJECTS"]))
+x = np.arange(256, dtype=np.float32)
+call = jax.jit(lambda x: kernel.call(x)[0])
+for _ in range(200):
+    assert np.array_equal(call(x), expected(x))
+assert np.array_equal(kernel.run({"x": x}, threads=8)["y"], expected(x))
+print("done")
+"""
+_FORKED = """
+import os, sys
+import numpy as np
+from pathlib import Path
+from superopt.kernels.runtime import build
+from kernels_code import expected, reversed_twice
+kernel = build(reversed_twice(), cache=Path(os.environ["OBJECTS"]))
+x = np.arange(256, dtype=np.float32)
+go = kernel.bind({"x": x}, threads=4)
+go()
+child = os.fork()
+if not child:
+    for _ in range(1000):
+        go()                                                        # the parent's pool has no threads here
+    good = np.array_equal(kernel.run({"x": x}, threads=4)["y"], expected(x))  # a new pool
+    os._exit(0 if good else 1)
+print("done" if os.waitpid(child, 0)[1] == 0 else "failed")
+"""
+
+
+@pytest.mark.parametrize("script", [_ONE_PROCESSOR, _FORKED], ids=["one processor", "after fork"])
+def test_in_another_process(folder: Path, script: str) -> None:
+    root = Path(__file__).parent.parent
+    path = os.pathsep.join([str(root), str(root / "tests")])
+    environment = {**os.environ, "OBJECTS": str(folder), "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert found.stdout.strip() == "done", found.stderr
+
+
+def test_the_width_is_that_of_the_processor(folder: Path) -> None:
+    register = {512: "%zmm", 256: "%ymm"}[host().vector_bits]
+    assert register in jit.assembly(reversed_twice().module.text().replace("define internal", "define"))
+    assert type_of("float32", host().lanes("float32")) == f"<{host().vector_bits // 32} x float>"
