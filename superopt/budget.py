@@ -30,17 +30,17 @@ class SearchBudget:
     @property
     def measure_seconds(self) -> float:
         """The part of the seconds that timing may take, builds not counted."""
-        return 20.0 if self.seconds is None else min(40.0, max(1.0, 0.3 * self.seconds))
+        return 20.0 if self.seconds is None else min(40.0, max(1.0, 0.25 * self.seconds))
 
     @property
     def tuning_seconds(self) -> float:
         """The part of the seconds that trying options of the compiler may take, builds included."""
-        return 15.0 if self.seconds is None else min(15.0, 0.2 * self.seconds)
+        return 15.0 if self.seconds is None else min(15.0, 0.15 * self.seconds)
 
     @property
     def kernel_seconds(self) -> float:
         """The part of the seconds that trying kernels of our own may take, builds included."""
-        return 20.0 if self.seconds is None else min(30.0, 0.2 * self.seconds)
+        return 20.0 if self.seconds is None else min(40.0, 0.3 * self.seconds)
 
 
 def parse_budget(budget: str | float) -> SearchBudget:

@@ -77,6 +77,28 @@ def _model() -> str:
         store.close()
 
 
+def _kernels() -> str:
+    import numpy as np  # late: as jax
+
+    from superopt.backends import native  # late: loads LLVM
+    from superopt.ir.graph import Graph, make_input, mk  # late: as jax
+    from superopt.ir.program import Program
+    from superopt.kernels.choice import choices_of
+    from superopt.kernels.cpu import host
+    from superopt.kernels.partition import partition
+
+    reason = native.unavailable()
+    if reason:
+        return f"not used: {reason}"
+    x = make_input("x", (33, 47))
+    program = Program(None, Graph((x,), (mk("exp", x),)))
+    chosen = choices_of(program.hot, [(r, None) for r in partition(program.hot)])
+    value = np.linspace(-3.0, 3.0, 33 * 47, dtype=np.float32).reshape(33, 47)
+    (got,) = native.build(program, kernels=chosen)(value)
+    np.testing.assert_allclose(got, np.exp(value), rtol=1e-6)
+    return f"{host().vector_bits}-bit vectors on {host().name}, a kernel called from XLA is correct"
+
+
 def _end_to_end() -> str:
     import numpy as np  # late: as jax
 
@@ -94,5 +116,6 @@ _CHECKS: tuple[tuple[str, Callable[[], str]], ...] = (
     ("prover", _prover),
     ("store", _store),
     ("model", _model),
+    ("kernels", _kernels),
     ("end to end", _end_to_end),
 )

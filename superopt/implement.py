@@ -12,6 +12,7 @@ than both the original and what the judgement chose.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -61,10 +62,13 @@ def implement(
     progress: Callable[[str], None] = lambda line: None,
 ) -> Judgement:
     """The judgement with kernels in the program where that is faster; else as it was, with what was tried."""
-    from superopt.kernels.cpu import host, supported  # late: loads LLVM
+    from superopt.backends.native import unavailable  # late: loads LLVM
 
-    if not supported():
-        return replace(judgement, notes=(*judgement.notes, f"no kernels of our own: none are made for {host().name}"))
+    reason = unavailable()
+    if limits.seconds is not None and limits.seconds < _LEAST_S:
+        reason = f"a budget of less than {_LEAST_S:g} s leaves no time to try them"
+    if reason:
+        return replace(judgement, notes=(*judgement.notes, f"no kernels of our own: {reason}"))
     try:
         with Worker(inline=True) as alone, Worker() as whole:
             stage = _Stage(imported, found, judgement, limits, seed, max_prepared_bytes, alone, whole, progress)
@@ -92,11 +96,12 @@ class _Stage:
         forms = self._forms()
         tried: dict[Graph, Trial] = {}
         budget_s = _TRIAL_SHARE * self.limits.kernel_seconds
-        for form in forms:
+        deadline = time.monotonic() + budget_s
+        for left, form in zip(range(len(forms), 0, -1), forms, strict=True):
+            share_s = (deadline - time.monotonic()) / left
             tried = try_regions(
-                form.regions, self.alone, budget_s=budget_s / len(forms), seed=self.seed, known=tried,
-                progress=self.progress,
-            )  # fmt: skip
+                form.regions, self.alone, budget_s=share_s, seed=self.seed, known=tried, progress=self.progress
+            )
         self._prove(tried)
         entries = [(form, self._winners(form, tried)) for form in forms]
         entries = [(form, choices) for form, choices in entries if choices and self._affordable(form, choices)]

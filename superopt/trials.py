@@ -24,10 +24,10 @@ from superopt.measure import Failure, Timing, Tuned, Worker, compare
 from superopt.measure.arrays import dtype
 
 WORTH = 1.03  # what a kernel must be faster by on its own
-_ROUNDS, _SAMPLE_S = 9, 0.003
+_ROUNDS, _SAMPLE_S = 9, 0.002
 _LEAST_BYTES, _LEAST_WORK = 4096, 20_000  # regions of less are left to XLA untried
-_LEAST_SHARE = 0.002  # of the estimated time of all regions
-_FLOPS, _BYTES = 5e10, 2e10  # per second; orders regions before anything is known of them
+_LEAST_SHARE = 0.0005  # of the estimated time of all regions
+_FLOPS, _BYTES = 1.5e11, 2e10  # per second; orders regions before anything is known of them
 Trace = tuple[Any, ...] | None
 
 

@@ -154,6 +154,17 @@ def prepared_bytes(program: Program, choices: Sequence[Choice]) -> int:
     return mixed(program, choices).program.prepared_bytes
 
 
+@functools.cache
+def unavailable() -> str:
+    """Why this process runs no kernels; empty when it does."""
+    from superopt.kernels.cpu import host, supported  # late: loads LLVM
+    from superopt.kernels.ffi import probe
+
+    if jax.default_backend() != "cpu":
+        return f"they run on processors, programs here on {jax.default_backend()}"
+    return probe() if supported() else f"none are made for {host().name}"
+
+
 @functools.lru_cache(maxsize=1024)
 def compiled(graph: Graph, trace: Trace = None) -> Compiled:
     """A region as machine code; equal regions with equal schedules are built once.
@@ -176,14 +187,13 @@ def scheduled_program(graph: Graph, trace: Trace = None) -> LoopProgram:
     Raises:
         InputError: the schedule does not fit, or this machine runs no kernels.
     """
-    from superopt.kernels.cpu import host, supported  # late: as above
+    from superopt.kernels.cpu import host  # late: as above
     from superopt.kernels.defaults import default
-    from superopt.kernels.ffi import probe
     from superopt.kernels.program import from_graph
     from superopt.kernels.schedule.trace import apply
     from superopt.machine import usable_cores
 
-    reason = probe() if supported() else f"no kernels are made for {host().name}"
+    reason = unavailable()
     if reason:
         raise InputError(reason)
     program = from_graph(graph.outputs)
