@@ -13,6 +13,7 @@ from verifier.schedules import obligations
 from verifier.schedules.domain import Budget, ExhaustedError
 from verifier.schedules.overflow import overflow
 from verifier.schedules.questions import Findings
+from verifier.schedules.remote import settle_all
 from verifier.schedules.stages import View
 from verifier.schedules.tiles import tile
 from verifier.schedules.value import Values
@@ -65,6 +66,8 @@ def check_schedule(
         values.run()
         overflow(values.before, view, out)
         real = values.real
+        if not any(f.status == REFUTED for f in out.found):
+            real |= settle_all(out, values.left_over)
     except InputError as error:
         out.add(ORDER, after.name, "a well-formed program", REFUTED, "structure", Witness((), (), str(error.args[0])))
     except (ExhaustedError, RecursionError) as spent:

@@ -1,0 +1,209 @@
+"""What the arithmetic of this package leaves open, asked of Z3 and of the prover of rules, in a process under a clock.
+
+`settle_all` is the parent's side; `settle` and `equal` run inside.  A question about indices is a conjunction of
+ranges, guards and the negated goal; its model is a witness only after it was checked in exact integers by the parent.
+Two expressions become terms of the prover by folding them over its algebra.
+"""
+
+from __future__ import annotations
+
+import atexit
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from superopt.ir.expr import Expr
+from superopt.ir.index import Atom, Poly, Size, Symbol
+from verifier.schedules.domain import Domain, value_at
+from verifier.schedules.questions import Findings
+from verifier.schedules.verdict import PROVED, REFUTED, Limits
+from verifier.schedules.wire import Encoder, atoms_of, decoder
+
+RLIMIT = 2_000_000
+
+
+def settle_all(out: Findings, pairs: Sequence[tuple[int, Expr, Expr, Domain]]) -> bool:
+    """Ask about every open question and pair of expressions; did a proof take sums in another order?"""
+    limits = out.limits
+    if not limits.solver or not (out.open or pairs):
+        return False
+    deadline = time.monotonic() + limits.seconds
+    for question in out.open:
+        answers = _call(limits, deadline, "settle", _encoded(question.domain, question.goals))
+        if answers is None:
+            return False
+        if all(a["status"] == "yes" for a in answers["goals"]):
+            out.settle(question, PROVED, "solver")
+            continue
+        for a, goal in zip(answers["goals"], question.goals, strict=True):
+            point = _checked(a.get("model"), question.domain, goal)
+            if point is not None:
+                out.settle(question, REFUTED, "solver", point)
+                break
+    real = False
+    for at, left, right, domain in pairs:
+        encoder = Encoder()
+        message = {"left": encoder.expr(left), "right": encoder.expr(right)}
+        message |= {"facts": [encoder.size(f) for f in domain.facts]}
+        bound = {encoder.symbol(s): list(r) for s, r in domain.ranges.items()}
+        message |= {"ranges": encoder.ranges(), "nodes": encoder.nodes, "free": sorted(bound.items())}
+        answer = _call(limits, deadline, "equal", message)
+        if answer is not None and answer["proved"]:
+            out.found[at] = replace(out.found[at], status=PROVED, tier="prover")
+            real |= answer["exactness"] != "exact"
+    return real
+
+
+def _encoded(domain: Domain, goals: Sequence[Size]) -> dict[str, Any]:
+    encoder = Encoder()
+    for s in domain.ranges:
+        encoder.symbol(s)
+    facts = [encoder.size(f) for f in domain.facts]
+    message = {"facts": facts, "goals": [encoder.size(g) for g in goals]}
+    return {**message, "ranges": encoder.ranges(), "nodes": encoder.nodes}
+
+
+def _checked(model: Sequence[int] | None, domain: Domain, goal: Size) -> Mapping[Atom, int] | None:
+    """The solver's point, if it is one."""
+    if model is None or len(model) < len(domain.ranges):
+        return None
+    at: dict[Atom, int] = dict(zip(domain.ranges, model, strict=False))
+    inside = all(l <= at[s] <= h for s, (l, h) in domain.ranges.items())
+    opaque = [f for f in (*domain.facts, goal) if isinstance(f, Poly) and not f.symbols <= set(domain.ranges)]
+    if opaque or not inside:
+        return None
+    holds = all(value_at(f, at) >= 0 for f in domain.facts)
+    return at if holds and value_at(goal, at) < 0 else None
+
+
+_PROVER: list[Any] = []
+
+
+def _call(limits: Limits, deadline: float, name: str, message: dict[str, Any]) -> Any:
+    """An answer of the process, or None where there is no time left."""
+    from verifier.process import LimitExceededError, Prover  # late: most checks need no process
+
+    left = deadline - time.monotonic()
+    if left <= 0:
+        return None
+    if not _PROVER:
+        _PROVER.append(Prover(limits.seconds))
+        atexit.register(_PROVER[0].close)
+    _PROVER[0].seconds = max(left, 0.1)
+    try:
+        return _PROVER[0].call(f"verifier.schedules.remote:{name}", message)
+    except LimitExceededError:
+        return None
+
+
+# ---- inside the process
+
+
+def settle(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether each goal follows, and a model where it does not."""
+    from verifier import conditions as c  # late: the parent does not load the solver
+    from verifier.solver import Context
+
+    read = decoder(message["ranges"], message["nodes"])
+    ctx = Context(rlimit=RLIMIT)
+    names = [f"i{k}" for k in range(len(read.symbols))]
+    ctx.dims |= set(names)
+    lower = _Lower(read.symbols, names)
+    for s, name in zip(read.symbols, names, strict=True):
+        ctx.premises += [c.ge(_var(name), s.low), c.ge(s.high, _var(name))]  # pyright: ignore[reportArgumentType]
+    ctx.premises += [c.ge(lower.size(read.size(f)), 0) for f in message["facts"]]
+    ctx.premises += lower.ranges()
+    found: list[dict[str, Any]] = []
+    for goal in message["goals"]:
+        wanted = c.ge(lower.size(read.size(goal)), 0)
+        status = ctx.entails(wanted)
+        model = ctx.model([c.negate(wanted)]) if status == "no" else None
+        found.append({"status": status, "model": None if model is None else [model[n] for n in names]})
+    return {"goals": found}
+
+
+def _var(name: str) -> Any:
+    from verifier.poly import var  # late: as above
+
+    return var(name)
+
+
+class _Lower:
+    """Indices as polynomials of the prover; what is read from tensors is a variable of its own."""
+
+    def __init__(self, symbols: Sequence[Symbol], names: Sequence[str]) -> None:
+        self.names = dict(zip(symbols, names, strict=True))
+        self.values: dict[Any, tuple[str, int, int]] = {}
+
+    def size(self, x: Size) -> Any:
+        from verifier.poly import poly  # late: as above
+
+        return poly(atoms_of(x, self._atom))
+
+    def _atom(self, a: Atom) -> Any:
+        from verifier.poly import OPS, greatest, least  # late: as above
+        from verifier.schedules.numbers import range_of_dtype
+
+        if isinstance(a, Symbol):
+            return _var(self.names[a])
+        if a.op == "value":
+            low, high = range_of_dtype(a.args[0].dtype)
+            name, *_ = self.values.setdefault(a.args[0], (f"v{len(self.values)}", int(low), int(high)))
+            return _var(name)
+        args = [self.size(x) for x in a.args]
+        if a.op == "clip":
+            return least(greatest(args[0], args[1]), args[2])
+        return OPS[a.op](*args)
+
+    def ranges(self) -> list[Any]:
+        """Ranges of what is read."""
+        from verifier import conditions as c  # late: as above
+
+        return [x for name, low, high in self.values.values() for x in (c.ge(_var(name), low), c.ge(high, _var(name)))]
+
+
+def equal(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Are two expressions equal by laws of the prover that keep ranges?"""
+    from superopt.ir.fold import fold  # late: as above
+    from verifier import conditions as c
+    from verifier.equality import ORDER, Proof, Stop, equal_terms
+    from verifier.monomial import Unsupported
+    from verifier.poly import const
+    from verifier.solver import Context
+    from verifier.statement_terms import Terms
+    from verifier.symbols import Sym
+
+    read = decoder(message["ranges"], message["nodes"])
+    ctx = Context(rlimit=RLIMIT)
+    env: dict[Symbol, Any] = {}
+    facts: list[Any] = []
+    names: dict[Symbol, str] = {}
+    for number, (low, high) in message["free"]:
+        s: Symbol = read.symbols[number]
+        names[s] = name = ctx.fresh(const(high + 1), "o")
+        env[s] = Sym(_var(name))
+        facts += [c.ge(_var(name), low), c.ge(high, _var(name))]
+    lower = _Lower(list(names), list(names.values()))
+    facts += [c.ge(lower.size(read.size(f)), 0) for f in message["facts"]]
+    terms: Any = Terms(ctx)
+    left, right = read.expr(message["left"]), read.expr(message["right"])
+    done = Proof()
+    try:
+        sides = [fold(e, terms, _reader(terms, e), env) for e in (left, right)]
+        equal_terms(ctx, sides[0], sides[1], tuple(facts), done, dtype="int" if terms.arithmetic else "")
+    except (Stop, Unsupported, NotImplementedError) as why:
+        return {"proved": False, "exactness": "", "cause": str(why)}
+    exactness = ORDER[done.laws]
+    return {"proved": exactness != "range", "exactness": exactness, "cause": "only where no exponential overflows"}
+
+
+def _reader(terms: Any, root: Expr) -> Any:
+    from superopt.ir.expr import subexpressions  # late: as above
+
+    dtypes = {e.args[0]: e.dtype for e in subexpressions(root) if e.kind == "load"}
+
+    def read(name: str, index: tuple[Any, ...]) -> Any:
+        return terms.read(name, index, dtypes[name])
+
+    return read
