@@ -71,7 +71,7 @@ def _phases(em: Emitter, e: Expr) -> list[Expr]:
     """Reductions over one iterator that are written before the last phase of the row, inner ones first."""
     return [
         r for r in em.reductions(e)
-        if len(r.args[1]) == 1 and em.found(r) is None and all(s in em.bindings for s in r.symbols)
+        if len(r.args[1]) == 1 and all(s in em.bindings for s in r.symbols) and em.found(r) is None
         and em.lane not in r.symbols
     ]  # fmt: skip
 
