@@ -81,6 +81,10 @@ class Kernel:
         """Identifies the code; part of the name under which XLA knows it."""
         return self.compiled.digest
 
+    def address(self, symbol: str) -> int:
+        """Address of an entry point: `serial`, `region` where work is shared, `handler`."""
+        return self._library.address(symbol)
+
     def call(self, *arrays: Any, vmap_method: str = "broadcast_all") -> tuple[Any, ...]:
         """The outputs, from jax arrays; usable inside `jax.jit` and `jax.vmap`, without derivatives of its own.
 
