@@ -1,8 +1,9 @@
 """The prover under hard limits: one long-lived process for many rules, killed when a rule takes too much.
 
 Z3 does not always honour limits of its own, and normal forms can explode before it is asked, so the prover as a whole
-runs in a process with a limit on memory, watched by a clock here.  A rule that exceeds a limit is UNKNOWN with the
-limit as its cause; the next rule gets a new process.
+runs in a process with limits on memory and on processor time, watched from here (a machine that is busy or was
+suspended decides nothing).  A rule or a statement that exceeds a limit is UNKNOWN with the limit as its cause; the next
+one gets a new process.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Prover:
     """The prover in a process of its own; use it as a context manager, or close it.
 
     Args:
-        seconds: wall time of one rule.
+        seconds: processor time of one rule; by the clock `WAITS` times as much.
         memory_bytes: of the process.
     """
 
@@ -55,6 +56,15 @@ class Prover:
             return Verdict(rule.name, key, rule.where, direction, UNKNOWN, cause=str(limit), seconds=self.seconds)
         if event["event"] == "error":
             raise VerificationError(event["message"], hint=event["hint"])
+        return replace(decode(event["verdict"]), where=rule.where)
+
+    def prove(self, rule: Rule, direction: str = "forward") -> Verdict:
+        """The prover's verdict alone, UNKNOWN where a limit was exceeded."""
+        key = rule_key(rule)
+        try:
+            event = self._ask({"request": "prove", "rule": show(rule), "key": key, "direction": direction})
+        except LimitExceededError as limit:
+            return Verdict(rule.name, key, rule.where, direction, UNKNOWN, cause=str(limit), seconds=self.seconds)
         return replace(decode(event["verdict"]), where=rule.where)
 
     def call(self, target: str, *arguments: Any, path: str | None = None) -> Any:
@@ -79,29 +89,35 @@ class Prover:
         with self._lock:
             try:
                 started = self._worker.started
-                self._worker.limits = Limits(_START_S, self.memory_bytes)
+                self._worker.limits = Limits(_START_S, self.memory_bytes, processor=True)
                 if not started or not self._worker.alive:
                     list(self._worker.request({"request": "ping"}))  # imports are not the rule's time
-                self._worker.limits = Limits(self.seconds, self.memory_bytes)
+                self._worker.limits = Limits(self.seconds, self.memory_bytes, processor=True)
                 (event,) = self._worker.request(request)
+            except RecursionError as deep:
+                raise LimitExceededError("it is nested too deeply to be written down") from deep
             except WorkerDiedError as died:
                 failure = died.failure
                 if failure.cause == "timeout":
                     raise LimitExceededError(f"the prover's limit of {self.seconds:g} s was reached") from died
                 raise LimitExceededError(f"the prover's process ended: {failure.cause}: {failure.detail}") from died
+        if event["event"] == "deep":
+            raise LimitExceededError("it is nested too deeply for the prover")
         if event["event"] == "fault":
             raise RuntimeError(f"the prover failed:\n{event['traceback']}")
         return event
 
 
 _SHARED: list[Prover] = []
+_STARTING = threading.Lock()
 
 
 def shared() -> Prover:
     """The prover of this process, started when it is first asked and ended with it."""
-    if not _SHARED:
-        _SHARED.append(Prover())
-        atexit.register(_SHARED[0].close)
+    with _STARTING:
+        if not _SHARED:
+            _SHARED.append(Prover())
+            atexit.register(_SHARED[0].close)
     return _SHARED[0]
 
 

@@ -18,11 +18,11 @@ from rewrites.term import Rule
 from superopt.errors import ArgumentError, InputError, VerificationError
 from superopt.frontends.specs import Specs, read_specs
 from superopt.frontends.symbolic import Traced, parameters_of, trace_symbolic
-from verifier.check import check
+from verifier.pair_wire import prove_elsewhere
+from verifier.process import shared
 from verifier.prove import DEFINED, Proof, Stop
-from verifier.solver import recorded
 from verifier.statement_lift import any_rank, general, lifted
-from verifier.statement_prove import Pair, prove_pair, unsupported_ops
+from verifier.statement_prove import Pair, unsupported_ops
 from verifier.statement_refute import (
     Difference,
     OtherGraph,
@@ -34,7 +34,7 @@ from verifier.statement_refute import (
     tiny_sizes,
 )
 from verifier.statement_show import counterexample, statement_key
-from verifier.verdict import PROVED, REFUTED, UNKNOWN, UNSUPPORTED, Domain, Verdict
+from verifier.verdict import PROVED, REFUTED, UNKNOWN, UNSUPPORTED, Domain, Query, Verdict
 
 BEFORE, AFTER, CANDIDATES = 4, 14, 8
 NOT_EMPTY = "every size is at least 1"
@@ -115,7 +115,7 @@ def as_rule(statement: Statement) -> tuple[Rule | None, Verdict]:
     if made is None:
         why = "" if proof is None else proof.cause
         return None, replace(verdict, cause=f"{lifted(statement, pair).text()}\n{why}")
-    return made, check(made)
+    return made, shared().check(made)
 
 
 def _checked(statement: Statement, before: int, after: int, ranks: bool = True) -> tuple[Verdict, Pairing]:
@@ -129,10 +129,8 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
     try:
         found = _search(pair, [at for at, _ in zip(sizes, range(before), strict=False)])
         if found is None or found.undefined:
-            with recorded() as asked:
-                verdict = _proved(pair, verdict, done, problem)
+            verdict = _proved(pair, verdict, done, problem)
             if verdict.proved:
-                verdict = replace(verdict, asked=tuple(asked))
                 if found is not None and _excluded(found, verdict):
                     found = None
             elif found is None:
@@ -208,31 +206,31 @@ def _proved(pair: Pairing, verdict: Verdict, done: Proof, problem: str) -> Verdi
     if refused and (unsupported_ops(left.graph) or unsupported_ops(right.graph)):
         return replace(verdict, status=UNSUPPORTED, cause="; ".join(f"{name}: {why}" for name, why in refused))
     try:
-        domain = _at_lowest(pair, left, right, done)
+        domain, asked = _at_lowest(pair, left, right, done)
     except Stop as stop:
         return replace(verdict, status=stop.status, cause=stop.cause)
-    return replace(verdict, status=PROVED, domain=domain, cause="")
+    return replace(verdict, status=PROVED, domain=domain, cause="", asked=asked)
 
 
-def _at_lowest(pair: Pairing, left: Traced, right: Traced, done: Proof) -> Domain:
+def _at_lowest(pair: Pairing, left: Traced, right: Traced, done: Proof) -> tuple[Domain, tuple[Query, ...]]:
     """Prove for sizes from 0 on; where that fails and nothing speaks against it, from 1 on."""
     sizes = pair.specs.sizes
     try:
         made = Pair(left.graph, right.graph, sizes, pair.lowest, pair.specs.premises)
-        domain = prove_pair(made, done)
+        domain, asked = prove_elsewhere(made, done)
     except Stop as stop:
         if pair.lowest or not sizes or stop.status == UNSUPPORTED:
             raise
         made = Pair(left.graph, right.graph, sizes, 1, pair.specs.premises)
         again = Proof()
         try:
-            domain = prove_pair(made, again)
+            domain, asked = prove_elsewhere(made, again)
         except Stop:
             raise stop from None
         done.__dict__.update(again.__dict__)
     if made.lowest:
         domain = replace(domain, assumptions=(NOT_EMPTY, *domain.assumptions))
-    return domain
+    return domain, asked
 
 
 def _weakest(statement: Statement, pair: Pairing) -> str:

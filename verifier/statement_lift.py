@@ -10,7 +10,7 @@ from rewrites.lift import Lifted, Unliftable, lift, widen
 from rewrites.parse import parse
 from rewrites.term import Rule
 from superopt.errors import RuleError
-from verifier.prove import prove
+from verifier.process import shared
 from verifier.statement_refute import Pairing
 from verifier.verdict import Domain, Verdict
 
@@ -31,9 +31,9 @@ def lifted(statement: Statement, pair: Pairing) -> Lifted:
 
 
 def general(
-    statement: Statement, pair: Pairing, judge: Callable[[Rule], Verdict] = prove
+    statement: Statement, pair: Pairing, judge: Callable[[Rule], Verdict] | None = None
 ) -> tuple[Rule | None, Verdict | None]:
-    """The most general rule that the judge proves, and its verdict; where none is proved, the last verdict.
+    """The most general rule that the judge (without one, the prover) proves, and its verdict; else the last verdict.
 
     Raises:
         Unliftable: no rule text speaks of it.
@@ -47,7 +47,7 @@ def general(
     last: list[Verdict] = []
 
     def accepts(rule: Rule) -> bool:
-        verdict = judge(rule)
+        verdict = judge(rule) if judge is not None else shared().prove(rule)
         last.append(verdict)
         verdicts[str(sorted(rule.many))] = verdict
         return verdict.proved

@@ -15,6 +15,7 @@ from rewrites.show import rule_key
 from superopt.errors import VerificationError
 from superopt.measure.worker import Event, resolve, serve
 from verifier.check import check
+from verifier.prove import prove
 from verifier.wire import encode
 
 
@@ -23,9 +24,12 @@ def _check(request: Mapping[str, Any]) -> Iterator[Event]:
         rule = parse(request["rule"], where="<worker>")
         if rule_key(rule) != request["key"]:
             raise VerificationError(f"{rule.name} reads differently from its own text")
-        yield {"event": "verdict", "verdict": encode(check(rule, request["direction"]))}
+        judge = prove if request["request"] == "prove" else check
+        yield {"event": "verdict", "verdict": encode(judge(rule, request["direction"]))}
     except VerificationError as error:
         yield {"event": "error", "message": str(error.args[0]), "hint": error.hint}
+    except RecursionError:
+        yield {"event": "deep"}
     except Exception:  # a fault of ours, which the parent raises with its cause
         yield {"event": "fault", "traceback": traceback.format_exc()}
 
@@ -34,9 +38,11 @@ def _call(request: Mapping[str, Any]) -> Iterator[Event]:
     """`module:function` of JSON values, giving one."""
     try:
         yield {"event": "result", "result": resolve(request["target"], request.get("path"))(*request["arguments"])}
+    except RecursionError:
+        yield {"event": "deep"}
     except Exception:  # as above
         yield {"event": "fault", "traceback": traceback.format_exc()}
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), int(sys.argv[2]), {"check": _check, "call": _call})
+    serve(int(sys.argv[1]), int(sys.argv[2]), {"check": _check, "prove": _check, "call": _call})

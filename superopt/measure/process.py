@@ -31,6 +31,7 @@ from superopt.measure.result import Failure
 _POLL_S = 0.1
 _TAIL_BYTES = 8192
 _MAX_EVENT_BYTES = 64 << 20
+WAITS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,14 @@ class Limits:
 
     Attributes:
         silence_s: longest time without an event (one build, one check or one round).
+        processor: count the worker's processor time where the system tells it, not the clock; a worker that neither
+            answers nor works is given up after `WAITS` times as long.
         memory_bytes: resident and allocated memory of the worker; None is three quarters of the machine's.
     """
 
     silence_s: float = 120.0
     memory_bytes: int | None = None
+    processor: bool = False
 
     def memory(self) -> int:
         """The memory limit in bytes."""
@@ -163,6 +167,7 @@ class Worker:
 
     def _next_event(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
         silent_s, last = 0.0, time.monotonic()
+        worked_s = _processor_s(process.pid) if self.limits.processor else None
         with selectors.DefaultSelector() as selector:
             selector.register(self._events, selectors.EVENT_READ)
             while True:
@@ -170,7 +175,8 @@ class Worker:
                 if found:
                     self._buffer = rest
                     return json.loads(line)
-                if selector.select(min(_POLL_S, max(0.0, self.limits.silence_s - silent_s))):
+                rest_s = _POLL_S if worked_s is not None else max(0.0, self.limits.silence_s - silent_s)
+                if selector.select(min(_POLL_S, rest_s)):
                     chunk = os.read(self._events, 1 << 16)
                     if not chunk or len(self._buffer) > _MAX_EVENT_BYTES:
                         raise WorkerDiedError(self._obituary(process))
@@ -180,7 +186,10 @@ class Worker:
                     raise WorkerDiedError(self._obituary(process))
                 now = time.monotonic()
                 silent_s, last = silent_s + min(now - last, 1.0), now  # a machine that was asleep is no silent worker
-                if silent_s > self.limits.silence_s:
+                spent_s = silent_s
+                if worked_s is not None:
+                    spent_s = max((_processor_s(process.pid) or worked_s) - worked_s, silent_s / WAITS)
+                if spent_s > self.limits.silence_s:
                     raise WorkerDiedError(Failure("timeout", f"no answer within {self.limits.silence_s:g} s"))
                 used = _resident_bytes(process.pid)
                 if used > self.limits.memory():
@@ -227,6 +236,15 @@ def _resident_bytes(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def _processor_s(pid: int) -> float | None:
+    """Processor time of a process so far, None where the system does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _signal_name(number: int) -> str:
