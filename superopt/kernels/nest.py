@@ -52,6 +52,7 @@ class Writer:
             return
         keep, em.guards = em.guards, ((guard, True),) if isinstance(guard, Guard) else ()
         side, em.side = em.side, dict(em.side)
+        started = self.started
         try:
             for position, p in self.placed:
                 if position == j:
@@ -67,7 +68,7 @@ class Writer:
                 self._start(j, guard)
             self._loop(j, loop, value, guard)
         finally:
-            em.guards, em.side = keep, side
+            em.guards, em.side, self.started = keep, side, started
 
     def _position(self, p: Placed) -> int:
         """How many loops are around a placed stage."""
