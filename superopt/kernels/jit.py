@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Pipeline = Literal["auto", "none", "lite", "O2", "O3"]
 PIPELINES: tuple[Pipeline, ...] = ("none", "lite", "O2", "O3")
 _AUTO: tuple[Pipeline, ...] = ("none", "lite", "O2")
-_FORMAT = 1
+_FORMAT = 2
 _CPU = re.compile(r'"target-cpu"="([^"]*)" "target-features"="([^"]*)"')
 
 
@@ -75,12 +75,12 @@ class Library:
         """Address of a function that is not internal.
 
         Raises:
-            CompileError: there is none of this name.
+            CompileError: there is none of this name, or the object calls something that this process does not have.
         """
         try:
             tracker = self._jit.lookup(self._name, symbol)
         except RuntimeError as error:
-            raise CompileError(f"the object has no function {symbol!r}") from error
+            raise CompileError(f"function {symbol!r} cannot be linked: {error}") from error
         self._trackers.append(tracker)
         return tracker[symbol]
 
@@ -114,19 +114,12 @@ def compile(text: str, pipeline: Pipeline = "auto", cache: Path | None = None) -
 
 
 def load(compiled: Compiled) -> Library:
-    """Map the object; once per process.
-
-    Raises:
-        CompileError: it calls something that this process does not have.
-    """
+    """Map the object; once per process."""
     with _LOCK:
         known = _LOADED.get(compiled.digest)
         if known is None:
             builder = _binding().JITLibraryBuilder().add_object_img(compiled.object).add_current_process()
-            try:
-                tracker = builder.link(_linker(), compiled.digest)
-            except RuntimeError as error:
-                raise CompileError(f"the object cannot be linked: {error}") from error
+            tracker = builder.link(_linker(), compiled.digest)
             known = _LOADED[compiled.digest] = Library(_linker(), compiled.digest, tracker)
         return known
 
@@ -252,26 +245,23 @@ def inner_spills(listing: str) -> int:
 
 def _read(path: Path, digest: str) -> Compiled | None:
     try:
-        data = path.read_bytes()
+        stored, _, content = path.read_bytes().partition(b"\n")
     except OSError:
         return None
-    head, _, body = data.partition(b"\n")
-    try:
-        facts = json.loads(head)
-    except ValueError:
+    if stored.decode("ascii", "replace") != hashlib.sha256(content).hexdigest():
         return None
-    if not isinstance(facts, dict) or facts.get("sha256") != hashlib.sha256(body).hexdigest():
-        return None
+    head, _, body = content.partition(b"\n")
+    facts = json.loads(head)
     return Compiled(digest, body, facts["pipeline"], facts["spills"], 0.0)
 
 
 def _write(path: Path, made: Compiled) -> None:
-    head = {"sha256": hashlib.sha256(made.object).hexdigest(), "pipeline": made.pipeline, "spills": made.spills}
+    content = json.dumps({"pipeline": made.pipeline, "spills": made.spills}).encode() + b"\n" + made.object
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent)
         with os.fdopen(handle, "wb") as file:
-            file.write(json.dumps(head).encode() + b"\n" + made.object)
+            file.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
         os.replace(name, path)
     except OSError:
         return  # a cache that cannot be written is only slower
