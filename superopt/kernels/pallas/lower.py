@@ -110,7 +110,7 @@ def _joins(phase: Phase, stage: Stage) -> bool:
     axes = [set(s.axes) for s in (*phase.stages, stage)]
     grids = {tuple(a for a in s.axes if a.kind == "parallel") for s in (*phase.stages, stage)}
     serial = any(a.kind == "serial" for s in axes for a in s)
-    return len(grids) == 1 and () not in grids and not serial and max(axes, key=len).issuperset(*axes)
+    return len(grids) == 1 and () not in grids and not serial and all(max(axes, key=len) >= a for a in axes)
 
 
 def decisions(stage: Stage) -> Decisions:

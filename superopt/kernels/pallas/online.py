@@ -293,11 +293,8 @@ def _conditions(e: Expr) -> Iterator[tuple[Size, float]]:
 
 def _implied(e: Expr, holds: bool) -> Iterator[Size]:
     """Polynomials that are >= 0 where a predicate holds (or does not)."""
-    if e.kind == "where" and e.args[1].kind == "const" and e.args[2].kind == "const":
-        if bool(e.args[1].args[0]) == holds and bool(e.args[2].args[0]) != holds:
-            yield from e.args[0].ordered
-        elif len(e.args[0].terms) == 1 and bool(e.args[1].args[0]) != holds and bool(e.args[2].args[0]) == holds:
-            yield -1 - e.args[0].ordered[0]
+    if e.kind == "where" and _decides(e.args[2], e.args[1], holds):
+        yield from e.args[0].ordered
     if e.kind != "op":
         return
     if e.args[0] == "not":
@@ -305,10 +302,20 @@ def _implied(e: Expr, holds: bool) -> Iterator[Size]:
     elif e.args[0] == ("and" if holds else "or"):
         for x in e.operands:
             yield from _implied(x, holds)
+    elif e.args[0] == "select_n" and len(e.operands) == 3:
+        which, no, yes = e.operands
+        for first, second, taken in ((no, yes, True), (yes, no, False)):
+            if _decides(first, second, holds):
+                yield from _implied(which, taken)
     elif e.args[0] in _COMPARED:
         a, b = map(_affine, e.operands)
         if a is not None and b is not None:
             yield _COMPARED[e.args[0] if holds else _OPPOSITE[e.args[0]]](a, b)
+
+
+def _decides(other: Expr, taken: Expr, value: bool) -> bool:
+    """Of two branches, can only `taken` have this value?"""
+    return other.kind == "const" and bool(other.args[0]) != value and taken.dtype == "bool"
 
 
 _COMPARED: dict[str, Callable[[Size, Size], Size]] = {

@@ -49,7 +49,7 @@ def constant(value: bool | int | float, dtype: str) -> Block:
 def convert(x: Block, source: str, target: str) -> Block:
     """The value in another dtype: floats truncate and saturate to integers, anything is true where it is not 0."""
     to = held(target)
-    if isinstance(x, np.generic):
+    if _fixed(x):
         x = jnp.asarray(x)
     if target == "bool":
         return x if source == "bool" else x != x.dtype.type(0)
@@ -82,13 +82,18 @@ def together(args: tuple[Block, ...]) -> tuple[Block, ...]:
     return tuple([jnp.broadcast_to(x, shape) for x in args])
 
 
+def _fixed(x: Block) -> bool:
+    """Is it a constant?"""
+    return isinstance(x, np.generic)
+
+
 def _is_float(x: Block) -> bool:
     return np.dtype(x.dtype).kind == "f"
 
 
 def _nan(x: Block) -> Block | None:
     """Where a block is NaN; None where it cannot be."""
-    return None if not _is_float(x) or (isinstance(x, np.generic) and x == x) else x != x
+    return None if not _is_float(x) or (_fixed(x) and x == x) else x != x
 
 
 def _extreme(fn: Callable[..., Block]) -> Callable[..., Block]:
@@ -110,7 +115,7 @@ def _boolean(logical: Callable[..., Block]) -> Callable[..., Block]:
 def _div(a: Block, b: Block) -> Block:
     if _is_float(a) or _is_float(b):
         return lax.div(*together((a, b)))
-    if isinstance(b, np.generic) and b != 0:
+    if _fixed(b) and b != 0:
         return lax.div(*together((a, b)))
     kind = np.dtype(b.dtype)
     zero = b == kind.type(0)
@@ -119,7 +124,7 @@ def _div(a: Block, b: Block) -> Block:
 
 
 def _rem(a: Block, b: Block) -> Block:
-    if _is_float(a) or _is_float(b) or (isinstance(b, np.generic) and b != 0):
+    if _is_float(a) or _is_float(b) or (_fixed(b) and b != 0):
         return lax.rem(*together((a, b)))
     zero = b == np.dtype(b.dtype).type(0)
     return jnp.where(zero, a, lax.rem(*together((a, jnp.where(zero, np.dtype(b.dtype).type(1), b)))))
