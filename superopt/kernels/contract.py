@@ -58,18 +58,19 @@ def extent(symbol: Symbol) -> int:
     return size
 
 
-def analyse(program: LoopProgram, stage: Stage, merge_columns: bool = False) -> Contraction | None:
+def analyse(program: LoopProgram, stage: Stage, merge_columns: bool = False, lane: str = "") -> Contraction | None:
     """The contraction of a stage, in normal form; None where the stage holds none that a register tile fits.
 
     Args:
         program: gives the shapes of the buffers.
         stage: not scheduled yet.
         merge_columns: fuse the axes of B even where B's accesses are not contiguous across them (B must be packed).
+        lane: the axis along vectors, by its name before or after axes are split; the innermost when empty.
     """
     if stage.guard is not True or stage.tile is not None or stage.at is not None:
         return None
     shapes = {b.name: b.shape for b in program.buffers}
-    found = find(_divided(_without_single(stage), shapes))
+    found = find(_with_lane(_divided(_without_single(stage), shapes), lane))
     while found is not None:
         smaller = _fused(found, shapes, merge_columns)
         if smaller is None:
@@ -105,7 +106,9 @@ def find(stage: Stage) -> Contraction | None:
         return None
     guard_a, guard_b = split
     in_a, in_b = a.symbols | _symbols(guard_a), b.symbols | _symbols(guard_b)
-    if lane in in_a or lane not in in_b or any(s not in in_a and s not in in_b for s in axes):
+    if lane in in_a or lane not in in_b:
+        return None
+    if any(a.symbol not in in_a and a.symbol not in in_b for a in stage.axes if a.kind != "parallel"):
         return None
     return Contraction(
         stage, total, a, b, guard_a, guard_b,
@@ -231,6 +234,12 @@ def _forms(x: Size) -> Iterator[Form]:
                 yield atom
                 for inner in atom.args:
                     yield from _forms(inner)
+
+
+def _with_lane(stage: Stage, name: str) -> Stage:
+    """The stage with the lane as its innermost axis."""
+    chosen = [a for a in stage.axes if a.symbol.name in (name, name + "l")]
+    return replace(stage, axes=(*[a for a in stage.axes if a not in chosen], *chosen)) if name else stage
 
 
 def _divided(stage: Stage, shapes: dict[str, tuple[int, ...]]) -> Stage:

@@ -62,6 +62,10 @@ def write_phase(module: Module, name: str, program: LoopProgram, stage: Stage, l
     for e in subexpressions(stage.value):
         if e.dtype not in DTYPE:
             raise UnsupportedKernel(f"{stage.buffer} uses {e.dtype}")
+    if stage.tile is not None:
+        from superopt.kernels.microkernel import write_tiled  # late: it writes placed stages as this module does
+
+        return write_tiled(module, name, program, stage, licence)
     nest = emit_plan.plan(program, stage, module.cpu, licence)
     f = module.function(name, [("ptr", "bufs"), ("i64", "task")])
     em = _emitter(f, program, nest, licence)

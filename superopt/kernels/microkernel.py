@@ -7,31 +7,32 @@ the depth at a time the tiles of a task are visited once per block, and partial 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from math import prod
 
 from superopt.errors import InputError
 from superopt.ir.index import Guard, Poly, Size, Symbol, substitute
 from superopt.kernels.contract import coefficient, extent, find
+from superopt.kernels.emit import Emitter
+from superopt.kernels.emit_licence import DEFAULT, Licence
+from superopt.kernels.emit_plan import plan
+from superopt.kernels.emit_types import stored
 from superopt.kernels.intrinsics import intrinsic
 from superopt.kernels.llvm import Function, Module, Value
-from superopt.kernels.microkernel_tile import Epilogue, TileWriter
+from superopt.kernels.microkernel_tile import TileWriter
+from superopt.kernels.nest import Writer
 from superopt.kernels.stage import LoopProgram, Stage
 
-Place = Callable[[Function, Stage, dict[Symbol, Value], dict[str, str]], None]
 
-
-def emit_tiled(
-    module: Module, program: LoopProgram, stage: Stage, symbol: str, epilogue: Epilogue, place: Place
-) -> int:
-    """Write a tensorized stage as `void symbol(ptr bufs, i64 task)`.
+def write_tiled(module: Module, name: str, program: LoopProgram, stage: Stage, licence: Licence = DEFAULT) -> int:
+    """Write a tensorized stage as `void name(ptr bufs, i64 task)`, and the stages placed in it.
 
     Args:
         module: receives the functions.
+        name: of the function.
         program: gives the buffers.
         stage: with a tile.
-        symbol: name of the function.
-        epilogue: writes the values of a tile (`superopt.kernels.microkernel_tile`).
-        place: writes a stage that is placed inside this one, given values of the axes and addresses of local buffers.
+        licence: which inexact steps the epilogue may take.
 
     Returns:
         The number of tasks.
@@ -39,18 +40,16 @@ def emit_tiled(
     Raises:
         InputError: the stage is not what `tensorize` makes.
     """
-    return _Tiled(module, program, stage, symbol, epilogue, place).write()
+    return _Tiled(module, name, program, stage, licence).write()
 
 
 class _Tiled:
-    def __init__(
-        self, module: Module, program: LoopProgram, stage: Stage, symbol: str, epilogue: Epilogue, place: Place
-    ) -> None:
+    def __init__(self, module: Module, symbol: str, program: LoopProgram, stage: Stage, licence: Licence) -> None:
         found, tile = find(stage), stage.tile
         if tile is None or found is None:
             raise InputError(f"stage {stage.buffer} is not tensorized")
         self.module, self.program, self.stage, self.symbol = module, program, stage, symbol
-        self.epilogue, self.place, self.found = epilogue, place, found
+        self.licence, self.found = licence, found
         rows = {name for name, _ in tile.rows}
         self.tasks = [a.symbol for a in stage.axes if a.kind == "parallel"]
         self.serial = [a.symbol for a in stage.axes if a.kind == "serial"]
@@ -79,7 +78,7 @@ class _Tiled:
             rest = f.div(rest, extent(s))
         local: dict[str, str] = {}
         for s in self.inside:
-            self.place(f, s, env, local)
+            self._place(f, s, env, local)
         if self.block:
             first = self.steps[0]
 
@@ -96,6 +95,23 @@ class _Tiled:
         for s in self.tasks:
             count *= extent(s)
         return count
+
+    def _place(self, f: Function, inner: Stage, env: dict[Symbol, Value], local: dict[str, str]) -> None:
+        """A stage that the task runs before its tiles, and the local buffer that it fills."""
+        assert inner.at is not None
+        if inner.at[1] > len(self.tasks):
+            raise InputError(f"stage {inner.buffer} stands inside the tiles of {self.stage.buffer}")
+        buffer = self.program.buffer(inner.buffer)
+        local[buffer.name] = f.alloca(max(prod(buffer.shape), 1), 64, stored(buffer.dtype))
+        pointers = dict(local)
+        for number, other in enumerate(self.program.pointers):
+            pointers[other.name] = f.load("ptr", f.element("%bufs", number, "ptr"), 8)
+        nest = plan(self.program, inner, self.module.cpu, self.licence, inner.at[1])
+        em = Emitter(f, pointers, {b.name: b for b in self.program.buffers}, self.licence, nest.knobs)
+        for s in self.tasks[: inner.at[1]]:
+            em.bind(s, env[s])
+        Writer(em, nest, self.program).write(0, nest.value, nest.guard)
+        em.pop()
 
     def _loops(
         self, f: Function, level: int, env: dict[Symbol, Value], local: dict[str, str], flags: list[tuple[str, Value]]
@@ -185,7 +201,7 @@ class _Tiled:
         if sizes not in self.tiles:
             name = f"{self.symbol}_tile_" + "x".join(map(str, sizes))
             self.tiles[sizes] = name
-            writer = TileWriter(self.program, self.stage, self.found, outer, self.rows, self.lane, self.epilogue)
+            writer = TileWriter(self.program, self.stage, self.found, outer, self.rows, self.lane, self.licence)
             writer.write(self.module, name, sizes, bool(self.block), tuple(local))
         args = [("ptr", "%bufs"), *[("i64", env[s]) for s in outer], *[("ptr", p) for p in local.values()], *flags]
         f.effect(f"call void @{self.tiles[sizes]}({', '.join([f'{t} {v}' for t, v in args])})")

@@ -8,20 +8,37 @@ depends on the lane alone is written once for all rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from superopt.ir.expr import Expr, load
 from superopt.ir.index import Symbol, of_atom
 from superopt.kernels.contract import exchange
-from superopt.kernels.emit import Emitter
-from superopt.kernels.emit_licence import DEFAULT
+from superopt.kernels.emit import Emitter, Knobs
+from superopt.kernels.emit_licence import Licence
 from superopt.kernels.emit_memory import store
 from superopt.kernels.emit_types import Held
-from superopt.kernels.llvm import Function
-from superopt.kernels.microkernel_tile import Point
+from superopt.kernels.llvm import Function, Value
 from superopt.kernels.simplify import flatten, linear, reciprocals
 from superopt.kernels.stage import Buffer, LoopProgram, Stage
 
 SUM = "sum of the tile"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One vector of results: where it is, and how much of it exists.
+
+    Attributes:
+        env: values of the axes of the stage; the lane's is that of the first element.
+        total: the sum, a vector.
+        lanes: lanes of the vector.
+        valid: lanes that exist.
+    """
+
+    env: dict[Symbol, Value]
+    total: str
+    lanes: int
+    valid: int
 
 
 def epilogue(
@@ -31,6 +48,7 @@ def epilogue(
     total: Expr,
     points: Sequence[Point],
     pointers: dict[str, str],
+    licence: Licence,
 ) -> None:
     """Store the stage's value for every vector of a tile.
 
@@ -41,17 +59,20 @@ def epilogue(
         total: the sum in the value.
         points: the vectors; all of one width, on the same outer axes.
         pointers: addresses of buffers that are no arguments of the program.
+        licence: which inexact steps may be taken.
     """
     lane = stage.axes[-1].symbol
     leaf = load(SUM, (of_atom(lane),), total.dtype)
     buffers = {b.name: b for b in program.buffers} | {SUM: Buffer(SUM, (1 << 30,), total.dtype, "local")}
-    value = reciprocals(flatten(exchange(stage.value, total, leaf), buffers), lane)
+    value = flatten(exchange(stage.value, total, leaf), buffers)
+    if licence.reciprocal:
+        value = reciprocals(value, lane)
     place = linear(stage.index, buffers[stage.buffer].shape)
     addresses = dict(pointers)
     for number, buffer in enumerate(program.pointers):
         if buffer.name not in addresses:
             addresses[buffer.name] = f.load("ptr", f.element("%bufs", number, "ptr"), 8)
-    em = Emitter(f, addresses, buffers, DEFAULT)
+    em = Emitter(f, addresses, buffers, licence, Knobs())
     em.lane, em.lanes = lane, points[0].lanes
     inner = [s for s in points[0].env if isinstance(points[0].env[s], int)]
     for s, v in points[0].env.items():

@@ -11,41 +11,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from superopt.errors import InputError
-from superopt.ir.expr import Expr
 from superopt.ir.index import Size, Symbol, bounds, of_atom, substitute
 from superopt.kernels.contract import Contraction, coefficient, extent, offset
+from superopt.kernels.emit_licence import Licence
 from superopt.kernels.intrinsics import Intrinsic, intrinsic
-from superopt.kernels.llvm import Function, Lines, Module, Value, constant_mask, type_of, vector
+from superopt.kernels.llvm import Lines, Module, Value, constant_mask, type_of, vector
+from superopt.kernels.microkernel_epilogue import Point, epilogue
 from superopt.kernels.stage import LoopProgram, Stage
 from superopt.kernels.tensorize import offset_load
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One vector of results: where it is, and how much of it exists.
-
-    Attributes:
-        env: values of the axes of the stage; the lane's is that of the first element.
-        total: the sum, a vector.
-        lanes: lanes of the vector.
-        valid: lanes that exist.
-    """
-
-    env: dict[Symbol, Value]
-    total: str
-    lanes: int
-    valid: int
-
-
-class Epilogue(Protocol):
-    """Writes `stage.buffer[index] = value` for the points of a tile, the sum in the value being given."""
-
-    def __call__(
-        self, f: Function, program: LoopProgram, stage: Stage, sum: Expr, points: Sequence[Point], local: dict[str, str]
-    ) -> None: ...
 
 
 @dataclass(slots=True)
@@ -67,11 +42,11 @@ class TileWriter:
         outer: Sequence[Symbol],
         rows: Sequence[Symbol],
         lane: Symbol,
-        epilogue: Epilogue,
+        licence: Licence,
     ) -> None:
         assert stage.tile is not None
         self.program, self.stage, self.found, self.tile = program, stage, found, stage.tile
-        self.outer, self.rows, self.lane, self.epilogue = outer, rows, lane, epilogue
+        self.outer, self.rows, self.lane, self.licence = outer, rows, lane, licence
         self.kind: Intrinsic = intrinsic(stage.tile.intrinsic)
         self.shapes = {b.name: b.shape for b in program.buffers}
         self.slots = {b.name: j for j, b in enumerate(program.pointers)}
@@ -85,6 +60,13 @@ class TileWriter:
         self.a, self.b = signed if signed is not None else a, b
         if self.a.kind != "load" or self.b.kind != "load":
             raise InputError(f"stage {stage.buffer}: a tile reads its operands from memory")
+        if (
+            self.kind.group > 1
+            and coefficient(offset(self.shapes[self.a.args[0]], self.a.args[1]), found.depth[-1]) != 1
+        ):
+            raise InputError(
+                f"stage {stage.buffer}: the steps of A that one instruction takes are not next to each other"
+            )
         grouped: dict[Symbol, Size] = {found.depth[-1]: 0} if self.kind.group > 1 else {}
         self.place_a, self.place_b = [
             substitute(offset(self.shapes[e.args[0]], e.args[1]), grouped) for e in (self.a, self.b)
@@ -307,4 +289,4 @@ class TileWriter:
             env |= dict(zip(self.rows, position, strict=True)) | {self.lane: j * self.lanes}
             points.append(Point(env, str(x), self.lanes, self._valid(j)))
         local = {x: p for x, p in self.base.items() if x not in self.slots}
-        self.epilogue(self.f, self.program, self.stage, self.found.total, points, local)
+        epilogue(self.f, self.program, self.stage, self.found.total, points, local, self.licence)

@@ -12,15 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from superopt.errors import InputError
 from superopt.ir.expr import Expr, const, convert, from_index, load, op, reduce, subexpressions, where
-from superopt.ir.index import Size, Symbol, Truth, all_of, bounds, of_atom, substitute
+from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, all_of, bounds, of_atom, substitute
 from superopt.ir.index.poly import make, terms_of
 from superopt.kernels.stage import Axis, Buffer, Stage
-
-_GRAIN = 1 << 14  # elements that a task of a packing phase copies at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +30,21 @@ class Packed:
 
 
 def guarded(guard: Truth, value: Expr) -> Expr:
-    """The value where the guard holds, else 0."""
+    """The value where the guard holds, else 0; conditions that others imply are left out."""
+    if isinstance(guard, Guard) and value.kind == "where" and _is_zero(value.args[2]):
+        guard, value = all_of(guard, value.args[0]), value.args[1]
+    if isinstance(guard, Guard):
+        least: dict[Size, Poly] = {}
+        for p in guard.ordered:
+            known = least.get(p - p.constant)
+            if known is None or p.constant < known.constant:
+                least[p - p.constant] = p
+        guard = Guard(least.values())
     return where(guard, lambda: value, lambda: const(False if value.dtype == "bool" else 0, value.dtype))
+
+
+def _is_zero(e: Expr) -> bool:
+    return e.kind == "const" and e.args[0] == 0
 
 
 def panels(
@@ -172,35 +182,8 @@ def _packed(
     shape[-1] += pad
     buffer = Buffer(name, tuple(shape), value.dtype, "local" if outer else "scratch")
     loops = [Axis(s) for s, _ in kept]
-    if not outer:
-        loops, place, value = _tasks(loops, place, value)
     stage = Stage(name, (*outer, *loops), tuple(place), value)
     return Packed(buffer, stage, load(name, index, value.dtype))
-
-
-def _tasks(loops: list[Axis], place: list[Size], value: Expr) -> tuple[list[Axis], list[Size], Expr]:
-    """Leading axes in parallel, the last of them in exact parts, so that a task has enough to do."""
-    left = prod(a.extent for a in loops)
-    for j, axis in enumerate(loops[:-1]):
-        left //= axis.extent
-        if left * axis.extent <= _GRAIN:
-            break
-        if left >= _GRAIN:
-            loops[j] = Axis(axis.symbol, "parallel")
-            continue
-        n = axis.extent
-        part = min((p for p in range(1, n + 1) if n % p == 0), key=lambda p: abs(p * left - _GRAIN))
-        if part == n:
-            break
-        high, low = Symbol(axis.symbol.name + "t", 0, n // part - 1), Symbol(axis.symbol.name + "s", 0, part - 1)
-        mapping: dict[Symbol, Size] = {axis.symbol: of_atom(high) * part + (of_atom(low) if part > 1 else 0)}
-        split = [Axis(high, "parallel"), *([Axis(low)] if part > 1 else [])]
-        return (
-            [*loops[:j], *split, *loops[j + 1 :]],
-            [substitute(x, mapping) for x in place],
-            value.substitute(mapping),
-        )
-    return loops, place, value
 
 
 # ---- linear forms

@@ -50,6 +50,7 @@ class ContractionDecisions:
         split: parts of the sum that are formed in parallel and added afterwards.
         prefetch: steps ahead for which B is prefetched; 0: none.
         merge_columns: treat all axes of B as one, copying B (a convolution with channels first and a small image).
+        lane: the axis along vectors (`contract.analyse`); the innermost one when empty.
     """
 
     intrinsic: str = "fma_f32"
@@ -67,6 +68,7 @@ class ContractionDecisions:
     split: int = 1
     prefetch: int = 0
     merge_columns: bool = False
+    lane: str = ""
 
 
 def tensorize(program: LoopProgram, name: str, decisions: ContractionDecisions, cpu: Cpu | None = None) -> LoopProgram:
@@ -83,7 +85,7 @@ def tensorize(program: LoopProgram, name: str, decisions: ContractionDecisions, 
     """
     if decisions.split > 1:
         program, name = split_depth(program, name, decisions)
-    found = analyse(program, program.stage(name), decisions.merge_columns)
+    found = analyse(program, program.stage(name), decisions.merge_columns, decisions.lane)
     if found is None:
         raise InputError(f"stage {name} holds no contraction that a register tile fits")
     kind = intrinsic(decisions.intrinsic)
@@ -332,7 +334,7 @@ def split_depth(program: LoopProgram, name: str, decisions: ContractionDecisions
     Raises:
         InputError: the parts do not divide the outermost iterator of the sum.
     """
-    found = analyse(program, program.stage(name), decisions.merge_columns)
+    found = analyse(program, program.stage(name), decisions.merge_columns, decisions.lane)
     if found is None:
         raise InputError(f"stage {name} holds no contraction that a register tile fits")
     first, count = found.depth[0], decisions.split

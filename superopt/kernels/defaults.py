@@ -1,0 +1,325 @@
+"""Good schedules without search, for every stage of a loop program.
+
+A contraction gets the register tile, lane, packing and task grid whose estimated cycles are least; every other stage
+is left to the generator, which arranges it by its accesses, as one task where the work is not worth a fork.  The
+estimates (`superopt.kernels.gemv`) know the number of multiply-adds, loads per step, tails, stores that scatter, copies
+that are not hoisted, and caches; they rank, they do not predict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any, Literal
+
+from superopt.ir.expr import Expr, subexpressions
+from superopt.ir.index import Guard, Symbol, bounds
+from superopt.ir.types import ITEMSIZE_BYTES
+from superopt.kernels.contract import Contraction, analyse, coefficient, extent, loads, offset
+from superopt.kernels.cpu import Cpu, host
+from superopt.kernels.intrinsics import Intrinsic, fitting
+from superopt.kernels.pack import guarded, linear_forms
+from superopt.kernels.schedule import set_knob
+from superopt.kernels.schedule.tensorizing import pairs_of
+from superopt.kernels.schedule.trace import Trace, trace
+from superopt.kernels.stage import LoopProgram, Stage
+from superopt.kernels.tensorize import ContractionDecisions, tensorize
+
+CYCLES_PER_MICROSECOND = 3500.0
+FORK = 35 * CYCLES_PER_MICROSECOND  # work below which one thread does it all
+_TASK = 1500.0  # cycles that a task costs beside its work
+_SCATTER = 30.0  # cycles of a vector whose lanes are not next to each other in the output
+_COPY = 1.5  # cycles to copy an element
+_LATENCY = 4  # steps of a tile with fewer accumulators take as long
+_LEAST = 1 << 12  # multiply-adds below which a tile is not worth its code
+_MOST_ROWS = 14
+_MOST_VECTORS = 12
+
+
+def default(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> LoopProgram:
+    """A schedule of every stage, chosen by estimates.
+
+    Args:
+        program: as `from_graph` makes it; stages that are scheduled already are left alone.
+        cpu: what it runs on; this machine when None.
+        threads: that a call may use.
+    """
+    return _chosen(program, cpu or host(), threads)[0]
+
+
+def default_trace(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> Trace:
+    """The steps whose application is `default`."""
+    return trace(_chosen(program, cpu or host(), threads)[1])
+
+
+def _chosen(program: LoopProgram, cpu: Cpu, threads: int) -> tuple[LoopProgram, list[list[Any]]]:
+    """The scheduled program and the steps that lead to it."""
+    steps: list[list[Any]] = []
+    for stage in program.stages:
+        decisions = decide(program, stage.buffer, cpu, threads)
+        if decisions is not None:
+            program = tensorize(program, stage.buffer, decisions, cpu)
+            steps.append(["tensorize", stage.buffer, pairs_of(decisions)])
+    for stage in program.stages:
+        if _alone(stage):
+            program = set_knob(program, stage.buffer, "tasks", 1)
+            steps.append(["set_knob", stage.buffer, "tasks", 1])
+    return program, steps
+
+
+def _alone(stage: Stage) -> bool:
+    """Is the work of an untiled stage not worth a fork?"""
+    if stage.tile is not None or stage.at is not None or any(k == "tasks" for k, _ in stage.knobs):
+        return False
+    return all(a.kind == "serial" for a in stage.axes) and _cycles_untiled(stage) < FORK
+
+
+def _cycles_untiled(stage: Stage) -> float:
+    """A rough number of cycles of a stage on one thread: vectors of eight per operation."""
+    inner = max(
+        [prod(int(bounds(s.extent)[1]) for s in e.args[1]) for e in subexpressions(stage.value) if e.kind == "reduce"],
+        default=1,
+    )
+    nodes = sum(
+        1 + 8 * (e.args[0] in _SLOW) for e in subexpressions(stage.value) if e.kind in ("op", "load", "convert")
+    )
+    return prod(a.extent for a in stage.axes) * inner * nodes / 8
+
+
+_SLOW = ("exp", "log", "tanh", "erf", "logistic", "sin", "cos", "pow", "sqrt", "rsqrt", "div", "expm1", "log1p")
+
+
+# ---- contractions
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Decisions and their estimated cycles on one thread."""
+
+    decisions: ContractionDecisions
+    cycles: float
+
+
+def decide(program: LoopProgram, name: str, cpu: Cpu | None = None, threads: int = 1) -> ContractionDecisions | None:
+    """Decisions for a stage; None where it holds no contraction that a register tile is good for."""
+    cpu = cpu or host()
+    stage = program.stage(name)
+    if any(a.kind != "serial" for a in stage.axes) or not cpu.vector_bits:
+        return None
+    best: _Choice | None = None
+    for lane in ["", *[a.symbol.name for a in stage.axes[:-1] if a.extent >= cpu.lanes("float32")]]:
+        for merge in (False, True):
+            found = analyse(program, stage, merge, lane)
+            if found is None or (merge and found == analyse(program, stage, False, lane)):
+                continue
+            for choice in _choices(program, found, merge, lane, cpu, threads):
+                if best is None or choice.cycles < best.cycles:
+                    best = choice
+    return None if best is None else best.decisions
+
+
+def _choices(
+    program: LoopProgram, found: Contraction, merge: bool, lane: str, cpu: Cpu, threads: int
+) -> Iterator[_Choice]:
+    """The best tile for each intrinsic that fits."""
+    kinds = fitting(found.a, found.b, cpu)
+    work = prod(extent(s) for s in (*found.batch, *found.rows, *found.columns, *found.depth))
+    for kind in kinds if work >= _LEAST else ():
+        if kind.group == kinds[0].group and extent(found.lane) >= kind.lanes(cpu) / 2:
+            yield from _packings(program, found, kind, merge, lane, cpu, threads)
+
+
+def _packings(
+    program: LoopProgram, found: Contraction, kind: Intrinsic, merge: bool, lane: str, cpu: Cpu, threads: int
+) -> Iterator[_Choice]:
+    """The best tile for each way to read the operands."""
+    shapes = {b.name: b.shape for b in program.buffers}
+    scopes = {b.name: b.scope for b in program.buffers}
+    a, b = kind.operand(found.a, kind.a), kind.operand(found.b, kind.b)
+    assert a is not None
+    assert b is not None
+    depth = _order(found, a, shapes, kind)
+    copied = a.kind != "load" or isinstance(found.guard_a, Guard)
+    order_a: tuple[str, ...] = ()
+    frozen_a, frozen_b = [all(scopes[e.args[0]] == "frozen" for e in loads(x)) for x in (a, b)]
+    if kind.group > 1:
+        grouped = _grouped(found, depth)
+        last = _step(next(iter(loads(a))), grouped, shapes) == 1
+        copied = copied or not last or extent(grouped) % kind.group != 0
+        order_a = () if last else _innermost(guarded(found.guard_a, a), grouped)
+    cost_a = 0.0 if not copied or frozen_a else _COPY * _coordinates(found, a) + _fork(threads)
+    direct = b.kind == "load" and not isinstance(found.guard_b, Guard) and kind.group == 1
+    direct = direct and not merge and _step(b, found.lane, shapes) == 1
+    full = prod(extent(s) for s in (*found.depth, *found.columns, *found.batch))
+    rows = prod(extent(s) for s in found.rows)
+    if direct and not frozen_b:
+        yield _tiled(program, found, kind, depth, cpu, threads, cost_a, merge, lane, copied, "none", order_a)
+    if frozen_b or rows >= 4 or direct:
+        cost_b = 0.0 if frozen_b else (_COPY if direct or not merge else 2 * _COPY) * full + _fork(threads)
+        yield _tiled(program, found, kind, depth, cpu, threads, cost_a + cost_b, merge, lane, copied, "panels", order_a)
+
+
+def _fork(threads: int) -> float:
+    return 10 * CYCLES_PER_MICROSECOND if threads > 1 else 0.0
+
+
+def _step(e: Expr, s: Symbol, shapes: dict[str, tuple[int, ...]]) -> int:
+    """Elements between neighbours along an axis of a load; 0 where it is not linear."""
+    return coefficient(offset(shapes[e.args[0]], e.args[1]), s) or 0
+
+
+def _order(found: Contraction, a: Expr, shapes: dict[str, tuple[int, ...]], kind: Intrinsic) -> tuple[str, ...]:
+    """Depth iterators by their step in A, the greatest outermost."""
+    load = next(iter(loads(a)))
+    steps = {s: abs(_step(load, s, shapes)) for s in found.depth}
+    order = [s.name for s in sorted(found.depth, key=lambda s: -steps[s])]
+    if kind.group > 1:  # the longest iterator, the one that A is contiguous along if there is one
+        longest = max(found.depth, key=lambda s: (steps[s] == 1 and extent(s) >= kind.group, extent(s))).name
+        order = [*[n for n in order if n != longest], f"{longest}/{kind.group}", f"{longest}%{kind.group}"]
+    return tuple(order)
+
+
+def _innermost(a: Expr, s: Symbol) -> tuple[str, ...]:
+    """The order of A's coordinates with that of one iterator last."""
+    forms = linear_forms(a)
+    last = [j for j, x in enumerate(forms) if not isinstance(x, int) and s in x.symbols]
+    return tuple([str(j) for j in range(len(forms)) if j not in last] + [str(j) for j in last])
+
+
+def _grouped(found: Contraction, depth: Sequence[str]) -> Symbol:
+    """The iterator of which an instruction takes several steps."""
+    name = depth[-1].partition("%")[0]
+    return next(s for s in found.depth if s.name == name)
+
+
+def _coordinates(found: Contraction, a: Expr) -> float:
+    """Elements of A's copy, roughly: of all its axes, taps once."""
+    rows = prod(extent(s) for s in (*found.batch, *found.rows) if s in a.symbols)
+    return rows * max([extent(s) for s in found.depth], default=1)
+
+
+def _tiled(
+    program: LoopProgram,
+    found: Contraction,
+    kind: Intrinsic,
+    depth: tuple[str, ...],
+    cpu: Cpu,
+    threads: int,
+    extra: float,
+    merge: bool,
+    lane: str,
+    copied: bool,
+    pack_b: Literal["none", "panels"],
+    order_a: tuple[str, ...] = (),
+) -> _Choice:
+    """The tile and the grid of least cost."""
+    shapes = {b.name: b.shape for b in program.buffers}
+    place = offset(shapes[found.stage.buffer], found.stage.index)
+    scatter = coefficient(place, found.lane) != 1
+    steps = prod(extent(s) for s in found.depth) / kind.group
+    lanes = kind.lanes(cpu)
+    axes = found.rows[-2:]
+    others = prod(extent(s) for s in (*found.batch, *found.rows, *found.columns[:-1]) if s not in axes)
+    size = ITEMSIZE_BYTES[kind.b] * kind.group
+    best: tuple[float, tuple[int, ...], int] | None = None
+    for vectors in range(1, min(_MOST_VECTORS, -(-extent(found.lane) // lanes)) + 1):
+        for sizes in product(*[range(1, min(extent(s), _MOST_ROWS) + 1) for s in axes]):
+            if kind.registers(prod(sizes), vectors, cpu) > cpu.registers or prod(sizes) > 2 * _MOST_ROWS:
+                continue
+            cycles = others * _tiles(axes, sizes, extent(found.lane), vectors, lanes, steps, scatter)
+            if vectors * lanes * size * steps > cpu.l2 / 2:
+                cycles *= 1.05
+            cycles *= 1.02 if prod(sizes) > 8 else 1.0  # rows at strides of 4096 bytes fall on the same cache lines
+            cycles *= 1.1 if pack_b == "none" and steps > 64 else 1.0
+            if best is None or cycles < best[0]:
+                best = cycles, sizes, vectors
+    assert best is not None
+    cycles, sizes, vectors = best
+    rows = tuple([(s.name, n) for s, n in zip(axes, sizes, strict=True) if n > 1])
+    inner = extent(_named(found, depth, kind))
+    unroll = inner if inner <= 8 and kind.group == 1 else 4 if prod(sizes) * vectors <= 16 else 2
+    tasks = _grid(found, dict(rows), vectors * lanes, steps, cycles, cpu, threads, kind)
+    made = ContractionDecisions(
+        intrinsic=kind.name, rows=rows, vectors=vectors, depth=depth, unroll=unroll,
+        pack_a="phase" if copied else "none", pack_b=pack_b, order_a=order_a,
+        tasks=tasks, merge_columns=merge, lane=lane,
+        prefetch=8 if prod(sizes) == 1 else 0,
+    )  # fmt: skip
+    return _Choice(made, cycles + extra)
+
+
+def _named(found: Contraction, depth: Sequence[str], kind: Intrinsic) -> Symbol:
+    name = depth[-1].partition("%")[0].partition("/")[0]
+    return next(s for s in found.depth if s.name == name)
+
+
+def _tiles(
+    axes: Sequence[Symbol], sizes: Sequence[int], columns: int, vectors: int, lanes: int, steps: float, scatter: bool
+) -> float:
+    """Cycles of all tiles, tails included."""
+    total = 0.0
+    counts = [_pieces(extent(s), n) for s, n in zip(axes, sizes, strict=True)]
+    for rows in product(*counts):
+        r, times = prod(n for n, _ in rows), prod(k for _, k in rows)
+        for width, panels in _pieces(-(-columns // lanes), vectors):
+            step = max(r * width, _LATENCY, r / 2 + width) + 0.01 * (r + width)
+            store = r * width * (_SCATTER if scatter else 2.0) + 20
+            total += times * panels * (steps * step + store)
+    return total
+
+
+def _pieces(whole: int, part: int) -> list[tuple[int, int]]:
+    """Sizes of the parts of an axis and how often each occurs."""
+    found = [(part, whole // part)] if whole >= part else []
+    return [*found, (whole % part, 1)] if whole % part else found
+
+
+def _grid(
+    found: Contraction,
+    tile: dict[str, int],
+    width: int,
+    steps: float,
+    cycles: float,
+    cpu: Cpu,
+    threads: int,
+    kind: Intrinsic,
+) -> tuple[tuple[str, int], ...]:
+    """Iterations of the first row axis and panels in one task, so that tasks are many enough and fit the cache."""
+    lane, batch = found.lane, prod(extent(s) for s in found.batch)
+    first = found.rows[0] if found.rows else None
+    step = tile.get(first.name, 1) if first is not None else 1
+    row_tiles = -(-extent(first) // step) if first is not None else 1
+    panels = -(-extent(lane) // width)
+    other = found.columns[:-1]
+    between = prod(extent(s) for s in other)
+    rest = prod(extent(s) for s in found.rows[1:])
+    size = ITEMSIZE_BYTES[kind.a] * kind.group
+    if cycles < FORK:
+        threads = 1
+    best: tuple[float, int, int, bool] | None = None
+    for apart in (False, True) if other else (False,):
+        for a, b in product(_blocks(row_tiles), _blocks(panels)):
+            tasks = batch * -(-row_tiles // a) * -(-panels // b) * (between if apart else 1)
+            share = cycles / (batch * row_tiles * panels * (between if apart else 1)) * a * b
+            rounds = -(-tasks // threads)
+            block = a * step * rest * steps * size
+            slow = 1.0 if block <= cpu.l2 / 2 or b == 1 else 1.05
+            traffic = -(-row_tiles // a) * panels * width * steps * size * 0.02
+            total = rounds * (share * slow + _TASK) + traffic / threads
+            if best is None or total < best[0]:
+                best = total, a, b, apart
+    assert best is not None
+    _, a, b, apart = best
+    chosen = [(first.name, a * step)] if first is not None and a < row_tiles else []
+    chosen += [(lane.name, b)] if b < panels else []
+    chosen += [(s.name, 1) for s in other] if apart else []
+    if batch > 1 and threads == 1 and cycles < FORK:
+        chosen += [(s.name, extent(s)) for s in found.batch]
+    return tuple(chosen)
+
+
+def _blocks(count: int) -> list[int]:
+    """Sizes of blocks that cut a number of tiles into 1, 2, 3 ... parts."""
+    return sorted({-(-count // parts) for parts in range(1, min(count, 64) + 1)})
