@@ -216,7 +216,10 @@ class Emitter:
     def key(self, e: Expr) -> tuple[object, ...]:
         """What identifies the value of an expression at a point under guards."""
         guards = self.guards if self.guards and not self.inside(e) else ()
-        return (e, self.offsets(e.symbols) if self.spread else (), guards)
+        if not self.spread:
+            return (e, (), guards)
+        symbols = e.symbols.union(*[g.symbols for g, _ in guards])
+        return (e, self.offsets(symbols), guards)
 
     def reductions(self, e: Expr) -> list[Expr]:
         """The reductions of an expression that may be evaluated whatever its guards are, inner ones first."""
