@@ -54,6 +54,12 @@ def rows(x: Node, like: Node) -> Node:
     return mk("broadcast_in_dim", x, shape=like.shape, broadcast_dimensions=(0,))
 
 
+def product(m: int, k: int, n: int, dtype: str = "float32") -> LoopProgram:
+    """A product of matrices and nothing else."""
+    x, w = make_input("x", (m, k), dtype), make_input("w", (k, n), dtype, frozen=True)
+    return from_graph([mk("dot_general", x, w, dimension_numbers=(((1,), (0,)), ((), ())))])
+
+
 def matmul(m: int, k: int, n: int, dtype: str = "float32", **options: Any) -> LoopProgram:
     """A product of matrices, the right one frozen, with bias and max(., 0)."""
     x, w = make_input("x", (m, k), dtype), make_input("w", (k, n), dtype, frozen=True)

@@ -93,6 +93,8 @@ def step(rng: Rng, of: LoopProgram) -> Step:
     name = str(pick(rng, PRIMITIVES))
     if "reduction" in name or name == "rfactor":
         stage = pick(rng, [t for t in of.stages if reductions(t)] or of.stages)
+    if name == "tensorize":
+        stage = pick(rng, [t for t in of.stages if reductions(t) and t.axes] or of.stages)
     if name in ("inline", "compute_at", "transform_layout", "reverse_compute_at"):
         stage = pick(rng, [t for t in of.stages if of.buffer(t.buffer).scope != "output"] or of.stages)
     s, axes = stage.buffer, [a.symbol.name for a in stage.axes]
@@ -134,8 +136,23 @@ def step(rng: Rng, of: LoopProgram) -> Step:
         "rfactor": lambda: (s, number, chosen),
         "decompose_reduction": lambda: (s, chosen, count),
         "transform_layout": lambda: (s, layout(rng, shape), str(pick(rng, ("keep", "new", "fill")))),
+        "tensorize": lambda: (s, tile(rng, axes)),
     }  # fmt: skip
     return (name, *options[name]())
+
+
+def tile(rng: Rng, axes: list[str]) -> list[list[Any]]:
+    """Decisions of a register tile."""
+    return [
+        ["intrinsic", str(pick(rng, ("fma_f32", "fma_f64")))],
+        ["rows", [[name, int(pick(rng, (1, 2, 3, 4)))] for name in axes[:1]]],
+        ["vectors", int(pick(rng, (1, 2)))],
+        ["pack_a", str(pick(rng, ("none", "phase", "task")))],
+        ["pack_b", str(pick(rng, ("none", "panels", "coordinates")))],
+        ["unroll", int(pick(rng, (1, 2, 4)))],
+        ["tasks", [[name, int(pick(rng, (1, 2, 8)))] for name in axes[:1]]],
+        ["columns_first", int(rng.integers(2))],
+    ]
 
 
 def layout(rng: Rng, shape: tuple[int, ...]) -> list[list[Any]]:

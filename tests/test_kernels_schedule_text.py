@@ -7,9 +7,10 @@ import textwrap
 from typing import Any
 
 import pytest
-from schedule_cases import arrays, pointwise, rows, same, total, two_stages
+from schedule_cases import arrays, pointwise, product, rows, same, total, two_stages
 
 from superopt.ir.graph import make_input, mk
+from superopt.kernels.cpu import Cpu
 from superopt.kernels.evaluate import evaluate
 from superopt.kernels.program import from_graph
 from superopt.kernels.schedule import PRIMITIVES
@@ -60,6 +61,7 @@ EXAMPLES: dict[str, tuple[LoopProgram, tuple[Any, ...]]] = {
         apply(from_graph([mk("exp", make_input("w", (6, 5)))]), [("cache_read", "out0", "w", "packed")]),
         ("packed", LAYOUT, "fill"),
     ),
+    "tensorize": (product(8, 8, 32), ("out0", [["rows", [["o0", 4]]], ["pack_b", "none"]])),
 }
 
 
@@ -76,7 +78,9 @@ def _shown(name: str, keyword: str) -> str:
 
 
 @pytest.mark.parametrize("name", PRIMITIVES)
-def test_the_documented_loops_are_the_real_ones(name: str) -> None:
+def test_the_documented_loops_are_the_real_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = Cpu("skylake-avx512", (), 512, 32, False, False, 32 << 10, 1 << 20, 0)
+    monkeypatch.setattr("superopt.kernels.tensorize.host", lambda: wide)
     program, arguments = EXAMPLES[name]
     scheduled = apply(program, [(name, *arguments)])
     assert _shown(name, "before") == show_stages(program)

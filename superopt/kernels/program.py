@@ -216,6 +216,10 @@ def _check_placement(program: LoopProgram, stage: Stage) -> None:
         f"{[str(a.symbol) for a in stage.axes]} and {[str(a.symbol) for a in host.axes]}",
     )
     _require(
+        host.at is None or count >= host.at[1],
+        f"stage {name} stands under {count} axes of {host.buffer}, which itself begins further in",
+    )
+    _require(
         all(a.kind != "parallel" for a in (*host.axes[count:], *stage.axes[count:])),
         f"stage {name} stands outside parallel axes of {host.buffer}, or has parallel axes of its own",
     )

@@ -78,7 +78,7 @@ def _statement(stage: Stage) -> list[str]:
 
 def _tile(tile: Tile) -> str:
     rows = "x".join(f"{name}:{n}" for name, n in tile.rows)
-    return f"{tile.intrinsic} {rows} by {tile.vectors} vectors of {tile.lanes}, over {','.join(tile.depth)}"
+    return f"{tile.intrinsic} {rows} by {tile.vectors} vectors of {tile.lanes} over {','.join(tile.depth)}"
 
 
 def _expression(root: Expr) -> tuple[str, list[tuple[str, str]]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from superopt.errors import InputError
 from superopt.ir.expr import Expr, const, load, where
 from superopt.ir.index import Size, Symbol, all_of, decide, nonnegative, of_atom, substitute
 from superopt.kernels.program import loads, reads
 from superopt.kernels.schedule.bijection import element_of, solve
+from superopt.kernels.schedule.domain import inverse, last, total, written
 from superopt.kernels.schedule.edit import (
     before,
     fresh_buffer,
@@ -58,52 +58,6 @@ def inline(program: LoopProgram, stage: str) -> LoopProgram:
 
     stages = [rewritten(s, change) if stage in reads(s) else s for s in program.stages if s is not found]
     return with_buffers(program, stages, drop=[stage])
-
-
-def inverse(
-    stage: Stage, element: Sequence[Size], shape: Sequence[int], shared: Sequence[Symbol] = ()
-) -> dict[Symbol, Size]:
-    """The axes at which a stage writes an element; axes shared with the reader stay.
-
-    Raises:
-        InputError: the index map of the stage has no inverse of a known form.
-    """
-    axes = [a.symbol for a in stage.axes if a.symbol not in shared]
-    found = None if stage.combine is not None else solve(stage.index, axes, element, shape)
-    if found is None:
-        text = ",".join(map(str, stage.index))
-        raise InputError(
-            f"the axes of stage {stage.buffer} do not follow from the element {stage.buffer}[{text}] that is written",
-            hint="this step needs an index map made of axes by splitting, fusing and permuting",
-        )
-    return found | {s: of_atom(s) for s in shared}
-
-
-def total(stage: Stage, buffer: Buffer, primitive: str) -> None:
-    """Raise unless the stage writes every element of its buffer."""
-    _, _, exists = written(stage, buffer)
-    if exists and 0 not in buffer.shape:
-        raise InputError(
-            f"{primitive}: stage {stage.buffer} does not write every element of {buffer.name}{list(buffer.shape)}: "
-            f"only where {', '.join(f'{x} >= 0' for x in exists)}"
-        )
-
-
-def written(stage: Stage, buffer: Buffer) -> tuple[list[Symbol], list[Size], list[Size]]:
-    """Iterators over a buffer, the element at which they stand, and what must be >= 0 for the stage to write it."""
-    shared = [a.symbol for a in stage.axes[: stage.at[1]]] if stage.at is not None else []
-    its, element = element_of(buffer.shape, [s.name for s in shared])
-    if stage.combine is not None:  # from the identity
-        return its, element, []
-    axes = inverse(stage, element, buffer.shape, shared)
-    exists = [x for s, value in axes.items() if s not in shared for x in (value, _last(s) - value)]
-    exists += terms(substitute_truth(stage.guard, axes))
-    return its, element, [x for x in exists if decide(x) is not True]
-
-
-def _last(s: Symbol) -> int:
-    assert isinstance(s.high, int)
-    return s.high
 
 
 def materialize(program: LoopProgram, stage: str, what: int | str, name: str | None = None) -> LoopProgram:
@@ -167,11 +121,11 @@ def cut(
     rest = sorted(free - set(mine), key=lambda s: s.name)
     outer = [s for s in rest if s not in target.symbols and s in kept.symbols]
     symbols = [*outer, *mine, *[s for s in rest if s not in outer]]
-    shape = tuple([_last(s) + 1 for s in symbols])
+    shape = tuple([last(s) + 1 for s in symbols])
     its, element = element_of(shape, [])
     value = kept_where(guard, kept).substitute(dict(zip(symbols, element, strict=True)))
     new = Stage(result, tuple(map(Axis, its)), tuple(element), value)
-    reading = use(load(result, [of_atom(s) if _last(s) else 0 for s in symbols], kept.dtype))
+    reading = use(load(result, [of_atom(s) if last(s) else 0 for s in symbols], kept.dtype))
     changed = rewritten(stage, lambda e: reading if e is target else None)
     stages = [changed if s is stage else s for s in before(program, stage.buffer, new)]
     return with_buffers(program, stages, [Buffer(result, shape, kept.dtype, "scratch")])
@@ -261,7 +215,7 @@ def reverse_compute_at(program: LoopProgram, stage: str) -> LoopProgram:
     assert axes is not None
     total(producer, program.buffer(producer.buffer), "reverse_compute_at")
     _covered(found, element, shape)
-    exists = [x for s, value in axes.items() for x in (value, _last(s) - value)]
+    exists = [x for s, value in axes.items() for x in (value, last(s) - value)]
     guard = all_of(producer.guard, substitute_truth(found.guard, axes), *map(nonnegative, _unknown(producer, exists)))
     # substitution first: the value of the producer has symbols of its own
     whole = found.value.substitute(axes)

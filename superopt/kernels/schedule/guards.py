@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from superopt.ir.expr import Expr, values_of
-from superopt.ir.index import Size, decide
+from superopt.ir.expr import Expr, subexpressions, values_of
+from superopt.ir.index import Size, Symbol, decide, substitute
+from superopt.kernels.schedule.bijection import element_of
+from superopt.kernels.schedule.domain import last, written
 from superopt.kernels.schedule.edit import terms
 from superopt.kernels.stage import LoopProgram, Stage
 
@@ -50,8 +52,8 @@ def _read(e: Expr) -> list[Expr]:
 
 
 def inside(program: LoopProgram, root: Expr, known: Sequence[Size] = ()) -> bool:
-    """Do all loads stay inside their buffers where these are >= 0, as far as ranges and single conditions tell?"""
-    shapes = {b.name: b.shape for b in program.buffers}
+    """Do all loads read what is written where these are >= 0, as far as ranges and single conditions tell?"""
+    buffers = {name: _filled(program, name) for name in {e.args[0] for e in subexpressions(root) if e.kind == "load"}}
     seen: set[tuple[Expr, frozenset[Size]]] = set()
     stack: list[tuple[Expr, frozenset[Size]]] = [(root, frozenset(known))]
     while stack:
@@ -60,15 +62,26 @@ def inside(program: LoopProgram, root: Expr, known: Sequence[Size] = ()) -> bool
             continue
         seen.add((e, facts))
         if e.kind == "load":
-            for x, n in zip(e.args[1], shapes[e.args[0]], strict=True):
-                if not (follows(x, facts) and follows(n - 1 - x, facts)):
-                    return False
+            its, exists = buffers[e.args[0]]
+            at = dict(zip(its, e.args[1], strict=True))
+            needs = [y for s, x in at.items() for y in (x, last(s) - x)] + [substitute(y, at) for y in exists]
+            if not all(follows(y, facts) for y in needs):
+                return False
         if e.kind == "where":
             stack += [(e.args[1], facts | frozenset(terms(e.args[0]))), (e.args[2], facts)]
         else:
             stack += [(x, facts) for x in e.operands]
         stack += [(v, facts) for v in _read(e)]
     return True
+
+
+def _filled(program: LoopProgram, name: str) -> tuple[list[Symbol], list[Size]]:
+    """Iterators over a buffer, and what must be >= 0 for an element of it to have a value."""
+    buffer = program.buffer(name)
+    if buffer.scope in ("input", "frozen"):
+        return element_of(buffer.shape, [])[0], []
+    its, _, exists = written(program.stage(name), buffer)
+    return its, exists
 
 
 def follows(x: Size, facts: frozenset[Size]) -> bool:

@@ -15,6 +15,7 @@ from superopt.ir.index import Guard, Poly, Size, Symbol, all_of, bounds, nonnega
 from superopt.kernels.program import reads
 from superopt.kernels.schedule.bijection import element_of
 from superopt.kernels.schedule.compose import kept_where
+from superopt.kernels.schedule.domain import written
 from superopt.kernels.schedule.edit import before, fresh_buffer, part, plain, require, rewritten, with_buffers
 from superopt.kernels.schedule.guards import enclosing, inside
 from superopt.kernels.stage import Axis, Buffer, LoopProgram, Stage
@@ -76,7 +77,11 @@ def _copied(program: LoopProgram, stage: Stage, source: str, name: str | None) -
     result = fresh_buffer(program, f"{source}_packed") if name is None else name
     require(result not in [b.name for b in program.buffers], f"cache_read: there is a buffer {result} already")
     its, element = element_of(buffer.shape, [])
-    copy = Stage(result, tuple(map(Axis, its)), tuple(element), load(source, element, buffer.dtype))
+    exists: list[Size] = []
+    if buffer.scope not in ("input", "frozen"):
+        its, element, exists = written(program.stage(source), buffer)
+    guard = all_of(*map(nonnegative, exists))
+    copy = Stage(result, tuple(map(Axis, its)), tuple(element), load(source, element, buffer.dtype), guard)
 
     def change(e: Expr) -> Expr | None:
         if e.kind != "load" or e.args[0] != source or any(x for i in e.args[1] for x in values_of(i)):

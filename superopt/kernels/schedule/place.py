@@ -8,7 +8,7 @@ from dataclasses import replace
 from superopt.ir.expr import Expr, load
 from superopt.ir.index import Poly, Size, Symbol, all_of, bounds, iterator, nonnegative, of_atom
 from superopt.kernels.program import loads, reads
-from superopt.kernels.schedule.compose import inverse, total
+from superopt.kernels.schedule.domain import inverse, total
 from superopt.kernels.schedule.edit import (
     fresh_buffer,
     plain,
@@ -47,6 +47,8 @@ def compute_at(program: LoopProgram, stage: str, host: str, count: int) -> LoopP
     require(buffer.scope == "scratch" and found.at is None, f"compute_at {stage}: it is no phase that fills scratch")
     require(not program.placed(stage), f"compute_at {stage}: {[s.buffer for s in program.placed(stage)]} are in it")
     require(0 <= count <= len(inside.axes), f"compute_at {stage}: {host} has {len(inside.axes)} axes, not {count}")
+    above = 0 if inside.at is None else inside.at[1]
+    require(count >= above, f"compute_at {stage}: {host} stands under {above} axes of another stage, not {count}")
     total(found, buffer, "compute_at")
     readers = [s for s in program.stages if stage in reads(s)]
     require(bool(readers), f"compute_at {stage}: nothing reads it")
