@@ -199,9 +199,21 @@ def convert(f: Function, x: str, source: str, target: str, lanes: int) -> str:
 
 
 def _to_single(held: Lanes, x: str, target: str) -> str:
-    if held.dtype == "float64" and target == "float16":  # one rounding
-        return held.of("float16").cast("fpext", held.cast("fptrunc", x, "float16"), "float32")
+    if held.dtype == "float64" and target == "float16":
+        return _to_odd(held, x)
     return convert(held.f, x, held.dtype, "float32", held.lanes)
+
+
+def _to_odd(d: Lanes, x: str) -> str:
+    """float64 cut to float32, an inexact result made odd: rounding it again to 16 bits is then rounding once."""
+    m = d.of("float32")
+    i = m.ints
+    near = d.cast("fptrunc", x, "float32")
+    back = m.cast("fpext", near, "float64")
+    over = d.compare("ogt", d.absolute(back), d.absolute(x))
+    bits = m.as_ints(near)
+    cut = i.select(over, i.sub(bits, i.const(1)), bits)
+    return m.from_ints(i.select(d.compare("one", back, x), i.op("or", cut, i.const(1)), bits))
 
 
 def rounded(f: Function, x: str, dtype: str, lanes: int) -> str:
