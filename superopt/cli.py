@@ -344,6 +344,21 @@ def train(arguments: tuple[str, ...]) -> int:
     return OK
 
 
+@cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@_guarded
+def kernels(arguments: tuple[str, ...]) -> int:
+    """Tune one operator as our own kernel, show its loops and schedule (see `superopt kernels --help`)."""
+    from superopt.schedules.cli import kernels as group  # late: `--help` answers at once
+
+    try:
+        group.main(list(arguments), prog_name="superopt kernels", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return USAGE
+    return OK
+
+
 def main_with(arguments: Sequence[str] | None) -> None:
     """Run the command line on these arguments (None: those of the process)."""
     try:

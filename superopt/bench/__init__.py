@@ -16,8 +16,27 @@ from typing import Any
 from superopt.errors import UsageError
 
 Say = Callable[[str], None]
-SUITES = ("aa", "ablation", "alternatives", "core", "onnx-nodes", "options", "rewrites", "search", "verifier")
-BUDGETS = {"aa": "6s", "rewrites": "15s", "ablation": "5s", "alternatives": "10s", "verifier": "5000steps"}
+SUITES = (
+    "aa",
+    "ablation",
+    "alternatives",
+    "core",
+    "kernels",
+    "onnx-nodes",
+    "options",
+    "pallas",
+    "rewrites",
+    "search",
+    "verifier",
+)
+BUDGETS = {
+    "aa": "6s",
+    "kernels": "8s",
+    "rewrites": "15s",
+    "ablation": "5s",
+    "alternatives": "10s",
+    "verifier": "5000steps",
+}
 
 
 def run_suite(suite: str, *, budget: str | None, cases: Sequence[str], seed: int, say: Say) -> dict[str, Any]:
@@ -36,10 +55,14 @@ def run_suite(suite: str, *, budget: str | None, cases: Sequence[str], seed: int
         from superopt.bench.alternatives import run  # late: see above
     elif suite == "core":
         from superopt.bench.core import run  # late: see above
+    elif suite == "kernels":
+        from superopt.bench.kernels import run  # late: see above
     elif suite == "onnx-nodes":
         from superopt.bench.onnx_nodes import run  # late: see above
     elif suite == "options":
         from superopt.bench.options import run  # late: see above
+    elif suite == "pallas":
+        from superopt.bench.pallas import run  # late: see above
     elif suite == "rewrites":
         from superopt.bench.rewrites import run  # late: see above
     elif suite == "search":

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-SCHEMA_VERSION = 1
-TABLES = ("certificates", "measurements", "runs", "calibration")
+SCHEMA_VERSION = 2
+TABLES = ("certificates", "measurements", "runs", "calibration", "schedules")
 BUSY_TIMEOUT_S = 30.0
 _MEMORY = ":memory:"
 

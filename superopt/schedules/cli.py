@@ -1,0 +1,74 @@
+"""The commands `superopt kernels ...`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def kernels() -> None:
+    """Our own kernels: tune one operator, show what it becomes."""
+
+
+@kernels.command()
+@click.argument("operator")
+@click.option("--budget", default="20s", show_default=True, help="Wall time of the search: 20s, 2min.")
+@click.option("--threads", default=1, show_default=True, help="Threads that run the kernel.")
+@click.option("--method", type=click.Choice(["model", "evolutionary", "random"]), default="model", show_default=True)
+@click.option("--most", default=1_000_000, help="Stop after so many timed candidates.")
+@click.option("--workers", default=0, help="Processes that build candidates; 0: as many as cores, at most 4.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--no-store", is_flag=True, help="Neither learn from earlier searches nor keep this one's timings.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def tune(
+    operator: str,
+    budget: str,
+    threads: int,
+    method: str,
+    most: int,
+    workers: int,
+    seed: int,
+    no_store: bool,
+    as_json: bool,
+) -> None:
+    """Search the schedules of OPERATOR, such as 'dot f32 128x768x3072' or 'conv f32 56x56x64 3x3x64 stride 2'."""
+    from superopt.budget import parse_budget  # late: `--help` answers at once
+    from superopt.schedules.report import tune_and_compare, tuning_text
+
+    result = tune_and_compare(
+        operator,
+        parse_budget(budget).seconds or 20.0,
+        threads=threads,
+        method=method,
+        most=most,
+        workers=workers,
+        seed=seed,
+        keep=not no_store,
+        say=lambda line: click.echo(f"  {line}", err=True),
+    )
+    click.echo(json.dumps(result) if as_json else tuning_text(result))
+
+
+@kernels.command()
+@click.argument("operator")
+@click.option("--threads", default=1, show_default=True, help="Threads that run the kernel.")
+@click.option("--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="JSON; else the default's.")
+@click.option("--llvm", is_flag=True, help="Print the LLVM module too.")
+def show(operator: str, threads: int, trace: Path | None, llvm: bool) -> None:
+    """Print OPERATOR as loops, before and after its schedule, with the trace."""
+    from superopt.kernels.defaults import default_trace  # late: `--help` answers at once
+    from superopt.kernels.generate import generate
+    from superopt.kernels.program import from_graph, hoisted
+    from superopt.kernels.schedule.trace import apply
+    from superopt.kernels.show import show as loops
+    from superopt.schedules.workload import workload
+
+    program = from_graph(workload(operator).outputs, name="kernel")
+    steps = json.loads(trace.read_text()) if trace else [list(step) for step in default_trace(program, threads=threads)]
+    scheduled = apply(program, steps)
+    click.echo(f"{loops(program)}\n\ntrace\n{json.dumps(steps)}\n\n{loops(scheduled)}")
+    if llvm:
+        click.echo("\n" + generate(hoisted(scheduled)[1]).module.text())

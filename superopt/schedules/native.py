@@ -1,0 +1,86 @@
+"""A scheduled program as a call, the rate of independent multiply-adds, and interleaved timing of calls."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from superopt.kernels.cpu import host
+from superopt.kernels.generate import generate
+from superopt.kernels.llvm import Module, vector
+from superopt.kernels.program import hoisted
+from superopt.kernels.runtime import Code, Phase, build
+from superopt.kernels.stage import Buffer, LoopProgram
+from superopt.measure import loop
+
+Call = Callable[[], Any]
+_STEPS, _CHAINS = 4096, 24
+
+
+def kernel_call(program: LoopProgram, arrays: Mapping[str, np.ndarray], threads: int) -> Call:
+    """A scheduled program inside `jax.jit`, its frozen operands packed ahead of time.
+
+    Returns:
+        A call without arguments that waits for the results, a tuple of arrays.
+    """
+    import jax  # late: the import takes a second
+
+    values = dict(arrays)
+    prepare, hot = hoisted(program)
+    if prepare is not None:
+        values |= build(generate(prepare)).run(values)
+    kernel = build(generate(hot), threads_hint=threads)
+    jitted = jax.jit(kernel.call)
+    operands = [jax.numpy.asarray(values[b.name]) for b in kernel.operands]
+    return lambda: jax.block_until_ready(jitted(*operands))
+
+
+def peak_call() -> tuple[Call, float]:
+    """Independent multiply-adds in registers, and how many floating-point operations one call does."""
+    lanes = host().lanes("float32")
+    kind = vector("float", lanes)
+    module = Module()
+    f = module.function("peak", [("ptr", "bufs"), ("i64", "t")])
+    out = f.load("ptr", "%bufs")
+    x = f.load(kind, out, 4)
+
+    def body(_: Any, sums: Sequence[Any]) -> list[Any]:
+        return [f.fma(s, x, x, kind) for s in sums]
+
+    sums = f.for_(0, _STEPS, 1, body, [(kind, x)] * _CHAINS)
+    total = sums[0]
+    for s in sums[1:]:
+        total = f.fop("add", total, s, kind)
+    f.store(kind, total, out, 4)
+    f.ret()
+    code = Code(module, (Phase("peak", 1),), (Buffer("out", (lanes,), "float32", "output"),))
+    return build(code, pipeline="none").bind({}), 2.0 * _STEPS * _CHAINS * lanes
+
+
+def peak_gflops() -> float:
+    """The rate of multiply-adds of one thread, the best of a few samples."""
+    call, flops = peak_call()
+    best = 1e9
+    for _ in range(20):
+        begin = time.perf_counter()
+        for _ in range(20):
+            call()
+        best = min(best, (time.perf_counter() - begin) / 20)
+    return flops / best / 1e9
+
+
+def timed(calls: Sequence[Call], seed: int, rounds: int = 15, sample_s: float = 5e-3) -> list[list[float]]:
+    """Seconds of each call in every round, all calls once per round in random order."""
+    counts = [loop.calls_for(call, sample_s) for call in calls]
+    samples: list[list[float]] = [[] for _ in calls]
+    rng = random.Random(seed)
+    order = list(range(len(calls)))
+    for _ in range(rounds):
+        rng.shuffle(order)
+        for i in order:
+            samples[i].append(loop.seconds_of(calls[i], counts[i]))
+    return samples

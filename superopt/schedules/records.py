@@ -1,0 +1,76 @@
+"""Every timing that a search of schedules makes, kept: features, trace and seconds, by operator and machine.
+
+A record belongs to a processor, a number of threads and a version of the features; searches on the same processor with
+as many threads learn from each other's records.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from superopt.ir.graph import Graph
+from superopt.ir.text import print_graph
+from superopt.kernels.cpu import host
+from superopt.schedules.features import NAMES, features
+from superopt.schedules.model import Rows
+from superopt.schedules.space import Space
+from superopt.store import Store, content_key
+
+if TYPE_CHECKING:
+    from superopt.schedules.tune import Candidate
+
+_MOST_SEARCHES = 64
+
+
+class Records:
+    """The records of one operator's search in a store; without a store nothing is kept."""
+
+    def __init__(self, store: Store | None, graph: Graph, threads: int) -> None:
+        self.store = store
+        version = zlib.crc32(json.dumps(NAMES).encode())
+        self.machine = content_key(host().name, threads, version)
+        self.graph = print_graph(graph)
+        self.key = content_key(self.machine, self.graph)
+
+    def rows(self) -> Rows:
+        """Measurements of other searches on this machine, the newest ones."""
+        found = Rows.empty()
+        for _, value in reversed(self._others()):
+            x = np.asarray([r["features"] for r in value["rows"]], np.float32).reshape(-1, len(NAMES))
+            y = np.log2([r["seconds"] for r in value["rows"]]).astype(np.float32)
+            found = found.join(Rows(x, y, np.zeros(len(y), np.int32)))
+        return found
+
+    def _others(self) -> list[tuple[str, dict[str, Any]]]:
+        if self.store is None:
+            return []
+        kept = self.store.items("schedules", limit=_MOST_SEARCHES)
+        return [(k, v) for k, v in kept if v["machine"] == self.machine and k != self.key and v["rows"]]
+
+    def add(self, measured: Sequence[Candidate], space: Space) -> None:
+        """Keep what was measured, with what was known of this operator before."""
+        if self.store is None or not measured:
+            return
+        rows = [
+            {
+                "features": [round(float(v), 5) for v in features(space, c.point)],
+                "seconds": c.seconds,
+                "trace": c.trace,
+            }
+            for c in measured
+            if c.point is not None
+        ]
+        before = self.store.get("schedules", self.key)
+        best = min(measured, key=lambda c: c.seconds)
+        value = {
+            "machine": self.machine,
+            "graph": self.graph,
+            "best": {"trace": best.trace, "seconds": best.seconds},
+            "rows": [*(before["rows"] if before else []), *rows],
+        }
+        self.store.put("schedules", self.key, value)

@@ -1,0 +1,116 @@
+"""What a search of schedules says at the end: speed, share of the machine's peak, and XLA beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from superopt.errors import UsageError
+from superopt.ir.counters import graph_cost
+from superopt.ir.graph import Graph
+from superopt.measure.stats import paired_ratio
+from superopt.schedules.native import kernel_call, peak_gflops, timed
+from superopt.schedules.tune import tune
+from superopt.schedules.worker import example_arrays
+from superopt.schedules.workload import workload
+from superopt.store import Store
+
+
+def tune_and_compare(
+    operator: str,
+    budget_s: float,
+    *,
+    threads: int,
+    method: Any,
+    most: int,
+    workers: int,
+    seed: int,
+    keep: bool,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Tune an operator given by name and time the winner against XLA, interleaved, in fresh rounds.
+
+    Raises:
+        UsageError: the operator is not understood, or more threads are asked for than there are cores.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if not 1 <= threads <= len(cores):
+        raise UsageError(f"{threads} threads on {len(cores)} cores")
+    graph = workload(operator)
+    store = Store() if keep else None
+    found = tune(
+        graph,
+        budget_s,
+        threads=threads,
+        seed=seed,
+        method=method,
+        most=most,
+        workers=workers or min(4, len(cores)),
+        store=store,
+        say=say,
+    )
+    return {
+        "operator": operator,
+        "threads": threads,
+        **_against_xla(graph, found.program, threads, seed),
+        "over_default": found.default_seconds / found.seconds,
+        "candidates": found.candidates,
+        "candidates_per_s": found.candidates_per_s,
+        "compile_ms": found.compile_ms,
+        "space": float(found.space_size),
+        "trace": found.trace,
+        "refused": found.refused,
+    }
+
+
+def _against_xla(graph: Graph, program: Any, threads: int, seed: int) -> dict[str, Any]:
+    import jax  # late: the import takes a second
+
+    from superopt.backends.xla import needs_x64, to_jax
+
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[-threads:])  # before XLA makes its pool
+    try:
+        arrays = example_arrays(graph, seed)
+        with jax.enable_x64(needs_x64(graph)):
+            ours = kernel_call(program, arrays, threads)
+            jitted = jax.jit(to_jax(graph))
+            operands = [jax.numpy.asarray(arrays[node["name"]]) for node in graph.inputs]
+            samples = timed([ours, lambda: jax.block_until_ready(jitted(*operands))], seed)
+            peak = peak_gflops()
+    finally:
+        os.sched_setaffinity(0, before)
+    ratio = paired_ratio(samples[1], samples[0], seed=seed)
+    seconds = float(np.median(samples[0]))
+    cost = graph_cost(graph)
+    gflops = cost.flops / seconds / 1e9
+    return {
+        "us": 1e6 * seconds,
+        "gflops": gflops,
+        "peak_gflops": threads * peak,
+        "peak_fraction": gflops / (threads * peak),
+        "gb_per_s": (cost.read_bytes + cost.write_bytes) / seconds / 1e9,
+        "over_xla": ratio.ratio,
+        "over_xla_low": ratio.low,
+        "over_xla_high": ratio.high,
+    }
+
+
+def tuning_text(result: dict[str, Any]) -> str:
+    """The result for a terminal."""
+    lines = [
+        f"{result['operator']}, {result['threads']} thread{'s' if result['threads'] > 1 else ''}",
+        f"  time        {result['us']:.4g} us",
+        f"  speed       {result['gflops']:.1f} GF/s, {result['peak_fraction']:.0%} of the measured peak"
+        f" ({result['peak_gflops']:.0f}); {result['gb_per_s']:.1f} GB/s",
+        f"  over XLA    {result['over_xla']:.2f} [{result['over_xla_low']:.2f}, {result['over_xla_high']:.2f}]",
+        f"  over the default schedule  {result['over_default']:.2f}",
+        f"  searched    {result['candidates']} candidates of {result['space']:.2g},"
+        f" {result['candidates_per_s']:.1f} a second and core, {result['compile_ms']:.0f} ms to compile one",
+        "  schedule",
+        *(f"    {step}" for step in result["trace"]),
+    ]
+    return "\n".join(lines)

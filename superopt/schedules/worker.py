@@ -1,0 +1,171 @@
+"""The process in which candidates are built, checked and timed (`python -m superopt.schedules.worker`).
+
+Requests, after `open` (a graph as text, the number of threads, a seed):
+
+    build{traces}   one event per trace: what the build cost, or why there is none; values are checked against XLA's
+    time{digests}   one event per candidate of this process: seconds of each of several interleaved samples
+
+A candidate that kills the process takes nothing else with it.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from superopt.errors import InputError
+from superopt.ir.graph import Graph
+from superopt.kernels import jit
+from superopt.kernels.generate import generate
+from superopt.kernels.program import from_graph, hoisted
+from superopt.kernels.runtime import Kernel, build
+from superopt.kernels.schedule.trace import apply
+from superopt.kernels.stage import LoopProgram
+from superopt.measure import loop
+from superopt.measure.arrays import dtype as numpy_dtype
+from superopt.measure.worker import serve
+
+Event = dict[str, Any]
+TOLERANCE = 2e-5  # of the largest value; times the square root of the dtype's precision over float32's
+
+
+@dataclass(slots=True)
+class _Session:
+    """What `open` set up, and the candidates so far."""
+
+    program: LoopProgram
+    arrays: dict[str, np.ndarray]
+    expected: list[np.ndarray]
+    threads: int
+    calls: dict[str, Callable[[], Any]]
+
+
+_STATE: list[_Session] = []
+
+
+def main(event_fd: int, memory_bytes: int) -> None:
+    """Serve until the input closes."""
+    serve(event_fd, memory_bytes, {"open": _open, "build": _build, "time": _time})
+
+
+def _open(request: Mapping[str, Any]) -> Iterator[Event]:
+    from superopt.ir.text import parse_graph  # late: only once per worker
+
+    graph = parse_graph(request["graph"])
+    arrays = example_arrays(graph, request["seed"])
+    _STATE[:] = [
+        _Session(from_graph(graph.outputs, name="kernel"), arrays, reference(graph, arrays), request["threads"], {})
+    ]
+    yield {"event": "opened"}
+
+
+def example_arrays(graph: Graph, seed: int) -> dict[str, np.ndarray]:
+    """Random inputs by name: normal, or small integers."""
+    rng = np.random.default_rng(seed)
+    found: dict[str, np.ndarray] = {}
+    for node in graph.inputs:
+        dtype = numpy_dtype(node.dtype)
+        if node.dtype == "bool":
+            found[node["name"]] = rng.integers(0, 2, node.shape).astype(bool)
+        elif dtype.kind in "iu":
+            low, high = (0, 100) if dtype.kind == "u" else (-50, 50)
+            found[node["name"]] = rng.integers(low, high, node.shape).astype(dtype)
+        else:
+            found[node["name"]] = rng.standard_normal(node.shape).astype(dtype)
+    return found
+
+
+def reference(graph: Graph, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """The outputs as XLA computes them."""
+    import jax  # late: the import takes a second
+
+    from superopt.backends.xla import needs_x64, to_jax
+
+    with jax.enable_x64(needs_x64(graph)):
+        results = jax.jit(to_jax(graph))(*[arrays[node["name"]] for node in graph.inputs])
+        return [np.asarray(x) for x in results]
+
+
+def _build(request: Mapping[str, Any]) -> Iterator[Event]:
+    session = _STATE[0]
+    for index, trace in zip(request["indices"], request["traces"], strict=True):
+        yield {"event": "begin", "index": index}
+        yield {"index": index, **_candidate(session, trace)}
+
+
+def _candidate(session: _Session, trace: Any) -> Event:
+    begin = time.perf_counter()
+    try:
+        scheduled = apply(session.program, trace)
+        prepare, hot = hoisted(scheduled)
+        values = dict(session.arrays)
+        if prepare is not None:
+            values |= build(generate(prepare), pipeline="none").run(values)
+        kernel = build(generate(hot), threads_hint=session.threads)
+    except (InputError, jit.CompileError) as error:
+        return {"event": "refused", "detail": str(error)}
+    wrong = _wrong(session, kernel, values)
+    if wrong is not None:
+        return {"event": "wrong", "detail": wrong}
+    session.calls[kernel.digest] = kernel.bind(values, session.threads)
+    return {
+        "event": "built",
+        "digest": kernel.digest,
+        "seconds": time.perf_counter() - begin,
+        "compile_s": kernel.compiled.seconds,
+        "spills": kernel.compiled.spills,
+    }
+
+
+def _wrong(session: _Session, kernel: Kernel, values: Mapping[str, np.ndarray]) -> str | None:
+    got = kernel.run(values)
+    for buffer, expected in zip(kernel.outputs, session.expected, strict=True):
+        found = got[buffer.name]
+        if expected.dtype.kind in "biu":
+            if not np.array_equal(found, expected):
+                return f"{buffer.name} differs from XLA's"
+            continue
+        wide, exact = found.astype(np.float64), expected.astype(np.float64)
+        eps = float(np.finfo(np.float32).eps) if buffer.dtype == "float32" else _eps(buffer.dtype)
+        scale = float(np.max(np.abs(exact), initial=0.0, where=np.isfinite(exact))) or 1.0
+        allowed = TOLERANCE * (eps / float(np.finfo(np.float32).eps)) ** 0.5 * max(1.0, scale)
+        both = np.isfinite(wide) & np.isfinite(exact)
+        if not np.array_equal(wide[~both], exact[~both], equal_nan=True):
+            return f"{buffer.name} differs from XLA's where values are not finite"
+        error = float(np.max(np.abs(wide - exact), initial=0.0, where=both))
+        if error > allowed:
+            return f"{buffer.name} is {error:.2g} from XLA's, {allowed:.2g} allowed"
+    return None
+
+
+def _eps(dtype: str) -> float:
+    import ml_dtypes  # late: narrow types only
+
+    return float(ml_dtypes.finfo(numpy_dtype(dtype)).eps)
+
+
+def _time(request: Mapping[str, Any]) -> Iterator[Event]:
+    calls = [_STATE[0].calls[digest] for digest in request["digests"]]
+    if request.get("forget"):
+        for digest in request["forget"]:
+            _STATE[0].calls.pop(digest, None)
+    counts = [loop.calls_for(call, request["sample_s"]) for call in calls]
+    samples: list[list[float]] = [[] for _ in calls]
+    order = list(range(len(calls)))
+    rng = random.Random(request["seed"])
+    for _ in range(request["rounds"]):
+        rng.shuffle(order)
+        for i in order:
+            samples[i].append(loop.seconds_of(calls[i], counts[i]))
+    for digest, times in zip(request["digests"], samples, strict=True):
+        yield {"event": "timed", "digest": digest, "samples_s": times}
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
