@@ -24,6 +24,7 @@ from verifier.wire import decode
 SECONDS = 60.0
 MEMORY_BYTES = 4 << 30
 _START_S = 60.0
+LIMIT = "the prover's limit"
 
 
 class LimitExceededError(Exception):
@@ -99,7 +100,7 @@ class Prover:
             except WorkerDiedError as died:
                 failure = died.failure
                 if failure.cause == "timeout":
-                    raise LimitExceededError(f"the prover's limit of {self.seconds:g} s was reached") from died
+                    raise LimitExceededError(f"{LIMIT} of {self.seconds:g} s was reached") from died
                 raise LimitExceededError(f"the prover's process ended: {failure.cause}: {failure.detail}") from died
         if event["event"] == "deep":
             raise LimitExceededError("it is nested too deeply for the prover")

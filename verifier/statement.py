@@ -19,7 +19,7 @@ from superopt.errors import ArgumentError, InputError, VerificationError
 from superopt.frontends.specs import Specs, read_specs
 from superopt.frontends.symbolic import Traced, parameters_of, trace_symbolic
 from verifier.pair_wire import prove_elsewhere
-from verifier.process import shared
+from verifier.process import LIMIT, shared
 from verifier.prove import DEFINED, Proof, Stop
 from verifier.statement_lift import any_rank, general, lifted
 from verifier.statement_prove import Pair, unsupported_ops
@@ -219,7 +219,7 @@ def _at_lowest(pair: Pairing, left: Traced, right: Traced, done: Proof) -> tuple
         made = Pair(left.graph, right.graph, sizes, pair.lowest, pair.specs.premises)
         domain, asked = prove_elsewhere(made, done)
     except Stop as stop:
-        if pair.lowest or not sizes or stop.status == UNSUPPORTED:
+        if pair.lowest or not sizes or stop.status == UNSUPPORTED or stop.cause.startswith(LIMIT):
             raise
         made = Pair(left.graph, right.graph, sizes, 1, pair.specs.premises)
         again = Proof()

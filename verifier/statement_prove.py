@@ -34,7 +34,7 @@ from verifier.prove import EMPTY_ONLY, FINITE, Proof, Stop, equal_terms
 from verifier.solver import CannotLower, Context
 from verifier.statement_scalars import ranges
 from verifier.statement_terms import Terms, factorings, to_poly
-from verifier.terms import Apply, Read, Reduce, Term, Where
+from verifier.terms import Apply, Read, Reduce, Term, Where, walk_terms
 from verifier.verdict import UNKNOWN, UNSUPPORTED, Domain
 
 EXACTNESS = ("exact", "real", "range")
@@ -224,7 +224,7 @@ def _equal(work: _Work, a: Node, b: Node) -> None:
     terms, left, right, facts = _denoted(work, a, b, machine=False)
     for side in (left, right):
         _in_bounds(work, side, facts)
-    integers = any(id(t) in terms.arithmetic for side in (left, right) for t in _subterms(side))
+    integers = any(id(t) in terms.arithmetic for side in (left, right) for t in walk_terms(side))
     try:
         equal_terms(ctx, left, right, facts, done, dtype="int" if integers else "")
     except Stop as stop:
@@ -235,23 +235,6 @@ def _equal(work: _Work, a: Node, b: Node) -> None:
         raise Stop(UNSUPPORTED, str(missing)) from missing
     for text in terms.assumptions:
         done.assume(text)
-
-
-def _subterms(term: Term) -> Iterator[Term]:
-    """All subterms, shared ones once."""
-    seen: set[int] = set()
-    todo = [term]
-    while todo:
-        t = todo.pop()
-        if id(t) not in seen:
-            seen.add(id(t))
-            yield t
-            if isinstance(t, Apply):
-                todo += t.args
-            elif isinstance(t, Where):
-                todo += (t.then, t.orelse)
-            elif isinstance(t, Reduce):
-                todo.append(t.body)
 
 
 def _denoted(work: _Work, a: Node, b: Node, machine: bool) -> tuple[Terms, Term, Term, tuple[Cond, ...]]:

@@ -317,17 +317,21 @@ def _int(i: Int) -> int:
 
 
 def walk_terms(t: Term) -> Iterator[Term]:
-    """All subterms."""
-    yield t
-    parts: tuple[Term, ...] = ()
-    if isinstance(t, Apply):
-        parts = t.args
-    elif isinstance(t, Where):
-        parts = (t.then, t.orelse)
-    elif isinstance(t, Reduce):
-        parts = (t.body,)
-    for p in parts:
-        yield from walk_terms(p)
+    """All subterms, shared ones once."""
+    seen: set[int] = set()
+    todo: list[Term] = [t]
+    while todo:
+        t = todo.pop()
+        if id(t) in seen:
+            continue
+        seen.add(id(t))
+        yield t
+        if isinstance(t, Apply):
+            todo += t.args[::-1]
+        elif isinstance(t, Where):
+            todo += (t.orelse, t.then)
+        elif isinstance(t, Reduce):
+            todo.append(t.body)
 
 
 def reductions(t: Term) -> frozenset[str]:
