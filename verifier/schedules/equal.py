@@ -11,33 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from itertools import product
-from math import prod
 
-from superopt.ir.algebra import COMBINE
-from superopt.ir.expr import Expr, convert, op, subexpressions
+from superopt.ir.expr import Expr
 from superopt.ir.index import Guard, Poly, Size, Symbol, of_atom, substitute
-from superopt.ir.ops.record import identity
 from superopt.ir.types import FLOATS
-from verifier.schedules.domain import Domain, box_of
+from verifier.schedules.domain import Domain
+from verifier.schedules.folds import COMMUTATIVE, Equations, Part, is_zero, parts, row_major, unified, written_out
+from verifier.schedules.intervals import box_of
 from verifier.schedules.maps import only, renamed, solve
 from verifier.schedules.ring import Expansion, Term, TooManyError, may_expand
 from verifier.schedules.stages import outside
 
-_COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"})
 _IDEMPOTENT = frozenset({"max", "min", "and", "or"})
-_WRITTEN_OUT = 64  # iterations of a fold that are compared one by one with the operands of a sum
-Equations = list[tuple[Size, Size]]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """`body` folded over iterators where all guards hold; `strict`: guards came out of a product by 0 * x = 0."""
-
-    iterators: tuple[Symbol, ...]
-    guards: tuple[Poly, ...]
-    body: Expr
-    strict: bool = False
 
 
 @dataclass
@@ -68,7 +53,7 @@ class Equality:
         if "reduce" in (l.kind, r.kind):
             return self._folds(l, r, d)
         if l.kind != r.kind:
-            return (_is_zero(r) and self._zero(l, d)) or (_is_zero(l) and self._zero(r, d))
+            return (is_zero(r) and self._zero(l, d)) or (is_zero(l) and self._zero(r, d))
         match l.kind:
             case "load":
                 return l.args[0] == r.args[0] and all(d.zero(i - j) for i, j in zip(l.args[1], r.args[1], strict=True))
@@ -87,16 +72,18 @@ class Equality:
             return False
         if all(self.same(x, y, d) for x, y in zip(a, b, strict=True)):
             return True
-        swapped = l.args[0] in _COMMUTATIVE and len(a) == 2
+        swapped = l.args[0] in COMMUTATIVE and len(a) == 2
         return swapped and self.same(a[0], b[1], d) and self.same(a[1], b[0], d)
 
     def _choices(self, l: Expr, r: Expr, d: Domain) -> bool:
         for x, y in ((l, r), (r, l)):
             if x.kind == "where":
                 guard = x.args[0]
-                chosen = x.args[1] if d.always(guard) else x.args[2] if d.never(guard) else None
-                if chosen is not None:
-                    return self.same(chosen, y, d)
+                always, never = d.always(guard), d.never(guard)
+                if always and never:
+                    return True  # there is no such point
+                if always or never:
+                    return self.same(x.args[1 if always else 2], y, d)
         x, y = (l, r) if l.kind == "where" else (r, l)
         guard = x.args[0]
         return self.same(x.args[1], y, d.under(guard)) and all(
@@ -105,7 +92,7 @@ class Equality:
 
     def _zero(self, e: Expr, d: Domain) -> bool:
         """Is an expression 0 at every point?"""
-        if _is_zero(e) or d.empty:
+        if is_zero(e) or d.empty:
             return True
         if e.kind == "where":
             parts = outside(d, e.args[0])
@@ -182,15 +169,26 @@ class Equality:
         )
         left = d.over(l.iterators).under(*_guards(l.guards))
         right = d.over(r.iterators).under(*_guards(r.guards))
-        for equations in unified(l.body, r.body):
-            at = _paired(l, r, solve(*_sides(equations), l.iterators, left))
-            if at is None or not self._bijection(l, r, at, left, right, monoid in _IDEMPOTENT):
+        for at in self._maps(l, r, left):
+            if not self._bijection(l, r, at, left, right, monoid in _IDEMPOTENT):
                 continue
             if self.same(l.body.substitute(at), r.body, right):
                 plain = [of_atom(s) for s in r.iterators] == list(at.values())
                 self.real |= not plain and l.body.dtype in FLOATS and monoid in ("sum", "prod")
                 return True
         return False
+
+    def _maps(self, l: Part, r: Part, left: Domain) -> Iterator[dict[Symbol, Size]]:
+        """Candidates for the iterators of one fold as functions of those of another."""
+        seen: list[dict[Symbol, Size]] = []
+        for equations in unified(l.body, r.body):
+            at = _paired(l, r, solve(*_sides(equations), l.iterators, left))
+            if at is not None and at not in seen:
+                seen.append(at)
+                yield at
+        at = row_major(l.iterators, r.iterators)
+        if at is not None and at not in seen:
+            yield at
 
     def _bijection(self, l: Part, r: Part, at: dict[Symbol, Size], left: Domain, right: Domain, onto: bool) -> bool:
         """Does `at` map the iterations of r one to one onto those of l (for `onto`: onto)?"""
@@ -225,10 +223,6 @@ def _guards(polys: Sequence[Poly]) -> list[Guard]:
     return [Guard(polys)] if polys else []
 
 
-def _is_zero(e: Expr) -> bool:
-    return e.kind == "const" and e.args[0] == 0
-
-
 def _paired(l: Part, r: Part, at: dict[Symbol, Size]) -> dict[Symbol, Size] | None:
     """Iterators that nothing determines stand for unused ones of equal extent, in order."""
     missing = [s for s in l.iterators if s not in at]
@@ -241,137 +235,3 @@ def _paired(l: Part, r: Part, at: dict[Symbol, Size]) -> dict[Symbol, Size] | No
         spare.remove(found)
         at[s] = of_atom(found)
     return {s: at[s] for s in l.iterators}
-
-
-# ---- normal form of folds
-
-
-def parts(e: Expr, monoid: str, split: bool) -> list[Part]:
-    """An expression as a fold of guarded bodies.
-
-    Args:
-        e: the expression.
-        monoid: of the fold.
-        split: take the operands of the monoid's own function apart.
-    """
-    neutral = identity(monoid, e.dtype)
-    if e.kind == "reduce" and e.args[0] == monoid:
-        return [replace(p, iterators=(*e.args[1], *p.iterators)) for p in parts(e.args[2], monoid, split)]
-    if e.kind == "where":
-        guard, then, orelse = e.args
-        if _is_const(orelse, neutral):
-            return [_under(p, guard.ordered) for p in parts(then, monoid, split)]
-        if len(guard.terms) == 1:
-            (g,) = guard.terms
-            negated = -1 - g
-            assert isinstance(negated, Poly)
-            kept = [] if _is_const(then, neutral) else [(g, p) for p in parts(then, monoid, split)]
-            kept += [(negated, p) for p in parts(orelse, monoid, split)]
-            return [_under(p, [g]) for g, p in kept]
-    if split and e.kind == "op" and e.args[0] == COMBINE[monoid] and e.args[1] == e.dtype:
-        return [p for x in e.operands for p in parts(x, monoid, split)]
-    if monoid == "sum":
-        guards, core = _stripped(e)
-        if core is not e:
-            return [replace(_under(p, guards), strict=True) for p in parts(core, monoid, split)]
-    return [Part((), (), e)]
-
-
-def _under(p: Part, guards: Sequence[Poly]) -> Part:
-    return replace(p, guards=(*guards, *p.guards))
-
-
-def _stripped(e: Expr) -> tuple[tuple[Poly, ...], Expr]:
-    """Guards under which factors of a product are not 0, and the product without them."""
-    if e.kind == "where" and _is_zero(e.args[2]):
-        guards, core = _stripped(e.args[1])
-        return (*e.args[0].ordered, *guards), core
-    if e.kind == "op" and e.args[0] == "mul":
-        found = [_stripped(x) for x in e.operands]
-        if any(core is not x for (_, core), x in zip(found, e.operands, strict=True)):
-            return tuple(g for gs, _ in found for g in gs), op("mul", e.args[1], *(core for _, core in found))
-    if e.kind == "convert":
-        guards, core = _stripped(e.args[1])
-        if core is not e.args[1]:
-            return guards, convert(core, e.args[0], e.dtype)
-    return (), e
-
-
-def _is_const(e: Expr, value: float) -> bool:
-    return e.kind == "const" and e.args[0] == value
-
-
-def written_out(found: list[Part], count: int) -> list[Part]:
-    """Short folds as their terms, when that may give the number that the other side has."""
-    if len(found) >= count or any(p.guards for p in found):
-        return found
-    if sum(prod(_extent(s) for s in p.iterators) for p in found) > _WRITTEN_OUT:
-        return found
-    out: list[Part] = []
-    for p in found:
-        for point in product(*(range(_extent(s)) for s in p.iterators)):
-            out.append(Part((), (), p.body.substitute(dict(zip(p.iterators, point, strict=True)))))
-    return out
-
-
-def _extent(s: Symbol) -> int:
-    low, high = box_of(s)
-    return high - low + 1
-
-
-# ---- what two bodies read
-
-
-def unified(l: Expr, r: Expr) -> Iterator[Equations]:
-    """Equations between indices under which two bodies may be the same: a guess, which is checked by who asks."""
-    for swap in (False, True):
-        found: Equations = []
-        if _unify(l, r, found, swap, set()):
-            yield found
-    yield []
-
-
-def _unify(l: Expr, r: Expr, found: Equations, swap: bool, seen: set[tuple[Expr, Expr]]) -> bool:
-    if (l, r) in seen:
-        return True
-    seen.add((l, r))
-    if l.kind == "where" and r.kind != "where":
-        return _unify(l.args[1], r, found, swap, seen)
-    if r.kind == "where" and l.kind != "where":
-        return _unify(l, r.args[1], found, swap, seen)
-    if l.kind != r.kind or l.dtype != r.dtype:
-        return False
-    match l.kind:
-        case "load":
-            if l.args[0] != r.args[0]:
-                return False
-            found += zip(l.args[1], r.args[1], strict=True)
-            return True
-        case "index":
-            found.append((l.args[0], r.args[0]))
-            return True
-        case "op":
-            a, b = list(l.operands), list(r.operands)
-            if l.args[0] != r.args[0] or len(a) != len(b):
-                return False
-            if l.args[0] in _COMMUTATIVE and len(a) == 2 and _swapped(a, b, swap):
-                b.reverse()
-            return all(_unify(x, y, found, swap, seen) for x, y in zip(a, b, strict=True))
-        case "reduce":
-            return l.args[0] == r.args[0] and _unify(l.args[2], r.args[2], found, swap, seen)
-        case "const":
-            return l is r
-        case _:
-            return all(_unify(x, y, found, swap, seen) for x, y in zip(l.operands, r.operands, strict=True))
-
-
-def _swapped(a: list[Expr], b: list[Expr], swap: bool) -> bool:
-    """Do two operands read the same buffers only when they change places?"""
-    left, right = [_buffers(x) for x in a], [_buffers(x) for x in b]
-    if left == right:
-        return swap and left[0] == left[1]
-    return left == right[::-1]
-
-
-def _buffers(e: Expr) -> frozenset[str]:
-    return frozenset(x.args[0] for x in subexpressions(e) if x.kind == "load")

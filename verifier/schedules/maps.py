@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from superopt.ir.index import Atom, Form, Guard, Poly, Size, Symbol, Truth, of_atom, substitute, substitute_guard
-from verifier.schedules.domain import INF, Domain
+from verifier.schedules.domain import Domain
+from verifier.schedules.intervals import INF
 
 
 @dataclass

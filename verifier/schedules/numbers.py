@@ -14,7 +14,7 @@ import numpy as np
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.scalar import DTYPE
 from superopt.ir.types import SIGNED, UNSIGNED
-from verifier.schedules.domain import Interval, box_of, interval
+from verifier.schedules.intervals import Interval, box_of, interval
 
 INTEGERS = frozenset((*SIGNED, *UNSIGNED))
 

@@ -11,8 +11,10 @@ import numpy as np
 from superopt.ir.expr import values_of
 from superopt.ir.index import Atom, Guard, Poly, Size, Symbol, of_atom
 from superopt.kernels.stage import Buffer, Stage
-from verifier.schedules.domain import Domain, Point, box_of, value_at, values
+from verifier.schedules.domain import Domain
+from verifier.schedules.intervals import box_of
 from verifier.schedules.maps import solve
+from verifier.schedules.points import Point, value_at, values
 from verifier.schedules.questions import Findings
 from verifier.schedules.stages import Access, View, accesses
 from verifier.schedules.verdict import BOUNDS, LAYOUT, ONCE, ORDER, PROVED, REFUTED, UNKNOWN, Witness, point
@@ -76,19 +78,24 @@ def _flat(element: Sequence[int], buffer: Buffer) -> int:
 def layout(view: View, stage: Stage, out: Findings) -> None:
     """The index map of a stage is one to one: on all of its padded axes, or at least where its guard holds."""
     placed = stage.at[1] if stage.at is not None else 0
-    own = [a.symbol for a in stage.axes[placed:]]
+    plain = view.plain(stage)
+    own = [a.symbol for a in plain.axes[placed:]]
     needed = own
-    if stage.combine is not None:
-        inside = frozenset[Symbol]().union(*(x.symbols for x in stage.index if isinstance(x, Poly)))
-        needed = [a.symbol for a in stage.axes[placed:] if a.symbol in inside or a.kind == "parallel"]
+    if stage.combine is not None:  # iterations of the sum write one element; those of two tasks must not
+        needed = [a.symbol for a in stage.axes if a.kind == "parallel" and stage.at is None]
     what = f"{_text(stage.buffer, stage.index)} is one to one"
     guarded = view.domain(stage)
-    for domain in (Domain(guarded.ranges, (), view.budget), guarded):
-        fresh = [of_atom(Symbol(f"element.{d}", None, None)) for d in range(len(stage.index))]
-        if domain.empty or all(s in solve(stage.index, fresh, own, domain) for s in needed):
+    settled = set(needed) <= set(own)
+    ranges = {a.symbol: box_of(a.symbol) for a in plain.axes}
+    for domain in (Domain(ranges, (), view.budget), Domain(ranges, (), view.budget).under(plain.guard)):
+        fresh = [of_atom(Symbol(f"element.{d}", None, None)) for d in range(len(plain.index))]
+        if settled and (domain.empty or all(s in solve(plain.index, fresh, own, domain) for s in own)):
             out.add(LAYOUT, stage.buffer, what, PROVED, "digits")
             _tasks(stage, out, None)
             return
+    if not needed:
+        out.add(LAYOUT, stage.buffer, what, UNKNOWN, "")
+        return
     pair, whole = _collision(stage, needed, guarded)
     if pair is not None:
         at, other = pair
@@ -229,6 +236,8 @@ def written(
 ) -> bool:
     """Does a stage write an element, at every point of a domain?"""
     source = view.source(writer, element, shared)
+    if domain.empty:
+        return out.add(*about, PROVED, "intervals")
 
     def says(at: Point) -> str:
         return f"{writer.buffer}{[value_at(i, at) for i in element]} is never written"

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from superopt.ir.index import Size
-from verifier.schedules.domain import Domain, Point
+from verifier.schedules.domain import Domain
+from verifier.schedules.points import Point
 from verifier.schedules.verdict import PROVED, REFUTED, UNKNOWN, Finding, Limits, Witness, point
 
 Says = Callable[[Point], str]

@@ -15,7 +15,8 @@ from typing import Any
 
 from superopt.ir.expr import Expr
 from superopt.ir.index import Atom, Poly, Size, Symbol
-from verifier.schedules.domain import Domain, value_at
+from verifier.schedules.domain import Domain
+from verifier.schedules.points import value_at
 from verifier.schedules.questions import Findings
 from verifier.schedules.verdict import PROVED, REFUTED, Limits
 from verifier.schedules.wire import Encoder, atoms_of, decoder
@@ -179,8 +180,9 @@ def equal(message: Mapping[str, Any]) -> dict[str, Any]:
     env: dict[Symbol, Any] = {}
     facts: list[Any] = []
     names: dict[Symbol, str] = {}
-    for number, (low, high) in message["free"]:
-        s: Symbol = read.symbols[number]
+    free: list[tuple[int, tuple[int, int]]] = message["free"]
+    for number, (low, high) in free:
+        s = read.symbols[number]
         names[s] = name = ctx.fresh(const(high + 1), "o")
         env[s] = Sym(_var(name))
         facts += [c.ge(_var(name), low), c.ge(high, _var(name))]

@@ -16,7 +16,7 @@ from itertools import product
 from superopt.ir.expr import Expr, convert, op, subexpressions
 from superopt.ir.index import Poly, Symbol, of_atom, substitute
 from superopt.ir.types import FLOATS
-from verifier.schedules.domain import box_of
+from verifier.schedules.intervals import box_of
 from verifier.schedules.numbers import INTEGERS, Ranges, range_of_dtype
 
 _MOST = 24

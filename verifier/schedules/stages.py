@@ -8,15 +8,16 @@ reduction over those of its axes that its index does not contain.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from superopt.ir.expr import Expr, const, reduce, values_of, where
-from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, substitute
+from superopt.ir.index import Form, Guard, Poly, Size, Symbol, Truth, all_of, of_atom, substitute
 from superopt.ir.ops.record import identity
 from superopt.kernels.program import under
-from superopt.kernels.stage import LoopProgram, Stage
-from verifier.schedules.domain import Budget, Domain, box_of
+from superopt.kernels.stage import Axis, LoopProgram, Stage
+from verifier.schedules.domain import Budget, Domain
+from verifier.schedules.intervals import box_of
 from verifier.schedules.maps import mapped, renamed, solve
 from verifier.schedules.rebuild import rebuilt
 
@@ -134,17 +135,48 @@ class View:
 
 
 def _reduced(stage: Stage) -> Stage:
-    """A stage that combines, as a reduction."""
+    """A stage that combines, as a reduction over the axes that its index does not contain."""
     assert stage.combine is not None
+    stage = _parted(stage)
     placed = stage.at[1] if stage.at is not None else 0
-    inside = frozenset[Symbol]().union(*(x.symbols for x in stage.index if isinstance(x, Poly)))
-    inside |= {a.symbol for a in stage.axes[:placed]}
-    bound = [a.symbol for a in stage.axes if a.symbol not in inside]
-    neutral = const(identity(stage.combine, stage.value.dtype), stage.value.dtype)
-    body = where(stage.guard, lambda: stage.value, lambda: neutral)
-    value = reduce(stage.combine, bound, body)
+    inside = _symbols(stage.index) | {a.symbol for a in stage.axes[:placed]}
+    conditions = stage.guard.ordered if isinstance(stage.guard, Guard) else []
+    outer = all_of(stage.guard is not False, *[Guard((p,)) for p in conditions if p.symbols <= inside])
+    inner = all_of(*[Guard((p,)) for p in conditions if not p.symbols <= inside])
+    neutral = const(identity(stage.combine or "", stage.value.dtype), stage.value.dtype)
+    body = where(inner, lambda: stage.value, lambda: neutral)
+    value = reduce(stage.combine or "", [a.symbol for a in stage.axes if a.symbol not in inside], body)
     axes = tuple([a for a in stage.axes if a.symbol in inside])
-    return Stage(stage.buffer, axes, stage.index, value, True, stage.at)
+    return Stage(stage.buffer, axes, stage.index, value, outer, stage.at)
+
+
+def _symbols(index: Sequence[Size]) -> frozenset[Symbol]:
+    return frozenset[Symbol]().union(*(x.symbols for x in index if isinstance(x, Poly)))
+
+
+def _parted(stage: Stage) -> Stage:
+    """The stage with each axis that the index sees through `//` alone split there: a fused axis of both kinds."""
+    for axis in stage.axes:
+        own = of_atom(axis.symbol)
+        seen = [a for x in stage.index if isinstance(x, Poly) for a in x.atoms if axis.symbol in a.symbols]
+        parts = [a.args[1] for a in seen if isinstance(a, Form) and a.op == "//" and a.args[0] == own]
+        if not seen or len(parts) != len(seen) or not all(isinstance(d, int) for d in parts):
+            continue
+        d = min(parts)
+        if axis.extent % d or any(p % d for p in parts):
+            continue
+        high = Symbol(f"{axis.symbol.name}.h", 0, axis.extent // d - 1)
+        low = Symbol(f"{axis.symbol.name}.l", 0, d - 1)
+        mapping: dict[Symbol, Size] = {axis.symbol: of_atom(high) * d + of_atom(low)}
+        at = stage.axes.index(axis)
+        stage = replace(
+            stage,
+            axes=(*stage.axes[:at], Axis(high), Axis(low), *stage.axes[at + 1 :]),
+            index=tuple([substitute(x, mapping) for x in stage.index]),
+            value=stage.value.substitute(mapping),
+            guard=mapped(stage.guard, mapping),
+        )
+    return stage
 
 
 def accesses(root: Expr, domain: Domain) -> Iterator[Access]:

@@ -16,8 +16,10 @@ from superopt.ir.expr import Expr, reduce
 from superopt.ir.index import Guard, Poly, Size, Symbol, bounds, of_atom, substitute
 from superopt.kernels.intrinsics import INTRINSICS, Intrinsic
 from superopt.kernels.stage import Stage
-from verifier.schedules.domain import Domain, Point, box_of, value_at
+from verifier.schedules.domain import Domain
 from verifier.schedules.equal import Equality
+from verifier.schedules.intervals import box_of
+from verifier.schedules.points import Point, value_at
 from verifier.schedules.questions import Findings
 from verifier.schedules.rebuild import rebuilt
 from verifier.schedules.stages import View

@@ -21,8 +21,10 @@ from superopt.ir.interp import Numbers
 from superopt.ir.scalar import DTYPE
 from superopt.ir.types import FLOATS
 from superopt.kernels.stage import Stage
-from verifier.schedules.domain import Domain, Point, box_of, value_at
+from verifier.schedules.domain import Domain
 from verifier.schedules.equal import Equality
+from verifier.schedules.intervals import box_of
+from verifier.schedules.points import Point, value_at
 from verifier.schedules.questions import Findings
 from verifier.schedules.stages import OpaqueError, View, resolved
 from verifier.schedules.verdict import PROVED, REFUTED, UNKNOWN, VALUE, Witness, point
@@ -89,6 +91,11 @@ class Values:
         source = self.before.source(old, plain.index, 0)
         what = f"{new.buffer}[{','.join(map(str, new.index))}] is what it was"
         goals = [*source.conditions, *[g for p in source.equal for g in (p, -p)]]
+        if domain.empty:
+            self.equal.add(new.buffer)
+            if needed:
+                self.out.add(VALUE, new.buffer, what, PROVED, "intervals")
+            return
         if source.missing or not all(domain.holds(g) for g in goals):
             if needed:
                 self.out.add(VALUE, new.buffer, what, UNKNOWN, "the program before does not say what is written there")

@@ -1,0 +1,150 @@
+"""Interval arithmetic on indices: bounds of polynomials in a box, and ranges narrowed by guards.
+
+All numbers are exact integers, or infinite where nothing is known.  Products of intervals ignore that two factors may
+be the same atom, and forms bound their own arguments, so every interval may be too wide and none is too narrow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from superopt.ir.index import Atom, Form, Poly, Size, Symbol, of_atom
+from superopt.ir.scalar import DTYPE
+
+Interval = tuple[float, float]
+INF = math.inf
+_ROUNDS = 6
+
+
+def box_of(s: Symbol) -> tuple[int, int]:
+    """The range of an iterator of constant extent."""
+    assert isinstance(s.low, int)
+    assert isinstance(s.high, int)
+    return s.low, s.high
+
+
+def interval(x: Size, box: Mapping[Atom, Interval]) -> Interval:
+    """An interval that holds all values of x when atoms are in the box."""
+    if isinstance(x, int):
+        return x, x
+    low: float = 0
+    high: float = 0
+    for mono, c in x.terms:
+        a: float = 1
+        b: float = 1
+        for atom in mono:
+            l, h = interval_of(atom, box)
+            ends = (_times(a, l), _times(a, h), _times(b, l), _times(b, h))
+            a, b = min(ends), max(ends)
+        low += c * a if c > 0 else c * b
+        high += c * b if c > 0 else c * a
+    return low, high
+
+
+def _times(a: float, b: float) -> float:
+    return 0 if a == 0 or b == 0 else a * b
+
+
+def interval_of(atom: Atom, box: Mapping[Atom, Interval]) -> Interval:
+    """An interval that holds all values of an atom."""
+    known = box.get(atom)
+    if known is not None:
+        return known
+    if isinstance(atom, Symbol):
+        low = -INF if atom.low is None else interval(atom.low, box)[0]
+        return low, INF if atom.high is None else interval(atom.high, box)[1]
+    if atom.op == "value":
+        info = np.iinfo(DTYPE[atom.args[0].dtype])
+        return int(info.min), int(info.max)
+    l, h = interval(atom.args[0], box)
+    l2, h2 = interval(atom.args[1], box)
+    match atom.op:
+        case "//":
+            ends = [_floor(p, q) for p in (l, h) for q in (max(l2, 1), h2)]
+            return min(ends), max(ends)
+        case "%":
+            return 0, min(h2 - 1, h) if l >= 0 else h2 - 1
+        case "min":
+            return min(l, l2), min(h, h2)
+        case "max":
+            return max(l, l2), max(h, h2)
+        case _:  # clip: high wins where low > high
+            l3, h3 = interval(atom.args[2], box)
+            return min(max(l, l2), l3), min(max(h, h2), h3)
+
+
+def _floor(p: float, q: float) -> float:
+    if q == INF:
+        return 0 if p >= 0 else -1
+    return p if abs(p) == INF else p // q
+
+
+def propagated(ranges: Mapping[Symbol, tuple[int, int]], facts: tuple[Poly, ...]) -> dict[Atom, Interval] | None:
+    """Ranges narrowed by guards; None when a guard cannot hold."""
+    box: dict[Atom, Interval] = {s: r for s, r in ranges.items()}  # noqa: C416 (a wider type)
+    if any(l > h for l, h in ranges.values()):
+        return None
+    known = list(facts)
+    for _ in range(_ROUNDS):
+        changed = False
+        for f in known:
+            low, high = interval(f, box)
+            if high < 0:
+                return None
+            if low >= 0:
+                continue
+            for mono, c in f.terms:
+                if len(mono) != 1:
+                    continue
+                atom = mono[0]
+                l, h = interval_of(atom, box)
+                rest = high - (c * h if c > 0 else c * l)
+                if abs(rest) == INF or math.isnan(rest):
+                    continue
+                new = (max(l, -(int(rest) // c)), h) if c > 0 else (l, min(h, int(rest) // -c))
+                if new[0] > new[1]:
+                    return None
+                if new != (l, h):
+                    box[atom] = new
+                    changed = True
+                    known += [d for d in _inverted(atom, new) if d not in known]
+        if not changed:
+            break
+    for atom in [a for a in box if isinstance(a, Form)]:  # what guards say of a form, and what its arguments say
+        low, high = box.pop(atom)
+        l, h = interval_of(atom, box)
+        if max(low, l) > min(high, h):
+            return None
+        box[atom] = max(low, l), min(high, h)
+    return box
+
+
+def _inverted(atom: Atom, within: Interval) -> Iterator[Poly]:
+    """What the range of a quotient says about the dividend."""
+    if isinstance(atom, Form) and atom.op == "//" and isinstance(d := atom.args[1], int):
+        x = atom.args[0]
+        ends = (x - d * int(within[0]), d * int(within[1]) + (d - 1) - x) if abs(within[0]) < INF > within[1] else ()
+        yield from (e for e in ends if isinstance(e, Poly))
+
+
+def definitions(p: Poly) -> Iterator[Poly]:
+    """Inequalities that define the forms of a polynomial."""
+    for atom in p.atoms:
+        if not isinstance(atom, Form) or atom.op == "value":
+            continue
+        x, y = atom.args[0], atom.args[1]
+        own = of_atom(atom)
+        found: tuple[Size, ...] = ()
+        if atom.op == "//" and isinstance(y, int):
+            found = (x - own * y, own * y + (y - 1) - x)
+        elif atom.op == "%" and isinstance(y, int):
+            quotient = of_atom(Form("//", (x, y)))
+            found = (x - quotient * y - own, own + quotient * y - x)
+        elif atom.op == "min":
+            found = (x - own, y - own)
+        elif atom.op == "max":
+            found = (own - x, own - y)
+        yield from (f for f in found if isinstance(f, Poly))
