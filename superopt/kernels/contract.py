@@ -243,7 +243,7 @@ def _with_lane(stage: Stage, name: str) -> Stage:
 
 
 def _divided(stage: Stage, shapes: dict[str, tuple[int, ...]]) -> Stage:
-    """Split every axis that a sum, or the place of the result, sees through `//` or `%`."""
+    """Split every axis and iterator that a sum, or the place of the result, sees through `//` or `%`."""
     sums = list(_outermost(stage.value))
     accesses = [offset(shapes[e.args[0]], e.args[1]) for x in sums for e in loads(x)]
     accesses += [p for x in sums for e in subexpressions(x) if e.kind == "where" for p in e.args[0].ordered]
@@ -256,7 +256,20 @@ def _divided(stage: Stage, shapes: dict[str, tuple[int, ...]]) -> Stage:
             low = Symbol(axis.symbol.name + "l", 0, inner - 1)
             axes = (*stage.axes[:at], Axis(high, axis.kind), Axis(low, axis.kind), *stage.axes[at + 1 :])
             return _divided(_mapped(stage, axes, {axis.symbol: of_atom(high) * inner + of_atom(low)}), shapes)
+    for total in sums:
+        for it in total.args[1]:
+            inner = min([form.args[1] for form in forms if form.args[0] == of_atom(it)], default=0)
+            if inner and extent(it) % inner == 0 and inner < extent(it):
+                split = exchange(stage.value, total, _divided_depth(total, it, inner))
+                return _divided(replace(stage, value=split), shapes)
     return stage
+
+
+def _divided_depth(total: Expr, it: Symbol, inner: int) -> Expr:
+    monoid, iterators, body = total.args
+    high, low = Symbol("?h", 0, extent(it) // inner - 1), Symbol("?l", 0, inner - 1)
+    body = body.substitute({it: of_atom(high) * inner + of_atom(low)})
+    return reduce(monoid, [x for s in iterators for x in ((high, low) if s == it else (s,))], body)
 
 
 def _fused(found: Contraction, shapes: dict[str, tuple[int, ...]], merge_columns: bool) -> Stage | None:

@@ -141,7 +141,9 @@ def _packings(
     assert a is not None
     assert b is not None
     depth = _order(found, a, shapes, kind)
-    copied = a.kind != "load" or isinstance(found.guard_a, Guard)
+    copied = a.kind != "load" or isinstance(found.guard_a, Guard) or not _linear(a, shapes)
+    if copied and not all(_linear(e, shapes, each=True) for e in loads(a)):
+        return
     order_a: tuple[str, ...] = ()
     frozen_a, frozen_b = [all(scopes[e.args[0]] == "frozen" for e in loads(x)) for x in (a, b)]
     if kind.group > 1:
@@ -151,7 +153,7 @@ def _packings(
         order_a = () if last else _innermost(guarded(found.guard_a, a), grouped)
     cost_a = 0.0 if not copied or frozen_a else _COPY * _coordinates(found, a) + _fork(threads)
     direct = b.kind == "load" and not isinstance(found.guard_b, Guard) and kind.group == 1
-    direct = direct and not merge and _step(b, found.lane, shapes) == 1
+    direct = direct and not merge and _step(b, found.lane, shapes) == 1 and _linear(b, shapes)
     full = prod(extent(s) for s in (*found.depth, *found.columns, *found.batch))
     rows = prod(extent(s) for s in found.rows)
     if direct and not frozen_b:
@@ -168,6 +170,14 @@ def _fork(threads: int) -> float:
 def _step(e: Expr, s: Symbol, shapes: dict[str, tuple[int, ...]]) -> int:
     """Elements between neighbours along an axis of a load; 0 where it is not linear."""
     return coefficient(offset(shapes[e.args[0]], e.args[1]), s) or 0
+
+
+def _linear(e: Expr, shapes: dict[str, tuple[int, ...]], each: bool = False) -> bool:
+    """Is the position of a load, or each of its indices, a sum of multiples of iterators?"""
+    places = e.args[1] if each else [offset(shapes[e.args[0]], e.args[1])]
+    return all(
+        isinstance(x, int) or all(len(m) == 1 and isinstance(m[0], Symbol) for m, _ in x.terms if m) for x in places
+    )
 
 
 def _order(found: Contraction, a: Expr, shapes: dict[str, tuple[int, ...]], kind: Intrinsic) -> tuple[str, ...]:
@@ -226,7 +236,7 @@ def _tiled(
     best: tuple[float, tuple[int, ...], int] | None = None
     for vectors in range(1, min(_MOST_VECTORS, -(-extent(found.lane) // lanes)) + 1):
         for sizes in product(*[range(1, min(extent(s), _MOST_ROWS) + 1) for s in axes]):
-            if kind.registers(prod(sizes), vectors, cpu) > cpu.registers or prod(sizes) > 2 * _MOST_ROWS:
+            if kind.registers(prod(sizes), vectors) > cpu.registers or prod(sizes) > 2 * _MOST_ROWS:
                 continue
             cycles = others * _tiles(axes, sizes, extent(found.lane), vectors, lanes, steps, scatter)
             if vectors * lanes * size * steps > cpu.l2 / 2:

@@ -50,10 +50,9 @@ class Intrinsic:
         """Elements of the result in one vector."""
         return cpu.lanes(self.accumulator)
 
-    def registers(self, rows: int, vectors: int, cpu: Cpu) -> int:
+    def registers(self, rows: int, vectors: int) -> int:
         """Vector registers that a tile occupies: accumulators, vectors of B, and what A needs."""
-        broadcast = 0 if cpu.avx512 and self.group == 1 and self.a == self.accumulator else 1
-        return rows * vectors + vectors + broadcast + (self.b != self.accumulator and self.group == 1)
+        return rows * vectors + vectors + 1
 
     def product(self, a: Expr, b: Expr) -> Expr:
         """The product of two stored scalars, as the sum has it."""
