@@ -185,6 +185,13 @@ def convert(f: Function, x: str, source: str, target: str, lanes: int) -> str:
         if target in FLOATS:
             return held.cast("fpext" if target == "float64" else "fptrunc", x, target)
         there = held.of(target)
+        if there.bits < 32:  # what is left fits 32 bits: one instruction converts it
+            low, high = (
+                (-1 << (there.bits - 1), (1 << (there.bits - 1)) - 1) if there.signed else (0, (1 << there.bits) - 1)
+            )
+            number = held.select(held.compare("ord", x, x), x, held.const(0.0))
+            inside = held.at_most(held.at_least(number, low), high)
+            return held.of("int32").cast("trunc", held.cast("fptosi", inside, "int32"), target)
         name = f"fpto{'s' if there.signed else 'u'}i.sat.{mangled(there.type)}"
         return f.intrinsic(name, there.type, (held.type, x), suffix=mangled(held.type))
     if target in FLOATS:
