@@ -6,6 +6,7 @@ their own; PyTorch forms that exist in several layouts come as several functions
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,8 +32,6 @@ def peers(case: Case, arrays: Sequence[np.ndarray], threads: int) -> dict[str, C
 
 def versions() -> dict[str, str]:
     """Versions of the peers that are installed."""
-    import importlib.metadata  # late: only here
-
     return {
         name: importlib.metadata.version(name)
         for name in ("torch", "onnxruntime")
@@ -57,7 +56,9 @@ def _torch(case: Case, arrays: Sequence[np.ndarray], threads: int) -> dict[str, 
                 "torch linear": lambda: f.linear(xs[0], linear.weight),
             }
             if torch.backends.mkldnn.is_available():
-                packed = torch.utils.mkldnn.to_mkldnn(linear.eval())
+                from torch.utils.mkldnn import to_mkldnn  # late: see above
+
+                packed = to_mkldnn(linear.eval())
                 x = xs[0].to_mkldnn()
                 calls["torch oneDNN packed"] = lambda: packed(x)
             return calls

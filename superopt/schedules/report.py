@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from superopt.errors import UsageError
+from superopt.errors import InputError, UsageError
 from superopt.ir.counters import graph_cost
 from superopt.ir.graph import Graph
+from superopt.ir.text import parse_graph, print_graph
+from superopt.kernels.program import from_graph
+from superopt.kernels.schedule.trace import apply
 from superopt.measure.stats import paired_ratio
 from superopt.schedules.native import kernel_call, peak_gflops, timed
 from superopt.schedules.tune import tune
@@ -55,7 +61,7 @@ def tune_and_compare(
     return {
         "operator": operator,
         "threads": threads,
-        **_against_xla(graph, found.program, threads, seed),
+        **_against_xla(graph, found.trace, threads, seed),
         "over_default": found.default_seconds / found.seconds,
         "candidates": found.candidates,
         "candidates_per_s": found.candidates_per_s,
@@ -66,23 +72,35 @@ def tune_and_compare(
     }
 
 
-def _against_xla(graph: Graph, program: Any, threads: int, seed: int) -> dict[str, Any]:
-    import jax  # late: the import takes a second
+def _against_xla(graph: Graph, trace: Any, threads: int, seed: int) -> dict[str, Any]:
+    """Timed in a fresh process that has as many cores as threads, since XLA takes all that it finds when it starts."""
+    request = {"graph": print_graph(graph), "trace": trace, "threads": threads, "seed": seed}
+    command = [sys.executable, "-m", "superopt.schedules.report"]
+    done = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise InputError(f"the comparison with XLA ended: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    """Answer the request on standard input."""
+    request = json.loads(sys.stdin.read())
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-request["threads"] :])
+    print(json.dumps(_compared(parse_graph(request["graph"]), request["trace"], request["threads"], request["seed"])))
+
+
+def _compared(graph: Graph, trace: Any, threads: int, seed: int) -> dict[str, Any]:
+    import jax  # late: after the affinity is set
 
     from superopt.backends.xla import needs_x64, to_jax
 
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(before)[-threads:])  # before XLA makes its pool
-    try:
-        arrays = example_arrays(graph, seed)
-        with jax.enable_x64(needs_x64(graph)):
-            ours = kernel_call(program, arrays, threads)
-            jitted = jax.jit(to_jax(graph))
-            operands = [jax.numpy.asarray(arrays[node["name"]]) for node in graph.inputs]
-            samples = timed([ours, lambda: jax.block_until_ready(jitted(*operands))], seed)
-            peak = peak_gflops()
-    finally:
-        os.sched_setaffinity(0, before)
+    arrays = example_arrays(graph, seed)
+    with jax.enable_x64(needs_x64(graph)):
+        ours = kernel_call(apply(from_graph(graph.outputs, name="kernel"), trace), arrays, threads)
+        jitted = jax.jit(to_jax(graph))
+        operands = [jax.numpy.asarray(arrays[node["name"]]) for node in graph.inputs]
+        samples = timed([ours, lambda: jax.block_until_ready(jitted(*operands))], seed)
+        peak = peak_gflops()
     ratio = paired_ratio(samples[1], samples[0], seed=seed)
     seconds = float(np.median(samples[0]))
     cost = graph_cost(graph)
@@ -114,3 +132,7 @@ def tuning_text(result: dict[str, Any]) -> str:
         *(f"    {step}" for step in result["trace"]),
     ]
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

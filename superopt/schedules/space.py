@@ -209,8 +209,8 @@ def _blocks(found: Contraction, kind: Intrinsic) -> tuple[int, ...]:
 
 
 def _splits(found: Contraction, threads: int, work: int) -> tuple[int, ...]:
-    first = extent(found.depth[0])
-    wanted = (1, 2, 4, 8, 16) if threads > 1 or math.prod(map(extent, found.rows or found.depth[:0])) <= 16 else (1,)
+    first = extent(next(iter(found.depth)))
+    wanted = (1, 2, 4, 8, 16) if threads > 1 or math.prod(map(extent, found.rows)) <= 16 else (1,)
     return tuple(n for n in wanted if n == 1 or (first % n == 0 and first > n and work // n >= _LEAST_WORK))
 
 

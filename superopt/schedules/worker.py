@@ -71,13 +71,14 @@ def example_arrays(graph: Graph, seed: int) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     for node in graph.inputs:
         dtype = numpy_dtype(node.dtype)
+        shape = tuple([n for n in node.shape if isinstance(n, int)])
         if node.dtype == "bool":
-            found[node["name"]] = rng.integers(0, 2, node.shape).astype(bool)
+            found[node["name"]] = rng.integers(0, 2, shape).astype(bool)
         elif dtype.kind in "iu":
             low, high = (0, 100) if dtype.kind == "u" else (-50, 50)
-            found[node["name"]] = rng.integers(low, high, node.shape).astype(dtype)
+            found[node["name"]] = rng.integers(low, high, shape).astype(dtype)
         else:
-            found[node["name"]] = rng.standard_normal(node.shape).astype(dtype)
+            found[node["name"]] = rng.standard_normal(shape).astype(dtype)
     return found
 
 
