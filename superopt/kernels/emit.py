@@ -283,6 +283,8 @@ class Emitter:
             level = max(level, self.floor.get(e.args[0], 0))
             if self.guards and not self.inside(e):
                 level = self.top  # a mask belongs to the point at which its guard is met
+                for j in range(len(self.guards)):
+                    self.condition(j)
         if e.kind == "load" and emit_memory.together(self, e):
             return
         self.at_level(level, self.key(e), lambda: self._write(e, operands))
@@ -392,12 +394,20 @@ class Emitter:
         type_ = vector("i1", self.lanes)
         if self.tail is not None:
             found = emit_index.first_lanes(self, self.tail)
-        for guard, holds in self.guards if guarded else ():
-            flag = self.broadcast_flag(emit_index.condition(self, guard))
+        for j, (_, holds) in enumerate(self.guards if guarded else ()):
+            flag = self.broadcast_flag(self.condition(j))
             if not holds:
                 flag = self.f.value(f"xor {type_} {flag}, splat (i1 true)")
             found = flag if found is None else self.f.value(f"and {type_} {found}, {flag}")
         return found
+
+    def condition(self, j: int) -> Held:
+        """The truth of the guard number j that the current value stands under; what it reads stands under the others."""
+        keep, self.guards = self.guards, self.guards[:j]
+        try:
+            return emit_index.condition(self, keep[j][0])
+        finally:
+            self.guards = keep
 
     # ---- reductions that can be written now
 

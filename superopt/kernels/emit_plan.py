@@ -26,6 +26,7 @@ from superopt.kernels.simplify import index_of
 from superopt.kernels.stage import Buffer, LoopProgram, Stage
 
 MOST_POINTS = 64
+LONG = 16  # steps of a reduction that is worth lanes of its own
 LITTLE = 1 << 14  # scalar steps of a stage that is not worth more tasks
 
 
@@ -187,9 +188,10 @@ def _arranged(a: _Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...]
     _split(a)
     _fuse(a)
     lane = _lane(a, a.axes)
+    if lane is None or _along_reductions(a, lane):
+        _order(a)
+        return tuple([Loop(s, "task" if s in _tasks(a, a.axes, knobs) else "serial") for s in a.axes]), 0
     lanes = _lanes(a, lane, cpu)
-    if lane is None:
-        return (), 0
     across = _across(a, lane) if knobs.transpose and lanes >= 4 else None
     a.axes.remove(lane)
     if across is not None and _extent(across) >= lanes:
@@ -206,11 +208,7 @@ def _arranged(a: _Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...]
     if rows < min(knobs.tasks, 4) and work >= LITTLE:
         _block(a, first, lanes * vectors, knobs.tasks // max(rows, 1))
     lane, first = _inner(a, lane), _inner(a, first)
-    tasks: list[Symbol] = []
-    for s in a.axes[: a.axes.index(first)]:
-        if prod([_extent(t) for t in tasks]) >= knobs.tasks or is_running(a.value, s):
-            break
-        tasks.append(s)
+    tasks = _tasks(a, a.axes[: a.axes.index(first)], knobs)
     loops: list[Loop] = []
     for s in a.axes:
         if s in tasks:
@@ -222,6 +220,39 @@ def _arranged(a: _Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...]
         else:
             loops.append(Loop(s, "serial"))
     return tuple(loops), lanes
+
+
+def _tasks(a: _Arrangement, axes: Sequence[Symbol], knobs: Knobs) -> list[Symbol]:
+    """The leading axes that give as many tasks as are aimed at; none over which a prefix runs."""
+    tasks: list[Symbol] = []
+    for s in axes:
+        if prod([_extent(t) for t in tasks]) >= knobs.tasks or is_running(a.value, s):
+            break
+        tasks.append(s)
+    return tasks
+
+
+def _along_reductions(a: _Arrangement, lane: Symbol) -> bool:
+    """Do all reductions read along their own iterators, and none along this axis?  Then lanes belong to them."""
+    heads = _heads(a.value)
+    loads = [e for r in heads for e in subexpressions(r) if e.kind == "load" and lane in e.symbols]
+    if not loads or any(lane not in r.symbols for r in heads):
+        return False
+    return all(_reads_along(r, lane) for r in heads)
+
+
+def _reads_along(r: Expr, lane: Symbol) -> bool:
+    """Is a reduction long, with loads that step along its iterators but are apart along the lane?"""
+    found = False
+    for e in subexpressions(r.args[2]):
+        if e.kind == "reduce" and lane in e.symbols and not _reads_along(e, lane):
+            return False
+        if e.kind != "load" or lane not in e.symbols:
+            continue
+        if simplify.stride(e.args[1][0], lane) in (1, -1):
+            return False
+        found = found or any(simplify.stride(e.args[1][0], it) in (1, -1) for it in r.args[1])
+    return found and prod(_extent(it) for it in r.args[1]) >= LONG
 
 
 def _inner(a: _Arrangement, s: Symbol) -> Symbol:

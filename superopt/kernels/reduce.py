@@ -57,22 +57,18 @@ def _guarded(em: Emitter, e: Expr) -> None:
 
 
 def _any_guard(em: Emitter) -> str:
+    """Do the guards hold in some lane?"""
     f = em.f
-    total: Held | None = None
-    for guard, holds in em.guards:
-        here = emit_index.condition(em, guard)
-        type_ = vector("i1", em.lanes if here.wide else 0)
+    held = [em.condition(j) for j in range(len(em.guards))]
+    lanes = em.lanes if any(x.wide for x in held) else 0
+    type_ = vector("i1", lanes)
+    total = ""
+    for x, (_, holds) in zip(held, em.guards, strict=True):
+        text = em.broadcast_flag(x) if lanes else x.text
         if not holds:
-            here = Held(f.value(f"xor {type_} {here.text}, {'splat (i1 true)' if here.wide else 'true'}"), here.wide, 0)
-        if total is not None:
-            x, y = [f.broadcast(v.text, "i1", em.lanes) if here.wide and not v.wide else v.text for v in (total, here)]
-            wide = here.wide or total.wide
-            if total.wide and not here.wide:
-                y = f.broadcast(here.text, "i1", em.lanes)
-            here = Held(f.value(f"and {vector('i1', em.lanes if wide else 0)} {x}, {y}"), wide, 0)
-        total = here
-    assert total is not None
-    return f.reduce("or", vector("i1", em.lanes), total.text) if total.wide else total.text
+            text = f.value(f"xor {type_} {text}, {'splat (i1 true)' if lanes else 'true'}")
+        total = f.value(f"and {type_} {total}, {text}") if total else text
+    return f.reduce("or", type_, total) if lanes else total
 
 
 def _neutral(e: Expr) -> str:
@@ -194,11 +190,11 @@ class _Reduction:
             return self._lanes_loop(accumulators, body, first, last)
         if j < len(self.order) - 1 or isinstance(first, str) or isinstance(last, str):
             return self.em.f.for_(first, last, 1, lambda v, a: self._inside(j, v, a, body), self._carried(accumulators))
-        whole = low + (high - low) // self.copies * self.copies
+        whole = first + max(0, last - first) // self.copies * self.copies
         accumulators = self.em.f.for_(
-            low, whole, self.copies, lambda v, a: self._copied(j, v, a, body), self._carried(accumulators)
+            first, whole, self.copies, lambda v, a: self._copied(j, v, a, body), self._carried(accumulators)
         )
-        for v in range(whole, high):
+        for v in range(whole, last):
             accumulators = self._inside(j, v, accumulators, body)
         return list(accumulators)
 
