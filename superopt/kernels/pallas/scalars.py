@@ -115,7 +115,7 @@ def _boolean(logical: Callable[..., Block]) -> Callable[..., Block]:
 def _div(a: Block, b: Block) -> Block:
     if _is_float(a) or _is_float(b):
         return lax.div(*together((a, b)))
-    if _fixed(b) and b != 0:
+    if _fixed(b) and bool(b):
         return lax.div(*together((a, b)))
     kind = np.dtype(b.dtype)
     zero = b == kind.type(0)
@@ -124,7 +124,7 @@ def _div(a: Block, b: Block) -> Block:
 
 
 def _rem(a: Block, b: Block) -> Block:
-    if _is_float(a) or _is_float(b) or (_fixed(b) and b != 0):
+    if _is_float(a) or _is_float(b) or (_fixed(b) and bool(b)):
         return lax.rem(*together((a, b)))
     zero = b == np.dtype(b.dtype).type(0)
     return jnp.where(zero, a, lax.rem(*together((a, jnp.where(zero, np.dtype(b.dtype).type(1), b)))))

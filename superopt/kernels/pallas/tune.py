@@ -1,0 +1,163 @@
+"""The fastest schedule of a stage on the GPU at hand, by timing.
+
+Every candidate of `space.candidates` is compiled; what does not compile, or disagrees with the default, drops out.  All
+others are timed in interleaved rounds, half of them stay after each, and the last few are timed afresh, since the best
+of many noisy figures looks better than it is.
+
+One timing runs a kernel over several sets of arguments one after another inside one call, so that neither the launch of
+a call nor the cache decides.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from superopt.errors import InputError, SuperoptError
+from superopt.kernels.pallas import space
+from superopt.kernels.pallas.lower import lower
+from superopt.kernels.schedule.trace import Trace, apply
+from superopt.kernels.stage import LoopProgram
+
+Arrays = Sequence[Any]
+Call = Callable[[], Any]
+Clock = Callable[[Sequence[Call], int], list[list[float]]]
+TOLERANCE = 0.02  # of the norm: schedules may round differently, not compute something else
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A schedule that was tried.
+
+    Attributes:
+        trace: the schedule.
+        seconds: per run, the median of its last rounds; None: it dropped out.
+        failure: why.
+    """
+
+    trace: Trace
+    seconds: float | None
+    failure: str = ""
+
+
+def chained(fn: Callable[..., Any]) -> Callable[[Sequence[Arrays]], Any]:
+    """A jitted function that runs `fn` on each of several sets of arguments, one after another."""
+
+    def call(sets: Sequence[Arrays]) -> Any:
+        found: list[Any] = []
+        for arrays in sets:
+            if found:
+                arrays, found[-1] = lax.optimization_barrier((arrays, found[-1]))
+            found.append(fn(*arrays))
+        return found
+
+    return jax.jit(call)
+
+
+def interleaved(calls: Sequence[Call], rounds: int) -> list[list[float]]:
+    """Seconds of each call in each round; the order turns from round to round."""
+    samples: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        jax.block_until_ready(call())
+    for r in range(rounds):
+        for j in range(len(calls)):
+            i = (j + r) % len(calls)
+            begin = time.perf_counter()
+            jax.block_until_ready(calls[i]())
+            samples[i].append(time.perf_counter() - begin)
+    return samples
+
+
+def tune(
+    program: LoopProgram,
+    sets: Sequence[Arrays],
+    *,
+    precision: str = "ieee",
+    rounds: int = 5,
+    most: int | None = None,
+    interpret: bool | None = None,
+    clock: Clock = interleaved,
+) -> tuple[Trace, list[Trial]]:
+    """The fastest trace that was found for a program, and all that was tried.
+
+    Args:
+        program: not scheduled; its stages are tuned one after another, the rest under their defaults.
+        sets: arguments to run over, several for kernels whose data fits the cache.
+        precision: of products of float32: `ieee`, `tf32x3` or `tf32`.
+        rounds: timings of each candidate before half of them go.
+        most: candidates of a stage at most.
+        interpret: see `lower`.
+        clock: seconds of calls in rounds.
+
+    Raises:
+        SuperoptError: no candidate of a stage runs.
+    """
+    chosen = {s.buffer: space.candidates(program, s.buffer, precision)[0] for s in program.stages}
+    trials: list[Trial] = []
+    for stage in program.stages:
+        options = space.candidates(program, stage.buffer, precision)[:most]
+
+        def whole(option: Trace, name: str = stage.buffer) -> Trace:
+            return tuple(step for n, t in chosen.items() for step in (option if n == name else t))
+
+        found = _race([(whole(o), o) for o in options], program, sets, rounds, interpret, clock)
+        trials += [trial for trial, _ in found]
+        alive = [(trial.seconds, option) for trial, option in found if trial.seconds is not None]
+        if not alive:
+            raise SuperoptError(f"no schedule of {stage.buffer} runs: {found[0][0].failure}")
+        chosen[stage.buffer] = min(alive, key=lambda x: x[0])[1]
+    return tuple(step for t in chosen.values() for step in t), trials
+
+
+def _race(
+    options: Sequence[tuple[Trace, Trace]],
+    program: LoopProgram,
+    sets: Sequence[Arrays],
+    rounds: int,
+    interpret: bool | None,
+    clock: Clock,
+) -> list[tuple[Trial, Trace]]:
+    dropped: list[tuple[Trial, Trace]] = []
+    running: list[tuple[Trace, Trace, Call]] = []
+    wanted: list[np.ndarray] | None = None
+    for trace, option in options:
+        try:
+            call = _bound(chained(lower(apply(program, trace), interpret)), sets)
+            results = [np.asarray(x).astype(np.float64) for x in call()[0]]
+        except (InputError, NotImplementedError, ValueError, jax.errors.JaxRuntimeError) as reason:
+            dropped.append((Trial(trace, None, f"{type(reason).__name__}: {reason}"[:500]), option))
+            continue
+        wanted = results if wanted is None else wanted
+        if all(_close(x, y) for x, y in zip(results, wanted, strict=True)):
+            running.append((trace, option, call))
+        else:
+            dropped.append((Trial(trace, None, "results differ from those of the default schedule"), option))
+    times: list[float] = [0.0] * len(running)
+    while running:
+        last = len(running) <= 3
+        samples = clock([call for *_, call in running], 3 * rounds if last else rounds)
+        times = [median(s) / len(sets) for s in samples]
+        if last:
+            break
+        order = sorted(range(len(running)), key=times.__getitem__)
+        keep = sorted(order[: max(3, len(order) // 2)])
+        dropped += [(Trial(running[i][0], times[i]), running[i][1]) for i in order if i not in keep]
+        running = [running[i] for i in keep]
+    return [(Trial(t, s), o) for (t, o, _), s in zip(running, times, strict=True)] + dropped
+
+
+def _bound(fn: Callable[..., Any], sets: Sequence[Arrays]) -> Call:
+    return lambda: fn(sets)
+
+
+def _close(found: np.ndarray, wanted: np.ndarray) -> bool:
+    same = np.isnan(found) == np.isnan(wanted)
+    difference = np.linalg.norm(np.nan_to_num(found) - np.nan_to_num(wanted))
+    return bool(same.all() and difference <= TOLERANCE * np.linalg.norm(np.nan_to_num(wanted)) + 1e-30)
