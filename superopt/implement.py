@@ -3,11 +3,10 @@
     partition -> every region tried against XLA's version of it -> the winners put into the program
               -> whole programs compared with the current winner -> the best confirmed on fresh rounds
 
-The forms that are tried are the program that the judgement chose and the program's own form, since what a rewrite gains
-with XLA it may lose with kernels; each also with its images channels last.  A kernel first runs in the worker process;
-only those that came through there with XLA's values, and whose schedules are proved, are built in the process of the
-user.  The program with kernels replaces the judgement's only when the fresh rounds show it faster, beyond the noise,
-than both the original and what the judgement chose.
+Several forms of the program are tried (`superopt.kernel_forms`).  A kernel first runs in the worker process; only those
+that came through there with XLA's values, and whose schedules are proved, are built in the process of the user.  The
+program with kernels replaces the judgement's only when the fresh rounds show it faster, beyond the noise, than both the
+original and what the judgement chose.
 """
 
 from __future__ import annotations
@@ -26,29 +25,19 @@ from superopt.ir.graph import Graph
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
 from superopt.judge import Judgement
+from superopt.kernel_forms import Form, forms_of
 from superopt.kernels.choice import Choice, choices_of
-from superopt.kernels.partition import Region, partition
-from superopt.kernels.relayout import channels_last
 from superopt.measure import Comparison, Failure, Timing, Tuned, Worker, compare, pooled
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.result import NativeKernel, Speedup
-from superopt.search.search import Finalist
-from superopt.trials import Trial, try_regions, worth_trying
+from superopt.trials import Trial, estimate, try_regions
 
 _TRIAL_SHARE = 0.6  # of the stage's time; the rest is for whole programs
+_MOST_FORMS = 3  # that are built as whole programs
+_UNTRIED = 4.0  # XLA's time for a region over its estimate
 _SHORT_S, _LEAST_S = 3e-3, 5.0  # as in the judgement
 _SHORT_ROUNDS, _SHORT_SAMPLE_S, _ROUNDS = 31, 0.006, 15
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """A form of the program that may take kernels."""
-
-    name: str
-    program: Program
-    finalist: Finalist | None
-    regions: tuple[Region, ...]
 
 
 def implement(
@@ -93,39 +82,23 @@ class _Stage:
 
     def run(self) -> Judgement:
         """Try regions, then programs."""
-        forms = self._forms()
+        forms = forms_of(self.found, self.judgement)
+        if not forms:
+            return self.judgement
         tried: dict[Graph, Trial] = {}
-        budget_s = _TRIAL_SHARE * self.limits.kernel_seconds
-        deadline = time.monotonic() + budget_s
-        for left, form in zip(range(len(forms), 0, -1), forms, strict=True):
-            share_s = (deadline - time.monotonic()) / left
+        deadline = time.monotonic() + _TRIAL_SHARE * self.limits.kernel_seconds
+        for form in forms:
+            share_s = (deadline - time.monotonic()) / (1 if form is forms[-1] else 2)
             tried = try_regions(
                 form.regions, self.alone, budget_s=share_s, seed=self.seed, known=tried, progress=self.progress
             )
         self._prove(tried)
         entries = [(form, self._winners(form, tried)) for form in forms]
         entries = [(form, choices) for form, choices in entries if choices and self._affordable(form, choices)]
+        entries = sorted(entries, key=lambda e: self._expected_s(e[0], tried))[:_MOST_FORMS]
         if not entries:
             return self._without(forms, tried, "no kernel was faster than XLA's" if tried else "no region is a kernel")
         return self._best(entries, forms, tried)
-
-    def _forms(self) -> list[_Form]:
-        judged, own = self.judgement, self.found.result.original
-        programs = [("returned", judged.program, judged.winner)]
-        if judged.winner is not own:
-            programs.append(("own form", self.found.program(own), own))
-        seen: set[str] = set()
-        forms: list[_Form] = []
-        for name, program, finalist in programs:
-            text = print_graph(program.hot)
-            if text not in seen:
-                seen.add(text)
-                forms.append(_Form(name, program, finalist, tuple(worth_trying(partition(program.hot)))))
-                moved = channels_last(program)
-                if moved is not None:
-                    regions = worth_trying(partition(moved[0].hot, moved[1]))
-                    forms.append(_Form(f"{name}, channels last", moved[0], finalist, tuple(regions)))
-        return forms
 
     def _prove(self, tried: dict[Graph, Trial]) -> None:
         """Leave out kernels whose schedules are not proved."""
@@ -139,11 +112,22 @@ class _Stage:
                     cause = f"its schedule is {verdict.status}: {verdict.cause}"
                     tried[graph] = replace(trial, ratio=None, failure=cause[:200])
 
-    def _winners(self, form: _Form, tried: dict[Graph, Trial]) -> tuple[Choice, ...]:
+    def _winners(self, form: Form, tried: dict[Graph, Trial]) -> tuple[Choice, ...]:
         won = [(r, tried[r.graph]) for r in form.regions if r.graph in tried and tried[r.graph].wins]
         return choices_of(form.program.hot, [(r, t.trace) for r, t in won])
 
-    def _affordable(self, form: _Form, choices: Sequence[Choice]) -> bool:
+    def _expected_s(self, form: Form, tried: dict[Graph, Trial]) -> float:
+        """Seconds of the regions of a form, each as a kernel or by XLA; untried ones by the estimate for XLA."""
+        total = 0.0
+        for region in form.regions:
+            trial = tried.get(region.graph)
+            if trial is None or trial.xla_s is None or trial.own_s is None:
+                total += _UNTRIED * estimate(region)
+            else:
+                total += trial.own_s if trial.wins else trial.xla_s
+        return total
+
+    def _affordable(self, form: Form, choices: Sequence[Choice]) -> bool:
         """Do the prepared and packed tensors keep within the limit?"""
         if self.max_prepared_bytes is None:
             return True
@@ -155,7 +139,7 @@ class _Stage:
         return fits
 
     def _best(
-        self, entries: Sequence[tuple[_Form, tuple[Choice, ...]]], forms: Sequence[_Form], tried: dict[Graph, Trial]
+        self, entries: Sequence[tuple[Form, tuple[Choice, ...]]], forms: Sequence[Form], tried: dict[Graph, Trial]
     ) -> Judgement:
         candidates = [self._tuned(form.program, choices) for form, choices in entries]
         first = self._compare(self._current(), candidates, 0.3, min_rounds=ENOUGH_ROUNDS)
@@ -175,7 +159,7 @@ class _Stage:
         return self._confirmed(form, choices, forms, tried)
 
     def _confirmed(
-        self, form: _Form, choices: tuple[Choice, ...], forms: Sequence[_Form], tried: dict[Graph, Trial]
+        self, form: Form, choices: tuple[Choice, ...], forms: Sequence[Form], tried: dict[Graph, Trial]
     ) -> Judgement:
         judged = self.judgement
         candidate, current = self._tuned(form.program, choices), self._current()
@@ -224,7 +208,7 @@ class _Stage:
             },
         )
 
-    def _without(self, forms: Sequence[_Form], tried: dict[Graph, Trial], cause: str) -> Judgement:
+    def _without(self, forms: Sequence[Form], tried: dict[Graph, Trial], cause: str) -> Judgement:
         note = f"no kernels of our own are used: {cause}"
         return replace(
             self.judgement,
@@ -233,7 +217,7 @@ class _Stage:
             implementation={"form": None, "gain": None, "regions": len(forms[0].regions), "kernels": 0},
         )
 
-    def _rows(self, form: _Form, choices: Sequence[Choice], tried: dict[Graph, Trial]) -> tuple[NativeKernel, ...]:
+    def _rows(self, form: Form, choices: Sequence[Choice], tried: dict[Graph, Trial]) -> tuple[NativeKernel, ...]:
         """The regions of a form, equal ones together, those that take longest first."""
         count = Counter(region.graph for region in form.regions)
         used = {region.graph for region in form.regions if region.graph in tried and tried[region.graph].wins}

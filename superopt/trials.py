@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from superopt.errors import InputError
 from superopt.ir.counters import Cost
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program, original_program
@@ -114,8 +115,15 @@ def try_regions(
 
 
 def try_region(region: Region, worker: Worker, *, seed: int = 0, trace: Trace = None) -> Trial:
-    """One region as a kernel against XLA's version of it."""
+    """One region as a kernel, by default with the default schedule, against XLA's version of it."""
+    from superopt.backends.native import default_trace  # late: loads LLVM
+
     name, kind, cost = str(region), region.kind, cost_of(region)
+    if trace is None:
+        try:
+            trace = default_trace(region.graph)
+        except InputError as error:
+            return Trial(name, kind, cost, failure=str(error.args[0]))
     program = original_program(region.graph)
     candidate = Tuned(program, {}, (kernel_of(program, region.graph, trace).to_json(),))
     values = random_values(region.graph.inputs, seed)

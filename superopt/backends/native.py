@@ -187,17 +187,28 @@ def scheduled_program(graph: Graph, trace: Trace = None) -> LoopProgram:
     Raises:
         InputError: the schedule does not fit, or this machine runs no kernels.
     """
-    from superopt.kernels.cpu import host  # late: as above
-    from superopt.kernels.defaults import default
-    from superopt.kernels.program import from_graph
+    from superopt.kernels.program import from_graph  # late: as above
     from superopt.kernels.schedule.trace import apply
-    from superopt.machine import usable_cores
 
     reason = unavailable()
     if reason:
         raise InputError(reason)
-    program = from_graph(graph.outputs)
-    return default(program, host(), usable_cores()) if trace is None else apply(program, trace)
+    return apply(from_graph(graph.outputs), default_trace(graph) if trace is None else trace)
+
+
+@functools.lru_cache(maxsize=1024)
+def default_trace(graph: Graph) -> tuple[Any, ...]:
+    """The default schedule of a region on this machine.
+
+    Raises:
+        InputError: no kernel can be made of it.
+    """
+    from superopt.kernels import defaults  # late: as above
+    from superopt.kernels.cpu import host
+    from superopt.kernels.program import from_graph
+    from superopt.machine import usable_cores
+
+    return defaults.default_trace(from_graph(graph.outputs), host(), usable_cores())
 
 
 class _Assembly:

@@ -1,0 +1,84 @@
+"""The forms of a program that may take kernels of our own.
+
+    returned             the program that the judgement chose
+    plain operations     the same with the operations themselves where it holds ways to compute them with XLA
+    own form             the original, with what frozen inputs decide done ahead of time
+
+each also with its images channels last.  What a rewrite gains with XLA it may lose with kernels: a depthwise
+convolution as shifted sums is three times faster there, and twenty times slower than a kernel here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from superopt.explore import Exploration
+from superopt.ir.graph import Graph, Node, mk, with_inputs
+from superopt.ir.program import Program
+from superopt.ir.text import print_graph
+from superopt.judge import Judgement
+from superopt.kernels.partition import Region, partition
+from superopt.kernels.relayout import channels_last
+from superopt.search.search import Finalist
+from superopt.trials import worth_trying
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of the program.
+
+    Attributes:
+        name: for the report.
+        program: computes what the original does.
+        finalist: of the search; None for the original as it was.
+        regions: those that are worth trying as kernels.
+    """
+
+    name: str
+    program: Program
+    finalist: Finalist | None
+    regions: tuple[Region, ...]
+
+
+def forms_of(found: Exploration, judgement: Judgement) -> list[Form]:
+    """The distinct forms, those first in which kernels promise most."""
+    own = found.result.original
+    programs: list[tuple[str, Program, Finalist | None]] = []
+    if judgement.winner is not None:
+        plain = _plain(found.result.program(judgement.winner, found.graph))
+        if plain is not None:
+            programs.append(("plain operations", plain, judgement.winner))
+    programs.append(("returned", judgement.program, judgement.winner))
+    if judgement.winner is not own:
+        programs.append(("own form", found.program(own), own))
+    forms: list[Form] = []
+    seen: set[str] = set()
+    for name, program, finalist in programs:
+        text = print_graph(program.hot)
+        if text in seen:
+            continue
+        seen.add(text)
+        moved = channels_last(program)
+        if moved is not None:
+            regions = worth_trying(partition(moved[0].hot, moved[1]))
+            forms.append(Form(f"{name}, channels last", moved[0], finalist, tuple(regions)))
+        forms.append(Form(name, program, finalist, tuple(worth_trying(partition(program.hot)))))
+    return [form for form in forms if form.regions]
+
+
+def _plain(program: Program) -> Program | None:
+    """A program with the op that it stands for in place of every macro; None where it has none."""
+    graphs = [g for g in (program.prepare, program.hot) if g is not None]
+    if not any(node.op == "macro" for g in graphs for node in g.nodes()):
+        return None
+    prepare = None if program.prepare is None else _without_macros(program.prepare)
+    return Program(prepare, _without_macros(program.hot))
+
+
+def _without_macros(graph: Graph) -> Graph:
+    done: dict[Node, Node] = {}
+    for node in graph.nodes():
+        inputs = [done[x] for x in node.inputs]
+        plain = node.op == "macro"
+        done[node] = mk(node["op"], *inputs, **dict(node["attrs"])) if plain else with_inputs(node, inputs)
+    return Graph(graph.inputs, tuple(done[x] for x in graph.outputs), graph.constants)
