@@ -87,10 +87,10 @@ def _sliced(rng: Rng, a: Node) -> Node:
     return mk("slice", a, start_indices=start, limit_indices=limit, strides=None)
 
 
-def step(rng: Rng, of: LoopProgram) -> Step:
-    """A schedule step over what the program has; most are legal."""
+def step(rng: Rng, of: LoopProgram, primitive: str | None = None) -> Step:
+    """A schedule step over what the program has; many are legal."""
     stage: Stage = pick(rng, of.stages)
-    name = str(pick(rng, PRIMITIVES))
+    name = primitive or str(pick(rng, PRIMITIVES))
     if "reduction" in name or name == "rfactor":
         stage = pick(rng, [t for t in of.stages if reductions(t)] or of.stages)
     if name == "tensorize":

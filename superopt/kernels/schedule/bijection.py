@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from superopt.ir.index import Atom, Size, Symbol, of_atom
+from superopt.ir.index import Atom, Poly, Size, Symbol, bounds, of_atom
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,38 +34,52 @@ def solve(
         shape: of the buffer in which the element is.
     """
     digits: dict[_Digit, Size] = {}
+    sums: dict[Symbol, Poly] = {}  # a sum of digits that is divided as a whole, as an iterator of its own
     for x, e, n in zip(index, element, shape, strict=True):
-        found = _digits(x)
-        if found is None or not (found or n <= 1 or e == 0):
+        if not _taken(x, e, n, digits, sums):
             return None
-        weight = 1
-        for digit, c in found[:-1]:
-            if c != weight or digit in digits:
-                return None
-            digits[digit] = e // weight % digit.radix if digit.radix > 1 else 0
-            weight *= digit.radix
-        for digit, c in found[-1:]:
-            if c != weight or digit in digits:
-                return None
-            digits[digit] = e // weight
-    return _assembled(axes, digits)
-
-
-def _assembled(axes: Sequence[Symbol], digits: dict[_Digit, Size]) -> dict[Symbol, Size] | None:
+    done: set[Symbol] = set()
+    while len(done) < len(sums):
+        inner = next(s for s in sums if s not in done)
+        done.add(inner)
+        value = _assembled(inner, digits)
+        if value is None or not _taken(sums[inner], value, extent(inner), digits, sums):
+            return None
     solved: dict[Symbol, Size] = {}
     for axis in axes:
-        mine = sorted([d for d in digits if d.symbol == axis], key=lambda d: d.stride)
-        total: Size = 0
-        reach = 1
-        for d in mine:
-            if d.stride != reach:
-                return None
-            total = total + digits[d] * d.stride
-            reach *= d.radix
-        if reach < extent(axis):
+        value = _assembled(axis, digits)
+        if value is None:
             return None
-        solved[axis] = total
-    return None if any(d.symbol not in axes for d in digits) else solved
+        solved[axis] = value
+    return None if any(d.symbol not in solved and d.symbol not in sums for d in digits) else solved
+
+
+def _taken(x: Size, value: Size, n: int, digits: dict[_Digit, Size], sums: dict[Symbol, Poly]) -> bool:
+    """Add what the digits of a number below n are where it has this value; False where it has another form."""
+    found = _digits(x, sums)
+    if found is None or not (found or n <= 1 or value == 0):
+        return False
+    weight = 1
+    for j, (digit, c) in enumerate(found):
+        if c != weight or digit in digits:
+            return False
+        part = value // weight
+        top = j == len(found) - 1
+        digits[digit] = part if top else part % digit.radix if digit.radix > 1 else 0
+        weight *= digit.radix
+    return True
+
+
+def _assembled(axis: Symbol, digits: dict[_Digit, Size]) -> Size | None:
+    """An iterator from its digits; None where one is missing."""
+    total: Size = 0
+    reach = 1
+    for d in sorted([d for d in digits if d.symbol == axis], key=lambda d: d.stride):
+        if d.stride != reach:
+            return None
+        total = total + digits[d] * d.stride
+        reach *= d.radix
+    return total if reach >= extent(axis) else None
 
 
 def extent(symbol: Symbol) -> int:
@@ -75,31 +89,39 @@ def extent(symbol: Symbol) -> int:
     return found
 
 
-def _digits(x: Size) -> list[tuple[_Digit, int]] | None:
+def _digits(x: Size, sums: dict[Symbol, Poly]) -> list[tuple[_Digit, int]] | None:
     """Digits and weights of a mixed-radix number, the least significant first."""
     if isinstance(x, int):
         return [] if x == 0 else None
     found: list[tuple[_Digit, int]] = []
     for mono, c in x.terms:
-        digit = _digit(mono[0]) if len(mono) == 1 and c > 0 else None
+        digit = _digit(mono[0], sums) if len(mono) == 1 and c > 0 else None
         if digit is None:
             return None
         found.append((digit, c))
     return sorted(found, key=lambda pair: pair[1])
 
 
-def _digit(atom: Atom) -> _Digit | None:
+def _digit(atom: Atom, sums: dict[Symbol, Poly]) -> _Digit | None:
     if isinstance(atom, Symbol):
         return _Digit(atom, 1, extent(atom))
-    if atom.op not in ("//", "%") or not isinstance(atom.args[1], int):
+    inner, k = atom.args[0], atom.args[-1]
+    if atom.op not in ("//", "%") or not isinstance(k, int) or not isinstance(inner, Poly):
         return None
-    inner, k = atom.args[0], atom.args[1]
-    d = _digit(inner.terms[0][0][0]) if not isinstance(inner, int) and inner.is_atom else None
-    if d is None:
+    if inner.is_atom:
+        d = _digit(inner.terms[0][0][0], sums)
+    else:
+        low, high = bounds(inner)
+        if low != 0 or high == float("inf"):
+            return None
+        whole = Symbol(f"?{inner.key}", 0, int(high))
+        sums[whole] = inner
+        d = _Digit(whole, 1, extent(whole))
+    if d is None or not _whole(d, k):
         return None
     if atom.op == "//":  # the digit above; a radix that is no multiple is rounded up
-        return _Digit(d.symbol, d.stride * k, -(-d.radix // k)) if _whole(d, k) else None
-    return _Digit(d.symbol, d.stride, k) if _whole(d, k) else None
+        return _Digit(d.symbol, d.stride * k, -(-d.radix // k))
+    return _Digit(d.symbol, d.stride, k)
 
 
 def _whole(d: _Digit, k: int) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from superopt.ir.index import Poly, Size, Symbol, iterator, of_atom
+from superopt.ir.index import Poly, Size, Symbol, bounds, iterator, of_atom
 from superopt.kernels.program import checked
-from superopt.kernels.schedule.edit import fresh, mapped, plain, position, require, unshared, with_stage
+from superopt.kernels.schedule.edit import fresh, mapped, plain, position, require, terms, unshared, with_stage
 from superopt.kernels.stage import Axis, AxisKind, LoopProgram, Stage
 
 
@@ -163,10 +163,16 @@ def unroll(program: LoopProgram, stage: str, axis: str) -> LoopProgram:
 def _writes_apart(stage: Stage, axis: str, primitive: str) -> None:
     found = stage.axis(axis)
     used = any(isinstance(x, Poly) and found.symbol in x.symbols for x in stage.index)
+    shared = stage.at is not None and position(stage, axis) < stage.at[1]
     require(
-        used or found.extent <= 1 or (stage.at is not None and position(stage, axis) < stage.at[1]),
+        used or shared or found.extent <= 1 or _once(stage, found.symbol),
         f"{primitive} {axis}: all of its iterations write the same elements of {stage.buffer}",
     )
+
+
+def _once(stage: Stage, axis: Symbol) -> bool:
+    """Does the guard leave an axis its first iteration alone (the tail of a split of 1)?"""
+    return any(bounds(p + of_atom(axis))[1] <= 0 for p in terms(stage.guard))
 
 
 def _marked(program: LoopProgram, stage: Stage, at: int, kind: AxisKind) -> LoopProgram:

@@ -93,7 +93,7 @@ def reorder_reduction(program: LoopProgram, stage: str, number: int, order: Sequ
     monoid, iterators, body = target.args
     require(
         sorted(order) == list(range(len(iterators))),
-        f"reorder_reduction {list(order)}: the reduction has the {len(iterators)} iterators {iterators}",
+        f"reorder_reduction {list(order)}: that is no permutation of the {len(iterators)} iterators {iterators}",
     )
     new = reduce(monoid, [iterators[j] for j in order], body)
     return with_stage(program, rewritten(found, _swap(target, new)))
