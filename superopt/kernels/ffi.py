@@ -14,19 +14,17 @@ import ctypes
 import functools
 import threading
 import warnings
-from collections.abc import Sequence
 
 import numpy as np
 
 from superopt.errors import SuperoptError
-from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels import cpu, jit
+from superopt.kernels.entry import BUFFER, BUFFER_BYTES
 from superopt.kernels.ffi_layout import FfiUnavailable, Layout, layout
 from superopt.kernels.llvm import Function, Module, Value
-from superopt.kernels.pool import at
-from superopt.kernels.stage import Buffer
+from superopt.kernels.pool import at, field
 
-__all__ = ["FfiUnavailable", "emit_handler", "probe", "register"]
+__all__ = ["FfiUnavailable", "codes", "emit_handler", "probe", "register"]
 
 _CODES = {
     "bool": "PRED", "int8": "S8", "int16": "S16", "int32": "S32", "int64": "S64", "uint8": "U8", "uint16": "U16",
@@ -36,57 +34,61 @@ _REGISTERED: set[str] = set()
 _LOCK = threading.Lock()
 
 
-def emit_handler(
-    module: Module, label: str, pointers: Sequence[Buffer], threads: int, parallel: bool, shape: Layout
-) -> None:
-    """Write `ptr handler(ptr frame)`.
+def emit_handler(module: Module, shape: Layout) -> None:
+    """Write `ptr runtime.handle(ptr kernel, ptr frame)`: check the buffers of a call, then run the kernel on them.
 
     Args:
-        module: has the functions `serial` and, if parallel, `region`.
-        label: name of the kernel in messages.
-        pointers: in the order of the array of addresses; inputs and frozen are operands, the others results.
-        threads: most threads of a call.
-        parallel: share phases among threads?
+        module: of the runtime.
         shape: of XLA's structs.
     """
-    f = _open(module, shape)
-    operands = [b for b in pointers if b.scope in ("input", "frozen")]
-    results = [b for b in pointers if b.scope not in ("input", "frozen")]
-    for field, struct, expected in (("args", "Args", len(operands)), ("rets", "Rets", len(results))):
-        found = f.load("i64", at(f, "%frame", shape.at("CallFrame", field, "size")))
-        wrong = f.value(f"icmp ne i64 {found}, {expected}")
-        what = f"kernel {label}: expected {expected} {'operands' if struct == 'Args' else 'results'}"
-        f.exit_if(wrong, "ptr", functools.partial(_error, f, shape, what))
-    addresses = {b.name: (f, "args", j) for j, b in enumerate(operands)}
-    addresses |= {b.name: (f, "rets", j) for j, b in enumerate(results)}
-    batch: Value = 1
-    data: list[str] = []
-    for position, b in enumerate(pointers):
-        _, field, j = addresses[b.name]
-        buffer = _buffer(f, shape, field, j)
-        extra = _checked(f, shape, label, b, buffer)
-        if position:
-            what = f"kernel {label}: {b.name} has another batch than {pointers[0].name}"
-            wrong = f.value(f"icmp ne i64 {extra}, {batch}")
-            f.exit_if(wrong, "ptr", functools.partial(_error, f, shape, what))
-        else:
-            batch = extra
-        data.append(f.load("ptr", at(f, buffer, shape.at("Buffer", "data"))))
-    bufs = f.alloca(max(len(pointers), 1), 16, "ptr")
+    f = module.function("runtime.handle", [("ptr", "kernel"), ("ptr", "frame")], returns="ptr", internal=False)
+    _answer_handshake(f, shape)
+    for name, count in (("args", "operands"), ("rets", "results")):
+        found = f.load("i64", at(f, "%frame", shape.at("CallFrame", name, "size")))
+        wrong = f.value(f"icmp ne i64 {found}, {field(f, count, 'i64')}")
+        f.exit_if(wrong, "ptr", lambda: _error(f, shape, field(f, "message", "ptr")))
+    buffers, table = field(f, "buffers", "i64"), field(f, "buffer_table", "ptr")
+    data, bufs = [f.value(f"alloca ptr, i64 {buffers}, align 16") for _ in range(2)]
+    sides = [f.load("ptr", at(f, "%frame", shape.at("CallFrame", name, name))) for name in ("args", "rets")]
+
+    def check(j: Value, carried: list[Value]) -> list[Value]:
+        row = f.element(table, f.mul(j, BUFFER_BYTES), "i8")
+        is_result = f.value(f"trunc i64 {_of(f, row, 'is_result')} to i1")
+        side = f.value(f"select i1 {is_result}, ptr {sides[1]}, ptr {sides[0]}")
+        buffer = f.load("ptr", f.element(side, _of(f, row, "index"), "ptr"))
+        batch = _checked(f, shape, row, buffer)
+        known = f.value(f"icmp ne i64 {carried[0]}, -1")
+        other = f.value(f"and i1 {known}, {f.value(f'icmp ne i64 {batch}, {carried[0]}')}")
+        f.exit_if(other, "ptr", lambda: _error(f, shape, _of(f, row, "message", "ptr")))
+        f.store("ptr", f.load("ptr", at(f, buffer, shape.at("Buffer", "data"))), f.element(data, j, "ptr"))
+        return [batch]
+
+    batch = f.for_(0, buffers, 1, check, [("i64", -1)])[0]
     api = f.load("ptr", at(f, "%frame", shape.at("CallFrame", "api")))
     context = f.load("ptr", at(f, "%frame", shape.at("CallFrame", "ctx")))
 
     def one(item: Value, _: list[Value]) -> None:
-        for j, (b, address) in enumerate(zip(pointers, data, strict=True)):
-            moved = f.element(address, f.mul(item, _bytes(b)), "i8")
+        def place(j: Value, _: list[Value]) -> None:
+            row = f.element(table, f.mul(j, BUFFER_BYTES), "i8")
+            start = f.load("ptr", f.element(data, j, "ptr"))
+            moved = f.element(start, f.mul(item, _of(f, row, "bytes")), "i8")
             f.store("ptr", moved, f.element(bufs, j, "ptr"))
-        if parallel:
-            f.effect(f"call void @region(ptr {api}, ptr {context}, ptr {bufs}, i64 {threads})")
-        else:
-            f.effect(f"call void @serial(ptr {bufs})")
+
+        f.for_(0, buffers, 1, place)
+        f.effect(f"call void @runtime.region(ptr %kernel, ptr {api}, ptr {context}, ptr {bufs})")
 
     f.for_(0, batch, 1, one)
     f.ret("ptr", "null")
+
+
+def _of(f: Function, row: str, name: str, type: str = "i64") -> str:
+    """A field of the description of a buffer."""
+    return f.load(type, at(f, row, BUFFER[name]))
+
+
+def codes(shape: Layout) -> dict[str, int]:
+    """XLA's numbers of dtypes."""
+    return {dtype: shape.constants[f"XLA_FFI_DataType_{name}"] for dtype, name in _CODES.items()}
 
 
 def register(digest: str, address: int) -> str:
@@ -125,7 +127,8 @@ def _try() -> None:
     import jax
 
     shape, module = layout(), Module()
-    f = _open(module, shape)
+    f = module.function("handler", [("ptr", "frame")], returns="ptr", internal=False)
+    _answer_handshake(f, shape)
     api = f.load("ptr", at(f, "%frame", shape.at("CallFrame", "api")))
     operand, result = _buffer(f, shape, "args", 0), _buffer(f, shape, "rets", 0)
     out = f.load("ptr", at(f, result, shape.at("Buffer", "data")))
@@ -158,9 +161,8 @@ def _try() -> None:
 # ---- pieces of handlers
 
 
-def _open(module: Module, shape: Layout) -> Function:
-    """Begin a handler: answer the handshake, else fall through."""
-    f = module.function("handler", [("ptr", "frame")], returns="ptr", internal=False)
+def _answer_handshake(f: Function, shape: Layout) -> None:
+    """Return the version if the call asks for it, else fall through."""
     extension = f.load("ptr", at(f, "%frame", shape.at("CallFrame", "extension_start")))
 
     def metadata() -> None:
@@ -169,13 +171,12 @@ def _open(module: Module, shape: Layout) -> Function:
         f.exit_if(asked, "ptr", lambda: _answer(f, extension, shape))
 
     f.if_(f.value(f"icmp ne ptr {extension}, null"), metadata)
-    return f
 
 
 def _answer(f: Function, extension: str, shape: Layout) -> str:
     facts = f.load("ptr", at(f, extension, shape.at("Metadata_Extension", "metadata")))
-    for value, field in zip(shape.version, ("major_version", "minor_version"), strict=True):
-        f.store("i32", value, at(f, facts, shape.at("Metadata", "api_version", field)))
+    for number, name in zip(shape.version, ("major_version", "minor_version"), strict=True):
+        f.store("i32", number, at(f, facts, shape.at("Metadata", "api_version", name)))
     f.store("i32", 0, at(f, facts, shape.at("Metadata", "traits")))
     return "null"
 
@@ -186,40 +187,37 @@ def _buffer(f: Function, shape: Layout, field: str, j: int) -> str:
     return f.load("ptr", f.element(array, j, "ptr"))
 
 
-def _bytes(b: Buffer) -> int:
-    size = ITEMSIZE_BYTES[b.dtype]
-    for n in b.shape:
-        size *= n
-    return size
+def _checked(f: Function, shape: Layout, row: str, buffer: str) -> Value:
+    """Compare a buffer with its description; the product of its leading extra dimensions."""
 
+    def refuse(condition: str) -> None:
+        f.exit_if(condition, "ptr", lambda: _error(f, shape, _of(f, row, "message", "ptr")))
 
-def _checked(f: Function, shape: Layout, label: str, b: Buffer, buffer: str) -> Value:
-    """Compare a buffer with what is expected; the product of its leading extra dimensions."""
-    what = f"kernel {label}: {b.name} must be {b.dtype}{list(b.shape)}, after dimensions of a batch"
-    error = functools.partial(_error, f, shape, what)
-    dtype = f.load("i32", at(f, buffer, shape.at("Buffer", "dtype")))
-    code = shape.constants[f"XLA_FFI_DataType_{_CODES[b.dtype]}"]
-    f.exit_if(f.value(f"icmp ne i32 {dtype}, {code}"), "ptr", error)
-    rank = f.load("i64", at(f, buffer, shape.at("Buffer", "rank")))
-    f.exit_if(f.less(rank, len(b.shape)), "ptr", error)
-    dims, leading = f.load("ptr", at(f, buffer, shape.at("Buffer", "dims"))), f.sub(rank, len(b.shape))
-    for j, n in enumerate(b.shape):
-        found = f.load("i64", f.element(dims, f.add(leading, j), "i64"))
-        f.exit_if(f.value(f"icmp ne i64 {found}, {n}"), "ptr", error)
+    dtype = f.value(f"zext i32 {f.load('i32', at(f, buffer, shape.at('Buffer', 'dtype')))} to i64")
+    refuse(f.value(f"icmp ne i64 {dtype}, {_of(f, row, 'dtype')}"))
+    rank, wanted = f.load("i64", at(f, buffer, shape.at("Buffer", "rank"))), _of(f, row, "rank")
+    refuse(f.less(rank, wanted))
+    found, expected = f.load("ptr", at(f, buffer, shape.at("Buffer", "dims"))), _of(f, row, "dims", "ptr")
+    leading = f.sub(rank, wanted)
+
+    def compare(j: Value, _: list[Value]) -> None:
+        got = f.load("i64", f.element(found, f.add(leading, j), "i64"))
+        refuse(f.value(f"icmp ne i64 {got}, {f.load('i64', f.element(expected, j, 'i64'))}"))
 
     def times(j: Value, product: list[Value]) -> list[Value]:
-        return [f.mul(product[0], f.load("i64", f.element(dims, j, "i64")))]
+        return [f.mul(product[0], f.load("i64", f.element(found, j, "i64")))]
 
+    f.for_(0, wanted, 1, compare)
     return f.for_(0, leading, 1, times, [("i64", 1)])[0]
 
 
 def _error(f: Function, shape: Layout, message: str) -> str:
-    """Make an XLA error."""
+    """Make an XLA error of the text at this address."""
     name, size = "Error_Create_Args", shape.size("Error_Create_Args")
     args = f.alloca(size + 8, 8, "i8")
     f.store("i64", size, args)
     f.store("ptr", "null", at(f, args, shape.at(name, "extension_start")))
-    f.store("ptr", f.module.text_constant(message), at(f, args, shape.at(name, "message")))
+    f.store("ptr", message, at(f, args, shape.at(name, "message")))
     code = shape.constants["XLA_FFI_Error_Code_INVALID_ARGUMENT"]
     f.store("i32", code, at(f, args, shape.at(name, "errc")))
     api = f.load("ptr", at(f, "%frame", shape.at("CallFrame", "api")))

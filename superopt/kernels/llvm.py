@@ -42,14 +42,16 @@ class Module:
         self.cpu = cpu or host()
         self.functions: dict[str, Function] = {}
         self._declared: dict[str, None] = {}
-        self._globals: dict[str, str] = {}
+        self._texts: dict[str, str] = {}
+        self._constants: dict[str, str] = {}
         self._metadata: list[str] = []
 
     def copy(self) -> Module:
         """A module with the same functions, to which others can be added."""
         made = Module(self.cpu)
         made.functions, made._declared = dict(self.functions), dict(self._declared)
-        made._globals, made._metadata = dict(self._globals), list(self._metadata)
+        made._texts, made._constants = dict(self._texts), dict(self._constants)
+        made._metadata = list(self._metadata)
         return made
 
     def declare(self, line: str) -> None:
@@ -70,14 +72,21 @@ class Module:
         self.functions[name] = made
         return made
 
+    def constant(self, name: str, type: str, value: str, exported: bool = False) -> None:
+        """Add constant data, read as `@name`."""
+        assert name not in self._constants, name
+        self._constants[name] = f"@{name} = {'' if exported else 'private unnamed_addr '}constant {type} {value}"
+
     def text_constant(self, text: str) -> str:
         """The address of a zero-terminated string."""
-        for name, known in self._globals.items():
-            if known == text:
-                return name
-        name = f"@text{len(self._globals)}"
-        self._globals[name] = text
-        return name
+        known = self._texts.get(text)
+        if known is None:
+            data = text.encode() + b"\0"
+            shown = "".join([chr(b) if 32 <= b < 127 and chr(b) not in '"\\' else f"\\{b:02X}" for b in data])
+            name = f"text{len(self._texts)}"
+            self.constant(name, f"[{len(data)} x i8]", f'c"{shown}"')
+            known = self._texts[text] = f"@{name}"
+        return known
 
     def loop_hint(self, *hints: str) -> str:
         """Metadata for the branch back of a loop, as `, !llvm.loop !3`."""
@@ -97,15 +106,17 @@ class Module:
             "no-trapping-math": "true",
         }
         shown = " ".join([f'"{name}"="{value}"' for name, value in attributes.items()])
-        strings = [_string(name, value) for name, value in self._globals.items()]
         functions = [f.text() for f in self.functions.values()]
-        return "\n".join([*strings, *functions, *self._declared, f"attributes #0 = {{ {shown} }}", *self._metadata, ""])
-
-
-def _string(name: str, value: str) -> str:
-    data = value.encode() + b"\0"
-    shown = "".join([chr(b) if 32 <= b < 127 and chr(b) not in '"\\' else f"\\{b:02X}" for b in data])
-    return f'{name} = private unnamed_addr constant [{len(data)} x i8] c"{shown}"'
+        return "\n".join(
+            [
+                *self._constants.values(),
+                *functions,
+                *self._declared,
+                f"attributes #0 = {{ {shown} }}",
+                *self._metadata,
+                "",
+            ]
+        )
 
 
 class Function(Instructions):

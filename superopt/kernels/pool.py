@@ -17,9 +17,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Sequence
 
 from superopt.kernels import jit
+from superopt.kernels.entry import FIELDS, PHASE, PHASE_BYTES
 from superopt.kernels.ffi_layout import Layout, layout
 from superopt.kernels.llvm import Function, Module, Value
 
@@ -32,67 +32,87 @@ def at(f: Function, pointer: str, offset: int) -> str:
     return f.element(pointer, offset, "i8")
 
 
-def emit_region(module: Module, phases: Sequence[tuple[str, int]], shape: Layout) -> None:
-    """Write `void region(ptr api, ptr ctx, ptr bufs, i64 threads)`: run all phases on at most so many threads.
+def emit_region(module: Module, shape: Layout) -> None:
+    """Write `void runtime.region(ptr kernel, ptr api, ptr ctx, ptr bufs)`: all phases of a kernel on several threads.
 
     Args:
-        module: where.
-        phases: symbol of `void f(ptr bufs, i64 task)` and number of tasks, in order.
+        module: of the runtime.
         shape: of the structs of the pool's interface.
     """
-    _emit_work(module, phases)
-    helper = module.function("region.helper", [("ptr", "state")])
-    helper.effect("call void @region.work(ptr %state, i1 false)")
+    _emit_work(module)
+    helper = module.function("runtime.helper", [("ptr", "state")])
+    helper.effect("call void @runtime.work(ptr %state, i1 false)")
     helper.ret()
-    f = module.function("region", [("ptr", "api"), ("ptr", "ctx"), ("ptr", "bufs"), ("i64", "threads")], internal=False)
-    available = _pool_threads(f, shape)
-    most = max([tasks for _, tasks in phases], default=0)
-    helpers = f.sub(f.minimum(f.minimum(available, most), "%threads"), 1)
-    f.if_(f.less(helpers, 1), lambda: _serial(f, phases), lambda: _parallel(f, len(phases), helpers, shape))
+    args = [("ptr", "kernel"), ("ptr", "api"), ("ptr", "ctx"), ("ptr", "bufs")]
+    f = module.function("runtime.region", args, internal=False)
+    allowed = f.minimum(field(f, "threads", "i64"), field(f, "tasks", "i64"))
+
+    def serial() -> None:
+        f.effect("call void @runtime.serial(ptr %kernel, ptr %bufs)")
+
+    def several() -> None:
+        helpers = f.sub(f.minimum(_pool_threads(f, shape), allowed), 1)
+        f.if_(f.less(helpers, 1), serial, lambda: _parallel(f, helpers, shape))
+
+    f.if_(f.less(allowed, 2), serial, several)
     f.ret()
 
 
-def emit_serial(module: Module, phases: Sequence[tuple[str, int]]) -> None:
-    """Write `void serial(ptr bufs)`: run all phases on the calling thread."""
-    f = module.function("serial", [("ptr", "bufs")], internal=False)
-    _serial(f, phases)
+def emit_serial(module: Module) -> None:
+    """Write `void runtime.serial(ptr kernel, ptr bufs)`: all phases on the calling thread."""
+    f = module.function("runtime.serial", [("ptr", "kernel"), ("ptr", "bufs")], internal=False)
+
+    def phase(number: Value, _: list[Value]) -> None:
+        function, tasks = _phase(f, "%kernel", number)
+        f.for_(0, tasks, 1, lambda task, _: f.effect(f"call void {function}(ptr %bufs, i64 {task})"))
+
+    f.for_(0, field(f, "phases", "i64"), 1, phase)
     f.ret()
 
 
-def _serial(f: Function, phases: Sequence[tuple[str, int]]) -> None:
-    for symbol, tasks in phases:
-
-        def one(task: Value, _: list[Value], symbol: str = symbol) -> None:
-            f.effect(f"call void @{symbol}(ptr %bufs, i64 {task})")
-
-        f.for_(0, tasks, 1, one)
+def field(f: Function, name: str, type: str, kernel: str = "%kernel") -> str:
+    """A field of the description of a kernel."""
+    return f.load(type, at(f, kernel, FIELDS[name]))
 
 
-def _emit_work(module: Module, phases: Sequence[tuple[str, int]]) -> None:
-    """What each participant does.  State: references, address of bufs, then per phase two counters: claimed, done."""
-    f = module.function("region.work", [("ptr", "state"), ("i1", "caller")])
-    bufs = f.load("ptr", at(f, "%state", 8))
-    for number, (symbol, tasks) in enumerate(phases):
-        claimed, done = at(f, "%state", _LINE * (2 * number + 1)), at(f, "%state", _LINE * (2 * number + 2))
+def _phase(f: Function, kernel: str, number: Value) -> tuple[str, str]:
+    """Address of the function of a phase, and its number of tasks."""
+    row = f.element(field(f, "phase_table", "ptr", kernel), f.mul(number, PHASE_BYTES), "i8")
+    return f.load("ptr", at(f, row, PHASE["function"])), f.load("i64", at(f, row, PHASE["tasks"]))
+
+
+def _emit_work(module: Module) -> None:
+    """What each participant does.  State: references, kernel, bufs, then per phase two counters: claimed, done."""
+    f = module.function("runtime.work", [("ptr", "state"), ("i1", "caller")])
+    kernel, bufs = f.load("ptr", at(f, "%state", 8)), f.load("ptr", at(f, "%state", 16))
+    phases = field(f, "phases", "i64", kernel)
+    last = f.sub(phases, 1)
+
+    def phase(number: Value, _: list[Value]) -> None:
+        function, tasks = _phase(f, kernel, number)
+        counters = f.element("%state", f.mul(number, 2 * _LINE), "i8")
+        claimed, done = at(f, counters, _LINE), at(f, counters, 2 * _LINE)
         claim, work, wait, pause, following = [f.label(x) for x in ("claim", "work", "wait", "pause", "phase")]
         f.effect(f"br label %{claim}")
         f.open(claim)
         task = f.value(f"atomicrmw add ptr {claimed}, i64 1 acq_rel")
         f.effect(f"br i1 {f.less(task, tasks)}, label %{work}, label %{wait}")
         f.open(work)
-        f.effect(f"call void @{symbol}(ptr {bufs}, i64 {task})")
+        f.effect(f"call void {function}(ptr {bufs}, i64 {task})")
         f.value(f"atomicrmw add ptr {done}, i64 1 acq_rel")
         f.effect(f"br label %{claim}")
         f.open(wait)
         count = f.value(f"load atomic i64, ptr {done} acquire, align 8")
-        finished = f.value(f"icmp sge i64 {count}, {tasks}")
-        if number == len(phases) - 1:  # only the caller must know that the end is reached
-            finished = f.value(f"select i1 %caller, i1 {finished}, i1 true")
+        # after the last phase only the caller must know that the end is reached
+        leaves = f.value(f"select i1 %caller, i1 false, i1 {f.value(f'icmp eq i64 {number}, {last}')}")
+        finished = f.value(f"or i1 {leaves}, {f.value(f'icmp sge i64 {count}, {tasks}')}")
         f.effect(f"br i1 {finished}, label %{following}, label %{pause}")
         f.open(pause)
         _backoff(f)
         f.effect(f"br label %{wait}")
         f.open(following)
+
+    f.for_(0, phases, 1, phase)
     _release(f, "%state")
     f.ret()
 
@@ -142,17 +162,18 @@ def _pool_threads(f: Function, shape: Layout) -> Value:
     return f.load("i64", room)
 
 
-def _parallel(f: Function, phases: int, helpers: Value, shape: Layout) -> None:
-    size = _LINE * (2 * phases + 2)
+def _parallel(f: Function, helpers: Value, shape: Layout) -> None:
+    size = f.mul(f.add(field(f, "phases", "i64"), 1), 2 * _LINE)
     f.module.declare("declare ptr @aligned_alloc(i64, i64)")
     state = f.call("ptr", "aligned_alloc", ("i64", _LINE), ("i64", size))
     f.effect(f"call void @llvm.memset.p0.i64(ptr {state}, i8 0, i64 {size}, i1 false)")
     f.store("i64", f.add(helpers, 1), state)
-    f.store("ptr", "%bufs", at(f, state, 8))
+    f.store("ptr", "%kernel", at(f, state, 8))
+    f.store("ptr", "%bufs", at(f, state, 16))
     name = "ThreadPool_Schedule_Args"
     args = _begin(f, shape, name)
-    for field, value in (("ctx", "%ctx"), ("task", "@region.helper"), ("data", state)):
-        f.store("ptr", value, at(f, args, shape.at(name, field)))
+    for place, value in (("ctx", "%ctx"), ("task", "@runtime.helper"), ("data", state)):
+        f.store("ptr", value, at(f, args, shape.at(name, place)))
 
     def schedule(_: Value, __: list[Value]) -> None:
         error = _call_api(f, shape, "ThreadPool_Schedule", args)
@@ -164,7 +185,7 @@ def _parallel(f: Function, phases: int, helpers: Value, shape: Layout) -> None:
         f.if_(f.value(f"icmp ne ptr {error}, null"), alone)
 
     f.for_(0, helpers, 1, schedule)
-    f.effect(f"call void @region.work(ptr {state}, i1 true)")
+    f.effect(f"call void @runtime.work(ptr {state}, i1 true)")
 
 
 # ---- a pool of our own
@@ -173,13 +194,13 @@ def _parallel(f: Function, phases: int, helpers: Value, shape: Layout) -> None:
 class Pool:
     """Threads that wait for tasks; `api` and `context` are the first two arguments of a region."""
 
-    def __init__(self, threads: int) -> None:
-        library, shape = _pool_code(), layout()
+    def __init__(self, library: jit.Library, threads: int) -> None:
+        shape = layout()
         self._memory = (ctypes.c_char * (_LINE * 4 + 32 * _SLOTS + _LINE))()
         self._table = (ctypes.c_uint64 * (shape.sizes["XLA_FFI_Api"] // 8 + 1))()
         self._table[0] = shape.sizes["XLA_FFI_Api"]
-        for field, symbol in (("ThreadPool_Schedule", "pool.schedule"), ("ThreadPool_NumThreads", "pool.threads")):
-            self._table[shape.at("Api", f"XLA_FFI_{field}") // 8] = library.address(symbol)
+        for name, symbol in (("ThreadPool_Schedule", "pool.schedule"), ("ThreadPool_NumThreads", "pool.threads")):
+            self._table[shape.at("Api", f"XLA_FFI_{name}") // 8] = library.address(symbol)
         base = ctypes.addressof(self._memory)
         self.context = base + -base % _LINE
         self.api = ctypes.addressof(self._table)
@@ -188,23 +209,21 @@ class Pool:
 
 
 @functools.cache
-def _native(threads: int, process: int) -> Pool:
-    return Pool(threads)
+def _native(library: jit.Library, threads: int, process: int) -> Pool:
+    return Pool(library, threads)
 
 
-def native(threads: int) -> Pool:
-    """The pool of this process with so many threads, counting the caller of a region; made anew after a fork."""
-    return _native(threads, os.getpid())
+def native(library: jit.Library, threads: int) -> Pool:
+    """The pool of this process with so many threads, counting the caller of a region; made anew after a fork.
+
+    Args:
+        library: the code of the runtime.
+        threads: including the caller.
+    """
+    return _native(library, threads, os.getpid())
 
 
-@functools.cache
-def _pool_code() -> jit.Library:
-    module, shape = Module(), layout()
-    _emit_pool(module, shape)
-    return jit.load(jit.compile(module.text(), "none"))
-
-
-def _emit_pool(module: Module, shape: Layout) -> None:
+def emit_pool(module: Module, shape: Layout) -> None:
     """A ring of tasks with tickets, and a semaphore.  Memory: tail, head, threads, semaphore, (full, task, data)..."""
     module.declare("declare i32 @sem_init(ptr, i32, i32)")
     module.declare("declare i32 @sem_wait(ptr)")

@@ -1,7 +1,7 @@
 """Kernels that can be called: a module of phases with the layout of its buffers, built, run and called.
 
 A phase is `void f(ptr bufs, i64 task)`; its tasks are independent, phases run in order.  `bufs[i]` is the address of
-`Code.pointers[i]`: inputs, frozen, outputs, scratch.  `build` adds the entry points, compiles and maps the code.
+`Code.pointers[i]`: inputs, frozen, outputs, scratch.  `build` adds a description (`entry`), compiles and maps the code.
 
 `Kernel.run` takes and gives NumPy arrays (tests, workers, packing of frozen operands), `Kernel.bind` prepares a call
 without arguments for timing, `Kernel.call` is used inside `jax.jit`: one FFI call, scratch as extra results.
@@ -10,6 +10,7 @@ without arguments for timing, `Kernel.call` is used inside `jax.jit`: one FFI ca
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,13 +22,16 @@ import numpy as np
 from superopt.errors import InputError, SuperoptError
 from superopt.ir.scalar import DTYPE
 from superopt.kernels import ffi, jit, pool
-from superopt.kernels.ffi_layout import layout
+from superopt.kernels.entry import describe
+from superopt.kernels.ffi_layout import Layout, layout
 from superopt.kernels.llvm import Module
 from superopt.kernels.stage import Buffer
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SERIAL_BELOW_MICROSECONDS = 30.0  # waking other threads costs about 10
 MOST_THREADS = 256
+_SERIAL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+_REGION = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
 _BAND_BYTES = 4096
 _ALIGN = 64
 
@@ -73,8 +77,10 @@ class Kernel:
         self.operands = tuple([b for b in code.pointers if b.scope in ("input", "frozen")])
         self.outputs = tuple([b for b in code.pointers if b.scope == "output"])
         self.scratch = tuple([b for b in code.pointers if b.scope == "scratch"])
-        self._library = jit.load(compiled)
-        self._serial = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._library.address("serial"))
+        shape = _shape()
+        imports = {"runtime.handle": _entries().address("runtime.handle" if shape else "runtime.serial")}
+        self._library = jit.load(compiled, imports)
+        self._description = self._library.address("kernel")
 
     @property
     def digest(self) -> str:
@@ -82,7 +88,7 @@ class Kernel:
         return self.compiled.digest
 
     def address(self, symbol: str) -> int:
-        """Address of an entry point: `serial`, `region` where work is shared, `handler`."""
+        """Address of `handler`, which XLA calls, or of the description `kernel`."""
         return self._library.address(symbol)
 
     def call(self, *arrays: Any, vmap_method: str = "broadcast_all") -> tuple[Any, ...]:
@@ -136,13 +142,14 @@ class Kernel:
 
     def _start(self, placed: list[tuple[Array, Array]], threads: int) -> Callable[[], None]:
         addresses = (ctypes.c_void_p * max(len(placed), 1))(*[array.ctypes.data for _, array in placed])
-        if threads <= 1 or not self.parallel:
-            entry, args = self._serial, (ctypes.addressof(addresses),)
+        runtime, bufs = _entries(), ctypes.addressof(addresses)
+        if threads <= 1 or not self.parallel or _shape() is None:
+            entry = _SERIAL(runtime.address("runtime.serial"))
+            args = (self._description, bufs)
         else:
-            workers = pool.native(threads)
-            types = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
-            entry = ctypes.CFUNCTYPE(None, *types)(self._library.address("region"))
-            args = (workers.api, workers.context, ctypes.addressof(addresses), threads)
+            entry = _REGION(runtime.address("runtime.region"))
+            workers = pool.native(runtime, threads)
+            args = (self._description, workers.api, workers.context, bufs)
 
         def go(keep: object = (addresses, placed)) -> None:
             entry(*args)
@@ -187,18 +194,31 @@ def build(code: Code, threads_hint: int = 0, pipeline: jit.Pipeline = "auto", ca
     Raises:
         CompileError: LLVM refuses the module.
     """
-    module = code.module.copy()
+    module, shape = code.module.copy(), _shape()
     phases = [(p.symbol, p.tasks) for p in code.phases]
-    pool.emit_serial(module, phases)
-    try:
-        shape = layout()
-    except ffi.FfiUnavailable:  # no entry for XLA; `probe` says why
-        return Kernel(code, jit.compile(module.text(), pipeline, cache))
-    parallel = shared(code.phases)
-    if parallel:
-        pool.emit_region(module, phases, shape)
-    ffi.emit_handler(module, code.name, code.pointers, threads_hint or MOST_THREADS, parallel, shape)
+    threads = (threads_hint or MOST_THREADS) if shared(code.phases) else 1
+    describe(module, code.name, phases, code.pointers, threads, ffi.codes(shape) if shape else {})
     return Kernel(code, jit.compile(module.text(), pipeline, cache))
+
+
+def _shape() -> Layout | None:
+    """The structs of XLA's FFI; None where there is none: kernels then run outside of XLA only."""
+    try:
+        return layout()
+    except ffi.FfiUnavailable:
+        return None
+
+
+@functools.cache
+def _entries() -> jit.Library:
+    """The code that all kernels share."""
+    module, shape = Module(), _shape()
+    pool.emit_serial(module)
+    if shape is not None:
+        pool.emit_region(module, shape)
+        pool.emit_pool(module, shape)
+        ffi.emit_handler(module, shape)
+    return jit.load(jit.compile(module.text(), "lite"))
 
 
 def _place(buffer: Buffer, arrays: Mapping[str, Array], guard: bool) -> tuple[Array, Array]:
