@@ -10,10 +10,11 @@ from superopt.kernels.program import checked
 from superopt.kernels.show import digest
 from superopt.kernels.stage import LoopProgram
 from verifier.schedules import obligations
+from verifier.schedules.alias import aliases as alias
 from verifier.schedules.domain import Budget, ExhaustedError
 from verifier.schedules.overflow import overflow
 from verifier.schedules.questions import Findings
-from verifier.schedules.remote import settle_all
+from verifier.schedules.remote import Answers, settle_all
 from verifier.schedules.stages import View
 from verifier.schedules.tiles import tile
 from verifier.schedules.value import Values
@@ -34,7 +35,11 @@ _RANK = {REFUTED: 0, UNKNOWN: 1, PROVED: 2}
 
 
 def check_schedule(
-    before: LoopProgram, after: LoopProgram, limits: Limits | None = None, aliases: Sequence[tuple[str, str]] = ()
+    before: LoopProgram,
+    after: LoopProgram,
+    limits: Limits | None = None,
+    aliases: Sequence[tuple[str, str]] = (),
+    answers: Answers | None = None,
 ) -> ScheduleVerdict:
     """Prove or refute that a loop program after a trace is safe to run and computes what it computed before.
 
@@ -43,6 +48,7 @@ def check_schedule(
         after: the program that code is generated from.
         limits: of the check; the verdict is UNKNOWN beyond them.
         aliases: outputs and the inputs whose memory they take.
+        answers: where answers of the solver are kept.
 
     Returns:
         A verdict with one finding per obligation and place; refutations hold iterator values as a witness.
@@ -50,29 +56,42 @@ def check_schedule(
     start = time.perf_counter()
     limits = limits or Limits()
     out = Findings(limits)
-    budget = Budget(limits.steps)
     real = False
     try:
-        checked(after)
-        view = View(after, budget)
-        for stage in after.stages:
-            obligations.layout(view, stage, out)
-            obligations.bounds(view, stage, out)
-            obligations.order(view, stage, out)
-            if after.buffer(stage.buffer).scope == "output":
-                obligations.complete(view, stage, out)
-            tile(view, stage, out)
-        values = Values(View(before, budget), view, out)
-        values.run()
-        overflow(values.before, view, out)
-        real = values.real
-        if not any(f.status == REFUTED for f in out.found):
-            real |= settle_all(out, values.left_over)
+        if obligations.sequence(after, out):
+            real = _discharge(before, checked(after), aliases, out, answers)
     except InputError as error:
         out.add(ORDER, after.name, "a well-formed program", REFUTED, "structure", Witness((), (), str(error.args[0])))
     except (ExhaustedError, RecursionError) as spent:
         out.add(VALUE, after.name, "within the limits of the check", UNKNOWN, str(spent))
     return _verdict(before, after, out, real, start)
+
+
+def _discharge(
+    before: LoopProgram,
+    after: LoopProgram,
+    aliases: Sequence[tuple[str, str]],
+    out: Findings,
+    answers: Answers | None,
+) -> bool:
+    """All obligations; is a sum taken in another order?"""
+    budget = Budget(out.limits.steps)
+    old, new = View(before, budget), View(after, budget)
+    for stage in after.stages:
+        obligations.layout(new, stage, out)
+        obligations.bounds(new, stage, out)
+        obligations.order(new, stage, out)
+        if after.buffer(stage.buffer).scope == "output":
+            obligations.complete(new, stage, out)
+        tile(new, stage, out)
+    alias(new, aliases, out)
+    values = Values(old, new, out)
+    values.run()
+    overflow(old, new, out)
+    real = values.real
+    if not any(f.status == REFUTED for f in out.found):
+        real |= settle_all(out, values.left_over, answers)
+    return real
 
 
 def _verdict(before: LoopProgram, after: LoopProgram, out: Findings, real: bool, start: float) -> ScheduleVerdict:

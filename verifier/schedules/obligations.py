@@ -10,7 +10,8 @@ import numpy as np
 
 from superopt.ir.expr import values_of
 from superopt.ir.index import Atom, Guard, Poly, Size, Symbol, of_atom
-from superopt.kernels.stage import Buffer, Stage
+from superopt.kernels.program import loads
+from superopt.kernels.stage import Buffer, LoopProgram, Stage
 from verifier.schedules.domain import Domain
 from verifier.schedules.intervals import box_of
 from verifier.schedules.maps import solve
@@ -20,6 +21,20 @@ from verifier.schedules.stages import Access, View, accesses
 from verifier.schedules.verdict import BOUNDS, LAYOUT, ONCE, ORDER, PROVED, REFUTED, UNKNOWN, Witness, point
 
 _TRIED = 1 << 16  # iterations that are looked at for two that write one element
+
+
+def sequence(program: LoopProgram, out: Findings) -> bool:
+    """Every buffer that a stage reads is filled by an earlier stage, or is no buffer of the program's own."""
+    place = {s.buffer: k for k, s in enumerate(program.stages)}
+    for k, stage in enumerate(program.stages):
+        for e in loads(stage):
+            name = e.args[0]
+            if place.get(name, -1) >= k:
+                first: Point = {a.symbol: 0 for a in stage.axes}
+                at = Witness(point(first), (), f"{name} is not filled yet when {stage.buffer} reads it")
+                what = f"{_text(name, e.args[1])} is written before {stage.buffer} reads it"
+                return out.add(ORDER, stage.buffer, what, REFUTED, "structure", at)
+    return True
 
 
 def reads(view: View, stage: Stage) -> list[Access]:

@@ -8,10 +8,12 @@ Two expressions become terms of the prover by folding them over its algebra.
 from __future__ import annotations
 
 import atexit
+import hashlib
+import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
 
 from superopt.ir.expr import Expr
 from superopt.ir.index import Atom, Poly, Size, Symbol
@@ -24,36 +26,73 @@ from verifier.schedules.wire import Encoder, atoms_of, decoder
 RLIMIT = 2_000_000
 
 
-def settle_all(out: Findings, pairs: Sequence[tuple[int, Expr, Expr, Domain]]) -> bool:
+class Answers(Protocol):
+    """Where answers are kept (`verifier.schedules.ledger.ScheduleLedger`)."""
+
+    def get(self, kind: str, key: str) -> Mapping[str, Any] | None:
+        """An entry, or None."""
+        ...
+
+    def put(self, kind: str, key: str, value: Mapping[str, Any]) -> None:
+        """Keep an entry."""
+        ...
+
+
+def settle_all(out: Findings, pairs: Sequence[tuple[int, Expr, Expr, Domain]], answers: Answers | None) -> bool:
     """Ask about every open question and pair of expressions; did a proof take sums in another order?"""
-    limits = out.limits
-    if not limits.solver or not (out.open or pairs):
+    if not out.limits.solver or not (out.open or pairs):
         return False
-    deadline = time.monotonic() + limits.seconds
+    ask = _Asking(out.limits, time.monotonic() + out.limits.seconds, answers)
     for question in out.open:
-        answers = _call(limits, deadline, "settle", _encoded(question.domain, question.goals))
-        if answers is None:
-            return False
-        if all(a["status"] == "yes" for a in answers["goals"]):
+        answer = ask.about("settle", _encoded(question.domain, question.goals))
+        if answer is None:
+            continue
+        if all(a["status"] == "yes" for a in answer["goals"]):
             out.settle(question, PROVED, "solver")
             continue
-        for a, goal in zip(answers["goals"], question.goals, strict=True):
+        for a, goal in zip(answer["goals"], question.goals, strict=True):
             point = _checked(a.get("model"), question.domain, goal)
             if point is not None:
                 out.settle(question, REFUTED, "solver", point)
                 break
     real = False
     for at, left, right, domain in pairs:
-        encoder = Encoder()
-        message = {"left": encoder.expr(left), "right": encoder.expr(right)}
-        message |= {"facts": [encoder.size(f) for f in domain.facts]}
-        bound = {encoder.symbol(s): list(r) for s, r in domain.ranges.items()}
-        message |= {"ranges": encoder.ranges(), "nodes": encoder.nodes, "free": sorted(bound.items())}
-        answer = _call(limits, deadline, "equal", message)
+        message = _pair(left, right, domain)
+        answer = ask.about("equal", general(message))  # for all extents at once, where they are only extents
+        if answer is None or not answer["proved"]:
+            answer = ask.about("equal", message)
         if answer is not None and answer["proved"]:
             out.found[at] = replace(out.found[at], status=PROVED, tier="prover")
             real |= answer["exactness"] != "exact"
     return real
+
+
+def _pair(left: Expr, right: Expr, domain: Domain) -> dict[str, Any]:
+    encoder = Encoder()
+    free = [encoder.symbol(s) for s in domain.ranges]
+    message = {"left": encoder.expr(left), "right": encoder.expr(right), "free": free}
+    message |= {"facts": [encoder.size(f) for f in domain.facts]}
+    return {**message, "ranges": encoder.ranges(), "nodes": encoder.nodes}
+
+
+def general(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The question for all extents: numbers that occur as extents alone become sizes of at least 1."""
+    used: set[int] = set()
+    _numbers([message["nodes"], message["facts"]], used)
+    sizes: dict[int, str] = {}
+    ranges: list[Any] = []
+    for name, low, high in message["ranges"]:
+        plain = low == 0 and used.isdisjoint((high, high + 1, -high, -high - 1)) and high > 0
+        ranges.append([name, low, sizes.setdefault(high, f"n{len(sizes)}") if plain else high])
+    return {**message, "ranges": ranges}
+
+
+def _numbers(x: Any, found: set[int]) -> None:
+    if isinstance(x, list):
+        for y in cast(list[Any], x):
+            _numbers(y, found)
+    elif isinstance(x, int):
+        found.add(x)
 
 
 def _encoded(domain: Domain, goals: Sequence[Size]) -> dict[str, Any]:
@@ -81,21 +120,44 @@ def _checked(model: Sequence[int] | None, domain: Domain, goal: Size) -> Mapping
 _PROVER: list[Any] = []
 
 
-def _call(limits: Limits, deadline: float, name: str, message: dict[str, Any]) -> Any:
-    """An answer of the process, or None where there is no time left."""
-    from verifier.process import LimitExceededError, Prover  # late: most checks need no process
+@dataclass
+class _Asking:
+    """The process, until a deadline; answers that are proofs are kept."""
 
-    left = deadline - time.monotonic()
-    if left <= 0:
-        return None
-    if not _PROVER:
-        _PROVER.append(Prover(limits.seconds))
-        atexit.register(_PROVER[0].close)
-    _PROVER[0].seconds = max(left, 0.1)
-    try:
-        return _PROVER[0].call(f"verifier.schedules.remote:{name}", message)
-    except LimitExceededError:
-        return None
+    limits: Limits
+    deadline: float
+    answers: Answers | None
+
+    def about(self, name: str, message: Mapping[str, Any]) -> Any:
+        """An answer, or None where there is no time left."""
+        key = hashlib.sha256(json.dumps([name, message], sort_keys=True).encode()).hexdigest()[:32]
+        known = self.answers.get("answer", key) if self.answers is not None else None
+        if known is not None:
+            return known["answer"]
+        found = self._call(name, message)
+        proof = found is not None and (found["proved"] if name == "equal" else _all_yes(found))
+        if proof and self.answers is not None:
+            self.answers.put("answer", key, {"answer": found})
+        return found
+
+    def _call(self, name: str, message: Mapping[str, Any]) -> Any:
+        from verifier.process import LimitExceededError, Prover  # late: most checks need no process
+
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            return None
+        if not _PROVER:
+            _PROVER.append(Prover(self.limits.seconds))
+            atexit.register(_PROVER[0].close)
+        _PROVER[0].seconds = max(left, 0.1)
+        try:
+            return _PROVER[0].call(f"verifier.schedules.remote:{name}", message)
+        except LimitExceededError:
+            return None
+
+
+def _all_yes(answer: Mapping[str, Any]) -> bool:
+    return all(a["status"] == "yes" for a in answer["goals"])
 
 
 # ---- inside the process
@@ -170,7 +232,6 @@ def equal(message: Mapping[str, Any]) -> dict[str, Any]:
     from verifier import conditions as c
     from verifier.equality import ORDER, Proof, Stop, equal_terms
     from verifier.monomial import Unsupported
-    from verifier.poly import const
     from verifier.solver import Context
     from verifier.statement_terms import Terms
     from verifier.symbols import Sym
@@ -180,12 +241,18 @@ def equal(message: Mapping[str, Any]) -> dict[str, Any]:
     env: dict[Symbol, Any] = {}
     facts: list[Any] = []
     names: dict[Symbol, str] = {}
-    free: list[tuple[int, tuple[int, int]]] = message["free"]
-    for number, (low, high) in free:
+    for size in read.sizes:
+        env[size] = Sym(_var(size.name))
+        ctx.dims.add(size.name)
+        ctx.premises.append(c.ge(_var(size.name), 1))
+        names[size] = size.name
+    free: list[int] = message["free"]
+    for number in free:
         s = read.symbols[number]
-        names[s] = name = ctx.fresh(const(high + 1), "o")
+        extent = _Lower(list(names), list(names.values())).size(s.extent)
+        names[s] = name = ctx.fresh(extent, "o")
         env[s] = Sym(_var(name))
-        facts += [c.ge(_var(name), low), c.ge(high, _var(name))]
+        facts += [c.ge(_var(name), 0), c.lt(_var(name), extent)]
     lower = _Lower(list(names), list(names.values()))
     facts += [c.ge(lower.size(read.size(f)), 0) for f in message["facts"]]
     terms: Any = Terms(ctx)

@@ -92,6 +92,7 @@ class Decoder:
 
     symbols: Sequence[Symbol]
     nodes: Sequence[Any]
+    sizes: Sequence[Symbol] = ()
     _made: dict[int, Expr] = field(default_factory=dict[int, Expr])
 
     def size(self, x: Any) -> Size:
@@ -155,8 +156,12 @@ def _number(text: str) -> bool | int | float:
 
 
 def decoder(ranges: Sequence[Any], nodes: Sequence[Any]) -> Decoder:
-    """A reader of a message with these iterators and nodes."""
-    return Decoder([Symbol(name, low, high) for name, low, high in ranges], nodes)
+    """A reader of a message with these iterators and nodes; a range may end at a size, given by its name."""
+    sizes = {high: Symbol(high, 1, None) for _, _, high in ranges if isinstance(high, str)}
+    symbols: list[Symbol] = []
+    for name, low, high in ranges:
+        symbols.append(Symbol(name, low, of_atom(sizes[high]) - 1 if isinstance(high, str) else high))
+    return Decoder(symbols, nodes, tuple(sizes.values()))
 
 
 def atoms_of(x: Size, atom: Callable[[Atom], Any]) -> Any:

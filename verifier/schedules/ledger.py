@@ -1,0 +1,122 @@
+"""Verdicts on record: by content, so that a program is checked once; by structure, so that a search asks once.
+
+Three kinds of entries, all under the digest of this package's sources and of what it reads:
+
+    verdicts    (program before, program after, aliases) -> a proof, with its counts
+    lemmas      statement -> proved for all sizes and decisions
+    structures  both programs with every number taken out -> how many candidates of this structure were proved, in what
+                time, and what the solver had to answer: those answers serve the next candidate that asks the same
+
+Only proofs are kept.  A table of JSON objects holds them (`superopt.store.Store`, or a dict).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from superopt.kernels.show import digest, show
+from superopt.kernels.stage import LoopProgram
+from verifier.ledger import Table
+from verifier.schedules.check import check_schedule
+from verifier.schedules.verdict import PROVED, Finding, Limits, ScheduleVerdict
+
+TABLE = "certificates"
+_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
+_SOURCES = ("ir/index", "ir/expr.py", "ir/fold.py", "ir/scalar.py", "kernels/stage.py", "kernels/program.py",
+            "kernels/intrinsics.py", "kernels/show.py")  # fmt: skip
+
+
+@functools.cache
+def checker() -> str:
+    """Digest of everything that a verdict depends on."""
+    import superopt  # late: its folder alone is wanted
+
+    folders = [Path(__file__).parent]
+    root = Path(superopt.__file__).parent
+    files = [f for folder in folders for f in sorted(folder.glob("*.py"))]
+    for name in _SOURCES:
+        path = root / name
+        files += sorted(path.glob("*.py")) if path.is_dir() else [path]
+    return hashlib.sha256(b"\n".join(f.read_bytes() for f in files)).hexdigest()[:32]
+
+
+def key_of(before: LoopProgram, after: LoopProgram, aliases: Sequence[tuple[str, str]] = ()) -> str:
+    """The key of a verdict."""
+    parts = [digest(before), digest(after), json.dumps(sorted(map(list, aliases))), checker()]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def structure_of(before: LoopProgram, after: LoopProgram) -> str:
+    """Digest of two programs without their numbers: equal for candidates of one trace with other decisions."""
+    text = "\n".join(_NUMBER.sub("#", show(p)) for p in (before, after))
+    return hashlib.sha256(f"{text}\n{checker()}".encode()).hexdigest()[:32]
+
+
+class ScheduleLedger:
+    """Proofs about schedules in a table, or in memory when there is none."""
+
+    def __init__(self, table: Table | None = None) -> None:
+        self._table = table
+        self._memory: dict[str, Mapping[str, Any]] = {}
+
+    def get(self, kind: str, key: str) -> Mapping[str, Any] | None:
+        """An entry that is complete, or None."""
+        name = f"schedule:{kind}:{key}"
+        found = self._memory.get(name)
+        if found is None and self._table is not None:
+            found = self._table.get(TABLE, name)
+            if found is not None and found.get("key") == key:
+                self._memory[name] = found
+        return found if found is not None and found.get("key") == key else None
+
+    def put(self, kind: str, key: str, value: Mapping[str, Any]) -> None:
+        """Keep an entry."""
+        name, row = f"schedule:{kind}:{key}", {**value, "key": key}
+        self._memory[name] = row
+        if self._table is not None:
+            self._table.put(TABLE, name, row)
+
+    def check(
+        self,
+        before: LoopProgram,
+        after: LoopProgram,
+        limits: Limits | None = None,
+        aliases: Sequence[tuple[str, str]] = (),
+    ) -> ScheduleVerdict:
+        """The verdict on a schedule: on record, or by `check_schedule`."""
+        key = key_of(before, after, aliases)
+        known = self.get("verdict", key)
+        if known is not None:
+            return _decoded(after.name, known)
+        verdict = check_schedule(before, after, limits, aliases, self)
+        if verdict.proved:
+            self.put("verdict", key, {
+                "exactness": verdict.exactness, "seconds": verdict.seconds,
+                "findings": [[f.obligation, f.stage, f.what, f.tier] for f in verdict.findings],
+            })  # fmt: skip
+            self._count(before, after, verdict)
+        return verdict
+
+    def _count(self, before: LoopProgram, after: LoopProgram, verdict: ScheduleVerdict) -> None:
+        key = structure_of(before, after)
+        known = self.get("structure", key) or {"proved": 0, "milliseconds": 0.0, "solver": 0}
+        asked = sum(f.tier in ("solver", "prover") for f in verdict.findings)
+        self.put("structure", key, {
+            "proved": known["proved"] + 1, "milliseconds": known["milliseconds"] + verdict.seconds * 1e3,
+            "solver": known["solver"] + asked,
+        })  # fmt: skip
+
+    def structure(self, before: LoopProgram, after: LoopProgram) -> Mapping[str, Any] | None:
+        """What is known of the structure of a schedule."""
+        return self.get("structure", structure_of(before, after))
+
+
+def _decoded(name: str, row: Mapping[str, Any]) -> ScheduleVerdict:
+    findings = tuple(Finding(o, s, what, PROVED, tier) for o, s, what, tier in row["findings"])
+    return ScheduleVerdict(name, row["key"], PROVED, findings, row["exactness"], row["seconds"], True)
