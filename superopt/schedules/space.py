@@ -204,7 +204,7 @@ def _blocks(found: Contraction, kind: Intrinsic) -> tuple[int, ...]:
     """Steps of the outermost iterator per pass over the tiles."""
     if len(found.depth) > 1:
         return (0,)
-    steps = extent(found.depth[0]) // kind.group
+    steps = extent(next(iter(found.depth))) // kind.group
     return (0, *[n for n in (96, 128, 192, 256, 384, 512, 768, 1024) if n < steps])
 
 

@@ -14,7 +14,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,12 +26,14 @@ from superopt.kernels.generate import generate
 from superopt.kernels.program import from_graph, hoisted
 from superopt.kernels.runtime import Kernel, build
 from superopt.kernels.schedule.trace import apply
+from superopt.kernels.show import digest
 from superopt.kernels.stage import LoopProgram
 from superopt.measure import loop
 from superopt.measure.arrays import dtype as numpy_dtype
 from superopt.measure.worker import serve
 
 Event = dict[str, Any]
+_MOST_PACKED = 8
 TOLERANCE = 2e-5  # of the largest value; times the square root of the dtype's precision over float32's
 
 
@@ -44,6 +46,7 @@ class _Session:
     expected: list[np.ndarray]
     threads: int
     calls: dict[str, Callable[[], Any]]
+    packed: dict[str, dict[str, np.ndarray]] = field(default_factory=dict[str, dict[str, np.ndarray]])
 
 
 _STATE: list[_Session] = []
@@ -107,7 +110,7 @@ def _candidate(session: _Session, trace: Any) -> Event:
         prepare, hot = hoisted(scheduled)
         values = dict(session.arrays)
         if prepare is not None:
-            values |= build(generate(prepare), pipeline="none").run(values)
+            values |= _prepared(session, prepare)
         kernel = build(generate(hot), threads_hint=session.threads)
     except (InputError, jit.CompileError) as error:
         return {"event": "refused", "detail": str(error)}
@@ -122,6 +125,16 @@ def _candidate(session: _Session, trace: Any) -> Event:
         "compile_s": kernel.compiled.seconds,
         "spills": kernel.compiled.spills,
     }
+
+
+def _prepared(session: _Session, prepare: LoopProgram) -> dict[str, np.ndarray]:
+    """The packed operands; many candidates share them."""
+    key = digest(prepare)
+    if key not in session.packed:
+        if len(session.packed) >= _MOST_PACKED:
+            session.packed.clear()
+        session.packed[key] = build(generate(prepare), pipeline="none").run(session.arrays)
+    return session.packed[key]
 
 
 def _wrong(session: _Session, kernel: Kernel, values: Mapping[str, np.ndarray]) -> str | None:
