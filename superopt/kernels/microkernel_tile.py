@@ -81,6 +81,10 @@ class TileWriter:
             args += [("i64", "from"), ("i64", "to"), ("i1", "first"), ("i1", "last")]
         f = module.function(name, args, attributes="noinline nounwind")
         self.f, self.blocked = f, blocked
+        place = offset(self.shapes[self.stage.buffer], self.stage.index)
+        self.contiguous = coefficient(place, self.lane) == 1
+        if blocked and not self.contiguous:
+            raise InputError(f"stage {self.stage.buffer}: partial sums need lanes next to each other in the output")
         self.lanes = self.kind.lanes(module.cpu)
         self.type = type_of(self.kind.accumulator, self.lanes)
         self.values: dict[Symbol, tuple[Value, int]] = {s: (f"%{s.name}", 0) for s in self.outer}
@@ -263,10 +267,11 @@ class TileWriter:
         return self._pointer(self.stage.buffer, substitute(place, at))
 
     def _finish(self, accs: list[Value]) -> None:
-        if self.blocked:
-            self.f.if_("%last", lambda: self._epilogue(accs), lambda: self._plain(accs))
-        elif self.stage.value is self.found.total:
+        plain = self.stage.value is self.found.total and self.contiguous
+        if plain:
             self._plain(accs)
+        elif self.blocked:
+            self.f.if_("%last", lambda: self._epilogue(accs), lambda: self._plain(accs))
         else:
             self._epilogue(accs)
 
@@ -280,9 +285,6 @@ class TileWriter:
                 self.f.store(self.type, x, pointer)
 
     def _epilogue(self, accs: Sequence[Value]) -> None:
-        if self.stage.value is self.found.total:
-            self._plain(accs)
-            return
         points: list[Point] = []
         for (position, j), x in zip(itertools.product(self.positions, range(self.vectors)), accs, strict=True):
             env: dict[Symbol, Value] = {s: f"%{s.name}" for s in self.outer}
