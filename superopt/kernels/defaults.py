@@ -15,7 +15,7 @@ from math import prod
 from typing import Any, Literal
 
 from superopt.ir.expr import Expr, subexpressions
-from superopt.ir.index import Guard, Symbol, bounds
+from superopt.ir.index import Guard, Size, Symbol, bounds
 from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.contract import Contraction, analyse, coefficient, extent, loads, offset
 from superopt.kernels.cpu import Cpu, host
@@ -140,27 +140,53 @@ def _packings(
     a, b = kind.operand(found.a, kind.a), kind.operand(found.b, kind.b)
     assert a is not None
     assert b is not None
-    depth = _order(found, a, shapes, kind)
-    copied = a.kind != "load" or isinstance(found.guard_a, Guard) or not _linear(a, shapes)
-    if copied and not all(_linear(e, shapes, each=True) for e in loads(a)):
-        return
-    order_a: tuple[str, ...] = ()
     frozen_a, frozen_b = [all(scopes[e.args[0]] == "frozen" for e in loads(x)) for x in (a, b)]
-    if kind.group > 1:
-        grouped = _grouped(found, depth)
-        last = _step(next(iter(loads(a))), grouped, shapes) == 1
-        copied = copied or not last or extent(grouped) % kind.group != 0
-        order_a = () if last else _innermost(guarded(found.guard_a, a), grouped)
-    cost_a = 0.0 if not copied or frozen_a else _COPY * _coordinates(found, a) + _fork(threads)
+    reading = _reading(found, a, kind, shapes)
+    if reading is None:
+        return
+    cost_a = 0.0 if not reading.copied or frozen_a else _COPY * _coordinates(found, a) + _fork(threads)
     direct = b.kind == "load" and not isinstance(found.guard_b, Guard) and kind.group == 1
     direct = direct and not merge and _step(b, found.lane, shapes) == 1 and _linear(b, shapes)
     full = prod(extent(s) for s in (*found.depth, *found.columns, *found.batch))
     rows = prod(extent(s) for s in found.rows)
     if direct and not frozen_b:
-        yield _tiled(program, found, kind, depth, cpu, threads, cost_a, merge, lane, copied, "none", order_a)
+        yield _tiled(program, found, kind, reading, cpu, threads, cost_a, merge, lane, "none")
     if frozen_b or rows >= 4 or direct:
         cost_b = 0.0 if frozen_b else (_COPY if direct or not merge else 2 * _COPY) * full + _fork(threads)
-        yield _tiled(program, found, kind, depth, cpu, threads, cost_a + cost_b, merge, lane, copied, "panels", order_a)
+        yield _tiled(program, found, kind, reading, cpu, threads, cost_a + cost_b, merge, lane, "panels")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How A is read: the order of the depth, whether it is copied, and the order of its coordinates in the copy."""
+
+    depth: tuple[str, ...]
+    copied: bool
+    order: tuple[str, ...] = ()
+
+
+def _reading(found: Contraction, a: Expr, kind: Intrinsic, shapes: dict[str, tuple[int, ...]]) -> _Reading | None:
+    """Read A so that the innermost iterator is one that no row shares: rows then never read the same element."""
+    copied = a.kind != "load" or isinstance(found.guard_a, Guard) or not _linear(a, shapes)
+    places = [x for e in loads(a) for x in e.args[1]]
+    if copied and not all(_linear_index(x) for x in places):
+        return None
+    rows = frozenset((*found.rows, *found.batch))
+    shared = {s for s in found.depth for x in places if not isinstance(x, int) and s in x.symbols and x.symbols & rows}
+    load = next(iter(loads(a)))
+    steps = {s: abs(_step(load, s, shapes)) for s in found.depth}
+    order = sorted(found.depth, key=lambda s: (s not in shared, -steps[s]))
+    own = [s for s in found.depth if s not in shared] or order
+    inner = max(own, key=lambda s: (steps[s] == 1 and extent(s) >= kind.group, extent(s)))
+    if kind.group > 1:
+        copied = copied or steps[inner] != 1 or extent(inner) % kind.group != 0
+    if copied or kind.group > 1:
+        order = [*[s for s in order if s is not inner], inner]
+    names = [s.name for s in order]
+    if kind.group > 1:
+        names[-1:] = [f"{inner.name}/{kind.group}", f"{inner.name}%{kind.group}"]
+    coordinates = _innermost(guarded(found.guard_a, a), inner) if copied and steps[inner] != 1 else ()
+    return _Reading(tuple(names), copied, coordinates)
 
 
 def _fork(threads: int) -> float:
@@ -172,23 +198,13 @@ def _step(e: Expr, s: Symbol, shapes: dict[str, tuple[int, ...]]) -> int:
     return coefficient(offset(shapes[e.args[0]], e.args[1]), s) or 0
 
 
-def _linear(e: Expr, shapes: dict[str, tuple[int, ...]], each: bool = False) -> bool:
-    """Is the position of a load, or each of its indices, a sum of multiples of iterators?"""
-    places = e.args[1] if each else [offset(shapes[e.args[0]], e.args[1])]
-    return all(
-        isinstance(x, int) or all(len(m) == 1 and isinstance(m[0], Symbol) for m, _ in x.terms if m) for x in places
-    )
+def _linear(e: Expr, shapes: dict[str, tuple[int, ...]]) -> bool:
+    """Is the position of a load a sum of multiples of iterators?"""
+    return _linear_index(offset(shapes[e.args[0]], e.args[1]))
 
 
-def _order(found: Contraction, a: Expr, shapes: dict[str, tuple[int, ...]], kind: Intrinsic) -> tuple[str, ...]:
-    """Depth iterators by their step in A, the greatest outermost."""
-    load = next(iter(loads(a)))
-    steps = {s: abs(_step(load, s, shapes)) for s in found.depth}
-    order = [s.name for s in sorted(found.depth, key=lambda s: -steps[s])]
-    if kind.group > 1:  # the longest iterator, the one that A is contiguous along if there is one
-        longest = max(found.depth, key=lambda s: (steps[s] == 1 and extent(s) >= kind.group, extent(s))).name
-        order = [*[n for n in order if n != longest], f"{longest}/{kind.group}", f"{longest}%{kind.group}"]
-    return tuple(order)
+def _linear_index(x: Size) -> bool:
+    return isinstance(x, int) or all(len(m) == 1 and isinstance(m[0], Symbol) for m, _ in x.terms if m)
 
 
 def _innermost(a: Expr, s: Symbol) -> tuple[str, ...]:
@@ -196,12 +212,6 @@ def _innermost(a: Expr, s: Symbol) -> tuple[str, ...]:
     forms = linear_forms(a)
     last = [j for j, x in enumerate(forms) if not isinstance(x, int) and s in x.symbols]
     return tuple([str(j) for j in range(len(forms)) if j not in last] + [str(j) for j in last])
-
-
-def _grouped(found: Contraction, depth: Sequence[str]) -> Symbol:
-    """The iterator of which an instruction takes several steps."""
-    name = depth[-1].partition("%")[0]
-    return next(s for s in found.depth if s.name == name)
 
 
 def _coordinates(found: Contraction, a: Expr) -> float:
@@ -214,15 +224,13 @@ def _tiled(
     program: LoopProgram,
     found: Contraction,
     kind: Intrinsic,
-    depth: tuple[str, ...],
+    reading: _Reading,
     cpu: Cpu,
     threads: int,
     extra: float,
     merge: bool,
     lane: str,
-    copied: bool,
     pack_b: Literal["none", "panels"],
-    order_a: tuple[str, ...] = (),
 ) -> _Choice:
     """The tile and the grid of least cost."""
     shapes = {b.name: b.shape for b in program.buffers}
@@ -248,19 +256,21 @@ def _tiled(
     assert best is not None
     cycles, sizes, vectors = best
     rows = tuple([(s.name, n) for s, n in zip(axes, sizes, strict=True) if n > 1])
-    inner = extent(_named(found, depth, kind))
+    inner = extent(_innermost_of(found, reading.depth))
     unroll = inner if inner <= 8 and kind.group == 1 else 4 if prod(sizes) * vectors <= 16 else 2
     tasks = _grid(found, dict(rows), vectors * lanes, steps, cycles, cpu, threads, kind)
     made = ContractionDecisions(
-        intrinsic=kind.name, rows=rows, vectors=vectors, depth=depth, unroll=unroll,
-        pack_a="phase" if copied else "none", pack_b=pack_b, order_a=order_a,
+        intrinsic=kind.name, rows=rows, vectors=vectors, depth=reading.depth, unroll=unroll,
+        pack_a="phase" if reading.copied else "none", pack_b=pack_b,
+        order_a=reading.order,
         tasks=tasks, merge_columns=merge, lane=lane,
         prefetch=8 if prod(sizes) == 1 else 0,
     )  # fmt: skip
     return _Choice(made, cycles + extra)
 
 
-def _named(found: Contraction, depth: Sequence[str], kind: Intrinsic) -> Symbol:
+def _innermost_of(found: Contraction, depth: Sequence[str]) -> Symbol:
+    """The iterator that the tile's innermost loop runs over."""
     name = depth[-1].partition("%")[0].partition("/")[0]
     return next(s for s in found.depth if s.name == name)
 
