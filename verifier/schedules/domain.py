@@ -14,13 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import gcd
 
-from superopt.ir.index import APPLY, Atom, Guard, Poly, Size, Symbol, Truth, evaluate, of_atom
+from superopt.ir.index import APPLY, Atom, Form, Guard, Mono, Poly, Size, Symbol, Truth, evaluate, of_atom
 from verifier.schedules import points
-from verifier.schedules.intervals import INF, Interval, box_of, definitions, interval, propagated
+from verifier.schedules.intervals import INF, Interval, box_of, defined, definitions, interval, propagated
 from verifier.schedules.points import Point
 
+Terms = dict[Mono, int]
 _DEPTH = 2
+_TRIED = 8  # sums with one guard that a second guard is added to
 _SMALL = 1 << 12  # points of a domain that is enumerated for a question inside another
 
 
@@ -54,7 +57,7 @@ class Domain:
         box: ranges after propagation; None when no point is left.
     """
 
-    __slots__ = ("_known", "box", "budget", "facts", "ranges")
+    __slots__ = ("_all", "_known", "_monos", "box", "budget", "facts", "ranges")
 
     def __init__(
         self, ranges: Mapping[Symbol, tuple[int, int]], facts: Iterable[Poly] = (), budget: Budget | None = None
@@ -64,6 +67,8 @@ class Domain:
         self.budget = budget if budget is not None else Budget(1 << 30)
         self.box = propagated(self.ranges, self.facts)
         self._known: dict[Size, str] = {}
+        self._all: list[Terms] | None = None
+        self._monos: dict[Mono, Interval] = {}
 
     @property
     def empty(self) -> bool:
@@ -110,7 +115,7 @@ class Domain:
         self.budget.spend()
         if self.box is None or interval(p, self.box)[0] >= 0:
             tier = "intervals"
-        elif isinstance(p, Poly) and self._linear(p, _DEPTH):
+        elif isinstance(p, Poly) and (p in self.facts or self._linear(dict(p.terms), _DEPTH)):
             tier = "linear"
         elif (less := self.reduced(p)) != p:
             tier = self.proof(less)
@@ -137,8 +142,11 @@ class Domain:
         """An interval that holds all values of x, by the box and one guard at a time."""
         assert self.box is not None
         low, high = interval(x, self.box)
-        for g in self.facts:  # x - g <= x <= x + g
-            low, high = max(low, interval(x - g, self.box)[0]), min(high, interval(x + g, self.box)[1])
+        if isinstance(x, Poly):
+            terms = dict(x.terms)
+            for g in self.facts:  # x - g <= x <= x + g
+                low = max(low, self._least(_sum(terms, 1, g.terms, -1)))
+                high = min(high, -self._least(_sum(terms, -1, g.terms, -1)))
         return low, high
 
     def reduced(self, p: Size) -> Size:
@@ -164,26 +172,41 @@ class Domain:
             return args[0]
         return APPLY[atom.op](*args)
 
-    def _linear(self, p: Poly, depth: int) -> bool:
-        """p >= 0 as k*p = q + c*g with a guard g, c > 0 and q > -k."""
-        assert self.box is not None
-        facts = (*self.facts, *definitions(p), *(d for g in self.facts for d in definitions(g)))
-        coefficients = dict(p.terms)
-        seen: set[Size] = set()
-        for g in facts:
-            for mono, cg in g.terms:
-                cp = coefficients.get(mono, 0) if mono else 0
+    def _linear(self, p: Terms, depth: int) -> bool:
+        """p >= 0 as k*p = q + c*g with a guard g, c >= 0 and q > -k."""
+        if self._all is None:
+            self._all = [dict(f.terms) for f in (*self.facts, *(d for g in self.facts for d in definitions(g)))]
+        tried: list[tuple[float, Terms]] = []
+        inside = [d for mono in p for a in mono if isinstance(a, Form) for d in defined(a)]
+        for g in (*self._all, *inside):
+            for mono, cg in g.items():
+                cp = p.get(mono, 0) if mono else 0
                 if cp * cg <= 0:
                     continue
-                q = p * abs(cg) - g * abs(cp) + (abs(cg) - 1)
-                if q in seen:
-                    continue
-                seen.add(q)
-                if interval(q, self.box)[0] >= 0:
+                k = gcd(cp, cg)
+                scale = abs(cg) // k
+                q = _sum(p, scale, g.items(), -abs(cp) // k)
+                q[()] = q.get((), 0) + scale - 1
+                low = self._least(q)
+                if low >= 0:
                     return True
-                if depth > 1 and isinstance(q, Poly) and self._linear(q, depth - 1):
-                    return True
-        return False
+                tried.append((low / scale, q))
+        if depth == 1:
+            return False
+        tried.sort(key=lambda pair: -pair[0])
+        return any(self._linear(q, depth - 1) for _, q in tried[:_TRIED])
+
+    def _least(self, p: Terms) -> float:
+        """A lower bound."""
+        assert self.box is not None
+        total: float = 0
+        for mono, c in p.items():
+            if c:
+                known = self._monos.get(mono)
+                if known is None:
+                    known = self._monos[mono] = interval(Poly(((mono, 1),)), self.box) if mono else (1, 1)
+                total += c * known[0] if c > 0 else c * known[1]
+        return total
 
     # ---- points
     def violation(self, p: Size, most: int) -> tuple[Point | None, bool]:
@@ -202,6 +225,14 @@ class Domain:
     def points(self, count: int) -> list[Point]:
         """Some points of the domain."""
         return [] if self.box is None else points.some(count, self.box, self.ranges, self.facts)
+
+
+def _sum(a: Terms, x: int, b: Iterable[tuple[Mono, int]], y: int) -> Terms:
+    """a times x plus b times y."""
+    found = {m: c * x for m, c in a.items()}
+    for m, c in b:
+        found[m] = found.get(m, 0) + c * y
+    return found
 
 
 def _nowhere(d: Domain) -> Domain:

@@ -6,12 +6,13 @@ be the same atom, and forms bound their own arguments, so every interval may be 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from superopt.ir.index import Atom, Form, Poly, Size, Symbol, of_atom
+from superopt.ir.index import Atom, Form, Mono, Poly, Size, Symbol, of_atom
 from superopt.ir.scalar import DTYPE
 
 Interval = tuple[float, float]
@@ -128,6 +129,12 @@ def _inverted(atom: Atom, within: Interval) -> Iterator[Poly]:
         x = atom.args[0]
         ends = (x - d * int(within[0]), d * int(within[1]) + (d - 1) - x) if abs(within[0]) < INF > within[1] else ()
         yield from (e for e in ends if isinstance(e, Poly))
+
+
+@functools.lru_cache(maxsize=4096)
+def defined(atom: Form) -> tuple[dict[Mono, int], ...]:
+    """The terms of the inequalities that define a form."""
+    return tuple(dict(d.terms) for d in definitions(of_atom(atom)))
 
 
 def definitions(p: Poly) -> Iterator[Poly]:
