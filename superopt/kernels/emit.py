@@ -98,6 +98,7 @@ class Emitter:
         self.point = 0
         self.side: dict[Expr, list[tuple[Expr, str, Size]]] = {}  # reduction -> values of its body kept in buffers
         self.floor: dict[str, int] = {}  # buffers that are filled inside loops: the level at which
+        self.pending: frozenset[str] = frozenset()  # buffers that loops further in will fill
         self.levels: list[Level] = []
         self._inside: dict[Expr, bool] = {}
         self._reductions: dict[Expr, list[tuple[Expr, bool]]] = {}
@@ -115,7 +116,7 @@ class Emitter:
         self.levels.pop()
 
     def fresh(self) -> None:
-        """Values of this level are written from here on: after a loop whose results, or a store whose effect, matter."""
+        """Write the values of this level from here on: after a loop or a store that they may depend on."""
         lines: Lines = []
         self.levels[-1].lines = lines
         self.f.lines.append(lines)
@@ -402,7 +403,7 @@ class Emitter:
         return found
 
     def condition(self, j: int) -> Held:
-        """The truth of the guard number j that the current value stands under; what it reads stands under the others."""
+        """The truth of guard number j of the current value; what it reads stands under the guards before it."""
         keep, self.guards = self.guards, self.guards[:j]
         try:
             return emit_index.condition(self, keep[j][0])
@@ -417,13 +418,17 @@ class Emitter:
             return
         guarded = frozenset[Symbol]().union(*[g.symbols for g, _ in self.guards])
         for x in self.reductions(e):
-            ready = all(s in self.bindings for s in x.symbols)
+            ready = all(s in self.bindings for s in x.symbols) and not self._awaits(x)
             if ready and (all(s in self.bindings for s in guarded) or self.inside(x)):
                 for p in self.representatives(x.symbols):
                     keep, self.point = self.point, p
                     if self.found(x) is None:
                         self.value(x)
                     self.point = keep
+
+    def _awaits(self, e: Expr) -> bool:
+        """Does it read a buffer that is not filled yet?"""
+        return bool(self.pending) and any(x.kind == "load" and x.args[0] in self.pending for x in subexpressions(e))
 
     def refuse(self, reason: str) -> UnsupportedKernel:
         """The error that says why this is not generated."""

@@ -1,4 +1,4 @@
-"""Loads and stores: contiguous, broadcast, reversed, a few elements apart, transposed in registers, gathered, scattered.
+"""Loads and stores: contiguous, broadcast, reversed, a few apart, transposed in registers, gathered, scattered.
 
 Which of these it is follows from the step of the linear index along the lane.  A load that its guards protect is
 masked; a uniform one has its index clamped into the buffer, since its value is then not used.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from superopt.ir.expr import Expr, values_of
-from superopt.ir.index import Poly, Size, Symbol
+from superopt.ir.index import Poly, Size
 from superopt.kernels import emit_index, transpose
 from superopt.kernels.emit_types import Held, loaded, register, size_of, storable, stored
 from superopt.kernels.llvm import constant_mask, mangled, vector
@@ -149,7 +149,7 @@ def together(em: Emitter, e: Expr) -> bool:
     along = _contiguous_points(em, at)
     if along is None or any(values_of(at)):
         return False
-    it, points = along
+    points = along
     n, f = em.lanes, em.f
     level = max(em.depth(e.symbols), emit_index.level_of(em, at))
     rows: list[str] = []
@@ -173,8 +173,8 @@ def together(em: Emitter, e: Expr) -> bool:
     return True
 
 
-def _contiguous_points(em: Emitter, at: Poly) -> tuple[Symbol, list[int]] | None:
-    """An iterator with unit stride whose offsets run over as many consecutive values as there are lanes."""
+def _contiguous_points(em: Emitter, at: Poly) -> list[int] | None:
+    """Points at as many consecutive values of an iterator with unit stride as there are lanes."""
     for it, offsets in em.spread.items():
         if it == em.lane or stride(at, it) != 1:
             continue
@@ -187,5 +187,5 @@ def _contiguous_points(em: Emitter, at: Poly) -> tuple[Symbol, list[int]] | None
         wanted = [group.get(start + j) for j in range(em.lanes)]
         points = [p for p in wanted if p is not None]
         if len(points) == em.lanes:
-            return it, points
+            return points
     return None

@@ -20,14 +20,14 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from superopt.errors import InputError, SuperoptError
 from superopt.ir.expr import subexpressions
-from superopt.ir.scalar import DTYPE, SCALARS
+from superopt.ir.scalar import SCALARS
 from superopt.ir.types import FLOATS
 from superopt.kernels import fuzz_graphs, fuzz_schedules
 from superopt.kernels.cpu import host, restricted
@@ -216,13 +216,13 @@ def described(seed: int) -> str:
     if made is None:
         return "skipped"
     stages = [f"{s.buffer}{[a.extent for a in s.axes]} = {s.value!r}" for s in made.plain.stages]
-    knobs = [f"{s.buffer}: {dict(s.knobs)} {[(a.symbol.name, a.extent, a.kind) for a in s.axes]}"
-             for s in made.scheduled.stages]  # fmt: skip
+    knobs: list[str] = []
+    for s in made.scheduled.stages:
+        axes = [(a.symbol.name, a.extent, a.kind) for a in s.axes]
+        knobs.append(f"{s.buffer}: {dict(s.knobs)} {axes} at {s.at} combine {s.combine}")
     buffers = [f"{b.name} {b.dtype}{list(b.shape)} {b.scope}" for b in made.scheduled.buffers]
     return "\n".join([*buffers, *stages, *made.trace, *knobs])
 
-
-__all__ = ["Case", "case", "check", "described", "main", "replace", "run", "DTYPE"]
 
 if __name__ == "__main__":
     sys.exit(main())

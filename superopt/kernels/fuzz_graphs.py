@@ -234,12 +234,11 @@ def _gather(g: _Graph, x: Node) -> Node:
     d, s = _axis(g, x), _shape(x)
     count = int(g.pick([1, 5, 17]))
     rows = g.new((count, 1), "int32")
-    offset = [k if k < d else k for k in range(len(s)) if k != d]
+    others = [k for k in range(len(s)) if k != d]
     return mk(
-        "gather", x, rows, offset_dims=[k for k in range(len(s)) if k != d], collapsed_slice_dims=[d],
-        start_index_map=[d], slice_sizes=[1 if k == d else s[k] for k in range(len(s))],
-        mode=g.pick(["clip", "fill"]),
-    ) if len(offset) == len(s) - 1 else x  # fmt: skip
+        "gather", x, rows, offset_dims=others, collapsed_slice_dims=[d], start_index_map=[d],
+        slice_sizes=[1 if k == d else s[k] for k in range(len(s))], mode=g.pick(["clip", "fill"]),
+    )  # fmt: skip
 
 
 def _update(g: _Graph, x: Node) -> Node:

@@ -19,10 +19,24 @@ _KNOBS: dict[str, list[int | str]] = {
 }  # fmt: skip
 
 
-_STEPS = (
-    "split split reorder vectorize parallel unroll fuse compute_at compute_at inline cache_write reverse_compute_at"
-    " rfactor split_reduction decompose_reduction materialize"
-).split()
+_STEPS = [
+    "split",
+    "split",
+    "reorder",
+    "vectorize",
+    "parallel",
+    "unroll",
+    "fuse",
+    "compute_at",
+    "compute_at",
+    "inline",
+    "cache_write",
+    "reverse_compute_at",
+    "rfactor",
+    "split_reduction",
+    "decompose_reduction",
+    "materialize",
+]
 
 
 def scheduled(program: LoopProgram, rng: Rng) -> tuple[LoopProgram, tuple[str, ...]]:

@@ -52,11 +52,13 @@ class Writer:
             return
         keep, em.guards = em.guards, ((guard, True),) if isinstance(guard, Guard) else ()
         side, em.side = em.side, dict(em.side)
-        started = self.started
+        started, pending = self.started, em.pending
         try:
             for position, p in self.placed:
                 if position == j:
                     self._place(p)
+            filled = {p.stage.buffer for position, p in self.placed if position <= j}
+            em.pending = (pending - filled) | {p.stage.buffer for position, p in self.placed if position > j}
             if j == len(nest.loops):
                 self._points(value, guard)
                 return
@@ -68,7 +70,7 @@ class Writer:
                 self._start(j, guard)
             self._loop(j, loop, value, guard)
         finally:
-            em.guards, em.side, self.started = keep, side, started
+            em.guards, em.side, self.started, em.pending = keep, side, started, pending
 
     def _position(self, p: Placed) -> int:
         """How many loops are around a placed stage."""

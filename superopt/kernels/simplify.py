@@ -12,6 +12,7 @@ it, not at every value at which it changes, so that the number of pieces does no
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -233,7 +234,8 @@ def fused_with(
         others: further indices that must not divide it.
     """
     n = inner.high
-    assert isinstance(outer.high, int) and isinstance(n, int)
+    assert isinstance(outer.high, int)
+    assert isinstance(n, int)
     fused = Symbol(f"{outer.name}.{inner.name}", 0, (outer.high + 1) * (n + 1) - 1)
     whole = of_atom(fused)
     mapping = {outer: whole // (n + 1), inner: whole % (n + 1)}
@@ -296,7 +298,7 @@ def cuts(it: Symbol, low: int, high: int, guards: Sequence[Poly], ranges: Ranges
     if len(inner) >= MOST_PIECES:
         return [(low, high)]
     ends = [low, *inner, high]
-    return list(zip(ends, ends[1:], strict=False))
+    return list(itertools.pairwise(ends))
 
 
 def substituted_guard(guard: Truth, mapping: Mapping[Symbol, Size]) -> Truth:

@@ -21,7 +21,8 @@ def reverse(f: Function, x: str, element: str, n: int) -> str:
 
 def square(f: Function, rows: Sequence[str], element: str, n: int) -> list[str]:
     """The columns of n rows of n lanes, n a power of 2: log2(n) rounds of n shuffles of two registers."""
-    assert len(rows) == n and n & (n - 1) == 0
+    assert len(rows) == n
+    assert n & (n - 1) == 0
     current = list(rows)
     width = n // 2
     while width:
