@@ -142,6 +142,17 @@ def test_block_sizes_are_decisions_of_the_trace() -> None:
     assert "num_warps = 2 : i32" in text
 
 
+@pytest.mark.parametrize("rows", [0, 5])
+def test_few_blocks_are_cut_along_the_sum(rows: int) -> None:
+    x = normal(rows, 5000) if rows else normal(5000)
+    program, arrays, wanted = built(lambda x, w: jax.nn.relu(x @ w), (x, normal(5000, 210)))
+    default = space.default(program)
+    assert [step[0] for step in default[:2]] == ["split_reduction", "rfactor"]
+    scheduled = apply(program, default)
+    assert [len(p.stages) for p in phases(scheduled)] == [1, 1]
+    check(scheduled, arrays, wanted)
+
+
 def test_attention_in_one_pass_and_in_three_agree() -> None:
     program, arrays, wanted = built(attention, tuple(normal(1, 40, 1, 16) for _ in range(3)))
     once = space.scheduled(program)

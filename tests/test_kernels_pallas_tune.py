@@ -123,7 +123,7 @@ _ABSENT = {"lgamma", "digamma", "erf_inv", "nextafter"}  # without GPU code, or 
 
 @pytest.mark.parametrize("name", sorted(set(scalar.SCALARS) - _ABSENT - {"select_n"}))
 def test_scalar_functions_are_those_of_the_table(name: str) -> None:
-    kinds = [("int32", _WHOLE)] if name in _INTEGER else [("float32", _REAL)]
+    kinds: list[tuple[str, np.ndarray]] = [("int32", _WHOLE)] if name in _INTEGER else [("float32", _REAL)]
     if name in ("div", "rem", "max", "min", "sign", "abs", "lt"):
         kinds.append(("int32", _WHOLE))
     for dtype, values in kinds:

@@ -8,6 +8,9 @@ What a stage is follows from its expression alone (`contract.find`, its reductio
     reduction   blocks of the axes that are left, the reduction in steps
     pointwise   all axes as one, in blocks; as rows and columns where loads run along another axis
 
+A product or reduction of too few blocks to fill a GPU is also cut into parts along its sum (`rfactor`), in a kernel
+of their own.
+
 Decisions are primitives of `superopt.kernels.schedule` and the knobs of `Decisions`, so a trace is replayed and proved
 like any other.
 """
@@ -23,12 +26,14 @@ from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Poly, Symbol, of_atom, substitute
 from superopt.ir.scalar import DTYPE
 from superopt.kernels import contract
+from superopt.kernels.schedule.edit import reductions
 from superopt.kernels.schedule.trace import Step, Trace, apply, trace
 from superopt.kernels.stage import LoopProgram, Stage
 
 SHARED_BYTES = 200_000  # operands of all steps in flight
 ROW = 1 << 13  # longest row that a block holds at once
 CORES = 132  # programs that run at a time; fewer leave a GPU idle
+WORTH = 1 << 20  # iterations that pay for a second kernel
 
 Knobs = Mapping[str, int | str]
 
@@ -52,6 +57,14 @@ def candidates(program: LoopProgram, name: str, precision: str = "ieee") -> list
         precision: of products of float32: `ieee`, `tf32x3` or `tf32`.
     """
     stage = program.stage(name)
+    whole = _whole(program, stage, precision)
+    split = list(_split(program, stage, precision))
+    few = split and 2 * _programs(program, name, whole[0]) <= CORES
+    return [*split, *whole] if few else [*whole, *split]
+
+
+def _whole(program: LoopProgram, stage: Stage, precision: str) -> list[Trace]:
+    """Schedules that leave reductions whole."""
     found = contract.find(_without_single(stage))
     if found is not None and found.rows:
         return list(_products(program, stage, found, precision))
@@ -61,6 +74,40 @@ def candidates(program: LoopProgram, name: str, precision: str = "ieee") -> list
     if any(e.kind == "reduce" for e in subexpressions(stage.value)):
         return list(_reductions(stage))
     return list(_pointwise(program, stage))
+
+
+def _programs(program: LoopProgram, name: str, steps: Trace) -> int:
+    """How many programs the grid of a stage has under a schedule."""
+    return prod(a.extent for a in apply(program, steps).stage(name).axes if a.kind == "parallel")
+
+
+def _split(program: LoopProgram, stage: Stage, precision: str) -> Iterator[Trace]:
+    """Schedules of two kernels, parts of the outermost reduction and their combination, where blocks are few."""
+    outermost = reductions(stage)[:1]
+    if not outermost or _row_axis(stage) is not None or outermost[0].height > 1:
+        return
+    its = outermost[0].args[1]
+    if prod(a.extent for a in stage.axes) * prod(map(contract.extent, its)) < WORTH:
+        return
+    at = max(range(len(its)), key=lambda j: contract.extent(its[j]))
+    extent = contract.extent(its[at])
+    blocks = _programs(program, stage.buffer, _whole(program, stage, precision)[0])
+    least = 16 if contract.find(_without_single(stage)) is None else 128  # iterations of a part
+    seen: set[int] = set()
+    for goal in (2, 1, 4):
+        parts = min(_power(-(-goal * CORES // blocks)) // 2, _power(extent // least + 1) // 2)
+        if parts < 2 or parts in seen:
+            continue
+        seen.add(parts)
+        part = f"{stage.buffer}_part"
+        head: Trace = (
+            ("split_reduction", stage.buffer, 0, at, (-(-extent // parts),)),
+            ("rfactor", stage.buffer, 0, (at,), part),
+        )
+        cut = apply(program, head)
+        rest = _whole(cut, cut.stage(stage.buffer), precision)[0]
+        for steps in _whole(cut, cut.stage(part), precision)[:3]:
+            yield (*head, *steps, *rest)
 
 
 def kind(program: LoopProgram, name: str) -> str:
