@@ -92,7 +92,9 @@ def _tasks(em: Emitter, program: LoopProgram, nest: Nest) -> int:
     total = prod([loop.extent for loop in loops])
     rows = nest.knobs.rows_per_task or max(1, -(-total // nest.knobs.tasks))
     rows = min(rows, total)
+    em.pending = frozenset([p.stage.buffer for _, p in writer.placed])
     em.prepare(nest.value)
+    em.pending = frozenset()
     first = f.mul("%task", rows)
     last = f.minimum(f.add(first, rows), total)
     pieces = [writer._cuts(loop, nest.value, nest.guard, 0, loop.extent) for loop in loops]
