@@ -266,6 +266,7 @@ ILLEGAL: list[tuple[LoopProgram, list[Any], list[Any], str]] = [
     (POINTS, [], ["fuse", "out0", ["o0"]], "two axes"),
     (POINTS, [], ["fuse", "out0", ["o1", "o0"]], "has the axes"),
     (POINTS, PARALLEL, ["fuse", "out0", ["o0", "o1"]], "several kinds"),
+    (MATMUL, BLOCKS, ["fuse", "s0", ["k0", "o0"]], "accumulates over \\['k0'\\]"),
     (POINTS, [], ["reorder", "out0", ["o0", "o0"]], "repeated"),
     (POINTS, PARALLEL, ["reorder", "out0", ["o1", "o0"]], "not its outermost"),
     (TWO, PLACED, ["reorder", "out0", ["o1", "o0"]], "s0 is placed under"),

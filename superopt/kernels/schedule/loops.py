@@ -58,7 +58,8 @@ def fuse(program: LoopProgram, stage: str, axes: Sequence[str]) -> LoopProgram:
           out0[o0_o1//5,o0_o1%5] = exp(x[o0_o1//5,o0_o1%5])
 
     Raises:
-        InputError: the axes are fewer than two, not neighbours in this order, of several kinds, or shared.
+        InputError: the axes are fewer than two, not neighbours in this order, of several kinds, or shared; or the
+            stage accumulates over some of them and not over others.
     """
     found = plain(program.stage(stage), "fuse")
     require(len(axes) >= 2, f"fuse needs two axes, got {list(axes)}")
@@ -69,6 +70,12 @@ def fuse(program: LoopProgram, stage: str, axes: Sequence[str]) -> LoopProgram:
     kinds = {a.kind for a in group}
     require(len(kinds) == 1, f"fuse {list(axes)}: they are of several kinds, {sorted(kinds)}")
     unshared(program, found, at, "fuse")
+    if found.combine is not None:
+        summed = {a.symbol.name for a in group if not _indexes(found, a.symbol)}
+        require(
+            len(summed) in (0, len(group)),
+            f"fuse {list(axes)}: stage {stage} accumulates over {sorted(summed)} and not over the others",
+        )
     others = [a.symbol.name for a in found.axes if a not in group]
     it, whole = iterator(fresh(others, "_".join(axes)), prod(a.extent for a in group))
     mapping: dict[Symbol, Size] = {}
@@ -162,12 +169,17 @@ def unroll(program: LoopProgram, stage: str, axis: str) -> LoopProgram:
 
 def _writes_apart(stage: Stage, axis: str, primitive: str) -> None:
     found = stage.axis(axis)
-    used = any(isinstance(x, Poly) and found.symbol in x.symbols for x in stage.index)
+    used = _indexes(stage, found.symbol)
     shared = stage.at is not None and position(stage, axis) < stage.at[1]
     require(
         used or shared or found.extent <= 1 or _once(stage, found.symbol),
         f"{primitive} {axis}: all of its iterations write the same elements of {stage.buffer}",
     )
+
+
+def _indexes(stage: Stage, axis: Symbol) -> bool:
+    """Does the element written depend on the axis?"""
+    return any(isinstance(x, Poly) and axis in x.symbols for x in stage.index)
 
 
 def _once(stage: Stage, axis: Symbol) -> bool:
