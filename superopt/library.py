@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from rewrites.library import load
 from rewrites.term import Rule
+from superopt.errors import VerificationError
 from superopt.store import Store
-from verifier.ledger import Certificate, Ledger, require_proved
+from verifier.ledger import Certificate, Ledger, require_proved, unusable
 from verifier.verdict import EXACTNESS
 
 _OF_THIS_PROCESS = Ledger()
@@ -42,10 +43,15 @@ def proved_library(store: Store | None, rules: Sequence[Rule] | None = None, num
             original does not).
 
     Raises:
-        VerificationError: one of the given rules is not proved.
+        VerificationError: one of the given rules is not proved, or not for floats of every rank.
     """
     ledger = ledger_of(store)
     proved, certificates = require_proved(load() if rules is None else rules, ledger, strict=rules is not None)
+    for rule in proved:
+        why = unusable(rule, certificates[rule.name])
+        if why and rules is not None:
+            raise VerificationError(f"the rule {rule.name} cannot be used: {why}", hint="a site may be of any rank")
+    proved = tuple(rule for rule in proved if not unusable(rule, certificates[rule.name]))
     widest = EXACTNESS.index(numerics)
     kept = tuple(rule for rule in proved if EXACTNESS.index(certificates[rule.name].exactness) <= widest)
     return ProvedLibrary(kept, {rule.name: certificates[rule.name] for rule in kept})

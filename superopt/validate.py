@@ -31,7 +31,7 @@ from superopt.ir.text import print_graph
 from superopt.plan import Instance, Plan
 from verifier.elements import Labels
 from verifier.instances import NotAnInstance, sides
-from verifier.ledger import Certificate, Ledger, require_proved
+from verifier.ledger import Certificate, Ledger, require_proved, unusable
 from verifier.verdict import EXACTNESS
 
 _PASSES = 60
@@ -178,8 +178,9 @@ def _proved(plan: Plan, ledger: Ledger, certificates: dict[str, Certificate]) ->
         certificate = found[name]
         if EXACTNESS.index(certificate.exactness) > EXACTNESS.index(plan.numerics):
             raise _Refused(f"rule {name} is {certificate.exactness}, the plan says {plan.numerics}")
-        if "float" not in certificate.dtypes:
-            raise _Refused(f"rule {name} is proved for {', '.join(certificate.dtypes)}, not for floats")
+        why = unusable(rule, certificate)
+        if why:
+            raise _Refused(f"rule {name} cannot be used: {why}")
         rules[name] = rule
         certificates[name] = certificate
     return rules

@@ -14,9 +14,10 @@ import pytest
 import superopt
 from rewrites.library import load
 from rewrites.parse import parse
+from superopt.errors import VerificationError
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.ir.program import Program
-from superopt.library import ledger_of
+from superopt.library import ledger_of, proved_library
 from superopt.plan import empty_plan
 from superopt.validate import validate
 from verifier import rollcall
@@ -233,3 +234,22 @@ def test_proved_rules_of_this_file_hold_on_arrays() -> None:
             env = env_of_seed(rule, seed)
             found = None if env is None else differ_at(env, seed)
             assert found is None or found.undefined, (name, found)
+
+
+# ---- rules that are proved for less than a site may be
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "r: A[*a]  B[*a]\n  rem(rem(A, B), B)  ==  rem(A, B)\n  dtype int",
+        "r: X[n]  A[*m]\n  dot(slice(X, n(0, min(n, prod(m)))), A)  ==  dot(A, slice(X, n(0, min(n, prod(m)))))\n"
+        "  if m == 2\n  mode proof",
+    ],
+    ids=["integers", "ranks"],
+)
+def test_a_rule_that_is_proved_for_less_is_not_given_to_the_search(text: str) -> None:
+    rule = parse(text)
+    assert prove(rule).proved
+    with pytest.raises(VerificationError, match="cannot be used"):
+        proved_library(None, [rule])

@@ -49,15 +49,18 @@ def padded(x: Ids, config: Sequence[tuple[int, int, int]], fill: Ids) -> Ids:
 # ---- folds
 
 
-def _fold(tag: Tags, kind: str, dtype: str, summed: Ids) -> Ids:
-    return ordered(tag("fold", kind, dtype), summed)
+def _fold(tag: Tags, kind: str, dtype: str, *summed: Ids) -> Ids:
+    return ordered(tag("fold", kind, dtype), *summed)
 
 
 def _reduce(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
     axes = tuple(v["axes"])
     if prod(xs[0].shape[a] for a in axes) == 1:
         return xs[0].reshape(_ints(node))
-    return _fold(tag, node_op(node).removeprefix("reduce_"), node.dtype, total(mix(xs[0]), axes))
+    each = mix(xs[0])  # of many equal elements the sum keeps the lower bits, the sum of halves the upper ones
+    return _fold(
+        tag, node_op(node).removeprefix("reduce_"), node.dtype, total(each, axes), total(each >> np.uint64(32), axes)
+    )
 
 
 def node_op(node: Node) -> str:

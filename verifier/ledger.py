@@ -29,6 +29,7 @@ from rewrites.term import Rule
 from superopt.errors import VerificationError
 from verifier import digests
 from verifier.process import shared
+from verifier.ranks import ANY
 from verifier.solver import z3
 from verifier.verdict import PROVED, REFUTED, UNKNOWN, UNSUPPORTED, Domain, Query, Verdict
 
@@ -266,6 +267,14 @@ def require_proved(
                 kept.append(reading)
                 certificates[reading.name] = found
     return tuple(kept), certificates
+
+
+def unusable(rule: Rule, certificate: Certificate) -> str:
+    """Why a proved rule must not be applied at any site of floats, of any rank; empty where it may be."""
+    if rule.dtype:
+        return f"it is proved for {rule.dtype} alone"
+    low = [f"{role} up to {ranks} axes" for role, ranks in certificate.ranks.items() if ranks != ANY]
+    return f"it is proved for {', '.join(low)} only" if low else ""
 
 
 def summary(verdicts: Sequence[Verdict], seconds: float) -> dict[str, Any]:
