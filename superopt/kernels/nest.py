@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from superopt.ir.expr import Expr, const, subexpressions
 from superopt.ir.index import Guard, Poly, Size, Symbol, Truth
 from superopt.ir.ops.record import identity
-from superopt.kernels import emit_index, emit_memory, emit_scalar, rowcache, simplify
+from superopt.kernels import emit_guard, emit_index, emit_memory, emit_scalar, rowcache, simplify
 from superopt.kernels.emit import Emitter
 from superopt.kernels.emit_plan import Loop, Nest, plan
 from superopt.kernels.emit_running import Running
@@ -57,8 +57,8 @@ class Writer:
             for position, p in self.placed:
                 if position == j:
                     self._place(p)
-            filled = {p.stage.buffer for position, p in self.placed if position <= j}
-            em.pending = (pending - filled) | {p.stage.buffer for position, p in self.placed if position > j}
+                    em.pending -= {p.stage.buffer}
+            em.pending |= {p.stage.buffer for position, p in self.placed if position > j}
             if j == len(nest.loops):
                 self._points(value, guard)
                 return
@@ -250,7 +250,7 @@ class Writer:
     def _guarded(self, value: Expr, guard: Guard) -> None:
         """Iterations that may not exist: a branch for what all lanes share, a mask for the rest."""
         em = self.em
-        condition = emit_index.condition(em, guard)
+        condition = emit_guard.condition(em, guard)
         if condition.wide:
             self.store(value, em.mask(True))
             return
