@@ -16,61 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from superopt.errors import UnsupportedKernel
 from superopt.ir.expr import Expr, subexpressions, values_of
 from superopt.ir.index import Guard, Size, Symbol, bounds
-from superopt.kernels import emit_index, emit_memory, emit_scalar, vecmath_ops
+from superopt.kernels import emit_guard, emit_index, emit_memory, emit_scalar, simplify, vecmath_ops
+from superopt.kernels.emit_knobs import Knobs
 from superopt.kernels.emit_licence import Licence
-from superopt.kernels.emit_types import Held, constant, register
+from superopt.kernels.emit_types import Binding, Held, Level, constant, register
 from superopt.kernels.llvm import Function, Lines, Value, vector
 from superopt.kernels.stage import Buffer
 
 Guards = tuple[tuple[Guard, bool], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Knobs:
-    """Decisions about one stage that change no result beyond rounding.
-
-    Attributes:
-        vectors: lane vectors per step of the lane loop.
-        accumulators: of a reduction along the lanes, or of one point.
-        cache: where values of a row are kept between its phases: none, scratch, output.
-        keep: which: costly (transcendental or quotient), all.
-        window: reductions of at most so many steps are written out.
-        rows_per_task: iterations of the parallel loops in one task; 0: as many as give `tasks`.
-        tasks: how many tasks to aim at.
-        cut: 1: iterators are cut at the interior of guards; 0: guards stay choices.
-        transpose: 1: loads along another axis go through register transposes; 0: they are gathered.
-    """
-
-    vectors: int = 4
-    accumulators: int = 4
-    cache: str = "scratch"
-    keep: str = "costly"
-    window: int = 64
-    rows_per_task: int = 0
-    tasks: int = 16
-    cut: int = 1
-    transpose: int = 1
-
-
-@dataclass(slots=True)
-class Level:
-    """One level of loops: what is known there, and where to write more."""
-
-    lines: Lines
-    memo: dict[object, Held] = field(default_factory=dict[object, Held])
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """An iterator: its value is `base` plus the offset of the point."""
-
-    base: Value
-    level: int
 
 
 class Emitter:
@@ -226,7 +183,7 @@ class Emitter:
         """The reductions of an expression that may be evaluated whatever its guards are, inner ones first."""
         known = self._reductions.get(e)
         if known is None:
-            known = self._reductions[e] = _reductions(e)
+            known = self._reductions[e] = simplify.reductions(e)
         return [x for x, guarded in known if not guarded or self.inside(x)]
 
     # ---- values
@@ -341,7 +298,7 @@ class Emitter:
 
     def _choose(self, e: Expr) -> None:
         guard, then, orelse = e.args
-        condition = emit_index.condition(self, guard)
+        condition = emit_guard.condition(self, guard)
         a = self._under(guard, True, then)
         b = self._under(guard, False, orelse)
         wide = condition.wide or a.wide or b.wide
@@ -394,7 +351,7 @@ class Emitter:
         found: str | None = None
         type_ = vector("i1", self.lanes)
         if self.tail is not None:
-            found = emit_index.first_lanes(self, self.tail)
+            found = emit_guard.first_lanes(self, self.tail)
         for j, (_, holds) in enumerate(self.guards if guarded else ()):
             flag = self.broadcast_flag(self.condition(j))
             if not holds:
@@ -406,7 +363,7 @@ class Emitter:
         """The truth of guard number j of the current value; what it reads stands under the guards before it."""
         keep, self.guards = self.guards, self.guards[:j]
         try:
-            return emit_index.condition(self, keep[j][0])
+            return emit_guard.condition(self, keep[j][0])
         finally:
             self.guards = keep
 
@@ -433,23 +390,3 @@ class Emitter:
     def refuse(self, reason: str) -> UnsupportedKernel:
         """The error that says why this is not generated."""
         return UnsupportedKernel(f"{self.f.name}: {reason}")
-
-
-def _reductions(root: Expr) -> list[tuple[Expr, bool]]:
-    """Reductions, inner ones first, and whether each stands under a choice wherever it occurs."""
-    found: dict[Expr, bool] = {}
-    seen: set[tuple[Expr, bool]] = set()
-    stack: list[tuple[Expr, bool, bool]] = [(root, False, False)]
-    while stack:
-        e, guarded, done = stack.pop()
-        if done:
-            found[e] = found.get(e, True) and guarded
-            continue
-        if not e.height or (e, guarded) in seen or (e, False) in seen:
-            continue
-        seen.add((e, guarded))
-        if e.kind == "reduce":
-            stack.append((e, guarded, True))
-        stack += [(x, guarded or e.kind == "where", False) for x in reversed(e.operands)]
-        stack += [(v, guarded, False) for x in e.indices for v in values_of(x)]
-    return list(found.items())

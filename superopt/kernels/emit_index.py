@@ -1,4 +1,4 @@
-"""Index arithmetic: i64 scalars, vectors of indices along the lane, and guards.
+"""Index arithmetic: i64 scalars and vectors of indices along the lane.
 
 A linear index is accumulated from outer to inner levels, each part at the level of its iterators.  Along the lane an
 index is affine (base plus a constant multiple of the lane number) wherever that can be seen; what is not (an awkward
@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from superopt.ir.expr import Expr, values_of
-from superopt.ir.index import Form, Guard, Poly, Size, Symbol, bounds
+from superopt.ir.index import Form, Poly, Size, Symbol, bounds
 from superopt.ir.index.poly import Atom, Mono
 from superopt.ir.scalar import HALVES
 from superopt.kernels import vecmath_ops
@@ -323,21 +323,7 @@ def _read_along(em: Emitter, e: Expr, bits: int) -> str:
     return em.f.value(f"{step} {source} {text} to {vector(f'i{bits}', em.lanes)}")
 
 
-def lane_numbers(lanes: int, bits: int = 32) -> str:
-    """0, 1, 2 ... as text."""
-    return multiples(1, bits, lanes)
-
-
-def first_lanes(em: Emitter, count: int | str) -> str:
-    """The mask of the first so many lanes."""
-    lanes = em.lanes
-    if isinstance(count, int):
-        return "<" + ", ".join(f"i1 {int(j < count)}" for j in range(lanes)) + ">"
-    wide = em.f.broadcast(em.f.value(f"trunc i64 {count} to i32"), "i32", lanes)
-    return em.f.value(f"icmp slt {vector('i32', lanes)} {lane_numbers(lanes)}, {wide}")
-
-
-# ---- indices as scalars, and guards
+# ---- indices as scalars
 
 
 def as_scalar(em: Emitter, x: Size, dtype: str) -> Held:
@@ -365,47 +351,3 @@ def _number_as(em: Emitter, text: str, bits: int, dtype: str, lanes: int) -> str
     if width == bits:
         return text
     return f.value(f"{'trunc' if width < bits else 'sext'} {source} {text} to {to}")
-
-
-def condition(em: Emitter, guard: Guard) -> Held:
-    """The truth of a guard."""
-    total: Held | None = None
-    for p in guard.ordered:
-        for v in values_of(p):
-            em.value(v)
-        here = _wide_condition(em, p) if varies(em, p) else _condition(em, p)
-        total = here if total is None else _both(em, total, here)
-    assert total is not None
-    return total
-
-
-def _condition(em: Emitter, p: Poly) -> Held:
-    value = index(em, p)
-    key = ("holds", p, em.offsets(p.symbols))
-    return em.at_level(level_of(em, p), key, lambda: Held(_scalar_holds(em, value), False, 0))
-
-
-def _scalar_holds(em: Emitter, value: Value) -> str:
-    if isinstance(value, int):
-        return "true" if value >= 0 else "false"
-    return em.f.value(f"icmp sgt i64 {value}, -1")
-
-
-def _wide_condition(em: Emitter, p: Poly) -> Held:
-    key = ("holds", p, em.offsets(p.symbols))
-    bits = bits_for(em, [p])
-    type_ = vector(f"i{bits}", em.lanes)
-
-    def write() -> Held:
-        return Held(em.f.value(f"icmp sgt {type_} {along(em, p, bits)}, splat (i{bits} -1)"), True, 0)
-
-    return em.at_level(level_of(em, p), key, write)
-
-
-def _both(em: Emitter, a: Held, b: Held) -> Held:
-    wide = a.wide or b.wide
-    level = max(a.level, b.level)
-    x, y = [em.broadcast_flag(v) if wide else v.text for v in (a, b)]
-    type_ = vector("i1", em.lanes if wide else 0)
-    key = ("both", x, y)
-    return em.at_level(level, key, lambda: Held(em.f.value(f"and {type_} {x}, {y}"), wide, 0))

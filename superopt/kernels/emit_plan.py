@@ -10,15 +10,14 @@ load that is contiguous along another axis than the lane makes that axis a block
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
-from superopt.errors import InputError
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, all_of, substitute
 from superopt.kernels import simplify
 from superopt.kernels.cpu import Cpu
-from superopt.kernels.emit import Knobs
+from superopt.kernels.emit_knobs import Knobs, knobs_of
 from superopt.kernels.emit_licence import DEFAULT, Licence
 from superopt.kernels.emit_running import is_running
 from superopt.kernels.emit_types import width_of
@@ -71,22 +70,6 @@ class Nest:
     def tasks(self) -> tuple[Loop, ...]:
         """The leading loops that become tasks."""
         return tuple([loop for loop in self.loops if loop.how == "task"])
-
-
-def knobs_of(stage: Stage) -> Knobs:
-    """The decisions of a stage.
-
-    Raises:
-        InputError: a knob of the generator has a value of the wrong kind.
-    """
-    made = Knobs()
-    for name, value in stage.knobs:
-        if name in Knobs.__slots__:
-            known = getattr(made, name)
-            if type(value) is not type(known):
-                raise InputError(f"the knob {name} of stage {stage.buffer} is {value!r}, like {known!r} it must be")
-            made = replace(made, **{name: value})
-    return made
 
 
 def plan(program: LoopProgram, stage: Stage, cpu: Cpu, licence: Licence = DEFAULT, under: int = 0) -> Nest:

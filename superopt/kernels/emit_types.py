@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from superopt.ir.scalar import DTYPE, HALVES
 from superopt.ir.types import FLOATS, ITEMSIZE_BYTES, UNSIGNED
 from superopt.kernels import vecmath_ops
-from superopt.kernels.llvm import TYPES, Function, literal, vector
+from superopt.kernels.llvm import TYPES, Function, Lines, Value, literal, vector
 
 
 class Held(NamedTuple):
@@ -21,6 +22,22 @@ class Held(NamedTuple):
 
     text: str
     wide: bool
+    level: int
+
+
+@dataclass(slots=True)
+class Level:
+    """One level of loops: what is known there, and where to write more."""
+
+    lines: Lines
+    memo: dict[object, Held] = field(default_factory=dict[object, Held])
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """An iterator: its value is `base` plus the offset of the point."""
+
+    base: Value
     level: int
 
 

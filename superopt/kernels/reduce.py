@@ -148,9 +148,9 @@ class _Reduction:
     def sums_float(self) -> bool:
         return is_float(self.e.dtype) and self.monoid in ("sum", "prod")
 
-    def _folded(self, copies: Sequence[str]) -> str:
+    def _folded(self, copies: Sequence[Value]) -> str:
         em, lanes = self.em, self.em.lanes
-        left = list(copies)
+        left = [str(c) for c in copies]
         while len(left) > 1:
             pairs = [left[k : k + 2] for k in range(0, len(left), 2)]
             left = [self._combined(*p) if len(p) == 2 else p[0] for p in pairs]
@@ -244,7 +244,6 @@ class _Reduction:
         em, lanes = self.em, self.em.lanes
         contract = em.licence.contraction and self.monoid == "sum" and is_float(self.sums)
         if contract and body.kind == "op" and body.args[0] == "mul" and (em.tail is None or self.wide):
-            em.value(body.args[2]), em.value(body.args[3])
             left, right = [self._held(x) for x in body.args[2:]]
             return em.f.fma(left, right, a, register(self.sums, lanes))
         x = self._held(body)

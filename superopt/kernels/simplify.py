@@ -155,6 +155,26 @@ def guards_in(roots: Sequence[Expr]) -> list[Poly]:
     return [p for p in found if isinstance(p, Poly)]
 
 
+def reductions(root: Expr) -> list[tuple[Expr, bool]]:
+    """Reductions, inner ones first, and whether each stands under a choice wherever it occurs."""
+    found: dict[Expr, bool] = {}
+    seen: set[tuple[Expr, bool]] = set()
+    stack: list[tuple[Expr, bool, bool]] = [(root, False, False)]
+    while stack:
+        e, guarded, done = stack.pop()
+        if done:
+            found[e] = found.get(e, True) and guarded
+            continue
+        if not e.height or (e, guarded) in seen or (e, False) in seen:
+            continue
+        seen.add((e, guarded))
+        if e.kind == "reduce":
+            stack.append((e, guarded, True))
+        stack += [(x, guarded or e.kind == "where", False) for x in reversed(e.operands)]
+        stack += [(v, guarded, False) for x in e.indices for v in values_of(x)]
+    return list(found.items())
+
+
 # ---- split and fuse
 
 

@@ -1,0 +1,51 @@
+"""Decisions of a stage that concern only how it is written as code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from superopt.errors import InputError
+from superopt.kernels.stage import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """Decisions about one stage that change no result beyond rounding.
+
+    Attributes:
+        vectors: lane vectors per step of the lane loop.
+        accumulators: of a reduction along the lanes, or of one point.
+        cache: where values of a row are kept between its phases: none, scratch, output.
+        keep: which: costly (transcendental or quotient), all.
+        window: reductions of at most so many steps are written out.
+        rows_per_task: iterations of the parallel loops in one task; 0: as many as give `tasks`.
+        tasks: how many tasks to aim at.
+        cut: 1: iterators are cut at the interior of guards; 0: guards stay choices.
+        transpose: 1: loads along another axis go through register transposes; 0: they are gathered.
+    """
+
+    vectors: int = 4
+    accumulators: int = 4
+    cache: str = "scratch"
+    keep: str = "costly"
+    window: int = 64
+    rows_per_task: int = 0
+    tasks: int = 16
+    cut: int = 1
+    transpose: int = 1
+
+
+def knobs_of(stage: Stage) -> Knobs:
+    """The decisions of a stage.
+
+    Raises:
+        InputError: a knob of the generator has a value of the wrong kind.
+    """
+    made = Knobs()
+    for name, value in stage.knobs:
+        if name in Knobs.__slots__:
+            known = getattr(made, name)
+            if type(value) is not type(known):
+                raise InputError(f"the knob {name} of stage {stage.buffer} is {value!r}; it must be like {known!r}")
+            made = replace(made, **{name: value})
+    return made
