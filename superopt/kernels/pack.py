@@ -139,6 +139,25 @@ def coordinates(
     return _packed(name, whole, value, index, outer, pad)
 
 
+def parts_of(order: Sequence[str], names: Sequence[str]) -> list[tuple[str, str, int]]:
+    """The items of an order as name, kind (whole, `/`, `%`) and factor.
+
+    Raises:
+        InputError: a name does not occur whole: once, or once with `/n` and once with `%n`.
+    """
+    found: list[tuple[str, str, int]] = []
+    for item in order:
+        kind = "/" if "/" in item else "%" if "%" in item else ""
+        name, _, factor = item.replace("%", "/").partition("/")
+        found.append((name, kind, int(factor) if factor.isdigit() and int(factor) else 1))
+    for name in {*names, *[f[0] for f in found]}:
+        kinds = sorted((kind, n) for other, kind, n in found if other == name)
+        halves = len(kinds) == 2 and kinds[0][0] == "%" and kinds[1] == ("/", kinds[0][1])
+        if name not in names or not (kinds == [("", 1)] or halves):
+            raise InputError(f"the order {list(order)} does not have {name!r}, of {list(names)}, or has it not whole")
+    return found
+
+
 def _ordered(
     whole: list[Symbol], index: list[Size], value: Expr, order: Sequence[str]
 ) -> tuple[list[Symbol], list[Size], Expr]:
@@ -146,25 +165,20 @@ def _ordered(
     places: list[Size] = []
     parts: dict[int, Size] = {}
     conditions: list[Truth] = []
-    for item in order:
-        number, _, factor = item.replace("%", "/").partition("/")
-        j, n = int(number), int(factor or 1)
+    for number, kind, n in parts_of(order, [str(j) for j in range(len(whole))]):
+        j = int(number)
         size = whole[j].extent
         assert isinstance(size, int)
-        if not factor:
-            it, place, part = whole[j], index[j], of_atom(whole[j])
-        elif "/" in item:
-            it = Symbol(whole[j].name + "h", 0, -(-size // n) - 1)
-            place, part = index[j] // n, of_atom(it) * n
+        if kind == "/":
+            it, place = Symbol(whole[j].name + "h", 0, -(-size // n) - 1), index[j] // n
+        elif kind == "%":
+            it, place = Symbol(whole[j].name + "l", 0, n - 1), index[j] % n
         else:
-            it = Symbol(whole[j].name + "l", 0, n - 1)
-            place, part = index[j] % n, of_atom(it)
+            it, place = whole[j], index[j]
         axes.append(it)
         places.append(place)
-        parts[j] = parts.get(j, 0) + part
+        parts[j] = parts.get(j, 0) + of_atom(it) * (n if kind == "/" else 1)
     for j, it in enumerate(whole):
-        if j not in parts:
-            raise InputError(f"the order {list(order)} leaves out coordinate {j}")
         conditions.append(parts[j] <= (it.high if isinstance(it.high, int) else 0))
     mapping: dict[Symbol, Size] = {it: parts[j] for j, it in enumerate(whole)}
     return axes, places, guarded(all_of(*conditions), value.substitute(mapping))

@@ -23,7 +23,7 @@ from superopt.ir.index import Guard, Size, Symbol, Truth, all_of, of_atom, subst
 from superopt.kernels.contract import Contraction, analyse, exchange, extent, find, with_total
 from superopt.kernels.cpu import Cpu, host
 from superopt.kernels.intrinsics import Intrinsic, intrinsic
-from superopt.kernels.pack import Packed, coordinates, guarded, panels
+from superopt.kernels.pack import Packed, coordinates, guarded, panels, parts_of
 from superopt.kernels.program import ordered
 from superopt.kernels.stage import Axis, Buffer, LoopProgram, Stage, Tile
 
@@ -195,23 +195,18 @@ def _depth(
     parts: dict[Symbol, Size] = {}
     symbols: list[Symbol] = []
     padding: dict[Symbol, int] = {}
-    for item in order:
-        name, _, factor = item.replace("%", "/").partition("/")
-        if name not in names:
-            raise InputError(f"the order of the depth names {name!r}; the contraction has {sorted(names)}")
-        s, n = names[name], int(factor or 1)
-        if not factor:
-            new, part = Symbol("?" + name, 0, s.high), 1
-        elif "/" in item:
+    for name, kind, n in parts_of(order, list(names)):
+        s = names[name]
+        if kind == "/":
             new, part = Symbol("?" + name + "h", 0, -(-extent(s) // n) - 1), n
-        else:
+        elif kind == "%":
             new, part = Symbol("?" + name + "l", 0, n - 1), 1
-        if factor and extent(s) % n:
+        else:
+            new, part = Symbol("?" + name, 0, s.high), 1
+        if kind and extent(s) % n:
             padding[s] = n
         parts[s] = parts.get(s, 0) + (of_atom(new) * part if new.high else 0)
         symbols.append(new)
-    if set(parts) != set(found.depth):
-        raise InputError(f"the order of the depth {list(order)} leaves out some of {sorted(names)}")
     if group > 1 and symbols[-1].high != group - 1:
         raise InputError(f"the innermost part of the depth must be {group} steps, as one instruction takes them")
     return parts, symbols, padding

@@ -1,0 +1,126 @@
+"""Default schedules: right for every kind of stage, worth their tasks, and replayable."""
+
+from __future__ import annotations
+
+import contraction_cases as cases
+import numpy as np
+import pytest
+
+from superopt.ir.graph import Node, make_input, mk
+from superopt.kernels.cpu import host, restricted, supported
+from superopt.kernels.defaults import decide, default, default_trace
+from superopt.kernels.schedule.trace import apply
+from superopt.kernels.stage import LoopProgram
+
+pytestmark = pytest.mark.skipif(not supported(), reason="no kernels are made for this processor")
+
+
+def tile(p: LoopProgram, threads: int = 1):
+    """The tensorized stage of the default schedule."""
+    return next((s for s in default(p, host(), threads).stages if s.tile is not None), None)
+
+
+def softmax() -> Node:
+    x = make_input("x", (7, 33))
+    top = cases.over(mk("reduce_max", x, axes=(1,)), x, 0)
+    e = mk("exp", mk("sub", x, top))
+    return mk("div", e, cases.over(mk("reduce_sum", e, axes=(1,)), x, 0))
+
+
+def scores() -> Node:
+    q, k = make_input("q", (2, 20, 3, 8)), make_input("k", (2, 33, 3, 8))
+    return mk("transpose", cases.dot(q, k, ((3,), (3,)), ((0, 2), (0, 2))), permutation=(0, 1, 2, 3))
+
+
+ZOO: dict[str, Node] = {
+    "product": cases.finished(cases.matmul(30, 70, 40)),
+    "live": cases.matmul(64, 70, 80, live=True),
+    "transposed": cases.dot(make_input("x", (40, 30)), make_input("w", (70, 40)), ((0,), (1,))),
+    "one row": cases.finished(cases.matmul(1, 270, 40)),
+    "vector": cases.dot(make_input("x", (40,)), make_input("w", (40, 270), frozen=True), ((0,), (0,))),
+    "matrix times vector": cases.dot(make_input("x", (50, 40)), make_input("w", (40,)), ((1,), (0,))),
+    "few columns": cases.matmul(50, 3, 40),
+    "scores": scores(),
+    "float64": cases.matmul(30, 37, 40, "float64"),
+    "bfloat16": cases.matmul(30, 37, 40, "bfloat16"),
+    "int32": cases.matmul(30, 37, 40, "int32"),
+    "bytes": cases.matmul(30, 37, 35, "int8", "int32"),
+    "bytes of an image": cases.conv((7, 9), (6, 20), dtype="int8"),
+    "bytes of an image, channels first": cases.conv((7, 9), (6, 20), dtype="int8", first=True),
+    "convolution": cases.finished(cases.conv((9, 9), (8, 40))),
+    "channels first": cases.finished(cases.conv((9, 9), (8, 40), first=True), 1),
+    "one tap": cases.conv((9, 9), (8, 40), window=1, pad=0),
+    "one tap, channels first": cases.conv((7, 7), (8, 40), window=1, pad=0, first=True),
+    "large window": cases.conv((11, 13), (3, 20), window=7, stride=2, pad=3),
+    "depthwise": cases.conv((9, 9), (16, 16), groups=16),
+    "groups": cases.conv((6, 7), (6, 48), groups=2),
+    "softmax": softmax(),
+    "small": cases.matmul(2, 3, 4),
+}
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_defaults_are_right(name):
+    p = cases.program(ZOO[name])
+    cases.check(p, default(p, host(), 1), 80)
+
+
+@pytest.mark.parametrize("name", ["product", "channels first", "bytes"])
+def test_the_trace_leads_to_the_default(name):
+    p = cases.program(ZOO[name])
+    assert apply(p, default_trace(p, host(), 4)) == default(p, host(), 4)
+
+
+def tasks(p: LoopProgram, threads: int) -> int:
+    stage = tile(p, threads)
+    assert stage is not None
+    return int(np.prod([a.extent for a in stage.axes if a.kind == "parallel"]))
+
+
+def test_tasks_are_at_least_the_threads_where_there_is_work():
+    assert tasks(cases.program(cases.matmul(128, 768, 768)), 4) >= 4
+    assert tasks(cases.program(cases.matmul(1, 3072, 768)), 4) >= 4
+    assert tasks(cases.program(cases.conv((28, 28), (64, 64))), 4) >= 4
+    assert tasks(cases.program(cases.matmul(30, 70, 40)), 4) == 1
+
+
+def test_what_is_frozen_is_packed_and_what_is_read_once_is_not():
+    frozen, live = [decide(cases.program(cases.matmul(64, 64, 64, live=live)), "out0") for live in (False, True)]
+    assert frozen is not None
+    assert live is not None
+    assert (frozen.pack_b, live.pack_b) == ("panels", "none")
+    assert decide(cases.program(ZOO["depthwise"]), "out0") is None
+    assert decide(cases.program(ZOO["softmax"]), "out0") is None
+    assert decide(cases.program(ZOO["small"]), "out0") is None
+
+
+@pytest.mark.skipif(not host().vnni, reason="no 8-bit dot products on this processor")
+def test_bytes_use_dot_products():
+    for name in ("bytes", "bytes of an image", "bytes of an image, channels first"):
+        stage = tile(cases.program(ZOO[name]))
+        assert stage is not None
+        assert stage.tile is not None
+        assert stage.tile.intrinsic == "dot_s8s8"
+
+
+def test_tiles_fit_narrow_vectors():
+    cpu = restricted(host(), 256)
+    for name in ("product", "convolution", "bfloat16"):
+        p = cases.program(ZOO[name])
+        cases.check(p, default(p, cpu, 2), 80, cpu, threads=2)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_convolutions(seed):
+    rng = np.random.default_rng(seed)
+
+    def pick(*of: int) -> int:
+        return int(rng.choice(of))
+
+    groups, window = pick(1, 1, 2, 3), pick(1, 2, 3, 5)
+    node = cases.conv(
+        (pick(6, 7, 10), pick(6, 9, 17)), (groups * pick(1, 3, 8), groups * pick(1, 5, 16, 24)), window, pick(1, 2),
+        pick(0, 1, 2), pick(1, 1, 2) if window < 4 else 1, groups, bool(pick(0, 1)), batch=pick(1, 2),
+    )  # fmt: skip
+    p = cases.program(cases.finished(node) if 0 not in node.shape else node)
+    cases.check(p, default(p, host(), pick(1, 4)), 200, threads=pick(1, 3))
