@@ -17,7 +17,7 @@ from kernels_code import expected, reversed_twice
 from superopt.errors import InputError
 from superopt.kernels import jit
 from superopt.kernels.cpu import host, supported
-from superopt.kernels.llvm import Module, type_of
+from superopt.kernels.llvm import Module, splat, type_of
 from superopt.kernels.runtime import Code, GuardError, Kernel, Phase, build, shared
 from superopt.kernels.stage import Buffer
 
@@ -106,7 +106,7 @@ def test_wrong_buffers_are_python_exceptions(kernel: Kernel) -> None:
         jax.block_until_ready(ffi(X.astype(np.int32)))
     with pytest.raises(jax.errors.JaxRuntimeError, match="expected 1 operands and 2 results"):
         jax.block_until_ready(ffi(X, 1))
-    with pytest.raises(jax.errors.JaxRuntimeError, match="y must be .* one batch for all"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"y must be .* one batch for all"):
         jax.block_until_ready(ffi(np.stack([X, X])))
 
 
@@ -153,6 +153,40 @@ def test_every_dtype_passes_through(folder: Path, dtype: str, element: str) -> N
     assert np.array_equal(kernel.run({"x": np.asarray(x)})["y"], np.asarray(x).reshape(3, 2))
 
 
+def test_denormals_are_flushed_inside_xla_only(folder: Path) -> None:
+    x = np.full(256, 1e-39, np.float32)
+    module = Module()
+    lanes = module.cpu.lanes("float32")
+    vector = type_of("float32", lanes)
+    f = module.function("half", [("ptr", "bufs"), ("i64", "task")])
+    source, target = [f.element(f.load("ptr", f.element("%bufs", i, "ptr")), f.mul("%task", lanes)) for i in range(2)]
+    f.store(vector, f.fop("mul", f.load(vector, source), splat(0.5, "float32", lanes), vector), target)
+    f.ret()
+    buffers = (Buffer("x", (256,), "float32", "input"), Buffer("y", (256,), "float32", "output"))
+    kernel = build(Code(module, (Phase("half", 256 // lanes),), buffers), cache=folder)
+    np.testing.assert_array_equal(kernel.run({"x": x}, threads=4)["y"], x / 2)
+    np.testing.assert_array_equal(jax.jit(lambda x: kernel.call(x)[0])(x), jax.jit(lambda x: x * np.float32(0.5))(x))
+
+
+def test_buffers_without_elements_and_without_axes(folder: Path) -> None:
+    module = Module()
+    f = module.function("one", [("ptr", "bufs"), ("i64", "task")])
+    f.store("float", "1.0", f.load("ptr", f.element("%bufs", 2, "ptr")))
+    f.ret()
+    buffers = (
+        Buffer("x", (0, 3), "float32", "input"),
+        Buffer("y", (2, 0), "float32", "output"),
+        Buffer("z", (), "float32", "output"),
+    )
+    kernel = build(Code(module, (Phase("one", 1),), buffers), cache=folder)
+    found = kernel.run({"x": np.zeros((0, 3), np.float32)}, guard=True)
+    assert found["y"].shape == (2, 0)
+    assert found["z"] == 1
+    y, z = jax.jit(lambda x: kernel.call(x))(np.zeros((0, 3), np.float32))
+    assert y.shape == (2, 0)
+    assert z == 1
+
+
 def test_short_work_is_not_shared() -> None:
     assert shared((Phase("a", 8),))
     assert not shared((Phase("a", 1), Phase("b", 1)))
@@ -190,8 +224,8 @@ assert np.array_equal(kernel.run({"x": x}, threads=8)["y"], expected(x))
 print("done")
 """
 _FORKED = """
-import os, sys
-import numpy as np
+import os, sys, warnings
+import jax, numpy as np
 from pathlib import Path
 from superopt.kernels.runtime import build
 from kernels_code import expected, reversed_twice
@@ -199,11 +233,16 @@ kernel = build(reversed_twice(), cache=Path(os.environ["OBJECTS"]))
 x = np.arange(256, dtype=np.float32)
 go = kernel.bind({"x": x}, threads=4)
 go()
+call = jax.jit(lambda x: kernel.call(x)[0])
+call(x)
+warnings.simplefilter("ignore")                                     # jax warns of forks
 child = os.fork()
 if not child:
     for _ in range(1000):
         go()                                                        # the parent's pool has no threads here
     good = np.array_equal(kernel.run({"x": x}, threads=4)["y"], expected(x))  # a new pool
+    for _ in range(1000):
+        good = good and np.array_equal(call(x), expected(x))        # nor has XLA's: the caller does all the work
     os._exit(0 if good else 1)
 print("done" if os.waitpid(child, 0)[1] == 0 else "failed")
 """
