@@ -170,6 +170,9 @@ def _progress(quiet: bool) -> Callable[[str], None]:
 @click.option("--recheck", is_flag=True, help="Replay the solver's questions behind certificates, with all solvers.")
 @click.option("--preconditions", is_flag=True, help="Drop each premise in turn: is every one needed?")
 @click.option("--fuzz", type=click.IntRange(1), metavar="N", help="Try N mutants: is anything proved that is false?")
+@click.option(
+    "--kernels", is_flag=True, help="Prove schedules of kernels, and the lemmas behind them; refute wrong ones."
+)
 @_JSON
 @_guarded
 def verify(
@@ -181,6 +184,7 @@ def verify(
     recheck: bool,
     preconditions: bool,
     fuzz: int | None,
+    kernels: bool,
     as_json: bool,
 ) -> int:
     """Prove or refute every rule and statement of the FILES, or of the library.
@@ -197,6 +201,12 @@ def verify(
             found = validate_file(program, original, store)
         _emit(found.to_json()) if as_json else click.echo(str(found))
         return OK if found.valid else UNVERIFIED
+    if kernels:
+        from verifier.schedules.command import verify_kernels  # late: as above
+
+        summary, text = verify_kernels(names)
+        _emit(summary) if as_json else click.echo(text)
+        return OK if summary["ok"] else UNVERIFIED
     if recheck:
         from superopt.certified import recheck_certificates  # late: as above
 

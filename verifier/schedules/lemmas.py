@@ -9,6 +9,7 @@ does not ask again.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -98,7 +99,9 @@ def prove_all(names: Sequence[str] = ()) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for lemma in lemmas():
         if not names or lemma.name in names:
+            start = time.perf_counter()
             status, asked = prove(lemma)
-            row = {"name": lemma.name, "says": lemma.says, "key": lemma.key, "status": status}
+            ms = (time.perf_counter() - start) * 1e3
+            row: dict[str, Any] = {"ms": ms, "name": lemma.name, "says": lemma.says, "key": lemma.key, "status": status}
             rows.append({**row, "asked": [[q.answer, q.text] for q in asked]})
     return rows
