@@ -323,6 +323,7 @@ ILLEGAL: list[tuple[LoopProgram, list[Any], list[Any], str]] = [
     (TWO, [], ["transform_layout", "s0", [["fuse", 0]], "melt"], "keep, new or fill"),
     (TWO, PLACED, ["transform_layout", "s0", [["fuse", 0]], "new"], "placed in another"),
     (POINTS, [], ["tensorize", "out0", []], "holds no contraction"),
+    (MATMUL, BLOCKS, ["tensorize", "s0", []], "holds no contraction"),
     (product(4, 5, 16), [], ["tensorize", "out0", [["speed", 9]]], "no decision"),
     (product(4, 5, 16), [], ["tensorize", "out0", [["rows", [["z", 2]]]]], "names? the axis 'z'"),
     (product(4, 5, 16), TILED, ["split", "out0", "o0m", [2]], "it is tensorized"),

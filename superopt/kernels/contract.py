@@ -67,7 +67,7 @@ def analyse(program: LoopProgram, stage: Stage, merge_columns: bool = False, lan
         merge_columns: fuse the axes of B even where B's accesses are not contiguous across them (B must be packed).
         lane: the axis along vectors, by its name before or after axes are split; the innermost when empty.
     """
-    if stage.guard is not True or stage.tile is not None or stage.at is not None:
+    if stage.guard is not True or stage.tile is not None or stage.at is not None or stage.combine is not None:
         return None
     shapes = {b.name: b.shape for b in program.buffers}
     found = find(_with_lane(_divided(_without_single(stage), shapes), lane))

@@ -375,7 +375,7 @@ class Emitter:
             return
         guarded = frozenset[Symbol]().union(*[g.symbols for g, _ in self.guards])
         for x in self.reductions(e):
-            ready = all(s in self.bindings for s in x.symbols) and not self._awaits(x)
+            ready = all(s in self.bindings for s in x.symbols) and not self.awaits(x)
             if ready and (all(s in self.bindings for s in guarded) or self.inside(x)):
                 for p in self.representatives(x.symbols):
                     keep, self.point = self.point, p
@@ -383,7 +383,7 @@ class Emitter:
                         self.value(x)
                     self.point = keep
 
-    def _awaits(self, e: Expr) -> bool:
+    def awaits(self, e: Expr) -> bool:
         """Does it read a buffer that is not filled yet?"""
         return bool(self.pending) and any(x.kind == "load" and x.args[0] in self.pending for x in subexpressions(e))
 
