@@ -73,7 +73,7 @@ def check(seed: int) -> str:
     if made is None:
         return "skipped"
     rng = np.random.default_rng([8, seed])
-    strict = _exact(made.plain) and rng.random() < 0.5
+    strict = is_exact(made.plain) and rng.random() < 0.5
     cpu = host() if rng.random() < 0.7 else restricted(host(), 256)
     try:
         code = generate(made.scheduled, cpu, STRICT if strict else DEFAULT)
@@ -90,7 +90,7 @@ def check(seed: int) -> str:
     return "ok"
 
 
-def _exact(program: LoopProgram) -> bool:
+def is_exact(program: LoopProgram) -> bool:
     """Has the program no function and no sum that the strict licence leaves inexact?"""
     for s in program.stages:
         for e in subexpressions(s.value):
@@ -105,7 +105,7 @@ def _difference(got: Any, exact: Any, wide: Any, program: LoopProgram, strict: b
     if got.dtype.kind in "biu" or strict:
         same = (got == exact) | ((got != got) & (exact != exact))
         bad = int((~np.asarray(same)).sum())
-        if not strict and not _exact(program):  # near ties of rounded values, compared
+        if not strict and not is_exact(program):  # near ties of rounded values, compared
             halves = any(e.dtype in ("float16", "bfloat16") for s in program.stages for e in subexpressions(s.value))
             bad = 0 if halves or bad <= 1 + got.size // 50 else bad
         return f"{bad} of {got.size} elements differ" if bad else ""
