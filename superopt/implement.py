@@ -26,15 +26,16 @@ from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
 from superopt.judge import Judgement
 from superopt.kernel_forms import Form, forms_of
-from superopt.kernels.choice import Choice, choices_of
+from superopt.kernels.choice import Choice, choices_of, regions_of
 from superopt.measure import Comparison, Failure, Timing, Tuned, Worker, compare, pooled
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.result import NativeKernel, Speedup
-from superopt.trials import Trial, estimate, try_regions
+from superopt.trials import WORTH, Trial, estimate, try_regions
 
 _TRIAL_SHARE = 0.6  # of the stage's time; the rest is for whole programs
-_MOST_FORMS = 3  # that are built as whole programs
+_MOST_FORMS, _CLOSE = 3, 1.3  # forms built as whole programs: within this of the best by the trials of their regions
+_EVEN = 0.85  # beside other kernels, one that is as fast as XLA alone may pay
 _UNTRIED = 4.0  # XLA's time for a region over its estimate
 _SHORT_S, _LEAST_S = 3e-3, 5.0  # as in the judgement
 _SHORT_ROUNDS, _SHORT_SAMPLE_S, _ROUNDS = 31, 0.006, 15
@@ -88,14 +89,18 @@ class _Stage:
         tried: dict[Graph, Trial] = {}
         deadline = time.monotonic() + _TRIAL_SHARE * self.limits.kernel_seconds
         for form in forms:
-            share_s = (deadline - time.monotonic()) / (1 if form is forms[-1] else 2)
-            tried = try_regions(
-                form.regions, self.alone, budget_s=share_s, seed=self.seed, known=tried, progress=self.progress
-            )
+            left_s = deadline - time.monotonic()
+            if left_s > 0.0:
+                tried = try_regions(
+                    form.regions, self.alone, budget_s=left_s, seed=self.seed, known=tried, progress=self.progress
+                )
         self._prove(tried)
-        entries = [(form, self._winners(form, tried)) for form in forms]
-        entries = [(form, choices) for form, choices in entries if choices and self._affordable(form, choices)]
-        entries = sorted(entries, key=lambda e: self._expected_s(e[0], tried))[:_MOST_FORMS]
+        expected = {form.name: self._expected_s(form, tried) for form in forms}
+        order = sorted(forms, key=lambda form: expected[form.name])[:_MOST_FORMS]
+        near = [form for form in order if expected[form.name] < _CLOSE * expected[order[0].name]]
+        sets = {form.name: dict.fromkeys(self._chosen(form, tried, least) for least in (WORTH, _EVEN)) for form in near}
+        entries = [(form, chosen) for form in near for chosen in sets[form.name] if chosen]
+        entries = [(form, chosen) for form, chosen in entries if self._affordable(form, chosen)]
         if not entries:
             return self._without(forms, tried, "no kernel was faster than XLA's" if tried else "no region is a kernel")
         return self._best(entries, forms, tried)
@@ -105,15 +110,18 @@ class _Stage:
         from superopt.kernel_proofs import prove_kernel  # late: loads the prover
 
         for graph, trial in tried.items():
-            if trial.wins:
+            if trial.gain > _EVEN:
                 verdict = prove_kernel(graph, trial.trace)
                 if not verdict.proved:
                     self.progress(f"{trial.name}: its schedule is {verdict.status}")
                     cause = f"its schedule is {verdict.status}: {verdict.cause}"
-                    tried[graph] = replace(trial, ratio=None, failure=cause[:200])
+                    tried[graph] = replace(trial, failure=cause[:200])
 
-    def _winners(self, form: Form, tried: dict[Graph, Trial]) -> tuple[Choice, ...]:
-        won = [(r, tried[r.graph]) for r in form.regions if r.graph in tried and tried[r.graph].wins]
+    def _chosen(self, form: Form, tried: dict[Graph, Trial], least: float) -> tuple[Choice, ...]:
+        """The regions whose kernels are faster than XLA by at least this factor."""
+        if not any(r.graph in tried and tried[r.graph].wins for r in form.regions):
+            return ()
+        won = [(r, tried[r.graph]) for r in form.regions if r.graph in tried and tried[r.graph].gain > least]
         return choices_of(form.program.hot, [(r, t.trace) for r, t in won])
 
     def _expected_s(self, form: Form, tried: dict[Graph, Trial]) -> float:
@@ -124,7 +132,7 @@ class _Stage:
             if trial is None or trial.xla_s is None or trial.own_s is None:
                 total += _UNTRIED * estimate(region)
             else:
-                total += trial.own_s if trial.wins else trial.xla_s
+                total += min(trial.own_s, trial.xla_s) if not trial.failure else trial.xla_s
         return total
 
     def _affordable(self, form: Form, choices: Sequence[Choice]) -> bool:
@@ -141,6 +149,8 @@ class _Stage:
     def _best(
         self, entries: Sequence[tuple[Form, tuple[Choice, ...]]], forms: Sequence[Form], tried: dict[Graph, Trial]
     ) -> Judgement:
+        if len(entries) == 1:
+            return self._confirmed(*entries[0], forms, tried)
         candidates = [self._tuned(form.program, choices) for form, choices in entries]
         first = self._compare(self._current(), candidates, 0.3, min_rounds=ENOUGH_ROUNDS)
         order = [
@@ -155,12 +165,12 @@ class _Stage:
             cause = failures[0] if failures and not order else "the program was not faster with them"
             return self._without(forms, tried, cause)
         form, choices = entries[max(order)[1]]
-        self.progress(f"confirming {len(choices)} kernels in {form.name}: {max(order)[0]:.2f}x")
         return self._confirmed(form, choices, forms, tried)
 
     def _confirmed(
         self, form: Form, choices: tuple[Choice, ...], forms: Sequence[Form], tried: dict[Graph, Trial]
     ) -> Judgement:
+        self.progress(f"confirming {len(choices)} kernels in the form: {form.name}")
         judged = self.judgement
         candidate, current = self._tuned(form.program, choices), self._current()
         fresh = self._fresh([candidate, current])
@@ -220,7 +230,7 @@ class _Stage:
     def _rows(self, form: Form, choices: Sequence[Choice], tried: dict[Graph, Trial]) -> tuple[NativeKernel, ...]:
         """The regions of a form, equal ones together, those that take longest first."""
         count = Counter(region.graph for region in form.regions)
-        used = {region.graph for region in form.regions if region.graph in tried and tried[region.graph].wins}
+        chosen = {region.graph for region in regions_of(form.program.hot, choices)}
         rows: list[NativeKernel] = []
         for graph, n in count.items():
             trial = tried.get(graph)
@@ -232,7 +242,7 @@ class _Stage:
                     trial.name,
                     trial.kind,
                     n,
-                    bool(choices) and graph in used,
+                    graph in chosen,
                     None if trial.xla_s is None else 1e3 * trial.xla_s,
                     None if trial.own_s is None else 1e3 * trial.own_s,
                     ratio,

@@ -25,7 +25,7 @@ from superopt.measure import Failure, Timing, Tuned, Worker, compare
 from superopt.measure.arrays import dtype
 
 WORTH = 1.03  # what a kernel must be faster by on its own
-_ROUNDS, _SAMPLE_S = 9, 0.002
+_ROUNDS, _SAMPLE_S, _TIMING_S = 9, 0.002, 0.1
 _LEAST_BYTES, _LEAST_WORK = 4096, 20_000  # regions of less are left to XLA untried
 _LEAST_SHARE = 0.0005  # of the estimated time of all regions
 _FLOPS, _BYTES = 1.5e11, 2e10  # per second; orders regions before anything is known of them
@@ -57,9 +57,14 @@ class Trial:
     failure: str = ""
 
     @property
+    def gain(self) -> float:
+        """XLA's time over the kernel's by the fastest samples of both; 0 for a kernel that cannot be used."""
+        return 0.0 if self.xla_s is None or self.own_s is None or self.failure else self.xla_s / self.own_s
+
+    @property
     def wins(self) -> bool:
-        """Is the kernel faster than XLA, beyond doubt?"""
-        return self.ratio is not None and self.ratio[0] > WORTH and self.ratio[1] > 1.0
+        """Is the kernel faster than XLA on its own?"""
+        return self.gain > WORTH
 
 
 def worth_trying(regions: Sequence[Region]) -> list[Region]:
@@ -130,7 +135,8 @@ def try_region(region: Region, worker: Worker, *, seed: int = 0, trace: Trace = 
     live = [values[n["name"]] for n in program.live_inputs]
     frozen = {n["name"]: values[n["name"]] for n in region.graph.inputs if n["frozen"]}
     result = compare(
-        program, [candidate], live, frozen, rounds=_ROUNDS, min_time_s=_SAMPLE_S, seed=seed, prune=3.0, worker=worker
+        program, [candidate], live, frozen, rounds=_ROUNDS, min_time_s=_SAMPLE_S, seed=seed, prune=3.0,
+        budget_s=_TIMING_S, min_rounds=3, worker=worker,
     )  # fmt: skip
     outcome, reference = result.candidates[0], result.reference
     if not isinstance(outcome, Timing) or not isinstance(reference, Timing):

@@ -122,7 +122,7 @@ def measure_case(name: str, make: Callable[[], Made], budget: str, seed: int) ->
     }
     if row["claimed"]:
         original, live = original_program(imported.graph), imported.live_values
-        claimed = Tuned(result.program, row["options"]) if row["options"] else result.program
+        claimed = Tuned(result.program, row["options"], tuple(c.to_json() for c in result.kernels))
         again = compare(
             original, [claimed], live, imported.frozen_values, rounds=RETEST_ROUNDS, seed=seed + 1, prune=0.0
         )

@@ -96,6 +96,7 @@ def measure_case(case: str, budget: str, seed: int) -> dict[str, Any]:
         "rewrites": {used.rule: used.count for used in report.rewrites},
         "compiler_options": dict(report.compiler_options),
         "tuning": dict(report.tuning),
+        "kernels": dict(report.implementation),
         "verdict": report.verdict,
         "enodes": report.growth.get("enodes"),
         "memory": dict(report.memory),

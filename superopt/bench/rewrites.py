@@ -114,7 +114,9 @@ def measure_case(case: str, budget: str, seed: int) -> dict[str, Any]:
 
     made = build_case(case)
     begin = time.perf_counter()
-    result = optimize(made.fn, made.params, *made.inputs, frozen=0, budget=budget, seed=seed, store=False)
+    result = optimize(
+        made.fn, made.params, *made.inputs, frozen=0, budget=budget, seed=seed, store=False, kernels=False
+    )
     seconds = time.perf_counter() - begin
     params, inputs = jax.device_put((made.params, made.inputs))
     original = jax.jit(made.fn)
