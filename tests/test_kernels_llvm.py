@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -12,7 +14,7 @@ import pytest
 from kernels_code import reversed_twice
 
 from superopt.kernels import jit
-from superopt.kernels.cpu import Cpu, host, restricted, supported
+from superopt.kernels.cpu import Cpu, cpu_of, host, restricted, supported
 from superopt.kernels.llvm import Module, constant_mask, lanes_of, literal, mangled, splat, type_of
 from superopt.kernels.runtime import build
 
@@ -163,6 +165,14 @@ def test_a_restricted_processor_has_narrow_vectors(tmp_path: Path) -> None:
     )
 
 
+def test_half_of_avx512_counts_as_avx2() -> None:
+    known = host().features
+    partly = replace(host(), features=(*[f for f in known if "avx512" not in f], "+avx2", "+fma", "+f16c", "+avx512f"))
+    found = cpu_of(partly)
+    assert found.vector_bits == 256
+    assert "+avx512f" not in found.features
+
+
 def test_processors_without_vectors_are_not_supported() -> None:
     old = Cpu("core2", ("+sse2", "-avx2"), 0, 16, False, False, 0, 0, 0)
     assert not supported(old)
@@ -273,6 +283,29 @@ def test_damaged_files_are_rebuilt(tmp_path: Path, damage: str) -> None:
 def test_a_folder_that_cannot_be_written_is_only_slower(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert jit.compile(accumulators(3).text(), "none", tmp_path / "file").object
+
+
+def test_objects_not_used_for_longest_are_deleted(tmp_path: Path) -> None:
+    texts = [accumulators(n).text() for n in (2, 3, 4, 5)]
+    made = [jit.compile(text, "none", tmp_path) for text in texts]
+    for age, compiled in enumerate(made):
+        os.utime(tmp_path / f"{compiled.digest}.object", (1000 + age, 1000 + age))
+    jit.compile(texts[0], "none", tmp_path)  # used again
+    total = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert jit.prune(tmp_path, total) == 0
+    assert jit.prune(tmp_path, total - 1) == 2
+    assert {path.stem for path in tmp_path.iterdir()} == {made[0].digest, made[3].digest}
+
+
+def test_a_masked_store_of_one_lane_writes_one_element(tmp_path: Path) -> None:
+    module = Module()
+    f = module.function("f", [("ptr", "x"), ("ptr", "y")], internal=False)
+    narrow = f.value(f"trunc <16 x i32> {f.load('<16 x i32>', '%x')} to <16 x i8>")
+    f.masked_store("<16 x i8>", narrow, "%y", constant_mask(1, 16))
+    f.ret()
+    x, y = np.arange(5, 21, dtype=np.int32), np.full(16, 9, np.int8)
+    function(compiled(module, tmp_path), "f", ctypes.c_void_p, ctypes.c_void_p)(x.ctypes.data, y.ctypes.data)
+    assert y.tolist() == [5] + [9] * 15
 
 
 def test_the_digest_holds_what_decides_the_code(tmp_path: Path) -> None:

@@ -128,6 +128,40 @@ def test_many_python_threads_call_at_once(kernel: Kernel) -> None:
     assert not wrong
 
 
+def test_many_python_threads_share_a_pool_of_our_own(kernel: Kernel) -> None:
+    wrong: list[int] = []
+
+    def work(start: int) -> None:
+        x = X + start
+        for _ in range(30):
+            if not np.array_equal(kernel.run({"x": x}, threads=4)["y"], expected(x)):
+                wrong.append(start)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not wrong
+
+
+def test_many_python_threads_build_at_once(tmp_path: Path) -> None:
+    codes = [reversed_twice(tasks=2 + i % 3) for i in range(12)]
+    built: list[Kernel] = []
+    threads = [threading.Thread(target=lambda c=c: built.append(build(c, cache=tmp_path))) for c in codes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(built) == 12
+    assert len({kernel.digest for kernel in built}) == 3
+    for kernel in built:
+        tasks = kernel.phases[0].tasks
+        x = np.arange(64 * tasks, dtype=np.float32)
+        np.testing.assert_array_equal(kernel.run({"x": x})["y"], expected(x, tasks))
+
+
 def test_independent_calls_in_one_jit(kernel: Kernel) -> None:
     total = jax.jit(lambda x: sum(kernel.call(x + float(i))[0] for i in range(8)))
     np.testing.assert_array_equal(total(X), sum(expected(X + i) for i in range(8)))

@@ -74,7 +74,13 @@ def host() -> Cpu:
         l2=caches.get("L2", 512 << 10),
         l3=caches.get("L3", 0),
     )
-    return _with_width(cpu, 512)
+    return cpu_of(cpu)
+
+
+def cpu_of(cpu: Cpu) -> Cpu:
+    """The processor with the widest vectors that its features allow."""
+    wide = _with_width(cpu, 512)
+    return wide if wide.vector_bits == 512 else restricted(cpu, 256)  # half of AVX-512 is not used
 
 
 def restricted(cpu: Cpu, vector_bits: int) -> Cpu:

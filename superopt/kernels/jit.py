@@ -8,11 +8,13 @@ is best for a register tile depends on the tile; `auto` tries none, lite, O2 in 
 vector spills in an innermost loop, else the one with the fewest (an epilogue outside of it may spill harmlessly).
 
 The object is stored under a digest of text, pipeline and LLVM's version; the text names processor and features.  Files
-are written beside their place and renamed, carry a digest of their content, and are rebuilt when it does not agree.
+are written beside their place and renamed, carry a digest of their content, and are rebuilt when it does not agree;
+beyond 256 MiB those go that were not used for longest.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import ctypes.util
 import functools
@@ -37,6 +39,7 @@ Pipeline = Literal["auto", "none", "lite", "O2", "O3"]
 PIPELINES: tuple[Pipeline, ...] = ("none", "lite", "O2", "O3")
 _AUTO: tuple[Pipeline, ...] = ("none", "lite", "O2")
 _FORMAT = 3
+MOST_BYTES = 256 << 20  # of the objects in a folder
 _CPU = re.compile(r'"target-cpu"="([^"]*)" "target-features"="([^"]*)"')
 
 
@@ -278,6 +281,8 @@ def _read(path: Path, digest: str) -> Compiled | None:
         return None
     if stored.decode("ascii", "replace") != hashlib.sha256(content).hexdigest():
         return None
+    with contextlib.suppress(OSError):  # a folder that cannot be written; the time says when it was used last
+        os.utime(path)
     head, _, body = content.partition(b"\n")
     facts = json.loads(head)
     return Compiled(digest, body, facts["pipeline"], facts["spills"], 0.0)
@@ -291,5 +296,29 @@ def _write(path: Path, made: Compiled) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
         os.replace(name, path)
+        _prune_once(path.parent)
     except OSError:
         return  # a cache that cannot be written is only slower
+
+
+@functools.cache
+def _prune_once(folder: Path) -> None:
+    prune(folder)
+
+
+def prune(folder: Path, most_bytes: int = MOST_BYTES) -> int:
+    """Delete the objects that were not used for longest until the rest has half the size; nothing if all fit.
+
+    Returns:
+        Number of objects deleted.
+    """
+    found = [(entry.stat(), entry.path) for entry in os.scandir(folder) if entry.name.endswith(".object")]
+    size = sum(stat.st_size for stat, _ in found)
+    deleted = 0
+    if size > most_bytes:
+        for stat, path in sorted(found, key=lambda x: x[0].st_mtime_ns):
+            if size <= most_bytes // 2:
+                break
+            Path(path).unlink(missing_ok=True)
+            size, deleted = size - stat.st_size, deleted + 1
+    return deleted
