@@ -4,6 +4,8 @@ Every case runs in a process of its own per number of threads, pinned to as many
 budget, its schedule is fixed, and then ours, XLA's and the peers' are timed interleaved in fresh rounds together with
 a loop of independent multiply-adds, whose rate is the peak of that moment.  Weights are frozen: packed ahead of time by
 ours and by the peers that can.  Ratios are peer over ours; the best peer is the fastest of all that are installed.
+Peers are called as their Python interfaces do it, ours directly; XLA is compared with ours inside `jax.jit`, where
+both pay what a call from JAX costs (`ours in jit`).
 
     superopt bench --suite kernels [--case TEXT ...] [--budget 10s] [--json]
 
@@ -25,6 +27,7 @@ _COLUMNS = (
     ("case", "operator", ""),
     ("threads", "threads", "d"),
     ("ours_us", "ours, us", ".4g"),
+    ("jit_us", "in jit, us", ".4g"),
     ("gflops", "GF/s", ".0f"),
     ("peak_fraction", "of peak", ".0%"),
     ("xla", "XLA", ".2f"),

@@ -112,7 +112,7 @@ def _onnxruntime(case: Case, arrays: Sequence[np.ndarray], threads: int) -> Call
         nodes,
         "case",
         [helper.make_tensor_value_info(names[i], element[str(values[i].dtype)], values[i].shape) for i in live],
-        [helper.make_tensor_value_info("y", result, None)],
+        [helper.make_tensor_value_info("y", result, [None] * arrays[0].ndim)],
         [numpy_helper.from_array(values[i], names[i]) for i in case.frozen],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)

@@ -102,7 +102,7 @@ def check(case: Case, seed: int, every: bool) -> dict[str, Any]:
     from superopt.kernels.schedule.trace import apply
 
     arguments = case.arguments(seed, small=True)
-    program, outputs, names = _program(case, arguments)
+    program, outputs, names = loop_program(case, arguments)
     known = dict(zip(names, arguments, strict=True))
     wanted = [np.asarray(x, np.float64) for x in evaluate(outputs, known, wide=True)]
     arrays = [known[b.name] for b in program.buffers if b.scope in ("input", "frozen")]
@@ -133,7 +133,7 @@ def timed(case: Case, seed: int, rounds: int = ROUNDS, most: int | None = None) 
 
     count = max(2, min(16, -(-CACHE_BYTES // case.bytes_moved)))
     sets = [tuple(jax.numpy.asarray(x) for x in case.arguments(seed + 1 + j)) for j in range(count)]
-    program, _, names = _program(case, sets[0])
+    program, _, names = loop_program(case, sets[0])
     order = [names.index(b.name) for b in program.buffers if b.scope in ("input", "frozen")]
     ours = [tuple(arrays[j] for j in order) for arrays in sets]
     try:
@@ -169,7 +169,7 @@ def timed(case: Case, seed: int, rounds: int = ROUNDS, most: int | None = None) 
     }
 
 
-def _program(case: Case, arguments: Sequence[Any]) -> tuple[Any, Any, list[str]]:
+def loop_program(case: Case, arguments: Sequence[Any]) -> tuple[Any, Any, list[str]]:
     """The loop program of a case, the outputs of its graph, and the names of its arguments."""
     from superopt.frontends.jaxpr import import_function  # late: see run
     from superopt.kernels.program import from_graph

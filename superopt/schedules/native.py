@@ -21,11 +21,12 @@ Call = Callable[[], Any]
 _STEPS, _CHAINS = 4096, 24
 
 
-def kernel_call(program: LoopProgram, arrays: Mapping[str, np.ndarray], threads: int) -> Call:
-    """A scheduled program inside `jax.jit`, its frozen operands packed ahead of time.
+def kernel_calls(program: LoopProgram, arrays: Mapping[str, np.ndarray], threads: int) -> tuple[Call, Call]:
+    """A scheduled program as two calls without arguments, its frozen operands packed ahead of time.
 
     Returns:
-        A call without arguments that waits for the results, a tuple of arrays.
+        Inside `jax.jit`, waiting for the results, a tuple of arrays; and directly, on our own threads, with results
+        in memory of its own.
     """
     import jax  # late: the import takes a second
 
@@ -36,7 +37,7 @@ def kernel_call(program: LoopProgram, arrays: Mapping[str, np.ndarray], threads:
     kernel = build(generate(hot), threads_hint=threads)
     jitted = jax.jit(kernel.call)
     operands = [jax.numpy.asarray(values[b.name]) for b in kernel.operands]
-    return lambda: jax.block_until_ready(jitted(*operands))
+    return lambda: jax.block_until_ready(jitted(*operands)), kernel.bind(values, threads)
 
 
 def peak_call() -> tuple[Call, float]:

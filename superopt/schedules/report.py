@@ -18,7 +18,7 @@ from superopt.ir.text import parse_graph, print_graph
 from superopt.kernels.program import from_graph
 from superopt.kernels.schedule.trace import apply
 from superopt.measure.stats import paired_ratio
-from superopt.schedules.native import kernel_call, peak_gflops, timed
+from superopt.schedules.native import kernel_calls, peak_gflops, timed
 from superopt.schedules.tune import tune
 from superopt.schedules.worker import example_arrays
 from superopt.schedules.workload import workload
@@ -96,7 +96,7 @@ def _compared(graph: Graph, trace: Any, threads: int, seed: int) -> dict[str, An
 
     arrays = example_arrays(graph, seed)
     with jax.enable_x64(needs_x64(graph)):
-        ours = kernel_call(apply(from_graph(graph.outputs, name="kernel"), trace), arrays, threads)
+        ours, _ = kernel_calls(apply(from_graph(graph.outputs, name="kernel"), trace), arrays, threads)
         jitted = jax.jit(to_jax(graph))
         operands = [jax.numpy.asarray(arrays[node["name"]]) for node in graph.inputs]
         samples = timed([ours, lambda: jax.block_until_ready(jitted(*operands))], seed)
