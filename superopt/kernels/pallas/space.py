@@ -200,7 +200,7 @@ def _products(program: LoopProgram, stage: Stage, found: contract.Contraction, p
     seen: set[tuple[int, ...]] = set()
     tiles: list[tuple[tuple[int, ...], Trace]] = []
     for bm, bn, bk, warps, stages in (*_LARGE, *_MEDIUM, *_SMALL):
-        k = min(bk * 2 // max(2, bytes_each), max(16, _power(depth)))
+        k = min(bk * 2 // bytes_each, max(16, _power(depth)))
         tile = (min(bm, max(16, _power(m))), min(bn, max(16, _power(n))), k, warps, stages)
         if tile in seen or stages * k * (tile[0] + tile[1]) * bytes_each > SHARED_BYTES:
             continue
