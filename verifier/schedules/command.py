@@ -87,9 +87,7 @@ def _text(summary: dict[str, Any]) -> str:
     for r in summary["rows"]:
         mark = " " if r["ok"] else "!"
         lines.append(f"{mark} {r['status']:8s} {r['ms']:7.1f} ms  {r['kind']} {r['name']}: {r['says']}")
-    parts = [f"{summary[k][0]} of {summary[k][1]} {said}" for k, said in (
-        ("lemmas", "lemmas proved"), ("schedules", "schedules proved"), ("wrong", "wrong schedules refuted"))]  # fmt: skip
-    lines.append(
-        f"{', '.join(parts)}; a schedule takes {summary['median_ms']:.1f} ms (median), {summary['seconds']:.1f} s in all"
-    )
-    return "\n".join(lines)
+    said = (("lemmas", "lemmas proved"), ("schedules", "schedules proved"), ("wrong", "wrong schedules refuted"))
+    parts = [", ".join(f"{summary[k][0]} of {summary[k][1]} {what}" for k, what in said)]
+    parts.append(f"{summary['median_ms']:.1f} ms a schedule (median), {summary['seconds']:.1f} s in all")
+    return "\n".join([*lines, "; ".join(parts)])

@@ -220,7 +220,7 @@ class Domain:
             return None, True
         if points.everywhere(p, self.box, self.ranges, self.facts, most):
             return None, True
-        return points.violation(p, self.box, self.ranges, self.facts, most), False
+        return points.violation(p, self.box, self.ranges, self.facts, most)
 
     def points(self, count: int) -> list[Point]:
         """Some points of the domain."""

@@ -142,7 +142,7 @@ def _unpadded(tiled: LoopProgram) -> LoopProgram:
 def _placement() -> Iterator[Planted]:
     s = stencil(9, 14)
     placed = apply(s, [["split", "out0", "o0", [4]], ["compute_at", "s0", "out0", 1]])
-    yield Planted("a stage is read before it has run", ORDER, s, replace(placed, stages=placed.stages[::-1]))
+    yield Planted("a stage is read before it has run", ORDER, s, replace(s, stages=s.stages[::-1]))
     yield Planted("a region is too small", ORDER, s, _fewer(placed, "s0", -1))
     r = rows(20, 33)
     peaks = apply(r, [["materialize", "out0", "reduce:0", "peak"], ["compute_at", "peak", "out0", 1]])

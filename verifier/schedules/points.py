@@ -39,18 +39,18 @@ def everywhere(p: Size, box: Box, ranges: Ranges, facts: Sequence[Poly], most: i
     return _bad(_grid(atoms, box), p, [f for f in near[1:] if isinstance(f, Poly)]) is None
 
 
-def violation(p: Size, box: Box, ranges: Ranges, facts: Sequence[Poly], most: int) -> Point | None:
-    """A point where p < 0; None where none was found."""
+def violation(p: Size, box: Box, ranges: Ranges, facts: Sequence[Poly], most: int) -> tuple[Point | None, bool]:
+    """A point where p < 0, or None; and whether every point was tried."""
     atoms = variables((p, *facts), ranges, False)
     if atoms is None:
-        return None
+        return None, False
     small = _count(atoms, box) <= most
     found = _bad(_grid(atoms, box) if small else _samples(p, atoms, box), p, facts)
     if found is None:
-        return None
+        return None, small
     assert value_at(p, found) < 0
     assert all(value_at(f, found) >= 0 for f in facts)
-    return found
+    return found, False
 
 
 def some(count: int, box: Box, ranges: Ranges, facts: Sequence[Poly]) -> list[Point]:
