@@ -16,7 +16,7 @@ import numpy.typing as npt
 Ids: TypeAlias = "npt.NDArray[np.uint64]"
 _A, _B, _C = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
-_TABLES = 4
+_TIMES = 3  # a table is that many times as long as the next one: few tables, and no row is moved often
 
 
 def mix(x: Any) -> Ids:
@@ -97,8 +97,8 @@ class Merges:
         if not apart.any():
             return False
         self._now.append(_Table(*_pairs(a[apart], b[apart])))
-        if len(self._now) > _TABLES:
-            self._now = [_joined(self._now)]
+        while len(self._now) > 1 and len(self._now[-2].keys) < _TIMES * len(self._now[-1].keys):
+            self._now[-2:] = [_joined(self._now[-2:])]
         return True
 
     def next_round(self) -> bool:

@@ -239,6 +239,17 @@ def _operands(rule: Rule, t: Term) -> Iterator[tuple[str, Term]]:
                 yield f"{other} for {t['name']}", term("var", name=other)
 
 
+def _domains(rule: Rule, t: Term) -> Iterator[tuple[str, Term]]:
+    """Equal where it has a value: a tensor times itself by itself, or the square of its root."""
+    if t.op == "var" and rule.kinds[t["name"]] == "float" and not rule.dtype:
+        twice = term("ew", t, t, f="mul", params=())
+        yield f"{t['name']} * {t['name']} / {t['name']}", term("ew", twice, t, f="div", params=())
+        root = term("ew", t, f="sqrt", params=())
+        yield f"sqrt({t['name']}) - sqrt({t['name']}) added", term(
+            "ew", t, term("ew", root, root, f="sub", params=()), f="add", params=()
+        )
+
+
 def _conditions(e: Expr) -> Iterator[Expr]:
     for op in _COMPARISONS.get(e[0], ()):
         yield (op, e[1], e[2])
@@ -264,4 +275,5 @@ _CHANGES: dict[str, Callable[[Rule, Term], Iterator[tuple[str, Term]]]] = {
     "constant": _constants,
     "reducer": _reducers,
     "operand": _operands,
+    "domain": _domains,
 }
