@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -219,6 +220,19 @@ def test_placement_is_dissolved() -> None:
     placed = apply(program, trace(steps))
     assert placed.buffer("s0").scope == "local"
     check(placed, {"x": x}, list(evaluate(graph.outputs, {"x": x}, wide=True)))
+
+
+@pytest.mark.parametrize("kind", ["serial", "unroll"])
+def test_stages_that_accumulate(kind: str) -> None:
+    program, arrays, wanted = built(lambda x: x.max(-1), (normal(9, 50),))
+    steps: list[list[Any]] = [["split_reduction", "out0", 0, 0, [16]], ["decompose_reduction", "out0", [0], 1]]
+    steps += [["parallel", "out0", "o0"]] + ([["unroll", "out0", "k0"]] if kind == "unroll" else [])
+    scheduled = apply(program, trace(steps))
+    check(scheduled, arrays, wanted, 0)
+    (stage,) = scheduled.stages
+    shared = replace(stage, axes=tuple(replace(a, kind="parallel") for a in stage.axes))
+    with pytest.raises(UnsupportedKernel, match="one element"):
+        lower(replace(scheduled, stages=(shared,)))
 
 
 def test_blocks_wider_than_an_axis_leave_its_neighbours_alone() -> None:

@@ -7,7 +7,8 @@ phases over one grid that do not read each other are one kernel with several out
     split out0 o0 [128]; split out0 o1 [64]; reorder; parallel o0_0, o1_0; unroll o0_1; vectorize o1_1
         a grid of (M/128 * N/64) programs, each with a block of 128 x 64
 
-Placement (`compute_at`) is dissolved: what is local to a task is computed in registers where it is read.
+Placement (`compute_at`) is dissolved: what is local to a task is computed in registers where it is read.  A stage that
+accumulates (`decompose_reduction`) does so in registers, over serial axes step by step and over a block at the end.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
 from superopt.errors import InputError, UnsupportedKernel
-from superopt.ir.index import Symbol
+from superopt.ir.index import Poly, Symbol
 from superopt.kernels.pallas import contraction, scalars
 from superopt.kernels.pallas.evaluate import Decisions, Evaluator, loop
 from superopt.kernels.pallas.frame import Block, Frame, Layout, Place, both, extent, spread, whole
 from superopt.kernels.program import reads
 from superopt.kernels.schedule.compose import inline
-from superopt.kernels.stage import Buffer, LoopProgram, Stage
+from superopt.kernels.stage import Axis, Buffer, LoopProgram, Stage
 
 KNOBS = tuple(f.name for f in fields(Decisions))
 
@@ -107,6 +108,8 @@ def phases(program: LoopProgram) -> list[Phase]:
 def _joins(phase: Phase, stage: Stage) -> bool:
     if reads(stage) & {s.buffer for s in phase.stages} or {s.knobs for s in phase.stages} != {stage.knobs}:
         return False
+    if any(s.combine is not None for s in (*phase.stages, stage)):
+        return False
     axes = [set(s.axes) for s in (*phase.stages, stage)]
     grids = {tuple(a for a in s.axes if a.kind == "parallel") for s in (*phase.stages, stage)}
     serial = any(a.kind == "serial" for s in axes for a in s)
@@ -137,8 +140,9 @@ def _kernel(program: LoopProgram, phase: Phase, emulated: bool) -> Kernel:
     """Names of the buffers that a phase reads, of those that it writes, and the function between them."""
     lead = phase.lead
     for stage in phase.stages:
-        if stage.combine is not None:
-            raise UnsupportedKernel(f"{stage.buffer} accumulates over its axes; on a GPU reductions stay in the value")
+        apart = [a.symbol.name for a in _folded(stage) if a.kind == "parallel"]
+        if apart:
+            raise UnsupportedKernel(f"programs of the grid would add to one element of {stage.buffer}: {apart}")
     names = tuple(sorted(set[str]().union(*map(reads, phase.stages))))
     written = tuple(s.buffer for s in phase.stages)
     buffers = {name: program.buffer(name) for name in (*names, *written)}
@@ -153,7 +157,7 @@ def _kernel(program: LoopProgram, phase: Phase, emulated: bool) -> Kernel:
     def run(*refs: Any) -> None:
         evaluator = Evaluator(dict(zip((*names, *written), refs, strict=True)), buffers, chosen)
         frame = _frame(phase, outer)
-        serial = [a.symbol for a in lead.axes if a.kind == "serial"]
+        serial = [a.symbol for a in lead.axes if a.kind == "serial" and a not in _folded(lead)]
         if not serial:
             for stage in phase.stages:
                 _store(evaluator, frame, stage, emulated)
@@ -205,18 +209,60 @@ def _counted(j: Block, symbols: Sequence[Symbol]) -> dict[Symbol, Place]:
     return places
 
 
+def _folded(stage: Stage) -> list[Axis]:
+    """The axes over which a stage accumulates."""
+    if stage.combine is None:
+        return []
+    written = frozenset[Symbol]().union(*(x.symbols for x in stage.index if isinstance(x, Poly)))
+    return [a for a in stage.axes if a.symbol not in written]
+
+
 def _store(evaluator: Evaluator, frame: Frame, stage: Stage, emulated: bool) -> None:
     """Write the block of a stage."""
     buffer: Buffer = evaluator.buffers[stage.buffer]
     ref = evaluator.refs[stage.buffer]
-    shape = frame.shape(frozenset(a.symbol for a in stage.axes))
-    value = whole(jnp.asarray(evaluator.value(frame, stage.value)), shape).astype(ref.dtype)
+    axes = [a.symbol for a in stage.axes if a not in _folded(stage)]
+    shape = frame.shape(frozenset(axes))
+    value = evaluator.value(frame, stage.value) if stage.combine is None else _accumulated(evaluator, frame, stage)
+    value = whole(jnp.asarray(value), shape).astype(ref.dtype)
     offset, inside = evaluator.offset(frame, buffer.shape, stage.index)
-    exists = frame.condition(stage.guard, lambda e: evaluator.value(frame, e))
-    mask = both(inside, exists, *[frame.places[a.symbol].valid for a in stage.axes])
+    exists = _exists(evaluator, frame, stage) if stage.combine is None else None
+    mask = both(inside, exists, *[frame.places[s].valid for s in axes])
     offset = whole(offset, shape)
     if mask is not None:
         mask = whole(jnp.asarray(mask), shape)
         if emulated:  # interpretation writes old values where the mask is false: let it write them nowhere
             offset = jnp.where(mask, offset, np.int32(prod(buffer.shape)))
     plt.store(ref.at[offset], value, mask=mask)
+
+
+def _exists(evaluator: Evaluator, frame: Frame, stage: Stage) -> Block | None:
+    return frame.condition(stage.guard, lambda e: evaluator.value(frame, e))
+
+
+def _accumulated(evaluator: Evaluator, frame: Frame, stage: Stage) -> Block:
+    """The fold of a stage's values over the axes over which it accumulates."""
+    monoid, dtype = stage.combine, stage.value.dtype
+    assert monoid is not None
+    over = _folded(stage)
+    serial = [a.symbol for a in over if a.kind == "serial"]
+    across = [frame.places[a.symbol] for a in over if a.kind != "serial"]
+    if across and not scalars.across(monoid, dtype):
+        raise UnsupportedKernel(f"{stage.buffer}: no GPU code for {monoid} of {dtype} across a block")
+    shape = frame.shape(frozenset(a.symbol for a in stage.axes if a.kind != "serial"))
+    neutral = scalars.neutral(monoid, dtype)
+
+    def part(j: Block, total: Block) -> Block:
+        inner = frame.inside(_counted(j, serial))
+        value = whole(jnp.asarray(evaluator.value(inner, stage.value)), shape)
+        exists = both(_exists(evaluator, inner, stage), *[p.valid for p in across])
+        if exists is not None:
+            value = jnp.where(exists, value, neutral)
+        return scalars.combine(monoid, total, value)
+
+    evaluator.hoist(frame, stage.value, frozenset(serial))
+    total = loop(prod(map(extent, serial)), part, jnp.full(shape, neutral))
+    for place in sorted(across, key=lambda p: -(p.dim or 0)):
+        assert place.dim is not None
+        total = scalars.reduce_axis(monoid, total, total.ndim - 1 - place.dim)
+    return total
