@@ -40,7 +40,7 @@ class SearchBudget:
     @property
     def kernel_seconds(self) -> float:
         """The part of the seconds that trying kernels of our own may take, builds included."""
-        return 20.0 if self.seconds is None else min(40.0, 0.3 * self.seconds)
+        return 20.0 if self.seconds is None else min(120.0, 0.3 * self.seconds)
 
 
 def parse_budget(budget: str | float) -> SearchBudget:

@@ -26,11 +26,13 @@ from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
 from superopt.judge import Judgement
 from superopt.kernel_forms import Form, forms_of
+from superopt.kernel_search import LEAST_S, search_schedules
 from superopt.kernels.choice import Choice, choices_of, regions_of
 from superopt.measure import Comparison, Failure, Timing, Tuned, Worker, compare, pooled
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.result import NativeKernel, Speedup
+from superopt.store import Store
 from superopt.trials import WORTH, Trial, estimate, try_regions
 
 _TRIAL_SHARE = 0.6  # of the stage's time; the rest is for whole programs
@@ -49,6 +51,7 @@ def implement(
     seed: int,
     *,
     max_prepared_bytes: int | None = None,
+    store: Store | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Judgement:
     """The judgement with kernels in the program where that is faster; else as it was, with what was tried."""
@@ -61,7 +64,7 @@ def implement(
         return replace(judgement, notes=(*judgement.notes, f"no kernels of our own: {reason}"))
     try:
         with Worker(inline=True) as alone, Worker() as whole:
-            stage = _Stage(imported, found, judgement, limits, seed, max_prepared_bytes, alone, whole, progress)
+            stage = _Stage(imported, found, judgement, limits, seed, max_prepared_bytes, store, alone, whole, progress)
             return stage.run()
     except KeyboardInterrupt:
         return replace(judgement, notes=(*judgement.notes, "trying kernels was interrupted"))
@@ -77,6 +80,7 @@ class _Stage:
     limits: SearchBudget
     seed: int
     max_prepared_bytes: int | None
+    store: Store | None
     alone: Worker
     whole: Worker
     progress: Callable[[str], None]
@@ -94,6 +98,14 @@ class _Stage:
                 tried = try_regions(
                     form.regions, self.alone, budget_s=left_s, seed=self.seed, known=tried, progress=self.progress
                 )
+        expected = {form.name: self._expected_s(form, tried) for form in forms}
+        best = min(forms, key=lambda form: expected[form.name])
+        left_s = deadline - time.monotonic()
+        if left_s > LEAST_S:
+            tried = search_schedules(
+                best.regions, tried, self.alone, budget_s=left_s, seed=self.seed, store=self.store,
+                progress=self.progress,
+            )  # fmt: skip
         self._prove(tried)
         expected = {form.name: self._expected_s(form, tried) for form in forms}
         order = sorted(forms, key=lambda form: expected[form.name])[:_MOST_FORMS]
@@ -248,6 +260,7 @@ class _Stage:
                     ratio,
                     trial.cost.flops,
                     trial.failure,
+                    _schedule(trial),
                 )
             )
         return tuple(sorted(rows, key=lambda r: -r.count * (r.xla_ms or 0.0)))
@@ -283,3 +296,10 @@ class _Stage:
     def _is_short(self) -> bool:
         before_ms = self.judgement.before_ms
         return (self.found.result.original.predicted_s if before_ms is None else 1e-3 * before_ms) < _SHORT_S
+
+
+def _schedule(trial: Trial) -> str:
+    """Where the schedule of a kernel comes from."""
+    if trial.searched:
+        return f"best of {trial.candidates} searched"
+    return f"default, none of {trial.candidates} searched is better" if trial.candidates else "default"

@@ -155,8 +155,9 @@ def _optimize(
     if kernels and not found.interrupted:
         with clock.stage("kernels"):
             judgement = implement(
-                imported, found, judgement, limits, seed, max_prepared_bytes=max_prepared_bytes, progress=clock.say
-            )
+                imported, found, judgement, limits, seed, max_prepared_bytes=max_prepared_bytes, store=archive,
+                progress=clock.say,
+            )  # fmt: skip
     with clock.stage("plan"):
         plan = empty_plan(imported.graph, numerics)
         if judgement.winner is not None:

@@ -103,7 +103,7 @@ class NativeKernel:
         ratio: of the two, with its interval.
         flops: of one run.
         failure: why there is no timing.
-        schedule: its decisions in words; empty where the default ones are meant.
+        schedule: where its schedule comes from: default, or searched among so many.
     """
 
     name: str

@@ -44,7 +44,9 @@ class Trial:
         xla_s: seconds of XLA's version of the region; None where nothing was timed.
         own_s: seconds of the kernel.
         ratio: of the two, with its interval; None where there is none.
-        failure: why there is no timing.
+        failure: why there is no timing, or why the kernel cannot be used.
+        candidates: schedules that a search timed.
+        searched: whether the schedule is one that the search found.
     """
 
     name: str
@@ -55,6 +57,8 @@ class Trial:
     own_s: float | None = None
     ratio: tuple[float, float, float] | None = None
     failure: str = ""
+    candidates: int = 0
+    searched: bool = False
 
     @property
     def gain(self) -> float:

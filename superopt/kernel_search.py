@@ -1,0 +1,89 @@
+"""Schedules searched for the regions of a program that take longest, in what is left of the stage's time.
+
+Each region gets time in proportion to what it takes in the program, the largest first.  A schedule that the search
+finds faster than the default one is proved and tried against XLA like any other; where it fails there, or is no
+faster, the default one stays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from superopt.errors import InputError
+from superopt.ir.graph import Graph
+from superopt.kernels.partition import Region
+from superopt.machine import usable_cores
+from superopt.measure import Worker
+from superopt.measure.process import WorkerDiedError
+from superopt.store import Store
+from superopt.trials import Trial, try_region
+
+LEAST_S = 5.0  # of time left, to search at all
+_LEAST_EACH_S = 1.5
+_BETTER = 0.97  # the searched schedule's time over the default's, in the final rounds of the search
+_LEAST_SHARE = 0.02  # of the time of all regions
+_BUILDERS = 2
+
+
+def search_schedules(
+    regions: Sequence[Region],
+    tried: dict[Graph, Trial],
+    worker: Worker,
+    *,
+    budget_s: float,
+    seed: int = 0,
+    store: Store | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[Graph, Trial]:
+    """The trials with searched schedules where these are faster."""
+    from superopt.schedules.tune import tune  # late: loads LLVM
+
+    found = dict(tried)
+    count = Counter(r.graph for r in regions)
+    example = {r.graph: r for r in regions}
+    cost = {g: n * (tried[g].own_s or 0.0) for g, n in count.items() if g in tried and not tried[g].failure}
+    total = sum(cost.values())
+    order = [g for g in sorted(cost, key=lambda g: -cost[g]) if cost[g] > _LEAST_SHARE * total]
+    deadline = time.monotonic() + budget_s
+    for place, graph in enumerate(order):
+        left_s = deadline - time.monotonic()
+        if left_s < _LEAST_EACH_S:
+            break
+        share = cost[graph] / sum(cost[g] for g in order[place:])
+        each_s = min(left_s, max(_LEAST_EACH_S, share * left_s))
+        try:
+            tuned = tune(
+                graph, each_s, threads=usable_cores(), seed=seed, workers=min(_BUILDERS, usable_cores()), store=store
+            )
+        except (InputError, WorkerDiedError) as error:
+            progress(f"{found[graph].name}: no search of schedules: {error}")
+            continue
+        default = found[graph] = replace(found[graph], candidates=tuned.candidates)
+        progress(
+            f"{default.name}: {tuned.candidates} schedules, {1e6 * tuned.seconds:.4g} us;"
+            f" the default one {1e6 * tuned.default_seconds:.4g} us"
+        )
+        if tuned.seconds < _BETTER * tuned.default_seconds:
+            found[graph] = _better(example[graph], default, _frozen(tuned.trace), tuned.candidates, worker, seed)
+    return found
+
+
+def _better(
+    region: Region, default: Trial, trace: tuple[object, ...], candidates: int, worker: Worker, seed: int
+) -> Trial:
+    """The trial of a searched schedule where it is proved and faster, else that of the default one."""
+    from superopt.kernel_proofs import prove_kernel  # late: loads the prover
+
+    if not prove_kernel(region.graph, trace).proved:
+        return default
+    trial = replace(try_region(region, worker, seed=seed, trace=trace), candidates=candidates, searched=True)
+    return trial if trial.gain > 0.0 and (trial.own_s or 0.0) < (default.own_s or 0.0) else default
+
+
+def _frozen(x: object) -> tuple[object, ...]:
+    """Nested lists as tuples."""
+    assert isinstance(x, list | tuple)
+    return tuple(_frozen(y) if isinstance(y, list | tuple) else y for y in x)
