@@ -64,8 +64,19 @@ def call(library: jit.Library, name: str, result: str, x: np.ndarray, y: np.ndar
 
 
 def erf(x: np.ndarray) -> np.ndarray:
-    """In extended precision: the series below 1, a continued fraction above."""
-    a = np.minimum(np.abs(x), Wide(9))
+    """In extended precision."""
+    return errors(x)[0]
+
+
+def erfc(x: np.ndarray) -> np.ndarray:
+    """1 - erf."""
+    return errors(x)[1]
+
+
+def errors(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """erf and its complement in extended precision: the series below 1, a continued fraction above."""
+    x = x.astype(Wide)
+    a = np.minimum(np.abs(x), Wide(28))
     slope = Wide(2) / np.sqrt(Wide(np.pi) + Wide(1.2246467991473532e-16))
     near, term = np.zeros_like(a), np.minimum(a, 1)
     for n in range(40):
@@ -73,14 +84,15 @@ def erf(x: np.ndarray) -> np.ndarray:
     below = np.zeros_like(a)
     for k in range(300, 0, -1):
         below = (Wide(k) / 2) / (np.maximum(a, 1) + below)
-    far = 1 - np.exp(-a * a) * slope / 2 / (np.maximum(a, 1) + below)
-    return np.where(np.isnan(x), x, np.copysign(np.where(a < 1, near * slope, far), x))
+    far = np.exp(-a * a) * slope / 2 / (np.maximum(a, 1) + below)
+    value = np.where(np.isnan(x), x, np.copysign(np.where(a < 1, near * slope, 1 - far), x))
+    return value, np.where((x < 1) | np.isnan(x), 1 - value, far)
 
 
 REFERENCE = {
     "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "tanh": np.tanh,
     "sin": np.sin, "cos": np.cos, "tan": np.tan, "cbrt": np.cbrt, "sqrt": np.sqrt, "erf": erf,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "erfc": erfc,    "rsqrt": lambda x: 1 / np.sqrt(x),
     "logistic": lambda x: np.where(x >= 0, 1 / (1 + np.exp(-x)), np.exp(x) / (1 + np.exp(x))),
 }  # fmt: skip
 
@@ -159,7 +171,7 @@ LIMITS = {
     "logistic": (0.5, 0.5, 1, 0), "erf": (0.0, -0.0, 1, -1), "sin": (0.0, -0.0, np.nan, np.nan),
     "cos": (1, 1, np.nan, np.nan), "tan": (0.0, -0.0, np.nan, np.nan), "cbrt": (0.0, -0.0, np.inf, -np.inf),
     "sqrt": (0.0, -0.0, np.inf, np.nan), "rsqrt": (np.inf, -np.inf, 0.0, np.nan),
-    "erf_inv": (0.0, -0.0, np.nan, np.nan),
+    "erf_inv": (0.0, -0.0, np.nan, np.nan), "erfc": (1, 1, 0.0, 2),
 }  # fmt: skip
 
 

@@ -42,9 +42,7 @@ def fastest_us(call: Callable[[], Any], calls: int, rounds: int = 40) -> float:
     best = float("inf")
     for _ in range(rounds):
         start = time.perf_counter()
-        for _ in range(calls):
-            result = call()
-        jax.block_until_ready(result)
+        jax.block_until_ready([call() for _ in range(calls)])
         best = min(best, (time.perf_counter() - start) / calls)
     return best * 1e6
 

@@ -78,6 +78,21 @@ _ERFC64 = (
     -2.2328599717950124e-06, -1.5877058676910652e-06,
 )  # fmt: skip
 
+# exp(a**2) (1 - erf(a)) in t = (a - c) / (a + c), with c first: on [0, 10.1], exactly 1 at 0; and on [0.5, 27.5]
+_ERFC32_TAIL = (3.4, (
+    0.15953536331653595, -0.29606306552886963, 0.23587407171726227, -0.1599053293466568, 0.0905875638127327,
+    -0.041421160101890564, 0.014206833206117153, -0.0029126154258847237, -0.00018537841970101,
+    0.000320604717354551,
+))  # fmt: skip
+_ERFC64_TAIL = (7.6, (
+    0.07360885831058697, -0.14477271577377857, 0.13767378211733644, -0.12659226398633672, 0.11253204115772629,
+    -0.09668228966383864, 0.08025515906036301, -0.06433841170104529, 0.049786794017594754, -0.03716501042519892,
+    0.02674296713198934, -0.01853365698901749, 0.012357843625448115, -0.007918250885273202, 0.004868561976741941,
+    -0.00286761122811639, 0.0016147861296047273, -0.0008672459863539432, 0.0004428267851243088,
+    -0.0002141105732817055, 9.77303305908036e-05, -4.189946416169883e-05, 1.6497147965504664e-05,
+    -5.9132561045206404e-06, 2.0492619241647737e-06, -6.124753822047922e-07, 1.105409815323311e-07,
+))  # fmt: skip
+
 
 def facts(x: Lanes) -> _Float:
     """The facts of the dtype."""
@@ -117,7 +132,12 @@ def _reduced(m: Lanes, x: str) -> tuple[str, str]:
 def exp(m: Lanes, x: str) -> str:
     """e**x."""
     at = facts(m)
-    x = m.at_most(m.at_least(x, at.underflow), at.overflow)
+    return _exp_bounded(m, m.at_most(m.at_least(x, at.underflow), at.overflow))
+
+
+def _exp_bounded(m: Lanes, x: str) -> str:
+    """e**x for |x| at most 1.2 times what underflows."""
+    at = facts(m)
     n, r = _reduced(m, x)
     p = m.add(m.fma(m.polynomial(r, at.exp), m.mul(r, r), r), m.const(1.0))
     return _ldexp(m, p, n)
@@ -211,7 +231,7 @@ def _odd_rational(m: Lanes, x: str, bound: float, above: tuple[float, ...], belo
 
 def logistic(m: Lanes, x: str) -> str:
     """1 / (1 + e**-x), without overflow and without loss for large negative x."""
-    e = exp(m, m.neg(m.absolute(x)))
+    e = _exp_bounded(m, m.at_least(m.neg(m.absolute(x)), facts(m).underflow))
     above = m.select(m.compare("olt", x, m.const(0.0)), e, m.const(1.0))
     return m.quotient(above, m.add(e, m.const(1.0)))
 
@@ -222,11 +242,33 @@ def erf(m: Lanes, x: str) -> str:
         return _odd_rational(m, x, 4.0, *_ERF32)
     a = m.at_most(m.absolute(x), 6.0)
     z = m.mul(a, a)
-    near = m.fma(m.polynomial(z, _ERF64), z, m.const(_ERF64_SLOPE[1]))
-    near = m.fma(a, m.const(_ERF64_SLOPE[0]), m.mul(a, near))
+    near = _erf_near(m, a, z)
     t = m.quotient(m.sub(a, m.const(2.5)), m.add(a, m.const(2.5)))
-    far = m.sub(m.const(1.0), m.mul(exp(m, m.neg(z)), m.polynomial(t, _ERFC64)))
+    far = m.sub(m.const(1.0), m.mul(_exp_bounded(m, m.neg(z)), m.polynomial(t, _ERFC64)))
     return m.with_sign(m.select(m.compare("olt", a, m.const(1.0)), near, far), x)
+
+
+def _erf_near(m: Lanes, x: str, z: str) -> str:
+    """erf(x) of float64 for |x| at most 1; z is x**2."""
+    slope, rest = _ERF64_SLOPE
+    return m.fma(x, m.const(slope), m.mul(x, m.fma(m.polynomial(z, _ERF64), z, m.const(rest))))
+
+
+def erfc(m: Lanes, x: str) -> str:
+    """1 - erf(x), to the last place also where it is tiny."""
+    middle, tail = _ERFC32_TAIL if m.dtype == "float32" else _ERFC64_TAIL
+    a = m.at_most(m.absolute(x), 10.5 if m.dtype == "float32" else 27.5)
+    square = m.mul(a, a)
+    dropped = m.fma(a, a, m.neg(square))
+    e = _exp_bounded(m, m.neg(square))
+    e = m.fma(m.neg(dropped), e, e)
+    t = m.quotient(m.sub(a, m.const(middle)), m.add(a, m.const(middle)))
+    y = m.mul(e, m.polynomial(t, tail))
+    y = m.select(m.compare("olt", x, m.const(0.0)), m.sub(m.const(2.0), y), y)
+    if m.dtype == "float32":
+        return y
+    near = m.sub(m.const(1.0), _erf_near(m, x, m.mul(x, x)))
+    return m.select(m.compare("olt", a, m.const(0.5)), near, y)
 
 
 def power32(m: Lanes, x: str, y: str) -> str:
