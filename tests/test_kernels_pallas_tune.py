@@ -121,16 +121,35 @@ _INTEGER = {"and", "or", "xor", "not", "shift_left", "shift_right_logical", "shi
 _ABSENT = {"lgamma", "digamma", "erf_inv", "nextafter"}  # without GPU code, or without an exact one
 
 
-@pytest.mark.parametrize("name", sorted(set(scalar.SCALARS) - _ABSENT - {"select_n"}))
-def test_scalar_functions_are_those_of_the_table(name: str) -> None:
-    kinds: list[tuple[str, np.ndarray]] = [("int32", _WHOLE)] if name in _INTEGER else [("float32", _REAL)]
-    if name in ("div", "rem", "max", "min", "sign", "abs", "lt"):
+def operands(name: str) -> list[tuple[str, list[np.ndarray]]]:
+    """Arguments for a scalar function, in each dtype that it is tried in."""
+    kinds: list[tuple[str, np.ndarray]] = [] if name in _INTEGER else [("float32", _REAL)]
+    if name in _INTEGER or name in ("div", "rem", "max", "min", "sign", "abs", "lt"):
         kinds.append(("int32", _WHOLE))
-    for dtype, values in kinds:
-        args = np.meshgrid(values, values) if scalar.SCALARS[name].arity == 2 else [values]
+    return [(d, np.meshgrid(v, v) if scalar.SCALARS[name].arity == 2 else [v]) for d, v in kinds]
+
+
+@pytest.fixture(scope="module")
+def computed() -> dict[str, list[np.ndarray]]:
+    """All scalar functions on blocks, in one compilation."""
+    names = sorted(set(scalar.SCALARS) - _ABSENT - {"select_n"})
+    args = {name: operands(name) for name in names}
+
+    def call(given: dict[str, list[list[Any]]]) -> dict[str, list[Any]]:
+        return {
+            name: [scalars.apply(name, d, tuple(xs)) for (d, _), xs in zip(args[name], given[name], strict=True)]
+            for name in names
+        }
+
+    found = jax.jit(call)({name: [xs for _, xs in args[name]] for name in names})
+    return {name: [np.asarray(x) for x in values] for name, values in found.items()}
+
+
+@pytest.mark.parametrize("name", sorted(set(scalar.SCALARS) - _ABSENT - {"select_n"}))
+def test_scalar_functions_are_those_of_the_table(name: str, computed: dict[str, list[np.ndarray]]) -> None:
+    for (dtype, args), found in zip(operands(name), computed[name], strict=True):
         with np.errstate(all="ignore"):
             wanted = scalar.apply(name, dtype, tuple(args), wide=dtype == "float32")
-        found = np.asarray(scalars.apply(name, dtype, tuple(jnp.asarray(a) for a in args)))
         np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=1e-7)
 
 
