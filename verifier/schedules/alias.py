@@ -51,7 +51,7 @@ def _pair(view: View, output: str, source: str, out: Findings) -> None:
         out.add(ALIAS, output, what, REFUTED, "structure", Witness((), (), f"{output} is cleared before it is summed"))
         return
     for stage in view.program.stages:
-        for access in reads(view, stage):
+        for access in reads(view, stage, True):
             if access.load.args[0] != source:
                 continue
             then = phases.index(_root(view, stage).buffer)

@@ -57,7 +57,7 @@ class Domain:
         box: ranges after propagation; None when no point is left.
     """
 
-    __slots__ = ("_all", "_known", "_monos", "box", "budget", "facts", "ranges")
+    __slots__ = ("_all", "_known", "_monos", "_parts", "box", "budget", "facts", "ranges")
 
     def __init__(
         self, ranges: Mapping[Symbol, tuple[int, int]], facts: Iterable[Poly] = (), budget: Budget | None = None
@@ -69,6 +69,7 @@ class Domain:
         self._known: dict[Size, str] = {}
         self._all: list[Terms] | None = None
         self._monos: dict[Mono, Interval] = {}
+        self._parts: dict[object, Domain] = {}
 
     @property
     def empty(self) -> bool:
@@ -83,19 +84,27 @@ class Domain:
                 added += [p for p in g.ordered if p not in self.facts]
             elif not g:
                 return _nowhere(self)
-        return Domain(self.ranges, (*self.facts, *added), self.budget) if added else self
+        return self._part(tuple(added)) if added else self
+
+    def _part(self, facts: tuple[Poly, ...], symbols: tuple[Symbol, ...] = ()) -> Domain:
+        """The same part is the same object: what is known of it is known once."""
+        found = self._parts.get((facts, symbols))
+        if found is None:
+            ranges = {**self.ranges, **{s: box_of(s) for s in symbols}}
+            found = self._parts[facts, symbols] = Domain(ranges, (*self.facts, *facts), self.budget)
+        return found
 
     def below(self, p: Size) -> Domain:
         """The part where p < 0."""
         negated = -1 - p
         if isinstance(negated, int):
             return self if negated >= 0 else _nowhere(self)
-        return Domain(self.ranges, (*self.facts, negated), self.budget)
+        return self._part((negated,))
 
     def over(self, symbols: Iterable[Symbol]) -> Domain:
         """The product with more iterators of constant range."""
-        added = {s: box_of(s) for s in symbols if s not in self.ranges}
-        return Domain({**self.ranges, **added}, self.facts, self.budget) if added else self
+        added = tuple([s for s in symbols if s not in self.ranges])
+        return self._part((), added) if added else self
 
     def bounds(self, x: Size) -> Interval:
         """An interval that holds all values of x; (0, -1) on an empty domain."""

@@ -14,9 +14,20 @@ from fractions import Fraction
 
 from superopt.ir.expr import Expr
 from superopt.ir.index import Guard, Poly, Size, Symbol, of_atom, substitute
+from superopt.ir.scalar import HALVES
 from superopt.ir.types import FLOATS
 from verifier.schedules.domain import Domain
-from verifier.schedules.folds import COMMUTATIVE, Equations, Part, is_zero, parts, row_major, unified, written_out
+from verifier.schedules.folds import (
+    COMMUTATIVE,
+    Equations,
+    Part,
+    is_zero,
+    parts,
+    row_major,
+    unified,
+    widened,
+    written_out,
+)
 from verifier.schedules.intervals import box_of
 from verifier.schedules.maps import only, renamed, solve
 from verifier.schedules.ring import Expansion, Term, TooManyError, may_expand
@@ -50,6 +61,8 @@ class Equality:
             return False
         if "where" in (l.kind, r.kind):
             return self._choices(l, r, d)
+        if l.dtype in HALVES and {l.kind, r.kind} == {"reduce", "convert"}:
+            return self.same(widened(l), widened(r), d)
         if "reduce" in (l.kind, r.kind):
             return self._folds(l, r, d)
         if l.kind != r.kind:

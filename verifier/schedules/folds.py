@@ -13,9 +13,9 @@ from itertools import product
 from math import prod
 
 from superopt.ir.algebra import COMBINE
-from superopt.ir.expr import Expr, convert, op, subexpressions
+from superopt.ir.expr import Expr, convert, op, reduce, subexpressions
 from superopt.ir.index import Poly, Size, Symbol, of_atom
-from superopt.ir.ops.record import identity
+from superopt.ir.ops.record import accumulator, identity
 from verifier.schedules.intervals import box_of
 
 COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"})
@@ -89,6 +89,14 @@ def parts(e: Expr, monoid: str, split: bool) -> list[Part]:
         if core is not e:
             return [replace(_under(p, guards), strict=True) for p in parts(core, monoid, split)]
     return [Part((), (), e)]
+
+
+def widened(e: Expr) -> Expr:
+    """A sum or product of 16-bit floats as what it denotes: formed in float32, and rounded once."""
+    if e.kind != "reduce" or e.args[0] not in ("sum", "prod") or accumulator(e.dtype) == e.dtype:
+        return e
+    wide = accumulator(e.dtype)
+    return convert(reduce(e.args[0], e.args[1], convert(e.args[2], e.dtype, wide)), wide, e.dtype)
 
 
 def _under(p: Part, guards: Sequence[Poly]) -> Part:

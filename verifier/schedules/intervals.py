@@ -111,9 +111,10 @@ def propagated(ranges: Mapping[Symbol, tuple[int, int]], facts: tuple[Poly, ...]
                 if new != (l, h):
                     box[atom] = new
                     changed = True
-                    known += [d for d in _inverted(atom, new) if d not in known]
         if not changed:
             break
+        for atom in [a for a in box if isinstance(a, Form)]:
+            known += [d for d in _inverted(atom, box[atom], box) if d not in known]
     for atom in [a for a in box if isinstance(a, Form)]:  # what guards say of a form, and what its arguments say
         low, high = box.pop(atom)
         l, h = interval_of(atom, box)
@@ -123,12 +124,20 @@ def propagated(ranges: Mapping[Symbol, tuple[int, int]], facts: tuple[Poly, ...]
     return box
 
 
-def _inverted(atom: Atom, within: Interval) -> Iterator[Poly]:
-    """What the range of a quotient says about the dividend."""
-    if isinstance(atom, Form) and atom.op == "//" and isinstance(d := atom.args[1], int):
-        x = atom.args[0]
-        ends = (x - d * int(within[0]), d * int(within[1]) + (d - 1) - x) if abs(within[0]) < INF > within[1] else ()
-        yield from (e for e in ends if isinstance(e, Poly))
+def _inverted(atom: Atom, within: Interval, box: Mapping[Atom, Interval]) -> Iterator[Poly]:
+    """What the range of a quotient says about the dividend, and that of a remainder where the quotient is known."""
+    if not isinstance(atom, Form) or not isinstance(d := atom.args[-1], int) or max(map(abs, within)) == INF:
+        return
+    x, low, high = atom.args[0], int(within[0]), int(within[1])
+    ends: tuple[Size, ...] = ()
+    if atom.op == "//":
+        ends = (x - d * low, d * high + (d - 1) - x)
+    elif atom.op == "%":
+        l, h = interval(x, box)
+        if max(abs(l), abs(h)) < INF and l // d == h // d:
+            start = d * int(l // d)
+            ends = (x - start - low, start + high - x)
+    yield from (e for e in ends if isinstance(e, Poly))
 
 
 @functools.lru_cache(maxsize=4096)

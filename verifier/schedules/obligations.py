@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from superopt.ir.expr import values_of
+from superopt.ir.expr import Expr, values_of
 from superopt.ir.index import Atom, Guard, Poly, Size, Symbol, of_atom
 from superopt.kernels.program import loads
 from superopt.kernels.stage import Buffer, LoopProgram, Stage
@@ -37,19 +37,30 @@ def sequence(program: LoopProgram, out: Findings) -> bool:
     return True
 
 
-def reads(view: View, stage: Stage) -> list[Access]:
-    """What a stage reads: in its value where it is computed, in its index and guard wherever it runs."""
-    whole = view.domain(stage)
-    found = list(accesses(stage.value, whole))
-    for x in stage.index:
-        for v in values_of(x):
-            found += accesses(v, whole)
-    if isinstance(stage.guard, Guard):
-        everywhere = Domain(whole.ranges, (), view.budget)
-        for p in stage.guard.ordered:
-            for v in values_of(p):
-                found += accesses(v, everywhere)
-    return found
+def reads(view: View, stage: Stage, refine: bool = False) -> list[Access]:
+    """What a stage reads: in its value where it is computed, in its index and guard wherever it runs.
+
+    Without `refine` the iterations of a load may be more than those in which it happens.
+    """
+    key = (stage.buffer, refine)
+    if key not in view.reads:
+        whole = view.domain(stage)
+        found = list(accesses(stage.value, whole, refine))
+        for x in stage.index:
+            for v in values_of(x):
+                found += accesses(v, whole, refine)
+        if isinstance(stage.guard, Guard):
+            everywhere = Domain(whole.ranges, (), view.budget)
+            for p in stage.guard.ordered:
+                for v in values_of(p):
+                    found += accesses(v, everywhere, refine)
+        view.reads[key] = found
+    return view.reads[key]
+
+
+def refined(view: View, stage: Stage, access: Access) -> list[Access]:
+    """The same load, in parts that are exactly the iterations in which it happens."""
+    return [a for a in reads(view, stage, True) if a.load is access.load]
 
 
 # ---- bounds
@@ -59,9 +70,16 @@ def bounds(view: View, stage: Stage, out: Findings) -> None:
     """Every element that a stage writes or reads is inside its buffer, under the guards of that access."""
     buffer = view.program.buffer(stage.buffer)
     _inside(out, stage, buffer, stage.index, view.domain(stage), "writes")
+    done: set[Expr] = set()
     for access in reads(view, stage):
         buffer = view.program.buffer(access.load.args[0])
-        _inside(out, stage, buffer, access.load.args[1], access.domain, "reads")
+        goals = [g for i, n in zip(access.load.args[1], buffer.shape, strict=True) for g in (i, n - 1 - i)]
+        if all(access.domain.holds(g) for g in goals):
+            _inside(out, stage, buffer, access.load.args[1], access.domain, "reads")
+        elif access.load not in done:
+            done.add(access.load)
+            for part in refined(view, stage, access):
+                _inside(out, stage, buffer, part.load.args[1], part.domain, "reads")
 
 
 def _inside(out: Findings, stage: Stage, buffer: Buffer, index: Sequence[Size], domain: Domain, verb: str) -> None:
@@ -228,7 +246,11 @@ def order(view: View, stage: Stage, out: Findings) -> None:
             says = f"{name} is not filled yet when {stage.buffer} reads it"
             out.add(ORDER, stage.buffer, what, REFUTED, "structure", Witness(point(first), (), says))
             continue
-        written(view, writer, access.load.args[1], shared, access.domain, out, (ORDER, stage.buffer, what))
+        source = view.source(writer, access.load.args[1], shared)
+        goals = [*source.conditions, *[g for p in source.equal for g in (p, -p)]]
+        exact = source.missing or all(access.domain.holds(g) for g in goals)
+        for part in [access] if exact else refined(view, stage, access):
+            written(view, writer, part.load.args[1], shared, part.domain, out, (ORDER, stage.buffer, what))
 
 
 def _inside_of(view: View, writer: Stage, reader: Stage) -> bool:

@@ -58,11 +58,14 @@ class View:
     Attributes:
         program: the program.
         budget: steps that are left.
+        stages: by the buffer that they fill.
+        reads: what stages read, with or without what is known where a guard does not hold.
     """
 
     program: LoopProgram
     budget: Budget
     stages: dict[str, Stage] = field(default_factory=dict[str, Stage])
+    reads: dict[tuple[str, bool], list[Access]] = field(default_factory=dict[tuple[str, bool], list[Access]])
     _domains: dict[str, Domain] = field(default_factory=dict[str, Domain])
     _plain: dict[str, Stage] = field(default_factory=dict[str, Stage])
     _sources: dict[tuple[str, tuple[Size, ...], int], Source] = field(default_factory=dict[Any, Source])
@@ -179,8 +182,14 @@ def _parted(stage: Stage) -> Stage:
     return stage
 
 
-def accesses(root: Expr, domain: Domain) -> Iterator[Access]:
-    """The loads of an expression, each with the iterations in which it happens."""
+def accesses(root: Expr, domain: Domain, refine: bool = True) -> Iterator[Access]:
+    """The loads of an expression, each with the iterations in which it happens.
+
+    Args:
+        root: the expression.
+        domain: where it is computed.
+        refine: use that a guard does not hold in the other branch of a choice; it takes a part for each condition.
+    """
     loads: dict[Expr, bool] = {}
     seen: set[tuple[Expr, int]] = set()
     kept: list[Domain] = []  # domains by identity
@@ -196,7 +205,8 @@ def accesses(root: Expr, domain: Domain) -> Iterator[Access]:
         todo += [(v, d) for index in e.indices for v in values_of(index)]
         if e.kind == "where":
             todo.append((e.args[1], d.under(e.args[0])))
-            todo += [(e.args[2], part) for part in outside(d, e.args[0])]
+            guard = e.args[0]
+            todo += [(e.args[2], part) for part in (outside(d, guard) if refine or len(guard.terms) == 1 else [d])]
         elif e.kind == "reduce":
             todo.append((e.args[2], d.over(e.args[1])))
         else:
