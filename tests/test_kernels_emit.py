@@ -15,6 +15,7 @@ from superopt.errors import UnsupportedKernel
 from superopt.ir import program as programs
 from superopt.ir.graph import Node, literal, make_input, mk, topological
 from superopt.ir.ops.table import TABLE
+from superopt.ir.types import Size
 from superopt.kernels import cpu, schedule
 from superopt.kernels.emit_licence import DEFAULT, STRICT, Licence
 from superopt.kernels.evaluate import evaluate
@@ -58,7 +59,7 @@ def agree(program: LoopProgram, like: LoopProgram | None = None, tolerance: floa
         np.testing.assert_allclose(got[name], value, rtol=tolerance, atol=tolerance * max(1, np.abs(value).max()))
 
 
-def bc(x: Node, shape: Sequence[int], dims: Sequence[int]) -> Node:
+def bc(x: Node, shape: Sequence[Size], dims: Sequence[int]) -> Node:
     return mk("broadcast_in_dim", x, shape=tuple(shape), broadcast_dimensions=tuple(dims))
 
 

@@ -34,7 +34,7 @@ def load(em: Emitter, e: Expr) -> Held:
     elif k is not None and 2 <= abs(k) <= _NEAR and mask is None and em.lanes >= 4:
         raw = _strided(em, buffer, at, e.dtype, k)
     else:
-        raw = _gathered(em, buffer, at, e.dtype, mask)
+        raw = gathered(em, buffer, at, e.dtype, mask)
     return Held(loaded(em.f, raw, e.dtype, em.lanes), True, 0)
 
 
@@ -79,7 +79,8 @@ def _strided(em: Emitter, buffer: str, at: Size, dtype: str, k: int) -> str:
     return raw if k > 0 else transpose.reverse(f, raw, element, n)
 
 
-def _gathered(em: Emitter, buffer: str, at: Size, dtype: str, mask: str | None) -> str:
+def gathered(em: Emitter, buffer: str, at: Size, dtype: str, mask: str | None) -> str:
+    """One element per lane, as stored."""
     return em.f.gather(stored(dtype, em.lanes), _addresses(em, buffer, at, dtype), mask, align=size_of(dtype))
 
 

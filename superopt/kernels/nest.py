@@ -303,7 +303,7 @@ class Writer:
         if not lanes:
             return loaded(f, f.load(stored(dtype), address, size_of(dtype)), dtype, 0)
         if emit_index.affine(em, at) != 1:
-            raise em.refuse("an accumulation that is not contiguous along the lane")
+            return loaded(f, emit_memory.gathered(em, self.nest.stage.buffer, at, dtype, mask), dtype, lanes)
         type_ = stored(dtype, lanes)
         raw = f.load(type_, address, size_of(dtype)) if mask is None else f.masked_load(type_, address, mask)
         return loaded(f, raw, dtype, lanes)
