@@ -24,6 +24,8 @@ from superopt.kernels.cpu import supported
 from superopt.kernels.partition import partition
 from superopt.kernels.relayout import channels_last
 from superopt.measure import Timing, Tuned, compare
+from superopt.optimized import Optimized
+from superopt.result import Report, Speedup
 
 pytestmark = pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")
 
@@ -76,7 +78,6 @@ def test_values_are_those_of_xla_and_nothing_is_left_to_it(built: tuple[Imported
 
 def test_under_jit_vmap_and_grad(built: tuple[Imported, Program, Any]) -> None:
     imported, _, executable = built
-    params, x = imported.examples[0], imported.examples[-1]
     params, x = jax.tree_util.tree_unflatten(imported.in_tree, imported.examples)[0]
     call = wrap_like_original(imported, executable)
     close(call(params, x), layer(params, x))
@@ -194,8 +195,11 @@ def test_kernels_are_compared_in_the_worker(built: tuple[Imported, Program, Any]
 def test_saved_with_kernels_and_loaded(built: tuple[Imported, Program, Any], tmp_path: Path) -> None:
     imported, program, executable = built
     (params, x), _ = jax.tree_util.tree_unflatten(imported.in_tree, imported.examples)
-    report = superopt.optimize(layer, params, x, frozen=0, budget="5steps", deterministic=True, store=False).report
-    result = superopt.optimized.Optimized(imported, program, executable, report, None, executable.choices)
+    report = Report(
+        "layer", "made by a test", None, None, Speedup(1.0, 1.0, 1.0), None, (), None, {}, (), (), {}, {}, {}, "", {}, 0,
+        original_returned=False,
+    )  # fmt: skip
+    result = Optimized(imported, program, executable, report, None, executable.choices)
     path = result.save(tmp_path / "layer.superopt")
     loaded = superopt.load(path)
     assert loaded.kernels == executable.choices
