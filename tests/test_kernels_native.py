@@ -196,8 +196,8 @@ def test_saved_with_kernels_and_loaded(built: tuple[Imported, Program, Any], tmp
     imported, program, executable = built
     (params, x), _ = jax.tree_util.tree_unflatten(imported.in_tree, imported.examples)
     report = Report(
-        "layer", "made by a test", None, None, Speedup(1.0, 1.0, 1.0), None, (), None, {}, (), (), {}, {}, {}, "", {}, 0,
-        original_returned=False,
+        "layer", "made by a test", None, None, Speedup(1.0, 1.0, 1.0), None, (), None, {}, (), (), {}, {}, {}, "", {},
+        0, original_returned=False,
     )  # fmt: skip
     result = Optimized(imported, program, executable, report, None, executable.choices)
     path = result.save(tmp_path / "layer.superopt")
