@@ -19,7 +19,7 @@ from superopt.kernels.stage import LoopProgram
 
 STEPS = 7
 SEEDS = st.integers(0, 2**32 - 1)
-QUICK = settings(derandomize=True, deadline=None, database=None, max_examples=60)
+QUICK = settings(derandomize=True, deadline=None, database=None, max_examples=120)
 
 
 def _scheduled(program: LoopProgram, rng: np.random.Generator) -> tuple[LoopProgram, list[schedule_random.Step]]:

@@ -169,7 +169,7 @@ def _symbols(guard: Truth) -> frozenset[Symbol]:
 
 
 def _split_guard(guard: Truth, a: Expr, b: Expr) -> tuple[Truth, Truth] | None:
-    """Each condition goes to the factor that has its iterators; None where neither has them all."""
+    """Each condition goes to the factors that have its iterators (both may read beyond); None where neither has all."""
     if not isinstance(guard, Guard):
         return True, True
     mine: list[Poly] = []
@@ -177,9 +177,9 @@ def _split_guard(guard: Truth, a: Expr, b: Expr) -> tuple[Truth, Truth] | None:
     for p in guard.ordered:
         if p.symbols <= a.symbols:
             mine.append(p)
-        elif p.symbols <= b.symbols:
+        if p.symbols <= b.symbols:
             other.append(p)
-        else:
+        if not (p.symbols <= a.symbols or p.symbols <= b.symbols):
             return None
     return (Guard(mine) if mine else True), (Guard(other) if other else True)
 

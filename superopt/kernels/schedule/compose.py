@@ -12,7 +12,7 @@ from superopt.kernels.schedule.bijection import element_of, solve
 from superopt.kernels.schedule.domain import inverse, last, total, written
 from superopt.kernels.schedule.edit import (
     before,
-    fresh_buffer,
+    new_buffer,
     part,
     plain,
     require,
@@ -112,8 +112,7 @@ def cut(
     Raises:
         InputError: the name is taken, or the expression cannot be computed apart from its place.
     """
-    result = fresh_buffer(program, f"{stage.buffer}_part") if name is None else name
-    require(result not in [b.name for b in program.buffers], f"{primitive}: there is a buffer {result} already")
+    result = new_buffer(program, name, f"{stage.buffer}_part", primitive)
     guard, safe = conditions(program, stage, target, kept)
     require(safe, f"{primitive} {kept}: outside of its place it would read beyond its arrays")
     free = kept.symbols | guard_symbols(guard)
@@ -162,8 +161,7 @@ def cache_write(program: LoopProgram, stage: str, name: str | None = None) -> Lo
     found = program.stage(stage)
     buffer = program.buffer(stage)
     require(found.at is None, f"cache_write {stage}: it is placed inside {found.at and found.at[0]}")
-    result = fresh_buffer(program, f"{stage}_cache") if name is None else name
-    require(result not in [b.name for b in program.buffers], f"cache_write: there is a buffer {result} already")
+    result = new_buffer(program, name, f"{stage}_cache", "cache_write")
     its, element, exists = written(found, buffer)
     guard = all_of(*map(nonnegative, exists))
     copy = Stage(stage, tuple(map(Axis, its)), tuple(element), load(result, element, buffer.dtype), guard)

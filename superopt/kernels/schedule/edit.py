@@ -59,9 +59,14 @@ def fresh(taken: Iterable[str], name: str) -> str:
     return name
 
 
-def fresh_buffer(program: LoopProgram, name: str) -> str:
-    """A name for a buffer."""
-    return fresh([b.name for b in program.buffers], name)
+def new_buffer(program: LoopProgram, name: str | None, default: str, primitive: str) -> str:
+    """The name of a buffer to add: the one asked for, which must be free, or the default, made free."""
+    taken = [b.name for b in program.buffers]
+    if name is None:
+        return fresh(taken, default)
+    require(name not in taken, f"{primitive}: there is a buffer {name} already")
+    require(name.isidentifier(), f"{primitive}: {name!r} cannot be the name of a buffer")
+    return name
 
 
 def with_stage(program: LoopProgram, *stages: Stage) -> LoopProgram:

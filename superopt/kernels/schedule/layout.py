@@ -120,27 +120,26 @@ def _chain(functions: Sequence[Callable[[Index], Index]]) -> Callable[[Index], I
 def _step(
     shape: list[int], step: Sequence[Any]
 ) -> tuple[list[int], Callable[[Index], Index], Callable[[Index], Index]]:
-    kind, *arguments = step
     rank = len(shape)
-    match kind, arguments:
-        case "split", [int(d), int(f)] if 0 <= d < rank and f >= 1:
+    match list(step):
+        case ["split", int(d), int(f)] if 0 <= d < rank and f >= 1:
             outer = -(-shape[d] // f)
             return (
                 [*shape[:d], outer, f, *shape[d + 1 :]],
                 lambda i: [*i[:d], i[d] // f, i[d] % f, *i[d + 1 :]],
                 lambda i: [*i[:d], i[d] * f + i[d + 1], *i[d + 2 :]],
             )
-        case "fuse", [int(d)] if 0 <= d < rank - 1:
+        case ["fuse", int(d)] if 0 <= d < rank - 1:
             n = max(1, shape[d + 1])
             return (
                 [*shape[:d], shape[d] * shape[d + 1], *shape[d + 2 :]],
                 lambda i: [*i[:d], i[d] * n + i[d + 1], *i[d + 2 :]],
                 lambda i: [*i[:d], i[d] // n, i[d] % n, *i[d + 1 :]],
             )
-        case "permute", [order] if isinstance(order, list | tuple) and sorted(order) == list(range(rank)):
-            places = [list(order).index(d) for d in range(rank)]
+        case ["permute", [*order]] if sorted(order, key=str) == sorted(range(rank), key=str):
+            places = [order.index(d) for d in range(rank)]
             return [shape[d] for d in order], lambda i: [i[d] for d in order], lambda i: [i[d] for d in places]
-        case "pad", [int(d), int(n)] if 0 <= d < rank and n >= shape[d]:
+        case ["pad", int(d), int(n)] if 0 <= d < rank and n >= shape[d]:
             return [*shape[:d], n, *shape[d + 1 :]], list, list
         case _:
             raise InputError(

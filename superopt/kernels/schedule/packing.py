@@ -16,7 +16,7 @@ from superopt.kernels.program import reads
 from superopt.kernels.schedule.bijection import element_of
 from superopt.kernels.schedule.compose import kept_where
 from superopt.kernels.schedule.domain import written
-from superopt.kernels.schedule.edit import before, fresh_buffer, part, plain, require, rewritten, with_buffers
+from superopt.kernels.schedule.edit import before, new_buffer, part, plain, require, rewritten, with_buffers
 from superopt.kernels.schedule.guards import enclosing, inside
 from superopt.kernels.stage import Axis, Buffer, LoopProgram, Stage
 
@@ -47,8 +47,7 @@ def cache_read(program: LoopProgram, stage: str, what: int | str, name: str | No
     if isinstance(what, str) and not what.startswith("reduce:"):
         return _copied(program, found, what, name)
     target = part(found, what)
-    result = fresh_buffer(program, f"{stage}_packed") if name is None else name
-    require(result not in [b.name for b in program.buffers], f"cache_read: there is a buffer {result} already")
+    result = new_buffer(program, name, f"{stage}_packed", "cache_read")
     around = enclosing(found, target)
     own = [p for p in around if isinstance(p, int) or p.symbols <= target.symbols]
     for guard in ([], own, around):
@@ -74,8 +73,7 @@ def _copied(program: LoopProgram, stage: Stage, source: str, name: str | None) -
     buffer = program.buffer(source)
     require(source in reads(stage), f"cache_read {source}: stage {stage.buffer} does not read it")
     require(buffer.scope != "local", f"cache_read {source}: it is local to {stage.buffer} already")
-    result = fresh_buffer(program, f"{source}_packed") if name is None else name
-    require(result not in [b.name for b in program.buffers], f"cache_read: there is a buffer {result} already")
+    result = new_buffer(program, name, f"{source}_packed", "cache_read")
     its, element = element_of(buffer.shape, [])
     exists: list[Size] = []
     if buffer.scope not in ("input", "frozen"):

@@ -10,7 +10,7 @@ from superopt.ir.index import Poly, Size, Symbol, all_of, bounds, iterator, nonn
 from superopt.kernels.program import loads, reads
 from superopt.kernels.schedule.domain import inverse, total
 from superopt.kernels.schedule.edit import (
-    fresh_buffer,
+    new_buffer,
     plain,
     require,
     rewritten,
@@ -160,8 +160,7 @@ def blockize(program: LoopProgram, stage: str, count: int, name: str | None = No
         found.at is None or count >= found.at[1],
         f"blockize {stage}: its first {found.at and found.at[1]} axes belong to {found.at and found.at[0]}",
     )
-    result = fresh_buffer(program, f"{stage}_block") if name is None else name
-    require(result not in [b.name for b in program.buffers], f"blockize: there is a buffer {result} already")
+    result = new_buffer(program, name, f"{stage}_block", "blockize")
     inner = [a.symbol for a in found.axes[count:]]
     index = tuple([of_atom(s) if s.high != 0 else 0 for s in inner])
     shape = tuple([a.extent for a in found.axes[count:]])

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from superopt.errors import InputError
 from superopt.kernels.program import checked
+from superopt.kernels.schedule.edit import terms
+from superopt.kernels.schedule.guards import inside
 from superopt.kernels.stage import LoopProgram
 
 if TYPE_CHECKING:
@@ -35,11 +37,18 @@ def tensorize(program: LoopProgram, stage: str, decisions: Pairs = ()) -> LoopPr
             0 and 1.
 
     Raises:
-        InputError: the stage holds no contraction that the intrinsic fits, or a decision does not fit it.
+        InputError: the stage holds no contraction that the intrinsic fits, a decision does not fit it, or the
+            coordinates of an operand reach further than the operand does.
     """
     from superopt.kernels import tensorize as contractions  # late: brings the emitters of intrinsics
 
-    return checked(contractions.tensorize(program, stage, decisions_of(decisions)))
+    after = checked(contractions.tensorize(program, stage, decisions_of(decisions)))
+    known = {s.buffer for s in program.stages}
+    for s in after.stages:
+        copy = s.buffer not in known and s.tile is None
+        if copy and not inside(after, s.value, terms(s.guard)):
+            raise InputError(f"tensorize {stage}: the copy {s.buffer} of an operand would read beyond its arrays")
+    return after
 
 
 def decisions_of(pairs: Pairs) -> ContractionDecisions:
