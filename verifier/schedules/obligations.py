@@ -15,7 +15,7 @@ from superopt.kernels.stage import Buffer, LoopProgram, Stage
 from verifier.schedules.domain import Domain
 from verifier.schedules.intervals import box_of
 from verifier.schedules.maps import solve
-from verifier.schedules.points import Point, value_at, values
+from verifier.schedules.points import Point, elements, value_at, values
 from verifier.schedules.questions import Findings
 from verifier.schedules.stages import Access, View, accesses
 from verifier.schedules.verdict import BOUNDS, LAYOUT, ONCE, ORDER, PROVED, REFUTED, UNKNOWN, Witness, point
@@ -122,7 +122,7 @@ def layout(view: View, stage: Stage, out: Findings) -> None:
     ranges = {a.symbol: box_of(a.symbol) for a in plain.axes}
     for domain in (Domain(ranges, (), view.budget), Domain(ranges, (), view.budget).under(plain.guard)):
         fresh = [of_atom(Symbol(f"element.{d}", None, None)) for d in range(len(plain.index))]
-        if settled and (domain.empty or all(s in solve(plain.index, fresh, own, domain) for s in own)):
+        if settled and (domain.empty or len(solve(plain.index, fresh, own, domain)) == len(own)):
             out.add(LAYOUT, stage.buffer, what, PROVED, "digits")
             _tasks(stage, out, None)
             return
@@ -280,6 +280,33 @@ def written(
         return f"{writer.buffer}{[value_at(i, at) for i in element]} is never written"
 
     if source.missing:
-        return out.add(*about, UNKNOWN, f"{', '.join(source.missing)} does not follow from the element")
+        return _tried(view, writer, element, shared, domain, out, about)
     goals = [g for p in source.equal for g in (p, -p) if p != 0]
     return out.ask(*about, domain, [*source.conditions, *goals], says)
+
+
+def _tried(
+    view: View,
+    writer: Stage,
+    element: Sequence[Size],
+    shared: int,
+    domain: Domain,
+    out: Findings,
+    about: tuple[str, str, str],
+) -> bool:
+    """The same question by trying every iteration of both sides, where they are few."""
+    plain = view.plain(writer)
+    kept = [a.symbol for a in plain.axes[:shared]]
+    ranges = {a.symbol: box_of(a.symbol) for a in plain.axes}
+    own = Domain(ranges, (), view.budget).under(plain.guard)
+    wrote = elements(own.box, own.ranges, own.facts, [*map(of_atom, kept), *plain.index], _TRIED)
+    read = elements(domain.box, domain.ranges, domain.facts, [*map(of_atom, kept), *element], _TRIED)
+    if wrote is None or read is None:
+        return out.add(*about, UNKNOWN, "")
+    known = set(wrote)
+    missing = next((e for e in read if e not in known), None)
+    if missing is None:
+        return out.add(*about, PROVED, "enumeration")
+    at = tuple((s.name, int(x)) for s, x in zip(kept, missing, strict=False))
+    says = f"{writer.buffer}{list(missing[shared:])} is never written"
+    return out.add(*about, REFUTED, "point", Witness(at, (), says))

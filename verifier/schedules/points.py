@@ -67,6 +67,26 @@ def some(count: int, box: Box, ranges: Ranges, facts: Sequence[Poly]) -> list[Po
     return [{a: int(x[k]) for a, x in columns.items()} for k in chosen]
 
 
+def elements(
+    box: Box | None, ranges: Ranges, facts: Sequence[Poly], index: Sequence[Size], most: int
+) -> list[tuple[int, ...]] | None:
+    """The different values of an index; None where there are too many points, or something is read."""
+    if box is None:
+        return []
+    atoms = variables((*facts, *index), ranges, False)
+    if atoms is None or any(not isinstance(a, Symbol) for a in atoms) or _count(atoms, box) > most:
+        return None
+    columns = _grid(atoms, box)
+    shape = next(iter(columns.values())).shape if columns else (1,)
+    good = np.ones(shape, bool)
+    for f in facts:
+        good &= values(f, columns) >= 0
+    if not index:
+        return [()] if good.any() else []
+    rows: Any = np.unique(np.stack([np.broadcast_to(values(x, columns), shape)[good] for x in index], axis=1), axis=0)
+    return [tuple(int(x) for x in row) for row in rows]
+
+
 def variables(polys: Iterable[Size], ranges: Ranges, loose: bool) -> list[Atom] | None:
     """Iterators and entries of integer inputs that a point gives values to; None where something else is read.
 
