@@ -30,6 +30,7 @@ from superopt.kernels.tensorize import ContractionDecisions, tensorize
 CYCLES_PER_MICROSECOND = 3500.0
 FORK = 35 * CYCLES_PER_MICROSECOND  # work below which one thread does it all
 _TASK = 1500.0  # cycles that a task costs beside its work
+_LATE = 0.3  # of a task's work: how much later than the others the last one ends
 _SCATTER = 30.0  # cycles of a vector whose lanes are not next to each other in the output
 _COPY = 1.5  # cycles to copy an element
 _LATENCY = 4  # steps of a tile with fewer accumulators take as long
@@ -77,7 +78,7 @@ def _alone(stage: Stage) -> bool:
 
 
 def _cycles_untiled(stage: Stage) -> float:
-    """A rough number of cycles of a stage on one thread: vectors of eight per operation."""
+    """A rough number of cycles of a stage on one thread: a store per cycle, vectors of eight per operation."""
     inner = max(
         [prod(int(bounds(s.extent)[1]) for s in e.args[1]) for e in subexpressions(stage.value) if e.kind == "reduce"],
         default=1,
@@ -85,7 +86,7 @@ def _cycles_untiled(stage: Stage) -> float:
     nodes = sum(
         1 + 8 * (e.args[0] in _SLOW) for e in subexpressions(stage.value) if e.kind in ("op", "load", "convert")
     )
-    return prod(a.extent for a in stage.axes) * inner * nodes / 8
+    return prod(a.extent for a in stage.axes) * (1 + inner * nodes / 8)
 
 
 _SLOW = ("exp", "log", "tanh", "erf", "logistic", "sin", "cos", "pow", "sqrt", "rsqrt", "div", "expm1", "log1p")
@@ -327,7 +328,8 @@ def _grid(
             block = a * step * rest * steps * size
             slow = 1.0 if block <= cpu.l2 / 2 or b == 1 else 1.05
             traffic = -(-row_tiles // a) * panels * width * steps * size * 0.02
-            total = rounds * (share * slow + _TASK) + traffic / threads
+            late = _LATE * share if threads > 1 else 0.0  # the last task to end, where cores are not equally fast
+            total = rounds * (share * slow + _TASK) + late + traffic / threads
             if best is None or total < best[0]:
                 best = total, a, b, apart
     assert best is not None
