@@ -84,6 +84,7 @@ def pool(x: Array) -> Array:
 ints = functools.partial(RNG.integers, dtype=np.int8)
 CASES: dict[str, tuple[str, Callable[..., Any], tuple[Array, ...], float]] = {
     "dense": ("product", lambda x, w, b: jax.nn.gelu(x @ w + b), (normal(70, 50), normal(50, 90), normal(90)), 2e-6),
+    "tiny": ("product", jnp.matmul, (normal(4, 5), normal(5, 7)), 2e-6),
     "batched": ("product", lambda x, w: jnp.einsum("bmk,bkn->bmn", x, w), (normal(2, 40, 5), normal(2, 5, 30)), 2e-6),
     "merged rows": ("product", lambda x, w: x @ w, (normal(3, 20, 50), normal(50, 40)), 2e-6),
     "bfloat16": ("product", jnp.matmul, (normal(33, 64, dtype=BF16), normal(64, 48, dtype=BF16)), 5e-3),

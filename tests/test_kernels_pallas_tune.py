@@ -126,7 +126,7 @@ def operands(name: str) -> list[tuple[str, list[np.ndarray]]]:
     kinds: list[tuple[str, np.ndarray]] = [] if name in _INTEGER else [("float32", _REAL)]
     if name in _INTEGER or name in ("div", "rem", "max", "min", "sign", "abs", "lt"):
         kinds.append(("int32", _WHOLE))
-    return [(d, np.meshgrid(v, v) if scalar.SCALARS[name].arity == 2 else [v]) for d, v in kinds]
+    return [(d, list(np.meshgrid(v, v)) if scalar.SCALARS[name].arity == 2 else [v]) for d, v in kinds]
 
 
 @pytest.fixture(scope="module")

@@ -183,7 +183,8 @@ def _merged(program: LoopProgram, stage: Stage, groups: Iterable[Sequence[str]])
 # rows, columns, step, warps, stages
 _LARGE = ((128, 128, 64, 8, 3), (128, 256, 64, 8, 3), (128, 128, 64, 4, 3), (128, 128, 32, 8, 4), (64, 256, 64, 8, 3))
 _MEDIUM = ((128, 64, 64, 4, 4), (64, 128, 64, 4, 4), (64, 64, 64, 4, 4), (64, 64, 128, 4, 3))
-_SMALL = ((64, 32, 64, 4, 4), (32, 64, 64, 4, 4), (32, 32, 128, 4, 3), (16, 64, 128, 4, 4), (16, 128, 64, 4, 4))
+_SMALL = ((64, 32, 64, 4, 4), (32, 64, 64, 4, 4), (32, 32, 128, 4, 3), (16, 64, 128, 4, 4), (16, 128, 64, 4, 4),
+          (16, 16, 64, 1, 3))  # fmt: skip
 
 
 def _products(program: LoopProgram, stage: Stage, found: contract.Contraction, precision: str) -> Iterator[Trace]:
