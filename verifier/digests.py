@@ -49,6 +49,11 @@ _IR: dict[str, tuple[str, ...]] = {
     "fold": ("add", "max"),
     "stack": ("concatenate",),
     "diag": ("iota", "eq", "select_n"),
+    "iota": ("iota",),
+    "dynslice": ("dynamic_slice",),
+    "dynupdate": ("dynamic_update_slice",),
+    "expand": ("broadcast_in_dim",),
+    "unit": ("reshape",),
 }
 """Rule op -> the entries of the op table that it stands for (elementwise ops name theirs)."""
 

@@ -111,24 +111,26 @@ class Merges:
 
 
 class _Table:
-    """Labels in order with their representatives, found by their leading bits."""
+    """Labels in order with their representatives, found by their leading bits; more of these say what is not there."""
 
     def __init__(self, keys: Ids, values: Ids) -> None:
         self.keys, self.values = keys, values
-        bits = max(4, len(keys).bit_length() + 2)
-        self._shift = np.uint64(64 - bits)
+        bits = max(4, len(keys).bit_length())
+        self._shift, self._fine = np.uint64(64 - bits), np.uint64(62 - bits)
         counts = np.bincount((keys >> self._shift).view(np.int64), minlength=1 << bits)
-        self._longest, self._some = int(counts.max()), counts > 0
-        self._start = np.zeros((1 << bits) + 1, np.int32)
+        self._longest = int(counts.max())
+        self._some = np.zeros(1 << (bits + 2), np.bool_)
+        self._some[(keys >> self._fine).view(np.int64)] = True
+        self._start = np.zeros((1 << bits) + 1, np.int64)
         np.cumsum(counts, out=self._start[1:])
 
     def replaced(self, ids: Ids) -> Ids:
         """The labels with those in the table replaced; the same array where there is none."""
         flat = ids.ravel()
-        bucket = (flat >> self._shift).view(np.int64)
         out: Ids | None = None
-        at = np.flatnonzero(self._some[bucket])
-        bucket, wanted = bucket[at], flat[at]
+        at = np.flatnonzero(self._some[(flat >> self._fine).view(np.int64)])
+        wanted = flat[at]
+        bucket = (wanted >> self._shift).view(np.int64)
         place, end = self._start[bucket], self._start[bucket + 1]
         for _ in range(self._longest):
             if not len(at):
