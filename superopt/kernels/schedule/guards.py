@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from superopt.ir.expr import Expr, subexpressions, values_of
-from superopt.ir.index import Size, Symbol, decide, substitute
+from superopt.ir.index import Form, Size, Symbol, decide, of_atom, substitute
 from superopt.kernels.schedule.bijection import element_of
 from superopt.kernels.schedule.domain import last, written
 from superopt.kernels.schedule.edit import terms
@@ -86,4 +86,15 @@ def _filled(program: LoopProgram, name: str) -> tuple[list[Symbol], list[Size]]:
 
 def follows(x: Size, facts: frozenset[Size]) -> bool:
     """Is x >= 0, by its range or by one of the conditions y >= 0 (x - y >= 0)?"""
-    return decide(x) is True or any(decide(x - y) is True for y in facts)
+    return decide(x) is True or any(decide(x - y) is True for y in facts) or _divided(x, facts)
+
+
+def _divided(x: Size, facts: frozenset[Size]) -> bool:
+    """Is x = rest - w // n >= 0, since n * x >= n * rest - w >= y - (n - 1) for one of the conditions y >= 0?"""
+    for mono, c in () if isinstance(x, int) else x.terms:
+        form = mono[0] if len(mono) == 1 and c == -1 else None
+        if isinstance(form, Form) and form.op == "//" and isinstance(n := form.args[1], int):
+            least = (x + of_atom(form)) * n - form.args[0]
+            if any(decide(least - y + (n - 1)) is True for y in facts):
+                return True
+    return False
