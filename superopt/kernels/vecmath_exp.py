@@ -135,10 +135,16 @@ def exp(m: Lanes, x: str) -> str:
     return _exp_bounded(m, m.at_most(m.at_least(x, at.underflow), at.overflow))
 
 
-def _exp_bounded(m: Lanes, x: str) -> str:
-    """e**x for |x| at most 1.2 times what underflows."""
+def exp_half(m: Lanes, x: str) -> str:
+    """e**x / 2 for x >= 0, without overflow before the half itself overflows."""
+    return _exp_bounded(m, m.at_most(x, facts(m).overflow + 1.0), halved=True)
+
+
+def _exp_bounded(m: Lanes, x: str, halved: bool = False) -> str:
+    """e**x, or half of it, for |x| at most 1.2 times what underflows."""
     at = facts(m)
     n, r = _reduced(m, x)
+    n = m.sub(n, m.const(1.0)) if halved else n
     p = m.add(m.fma(m.polynomial(r, at.exp), m.mul(r, r), r), m.const(1.0))
     return _ldexp(m, p, n)
 
