@@ -33,7 +33,7 @@ from superopt.ir.index import (
     substitute_guard,
 )
 from superopt.ir.ops.record import identity
-from superopt.ir.scalar import DTYPE
+from superopt.ir.scalar import DTYPE, apply
 from superopt.kernels.evaluate import evaluate as run
 from superopt.kernels.stage import Axis, LoopProgram, Stage
 
@@ -162,7 +162,14 @@ def _run(
 
 
 def _compiled(stage: Stage, read: Callable[..., Any]) -> tuple[Any, Any, Any]:
-    scope = {"R": read, "F": _FUNCTIONS, "M": _FOLD, "math": math, "clip": lambda x, a, b: min(max(x, a), b)}
+    scope = {
+        "S": _Others(),
+        "R": read,
+        "F": _FUNCTIONS,
+        "M": _FOLD,
+        "math": math,
+        "clip": lambda x, a, b: min(max(x, a), b),
+    }
     value, index = _text(stage.value), "(" + "".join(f"{_size(x)}, " for x in stage.index) + ")"
     guard = _guard(stage.guard)
     return tuple(eval(f"lambda e: {text}", scope) for text in (guard, index, value))  # pyright: ignore[reportReturnType]
@@ -196,7 +203,8 @@ def _text(e: Expr) -> str:
         case "const":
             return f"({e.args[0]!r})" if math.isfinite(e.args[0]) else f"float('{e.args[0]}')"
         case "op":
-            return f"F['{e.args[0]}']('{e.args[1]}', {', '.join(_text(x) for x in e.operands)})"
+            name = f"F['{e.args[0]}']" if e.args[0] in _FUNCTIONS else f"S['{e.args[0]}']"
+            return f"{name}('{e.args[1]}', {', '.join(_text(x) for x in e.operands)})"
         case "convert":
             return f"F['convert']('{e.dtype}', {_text(e.args[1])})"
         case "where":
@@ -231,6 +239,17 @@ def _fold(dtype: str, combine: Callable[[Any, Any], Any], start: Any, values: It
     for x in values:
         start = _wrapped(dtype, combine(start, x))
     return start
+
+
+class _Others(dict[str, Callable[..., Any]]):
+    """Functions that are not written out here: those of the interpreter."""
+
+    def __missing__(self, name: str) -> Callable[..., Any]:
+        def call(dtype: str, *args: Any) -> Any:
+            with np.errstate(all="ignore"):
+                return apply(name, dtype, tuple(np.asarray(x, DTYPE[dtype]) for x in args)).item()
+
+        return call
 
 
 def _exp(x: float) -> float:

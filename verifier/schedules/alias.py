@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from superopt.ir.index import Poly, Size, of_atom
 from superopt.kernels.stage import Stage
 from verifier.schedules.obligations import reads
-from verifier.schedules.points import Point, value_at
+from verifier.schedules.points import Point, shown
 from verifier.schedules.questions import Findings
 from verifier.schedules.stages import View
 from verifier.schedules.verdict import ALIAS, PROVED, REFUTED, UNKNOWN, Witness
@@ -72,7 +72,7 @@ def _pair(view: View, output: str, source: str, out: Findings) -> None:
                 goals: list[Size] = [g for _, p in moved for g in (p, -p)]
 
                 def says_at(point: Point, index: Sequence[Size] = access.load.args[1], source: str = source) -> str:
-                    return f"{source}{[value_at(i, point) for i in index]} is read there and overwritten elsewhere"
+                    return f"{source}{shown(index, point)} is read there and overwritten elsewhere"
 
                 out.ask(ALIAS, stage.buffer, f"{text} is overwritten where it is read alone", domain, goals, says_at)
 

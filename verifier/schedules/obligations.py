@@ -15,11 +15,13 @@ from superopt.kernels.stage import Buffer, LoopProgram, Stage
 from verifier.schedules.domain import Domain
 from verifier.schedules.intervals import box_of
 from verifier.schedules.maps import solve
-from verifier.schedules.points import Point, elements, value_at, values
+from verifier.schedules.points import Point, elements, shown, values
 from verifier.schedules.questions import Findings
 from verifier.schedules.stages import Access, View, accesses
 from verifier.schedules.verdict import BOUNDS, LAYOUT, ONCE, ORDER, PROVED, REFUTED, UNKNOWN, Witness, point
 
+Pair = tuple[Mapping[Any, int], Mapping[Any, int], list[int | str]]
+"""Two iterations, and the element that both write."""
 _TRIED = 1 << 16  # iterations that are looked at for two that write one element
 
 
@@ -86,7 +88,7 @@ def _inside(out: Findings, stage: Stage, buffer: Buffer, index: Sequence[Size], 
     goals = [g for i, n in zip(index, buffer.shape, strict=True) for g in (i, n - 1 - i)]
 
     def says(at: Point) -> str:
-        element = [value_at(i, at) for i in index]
+        element = shown(index, at)
         return f"{verb} {buffer.name}{element}, outside of {list(buffer.shape)}: address {_flat(element, buffer)}"
 
     out.ask(
@@ -98,9 +100,11 @@ def _text(name: str, index: Sequence[Size]) -> str:
     return f"{name}[{','.join(map(str, index))}]"
 
 
-def _flat(element: Sequence[int], buffer: Buffer) -> int:
+def _flat(element: Sequence[int | str], buffer: Buffer) -> int | str:
     total = 0
     for i, n in zip(element, buffer.shape, strict=True):
+        if isinstance(i, str):
+            return "?"
         total = total * n + i
     return total
 
@@ -132,7 +136,7 @@ def layout(view: View, stage: Stage, out: Findings) -> None:
     pair, whole = _collision(stage, needed, guarded)
     if pair is not None:
         at, other = pair
-        element = [value_at(i, at) for i in stage.index]
+        element = shown(stage.index, at)
         witness = Witness(point(at), point(other), f"both write {stage.buffer}{element}")
         out.add(LAYOUT, stage.buffer, what, REFUTED, "point", witness)
         _tasks(stage, out, (at, other, element))
@@ -142,7 +146,9 @@ def layout(view: View, stage: Stage, out: Findings) -> None:
             _tasks(stage, out, None)
 
 
-def _tasks(stage: Stage, out: Findings, pair: tuple[Mapping[Any, int], Mapping[Any, int], list[int]] | None) -> None:
+def _tasks(
+    stage: Stage, out: Findings, pair: tuple[Mapping[Any, int], Mapping[Any, int], list[int | str]] | None
+) -> None:
     """Tasks write disjoint regions: a consequence of the index map, or a race at two iterations."""
     parallel = [a.symbol for a in stage.axes if a.kind == "parallel"]
     if not parallel or stage.at is not None:
@@ -277,7 +283,7 @@ def written(
         return out.add(*about, PROVED, "intervals")
 
     def says(at: Point) -> str:
-        return f"{writer.buffer}{[value_at(i, at) for i in element]} is never written"
+        return f"{writer.buffer}{shown(element, at)} is never written"
 
     if source.missing:
         return _tried(view, writer, element, shared, domain, out, about)

@@ -191,3 +191,13 @@ def value_at(x: Size, at: Point) -> int:
                 return min(max(args[0], args[1]), args[2])
 
     return int(evaluate(x, atom))
+
+
+def shown(index: Sequence[Size], at: Point) -> list[int | str]:
+    """An index at a point, for people; what the point says nothing of stays as it is."""
+    out: list[int | str] = []
+    for x in index:
+        free = variables((x,), {}, False)
+        known = free is not None and all(a in at for a in free)
+        out.append(value_at(x, at) if known else str(x))
+    return out

@@ -19,7 +19,7 @@ from superopt.kernels.stage import Stage
 from verifier.schedules.domain import Domain
 from verifier.schedules.equal import Equality
 from verifier.schedules.intervals import box_of
-from verifier.schedules.points import Point, value_at
+from verifier.schedules.points import Point, shown
 from verifier.schedules.questions import Findings
 from verifier.schedules.rebuild import rebuilt
 from verifier.schedules.stages import View
@@ -180,8 +180,8 @@ def _apart(t: _Tiled, out: Findings, domain: Domain, place: Size, s: Symbol, by:
     inner = Domain({**domain.ranges, s: (low, high - 1)}, (), domain.budget)
 
     def says(at: Point) -> str:
-        here, there = value_at(place, at), value_at(substitute(place, {s: of_atom(s) + 1}), at)
-        return f"at {s} the address is {here}, at {s}+1 it is {there}, and should be {here + by}"
+        here, there, wanted = shown([place, substitute(place, {s: of_atom(s) + 1}), place + by], at)
+        return f"at {s} the address is {here}, at {s}+1 it is {there}, and should be {wanted}"
 
     out.ask(VALUE, t.stage.buffer, what, inner, [step - by, by - step], says)
 
@@ -200,7 +200,7 @@ def _lanes(view: View, t: _Tiled, out: Findings) -> None:
     goals = [g for i, n in zip(index, buffer.shape, strict=True) for g in (i, n - 1 - i)]
 
     def says(at: Point) -> str:
-        element = [value_at(i, at) for i in index]
+        element = shown(index, at)
         return f"a vector load reads {buffer.name}{element}, outside of {list(buffer.shape)}"
 
     what = f"vectors of {buffer.name}{list(buffer.shape)} lie in it as a whole"

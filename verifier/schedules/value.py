@@ -24,12 +24,12 @@ from superopt.kernels.stage import Stage
 from verifier.schedules.domain import Domain
 from verifier.schedules.equal import Equality
 from verifier.schedules.intervals import box_of
-from verifier.schedules.points import Point, value_at
+from verifier.schedules.points import Point, shown
 from verifier.schedules.questions import Findings
 from verifier.schedules.stages import OpaqueError, View, resolved
 from verifier.schedules.verdict import PROVED, REFUTED, UNKNOWN, VALUE, Witness, point
 
-_POINTS = 6
+_FEWEST, _POINTS = 6, 24
 _TOLERANCE = 1e-6
 _MOST = 1 << 16  # iterations of the reductions that are evaluated at a point
 
@@ -139,7 +139,7 @@ class Values:
             self.left_over.append((len(self.out.found) - 1, left, right, domain))
             return
         at, a, b = found
-        element = [value_at(i, at) for i in stage.index]
+        element = shown(stage.index, at)
         says = f"{stage.buffer}{element} is {b:g} and was {a:g}, for inputs made of their own indices"
         self.out.add(VALUE, stage.buffer, what, REFUTED, "point", Witness(point(at), (), says))
 
@@ -153,9 +153,10 @@ def _nothing(_: str) -> bool:
 
 def difference(left: Expr, right: Expr, domain: Domain) -> tuple[Point, float, float] | None:
     """A point of the domain where two expressions have different values, for some inputs."""
-    if max(_iterations(left), _iterations(right)) > _MOST:
+    cost = max(_iterations(left), _iterations(right))
+    if cost > _MOST:
         return None
-    for at in domain.points(_POINTS):
+    for at in domain.points(max(_FEWEST, min(_POINTS, _MOST // (16 * cost)))):
         for inputs in (_mixed, _positive, _extreme):
             with np.errstate(all="ignore"):
                 a, b = (_value(x, at, inputs) for x in (left, right))
