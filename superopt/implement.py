@@ -120,10 +120,12 @@ class _Stage:
     def _prove(self, tried: dict[Graph, Trial]) -> None:
         """Leave out kernels whose schedules are not proved."""
         from superopt.kernel_proofs import prove_kernel  # late: loads the prover
+        from verifier.schedules.ledger import ScheduleLedger  # late: see above
 
+        ledger = ScheduleLedger(self.store)
         for graph, trial in tried.items():
             if trial.gain > _EVEN:
-                verdict = prove_kernel(graph, trial.trace)
+                verdict = prove_kernel(graph, trial.trace, ledger)
                 if not verdict.proved:
                     self.progress(f"{trial.name}: its schedule is {verdict.status}")
                     cause = f"its schedule is {verdict.status}: {verdict.cause}"

@@ -12,22 +12,28 @@ from collections.abc import Callable, Sequence
 from superopt.ir.graph import Graph
 from superopt.kernels.choice import Choice, regions_of
 from superopt.kernels.program import from_graph
-from verifier.schedules import Limits, ScheduleVerdict, check_schedule
+from verifier.schedules import ScheduleVerdict
+from verifier.schedules.ledger import ScheduleLedger
 
 
-def prove_kernel(graph: Graph, trace: tuple[object, ...] | None, limits: Limits | None = None) -> ScheduleVerdict:
-    """The verdict on the schedule of a region as this machine builds it.
+def prove_kernel(
+    graph: Graph, trace: tuple[object, ...] | None, ledger: ScheduleLedger | None = None
+) -> ScheduleVerdict:
+    """The verdict on the schedule of a region as this machine builds it, on record or anew.
 
     Raises:
         InputError: the trace does not fit the region.
     """
     from superopt.backends.native import scheduled_program  # late: loads LLVM
 
-    return check_schedule(from_graph(graph.outputs), scheduled_program(graph, trace), limits)
+    return (ledger or ScheduleLedger()).check(from_graph(graph.outputs), scheduled_program(graph, trace))
 
 
 def prove_kernels(
-    hot: Graph, choices: Sequence[Choice], say: Callable[[str], None] = lambda line: None
+    hot: Graph,
+    choices: Sequence[Choice],
+    ledger: ScheduleLedger | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> tuple[int, str]:
     """How many distinct schedules of a program are proved, and why the first other one is not (empty when all are).
 
@@ -39,7 +45,7 @@ def prove_kernels(
         key = (region.graph, choice.trace)
         if key in proved:
             continue
-        verdict = proved[key] = prove_kernel(region.graph, choice.trace)
+        verdict = proved[key] = prove_kernel(region.graph, choice.trace, ledger)
         say(f"{region}: {verdict.status} in {1e3 * verdict.seconds:.0f} ms")
         if not verdict.proved:
             return len(proved) - 1, f"the schedule of the kernel {region} is {verdict.status}: {verdict.cause}"

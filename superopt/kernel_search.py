@@ -67,19 +67,21 @@ def search_schedules(
             f" the default one {1e6 * tuned.default_seconds:.4g} us"
         )
         if tuned.seconds < _BETTER * tuned.default_seconds:
-            found[graph] = _better(example[graph], default, _frozen(tuned.trace), tuned.candidates, worker, seed)
+            found[graph] = _better(example[graph], default, _frozen(tuned.trace), worker, seed, store)
     return found
 
 
 def _better(
-    region: Region, default: Trial, trace: tuple[object, ...], candidates: int, worker: Worker, seed: int
+    region: Region, default: Trial, trace: tuple[object, ...], worker: Worker, seed: int, store: Store | None
 ) -> Trial:
     """The trial of a searched schedule where it is proved and faster, else that of the default one."""
     from superopt.kernel_proofs import prove_kernel  # late: loads the prover
+    from verifier.schedules.ledger import ScheduleLedger  # late: see above
 
-    if not prove_kernel(region.graph, trace).proved:
+    if not prove_kernel(region.graph, trace, ScheduleLedger(store)).proved:
         return default
-    trial = replace(try_region(region, worker, seed=seed, trace=trace), candidates=candidates, searched=True)
+    trial = try_region(region, worker, seed=seed, trace=trace)
+    trial = replace(trial, candidates=default.candidates, searched=True)
     return trial if trial.gain > 0.0 and (trial.own_s or 0.0) < (default.own_s or 0.0) else default
 
 

@@ -49,7 +49,7 @@ def validate_optimized(result: Optimized, original: Any = None, store: Store | N
         if difference:
             return _refused(difference)
     found = validate(graph, result.program, result.plan, ledger_of(store))
-    return _with_kernels(found, result.program.hot, result.kernels)
+    return _with_kernels(found, result.program.hot, result.kernels, store)
 
 
 def validate_file(path: str | Path, original: Any = None, store: Store | None = None) -> Validation:
@@ -79,18 +79,19 @@ def validate_file(path: str | Path, original: Any = None, store: Store | None = 
             notes = (_NOT_COMPUTED,)
         elif not _prepares(program, constants, prepared):
             return _refused("the prepared tensors in the file are not what the original's constants give")
-    return _with_kernels(replace(found, notes=notes), program.hot, saved.kernels)
+    return _with_kernels(replace(found, notes=notes), program.hot, saved.kernels, store)
 
 
-def _with_kernels(found: Validation, hot: Graph, kernels: tuple[Choice, ...]) -> Validation:
+def _with_kernels(found: Validation, hot: Graph, kernels: tuple[Choice, ...], store: Store | None) -> Validation:
     """The validation with the schedules of the kernels proved as well."""
     if not found.valid or not kernels:
         return found
     from superopt.kernel_proofs import prove_kernels  # late: loads LLVM
+    from verifier.schedules.ledger import ScheduleLedger  # late: see above
 
     start = time.perf_counter()
     try:
-        count, cause = prove_kernels(hot, kernels)
+        count, cause = prove_kernels(hot, kernels, ScheduleLedger(store))
     except InputError as error:
         count, cause = 0, str(error.args[0])
     seconds = found.seconds + time.perf_counter() - start

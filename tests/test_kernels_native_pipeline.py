@@ -141,8 +141,8 @@ def test_a_kernel_that_is_not_proved_is_not_used(
 
     real = kernel_proofs.prove_kernel
 
-    def doubting(graph: Graph, trace: Any, limits: Any = None) -> Any:
-        verdict = real(graph, trace, limits)
+    def doubting(graph: Graph, trace: Any, ledger: Any = None) -> Any:
+        verdict = real(graph, trace, ledger)
         return replace(verdict, status="UNKNOWN") if any(n.op == "dot_general" for n in graph.nodes()) else verdict
 
     monkeypatch.setattr(kernel_proofs, "prove_kernel", doubting)
