@@ -7,6 +7,7 @@ other state nothing; they are counted apart.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -199,5 +200,12 @@ def _asked(prover: Prover, mutant: Mutant) -> Outcome:
 
 
 def fuzz(rules: Sequence[Rule], count: int, seed: int = 0) -> Fuzzed:
-    """The outcomes of so many mutants of some rules."""
-    return Fuzzed([try_mutant(mutant) for mutant in draw(rules, count, seed)])
+    """The outcomes of so many mutants of some rules, by as many processes as there are cores to use."""
+    drawn = draw(rules, count, seed)
+    place = {id(mutant): i for i, mutant in enumerate(drawn)}
+    return Fuzzed(sorted(try_all(drawn, cores()), key=lambda outcome: place[id(outcome.mutant)]))
+
+
+def cores() -> int:
+    """Cores that this process may use, where the system can say so."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1

@@ -245,8 +245,9 @@ def _domains(rule: Rule, t: Term) -> Iterator[tuple[str, Term]]:
         twice = term("ew", t, t, f="mul", params=())
         yield f"{t['name']} * {t['name']} / {t['name']}", term("ew", twice, t, f="div", params=())
         root = term("ew", t, f="sqrt", params=())
-        yield f"sqrt({t['name']}) - sqrt({t['name']}) added", term(
-            "ew", t, term("ew", root, root, f="sub", params=()), f="add", params=()
+        yield (
+            f"sqrt({t['name']}) - sqrt({t['name']}) added",
+            term("ew", t, term("ew", root, root, f="sub", params=()), f="add", params=()),
         )
 
 

@@ -33,7 +33,7 @@ from superopt.budget import parse_budget
 from superopt.errors import UsageError
 from verifier import rollcall, wrong
 from verifier.bits import different_bits
-from verifier.fuzz import Fuzzed, draw, try_all
+from verifier.fuzz import Fuzzed, cores, draw, try_all
 from verifier.ledger import certify
 from verifier.process import shared
 from verifier.ranks import ANY
@@ -76,7 +76,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> tuple[list
     chosen = [name for name in _PARTS if not cases or any(text in name for text in cases)]
     if not chosen:
         raise UsageError(f"no part is called {', '.join(cases)}", hint=", ".join(_PARTS))
-    made = _Run(say, parse_budget(budget).steps or MUTANTS, seed, jobs=len(_cores()) or 1)
+    made = _Run(say, parse_budget(budget).steps or MUTANTS, seed, jobs=cores())
     for name in chosen:
         with nullcontext() if name == "mutants" else _one_core():
             if name != "mutants":
@@ -95,15 +95,10 @@ def _plain(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _cores() -> set[int]:
-    """Cores that this process may use, where the system can say so."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
-
-
 @contextmanager
 def _one_core() -> Iterator[None]:
     """This process, and the processes that it starts, on one core where the system can say so."""
-    before = _cores()
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
     if before:
         os.sched_setaffinity(0, {min(before)})
     try:
