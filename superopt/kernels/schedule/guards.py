@@ -68,7 +68,9 @@ def inside(program: LoopProgram, root: Expr, known: Sequence[Size] = ()) -> bool
             if not all(follows(y, facts) for y in needs):
                 return False
         if e.kind == "where":
-            stack += [(e.args[1], facts | frozenset(terms(e.args[0]))), (e.args[2], facts)]
+            held = terms(e.args[0])
+            failed = frozenset([held[0] * -1 - 1]) if len(held) == 1 else frozenset[Size]()
+            stack += [(e.args[1], facts | frozenset(held)), (e.args[2], facts | failed)]
         else:
             stack += [(x, facts) for x in e.operands]
         stack += [(v, facts) for v in _read(e)]
