@@ -32,6 +32,20 @@ def scores() -> Node:
     return mk("transpose", cases.dot(q, k, ((3,), (3,)), ((0, 2), (0, 2))), permutation=(0, 1, 2, 3))
 
 
+def chained() -> Node:
+    hidden = mk("tanh", cases.matmul(30, 33, 40))
+    return cases.dot(hidden, make_input("u", (33, 20), frozen=True))
+
+
+def two_sums() -> Node:
+    return mk("add", cases.matmul(30, 33, 40), cases.dot(make_input("h", (30, 36)), make_input("u", (36, 33))))
+
+
+def joined() -> Node:
+    both = mk("concatenate", make_input("x", (30, 18)), make_input("y", (30, 22)), dimension=1)
+    return cases.dot(both, make_input("w", (40, 33), frozen=True))
+
+
 ZOO: dict[str, Node] = {
     "product": cases.finished(cases.matmul(30, 70, 40)),
     "live": cases.matmul(64, 70, 80, live=True),
@@ -55,6 +69,9 @@ ZOO: dict[str, Node] = {
     "depthwise": cases.conv((9, 9), (16, 16), groups=16),
     "groups": cases.conv((6, 7), (6, 48), groups=2),
     "softmax": softmax(),
+    "chained": chained(),
+    "two sums": two_sums(),
+    "joined": joined(),
     "small": cases.matmul(2, 3, 4),
 }
 
@@ -69,6 +86,12 @@ def test_defaults_are_right(name):
 def test_the_trace_leads_to_the_default(name):
     p = cases.program(ZOO[name])
     assert apply(p, default_trace(p, host(), 4)) == default(p, host(), 4)
+
+
+def test_every_contraction_of_a_stage_is_a_tile():
+    for name, tiles in (("chained", 2), ("two sums", 2), ("joined", 1), ("softmax", 0)):
+        scheduled = default(cases.program(ZOO[name]), host(), 1)
+        assert sum(s.tile is not None for s in scheduled.stages) == tiles
 
 
 def tasks(p: LoopProgram, threads: int) -> int:

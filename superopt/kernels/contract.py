@@ -84,7 +84,7 @@ def find(stage: Stage) -> Contraction | None:
     axes = [a.symbol for a in stage.axes]
     if not axes:
         return None
-    outer = list(_outermost(stage.value))
+    outer = list(outermost(stage.value))
     if len(outer) != 1 or outer[0].args[0] != "sum":
         return None
     total = outer[0]
@@ -145,7 +145,7 @@ def exchange(root: Expr, old: Expr, new: Expr) -> Expr:
     return done[root]
 
 
-def _outermost(root: Expr) -> Iterator[Expr]:
+def outermost(root: Expr) -> Iterator[Expr]:
     """Reductions that are inside no other."""
     seen: set[Expr] = set()
     stack = [root]
@@ -244,7 +244,7 @@ def _with_lane(stage: Stage, name: str) -> Stage:
 
 def _divided(stage: Stage, shapes: dict[str, tuple[int, ...]]) -> Stage:
     """Split every axis and iterator that a sum, or the place of the result, sees through `//` or `%`."""
-    sums = list(_outermost(stage.value))
+    sums = list(outermost(stage.value))
     accesses = [offset(shapes[e.args[0]], e.args[1]) for x in sums for e in loads(x)]
     accesses += [p for x in sums for e in subexpressions(x) if e.kind == "where" for p in e.args[0].ordered]
     accesses.append(offset(shapes[stage.buffer], stage.index))

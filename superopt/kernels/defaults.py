@@ -14,16 +14,20 @@ from itertools import product
 from math import prod
 from typing import Any, Literal
 
+from superopt.errors import InputError
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Guard, Size, Symbol, bounds
 from superopt.ir.types import ITEMSIZE_BYTES
-from superopt.kernels.contract import Contraction, analyse, coefficient, extent, loads, offset
+from superopt.kernels.contract import Contraction, analyse, coefficient, extent, loads, offset, outermost
 from superopt.kernels.cpu import Cpu, host
 from superopt.kernels.intrinsics import Intrinsic, fitting
 from superopt.kernels.pack import guarded, linear_forms
+from superopt.kernels.program import checked
 from superopt.kernels.schedule import set_knob
+from superopt.kernels.schedule.edit import reductions, terms
+from superopt.kernels.schedule.guards import inside
 from superopt.kernels.schedule.tensorizing import pairs_of
-from superopt.kernels.schedule.trace import Trace, trace
+from superopt.kernels.schedule.trace import Trace, apply, trace
 from superopt.kernels.stage import LoopProgram, Stage
 from superopt.kernels.tensorize import ContractionDecisions, tensorize
 
@@ -58,16 +62,49 @@ def default_trace(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1
 def _chosen(program: LoopProgram, cpu: Cpu, threads: int) -> tuple[LoopProgram, list[list[Any]]]:
     """The scheduled program and the steps that lead to it."""
     steps: list[list[Any]] = []
-    for stage in program.stages:
-        decisions = decide(program, stage.buffer, cpu, threads)
-        if decisions is not None:
-            program = tensorize(program, stage.buffer, decisions, cpu)
-            steps.append(["tensorize", stage.buffer, pairs_of(decisions)])
+    waiting = [s.buffer for s in program.stages]
+    while waiting:
+        name = waiting.pop(0)
+        before = {s.buffer for s in program.stages}
+        program, cut = _apart(program, name, cpu, threads)
+        steps += cut
+        decisions = decide(program, name, cpu, threads)
+        tiled = None if decisions is None else _tried(program, name, decisions, cpu)
+        if tiled is not None and decisions is not None:
+            program = tiled
+            steps.append(["tensorize", name, pairs_of(decisions)])
+        waiting += [s.buffer for s in program.stages if s.buffer not in before and s.value.height]
     for stage in program.stages:
         if _alone(stage):
             program = set_knob(program, stage.buffer, "tasks", 1)
             steps.append(["set_knob", stage.buffer, "tasks", 1])
     return program, steps
+
+
+def _tried(program: LoopProgram, name: str, decisions: ContractionDecisions, cpu: Cpu) -> LoopProgram | None:
+    """The program with a tile; None where an operand cannot be copied as the tile reads it."""
+    try:
+        after = checked(tensorize(program, name, decisions, cpu))
+    except InputError:
+        return None
+    known = {s.buffer for s in program.stages}
+    new = [s for s in after.stages if s.buffer not in known and s.tile is None]
+    return after if all(inside(after, s.value, terms(s.guard)) for s in new) else None
+
+
+def _apart(program: LoopProgram, name: str, cpu: Cpu, threads: int) -> tuple[LoopProgram, list[list[Any]]]:
+    """Every contraction but the last of a stage with several in a stage of its own."""
+    steps: list[list[Any]] = []
+    while True:
+        stage = program.stage(name)
+        sums = list(outermost(stage.value))
+        if len(sums) < 2 or any(r.args[0] != "sum" or r.height > 1 for r in sums):
+            return program, steps
+        step = ["materialize", name, f"reduce:{reductions(stage).index(sums[0])}", f"{name}_s{len(sums)}"]
+        cut = apply(program, [step])
+        if decide(cut, step[-1], cpu, threads) is None:
+            return program, steps
+        program, steps = cut, [*steps, step]
 
 
 def _alone(stage: Stage) -> bool:
@@ -186,7 +223,8 @@ def _reading(found: Contraction, a: Expr, kind: Intrinsic, shapes: dict[str, tup
     names = [s.name for s in order]
     if kind.group > 1:
         names[-1:] = [f"{inner.name}/{kind.group}", f"{inner.name}%{kind.group}"]
-    coordinates = _innermost(guarded(found.guard_a, a), inner) if copied and steps[inner] != 1 else ()
+    moved = copied and (a.kind != "load" or steps[inner] != 1)
+    coordinates = _innermost(guarded(found.guard_a, a), inner) if moved else ()
     return _Reading(tuple(names), copied, coordinates)
 
 

@@ -10,7 +10,7 @@ without copying an element once per tap.  Inside a task (`outer`) the copy holds
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from superopt.errors import InputError
@@ -99,6 +99,7 @@ def coordinates(
     outer: Sequence[Axis] = (),
     order: Sequence[str] = (),
     pad: int = 0,
+    padded: Set[Symbol] = frozenset(),
 ) -> Packed:
     """An operand on its coordinates.
 
@@ -110,6 +111,7 @@ def coordinates(
         outer: axes of the task that the copy is made in; none: a phase of its own.
         order: coordinates outermost first, `"1"`, or in two parts `"1/16"` and `"1%16"`; as they occur when empty.
         pad: elements added to the innermost dimension of the buffer, against strides that are powers of two.
+        padded: iterators whose range is longer in the tile; the copy is 0 there.
 
     Raises:
         InputError: the operand sees an axis in another way than linearly.
@@ -126,6 +128,8 @@ def coordinates(
         common = make({m: c for m, c in terms_of(seen) if m and all(a in around for a in m)})
         local = seen - common
         (low, high), (_, known) = bounds(local), bounds(form)
+        if not outer and not isinstance(form, int) and form.symbols.isdisjoint(padded):
+            high = min(high, known)  # rows beyond do not exist
         it = Symbol(f"c{number}", 0, int(high - low))
         place = of_atom(it) + int(low) + common
         if bounds(place)[1] > known:

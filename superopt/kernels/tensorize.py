@@ -229,7 +229,7 @@ def _operand_a(
             raise InputError(f"stage {name}: the operand A must be packed: it is computed, guarded or padded")
         return leaf.substitute(at), None
     outer = grid.tasks if decisions.pack_a == "task" else ()
-    made = coordinates(name + "_a", leaf, found.guard_a, at, outer, decisions.order_a, decisions.pad_a)
+    made = coordinates(name + "_a", leaf, found.guard_a, at, outer, decisions.order_a, decisions.pad_a, set(padding))
     return made.value, made
 
 
