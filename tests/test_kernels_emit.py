@@ -263,7 +263,7 @@ def test_tasks_are_independent() -> None:
     arrays = random_arrays(program)
     want = run(program, arrays)["out0"]
     for rows in (1, 7, 50):
-        made = schedule.set_knob(program, "out0", "rows_per_task", rows)
+        made = schedule.set_knob(schedule.set_knob(program, "out0", "rows", 1), "out0", "rows_per_task", rows)
         code = generate(made)
         assert code.phases[0].tasks == -(-50 // rows)
         kernel = build(replace(code), pipeline="none")

@@ -14,6 +14,7 @@ class Knobs:
 
     Attributes:
         vectors: lane vectors per step of the lane loop.
+        rows: rows at a time, whose phases hide each other's latency; 0: by the length of a row.
         accumulators: of a reduction along the lanes, or of one point.
         cache: where values of a row are kept between its phases: none, scratch, output.
         keep: which: costly (transcendental or quotient), all.
@@ -25,6 +26,7 @@ class Knobs:
     """
 
     vectors: int = 4
+    rows: int = 0
     accumulators: int = 4
     cache: str = "scratch"
     keep: str = "costly"

@@ -25,6 +25,7 @@ from superopt.kernels.simplify import index_of
 from superopt.kernels.stage import Buffer, LoopProgram, Stage
 
 MOST_POINTS = 64
+ROWS = ((4, 8), (2, 64))  # so many rows at a time of at most so many vectors: short phases are mostly latency
 LONG = 16  # steps of a reduction that is worth lanes of its own
 LITTLE = 1 << 14  # scalar steps of a stage that is not worth more tasks
 
@@ -191,6 +192,8 @@ def _arranged(a: _Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...]
     if rows < min(knobs.tasks, 4) and work >= LITTLE:
         _block(a, first, lanes * vectors, knobs.tasks // max(rows, 1))
     lane, first = _inner(a, lane), _inner(a, first)
+    together = None if across else _rows(a, lane, lanes, knobs)
+    first = together or first
     tasks = _tasks(a, a.axes[: a.axes.index(first)], knobs)
     loops: list[Loop] = []
     for s in a.axes:
@@ -199,10 +202,24 @@ def _arranged(a: _Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...]
         elif s == lane:
             loops.append(Loop(s, "lane", vectors))
         elif s == first:
-            loops.append(Loop(s, "points", lanes))
+            loops.append(Loop(s, "points", _extent(s) if together else lanes))
         else:
             loops.append(Loop(s, "serial"))
     return tuple(loops), lanes
+
+
+def _rows(a: _Arrangement, lane: Symbol, lanes: int, knobs: Knobs) -> Symbol | None:
+    """Rows with phases are written several at a time: the axis before the lane, split."""
+    phases = [r for r in _heads(a.value) if lane not in r.symbols]
+    j = a.axes.index(lane) - 1
+    if j < 0 or lane != a.axes[-1] or not phases or any(a.axes[j] not in r.symbols for r in phases):
+        return None
+    rows = knobs.rows or next((n for n, most in ROWS if _extent(lane) <= most * lanes), 1)
+    row = a.axes[j]
+    if rows < 2 or _extent(row) < 4 * rows or is_running(a.value, row):
+        return None
+    _block(a, row, rows, _extent(row), j)
+    return a.axes[j + 1]
 
 
 def _tasks(a: _Arrangement, axes: Sequence[Symbol], knobs: Knobs) -> list[Symbol]:
@@ -343,8 +360,8 @@ def _steps(a: _Arrangement) -> int:
     )
 
 
-def _block(a: _Arrangement, s: Symbol, least: int, pieces: int) -> None:
-    """Split an axis so that its outer part, put first, can be tasks; the last block may be shorter."""
+def _block(a: _Arrangement, s: Symbol, least: int, pieces: int, position: int = 0) -> None:
+    """Split an axis; its outer part goes to a position, where it can be tasks.  The last block may be shorter."""
     n = _extent(s)
     size = -(-max(least, -(-n // max(pieces, 1))) // least) * least
     if size >= n or is_running(a.value, s):
@@ -355,4 +372,4 @@ def _block(a: _Arrangement, s: Symbol, least: int, pieces: int) -> None:
     if n % size:
         a.guard = all_of(a.guard, simplify.nonnegative(n - 1 - value))
     a.axes.remove(high)
-    a.axes.insert(0, high)
+    a.axes.insert(position, high)

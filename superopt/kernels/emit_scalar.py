@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from superopt.errors import UnsupportedKernel
 from superopt.ir.scalar import HALVES, SCALARS
 from superopt.kernels import vecmath, vecmath_ops
 from superopt.kernels.emit_licence import Licence
-from superopt.kernels.emit_types import is_float, is_signed, register
-from superopt.kernels.llvm import Function
+from superopt.kernels.emit_types import constant, is_float, is_signed, register
+from superopt.kernels.llvm import Function, vector
 
 _CLOSED = frozenset(
     ["neg", "sign", "abs", "floor", "ceil", "round_away", "round_even", "max", "min", "rem", "select_n", "nextafter"]
@@ -63,5 +64,30 @@ def across(f: Function, monoid: str, dtype: str, x: str, lanes: int) -> str:
     """All lanes combined into a scalar."""
     if dtype == "bool" and monoid not in ("and", "or", "xor"):
         monoid = "or" if monoid in ("sum", "max") else "and"
+    if is_float(dtype) and monoid in ("max", "min"):
+        return _extreme(f, monoid, dtype, x, lanes)
     name = "product" if monoid == "prod" else monoid
     return f.reduce(name, register(dtype, lanes), x, is_signed(dtype))
+
+
+def _extreme(f: Function, monoid: str, dtype: str, x: str, lanes: int) -> str:
+    """The extreme lane: by halves, NaN looked for apart (LLVM's own form orders zeros, at several times the cost)."""
+    type_, flags = register(dtype, lanes), vector("i1", lanes)
+    nan = f.reduce("or", flags, f.value(f"fcmp uno {type_} {x}, {x}"))
+    order, width, left = "ogt" if monoid == "max" else "olt", lanes, x
+    while width > 1:
+        width //= 2
+        whole, half = register(dtype, 2 * width), register(dtype, width)
+        a, b = [
+            f.value(f"shufflevector {whole} {left}, {whole} poison, <{width} x i32> {indices}")
+            for indices in (_span(0, width), _span(width, 2 * width))
+        ]
+        better = f.value(f"fcmp {order} {half} {a}, {b}")
+        left = f.value(f"select {vector('i1', width)} {better}, {half} {a}, {half} {b}")
+    element = register(dtype)
+    extreme = f.extract(register(dtype, 1), left, 0)
+    return f.value(f"select i1 {nan}, {element} {constant(math.nan, dtype)}, {element} {extreme}")
+
+
+def _span(first: int, end: int) -> str:
+    return "<" + ", ".join(f"i32 {j}" for j in range(first, end)) + ">"

@@ -13,7 +13,8 @@ from superopt.kernels.stage import LoopProgram
 
 Rng = np.random.Generator
 _KNOBS: dict[str, list[int | str]] = {
-    "vectors": [1, 2, 4, 8], "accumulators": [1, 2, 4], "cache": ["none", "scratch", "output"],
+    "vectors": [1, 2, 4, 8],
+    "rows": [0, 0, 1, 2, 3], "accumulators": [1, 2, 4], "cache": ["none", "scratch", "output"],
     "keep": ["costly", "all"], "window": [0, 9, 64], "rows_per_task": [0, 0, 1, 7], "tasks": [1, 3, 16],
     "cut": [1, 1, 0], "transpose": [1, 1, 0],
 }  # fmt: skip

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from superopt.ir.expr import Expr, load, subexpressions, values_of
 from superopt.ir.index import Size, Symbol, of_atom, substitute
 from superopt.ir.scalar import SCALARS
-from superopt.kernels.emit_types import stored
+from superopt.kernels.emit_types import Binding, stored
 from superopt.kernels.simplify import rewrite, stride
 from superopt.kernels.stage import Buffer
 
@@ -44,8 +44,9 @@ def kept(em: Emitter, e: Expr, row: Row) -> tuple[Expr, list[Expr], bool]:
     mode = em.knobs.cache
     producers: list[Expr] = []
     in_output = False
-    if mode == "none" or em.points > 1:
+    if mode == "none":
         return e, producers, in_output
+    slot = _slots(em)
     while True:
         found = next(
             (hit for r in _phases(em, e) if r not in producers and (hit := _shared(em, e, r, row, producers))), None
@@ -58,13 +59,23 @@ def kept(em: Emitter, e: Expr, row: Row) -> tuple[Expr, list[Expr], bool]:
         direct = mode == "output" and not in_output and _fits(em, row, it, value)
         in_output = in_output or direct
         name = row.buffer if direct else _room(em, value, it)
-        index = row.index if direct else of_atom(row.lane)
+        index = row.index if direct else of_atom(row.lane) + slot * _length(it)
         em.side.setdefault(reduction, []).append((value, name, substitute(index, {row.lane: of_atom(it)})))
         targets = {
             value.substitute({it: of_atom(l)}): load(name, [substitute(index, {row.lane: of_atom(l)})], value.dtype)
             for l in places
         }
         e = rewrite(e, targets.get, frozenset(producers))
+
+
+def _slots(em: Emitter) -> Size:
+    """The number of the point, as an index: points have rows of their own."""
+    if em.points == 1:
+        return 0
+    slot = Symbol("slot", 0, em.points - 1)
+    em.bindings[slot] = Binding(0, 0)
+    em.spread = {**em.spread, slot: tuple(range(em.points))}
+    return of_atom(slot)
 
 
 def _phases(em: Emitter, e: Expr) -> list[Expr]:
@@ -85,7 +96,7 @@ def _shared(
     outside = _outside(e, {reduction, *producers})
     lanes = {row.lane} | {r.args[1][0] for r in _phases(em, e) if r is not reduction}
     alike = [l for l in lanes if l.high == it.high]
-    if not alike or _length(it) * 8 > LARGEST:
+    if not alike or _length(it) * 8 * em.points > LARGEST:
         return None
     for value in reversed(_always(body)):
         if it not in value.symbols or row.lane in value.symbols or not _worth(em, value) or not em.inside(value):
@@ -148,9 +159,8 @@ def _fits(em: Emitter, row: Row, it: Symbol, value: Expr) -> bool:
 
 def _room(em: Emitter, value: Expr, it: Symbol) -> str:
     name, count = f"row{len(em.pointers)}", _length(it)
-    room = em.f.alloca(count, 64, stored(value.dtype))
-    em.pointers[name] = room
-    em.buffers[name] = Buffer(name, (count,), value.dtype, "local")
+    em.pointers[name] = em.f.alloca(count * em.points, 64, stored(value.dtype))
+    em.buffers[name] = Buffer(name, (count * em.points,), value.dtype, "local")
     return name
 
 
