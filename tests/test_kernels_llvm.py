@@ -247,6 +247,19 @@ def test_spills_are_counted_in_innermost_loops_only(tmp_path: Path) -> None:
     assert jit.inner_spills(jit.assembly(module.text())) == 0
 
 
+@pytest.mark.parametrize(
+    ("spills", "chosen", "tried"), [([0], "none", 1), ([5, 0], "lite", 2), ([5, 3, 4], "lite", 3), ([5, 5, 2], "O2", 3)]
+)
+def test_auto_takes_the_first_pipeline_without_spills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spills: list[int], chosen: str, tried: int
+) -> None:
+    counts = iter(spills)
+    monkeypatch.setattr(jit, "inner_spills", lambda listing: next(counts))
+    found = jit.compile(accumulators(3).text(), "auto", tmp_path)
+    assert (found.pipeline, found.spills) == (chosen, min(spills))
+    assert len(list(counts)) == len(spills) - tried
+
+
 # ---- the cache
 
 

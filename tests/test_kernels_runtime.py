@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from kernels_code import expected, reversed_twice
 
-from superopt.errors import InputError
+from superopt.errors import InputError, UnsupportedKernel
 from superopt.kernels import jit
 from superopt.kernels.cpu import host, supported
 from superopt.kernels.llvm import Module, splat, type_of
@@ -185,6 +185,15 @@ def test_every_dtype_passes_through(folder: Path, dtype: str, element: str) -> N
     assert found.dtype == x.dtype
     np.testing.assert_array_equal(np.asarray(found), np.asarray(x).reshape(3, 2))
     assert np.array_equal(kernel.run({"x": np.asarray(x)})["y"], np.asarray(x).reshape(3, 2))
+
+
+def test_too_much_on_the_stack_is_refused(folder: Path) -> None:
+    module = Module()
+    f = module.function("big", [("ptr", "bufs"), ("i64", "task")])
+    f.store("float", "0.0", f.alloca(2 << 20))
+    f.ret()
+    with pytest.raises(UnsupportedKernel, match="8388608 bytes on the stack"):
+        build(Code(module, (Phase("big", 1),), ()), cache=folder)
 
 
 def test_denormals_are_flushed_inside_xla_only(folder: Path) -> None:

@@ -104,7 +104,7 @@ def samples(dtype: str) -> np.ndarray:
     """All binades, the ranges in which functions bend, neighbourhoods of their zeros, and special values."""
     random, kind = np.random.default_rng(7), np.dtype(dtype)
     word = np.uint32 if dtype == "float32" else np.uint64
-    n = 12000
+    n = 8000
     bits = random.integers(0, np.iinfo(word).max, n, dtype=word, endpoint=True).view(kind)
     parts = [
         bits[np.isfinite(bits)], *[random.uniform(-r, r, n) for r in (1, 6, 30, 110, 800)],

@@ -1,19 +1,23 @@
-"""What the runtime costs on this machine: `python -m superopt.kernels.overhead`.
+"""What the runtime costs on this machine: `python -m superopt.kernels.overhead [functions]`.
 
 Prints minima over rounds, in microseconds: a call inside `jax.jit`; waking and joining the threads of XLA's pool, as
 the time of one task per processor beyond that of one task; compiling a small kernel; reading it back from disk.
+With `functions`: nanoseconds per element of each transcendental function, beside XLA's on the same processor.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from superopt.kernels import ffi
-from superopt.kernels.llvm import Module, splat, type_of
+from superopt.ir.scalar import SCALARS
+from superopt.kernels import ffi, vecmath
+from superopt.kernels.llvm import Module, Value, splat, type_of
 from superopt.kernels.runtime import Code, Kernel, Phase, build
 from superopt.kernels.stage import Buffer
 from superopt.machine import usable_cores
@@ -95,5 +99,42 @@ def main() -> None:
             print(f"{what:27s}{min(times) * 1e6:10.0f}")
 
 
+def function_ns(fn: str, dtype: str, size: int = 1 << 15) -> tuple[float, float]:
+    """Time per element of a scalar function on vectors, here and in XLA, on one thread."""
+    import jax
+    import numpy as np
+
+    module, arity = Module(), SCALARS[fn].arity or 1
+    lanes, element = module.cpu.lanes(dtype), type_of(dtype)
+    vector = type_of(dtype, lanes)
+    f = module.function("map", [("ptr", "bufs"), ("i64", "task")])
+    x, y = [f.load("ptr", f.element("%bufs", i, "ptr")) for i in range(2)]
+
+    def body(i: Value, _: list[Value]) -> None:
+        args = (f.load(vector, f.element(x, i, element)),) * arity
+        f.store(vector, vecmath.apply(f, fn, dtype, args, lanes), f.element(y, i, element))
+
+    f.for_(0, size, lanes, body)
+    f.ret()
+    buffers = (Buffer("x", (size,), dtype, "input"), Buffer("y", (size,), dtype, "output"))
+    values = np.random.default_rng(0).uniform(0.1, 0.9, size).astype(dtype) + np.dtype(dtype).type(fn == "acosh")
+    go = build(Code(module, (Phase("map", 1),), buffers), pipeline="lite").bind({"x": values})
+    with jax.enable_x64(dtype == "float64"):
+        given = jax.numpy.asarray(values)
+        plain = jax.jit(lambda x: getattr(jax.lax, fn)(*[x] * arity))
+        plain(given).block_until_ready()
+        theirs = fastest_us(lambda: plain(given), 1, 30)
+    return fastest_us(go, 1, 30) / size * 1e3, theirs / size * 1e3
+
+
+def functions() -> None:
+    """Measure and print all transcendental functions; on the first processor only."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    print(f"{'ns per element':16s}{'float32':>8s}{'XLA':>8s}{'float64':>9s}{'XLA':>8s}")
+    for fn in [name for name, spec in SCALARS.items() if spec.transcendental]:
+        single, double = function_ns(fn, "float32"), function_ns(fn, "float64")
+        print(f"{fn:16s}{single[0]:8.2f}{single[1]:8.2f}{double[0]:9.2f}{double[1]:8.2f}")
+
+
 if __name__ == "__main__":
-    main()
+    functions() if sys.argv[1:] == ["functions"] else main()

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from superopt.errors import InputError, SuperoptError
+from superopt.errors import InputError, SuperoptError, UnsupportedKernel
 from superopt.ir.scalar import DTYPE
 from superopt.kernels import ffi, jit, pool
 from superopt.kernels.entry import describe
@@ -30,6 +30,7 @@ from superopt.kernels.stage import Buffer
 Array = np.ndarray[Any, np.dtype[Any]]
 SERIAL_BELOW_MICROSECONDS = 30.0  # waking other threads costs about 10
 MOST_THREADS = 256
+MOST_STACK_BYTES = 4 << 20  # half of what threads usually have
 _SERIAL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 _REGION = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
 _BAND_BYTES = 4096
@@ -193,7 +194,11 @@ def build(code: Code, threads_hint: int = 0, pipeline: jit.Pipeline = "auto", ca
 
     Raises:
         CompileError: LLVM refuses the module.
+        UnsupportedKernel: it keeps more on the stack than a thread may have.
     """
+    stack = max([f.stack_bytes for f in code.module.functions.values()], default=0)
+    if stack > MOST_STACK_BYTES:
+        raise UnsupportedKernel(f"{code.name} keeps {stack} bytes on the stack, more than {MOST_STACK_BYTES}")
     module, shape = code.module.copy(), _shape()
     phases = [(p.symbol, p.tasks) for p in code.phases]
     threads = (threads_hint or MOST_THREADS) if shared(code.phases) else 1
