@@ -14,6 +14,8 @@ import pytest
 from jax import lax
 from jax import numpy as jnp
 
+from superopt.bench.pallas_cases import CASES as CASES_TIMED
+from superopt.bench.pallas_ptx import modules, triton_text
 from superopt.errors import UnsupportedKernel
 from superopt.frontends.jaxpr import import_function
 from superopt.ir.interp import evaluate
@@ -153,6 +155,17 @@ def test_few_blocks_are_cut_along_the_sum(rows: int) -> None:
     scheduled = apply(program, default)
     assert [len(p.stages) for p in phases(scheduled)] == [1, 1]
     check(scheduled, arrays, wanted)
+
+
+def test_a_pass_over_keys_loads_queries_once() -> None:
+    name = "attention causal bfloat16 4x1024x16x64"
+    case = next(c for c in CASES_TIMED if c.name == name)
+    _, ((code, warps, _),) = modules(case)[0]
+    before, loop = triton_text(code).split("scf.for", 1)
+    assert warps == 8
+    assert before.count("tt.load") == 1
+    assert loop.split("scf.yield")[0].count("tt.load") == 2
+    assert loop.count("tt.dot") == 2
 
 
 def test_attention_in_one_pass_and_in_three_agree() -> None:

@@ -162,39 +162,70 @@ def present(root: Expr, across: Sequence[Symbol], others: Sequence[Symbol]) -> b
 
 def emit(evaluator: Evaluator, frame: Frame, product: Product) -> Block:
     """The value of a product in a frame."""
-    *outer, last = product.iterators
-    size = min(max(LEAST, evaluator.decisions.depth), max(LEAST, power(extent(last))))
-    total = accumulated(evaluator, frame, product, outer, last, size)
-    return arranged(total, [*product.rows, *product.columns], frame)
+    from superopt.kernels.pallas.evaluate import loop, split_counter  # late: it uses this module
 
-
-def accumulated(
-    evaluator: Evaluator, frame: Frame, product: Product, outer: list[Symbol], last: Symbol, size: int
-) -> Block:
-    """The sum over all iterators, rows by columns."""
-    from superopt.kernels.pallas.evaluate import chunks, loop, split_counter  # late: it uses this module
-
-    left = operand_frame(frame, product.rows, lead=False)
-    right = operand_frame(frame, product.columns, lead=True)
-    bound = frozenset(product.iterators)
-    for f, e in ((left, product.left), (right, product.right)):
-        evaluator.hoist(f, e, bound)
-    chunk_left, steps = chunks(last, size, 0)
-    chunk_right, _ = chunks(last, size, len(product.columns))
-    kind = operand_dtype(product.left, product.right)
-    assert kind is not None
+    left, right = (_Operand(evaluator, frame, product, lead) for lead in (False, True))
+    precision = evaluator.decisions.precision
 
     def step(j: Block, total: Block) -> Block:
-        places, inner = split_counter(j, outer, steps)
-        a_frame = left.inside(places | {last: chunk_left(inner)})
-        b_frame = right.inside(places | {last: chunk_right(inner)})
-        a = operand(evaluator, a_frame, product.left, kind, (*product.rows, last), last)
-        b = operand(evaluator, b_frame, product.right, kind, (last, *product.columns), last)
-        return total + dot(a.reshape(-1, size), b.reshape(size, -1), evaluator.decisions.precision)
+        places, inner = split_counter(j, list(product.iterators[:-1]), left.steps)
+        a, b = left.at(places, inner), right.at(places, inner)
+        return total + dot(a.reshape(-1, left.size), b.reshape(left.size, -1), precision)
 
     rows, columns = (prod(frame.places[s].size for s in side) for side in (product.rows, product.columns))
-    start = jnp.zeros((rows, columns), _accumulator(kind))
-    return loop(steps * prod(map(extent, outer)), step, start).astype(scalars.held(product.dtype))
+    start = jnp.zeros((rows, columns), _accumulator(left.kind))
+    total = loop(left.steps * prod(map(extent, product.iterators[:-1])), step, start)
+    return arranged(total.astype(scalars.held(product.dtype)), [*product.rows, *product.columns], frame)
+
+
+def prepare(evaluator: Evaluator, frame: Frame, root: Expr, it: Symbol) -> None:
+    """Compute operands that a loop over an iterator, the last dimension, uses whole and does not change, before it.
+
+    Compilers move what is loaded out of a loop, but not the copy of it that a matrix instruction reads.
+    """
+    inside = frame.inside({it: Place(0, 0, 0, 0, 2)})
+    for e in subexpressions(root):
+        product = find(e, inside.places) if e.kind == "reduce" and it in e.symbols else None
+        if product is None or len(product.iterators) > 1:
+            continue
+        for lead, x in ((False, product.left), (True, product.right)):
+            if it not in x.symbols and x.symbols <= frame.places.keys() | set(product.iterators):
+                side = _Operand(evaluator, frame, product, lead)
+                if side.steps == 1:
+                    frame.values[side.key] = side.at({}, 0)
+
+
+class _Operand:
+    """One side of a product: rows by chunk, or chunk by columns (`lead`)."""
+
+    def __init__(self, evaluator: Evaluator, frame: Frame, product: Product, lead: bool) -> None:
+        from superopt.kernels.pallas.evaluate import chunks  # late: it uses this module
+
+        self.evaluator, self.last = evaluator, product.iterators[-1]
+        self.e, symbols = (product.right, product.columns) if lead else (product.left, product.rows)
+        self.order = (self.last, *symbols) if lead else (*symbols, self.last)
+        kind = operand_dtype(product.left, product.right)
+        assert kind is not None
+        self.kind = kind
+        self.key = ("operand", self.e, self.order, kind)
+        self.size = chunk_size(evaluator, self.last)
+        self.chunk, self.steps = chunks(self.last, self.size, len(symbols) if lead else 0)
+        self.known = frame.found(self.key)
+        self.frame = operand_frame(frame, symbols, lead)
+        if self.known is None:
+            evaluator.hoist(self.frame, self.e, frozenset(product.iterators))
+
+    def at(self, places: dict[Symbol, Place], inner: Block) -> Block:
+        """The block of one step."""
+        if self.known is not None:
+            return self.known
+        frame = self.frame.inside(places | {self.last: self.chunk(inner)})
+        return operand(self.evaluator, frame, self.e, self.kind, self.order, self.last)
+
+
+def chunk_size(evaluator: Evaluator, symbol: Symbol) -> int:
+    """Iterations of a product's sum in one step."""
+    return min(max(LEAST, evaluator.decisions.depth), max(LEAST, power(extent(symbol))))
 
 
 def operand_frame(frame: Frame, symbols: tuple[Symbol, ...], lead: bool) -> Frame:

@@ -25,7 +25,7 @@ from superopt.ir.index import Poly, Size, Symbol, bounds, of_atom
 from superopt.ir.scalar import DTYPE, HALVES
 from superopt.ir.types import FLOATS, SIGNED
 from superopt.kernels.pallas import contraction, scalars
-from superopt.kernels.pallas.frame import Block, Frame, arranged, extent, power, whole
+from superopt.kernels.pallas.frame import Block, Frame, arranged, extent, whole
 
 if TYPE_CHECKING:
     from superopt.kernels.pallas.evaluate import Evaluator
@@ -170,9 +170,10 @@ def _one_pass(evaluator: Evaluator, frame: Frame, streams: Sequence[Stream]) -> 
     it, score = first.iterator, first.score
     rows = tuple(frame.spanned(score.symbols))
     sizes = [frame.places[s].size for s in rows]
-    size = min(max(contraction.LEAST, evaluator.decisions.depth), max(contraction.LEAST, power(extent(it))))
+    size = contraction.chunk_size(evaluator, it)
     left = contraction.operand_frame(frame, rows, lead=False)
     evaluator.hoist(left, score, frozenset((it,)))
+    contraction.prepare(evaluator, left, score, it)
     chunk, total_steps = chunks(it, size, 0)
     kind = scalars.held(score.dtype)
     sums = [_Sum(evaluator, frame, s, it, rows, size) for s in streams]
