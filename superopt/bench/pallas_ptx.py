@@ -96,7 +96,7 @@ def compiled(code: bytes, warps: int, stages: int, capability: int) -> dict[str,
     target = GPUTarget("cuda", capability, 32)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.ttir")
-        path.writetriton_text(triton_text(code), encoding="utf-8")
+        path.write_text(triton_text(code), encoding="utf-8")
         try:
             kernel = triton.compile(str(path), target=target, options={"num_warps": warps, "num_stages": stages})
         except (RuntimeError, triton.runtime.errors.OutOfResources) as reason:
@@ -149,7 +149,7 @@ def main(arguments: Sequence[str]) -> int:
             rows.append(row(case, given.capability))
             print(f"{case.name}: {rows[-1]['compiled']} of {rows[-1]['schedules']} compile", flush=True)
     if given.path:
-        given.path.writetriton_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        given.path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(table(rows, _COLUMNS))
     return int(any(r["compiled"] < r["schedules"] for r in rows))
 

@@ -32,6 +32,7 @@ from superopt.kernels.stage import LoopProgram, Stage
 
 SHARED_BYTES = 200_000  # operands of all steps in flight
 ROW = 1 << 13  # longest row that a block holds at once
+THREAD = 32 * 64  # elements that the 32 threads of a warp hold at most
 CORES = 132  # programs that run at a time; fewer leave a GPU idle
 WORTH = 1 << 20  # iterations that pay for a second kernel
 
@@ -270,6 +271,9 @@ def _row_axis(stage: Stage) -> str | None:
     return None
 
 
+_ROWS = ((1, 4), (1, 8), (2, 4), (4, 4), (4, 8), (8, 4), (16, 4), (1, 2), (1, 1), (1, 16))  # rows, warps
+
+
 def _rows(stage: Stage, inner: str) -> Iterator[Trace]:
     n = stage.axis(inner).extent
     others = [a for a in stage.axes if a.symbol.name != inner and a.extent > 1]
@@ -278,28 +282,17 @@ def _rows(stage: Stage, inner: str) -> Iterator[Trace]:
     if width > ROW:
         for chunk, warps in ((4096, 8), (8192, 16), (2048, 4), (4096, 16)):
             yield _tiled(stage, {inner: chunk}, {"warps": warps, "stages": 2, "limit": chunk}, serial=[inner])
-        if width <= 8 * ROW:
-            for warps in (16, 32):
+        for warps in (16, 32):
+            if width <= warps * THREAD:
                 yield _tiled(stage, {inner: n}, {"warps": warps, "stages": 1, "limit": width})
         return
     knobs = {"stages": 1, "limit": max(width, ROW)}
-    best = max(1, min(16, width // 256))  # 8 elements a thread
+    first = (1, _power(max(1, min(16, width // 256))))  # 8 elements a thread
     seen: set[tuple[int, int]] = set()
-    for rows, warps in (
-        (1, _power(best)),
-        (1, 4),
-        (1, 8),
-        (2, 4),
-        (4, 4),
-        (4, 8),
-        (8, 4),
-        (16, 4),
-        (1, 2),
-        (1, 1),
-        (1, 16),
-    ):
+    for rows, warps in (first, *_ROWS):
         rows = min(rows, _power(stage.axis(beside).extent)) if beside else 1
-        if (rows, warps) in seen or (not 32 <= rows * width // warps <= 4096 and (rows, warps) != (1, 1)):
+        fits = 32 * warps <= rows * width <= warps * THREAD
+        if (rows, warps) in seen or not (fits or (rows, warps) == first):
             continue
         seen.add((rows, warps))
         blocks = {beside: rows, inner: n} if rows > 1 else {inner: n}
