@@ -146,6 +146,31 @@ def test_entries_of_integer_inputs_are_in_bounds_only_when_clipped() -> None:
     assert any("ids" in name or "value" in name for name, _ in verdict.witness.at)
 
 
+def test_an_axis_named_like_an_iterator_of_a_sum_is_another() -> None:
+    axis, k = Symbol("r0", 0, 4), Symbol("k", 0, 4)
+    total = reduce("sum", (k,), load("x", (of_atom(k),), "float32"))
+    assert total.args[1] == (axis,)
+    buffers = (Buffer("x", (3,), "float32", "input"), Buffer("out0", (3,), "float32", "output"))
+    stage = Stage("out0", (Axis(axis),), (of_atom(axis),), total, 2 - of_atom(axis) >= 0)
+    program = LoopProgram("named", buffers, (stage,))
+    verdict = check_schedule(program, program, QUICK)
+    assert verdict.status == "REFUTED"
+    assert "reads x[3]" in verdict.cause
+
+
+def test_sums_of_16_bit_floats_do_not_accumulate_in_their_buffer() -> None:
+    def bf16(combine: bool) -> LoopProgram:
+        i, k = Symbol("i", 0, 3), Symbol("k", 0, 5)
+        read = load("x", (of_atom(i), of_atom(k)), "bfloat16")
+        axes = (Axis(i), Axis(k)) if combine else (Axis(i),)
+        value = read if combine else reduce("sum", (k,), read)
+        stage = Stage("out0", axes, (of_atom(i),), value, combine="sum" if combine else None)
+        buffers = (Buffer("x", (4, 6), "bfloat16", "input"), Buffer("out0", (4,), "bfloat16", "output"))
+        return LoopProgram("bf16", buffers, (stage,))
+
+    assert check_schedule(bf16(False), bf16(True), QUICK).status == "UNKNOWN"
+
+
 def test_buffers_may_share_memory_where_nothing_is_read_too_late() -> None:
     x = make_input("x", (8, 9))
     plain = from_graph([mk("exp", x)])

@@ -156,6 +156,21 @@ def test_folds_are_equal_under_bijections_only() -> None:
         assert not Equality().same(other, whole, d)
 
 
+def test_iterators_of_one_name_are_not_confused() -> None:
+    outer, r = Symbol("r0", 0, 4), of_atom(Symbol("r0", 0, 4))
+    once = _sum(5, lambda i: load("x", (i,), "float32"))
+    assert once.args[1] == (outer,)
+    guarded = Domain({outer: (0, 4)}, [p for p in (1 - r,) if isinstance(p, Poly)])
+    assert guarded.holds(1 - r)
+    assert not guarded.over(once.args[1]).holds(1 - r)  # the sum's iterator hides the axis
+    read = load("x", (r,), "float32")
+    assert not Equality().same(once, op("add", "float32", read, read), guarded)
+    twice = _sum(3, lambda _: op("mul", "float32", once, load("y", (0,), "float32")))
+    assert not Equality().same(twice, op("mul", "float32", once, load("y", (0,), "float32")), Domain({}))
+    shorter = _sum(2, lambda i: load("x", (i,), "float32"))
+    assert not Equality().same(once, shorter, guarded)
+
+
 def test_a_maximum_may_repeat_what_a_sum_may_not() -> None:
     def folded(monoid: str, index: Any) -> Any:
         a, b = Symbol("a", 0, 3), Symbol("b", 0, 3)

@@ -81,6 +81,7 @@ def _discharge(
         obligations.layout(new, stage, out)
         obligations.bounds(new, stage, out)
         obligations.order(new, stage, out)
+        obligations.accumulation(stage, out)
         if after.buffer(stage.buffer).scope == "output":
             obligations.complete(new, stage, out)
         tile(new, stage, out)

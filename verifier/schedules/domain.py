@@ -102,9 +102,14 @@ class Domain:
         return self._part((negated,))
 
     def over(self, symbols: Iterable[Symbol]) -> Domain:
-        """The product with more iterators of constant range."""
-        added = tuple([s for s in symbols if s not in self.ranges])
-        return self._part((), added) if added else self
+        """The product with more iterators of constant range; one of the same name as another hides it."""
+        added = tuple(symbols)
+        hidden = frozenset(added) & self.ranges.keys()
+        if not hidden:
+            return self._part((), added) if added else self
+        kept = [f for f in self.facts if f.symbols.isdisjoint(hidden)]
+        ranges = {**self.ranges, **{s: box_of(s) for s in added}}
+        return _nowhere(self) if self.empty else Domain(ranges, kept, self.budget)
 
     def bounds(self, x: Size) -> Interval:
         """An interval that holds all values of x; (0, -1) on an empty domain."""

@@ -21,6 +21,7 @@ from verifier.schedules.folds import (
     COMMUTATIVE,
     Equations,
     Part,
+    apart,
     is_zero,
     parts,
     row_major,
@@ -173,13 +174,18 @@ class Equality:
 
     def _part(self, l: Part, r: Part, d: Domain, monoid: str) -> bool:
         """Is one fold another under a change of iterators?"""
-        fresh = renamed(r.iterators, "~")
+        names = {s.name for s in (*d.ranges, *l.body.symbols, *r.body.symbols)}
+        prefix = "~"
+        while any(f"{prefix}.{s.name}" in names for s in r.iterators):
+            prefix += "~"
+        fresh = renamed(r.iterators, prefix)
         r = Part(
             tuple(only(fresh)),
             tuple([p for p in (substitute(g, fresh) for g in r.guards) if isinstance(p, Poly)]),
             r.body.substitute(fresh),
             r.strict,
         )
+        l = apart(l, frozenset(d.ranges) | r.body.symbols | frozenset[Symbol]().union(*(g.symbols for g in r.guards)))
         left = d.over(l.iterators).under(*_guards(l.guards))
         right = d.over(r.iterators).under(*_guards(r.guards))
         for at in self._maps(l, r, left):

@@ -14,7 +14,7 @@ from math import prod
 
 from superopt.ir.algebra import COMBINE
 from superopt.ir.expr import Expr, convert, op, reduce, subexpressions
-from superopt.ir.index import Poly, Size, Symbol, of_atom
+from superopt.ir.index import Poly, Size, Symbol, of_atom, substitute
 from superopt.ir.ops.record import accumulator, identity
 from verifier.schedules.intervals import box_of
 
@@ -70,7 +70,9 @@ def parts(e: Expr, monoid: str, split: bool) -> list[Part]:
     """
     neutral = identity(monoid, e.dtype)
     if e.kind == "reduce" and e.args[0] == monoid:
-        return [replace(p, iterators=(*e.args[1], *p.iterators)) for p in parts(e.args[2], monoid, split)]
+        own = frozenset[Symbol](e.args[1])
+        found = [apart(p, own) for p in parts(e.args[2], monoid, split)]
+        return [replace(p, iterators=(*e.args[1], *p.iterators)) for p in found]
     if e.kind == "where":
         guard, then, orelse = e.args
         if _is_const(orelse, neutral):
@@ -100,7 +102,35 @@ def widened(e: Expr) -> Expr:
 
 
 def _under(p: Part, guards: Sequence[Poly]) -> Part:
+    p = apart(p, frozenset[Symbol]().union(*(g.symbols for g in guards)))
     return replace(p, guards=(*guards, *p.guards))
+
+
+def apart(p: Part, taken: frozenset[Symbol]) -> Part:
+    """The same fold with iterators under other names than those taken."""
+    new = unlike(p.iterators, taken)
+    if not new:
+        return p
+    mapping: dict[Symbol, Size] = {s: of_atom(t) for s, t in new.items()}
+    guards = tuple([g for g in (substitute(g, mapping) for g in p.guards) if isinstance(g, Poly)])
+    return replace(
+        p, iterators=tuple([new.get(s, s) for s in p.iterators]), guards=guards, body=p.body.substitute(mapping)
+    )
+
+
+def unlike(symbols: Sequence[Symbol], taken: frozenset[Symbol]) -> dict[Symbol, Symbol]:
+    """New names for the iterators whose names are taken."""
+    names = {s.name for s in (*taken, *symbols)}
+    used = {t.name for t in taken}
+    found: dict[Symbol, Symbol] = {}
+    for s in symbols:
+        if s.name in used:
+            name = s.name
+            while name in names:
+                name += "'"
+            names.add(name)
+            found[s] = Symbol(name, s.low, s.high)
+    return found
 
 
 def _stripped(e: Expr) -> tuple[tuple[Poly, ...], Expr]:

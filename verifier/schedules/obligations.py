@@ -10,6 +10,7 @@ import numpy as np
 
 from superopt.ir.expr import Expr, values_of
 from superopt.ir.index import Atom, Guard, Poly, Size, Symbol, of_atom
+from superopt.ir.ops.record import accumulator
 from superopt.kernels.program import loads
 from superopt.kernels.stage import Buffer, LoopProgram, Stage
 from verifier.schedules.domain import Domain
@@ -18,7 +19,7 @@ from verifier.schedules.maps import solve
 from verifier.schedules.points import Point, elements, shown, values
 from verifier.schedules.questions import Findings
 from verifier.schedules.stages import Access, View, accesses
-from verifier.schedules.verdict import BOUNDS, LAYOUT, ONCE, ORDER, PROVED, REFUTED, UNKNOWN, Witness, point
+from verifier.schedules.verdict import BOUNDS, LAYOUT, ONCE, ORDER, PROVED, REFUTED, UNKNOWN, VALUE, Witness, point
 
 Pair = tuple[Mapping[Any, int], Mapping[Any, int], list[int | str]]
 """Two iterations, and the element that both write."""
@@ -144,6 +145,13 @@ def layout(view: View, stage: Stage, out: Findings) -> None:
         out.add(LAYOUT, stage.buffer, what, PROVED if whole else UNKNOWN, "enumeration")
         if whole:
             _tasks(stage, out, None)
+
+
+def accumulation(stage: Stage, out: Findings) -> None:
+    """A stage that accumulates rounds nothing that the sum that it stands for does not."""
+    dtype = stage.value.dtype
+    if stage.combine in ("sum", "prod") and accumulator(dtype) != dtype:
+        out.add(VALUE, stage.buffer, f"partial results of the {stage.combine} are kept as {dtype}", UNKNOWN, "")
 
 
 def _tasks(

@@ -48,9 +48,8 @@ def violation(p: Size, box: Box, ranges: Ranges, facts: Sequence[Poly], most: in
     found = _bad(_grid(atoms, box) if small else _samples(p, atoms, box), p, facts)
     if found is None:
         return None, small
-    assert value_at(p, found) < 0
-    assert all(value_at(f, found) >= 0 for f in facts)
-    return found, False
+    right = value_at(p, found) < 0 and all(value_at(f, found) >= 0 for f in facts)  # without rounding or overflow
+    return found if right else None, False
 
 
 def some(count: int, box: Box, ranges: Ranges, facts: Sequence[Poly]) -> list[Point]:

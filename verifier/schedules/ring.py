@@ -14,7 +14,7 @@ from fractions import Fraction
 from itertools import product
 
 from superopt.ir.expr import Expr, convert, op, subexpressions
-from superopt.ir.index import Poly, Symbol, of_atom, substitute
+from superopt.ir.index import Poly, Size, Symbol, of_atom, substitute
 from superopt.ir.types import FLOATS
 from verifier.schedules.intervals import box_of
 from verifier.schedules.numbers import INTEGERS, Ranges, range_of_dtype
@@ -88,9 +88,13 @@ class Expansion:
                 case _:
                     pass
         if e.kind == "reduce" and e.args[0] == "sum":
-            return [replace(t, iterators=(*e.args[1], *t.iterators)) for t in self._terms(e.args[2])]
+            own = frozenset[Symbol](e.args[1])
+            inner = [self._apart(t) if not own.isdisjoint(t.iterators) else t for t in self._terms(e.args[2])]
+            return [replace(t, iterators=(*e.args[1], *t.iterators)) for t in inner]
         if e.kind == "where" and e.args[2].kind == "const" and e.args[2].args[0] == 0:
-            return [replace(t, guards=(*e.args[0].ordered, *t.guards)) for t in self._terms(e.args[1])]
+            own = frozenset[Symbol]().union(*(g.symbols for g in e.args[0].ordered))
+            inner = [self._apart(t) if not own.isdisjoint(t.iterators) else t for t in self._terms(e.args[1])]
+            return [replace(t, guards=(*e.args[0].ordered, *t.guards)) for t in inner]
         if e.kind == "convert" and self._transparent(e):
             return self._terms(e.args[1])
         return [Term(Fraction(1), factors=(e,))]
@@ -112,20 +116,25 @@ class Expansion:
         return [self._times(x, y) for x, y in product(left, right)]
 
     def _times(self, x: Term, y: Term) -> Term:
-        if x.iterators and y.iterators:  # binders of two sums may have one name
-            self._fresh += 1
-            new = {s: of_atom(Symbol(f"{self._fresh}'{s.name}", s.low, s.high)) for s in y.iterators}
-            y = Term(
-                y.coefficient,
-                tuple([next(iter(p.symbols)) for p in new.values()]),
-                tuple([p for p in (substitute(g, new) for g in y.guards) if isinstance(p, Poly)]),
-                tuple([f.substitute(new) for f in y.factors]),
-            )
+        x, y = self._apart(x), self._apart(y)  # binders of two sums, or of one and a factor, may have one name
         return Term(
             x.coefficient * y.coefficient,
             (*x.iterators, *y.iterators),
             (*x.guards, *y.guards),
             tuple(sorted((*x.factors, *y.factors), key=_key)),
+        )
+
+    def _apart(self, t: Term) -> Term:
+        """The same term with iterators under names of their own."""
+        if not t.iterators:
+            return t
+        self._fresh += 1
+        new: dict[Symbol, Size] = {s: of_atom(Symbol(f"{self._fresh}'{s.name}", s.low, s.high)) for s in t.iterators}
+        return Term(
+            t.coefficient,
+            tuple([next(iter(p.symbols)) for p in new.values() if isinstance(p, Poly)]),
+            tuple([p for p in (substitute(g, new) for g in t.guards) if isinstance(p, Poly)]),
+            tuple([f.substitute(new) for f in t.factors]),
         )
 
     def _counted(self, t: Term) -> Term:

@@ -159,7 +159,7 @@ def _symbols(index: Sequence[Size]) -> frozenset[Symbol]:
 
 def _parted(stage: Stage) -> Stage:
     """The stage with each axis that the index sees through `//` alone split there: a fused axis of both kinds."""
-    for axis in stage.axes:
+    for axis in stage.axes[stage.at[1] if stage.at is not None else 0 :]:
         own = of_atom(axis.symbol)
         seen = [a for x in stage.index if isinstance(x, Poly) for a in x.atoms if axis.symbol in a.symbols]
         parts = [a.args[1] for a in seen if isinstance(a, Form) and a.op == "//" and a.args[0] == own]
