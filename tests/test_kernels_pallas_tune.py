@@ -106,7 +106,7 @@ def test_every_case_of_the_benchmark_has_schedules(case: Case) -> None:
     kinds = [jax.ShapeDtypeStruct(s, jnp.dtype(case.dtype)) for s in case.shapes]
     program = from_graph(import_function(case.fn, tuple(kinds)).graph.outputs)
     traces = space.candidates(program, "out0", case.precision)
-    assert len(traces) > 3
+    assert len(traces) >= 3
     kind = space.kind(program, "out0")
     assert kind == case.kind or (case.name.startswith("dot bfloat16 1x") and kind == "reduction")
     assert apply(program, traces[0]).stages[0].axes[-1].kind == "vector"
