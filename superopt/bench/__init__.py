@@ -26,12 +26,14 @@ SUITES = (
     "options",
     "pallas",
     "rewrites",
+    "schedules",
     "search",
     "verifier",
 )
 BUDGETS = {
     "aa": "6s",
     "kernels": "8s",
+    "schedules": "40s",
     "rewrites": "15s",
     "ablation": "5s",
     "alternatives": "10s",
@@ -65,6 +67,8 @@ def run_suite(suite: str, *, budget: str | None, cases: Sequence[str], seed: int
         from superopt.bench.pallas import run  # late: see above
     elif suite == "rewrites":
         from superopt.bench.rewrites import run  # late: see above
+    elif suite == "schedules":
+        from superopt.bench.schedules import run  # late: see above
     elif suite == "search":
         from superopt.bench.search import run  # late: see above
     elif suite == "verifier":

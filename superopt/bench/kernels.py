@@ -95,5 +95,5 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     rates = [row["candidates_per_s"] for row in good if row.get("candidates_per_s")]
     if rates:
         found["candidates_per_s"] = geomean(rates)
-        found["compile_ms"] = geomean([row["compile_ms"] for row in good])
+        found["compile_ms"] = geomean([row["compile_ms"] for row in good if row["compile_ms"]])
     return found

@@ -42,6 +42,7 @@ _SAMPLE_S, _ROUNDS = 1e-3, 5
 _FINAL, _FINAL_ROUNDS, _FINAL_SAMPLE_S = 4, 15, 4e-3
 _FINAL_SHARE = 0.12
 _SPREAD = 0.5  # how much a point is preferred for what the model does not know about it
+_HOPELESS = 4.0  # a first call that takes this much longer than the best so far is timed once more and left
 _LIMITS = Limits(silence_s=30.0, memory_bytes=6 << 30)
 
 
@@ -70,7 +71,7 @@ class Tuned:
         seconds, default_seconds: medians of the final, interleaved timing.
         candidates: how many were timed.
         candidates_per_s: built, checked and timed, per second of the search and core in use.
-        compile_ms: of LLVM, median per candidate.
+        compile_ms: of LLVM, median per candidate; 0 when all were compiled before.
         history: seconds of the candidates in order of timing.
         refused: reasons why candidates could not be built, with their numbers.
     """
@@ -196,6 +197,7 @@ def tune(
             for _ in range(workers)
         ]
         executor = stack.enter_context(ThreadPoolExecutor(workers))
+        list(executor.map(_Builder.open, pool))
         started = time.perf_counter()
         first = _measure(search, pool, executor, [(base, None)], seed)
         default = first[0] if first else None
@@ -217,7 +219,7 @@ def tune(
     return Tuned(
         apply(program, trace), trace, seconds, default_seconds, len(search.measured),
         len(search.measured) / max(spent, 1e-9) / workers,
-        1e3 * float(np.median(search.compiled_s or [math.nan])), space.size,
+        1e3 * float(np.median(search.compiled_s or [0.0])), space.size,
         tuple(c.seconds for c in search.measured), search.refused,
     )  # fmt: skip
 
@@ -230,11 +232,15 @@ class _Builder:
         self.opening = {"request": "open", "graph": print_graph(graph), "threads": threads, "seed": seed}
         self.started = -1
 
-    def ask(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Send a request to a worker that has the graph open."""
+    def open(self) -> None:
+        """Start the worker and open the graph in it, where that has not been done."""
         if self.started != self.worker.started or not self.worker.alive:
             list(self.worker.request(self.opening))
             self.started = self.worker.started
+
+    def ask(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Send a request to a worker that has the graph open."""
+        self.open()
         return self.worker.request(message)
 
     def build(self, indices: Sequence[int], traces: Sequence[Trace]) -> dict[int, dict[str, Any]]:
@@ -281,7 +287,8 @@ def _measure(
         for i in share:
             event = events[i]
             if event["event"] == "built":
-                search.compiled_s.append(event["compile_s"])
+                if event["compile_s"] > 0:  # else the object was on disk
+                    search.compiled_s.append(event["compile_s"])
                 if event["digest"] not in known:
                     known.add(event["digest"])
                     built[event["digest"]] = i
@@ -301,7 +308,9 @@ def _times(
 ) -> dict[str, list[float]]:
     if not digests:
         return {}
+    best = min((c.seconds for c in search.measured), default=math.inf)
     request = {"request": "time", "digests": list(digests), "rounds": rounds, "sample_s": sample_s, "seed": seed}
+    request["limit_s"] = min(1e9, _HOPELESS * best)
     try:
         return {event["digest"]: event["samples_s"] for event in builder.ask(request)}
     except WorkerDiedError as error:

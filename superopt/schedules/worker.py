@@ -3,7 +3,8 @@
 Requests, after `open` (a graph as text, the number of threads, a seed):
 
     build{traces}   one event per trace: what the build cost, or why there is none; values are checked against XLA's
-    time{digests}   one event per candidate of this process: seconds of each of several interleaved samples
+    time{digests}   one event per candidate of this process: seconds of each of several interleaved samples; of one
+                    sample where the first call already took longer than `limit_s`
 
 A candidate that kills the process takes nothing else with it.
 """
@@ -169,9 +170,13 @@ def _time(request: Mapping[str, Any]) -> Iterator[Event]:
     if request.get("forget"):
         for digest in request["forget"]:
             _STATE[0].calls.pop(digest, None)
-    counts = [loop.calls_for(call, request["sample_s"]) for call in calls]
     samples: list[list[float]] = [[] for _ in calls]
-    order = list(range(len(calls)))
+    hopeless = [loop.seconds_of(call, 1) > request["limit_s"] for call in calls]
+    for i, call in enumerate(calls):
+        if hopeless[i]:
+            samples[i].append(loop.seconds_of(call, 1))
+    order = [i for i in range(len(calls)) if not hopeless[i]]
+    counts = {i: loop.calls_for(calls[i], request["sample_s"]) for i in order}
     rng = random.Random(request["seed"])
     for _ in range(request["rounds"]):
         rng.shuffle(order)
