@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from schedule_oracle import faults
 
 from superopt.cli import cli
-from superopt.ir.expr import load, op, reduce
+from superopt.ir.expr import from_index, load, op, reduce
 from superopt.ir.graph import Node, make_input, mk
 from superopt.ir.index import Symbol, clip, of_atom
 from superopt.kernels.program import from_graph
@@ -278,6 +278,19 @@ def test_limits_end_a_check() -> None:
     verdict = check_schedule(_clamped(7, "max"), _clamped(7, "min"), Limits(seconds=0.0))
     assert verdict.status == "UNKNOWN"
     assert time.monotonic() - start < 5
+
+
+def test_entries_that_the_program_computes_are_no_witness() -> None:
+    i = Symbol("i", 0, 4)
+    at = of_atom(i)
+    buffers = (
+        Buffer("t", (5,), "float32", "input"), Buffer("out0", (5,), "float32", "output"),
+        Buffer("ids", (5,), "int32", "scratch"),
+    )  # fmt: skip
+    filled = Stage("ids", (Axis(i),), (at,), from_index(at, "int32"))
+    taken = Stage("out0", (Axis(i),), (at,), load("t", (load("ids", (at,), "int32").as_index(),), "float32"))
+    program = LoopProgram("indirect", buffers, (filled, taken))
+    assert check_schedule(program, program, QUICK).status == "UNKNOWN"  # it is in bounds, which nothing here shows
 
 
 def test_verdicts_are_kept_under_what_they_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:

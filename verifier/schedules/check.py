@@ -55,7 +55,7 @@ def check_schedule(
     """
     start = time.perf_counter()
     limits = limits or Limits()
-    out = Findings(limits)
+    out = Findings(limits, frozenset(b.name for b in after.buffers if b.scope in ("input", "frozen")))
     real = False
     try:
         if obligations.sequence(after, out):
@@ -75,7 +75,7 @@ def _discharge(
     answers: Answers | None,
 ) -> bool:
     """All obligations; is a sum taken in another order?"""
-    budget = Budget(out.limits.steps)
+    budget = Budget(out.limits.steps, time.monotonic() + out.limits.seconds)
     old, new = View(before, budget), View(after, budget)
     for stage in after.stages:
         obligations.layout(new, stage, out)

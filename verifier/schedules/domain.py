@@ -12,6 +12,7 @@ with p < 0, which is checked in exact integers before it is believed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import gcd
@@ -29,9 +30,10 @@ _SMALL = 1 << 12  # points of a domain that is enumerated for a question inside 
 
 @dataclass(slots=True)
 class Budget:
-    """Questions that are left."""
+    """Questions that are left, and the time until which they may be asked."""
 
     steps: int
+    until: float = INF
 
     def spend(self) -> None:
         """Take one step.
@@ -42,6 +44,8 @@ class Budget:
         self.steps -= 1
         if self.steps < 0:
             raise ExhaustedError("the budget of steps is spent")
+        if not self.steps % 16 and time.monotonic() > self.until:
+            raise ExhaustedError("the time of the check is over")
 
 
 class ExhaustedError(Exception):

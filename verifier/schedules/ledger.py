@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from superopt.kernels import stage as stage_module
 from superopt.kernels.show import digest, show
 from superopt.kernels.stage import LoopProgram
 from verifier.ledger import Table
@@ -35,11 +36,8 @@ _SOURCES = ("ir/index", "ir/expr.py", "ir/fold.py", "ir/scalar.py", "kernels/sta
 @functools.cache
 def checker() -> str:
     """Digest of everything that a verdict depends on."""
-    import superopt  # late: its folder alone is wanted
-
-    folders = [Path(__file__).parent]
-    root = Path(superopt.__file__).parent
-    files = [f for folder in folders for f in sorted(folder.glob("*.py"))]
+    root = Path(stage_module.__file__).parent.parent
+    files = sorted(Path(__file__).parent.glob("*.py"))
     for name in _SOURCES:
         path = root / name
         files += sorted(path.glob("*.py")) if path.is_dir() else [path]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from superopt.ir.index import Size
+from superopt.ir.index import Form, Size
 from verifier.schedules.domain import Domain
-from verifier.schedules.points import Point
+from verifier.schedules.points import Point, shown
 from verifier.schedules.verdict import PROVED, REFUTED, UNKNOWN, Finding, Limits, Witness, point
 
 Says = Callable[[Point], str]
@@ -33,11 +33,13 @@ class Findings:
 
     Attributes:
         limits: of the check.
+        inputs: names of the buffers whose entries may be anything.
         found: findings, in the order in which they were made.
         open: questions for the solver, by the place of their finding.
     """
 
     limits: Limits
+    inputs: frozenset[str] = frozenset()
     found: list[Finding] = field(default_factory=list[Finding])
     open: list[Open] = field(default_factory=list[Open])
 
@@ -75,7 +77,7 @@ class Findings:
                 tiers.add(tier)
                 continue
             found, absent = domain.violation(goal, self.limits.points)
-            if found is not None:
+            if found is not None and possible(found, self.inputs):
                 return self.add(obligation, stage, what, REFUTED, "point", Witness(point(found), (), says(found)))
             if absent:
                 tiers.add("enumeration")
@@ -94,3 +96,16 @@ class Findings:
         known = self.found[question.at]
         witness = None if at is None else Witness(point(at), (), question.says(at))
         self.found[question.at] = replace(known, status=status, tier=tier, witness=witness)
+
+
+def possible(at: Point, inputs: frozenset[str]) -> bool:
+    """May the entries at a point be those of a program's inputs: none is computed, and none has two values?"""
+    known: dict[tuple[str, tuple[int | str, ...]], int] = {}
+    for atom, value in at.items():
+        if isinstance(atom, Form):
+            if atom.op != "value" or atom.args[0].args[0] not in inputs:
+                return False
+            load = atom.args[0]
+            if known.setdefault((load.args[0], tuple(shown(load.args[1], at))), value) != value:
+                return False
+    return True

@@ -267,6 +267,7 @@ def resolved(view: View, stage: Stage, keep: Callable[[str], bool], done: dict[s
         source = view.source(writer, e.args[1], view.shared(writer, stage) or 0)
         if source.missing:
             raise OpaqueError(f"{', '.join(source.missing)} does not follow from an element of {name}")
+        view.budget.spend()
         return resolved(view, writer, keep, done).substitute(source.at)
 
     found = done[stage.buffer] = rebuilt(view.plain(stage).value, read)

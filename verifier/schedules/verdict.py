@@ -22,7 +22,7 @@ class Limits:
     """Bounds of one check.
 
     Attributes:
-        seconds: wall time of what is asked of the solver; then the verdict is UNKNOWN.
+        seconds: wall time, and again so much for what is asked of the solver; then the verdict is UNKNOWN.
         points: a domain with at most so many points is enumerated.
         steps: comparisons of expressions and questions about indices; what needs more is left to the solver.
         solver: ask Z3 about what the arithmetic of this package leaves open.
