@@ -130,8 +130,9 @@ def _check(original: Graph, returned: Program, plan: Plan, ledger: Ledger, certi
     seed = "\0".join([print_graph(original), *(print_graph(g) for g in (returned.prepare, returned.hot) if g)])
     key = hashlib.sha256(f"{seed}\0{plan.to_json()}".encode()).digest()
     labels = Labels(key, exact=plan.numerics == "exact", bodies=bodies)
+    inwards = _inputs_first(steps)
     for count in range(1, _PASSES + 1):
-        for pairs in steps:
+        for pairs in inwards:
             for left, right in pairs:
                 labels.merges.unite(labels.of(left), labels.of(right))
         if _same(labels, original.outputs, outputs):
@@ -139,6 +140,14 @@ def _check(original: Graph, returned: Program, plan: Plan, ledger: Ledger, certi
         if not labels.next_round():
             raise _Refused(_unexplained(labels, original, outputs, plan, steps))
     raise _Refused(f"labels still change after {_PASSES} rounds")
+
+
+def _inputs_first(steps: Sequence[Sequence[tuple[Node, Node]]]) -> list[Sequence[tuple[Node, Node]]]:
+    """The steps from the inputs on, so that a label is seldom computed before those below it are final."""
+    height: dict[Node, int] = {}
+    for node in topological([side for pairs in steps for pair in pairs for side in pair]):
+        height[node] = 1 + max((height[x] for x in node.inputs), default=0)
+    return sorted(steps, key=lambda pairs: min(height[left] for left, _ in pairs))
 
 
 def _whole(original: Graph, returned: Program) -> tuple[Node, ...]:

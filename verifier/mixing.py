@@ -91,7 +91,10 @@ class Merges:
         return ids if self._recent is None else self._recent.replaced(ids)
 
     def unite(self, left: Ids, right: Ids) -> bool:
-        """Make the labels of two arrays of one shape equal, place by place; True if any was not."""
+        """Make the labels of two arrays of one shape equal, place by place; True if any was not.
+
+        Labels on the left stay where each on the right equals one of them: what was computed from them stays, too.
+        """
         a, b = self.find(left).ravel(), self.find(right).ravel()
         apart = a != b
         if not apart.any():
@@ -156,12 +159,12 @@ def _joined(tables: list[_Table]) -> _Table:
 
 
 def _pairs(a: Ids, b: Ids) -> tuple[Ids, Ids]:
-    """Keys in order and their representatives, for pairs of different labels."""
-    low, high = np.minimum(a, b), np.maximum(a, b)
-    keys, first, back = np.unique(high, return_index=True, return_inverse=True)
-    values = low[first]
-    if (values[back] == low).all() and not np.isin(values, keys).any():
+    """Keys in order and their representatives, for pairs of different labels: those on the left where that is possible."""
+    keys, first, back = np.unique(b, return_index=True, return_inverse=True)
+    values = a[first]
+    if (values[back] == a).all() and not np.isin(values, keys).any():
         return keys, values
+    low, high = np.minimum(a, b), np.maximum(a, b)
     names, at = np.unique(np.concatenate([low, high]), return_inverse=True)
     ends = at[: len(low)], at[len(low) :]
     lead = np.arange(len(names))
