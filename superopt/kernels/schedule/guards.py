@@ -40,11 +40,18 @@ def enclosing(stage: Stage, target: Expr) -> list[Size]:
             continue
         seen.add((e, known))
         if e.kind == "where":
-            stack += [(e.args[1], known | frozenset(terms(e.args[0]))), (e.args[2], known)]
+            stack += _branches(e, known)
         else:
             stack += [(x, known) for x in e.operands]
         stack += [(v, frozenset(terms(stage.guard))) for v in _read(e)]
     return sorted(common or (), key=str)
+
+
+def _branches(e: Expr, facts: frozenset[Size]) -> list[tuple[Expr, frozenset[Size]]]:
+    """The branches of a choice, and what holds in each."""
+    held = terms(e.args[0])
+    failed = frozenset([held[0] * -1 - 1]) if len(held) == 1 else frozenset[Size]()
+    return [(e.args[1], facts | frozenset(held)), (e.args[2], facts | failed)]
 
 
 def _read(e: Expr) -> list[Expr]:
@@ -68,9 +75,7 @@ def inside(program: LoopProgram, root: Expr, known: Sequence[Size] = ()) -> bool
             if not all(follows(y, facts) for y in needs):
                 return False
         if e.kind == "where":
-            held = terms(e.args[0])
-            failed = frozenset([held[0] * -1 - 1]) if len(held) == 1 else frozenset[Size]()
-            stack += [(e.args[1], facts | frozenset(held)), (e.args[2], facts | failed)]
+            stack += _branches(e, facts)
         else:
             stack += [(x, facts) for x in e.operands]
         stack += [(v, facts) for v in _read(e)]
@@ -87,16 +92,18 @@ def _filled(program: LoopProgram, name: str) -> tuple[list[Symbol], list[Size]]:
 
 
 def follows(x: Size, facts: frozenset[Size]) -> bool:
-    """Is x >= 0, by its range or by one of the conditions y >= 0 (x - y >= 0)?"""
-    return decide(x) is True or any(decide(x - y) is True for y in facts) or _divided(x, facts)
+    """Is x >= 0, by its range or by one of the conditions y >= 0 (x - k*y >= 0 for some k > 0)?"""
+    times = {1} | {abs(c) for m, c in (() if isinstance(x, int) else x.terms) if m}
+    known = decide(x) is True or any(decide(x - y * k) is True for y in facts for k in times)
+    return known or _divided(x, facts)
 
 
 def _divided(x: Size, facts: frozenset[Size]) -> bool:
-    """Is x = rest - w // n >= 0, since n * x >= n * rest - w >= y - (n - 1) for one of the conditions y >= 0?"""
+    """Is x = rest - c * (w // n) >= 0, since n * x >= n * rest - c * w >= c * y - (n - 1) for a condition y >= 0?"""
     for mono, c in () if isinstance(x, int) else x.terms:
-        form = mono[0] if len(mono) == 1 and c == -1 else None
+        form = mono[0] if len(mono) == 1 and c < 0 else None
         if isinstance(form, Form) and form.op == "//" and isinstance(n := form.args[1], int):
-            least = (x + of_atom(form)) * n - form.args[0]
-            if any(decide(least - y + (n - 1)) is True for y in facts):
+            least = (x - of_atom(form) * c) * n + form.args[0] * c
+            if any(decide(least + y * c + (n - 1)) is True for y in facts):
                 return True
     return False
