@@ -168,6 +168,14 @@ def test_a_pass_over_keys_loads_queries_once() -> None:
     assert loop.count("tt.dot") == 2
 
 
+def test_rows_of_a_product_may_be_several_axes_of_a_block() -> None:
+    program, arrays, wanted = built(conv, (normal(1, 5, 9, 16), normal(3, 3, 16, 20)))
+    steps = [["split", "out0", "o1", [2]], ["reorder", "out0", ["o0", "o1_0", "o1_1", "o2", "o3"]]]
+    steps += [["parallel", "out0", "o0"], ["parallel", "out0", "o1_0"]]
+    steps += [["unroll", "out0", "o1_1"], ["unroll", "out0", "o2"], ["vectorize", "out0", "o3"]]
+    check(apply(program, trace(steps)), arrays, wanted)
+
+
 def test_attention_in_one_pass_and_in_three_agree() -> None:
     program, arrays, wanted = built(attention, tuple(normal(1, 40, 1, 16) for _ in range(3)))
     once = space.scheduled(program)

@@ -141,8 +141,8 @@ def operand_dtype(left: Expr, right: Expr) -> str | None:
     return kind if kind in (*HALVES, "float32", "float64", "int8") else None
 
 
-def present(root: Expr, across: Sequence[Symbol], others: Sequence[Symbol]) -> bool:
-    """Is some sum in an expression a product over iterators `across` of a block, or of one with an iterator of a sum?
+def least(root: Expr, across: Sequence[Symbol], others: Sequence[Symbol]) -> dict[Symbol, int]:
+    """Least extents of iterators of a block with which both sides of the products in an expression suit `dot`.
 
     Args:
         root: over the iterators `across` and `others`.
@@ -151,13 +151,17 @@ def present(root: Expr, across: Sequence[Symbol], others: Sequence[Symbol]) -> b
     """
     places = {s: Place(0, 0, 0, j, 2) for j, s in enumerate(reversed(across))}
     places |= {s: Place(0, 0, 0) for s in others}
+    needed: dict[Symbol, int] = {}
     for e in subexpressions(root):
-        if e.kind == "reduce":
-            free = sorted((s for s in e.symbols if s not in places), key=lambda s: s.name)
-            bound = {s: Place(0, 0, 0, len(across) + j, 2) for j, s in enumerate(free)}
-            if find(e, {**places, **bound}) is not None:
-                return True
-    return False
+        free = sorted((s for s in e.symbols if s not in places), key=lambda s: s.name)
+        bound = {s: Place(0, 0, 0, len(across) + j, 2) for j, s in enumerate(free)}
+        product = find(e, {**places, **bound}) if e.kind == "reduce" else None
+        for side in (product.rows, product.columns) if product is not None else ():
+            own = [s for s in side if s in across]
+            if own:
+                room = prod(power(extent(s)) for s in own[:-1])
+                needed[own[-1]] = max(needed.get(own[-1], 1), -(-LEAST // room))
+    return needed
 
 
 def emit(evaluator: Evaluator, frame: Frame, product: Product) -> Block:

@@ -191,10 +191,13 @@ def _frame(phase: Phase, outer: Sequence[Symbol]) -> Frame:
     lead = phase.lead
     across = [a.symbol for a in lead.axes if a.kind in ("vector", "unroll")]
     others = [a.symbol for a in lead.axes if a.kind in ("parallel", "serial")]
-    least = contraction.LEAST if any(contraction.present(s.value, across, others) for s in phase.stages) else 1
+    least: dict[Symbol, int] = {}
+    for stage in phase.stages:
+        for symbol, size in contraction.least(stage.value, across, others).items():
+            least[symbol] = max(size, least.get(symbol, 1))
     places = _counted(pl.program_id(0), outer) if outer else {}
     for dim, symbol in enumerate(reversed(across)):
-        places[symbol] = spread(symbol, dim, least)
+        places[symbol] = spread(symbol, dim, least.get(symbol, 1))
     return Frame(Layout(len(across)), places)
 
 
