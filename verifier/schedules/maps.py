@@ -2,9 +2,10 @@
 
 An equation `c1*a1 + ... + cn*an = t` between iterators (or quotients and remainders of them) and a target determines
 the iterator with the greatest coefficient when that coefficient exceeds what all others together can add up to:
-a1 = t' // c1, the rest is t' % c1, and so on.  `x // d` and `x % d` together determine x.  Every step follows from the
-equations and the ranges, so what is solved is the only iteration that may write the target: an index map that is
-solved for fresh targets is injective, and the target is written exactly when the solution is in the stage's domain.
+a1 = t' // c1, the rest is t' % c1, and so on.  `x // d` and `x % d` together determine x, also where `x // d` is part
+of a sum.  Every step follows from the equations and the ranges, so what is solved is the only iteration that may write
+the target: an index map that is solved for fresh targets is injective, and the target is written exactly when the
+solution is in the stage's domain.
 """
 
 from __future__ import annotations
@@ -12,7 +13,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from superopt.ir.index import Atom, Form, Guard, Poly, Size, Symbol, Truth, of_atom, substitute, substitute_guard
+from superopt.ir.index import (
+    Atom,
+    Form,
+    Guard,
+    Poly,
+    Size,
+    Symbol,
+    Truth,
+    divide,
+    of_atom,
+    substitute,
+    substitute_guard,
+)
 from verifier.schedules.domain import Domain
 from verifier.schedules.intervals import INF
 
@@ -101,18 +114,72 @@ class _System:
         return done
 
     def _join(self) -> bool:
-        """Quotient and remainder of the same x by the same d give x."""
+        """Quotient and remainder of the same x by the same d give x, also where the quotient stands in a sum."""
         found = False
         for atom in list(self.solved):
             if not isinstance(atom, Form) or atom.op != "//" or not isinstance(d := atom.args[1], int):
                 continue
             x = atom.args[0]
-            rest = self.known(Form("%", (x, d)))
-            if rest is not None and (x, d) not in self.joined and not x.symbols.isdisjoint(self.unknown):
-                self.joined.add((x, d))
+            rest = self.remainder(x, d)
+            if rest is not None and self._once(x, d):
                 self.add(x, self.solved[atom] * d + rest)
                 found = True
+            for other, b in self._remainders():  # x // (a * b) and (x // a) % b give x // a
+                if d % b == 0 and d > b and divide(x, d // b)[0] == other and self._once(other, -b):
+                    self.add(other, self.solved[atom] * b + self.solved[Form("%", (other, b))])
+                    found = True
+        for equation in list(self.equations):
+            for atom, c in equation.parts.items():
+                if not isinstance(atom, Form) or atom.op != "//" or not isinstance(d := atom.args[1], int):
+                    continue
+                rest = self.remainder(atom.args[0], d)
+                left: Size = atom.args[0] * c
+                for other, k in equation.parts.items():
+                    left = left + of_atom(other) * (k * d) if other is not atom else left
+                if rest is not None and self._once(left, 0):
+                    self.add(left, equation.target * d + rest * c)
+                    found = True
         return found
+
+    def _once(self, x: Size, d: int) -> bool:
+        """Is this an equation that was not there yet, about something unknown?"""
+        if (x, d) in self.joined or isinstance(x, int) or x.symbols.isdisjoint(self.unknown):
+            return False
+        self.joined.add((x, d))
+        return True
+
+    def _remainders(self) -> list[tuple[Size, int]]:
+        """What is known modulo what."""
+        known = [a for a in self.solved if isinstance(a, Form) and a.op == "%" and isinstance(a.args[1], int)]
+        return [(a.args[0], a.args[1]) for a in known]
+
+    def remainder(self, x: Size, d: int) -> Size | None:
+        """The value of x % d, if it is determined."""
+        found = self.value(divide(x, d)[1])
+        if found is not None:
+            return found
+        for other, b in self._remainders():  # x % (a * b) = a * ((x // a) % b) + x % a
+            a = d // b
+            if d % b == 0 and a > 1 and divide(x, a)[0] == other:
+                rest = self.value(divide(x, a)[1])
+                if rest is not None:
+                    return self.solved[Form("%", (other, b))] * a + rest
+        return None
+
+    def value(self, x: Size) -> Size | None:
+        """The value of an index whose atoms are all determined."""
+        if isinstance(x, int):
+            return x
+        total: Size = 0
+        for mono, c in x.terms:
+            term: Size = c
+            for a in mono:
+                known = of_atom(a) if a.symbols.isdisjoint(self.unknown) else self.known(a)
+                if known is None:
+                    return None
+                term = term * known
+            total = total + term
+        return total
 
 
 def solve(
