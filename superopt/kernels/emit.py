@@ -243,9 +243,11 @@ class Emitter:
                 level = self.top  # a mask belongs to the point at which its guard is met
                 for j in range(len(self.guards)):
                     self.condition(j)
-        if e.kind == "load" and emit_memory.together(self, e):
-            return
-        self.at_level(level, self.key(e), lambda: self._write(e, operands))
+        if e.kind != "load":
+            self.at_level(level, self.key(e), lambda: self._write(e, operands))
+        elif not emit_memory.together(self, e):
+            place = emit_memory.place(self, e) or self.key(e)
+            self.levels[level].memo[self.key(e)] = self.at_level(level, place, lambda: self._write(e, operands))
 
     def known(self, e: Expr) -> Held:
         """A value that was computed before."""

@@ -60,7 +60,7 @@ def atom_level(em: Emitter, a: Atom) -> int:
     return max([level, *[em.known(v).level for v in scalars]])
 
 
-def _mono_key(em: Emitter, mono: Mono) -> object:
+def mono_key(em: Emitter, mono: Mono) -> object:
     """Forms differ from point to point; an iterator alone does not (its offset is in the constant)."""
     if len(mono) == 1 and isinstance(mono[0], Symbol):
         return mono
@@ -87,7 +87,7 @@ def index(em: Emitter, x: Size) -> Value:
         j += len(here)
         for mono, _ in here:
             prepare(em, mono)
-        done = (*done, *[(_mono_key(em, mono), c) for mono, c in here])
+        done = (*done, *[(mono_key(em, mono), c) for mono, c in here])
         total = _sum(em, level, ("index", done), total, here)
     return em.f.add(total, constant) if constant == 0 or isinstance(total, int) else _plus(em, total, constant, found)
 
@@ -128,7 +128,7 @@ def pointer(em: Emitter, buffer: str, x: Size, type_: str) -> str:
         j += len(here)
         for mono, _ in here:
             prepare(em, mono)
-        done = (*done, *[(_mono_key(em, mono), c) for mono, c in here])
+        done = (*done, *[(mono_key(em, mono), c) for mono, c in here])
         before = base
 
         def write(before: str = before, here: list[tuple[Mono, int]] = here) -> Held:

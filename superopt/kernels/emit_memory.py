@@ -38,6 +38,15 @@ def load(em: Emitter, e: Expr) -> Held:
     return Held(loaded(em.f, raw, e.dtype, em.lanes), True, 0)
 
 
+def place(em: Emitter, e: Expr) -> tuple[object, ...] | None:
+    """What two loads of the same elements have in common; None for loads under a mask."""
+    if em.tail is not None or (em.guards and not em.inside(e)):
+        return None
+    buffer, (at,) = e.args
+    terms, constant = emit_index.parts(em, at)
+    return "place", buffer, em.lanes, constant, tuple([(emit_index.mono_key(em, mono), c) for _, mono, c in terms])
+
+
 def _uniform(em: Emitter, buffer: str, at: Size, e: Expr) -> str:
     type_ = stored(e.dtype)
     if em.guards and not em.inside(e):

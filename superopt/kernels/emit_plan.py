@@ -26,6 +26,7 @@ from superopt.kernels.stage import Buffer, LoopProgram, Stage
 
 MOST_POINTS = 64
 ROWS = ((4, 8), (2, 64))  # so many rows at a time of at most so many vectors: short phases are mostly latency
+NEIGHBOURS = 4
 LONG = 16  # steps of a reduction that is worth lanes of its own
 LITTLE = 1 << 14  # scalar steps of a stage that is not worth more tasks
 
@@ -193,6 +194,9 @@ def _arranged(a: _Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...]
         _block(a, first, lanes * vectors, knobs.tasks // max(rows, 1))
     lane, first = _inner(a, lane), _inner(a, first)
     together = None if across else _rows(a, lane, lanes, knobs)
+    if not across and not together:
+        together = _neighbours(a, lane, knobs)
+        vectors = min(vectors, 2 if cpu.registers >= 32 else 1) if together else vectors
     first = together or first
     tasks = _tasks(a, a.axes[: a.axes.index(first)], knobs)
     loops: list[Loop] = []
@@ -220,6 +224,31 @@ def _rows(a: _Arrangement, lane: Symbol, lanes: int, knobs: Knobs) -> Symbol | N
         return None
     _block(a, row, rows, _extent(row), j)
     return a.axes[j + 1]
+
+
+def _neighbours(a: _Arrangement, lane: Symbol, knobs: Knobs) -> Symbol | None:
+    """Positions whose windows overlap are written several at a time, and share loads: the axis before the lane."""
+    j = a.axes.index(lane) - 1
+    if j < 0 or lane != a.axes[-1] or not any(_overlaps(r, a.axes[j], knobs) for r in _heads(a.value)):
+        return None
+    s, count = a.axes[j], knobs.rows or NEIGHBOURS
+    if count < 2 or _extent(s) < 2 * count or is_running(a.value, s):
+        return None
+    _block(a, s, count, _extent(s), j)
+    return a.axes[j + 1]
+
+
+def _overlaps(r: Expr, s: Symbol, knobs: Knobs) -> bool:
+    """Does a window that is written out read the same elements for neighbouring values of an axis?"""
+    if prod(_extent(it) for it in r.args[1]) > knobs.window:
+        return False
+    for e in subexpressions(r.args[2]):
+        step = simplify.stride(e.args[1][0], s) if e.kind == "load" else None
+        for it in r.args[1] if step else ():
+            tap = simplify.stride(e.args[1][0], it)
+            if step and tap and step % tap == 0 and abs(tap) * (_extent(it) - 1) >= abs(step):
+                return True
+    return False
 
 
 def _tasks(a: _Arrangement, axes: Sequence[Symbol], knobs: Knobs) -> list[Symbol]:

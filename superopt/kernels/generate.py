@@ -15,6 +15,7 @@ from superopt.ir.scalar import DTYPE
 from superopt.kernels import emit_plan
 from superopt.kernels.cpu import Cpu, host
 from superopt.kernels.emit import Emitter
+from superopt.kernels.emit_cost import microseconds
 from superopt.kernels.emit_licence import DEFAULT, Licence
 from superopt.kernels.emit_plan import Nest
 from superopt.kernels.emit_types import stored
@@ -42,7 +43,8 @@ def generate(program: LoopProgram, cpu: Cpu | None = None, licence: Licence = DE
     phases: list[Phase] = []
     for number, stage in enumerate(program.phases()):
         name = f"phase{number}"
-        phases.append(Phase(name, write_phase(module, name, program, stage, licence)))
+        work = microseconds(stage, module.cpu)
+        phases.append(Phase(name, write_phase(module, name, program, stage, licence), work))
     return Code(module, tuple(phases), program.pointers)
 
 

@@ -182,7 +182,7 @@ class _Reduction:
             return list(accumulators)
         if self.small:
             for v in range(low, high):
-                accumulators = self._inside(j, v, accumulators, body)
+                accumulators = (self._inside if self.kept else self._written)(j, v, accumulators, body)
             return list(accumulators)
         body, limits = self._limits(it, body)
         first, last = self._range(limits, low, high)
@@ -216,6 +216,16 @@ class _Reduction:
         else:
             made = self._step(accumulators, body, 0)
         em.pop()
+        return made
+
+    def _written(self, j: int, v: int, accumulators: Sequence[Value], body: Expr) -> list[Value]:
+        """One step of a window, at the level around it, so that steps and points share what they load."""
+        em = self.em
+        body = simplify.decide(body.substitute({self.order[j]: v}), em.ranges)
+        if self._nothing(body):
+            return list(accumulators)
+        made = self._loops(j + 1, accumulators, body) if j < len(self.order) - 1 else self._step(accumulators, body, 0)
+        em.fresh()
         return made
 
     def _copied(self, j: int, v: Value, accumulators: Sequence[Value], body: Expr) -> list[Value]:

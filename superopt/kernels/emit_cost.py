@@ -1,0 +1,37 @@
+"""How long a stage takes, roughly: enough to tell a phase that is worth sharing among threads from one that is not.
+
+Every value is computed once for each combination of the iterators that it depends on (the generator hoists), so a
+stage costs the sum over its values of instructions times extents, over the lanes of a vector.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from superopt.ir.expr import Expr, subexpressions
+from superopt.ir.scalar import SCALARS
+from superopt.kernels.cpu import Cpu
+from superopt.kernels.emit_types import width_of
+from superopt.kernels.stage import Stage
+
+CYCLES_PER_MICROSECOND = 3000.0
+CYCLES = {"load": 3.0, "op": 1.0, "convert": 2.0, "where": 1.0, "index": 1.0}
+TRANSCENDENTAL, QUOTIENT, STORE = 20.0, 8.0, 3.0
+
+
+def microseconds(stage: Stage, cpu: Cpu) -> float:
+    """An estimate of the work of a stage on one thread."""
+    parts = subexpressions(stage.value)
+    size = max([width_of(e.dtype) for e in parts if e.dtype != "bool"], default=4)
+    lanes = max(1, cpu.vector_bits // (8 * size))
+    cycles = sum(_cycles(e) * prod([int(s.high) + 1 for s in e.symbols if isinstance(s.high, int)]) for e in parts)
+    stores = prod([a.extent for a in stage.axes])
+    return (cycles + STORE * stores) / lanes / CYCLES_PER_MICROSECOND
+
+
+def _cycles(e: Expr) -> float:
+    if e.kind == "op" and SCALARS[e.args[0]].transcendental:
+        return TRANSCENDENTAL
+    if e.kind == "op" and e.args[0] in ("div", "rem"):
+        return QUOTIENT
+    return CYCLES.get(e.kind, 0.0)
