@@ -130,6 +130,15 @@ def test_the_image_of_a_convolution_is_packed_with_its_padding(stride: int) -> N
     assert not any("?" in line for line in show_stages(after).splitlines() if line.strip().startswith("weights"))
 
 
+def test_a_part_keeps_the_guards_that_its_reads_need() -> None:
+    a, b = make_input("a", (3, 4)), make_input("b", (2, 4))
+    program = from_graph([mk("tanh", mk("concatenate", a, b, dimension=0))])
+    after = _kept(program, [["materialize", "out0", _position(program, "out0", "b[o0-3,o1]"), "low"]])
+    assert show_stages(after).splitlines()[1] == "  low[c0,c1] = [c0-3>=0] ? b[c0-3,c1] : 0"
+    after = _kept(program, [["cache_read", "out0", _position(program, "out0", "b[o0-3,o1]"), "low"]])
+    assert after.buffer("low").shape == (5, 4)
+
+
 def test_taking_rows_by_number() -> None:
     t, i = make_input("t", (9, 6), frozen=True), make_input("i", (5, 1), "int32")
     taken = mk("gather", t, i, offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=(0,), slice_sizes=(1, 6))
