@@ -156,6 +156,24 @@ def test_folds_are_equal_under_bijections_only() -> None:
         assert not Equality().same(other, whole, d)
 
 
+def test_guards_of_terms_without_factors_count() -> None:
+    def counted(offset: int) -> Any:
+        def one() -> Any:
+            return const(1.0, "float32")
+
+        total = _sum(9, lambda r: where(i + offset - r >= 0, one, lambda: const(0.0, "float32")))
+        return op("mul", "float32", total, total)
+
+    d = Domain({I: (0, 4)})
+    assert Equality().same(counted(1), op("mul", "float32", *counted(1).operands), d)
+    assert not Equality().same(counted(1), counted(2), d)
+    chosen = where(i - 2 >= 0, lambda: const(1.0, "float32"), lambda: const(0.0, "float32"))
+    other = where(i - 3 >= 0, lambda: const(1.0, "float32"), lambda: const(0.0, "float32"))
+    x = load("x", (i,), "float32")
+    left, right = (op("add", "float32", op("mul", "float32", c, c), x) for c in (chosen, other))
+    assert not Equality().same(left, right, d)
+
+
 def test_iterators_of_one_name_are_not_confused() -> None:
     outer, r = Symbol("r0", 0, 4), of_atom(Symbol("r0", 0, 4))
     once = _sum(5, lambda i: load("x", (i,), "float32"))

@@ -138,12 +138,11 @@ class Equality:
         return found
 
     def _cancels(self, terms: Sequence[Term], dtype: str, d: Domain) -> bool:
-        groups: list[tuple[Part | None, Fraction]] = []
+        groups: list[tuple[Part, Fraction]] = []
         for term in terms:
-            body = term.body(dtype)
-            part = None if body is None else Part(term.iterators, term.guards, body)
+            part = Part(term.iterators, term.guards, term.body(dtype))
             for at, (other, k) in enumerate(groups):
-                if (part is None and other is None) or (part and other and self._part(other, part, d, "sum")):
+                if self._part(other, part, d, "sum"):
                     groups[at] = (other, k + term.coefficient)
                     break
             else:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import product
 
-from superopt.ir.expr import Expr, convert, op, subexpressions
+from superopt.ir.expr import Expr, const, convert, op, subexpressions
 from superopt.ir.index import Poly, Size, Symbol, of_atom, substitute
 from superopt.ir.types import FLOATS
 from verifier.schedules.intervals import box_of
@@ -40,13 +40,13 @@ class Term:
         """Symbols of guards and factors."""
         return frozenset[Symbol]().union(*(g.symbols for g in self.guards), *(f.symbols for f in self.factors))
 
-    def body(self, dtype: str) -> Expr | None:
-        """The product of the factors; None of none."""
+    def body(self, dtype: str) -> Expr:
+        """The product of the factors; 1 of none."""
         found: Expr | None = None
         for f in self.factors:
             same = f if f.dtype == dtype else convert(f, f.dtype, dtype)
             found = same if found is None else op("mul", dtype, found, same)
-        return found
+        return const(1, dtype) if found is None else found
 
 
 @dataclass
