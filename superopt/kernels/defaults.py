@@ -21,6 +21,7 @@ from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.contract import Contraction, analyse, coefficient, extent, loads, offset, outermost
 from superopt.kernels.cpu import Cpu, host
 from superopt.kernels.intrinsics import Intrinsic, fitting
+from superopt.kernels.microkernel_tile import LEAST_ACROSS
 from superopt.kernels.pack import guarded, linear_forms
 from superopt.kernels.program import checked
 from superopt.kernels.schedule import set_knob
@@ -36,6 +37,7 @@ FORK = 35 * CYCLES_PER_MICROSECOND  # work below which one thread does it all
 _TASK = 1500.0  # cycles that a task costs beside its work
 _LATE = 0.3  # of a task's work: how much later than the others the last one ends
 _SCATTER = 30.0  # cycles of a vector whose lanes are not next to each other in the output
+_TRANSPOSE = 100.0  # cycles of a square of vectors transposed and stored
 _COPY = 1.5  # cycles to copy an element
 _LATENCY = 4  # steps of a tile with fewer accumulators take as long
 _LEAST = 1 << 12  # multiply-adds below which a tile is not worth its code
@@ -285,7 +287,11 @@ def _tiled(
         for sizes in product(*[range(1, min(extent(s), _MOST_ROWS) + 1) for s in axes]):
             if kind.registers(prod(sizes), vectors) > cpu.registers or prod(sizes) > 2 * _MOST_ROWS:
                 continue
-            cycles = others * _tiles(axes, sizes, extent(found.lane), vectors, lanes, steps, scatter)
+            store = 2.0 * prod(sizes) * vectors
+            if scatter:
+                across = len(axes) > 0 and coefficient(place, axes[-1]) == 1 and sizes[-1] >= LEAST_ACROSS
+                store = vectors * (_TRANSPOSE * prod(sizes[:-1]) if across else _SCATTER * prod(sizes))
+            cycles = others * _tiles(axes, sizes, extent(found.lane), vectors, lanes, steps, store)
             if vectors * lanes * size * steps > cpu.l2 / 2:
                 cycles *= 1.05
             cycles *= 1.02 if prod(sizes) > 8 else 1.0  # rows at strides of 4096 bytes fall on the same cache lines
@@ -315,17 +321,17 @@ def _innermost_of(found: Contraction, depth: Sequence[str]) -> Symbol:
 
 
 def _tiles(
-    axes: Sequence[Symbol], sizes: Sequence[int], columns: int, vectors: int, lanes: int, steps: float, scatter: bool
+    axes: Sequence[Symbol], sizes: Sequence[int], columns: int, vectors: int, lanes: int, steps: float, store: float
 ) -> float:
     """Cycles of all tiles, tails included."""
     total = 0.0
+    full = prod(sizes)
     counts = [_pieces(extent(s), n) for s, n in zip(axes, sizes, strict=True)]
     for rows in product(*counts):
         r, times = prod(n for n, _ in rows), prod(k for _, k in rows)
         for width, panels in _pieces(-(-columns // lanes), vectors):
             step = max(r * width, _LATENCY, r / 2 + width) + 0.01 * (r + width)
-            store = r * width * (_SCATTER if scatter else 2.0) + 20
-            total += times * panels * (steps * step + store)
+            total += times * panels * (steps * step + store * (r * width) / (full * vectors) + 20)
     return total
 
 

@@ -29,7 +29,7 @@ class Point:
     """One vector of results: where it is, and how much of it exists.
 
     Attributes:
-        env: values of the axes of the stage; the lane's is that of the first element.
+        env: values of the axes of the stage; that of the axis along the vector is the first element's.
         total: the sum, a vector.
         lanes: lanes of the vector.
         valid: lanes that exist.
@@ -45,6 +45,7 @@ def epilogue(
     f: Function,
     program: LoopProgram,
     stage: Stage,
+    lane: Symbol,
     total: Expr,
     points: Sequence[Point],
     pointers: dict[str, str],
@@ -56,12 +57,12 @@ def epilogue(
         f: the function, at the end of the sums.
         program: gives the buffers.
         stage: whose value it is.
+        lane: the axis along the vectors.
         total: the sum in the value.
         points: the vectors; all of one width, on the same outer axes.
         pointers: addresses of buffers that are no arguments of the program.
         licence: which inexact steps may be taken.
     """
-    lane = stage.axes[-1].symbol
     leaf = load(SUM, (of_atom(lane),), total.dtype)
     buffers = {b.name: b for b in program.buffers} | {SUM: Buffer(SUM, (1 << 30,), total.dtype, "local")}
     value = flatten(exchange(stage.value, total, leaf), buffers)

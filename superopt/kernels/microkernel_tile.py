@@ -17,10 +17,13 @@ from superopt.ir.index import Size, Symbol, bounds, of_atom, substitute
 from superopt.kernels.contract import Contraction, coefficient, extent, offset
 from superopt.kernels.emit_licence import Licence
 from superopt.kernels.intrinsics import Intrinsic, intrinsic
-from superopt.kernels.llvm import Lines, Module, Value, constant_mask, type_of, vector
+from superopt.kernels.llvm import Lines, Module, Value, constant_mask, element_of, type_of, vector
 from superopt.kernels.microkernel_epilogue import Point, epilogue
 from superopt.kernels.stage import LoopProgram, Stage
 from superopt.kernels.tensorize import offset_load
+from superopt.kernels.transpose import square
+
+LEAST_ACROSS = 4  # rows from which a transpose is cheaper than scattered stores
 
 
 @dataclass(slots=True)
@@ -285,10 +288,47 @@ class TileWriter:
                 self.f.store(self.type, x, pointer)
 
     def _epilogue(self, accs: Sequence[Value]) -> None:
+        outer: dict[Symbol, Value] = {s: f"%{s.name}" for s in self.outer}
+        sums = dict(zip(itertools.product(self.positions, range(self.vectors)), map(str, accs), strict=True))
+        along = self._across()
         points: list[Point] = []
-        for (position, j), x in zip(itertools.product(self.positions, range(self.vectors)), accs, strict=True):
-            env: dict[Symbol, Value] = {s: f"%{s.name}" for s in self.outer}
-            env |= dict(zip(self.rows, position, strict=True)) | {self.lane: j * self.lanes}
-            points.append(Point(env, str(x), self.lanes, self._valid(j)))
+        if along is None:
+            for (position, j), x in sums.items():
+                env = outer | dict(zip(self.rows, position, strict=True)) | {self.lane: j * self.lanes}
+                points.append(Point(env, x, self.lanes, self._valid(j)))
+        else:
+            points = self._transposed(sums, outer, along)
         local = {x: p for x, p in self.base.items() if x not in self.slots}
-        epilogue(self.f, self.program, self.stage, self.found.total, points, local, self.licence)
+        lane = along or self.lane
+        epilogue(self.f, self.program, self.stage, lane, self.found.total, points, local, self.licence)
+
+    def _across(self) -> Symbol | None:
+        """Where the lanes are apart in the output: an axis of rows that are next to each other in it."""
+        if self.contiguous:
+            return None
+        place = offset(self.shapes[self.stage.buffer], self.stage.index)
+        for j, s in enumerate(self.rows):
+            count = len({position[j] for position in self.positions})
+            if coefficient(place, s) == 1 and LEAST_ACROSS <= count <= self.lanes:
+                return s
+        return None
+
+    def _transposed(
+        self, sums: dict[tuple[tuple[int, ...], int], str], outer: dict[Symbol, Value], along: Symbol
+    ) -> list[Point]:
+        """The tile with vectors along an axis of rows, by transposes in registers."""
+        at = self.rows.index(along)
+        groups: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+        for position in self.positions:
+            groups.setdefault((*position[:at], *position[at + 1 :]), []).append(position)
+        others = [s for s in self.rows if s is not along]
+        points: list[Point] = []
+        for j in range(self.vectors):
+            for rest, members in groups.items():
+                rows = [sums[position, j] for position in members]
+                rows += ["poison"] * (self.lanes - len(rows))
+                columns = square(self.f, rows, element_of(self.type), self.lanes)
+                for lane in range(self._valid(j)):
+                    env = outer | dict(zip(others, rest, strict=True)) | {self.lane: j * self.lanes + lane, along: 0}
+                    points.append(Point(env, columns[lane], self.lanes, len(members)))
+        return points
