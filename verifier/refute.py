@@ -25,6 +25,7 @@ from rewrites.term import Rule, Term, names_in, subterms, walk, windows
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Node, topological
 from superopt.ir.interp import evaluate
+from superopt.ir.types import FLOATS
 
 Arrays = dict[str, np.ndarray]
 TOLERANCE = 1e-9
@@ -164,9 +165,17 @@ def difference(made: Instance, values: Arrays, seed: int = 0, tolerance: float =
         left, right = (np.asarray(r) for r in results)
         where = first_difference(left, right, partial, tolerance, numbers_first=True)
         if where is not None:
-            undefined = bool(np.isnan(right[where]))
+            undefined = (
+                bool(np.isnan(right[where])) if right.dtype.kind == "f" else partial and _leaves(made.lhs, values)
+            )
             return Difference(made.env, seed, root, made, values, where, results, undefined=undefined)
     return None
+
+
+def _leaves(roots: tuple[Node, ...], values: Arrays) -> bool:
+    """Does some value on the way leave the numbers: what a predicate of it says is of no account."""
+    inner = tuple(node for node in topological(roots) if node.types[0].dtype in FLOATS)
+    return not all(bool(np.all(np.isfinite(x))) for x in evaluate(inner, values))
 
 
 def first_difference(
