@@ -153,8 +153,9 @@ def test_errors_are_within_the_stated_bounds(folder: Path, dtype: str, width: in
 def test_pow_is_within_its_bound(folder: Path, dtype: str) -> None:
     library = built(folder, {"pow": ("pow", (dtype, dtype), dtype)}, WIDTHS[0])
     random = np.random.default_rng(3)
-    x = np.concatenate([10.0 ** random.uniform(-5, 5, 6400), random.uniform(0.9, 1.1, 6400)]).astype(dtype)
-    y = np.concatenate([random.normal(size=6400) * 5, random.normal(size=6400) * 300]).astype(dtype)
+    x = [10.0 ** random.uniform(-5, 5, 6400), random.uniform(0.9, 1.1, 6400), 1 + random.normal(size=6400) * 1e-4]
+    y = [random.normal(size=6400) * scale for scale in (5, 300, 1e6)]
+    x, y = np.concatenate(x).astype(dtype), np.concatenate(y).astype(dtype)
     x[::5], y[::5] = -x[::5], np.round(y[::5])
     with np.errstate(all="ignore"):
         exact = np.power(x.astype(Wide), y.astype(Wide))

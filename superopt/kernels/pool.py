@@ -47,14 +47,11 @@ def emit_region(module: Module, shape: Layout) -> None:
     f = module.function("runtime.region", args, internal=False)
     allowed = f.minimum(field(f, "threads", "i64"), field(f, "tasks", "i64"))
 
-    def serial() -> None:
-        f.effect("call void @runtime.serial(ptr %kernel, ptr %bufs)")
-
     def several() -> None:
         helpers = f.sub(f.minimum(_pool_threads(f, shape), allowed), 1)
-        f.if_(f.less(helpers, 1), serial, lambda: _parallel(f, helpers, shape))
+        f.if_(f.less(helpers, 1), lambda: _alone(f), lambda: _parallel(f, helpers, shape))
 
-    f.if_(f.less(allowed, 2), serial, several)
+    f.if_(f.less(allowed, 2), lambda: _alone(f), several)
     f.ret()
 
 
@@ -166,6 +163,15 @@ def _parallel(f: Function, helpers: Value, shape: Layout) -> None:
     size = f.mul(f.add(field(f, "phases", "i64"), 1), 2 * _LINE)
     f.module.declare("declare ptr @aligned_alloc(i64, i64)")
     state = f.call("ptr", "aligned_alloc", ("i64", _LINE), ("i64", size))
+    known = f.value(f"icmp ne ptr {state}, null")
+    f.if_(known, lambda: _share(f, state, size, helpers, shape), lambda: _alone(f))
+
+
+def _alone(f: Function) -> None:
+    f.effect("call void @runtime.serial(ptr %kernel, ptr %bufs)")
+
+
+def _share(f: Function, state: str, size: Value, helpers: Value, shape: Layout) -> None:
     f.effect(f"call void @llvm.memset.p0.i64(ptr {state}, i8 0, i64 {size}, i1 false)")
     f.store("i64", f.add(helpers, 1), state)
     f.store("ptr", "%kernel", at(f, state, 8))

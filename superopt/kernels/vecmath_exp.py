@@ -106,7 +106,7 @@ def _shifted_exponent(m: Lanes, integer: str) -> str:
     return m.from_ints(i.add(high, i.const(at.bias << at.mantissa)))
 
 
-def _ldexp(m: Lanes, x: str, n: str) -> str:
+def ldexp(m: Lanes, x: str, n: str) -> str:
     """x * 2**n with one rounding, also into the denormals and to infinity; n is an integer-valued float."""
     cpu, native = m.f.module.cpu, m.f.module.cpu.lanes(m.dtype)
     if cpu.avx512 and m.lanes == native:
@@ -121,7 +121,7 @@ def _ldexp(m: Lanes, x: str, n: str) -> str:
     return m.mul(scaled, _shifted_exponent(m, m.add(rest, m.const(at.round_magic))))
 
 
-def _reduced(m: Lanes, x: str) -> tuple[str, str]:
+def reduced(m: Lanes, x: str) -> tuple[str, str]:
     """n and r with x = n ln 2 + r, |r| at most ln 2 / 2."""
     at = facts(m)
     n = m.sub(m.fma(x, m.const(1.0 / LN2), m.const(at.round_magic)), m.const(at.round_magic))
@@ -132,21 +132,24 @@ def _reduced(m: Lanes, x: str) -> tuple[str, str]:
 def exp(m: Lanes, x: str) -> str:
     """e**x."""
     at = facts(m)
-    return _exp_bounded(m, m.at_most(m.at_least(x, at.underflow), at.overflow))
+    return exp_bounded(m, m.at_most(m.at_least(x, at.underflow), at.overflow))
 
 
 def exp_half(m: Lanes, x: str) -> str:
     """e**x / 2 for x >= 0, without overflow before the half itself overflows."""
-    return _exp_bounded(m, m.at_most(x, facts(m).overflow + 1.0), halved=True)
+    return exp_bounded(m, m.at_most(x, facts(m).overflow + 1.0), halved=True)
 
 
-def _exp_bounded(m: Lanes, x: str, halved: bool = False) -> str:
+def exp_bounded(m: Lanes, x: str, halved: bool = False) -> str:
     """e**x, or half of it, for |x| at most 1.2 times what underflows."""
-    at = facts(m)
-    n, r = _reduced(m, x)
+    n, r = reduced(m, x)
     n = m.sub(n, m.const(1.0)) if halved else n
-    p = m.add(m.fma(m.polynomial(r, at.exp), m.mul(r, r), r), m.const(1.0))
-    return _ldexp(m, p, n)
+    return ldexp(m, near_one(m, r), n)
+
+
+def near_one(m: Lanes, r: str) -> str:
+    """e**r for |r| at most ln 2 / 2."""
+    return m.add(m.fma(m.polynomial(r, facts(m).exp), m.mul(r, r), r), m.const(1.0))
 
 
 def exp2(m: Lanes, x: str) -> str:
@@ -156,15 +159,14 @@ def exp2(m: Lanes, x: str) -> str:
     n = m.sub(m.add(x, m.const(at.round_magic)), m.const(at.round_magic))
     d = m.sub(x, n)
     r = m.mul(d, m.const(LN2))
-    p = m.add(m.fma(m.polynomial(r, at.exp), m.mul(r, r), r), m.const(1.0))
-    return _ldexp(m, p, n)
+    return ldexp(m, near_one(m, r), n)
 
 
 def expm1(m: Lanes, x: str) -> str:
     """e**x - 1."""
     at = facts(m)
     bounded = m.at_most(m.at_least(x, at.saturated), at.overflow)
-    n, r = _reduced(m, bounded)
+    n, r = reduced(m, bounded)
     q = m.fma(m.polynomial(r, at.exp), m.mul(r, r), r)
     half = _shifted_exponent(m, m.add(m.sub(n, m.const(1.0)), m.const(at.round_magic)))  # 2**n itself may overflow
     y = m.fma(half, q, m.sub(half, m.const(0.5)))
@@ -172,13 +174,12 @@ def expm1(m: Lanes, x: str) -> str:
     return m.select(m.compare("oeq", x, m.const(0.0)), x, y)
 
 
-def log(m: Lanes, x: str) -> str:
-    """The natural logarithm."""
+def mantissa_and_exponent(m: Lanes, x: str) -> tuple[str, str]:
+    """f and e with x = (1 + f) 2**e, 1 + f in [sqrt(1/2), sqrt(2)), for finite x > 0."""
     at, i = facts(m), m.ints
     small = m.compare("olt", x, m.const(at.tiny))
     shift = float(at.mantissa + 1)
     normal = m.select(small, m.mul(x, m.const(2.0**shift)), x)
-    # exponent such that the mantissa is in [sqrt(1/2), sqrt(2))
     half_root = 0x3F3504F3 if m.dtype == "float32" else 0x3FE6A09E667F3BCD
     word = m.as_ints(normal)
     above = i.add(word, i.const((at.bias << at.mantissa) - half_root))
@@ -188,7 +189,13 @@ def log(m: Lanes, x: str) -> str:
     magic = 2.0**at.mantissa  # an integer in the mantissa of a float of this size is that integer above it
     carrier = int(at.bias + at.mantissa) << at.mantissa
     e = m.sub(m.from_ints(i.op("or", biased, i.const(carrier))), m.const(magic + at.bias))
-    e = m.sub(e, m.select(small, m.const(shift), m.const(0.0)))
+    return f, m.sub(e, m.select(small, m.const(shift), m.const(0.0)))
+
+
+def log(m: Lanes, x: str) -> str:
+    """The natural logarithm."""
+    at = facts(m)
+    f, e = mantissa_and_exponent(m, x)
     if m.dtype == "float32":
         z = m.mul(f, f)
         y = m.mul(m.mul(z, f), m.polynomial(f, _LOG32))
@@ -237,7 +244,7 @@ def _odd_rational(m: Lanes, x: str, bound: float, above: tuple[float, ...], belo
 
 def logistic(m: Lanes, x: str) -> str:
     """1 / (1 + e**-x), without overflow and without loss for large negative x."""
-    e = _exp_bounded(m, m.at_least(m.neg(m.absolute(x)), facts(m).underflow))
+    e = exp_bounded(m, m.at_least(m.neg(m.absolute(x)), facts(m).underflow))
     above = m.select(m.compare("olt", x, m.const(0.0)), e, m.const(1.0))
     return m.quotient(above, m.add(e, m.const(1.0)))
 
@@ -250,7 +257,7 @@ def erf(m: Lanes, x: str) -> str:
     z = m.mul(a, a)
     near = _erf_near(m, a, z)
     t = m.quotient(m.sub(a, m.const(2.5)), m.add(a, m.const(2.5)))
-    far = m.sub(m.const(1.0), m.mul(_exp_bounded(m, m.neg(z)), m.polynomial(t, _ERFC64)))
+    far = m.sub(m.const(1.0), m.mul(exp_bounded(m, m.neg(z)), m.polynomial(t, _ERFC64)))
     return m.with_sign(m.select(m.compare("olt", a, m.const(1.0)), near, far), x)
 
 
@@ -266,7 +273,7 @@ def erfc(m: Lanes, x: str) -> str:
     a = m.at_most(m.absolute(x), 10.5 if m.dtype == "float32" else 27.5)
     square = m.mul(a, a)
     dropped = m.fma(a, a, m.neg(square))
-    e = _exp_bounded(m, m.neg(square))
+    e = exp_bounded(m, m.neg(square))
     e = m.fma(m.neg(dropped), e, e)
     t = m.quotient(m.sub(a, m.const(middle)), m.add(a, m.const(middle)))
     y = m.mul(e, m.polynomial(t, tail))
@@ -275,25 +282,6 @@ def erfc(m: Lanes, x: str) -> str:
         return y
     near = m.sub(m.const(1.0), _erf_near(m, x, m.mul(x, x)))
     return m.select(m.compare("olt", a, m.const(0.5)), near, y)
-
-
-def power32(m: Lanes, x: str, y: str) -> str:
-    """x**y of float32, computed in float64; the cases of IEEE 754's pow."""
-    d = m.of("float64")
-    base, exponent = m.cast("fpext", x, "float64"), m.cast("fpext", y, "float64")
-    size = d.absolute(base)
-    value = exp(d, d.mul(exponent, log(d, size)))
-    whole = d.compare("oeq", d.call("trunc", exponent), exponent)
-    half = d.mul(exponent, d.const(0.5))
-    odd = d.both(whole, d.compare("une", d.call("floor", half), half))
-    value = d.select(odd, d.with_sign(value, base), value)
-    bounded = d.compare("olt", size, d.const(math.inf))
-    negative = d.both(d.compare("olt", base, d.const(0.0)), bounded)
-    nowhere = d.both(negative, d.compare("une", d.call("trunc", exponent), exponent))
-    value = d.select(nowhere, d.const(math.nan), value)
-    unit = d.both(d.compare("oeq", size, d.const(1.0)), d.compare("oeq", d.absolute(exponent), d.const(math.inf)))
-    one = d.either(d.compare("oeq", base, d.const(1.0)), d.compare("oeq", exponent, d.const(0.0)))
-    return d.cast("fptrunc", d.select(d.either(unit, one), d.const(1.0), value), "float32")
 
 
 def cbrt(m: Lanes, x: str) -> str:

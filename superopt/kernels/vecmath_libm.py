@@ -8,7 +8,7 @@ from __future__ import annotations
 from superopt.kernels.llvm import Value, mangled, type_of
 from superopt.kernels.vecmath_lanes import Lanes
 
-NAMES = ("sin", "cos", "tan", "lgamma", "pow")
+NAMES = ("sin", "cos", "tan", "lgamma")
 
 
 def per_lane(m: Lanes, name: str, *args: str) -> str:
