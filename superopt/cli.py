@@ -311,7 +311,7 @@ def demo(budget: str, report_path: str, as_json: bool) -> int:
     "--suite",
     default="core",
     show_default=True,
-    help="aa, ablation, alternatives, core, onnx-nodes, options, rewrites, search or verifier.",
+    help="aa, ablation, alternatives, core, kernels, onnx-nodes, options, pallas, rewrites, search or verifier.",
 )
 @click.option("--verifier", is_flag=True, help="The same as --suite verifier.")
 @click.option("--budget", help="Search time for each program.  [default: 60s; rewrites: 15s]")

@@ -21,6 +21,8 @@ from superopt.kernels.pallas.tune import tune
 from superopt.kernels.program import from_graph
 from superopt.kernels.schedule.trace import apply
 from superopt.kernels.stage import LoopProgram
+from verifier.schedules.check import check_schedule
+from verifier.schedules.verdict import PROVED
 
 RNG = np.random.default_rng(0)
 
@@ -110,6 +112,13 @@ def test_every_case_of_the_benchmark_has_schedules(case: Case) -> None:
     kind = space.kind(program, "out0")
     assert kind == case.kind or (case.name.startswith("dot bfloat16 1x") and kind == "reduction")
     assert apply(program, traces[0]).stages[0].axes[-1].kind == "vector"
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "conv" not in c.name], ids=lambda c: c.name)
+def test_default_schedules_are_proved(case: Case) -> None:
+    kinds = [jax.ShapeDtypeStruct(s, jnp.dtype(case.dtype)) for s in case.shapes]
+    program = from_graph(import_function(case.fn, tuple(kinds)).graph.outputs)
+    assert check_schedule(program, space.scheduled(program)).status == PROVED
 
 
 # ---- scalar functions
