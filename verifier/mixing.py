@@ -159,7 +159,7 @@ def _joined(tables: list[_Table]) -> _Table:
 
 
 def _pairs(a: Ids, b: Ids) -> tuple[Ids, Ids]:
-    """Keys in order and their representatives, for pairs of different labels: those on the left where that is possible."""
+    """Keys in order and their representatives, for pairs of different labels: where possible those on the left."""
     keys, first, back = np.unique(b, return_index=True, return_inverse=True)
     values = a[first]
     if (values[back] == a).all() and not np.isin(values, keys).any():

@@ -76,7 +76,7 @@ def choice(p: NF, truth: bool) -> Trail:
     rest = combine([ONE, *scale(p, -1)])
     if len(rest) == 1 and rest[0].coef == 1:
         return choice(rest, not truth)
-    names = sorted(set().union(*(m.free() for m in p)))
+    names = sorted(frozenset[str]().union(*(m.free() for m in p)))
     label = "?" + " + ".join(sorted(f"{m.coef}*{canonical(m)}" for m in p))
     return ((Atom(label, tuple(map(var, names))), truth),)
 

@@ -99,6 +99,8 @@ def _read(text: str) -> Pair:
 
 def _graph(rows: Any, inputs: list[int], outputs: list[int], constants: Any) -> Graph:
     nodes: list[Node] = []
-    for op, operands, attrs in rows:
+    row: tuple[str, list[int], tuple[tuple[str, Any], ...]]
+    for row in rows:
+        op, operands, attrs = row
         nodes.append(mk(op, *[nodes[i] for i in operands], **dict(attrs)))
     return Graph(tuple(nodes[i] for i in inputs), tuple(nodes[i] for i in outputs), constants)
