@@ -22,6 +22,7 @@ SUITES = (
     "alternatives",
     "core",
     "kernels",
+    "native",
     "onnx-nodes",
     "options",
     "pallas",
@@ -59,6 +60,8 @@ def run_suite(suite: str, *, budget: str | None, cases: Sequence[str], seed: int
         from superopt.bench.core import run  # late: see above
     elif suite == "kernels":
         from superopt.bench.kernels import run  # late: see above
+    elif suite == "native":
+        from superopt.bench.core import run_native as run  # late: see above
     elif suite == "onnx-nodes":
         from superopt.bench.onnx_nodes import run  # late: see above
     elif suite == "options":

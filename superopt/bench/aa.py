@@ -102,7 +102,7 @@ def measure_case(name: str, make: Callable[[], Made], budget: str, seed: int) ->
     imported = import_function(fn, args)
     same = judge_copies(imported, budget, seed)
     ratios = [f.ratio.ratio for f in same.finalists if f.ratio is not None]
-    result = optimize(fn, *args, budget=budget, seed=seed, store=False)
+    result = optimize(fn, *args, budget=budget, seed=seed, store=False, kernels=False)
     row: dict[str, Any] = {
         "case": name,
         "before_ms": result.report.before_ms if result.report.before_ms is not None else same.before_ms,

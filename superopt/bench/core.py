@@ -3,6 +3,9 @@
 The reference is `jax.jit` of the original with its weights as arguments; the ratio against `jax.jit` with the weights
 baked in as constants is reported beside it.  Both are timed interleaved with the optimised program on fresh rounds,
 after the search is over.  Peak memory is that of the optimising process and of its measuring worker.
+
+    superopt bench --suite core      XLA is the only backend
+    superopt bench --suite native    the same programs, with kernels of our own where they are faster
 """
 
 from __future__ import annotations
@@ -39,12 +42,25 @@ _COLUMNS = (
 def run(
     *, budget: str, cases: Sequence[str], seed: int, say: Say
 ) -> tuple[list[dict[str, Any]], dict[str, float], str]:
-    """Optimise and measure every case."""
+    """Optimise and measure every case through XLA alone."""
+    return _run("core", budget, cases, seed, say)
+
+
+def run_native(
+    *, budget: str, cases: Sequence[str], seed: int, say: Say
+) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+    """Optimise and measure every case through XLA and kernels of our own."""
+    return _run("native", budget, cases, seed, say)
+
+
+def _run(
+    suite: str, budget: str, cases: Sequence[str], seed: int, say: Say
+) -> tuple[list[dict[str, Any]], dict[str, float], str]:
     rows: list[dict[str, Any]] = []
     for case in CASES:
         if cases and not any(text in case for text in cases):
             continue
-        row = in_own_process("superopt.bench.core", case, budget, seed, _TIMEOUT_S)
+        row = in_own_process("superopt.bench.core", f"{suite}:{case}", budget, seed, _TIMEOUT_S)
         rows.append(row)
         if "failure" in row:
             say(f"{case}: failed: {row['failure']}")
@@ -65,15 +81,17 @@ def run(
     return rows, summary, table(rows, _COLUMNS) + "\n\n" + ", ".join(f"{k} {v:.4g}" for k, v in summary.items())
 
 
-def measure_case(case: str, budget: str, seed: int) -> dict[str, Any]:
-    """Optimise one case in this process and time it afresh."""
+def measure_case(case: str, budget: str, seed: int, kernels: bool = False) -> dict[str, Any]:
+    """Optimise one case in this process, with or without kernels of our own, and time it afresh."""
     from superopt.bench.programs import build_case  # late: jax and onnx are loaded in the process of the case
     from superopt.bench.timing import time_against_jit  # late: see above
     from superopt.optimizer import optimize  # late: see above
 
     program = build_case(case, seed)
     begin = time.perf_counter()
-    result = optimize(program.fn, program.params, *program.inputs, frozen=0, budget=budget, seed=seed, store=False)
+    result = optimize(
+        program.fn, program.params, *program.inputs, frozen=0, budget=budget, seed=seed, store=False, kernels=kernels
+    )
     seconds = time.perf_counter() - begin
     peak_kb = sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     fresh = time_against_jit(program.fn, program.params, program.inputs, result, seed=seed)
@@ -105,4 +123,5 @@ def measure_case(case: str, budget: str, seed: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure_case(sys.argv[1], sys.argv[2], int(sys.argv[3])), default=str))
+    _suite, _case = sys.argv[1].split(":")
+    print(json.dumps(measure_case(_case, sys.argv[2], int(sys.argv[3]), _suite == "native"), default=str))
