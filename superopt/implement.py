@@ -221,7 +221,7 @@ class _Stage:
                 "returned": tuple(1e3 * s for s in with_kernels.samples_s),
             },
             after_text=print_graph(form.program.hot),
-            gains=judged.gains if form.finalist is judged.winner else {},
+            gains=judged.gains if form.name.startswith("returned") else {},
             kernels=choices,
             native=rows,
             implementation={

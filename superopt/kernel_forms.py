@@ -10,7 +10,8 @@ convolution as shifted sums is three times faster there, and twenty times slower
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 
 from superopt.explore import Exploration
 from superopt.ir.graph import Graph, Node, mk, with_inputs
@@ -45,9 +46,11 @@ def forms_of(found: Exploration, judgement: Judgement) -> list[Form]:
     own = found.result.original
     programs: list[tuple[str, Program, Finalist | None]] = []
     if judgement.winner is not None:
-        plain = _plain(found.result.program(judgement.winner, found.graph))
-        if plain is not None:
-            programs.append(("plain operations", plain, judgement.winner))
+        program = found.result.program(judgement.winner, found.graph)
+        ways = {node["rule"] for g in _graphs(program) for node in g.nodes() if node.op == "macro"}
+        if ways:
+            rules = Counter({name: n for name, n in judgement.winner.rules.items() if name not in ways})
+            programs.append(("plain operations", _plain(program), replace(judgement.winner, rules=rules)))
     programs.append(("returned", judgement.program, judgement.winner))
     if judgement.winner is not own:
         programs.append(("own form", found.program(own), own))
@@ -66,11 +69,12 @@ def forms_of(found: Exploration, judgement: Judgement) -> list[Form]:
     return [form for form in forms if form.regions]
 
 
-def _plain(program: Program) -> Program | None:
-    """A program with the op that it stands for in place of every macro; None where it has none."""
-    graphs = [g for g in (program.prepare, program.hot) if g is not None]
-    if not any(node.op == "macro" for g in graphs for node in g.nodes()):
-        return None
+def _graphs(program: Program) -> list[Graph]:
+    return [g for g in (program.prepare, program.hot) if g is not None]
+
+
+def _plain(program: Program) -> Program:
+    """A program with the op that it stands for in place of every macro."""
     prepare = None if program.prepare is None else _without_macros(program.prepare)
     return Program(prepare, _without_macros(program.hot))
 
