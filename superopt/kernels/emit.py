@@ -14,7 +14,7 @@ clamped (scalars); everything else ignores guards until the choice itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from superopt.errors import UnsupportedKernel
@@ -178,6 +178,12 @@ class Emitter:
             return (e, (), guards)
         symbols = e.symbols.union(*[g.symbols for g, _ in guards])
         return (e, self.offsets(symbols), guards)
+
+    def context(self, symbols: frozenset[Symbol], scalars: Iterable[Expr]) -> tuple[object, ...]:
+        """What tells indices apart that depend on these iterators and read these scalars: points, and guards."""
+        if self.guards and not all(self.inside(v) for v in scalars):
+            return (self.offsets(symbols.union(*[g.symbols for g, _ in self.guards])), self.guards)
+        return self.offsets(symbols)
 
     def reductions(self, e: Expr) -> list[Expr]:
         """The reductions of an expression that may be evaluated whatever its guards are, inner ones first."""

@@ -42,7 +42,7 @@ def condition(em: Emitter, guard: Guard) -> Held:
 
 def _condition(em: Emitter, p: Poly) -> Held:
     value = emit_index.index(em, p)
-    key = ("holds", p, em.offsets(p.symbols))
+    key = ("holds", p, em.context(p.symbols, values_of(p)))
     return em.at_level(emit_index.level_of(em, p), key, lambda: Held(_scalar_holds(em, value), False, 0))
 
 
@@ -53,7 +53,7 @@ def _scalar_holds(em: Emitter, value: Value) -> str:
 
 
 def _wide_condition(em: Emitter, p: Poly) -> Held:
-    key = ("holds", p, em.offsets(p.symbols))
+    key = ("holds", p, em.context(p.symbols, values_of(p)))
     bits = emit_index.bits_for(em, [p])
     type_ = vector(f"i{bits}", em.lanes)
 

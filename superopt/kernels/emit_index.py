@@ -56,15 +56,21 @@ def atom_level(em: Emitter, a: Atom) -> int:
     if isinstance(a, Symbol):
         return em.bindings[a].level
     level = em.depth(a.symbols)
-    scalars = a.args if a.op == "value" else [v for x in a.args for v in values_of(x)]
-    return max([level, *[em.known(v).level for v in scalars]])
+    return max([level, *[em.known(v).level for v in scalars(a)]])
+
+
+def scalars(a: Atom) -> list[Expr]:
+    """The scalars that an atom reads."""
+    if isinstance(a, Symbol):
+        return []
+    return [a.args[0]] if a.op == "value" else [v for x in a.args for v in values_of(x)]
 
 
 def mono_key(em: Emitter, mono: Mono) -> object:
     """Forms differ from point to point; an iterator alone does not (its offset is in the constant)."""
     if len(mono) == 1 and isinstance(mono[0], Symbol):
         return mono
-    return mono, em.offsets(frozenset().union(*[a.symbols for a in mono]))
+    return mono, em.context(frozenset().union(*[a.symbols for a in mono]), [v for a in mono for v in scalars(a)])
 
 
 def _term(em: Emitter, mono: Mono, c: int) -> Value:
@@ -146,7 +152,7 @@ def atom(em: Emitter, a: Atom) -> Value:
     if isinstance(a, Symbol):
         return em.f.add(em.bindings[a].base, em.offset(a))
     level = atom_level(em, a)
-    key = ("atom", a, em.offsets(a.symbols))
+    key = ("atom", a, em.context(a.symbols, scalars(a)))
     known = em.levels[level].memo.get(key)
     if known is not None:
         return _number(known.text)
@@ -233,7 +239,7 @@ def along(em: Emitter, x: Size, bits: int) -> str:
     """The index in all lanes, as a vector of integers of so many bits."""
     type_ = vector(f"i{bits}", em.lanes)
     symbols = x.symbols if isinstance(x, Poly) else frozenset[Symbol]()
-    key = ("along", x, em.offsets(symbols), bits, em.lanes)
+    key = ("along", x, em.context(symbols, values_of(x)), bits, em.lanes)
 
     def write() -> Held:
         k = affine(em, x)

@@ -17,6 +17,7 @@ from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, all_of, substitute
 from superopt.kernels import simplify
 from superopt.kernels.cpu import Cpu
+from superopt.kernels.emit_blocks import Arrangement, block, extent, heads, neighbours, rows_together
 from superopt.kernels.emit_knobs import Knobs, knobs_of
 from superopt.kernels.emit_licence import DEFAULT, Licence
 from superopt.kernels.emit_running import is_running
@@ -25,8 +26,6 @@ from superopt.kernels.simplify import index_of
 from superopt.kernels.stage import Buffer, LoopProgram, Stage
 
 MOST_POINTS = 64
-ROWS = ((4, 8), (2, 64))  # so many rows at a time of at most so many vectors: short phases are mostly latency
-NEIGHBOURS = 4
 LONG = 16  # steps of a reduction that is worth lanes of its own
 LITTLE = 1 << 14  # scalar steps of a stage that is not worth more tasks
 
@@ -90,7 +89,7 @@ def plan(program: LoopProgram, stage: Stage, cpu: Cpu, licence: Licence = DEFAUL
         value = simplify.reciprocals(value, None)
     free = all(a.kind == "serial" for a in stage.axes) and stage.at is None and stage.combine is None
     placed = [s.at[1] for s in program.placed(stage.buffer) if s.at is not None]
-    arranged = _Arrangement([a.symbol for a in axes], at, value, guard)
+    arranged = Arrangement([a.symbol for a in axes], at, value, guard)
     if free and not placed:
         loops, lanes = _arranged(arranged, cpu, knobs)
     else:
@@ -115,34 +114,11 @@ def _flat_indices(at: Size, guard: Truth, buffers: Mapping[str, Buffer]) -> tupl
     return flat(at), guard
 
 
-@dataclass(slots=True)
-class _Arrangement:
-    """Axes in their order, and what stands over them."""
-
-    axes: list[Symbol]
-    at: Size
-    value: Expr
-    guard: Truth
-
-    def indices(self) -> list[Size]:
-        """Every index over the axes."""
-        sides = list(self.guard.ordered) if isinstance(self.guard, Guard) else []
-        return [self.at, *sides, *simplify.indices_in([self.value])]
-
-    def replaced(self, it: Symbol, by: Sequence[Symbol], value: Size) -> None:
-        """Put iterators in the place of one whose value they give."""
-        mapping = {it: value}
-        self.value, self.at = self.value.substitute(mapping), substitute(self.at, mapping)
-        self.guard = simplify.substituted_guard(self.guard, mapping)
-        j = self.axes.index(it)
-        self.axes[j : j + 1] = [s for s in by if s.high != 0]
-
-
 # ---- as scheduled
 
 
 def _scheduled(
-    a: _Arrangement, kinds: Mapping[Symbol, str], cpu: Cpu, knobs: Knobs, stage: Stage, held: frozenset[Symbol]
+    a: Arrangement, kinds: Mapping[Symbol, str], cpu: Cpu, knobs: Knobs, stage: Stage, held: frozenset[Symbol]
 ) -> tuple[tuple[Loop, ...], int]:
     lane = next((s for s in a.axes if kinds[s] == "vector"), None)
     if lane is None:
@@ -158,9 +134,9 @@ def _scheduled(
             loops.append(Loop(s, "task"))
         elif s == lane:
             loops.append(Loop(s, "lane", max(1, min(knobs.vectors, MOST_POINTS // points))))
-        elif kinds[s] == "unroll" and points * _extent(s) <= MOST_POINTS:
-            points *= _extent(s)
-            loops.append(Loop(s, "points", _extent(s)))
+        elif kinds[s] == "unroll" and points * extent(s) <= MOST_POINTS:
+            points *= extent(s)
+            loops.append(Loop(s, "points", extent(s)))
         else:
             loops.append(Loop(s, "serial"))
     return tuple(loops), lanes
@@ -169,7 +145,7 @@ def _scheduled(
 # ---- arranged here
 
 
-def _arranged(a: _Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...], int]:
+def _arranged(a: Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...], int]:
     _split(a)
     _fuse(a)
     lane = _lane(a, a.axes)
@@ -179,23 +155,23 @@ def _arranged(a: _Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...]
     lanes = _lanes(a, lane, cpu)
     across = _across(a, lane) if knobs.transpose and lanes >= 4 else None
     a.axes.remove(lane)
-    if across is not None and _extent(across) >= lanes:
+    if across is not None and extent(across) >= lanes:
         a.axes.remove(across)
         a.axes.append(across)
     else:
         across = None
     a.axes.append(lane)
     _order(a)
-    vectors = 1 if across else max(1, min(knobs.vectors, _extent(lane) // lanes))
+    vectors = 1 if across else max(1, min(knobs.vectors, extent(lane) // lanes))
     first = across or lane
-    rows = prod([_extent(s) for s in a.axes[: a.axes.index(first)]])
-    work = _steps(a) * prod([_extent(s) for s in a.axes])
+    rows = prod([extent(s) for s in a.axes[: a.axes.index(first)]])
+    work = _steps(a) * prod([extent(s) for s in a.axes])
     if rows < min(knobs.tasks, 4) and work >= LITTLE:
-        _block(a, first, lanes * vectors, knobs.tasks // max(rows, 1))
+        block(a, first, lanes * vectors, knobs.tasks // max(rows, 1))
     lane, first = _inner(a, lane), _inner(a, first)
-    together = None if across else _rows(a, lane, lanes, knobs)
+    together = None if across else rows_together(a, lane, lanes, knobs)
     if not across and not together:
-        together = _neighbours(a, lane, knobs)
+        together = neighbours(a, lane, knobs)
         vectors = min(vectors, 2 if cpu.registers >= 32 else 1) if together else vectors
     first = together or first
     tasks = _tasks(a, a.axes[: a.axes.index(first)], knobs)
@@ -206,68 +182,29 @@ def _arranged(a: _Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...]
         elif s == lane:
             loops.append(Loop(s, "lane", vectors))
         elif s == first:
-            loops.append(Loop(s, "points", _extent(s) if together else lanes))
+            loops.append(Loop(s, "points", extent(s) if together else lanes))
         else:
             loops.append(Loop(s, "serial"))
     return tuple(loops), lanes
 
 
-def _rows(a: _Arrangement, lane: Symbol, lanes: int, knobs: Knobs) -> Symbol | None:
-    """Rows with phases are written several at a time: the axis before the lane, split."""
-    phases = [r for r in _heads(a.value) if lane not in r.symbols]
-    j = a.axes.index(lane) - 1
-    if j < 0 or lane != a.axes[-1] or not phases or any(a.axes[j] not in r.symbols for r in phases):
-        return None
-    rows = knobs.rows or next((n for n, most in ROWS if _extent(lane) <= most * lanes), 1)
-    row = a.axes[j]
-    if rows < 2 or _extent(row) < 4 * rows or is_running(a.value, row):
-        return None
-    _block(a, row, rows, _extent(row), j)
-    return a.axes[j + 1]
-
-
-def _neighbours(a: _Arrangement, lane: Symbol, knobs: Knobs) -> Symbol | None:
-    """Positions whose windows overlap are written several at a time, and share loads: the axis before the lane."""
-    j = a.axes.index(lane) - 1
-    if j < 0 or lane != a.axes[-1] or not any(_overlaps(r, a.axes[j], knobs) for r in _heads(a.value)):
-        return None
-    s, count = a.axes[j], knobs.rows or NEIGHBOURS
-    if count < 2 or _extent(s) < 2 * count or is_running(a.value, s):
-        return None
-    _block(a, s, count, _extent(s), j)
-    return a.axes[j + 1]
-
-
-def _overlaps(r: Expr, s: Symbol, knobs: Knobs) -> bool:
-    """Does a window that is written out read the same elements for neighbouring values of an axis?"""
-    if prod(_extent(it) for it in r.args[1]) > knobs.window:
-        return False
-    for e in subexpressions(r.args[2]):
-        step = simplify.stride(e.args[1][0], s) if e.kind == "load" else None
-        for it in r.args[1] if step else ():
-            tap = simplify.stride(e.args[1][0], it)
-            if step and tap and step % tap == 0 and abs(tap) * (_extent(it) - 1) >= abs(step):
-                return True
-    return False
-
-
-def _tasks(a: _Arrangement, axes: Sequence[Symbol], knobs: Knobs) -> list[Symbol]:
+def _tasks(a: Arrangement, axes: Sequence[Symbol], knobs: Knobs) -> list[Symbol]:
     """The leading axes that give as many tasks as are aimed at; none over which a prefix runs."""
     tasks: list[Symbol] = []
     for s in axes:
-        if prod([_extent(t) for t in tasks]) >= knobs.tasks or is_running(a.value, s):
+        if prod([extent(t) for t in tasks]) >= knobs.tasks or is_running(a.value, s):
             break
         tasks.append(s)
     return tasks
 
 
-def _along_reductions(a: _Arrangement, lane: Symbol) -> bool:
+def _along_reductions(a: Arrangement, lane: Symbol) -> bool:
     """Do all reductions read along their own iterators, and none along this axis?  Then lanes belong to them."""
-    heads = _heads(a.value)
-    loads = [e for r in heads for e in subexpressions(r) if e.kind == "load" and lane in e.symbols]
-    if not loads or any(lane not in r.symbols for r in heads):
+    found = heads(a.value)
+    loads = [e for r in found for e in subexpressions(r) if e.kind == "load" and lane in e.symbols]
+    if not loads or any(lane not in r.symbols for r in found):
         return False
-    return all(_reads_along(r, lane) for r in heads)
+    return all(_reads_along(r, lane) for r in found)
 
 
 def _reads_along(r: Expr, lane: Symbol) -> bool:
@@ -281,24 +218,19 @@ def _reads_along(r: Expr, lane: Symbol) -> bool:
         if simplify.stride(e.args[1][0], lane) in (1, -1):
             return False
         found = found or any(simplify.stride(e.args[1][0], it) in (1, -1) for it in r.args[1])
-    return found and prod(_extent(it) for it in r.args[1]) >= LONG
+    return found and prod(extent(it) for it in r.args[1]) >= LONG
 
 
-def _inner(a: _Arrangement, s: Symbol) -> Symbol:
+def _inner(a: Arrangement, s: Symbol) -> Symbol:
     """The axis, or the inner part that a block of it became."""
     return s if s in a.axes else next(x for x in a.axes if x.name == f"{s.name}l")
-
-
-def _extent(s: Symbol) -> int:
-    assert isinstance(s.high, int)
-    return s.high + 1
 
 
 def _symbols(x: Size) -> frozenset[Symbol]:
     return x.symbols if isinstance(x, Poly) else frozenset()
 
 
-def _split(a: _Arrangement) -> None:
+def _split(a: Arrangement) -> None:
     """Axes that some index divides, split so that it does not."""
     for _ in range(simplify.MOST_SPLITS):
         hit = next((h for x in a.indices() if (h := simplify.divisor(x, frozenset(a.axes)))), None)
@@ -308,7 +240,7 @@ def _split(a: _Arrangement) -> None:
         a.replaced(hit[0], (high, low), value)
 
 
-def _fuse(a: _Arrangement) -> None:
+def _fuse(a: Arrangement) -> None:
     """Neighbouring axes that every index walks as one."""
     j = len(a.axes) - 2
     while j >= 0:
@@ -316,7 +248,7 @@ def _fuse(a: _Arrangement) -> None:
         sides = list(a.guard.ordered) if isinstance(a.guard, Guard) else []
         fused, values = simplify.fused_with(outer, inner, [a.value], [a.at, *sides])
         if fused is not None:
-            n = _extent(inner)
+            n = extent(inner)
             mapping = {outer: index_of(fused) // n, inner: index_of(fused) % n}
             a.at, (a.value,) = substitute(a.at, mapping), values
             a.guard = simplify.substituted_guard(a.guard, mapping)
@@ -325,30 +257,30 @@ def _fuse(a: _Arrangement) -> None:
         j -= 1
 
 
-def _lane(a: _Arrangement, axes: Sequence[Symbol]) -> Symbol | None:
+def _lane(a: Arrangement, axes: Sequence[Symbol]) -> Symbol | None:
     """The axis along the vectors: contiguous where it is written, else where most is read, else the last."""
     if not axes:
         return None
     for s in reversed(axes):
-        if simplify.stride(a.at, s) == 1 and _extent(s) > 1:
+        if simplify.stride(a.at, s) == 1 and extent(s) > 1:
             return s
     loads = [e for e in subexpressions(a.value) if e.kind == "load"]
     return max(axes, key=lambda s: (sum(simplify.stride(e.args[1][0], s) == 1 for e in loads), axes.index(s)))
 
 
-def _lanes(a: _Arrangement, lane: Symbol | None, cpu: Cpu) -> int:
+def _lanes(a: Arrangement, lane: Symbol | None, cpu: Cpu) -> int:
     """Lanes of a vector: a register of the widest dtype that differs along the lane, fewer for a short axis."""
     if lane is None:
         return 0
     wide = [e.dtype for e in subexpressions(a.value) if lane in e.symbols and e.dtype != "bool"]
     size = max([width_of(d) for d in wide], default=4)
     lanes = max(2, cpu.vector_bits // (8 * size))
-    while lanes > 2 and lanes // 2 >= _extent(lane):
+    while lanes > 2 and lanes // 2 >= extent(lane):
         lanes //= 2
     return lanes
 
 
-def _across(a: _Arrangement, lane: Symbol) -> Symbol | None:
+def _across(a: Arrangement, lane: Symbol) -> Symbol | None:
     """An axis along which loads are contiguous that are not along the lane."""
     for e in subexpressions(a.value):
         if e.kind == "load" and simplify.stride(e.args[1][0], lane) not in (0, 1, -1, None):
@@ -358,47 +290,14 @@ def _across(a: _Arrangement, lane: Symbol) -> Symbol | None:
     return None
 
 
-def _order(a: _Arrangement) -> None:
+def _order(a: Arrangement) -> None:
     """Axes on which few reductions depend, and prefixes, after the others."""
-    heads = _heads(a.value)
-    missing = {s: sum(s not in r.symbols for r in heads) for s in a.axes}
+    found = heads(a.value)
+    missing = {s: sum(s not in r.symbols for r in found) for s in a.axes}
     running = {s: is_running(a.value, s) for s in a.axes}
     a.axes.sort(key=lambda s: (running[s], missing[s]))
 
 
-def _heads(value: Expr) -> list[Expr]:
-    """Reductions over the axes that are not inside others."""
-    found: list[Expr] = []
-    stack, seen = [value], set[Expr]()
-    while stack:
-        e = stack.pop()
-        if e in seen:
-            continue
-        seen.add(e)
-        if e.kind == "reduce":
-            found.append(e)
-        else:
-            stack += e.operands
-    return [r for r in found if r.symbols]
-
-
-def _steps(a: _Arrangement) -> int:
+def _steps(a: Arrangement) -> int:
     """Steps of the reductions at one element, roughly."""
-    return max(
-        [prod(_extent(it) for it in e.args[1]) for e in subexpressions(a.value) if e.kind == "reduce"], default=1
-    )
-
-
-def _block(a: _Arrangement, s: Symbol, least: int, pieces: int, position: int = 0) -> None:
-    """Split an axis; its outer part goes to a position, where it can be tasks.  The last block may be shorter."""
-    n = _extent(s)
-    size = -(-max(least, -(-n // max(pieces, 1))) // least) * least
-    if size >= n or is_running(a.value, s):
-        return
-    high, low = Symbol(f"{s.name}h", 0, -(-n // size) - 1), Symbol(f"{s.name}l", 0, size - 1)
-    value = index_of(high) * size + index_of(low)
-    a.replaced(s, (high, low), value)
-    if n % size:
-        a.guard = all_of(a.guard, simplify.nonnegative(n - 1 - value))
-    a.axes.remove(high)
-    a.axes.insert(position, high)
+    return max([prod(extent(it) for it in e.args[1]) for e in subexpressions(a.value) if e.kind == "reduce"], default=1)
