@@ -120,6 +120,10 @@ CONVOLUTIONS = {
     "by tasks": (cases.conv((7, 9), (5, 20)), D(rows=SPATIAL, pack_a="task", tasks=(("o1", 2),), vectors=1)),
     "channels first": (cases.conv((5, 20), (4, 9), first=True), D(rows=(("o1", 3),), pack_b="coordinates")),
     "merged": (cases.conv((5, 7), (4, 9), first=True), D(rows=(("o1", 3),), merge_columns=True)),
+    "transposed in registers": (
+        cases.conv((6, 7), (4, 20), first=True),
+        D(rows=(("o2", 2), ("o3", 5)), lane="o1", pack_a="phase", vectors=1),
+    ),
     "lane of channels": (
         cases.conv((5, 7), (4, 20), first=True),
         D(rows=(("o3", 3),), lane="o1", pack_a="phase", vectors=1),
@@ -130,7 +134,7 @@ CONVOLUTIONS = {
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions(name):
     node, decisions = CONVOLUTIONS[name]
-    first = name in ("channels first", "merged", "lane of channels")
+    first = name in ("channels first", "merged", "lane of channels", "transposed in registers")
     p = cases.program(cases.finished(node, 1 if first else 3))
     cases.check(p, tensorize(p, "out0", decisions), 160)
 

@@ -2,7 +2,7 @@
 
 A contraction gets the register tile, lane, packing and task grid whose estimated cycles are least; every other stage
 is left to the generator, which arranges it by its accesses, as one task where the work is not worth a fork.  The
-estimates (`superopt.kernels.gemv`) know the number of multiply-adds, loads per step, tails, stores that scatter, copies
+estimates know the number of multiply-adds, loads per step, tails, stores that scatter, copies
 that are not hoisted, and caches; they rank, they do not predict.
 """
 
