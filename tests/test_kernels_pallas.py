@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax import numpy as jnp
+from pallas_runs import inputs, run
 
 from superopt.bench.pallas_cases import CASES as CASES_TIMED
 from superopt.bench.pallas_ptx import modules, triton_text
@@ -39,14 +40,6 @@ def built(fn: Callable[..., Any], args: tuple[Array, ...]) -> tuple[LoopProgram,
     graph = import_function(fn, args).graph
     arrays = {n["name"]: a for n, a in zip(graph.inputs, args, strict=False)} | dict(graph.constants)
     return from_graph(graph.outputs), arrays, list(evaluate(graph.outputs, arrays, wide=True))
-
-
-def inputs(program: LoopProgram, arrays: Mapping[str, Array]) -> list[Array]:
-    return [arrays[b.name] for b in program.buffers if b.scope in ("input", "frozen")]
-
-
-def run(program: LoopProgram, arrays: Mapping[str, Array]) -> list[Array]:
-    return [np.asarray(x) for x in jax.jit(lower(program, interpret=True))(*inputs(program, arrays))]
 
 
 def triton(program: LoopProgram, arrays: Mapping[str, Array]) -> str:
@@ -124,7 +117,7 @@ def test_default_schedules(name: str) -> None:
     check(space.scheduled(program), arrays, wanted, tolerance)
 
 
-@pytest.mark.parametrize("name", ["dense", "attention", "layer norm", "activation", "row sums"])
+@pytest.mark.parametrize("name", ["dense", "layer norm", "activation"])
 def test_the_space_has_other_schedules_that_are_right(name: str) -> None:
     _, fn, args, tolerance = CASES[name]
     program, arrays, wanted = built(fn, args)
