@@ -165,9 +165,8 @@ def difference(made: Instance, values: Arrays, seed: int = 0, tolerance: float =
         left, right = (np.asarray(r) for r in results)
         where = first_difference(left, right, partial, tolerance, numbers_first=True)
         if where is not None:
-            undefined = (
-                bool(np.isnan(right[where])) if right.dtype.kind == "f" else partial and _leaves(made.lhs, values)
-            )
+            number = right.dtype.kind == "f"
+            undefined = bool(np.isnan(right[where])) if number else _leaves(made.lhs, values)
             return Difference(made.env, seed, root, made, values, where, results, undefined=undefined)
     return None
 
