@@ -190,6 +190,11 @@ class Loaded:
         return dict(self._executable.options)
 
     @property
+    def refused(self) -> dict[str, str]:
+        """Options of the compiler and kernels that this machine does without, with the reason."""
+        return dict(self._executable.refused)
+
+    @property
     def speedup(self) -> Speedup:
         """The speed-up measured when the program was made."""
         return Speedup(**self.report["speedup"])

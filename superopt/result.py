@@ -100,7 +100,7 @@ class NativeKernel:
         used: whether the returned program runs it as a kernel.
         xla_ms: XLA's version of the region alone, fastest sample.
         own_ms: the kernel alone, fastest sample.
-        ratio: of the two, with its interval.
+        ratio: paired by round, with its interval; few rounds, so the fastest samples say more.
         flops: of one run.
         failure: why there is no timing.
         schedule: where its schedule comes from: default, or searched among so many.
@@ -116,6 +116,11 @@ class NativeKernel:
     flops: float = 0.0
     failure: str = ""
     schedule: str = ""
+
+    @property
+    def gain(self) -> float | None:
+        """XLA's fastest sample over the kernel's."""
+        return self.xla_ms / self.own_ms if self.xla_ms and self.own_ms else None
 
 
 @dataclass(frozen=True, slots=True)

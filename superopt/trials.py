@@ -119,7 +119,7 @@ def try_regions(
         if time.monotonic() - start > budget_s:
             break
         trial = found[graph] = try_region(example[graph], worker, seed=seed, trace=(traces or {}).get(graph))
-        progress(f"{trial.name}: {trial.failure or f'{trial.ratio[0]:.2f}x' if trial.ratio else trial.failure}")
+        progress(f"{trial.name}: {trial.failure or f'{trial.gain:.2f}x'}")
     return found
 
 

@@ -203,6 +203,7 @@ def test_saved_with_kernels_and_loaded(built: tuple[Imported, Program, Any], tmp
     path = result.save(tmp_path / "layer.superopt")
     loaded = superopt.load(path)
     assert loaded.kernels == executable.choices
+    assert loaded.refused == {}
     close(loaded(params, x), layer(params, x))
     close(jax.jit(loaded)(params, x), layer(params, x))
     gradient = jax.grad(lambda x: loaded(params, x)[0][:, 0].sum())(x)

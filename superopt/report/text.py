@@ -194,11 +194,11 @@ def _native_lines(report: Report) -> list[str]:
         return []
     lines = [f"  kernels {line}"]
     for k in report.native[:_MOST]:
-        if k.ratio is None or k.failure:
+        if k.gain is None or k.failure:
             said_of = f"left to XLA: {k.failure}"
         else:
             searched = f", schedule {k.schedule}" if k.schedule.startswith("best") else ""
-            said_of = f"{_ms(k.xla_ms)} -> {_ms(k.own_ms)}, {k.ratio}{searched}{'' if k.used else ', not used'}"
+            said_of = f"{_ms(k.xla_ms)} -> {_ms(k.own_ms)}, {k.gain:.2f}x{searched}{'' if k.used else ', not used'}"
         lines.append(f"          {k.count} x {k.name}: {said_of}")
     if len(report.native) > _MOST:
         lines.append(f"          and {len(report.native) - _MOST} more kinds of regions")
