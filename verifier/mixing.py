@@ -162,7 +162,8 @@ def _pairs(a: Ids, b: Ids) -> tuple[Ids, Ids]:
     """Keys in order and their representatives, for pairs of different labels: where possible those on the left."""
     keys, first, back = np.unique(b, return_index=True, return_inverse=True)
     values = a[first]
-    if (values[back] == a).all() and not np.isin(values, keys).any():
+    place = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
+    if (values[back] == a).all() and not (keys[place] == values).any():
         return keys, values
     low, high = np.minimum(a, b), np.maximum(a, b)
     names, at = np.unique(np.concatenate([low, high]), return_inverse=True)
