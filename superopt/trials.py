@@ -124,7 +124,10 @@ def try_regions(
 
 
 def try_region(region: Region, worker: Worker, *, seed: int = 0, trace: Trace = None) -> Trial:
-    """One region as a kernel, by default with the default schedule, against XLA's version of it."""
+    """One region as a kernel, by default with the default schedule, against XLA's version of it.
+
+    The kernel is run alone first, with bands around its buffers: what writes outside of them fails.
+    """
     from superopt.backends.native import default_trace  # late: loads LLVM
 
     name, kind, cost = str(region), region.kind, cost_of(region)
@@ -134,7 +137,7 @@ def try_region(region: Region, worker: Worker, *, seed: int = 0, trace: Trace = 
         except InputError as error:
             return Trial(name, kind, cost, failure=str(error.args[0]))
     program = original_program(region.graph)
-    candidate = Tuned(program, {}, (kernel_of(program, region.graph, trace).to_json(),))
+    candidate = Tuned(program, {}, ({**kernel_of(program, region.graph, trace).to_json(), "guarded": True},))
     values = random_values(region.graph.inputs, seed)
     live = [values[n["name"]] for n in program.live_inputs]
     frozen = {n["name"]: values[n["name"]] for n in region.graph.inputs if n["frozen"]}

@@ -23,6 +23,7 @@ from superopt.kernels.choice import Choice, choices_of
 from superopt.kernels.cpu import supported
 from superopt.kernels.partition import partition
 from superopt.kernels.relayout import channels_last
+from superopt.kernels.runtime import GuardError, Kernel
 from superopt.measure import Timing, Tuned, compare
 from superopt.optimized import Optimized
 from superopt.result import Report, Speedup
@@ -208,6 +209,21 @@ def test_saved_with_kernels_and_loaded(built: tuple[Imported, Program, Any], tmp
     close(jax.jit(loaded)(params, x), layer(params, x))
     gradient = jax.grad(lambda x: loaded(params, x)[0][:, 0].sum())(x)
     close(gradient, jax.grad(lambda x: layer(params, x)[0][:, 0].sum())(x))
+
+
+def test_guarded_kernels_run_alone_first(built: tuple[Imported, Program, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    imported, program, executable = built
+    data = [{**c.to_json(), "guarded": True} for c in executable.choices]
+    params, x = weights()
+    close(native.build(program, imported.frozen_values, kernels=data)(x), layer(params, x))
+
+    def outside(*_: Any, guard: bool = False, **__: Any) -> Any:
+        raise GuardError(f"guard={guard}")
+
+    monkeypatch.setattr(Kernel, "run", outside)
+    with pytest.raises(GuardError, match="guard=True"):
+        native.build(program, imported.frozen_values, kernels=data)
+    native.build(program, imported.frozen_values, kernels=executable.choices)
 
 
 def test_choices_of_another_program_are_refused(built: tuple[Imported, Program, Any]) -> None:

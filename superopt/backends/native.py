@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 
 from superopt.backends.options import Options
@@ -28,7 +29,8 @@ from superopt.errors import InputError
 from superopt.ir import opaque
 from superopt.ir.graph import Graph, Node, make_input, mk, topological, with_inputs
 from superopt.ir.program import Program
-from superopt.ir.types import TensorType
+from superopt.ir.scalar import DTYPE
+from superopt.ir.types import FLOATS, TensorType
 from superopt.kernels.choice import Choice, read_choice, regions_of
 from superopt.kernels.jit import CompileError
 from superopt.kernels.partition import Region
@@ -86,15 +88,20 @@ def build(
         program: what to build.
         frozen_values: values of the frozen inputs that do not come with the program, by name or in order.
         options: options of the compiler for what XLA computes.
-        kernels: the regions of the hot part, as choices or their plain data.
+        kernels: the regions of the hot part, as choices or their plain data; one whose data says `guarded` is first run
+            alone, with bands around its buffers.
         limit_bytes: refuse prepared and packed tensors beyond this size before anything is allocated.
 
     Raises:
         ArgumentError: a frozen value is missing or does not fit.
         InputError: choices that do not fit the program, or prepared tensors larger than `limit_bytes`.
+        GuardError: a guarded kernel writes outside of its buffers.
     """
     choices = [c if isinstance(c, Choice) else read_choice(c) for c in kernels]
     mix = mixed(program, choices)
+    for given, kernel in zip(kernels, mix.kernels, strict=True):
+        if not isinstance(given, Choice) and given.get("guarded") and kernel is not None:
+            run_guarded(kernel)
     if limit_bytes is not None and mix.program.prepared_bytes > limit_bytes:
         raise InputError(
             f"prepared tensors need {mix.program.prepared_bytes} bytes, more than the limit of {limit_bytes}",
@@ -147,6 +154,24 @@ def mixed(program: Program, choices: Sequence[Choice]) -> Mixed:
             refused[i] = str(error.args[0])
     pairs = {r.root: (r, k) for r, k in zip(regions, built, strict=True) if k is not None}
     return Mixed(_Assembly(program, pairs).program(), tuple(built), refused)
+
+
+def run_guarded(compiled: Compiled, seed: int = 0) -> None:
+    """Run the kernels of a region once, with bands around all buffers.
+
+    Raises:
+        GuardError: something was written outside of a buffer.
+    """
+    rng = np.random.default_rng(seed)
+    for kernel in (compiled.prepare, compiled.hot):
+        if kernel is not None:
+            arrays = {
+                b.name: rng.standard_normal(b.shape).astype(DTYPE[b.dtype])
+                if b.dtype in FLOATS
+                else np.zeros(b.shape, DTYPE[b.dtype])  # an index, perhaps
+                for b in kernel.operands
+            }
+            kernel.run(arrays, threads=1, guard=True)
 
 
 def prepared_bytes(program: Program, choices: Sequence[Choice]) -> int:
