@@ -40,7 +40,7 @@ def versions() -> dict[str, str]:
 
 
 def _torch(case: Case, arrays: Sequence[np.ndarray], threads: int) -> dict[str, Call]:
-    import torch  # late: an optional peer
+    import torch  # late: an optional peer  # pyright: ignore[reportMissingImports]
 
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
@@ -56,7 +56,7 @@ def _torch(case: Case, arrays: Sequence[np.ndarray], threads: int) -> dict[str, 
                 "torch linear": lambda: f.linear(xs[0], linear.weight),
             }
             if torch.backends.mkldnn.is_available():
-                from torch.utils.mkldnn import to_mkldnn  # late: see above
+                from torch.utils.mkldnn import to_mkldnn  # pyright: ignore[reportMissingImports]
 
                 packed = to_mkldnn(linear.eval())
                 x = xs[0].to_mkldnn()
@@ -92,7 +92,7 @@ def _torch(case: Case, arrays: Sequence[np.ndarray], threads: int) -> dict[str, 
 
 def _onnxruntime(case: Case, arrays: Sequence[np.ndarray], threads: int) -> Call | None:
     import onnx  # late: optional
-    import onnxruntime  # late: an optional peer
+    import onnxruntime  # late: an optional peer  # pyright: ignore[reportMissingImports]
     from onnx import TensorProto, helper, numpy_helper
 
     kind, *rest = case.form

@@ -246,7 +246,7 @@ class _Walk:
                 self.flops += volume * prod([_extent(it) for it in inner]) * part
                 along = self._along(inner, around[:level], body)
                 self.visit(body.substitute({r: of_atom(it) for r, it in along.items()}),
-                           (*around[:level], *(along.get(r, r) for r in inner)), share)  # fmt: skip
+                           (*around[:level], *[along[r] if r in along else r for r in inner]), share)  # fmt: skip
                 return
             case "where":
                 part = guard_share(e.args[0])
