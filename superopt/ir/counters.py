@@ -245,8 +245,10 @@ class _Walk:
                 part = guard_share(body.args[0]) if body.kind == "where" else 1.0
                 self.flops += volume * prod([_extent(it) for it in inner]) * part
                 along = self._along(inner, around[:level], body)
-                self.visit(body.substitute({r: of_atom(it) for r, it in along.items()}),
-                           (*around[:level], *[along[r] if r in along else r for r in inner]), share)  # fmt: skip
+                rows: list[Symbol] = [along.get(r, r) for r in inner]
+                self.visit(
+                    body.substitute({r: of_atom(it) for r, it in along.items()}), (*around[:level], *rows), share
+                )
                 return
             case "where":
                 part = guard_share(e.args[0])
