@@ -245,10 +245,8 @@ class _Walk:
                 part = guard_share(body.args[0]) if body.kind == "where" else 1.0
                 self.flops += volume * prod([_extent(it) for it in inner]) * part
                 along = self._along(inner, around[:level], body)
-                rows: list[Symbol] = [along.get(r, r) for r in inner]
-                self.visit(
-                    body.substitute({r: of_atom(it) for r, it in along.items()}), (*around[:level], *rows), share
-                )
+                moved: dict[Symbol, Size] = {r: of_atom(it) for r, it in zip(inner, along, strict=True) if it is not r}
+                self.visit(body.substitute(moved), (*around[:level], *along), share)
                 return
             case "where":
                 part = guard_share(e.args[0])
@@ -260,16 +258,16 @@ class _Walk:
         for x in e.operands:
             self.visit(x, around, share)
 
-    def _along(self, inner: tuple[Symbol, ...], around: tuple[Symbol, ...], body: Expr) -> dict[Symbol, Symbol]:
-        """The iterators of a kept row in place of those of a reduction."""
+    def _along(self, inner: tuple[Symbol, ...], around: tuple[Symbol, ...], body: Expr) -> tuple[Symbol, ...]:
+        """The iterators of a reduction, those of a kept row in their place where there is one."""
         free = [it for it in self.rows if it not in around and it not in body.symbols]
-        found: dict[Symbol, Symbol] = {}
+        found: list[Symbol] = []
         for r in inner:
-            it = next((it for it in free if it.extent == r.extent), None)
-            if it is not None:
-                found[r] = it
+            it = next((it for it in free if it.extent == r.extent), r)
+            found.append(it)
+            if it is not r:
                 free.remove(it)
-        return found
+        return tuple(found)
 
 
 def guard_share(guard: Guard) -> float:
