@@ -8,6 +8,7 @@ Peers are called as their Python interfaces do it, ours directly; XLA is compare
 both pay what a call from JAX costs (`ours in jit`).
 
     superopt bench --suite kernels [--case TEXT ...] [--budget 10s] [--json]
+    superopt bench --suite kernels --case x1        all operators, on one thread
 
 Summary (one thread unless said otherwise): `gemm_peak_fraction` geometric mean of the share of peak over the products
 of at least 64 rows, `*_vs_best_peer` geometric means, `*_min` the least of them, `*_4t` the same with four threads.
@@ -49,9 +50,9 @@ def run(
     many = min(4, len(os.sched_getaffinity(0)))
     rows: list[dict[str, Any]] = []
     for case in CASES:
-        if cases and not any(text in case.name for text in cases):
-            continue
         for threads in sorted({1, many}):
+            if cases and not any(text in f"{case.name} x{threads}" for text in cases):
+                continue
             row = in_own_process(_MODULE, f"{threads}:{case.name}", f"{seconds:g}s", seed, 120 + 4 * seconds)
             rows.append({"case": case.name, "kind": case.kind, "threads": threads, **row})
             say(_line(rows[-1]))
@@ -74,7 +75,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
         mine = [row for row in good if row["threads"] == threads]
         of = {kind: [row for row in mine if row["kind"] == kind] for kind in {row["kind"] for row in mine}}
         products = [*of.get("gemm", []), *of.get("skinny", [])]
-        if of.get("gemm"):
+        if of.get("gemm") and threads == 1:
             found[f"gemm_peak_fraction{mark}"] = geomean([row["peak_fraction"] for row in of["gemm"]])
         for name, group in (
             ("gemm", products),
