@@ -8,7 +8,7 @@ Peers are called as their Python interfaces do it, ours directly; XLA is compare
 both pay what a call from JAX costs (`ours in jit`).
 
     superopt bench --suite kernels [--case TEXT ...] [--budget 10s] [--json]
-    superopt bench --suite kernels --case x1        all operators, on one thread
+    superopt bench --suite kernels --case " x1"      all operators, on one thread
 
 Summary (one thread unless said otherwise): `gemm_peak_fraction` geometric mean of the share of peak over the products
 of at least 64 rows, `*_vs_best_peer` geometric means, `*_min` the least of them, `*_4t` the same with four threads.
