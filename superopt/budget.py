@@ -17,10 +17,15 @@ _UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True, slots=True)
 class SearchBudget:
-    """Seconds for everything, or steps for the search."""
+    """Seconds for everything, or steps for the search.
+
+    Attributes:
+        kernels: a part of the seconds is for kernels of our own.
+    """
 
     seconds: float | None
     steps: int | None
+    kernels: bool = False
 
     @property
     def search_seconds(self) -> float | None:
@@ -30,12 +35,12 @@ class SearchBudget:
     @property
     def measure_seconds(self) -> float:
         """The part of the seconds that timing may take, builds not counted."""
-        return 20.0 if self.seconds is None else min(40.0, max(1.0, 0.25 * self.seconds))
+        return 20.0 if self.seconds is None else min(40.0, max(1.0, (0.25 if self.kernels else 0.35) * self.seconds))
 
     @property
     def tuning_seconds(self) -> float:
         """The part of the seconds that trying options of the compiler may take, builds included."""
-        return 15.0 if self.seconds is None else min(15.0, 0.15 * self.seconds)
+        return 15.0 if self.seconds is None else min(15.0, (0.15 if self.kernels else 0.25) * self.seconds)
 
     @property
     def kernel_seconds(self) -> float:

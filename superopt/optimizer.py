@@ -96,7 +96,8 @@ def optimize(
     """
     if numerics not in EXACTNESS:
         raise UsageError(f"numerics {numerics!r} is none of {', '.join(EXACTNESS)}")
-    limits = parse_budget(budget)
+    kernels = kernels and not deterministic and numerics != "exact"
+    limits = replace(parse_budget(budget), kernels=kernels)
     clock = _Clock(progress)
     with clock.stage("import"):
         imported, name = _import(fn, args, kwargs, frozen, dims, seed)
@@ -106,7 +107,7 @@ def optimize(
     try:
         return _optimize(
             imported, name, limits, seed, deterministic, archive, rules, objective, max_prepared_bytes, numerics,
-            kernels and not deterministic and numerics != "exact", clock,
+            kernels, clock,
         )  # fmt: skip
     finally:
         if archive is not None:
