@@ -15,6 +15,7 @@ from dataclasses import replace
 from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.kernels.partition import Region
+from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine import usable_cores
 from superopt.measure import Worker
 from superopt.measure.process import WorkerDiedError
@@ -67,7 +68,7 @@ def search_schedules(
             f" the default one {1e6 * tuned.default_seconds:.4g} us"
         )
         if tuned.seconds < _BETTER * tuned.default_seconds:
-            found[graph] = _better(example[graph], default, _frozen(tuned.trace), worker, seed, store)
+            found[graph] = _better(example[graph], default, frozen_trace(tuned.trace), worker, seed, store)
     return found
 
 
@@ -83,9 +84,3 @@ def _better(
     trial = try_region(region, worker, seed=seed, trace=trace)
     trial = replace(trial, candidates=default.candidates, searched=True)
     return trial if trial.gain > 0.0 and (trial.own_s or 0.0) < (default.own_s or 0.0) else default
-
-
-def _frozen(x: object) -> tuple[object, ...]:
-    """Nested lists as tuples."""
-    assert isinstance(x, list | tuple)
-    return tuple(_frozen(y) if isinstance(y, list | tuple) else y for y in x)

@@ -1,8 +1,7 @@
-"""A scheduled program as a call, the rate of independent multiply-adds, and interleaved timing of calls."""
+"""A scheduled program as a call, and the rate of independent multiply-adds."""
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +14,6 @@ from superopt.kernels.llvm import Module, vector
 from superopt.kernels.program import hoisted
 from superopt.kernels.runtime import Code, Phase, build
 from superopt.kernels.stage import Buffer, LoopProgram
-from superopt.measure import loop
 
 Call = Callable[[], Any]
 _STEPS, _CHAINS = 4096, 24
@@ -72,16 +70,3 @@ def peak_gflops() -> float:
             call()
         best = min(best, (time.perf_counter() - begin) / 20)
     return flops / best / 1e9
-
-
-def timed(calls: Sequence[Call], seed: int, rounds: int = 15, sample_s: float = 5e-3) -> list[list[float]]:
-    """Seconds of each call in every round, all calls once per round in random order."""
-    counts = [loop.calls_for(call, sample_s) for call in calls]
-    samples: list[list[float]] = [[] for _ in calls]
-    rng = random.Random(seed)
-    order = list(range(len(calls)))
-    for _ in range(rounds):
-        rng.shuffle(order)
-        for i in order:
-            samples[i].append(loop.seconds_of(calls[i], counts[i]))
-    return samples

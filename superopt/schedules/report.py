@@ -17,12 +17,15 @@ from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph, print_graph
 from superopt.kernels.program import from_graph
 from superopt.kernels.schedule.trace import apply
+from superopt.measure import loop
 from superopt.measure.stats import paired_ratio
-from superopt.schedules.native import kernel_calls, peak_gflops, timed
+from superopt.schedules.native import kernel_calls, peak_gflops
 from superopt.schedules.tune import tune
 from superopt.schedules.worker import example_arrays
 from superopt.schedules.workload import workload
 from superopt.store import Store
+
+_ROUNDS, _SAMPLE_S = 15, 5e-3
 
 
 def tune_and_compare(
@@ -99,7 +102,8 @@ def _compared(graph: Graph, trace: Any, threads: int, seed: int) -> dict[str, An
         ours, _ = kernel_calls(apply(from_graph(graph.outputs, name="kernel"), trace), arrays, threads)
         jitted = jax.jit(to_jax(graph))
         operands = [jax.numpy.asarray(arrays[node["name"]]) for node in graph.inputs]
-        samples = timed([ours, lambda: jax.block_until_ready(jitted(*operands))], seed)
+        calls = [ours, lambda: jax.block_until_ready(jitted(*operands))]
+        samples = loop.samples(calls, _SAMPLE_S, _ROUNDS, seed)
         peak = peak_gflops()
     ratio = paired_ratio(samples[1], samples[0], seed=seed)
     seconds = float(np.median(samples[0]))

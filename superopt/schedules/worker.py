@@ -11,7 +11,6 @@ A candidate that kills the process takes nothing else with it.
 
 from __future__ import annotations
 
-import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -166,24 +165,15 @@ def _eps(dtype: str) -> float:
 
 
 def _time(request: Mapping[str, Any]) -> Iterator[Event]:
-    calls = [_STATE[0].calls[digest] for digest in request["digests"]]
-    if request.get("forget"):
-        for digest in request["forget"]:
-            _STATE[0].calls.pop(digest, None)
-    samples: list[list[float]] = [[] for _ in calls]
-    hopeless = [loop.seconds_of(call, 1) > request["limit_s"] for call in calls]
-    for i, call in enumerate(calls):
-        if hopeless[i]:
-            samples[i].append(loop.seconds_of(call, 1))
-    order = [i for i in range(len(calls)) if not hopeless[i]]
-    counts = {i: loop.calls_for(calls[i], request["sample_s"]) for i in order}
-    rng = random.Random(request["seed"])
-    for _ in range(request["rounds"]):
-        rng.shuffle(order)
-        for i in order:
-            samples[i].append(loop.seconds_of(calls[i], counts[i]))
-    for digest, times in zip(request["digests"], samples, strict=True):
-        yield {"event": "timed", "digest": digest, "samples_s": times}
+    session = _STATE[0]
+    calls = [session.calls[digest] for digest in request["digests"]]
+    session.calls.clear()  # each holds copies of the operands; who wants to time one again builds it again
+    hopeless = {i for i, call in enumerate(calls) if loop.seconds_of(call, 1) > request["limit_s"]}
+    timed = [i for i in range(len(calls)) if i not in hopeless]
+    rounds = loop.samples([calls[i] for i in timed], request["sample_s"], request["rounds"], request["seed"])
+    samples = {i: [loop.seconds_of(calls[i], 1)] for i in hopeless} | dict(zip(timed, rounds, strict=True))
+    for i, name in enumerate(request["digests"]):
+        yield {"event": "timed", "digest": name, "samples_s": samples[i]}
 
 
 if __name__ == "__main__":
