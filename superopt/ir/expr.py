@@ -31,9 +31,9 @@ from superopt.ir.index import (
     clip,
     equal,
     iterator,
+    nonnegative,
     of_atom,
     substitute,
-    substitute_guard,
 )
 from superopt.ir.ops.record import identity, is_integer
 from superopt.ir.scalar import DTYPE, SCALARS
@@ -330,23 +330,28 @@ def _substituted(root: Expr, mapping: Mapping[Symbol, Size]) -> Expr:
         if waiting:
             stack += waiting
             continue
-        done[e] = _rebuilt(e, mapping, done)
+        done[e] = with_parts(e, [done[x] for x in e.operands], lambda x: substitute(x, mapping))
     return done[root]
 
 
-def _rebuilt(e: Expr, mapping: Mapping[Symbol, Size], done: Mapping[Expr, Expr]) -> Expr:
-    inner = [done[x] for x in e.operands]
+def with_parts(e: Expr, operands: Sequence[Expr], index: Callable[[Size], Size]) -> Expr:
+    """The expression over other operands, with its indices and the sides of its guard replaced."""
     match e.kind:
         case "load":
-            return load(e.args[0], [substitute(x, mapping) for x in e.args[1]], e.dtype)
+            return load(e.args[0], [index(x) for x in e.args[1]], e.dtype)
+        case "const":
+            return e
         case "op":
-            return op(e.args[0], e.args[1], *inner)
+            return op(e.args[0], e.args[1], *operands)
         case "convert":
-            return convert(inner[0], e.args[0], e.dtype)
+            return convert(operands[0], e.args[0], e.dtype)
         case "where":
-            return where(substitute_guard(e.args[0], mapping), lambda: inner[0], lambda: inner[1])
+            guard = all_of(*[nonnegative(index(p)) for p in e.args[0].ordered])
+            return where(guard, lambda: operands[0], lambda: operands[1])
+        case "reduce":
+            return reduce(e.args[0], e.args[1], operands[0])
         case _:
-            return from_index(substitute(e.args[0], mapping), e.dtype)
+            return from_index(index(e.args[0]), e.dtype)
 
 
 def _substituted_reduce(e: Expr, mapping: Mapping[Symbol, Size]) -> Expr:

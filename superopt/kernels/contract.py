@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from superopt.ir.expr import Expr, convert, op, reduce, subexpressions, where
+from superopt.ir.expr import Expr, reduce, subexpressions, with_parts
 from superopt.ir.index import Form, Guard, Poly, Size, Symbol, Truth, of_atom, substitute, substitute_guard
 from superopt.kernels.stage import Axis, LoopProgram, Stage
 
@@ -134,14 +134,7 @@ def exchange(root: Expr, old: Expr, new: Expr) -> Expr:
         if e.kind == "reduce" or all(done.get(x, x) is x for x in e.operands):
             done[e] = e
             continue
-        inner = [done[x] for x in e.operands]
-        match e.kind:
-            case "op":
-                done[e] = op(e.args[0], e.args[1], *inner)
-            case "convert":
-                done[e] = convert(inner[0], e.args[0], e.dtype)
-            case _:
-                done[e] = where(e.args[0], lambda inner=inner: inner[0], lambda inner=inner: inner[1])
+        done[e] = with_parts(e, [done[x] for x in e.operands], lambda x: x)
     return done[root]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from superopt.ir.expr import Expr, subexpressions
-from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, all_of, substitute
+from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, all_of, nonnegative, substitute
 from superopt.kernels import simplify
 from superopt.kernels.emit_knobs import Knobs
 from superopt.kernels.emit_running import is_running
@@ -131,6 +131,6 @@ def block(a: Arrangement, s: Symbol, least: int, pieces: int, position: int = 0)
     value = index_of(high) * size + index_of(low)
     a.replaced(s, (high, low), value)
     if n % size:
-        a.guard = all_of(a.guard, simplify.nonnegative(n - 1 - value))
+        a.guard = all_of(a.guard, nonnegative(n - 1 - value))
     a.axes.remove(high)
     a.axes.insert(position, high)

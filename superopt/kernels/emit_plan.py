@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import prod
 
 from superopt.ir.expr import Expr, subexpressions
-from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, all_of, substitute
+from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, all_of, nonnegative, substitute
 from superopt.kernels import simplify
 from superopt.kernels.cpu import Cpu
 from superopt.kernels.emit_blocks import Arrangement, block, extent, heads, neighbours, rows_together
@@ -110,7 +110,7 @@ def _flat_indices(at: Size, guard: Truth, buffers: Mapping[str, Buffer]) -> tupl
         return simplify.over_values(x, {v: simplify.flatten(v, buffers) for v in scalars}) if scalars else x
 
     if isinstance(guard, Guard):
-        guard = all_of(*[simplify.nonnegative(flat(p)) for p in guard.ordered])
+        guard = all_of(*[nonnegative(flat(p)) for p in guard.ordered])
     return flat(at), guard
 
 

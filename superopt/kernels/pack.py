@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from superopt.errors import InputError
-from superopt.ir.expr import Expr, const, convert, from_index, load, op, reduce, subexpressions, where
+from superopt.ir.expr import Expr, const, load, subexpressions, where, with_parts
 from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, all_of, bounds, of_atom, substitute
 from superopt.ir.index.poly import make, terms_of
 from superopt.kernels.stage import Axis, Buffer, Stage
@@ -251,23 +251,7 @@ def _on_coordinates(root: Expr, mapping: Mapping[Size, Size]) -> Expr:
         return x - form - mapping[-form]
 
     for e in subexpressions(root):
-        inner = [done[x] for x in e.operands]
-        match e.kind:
-            case "load":
-                done[e] = load(e.args[0], [fixed(x) for x in e.args[1]], e.dtype)
-            case "op":
-                done[e] = op(e.args[0], e.args[1], *inner)
-            case "convert":
-                done[e] = convert(inner[0], e.args[0], e.dtype)
-            case "where":
-                guard = all_of(*[fixed(p) >= 0 for p in e.args[0].ordered])
-                done[e] = where(guard, lambda inner=inner: inner[0], lambda inner=inner: inner[1])
-            case "reduce":
-                done[e] = reduce(e.args[0], e.args[1], inner[0])
-            case "index":
-                done[e] = from_index(fixed(e.args[0]), e.dtype)
-            case _:
-                done[e] = e
+        done[e] = with_parts(e, [done[x] for x in e.operands], fixed)
     return done[root]
 
 

@@ -26,10 +26,8 @@ from superopt.ir.index import (
     Size,
     Symbol,
     Truth,
-    all_of,
     bounds,
     evaluate,
-    nonnegative,
     of_atom,
     substitute,
     substitute_guard,
@@ -64,24 +62,13 @@ def rebuilt(e: Expr, done: Mapping[Expr, Expr]) -> Expr:
     moved = any(done[v] is not v for x in e.indices for v in values_of(x))
     if not moved and all(a is b for a, b in zip(parts, inner, strict=True)):
         return e
-    match e.kind:
-        case "load":
-            return ex.load(e.args[0], [over_values(x, done) for x in e.args[1]], e.dtype)
-        case "op":
-            return ex.op(e.args[0], e.args[1], *inner)
-        case "convert":
-            return ex.convert(inner[0], e.args[0], e.dtype)
-        case "where":
-            guard = all_of(*[nonnegative(over_values(p, done)) for p in e.args[0].ordered]) if moved else e.args[0]
-            return ex.where(guard, lambda: inner[0], lambda: inner[1])
-        case "reduce":
-            return ex.reduce(e.args[0], e.args[1], inner[0])
-        case _:
-            return ex.from_index(over_values(e.args[0], done), e.dtype)
+    return ex.with_parts(e, inner, lambda x: over_values(x, done))
 
 
 def over_values(x: Size, done: Mapping[Expr, Expr]) -> Size:
     """The index with the scalars that it reads replaced."""
+    if all(done[v] is v for v in values_of(x)):
+        return x
 
     def atom(a: Atom) -> Size:
         if isinstance(a, Symbol):

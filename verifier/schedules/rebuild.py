@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from superopt.ir.expr import Expr, convert, from_index, load, op, reduce, values_of, where
-from superopt.ir.index import APPLY, Atom, Guard, Size, Symbol, Truth, all_of, evaluate, nonnegative, of_atom
+from superopt.ir.expr import Expr, load, values_of, with_parts
+from superopt.ir.index import APPLY, Atom, Size, Symbol, evaluate, of_atom
 
 Read = Callable[[Expr], "Expr | None"]
 
@@ -47,22 +47,7 @@ class _Rebuild:
         read_by = [v for index in e.indices for v in values_of(index)]
         if not changed and all(self.done[v] is v for v in read_by):
             return e
-        match e.kind:
-            case "op":
-                return op(e.args[0], e.args[1], *inner)
-            case "convert":
-                return convert(inner[0], e.args[0], e.dtype)
-            case "where":
-                return where(self.guard(e.args[0]), lambda: inner[0], lambda: inner[1])
-            case "reduce":
-                return reduce(e.args[0], e.args[1], inner[0])
-            case _:
-                return from_index(self.index(e.args[0]), e.dtype)
-
-    def guard(self, guard: Truth) -> Truth:
-        if not isinstance(guard, Guard):
-            return guard
-        return all_of(*(nonnegative(self.index(p)) for p in guard.ordered))
+        return with_parts(e, inner, self.index)
 
     def index(self, x: Size) -> Size:
         if all(self.done[v] is v for v in values_of(x)):

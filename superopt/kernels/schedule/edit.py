@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from superopt.errors import InputError
-from superopt.ir.expr import Expr, convert, from_index, load, op, reduce, subexpressions, values_of, where
-from superopt.ir.index import APPLY, Form, Guard, Size, Symbol, Truth, all_of, nonnegative, of_atom, substitute
+from superopt.ir.expr import Expr, subexpressions, values_of, with_parts
+from superopt.ir.index import Guard, Size, Symbol, Truth, all_of, nonnegative, substitute
 from superopt.kernels.program import checked, ordered
+from superopt.kernels.simplify import over_values
 from superopt.kernels.stage import Axis, Buffer, LoopProgram, Stage
 
 
@@ -141,44 +142,12 @@ def rewrite(root: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
         if waiting:
             stack += waiting
             continue
-        done[e] = e if all(done[x] is x for x in inner) else _rebuilt(e, done)
+        done[e] = e if all(done[x] is x for x in inner) else _over(e, done)
     return done[root]
 
 
-def _rebuilt(e: Expr, done: Mapping[Expr, Expr]) -> Expr:
-    inner = [done[x] for x in e.operands]
-    match e.kind:
-        case "load":
-            return load(e.args[0], [_index(x, done) for x in e.args[1]], e.dtype)
-        case "op":
-            return op(e.args[0], e.args[1], *inner)
-        case "convert":
-            return convert(inner[0], e.args[0], e.dtype)
-        case "where":
-            guard = all_of(*[nonnegative(_index(p, done)) for p in e.args[0].ordered])
-            return where(guard, lambda: inner[0], lambda: inner[1])
-        case "reduce":
-            return reduce(e.args[0], e.args[1], inner[0])
-        case _:
-            return from_index(_index(e.args[0], done), e.dtype)
-
-
-def _index(x: Size, done: Mapping[Expr, Expr]) -> Size:
-    """The index with the expressions that it reads replaced."""
-    if isinstance(x, int) or all(done[v] is v for v in values_of(x)):
-        return x
-    total: Size = 0
-    for mono, c in x.terms:
-        term: Size = c
-        for a in mono:
-            if isinstance(a, Form):
-                term = term * (
-                    done[a.args[0]].as_index() if a.op == "value" else APPLY[a.op](*[_index(y, done) for y in a.args])
-                )
-            else:
-                term = term * of_atom(a)
-        total = total + term
-    return total
+def _over(e: Expr, done: Mapping[Expr, Expr]) -> Expr:
+    return with_parts(e, [done[x] for x in e.operands], lambda x: over_values(x, done))
 
 
 def rewritten(stage: Stage, change: Callable[[Expr], Expr | None]) -> Stage:
@@ -193,7 +162,7 @@ def rewritten(stage: Stage, change: Callable[[Expr], Expr | None]) -> Stage:
 
 def rewritten_index(x: Size, change: Callable[[Expr], Expr | None]) -> Size:
     """The index with parts of what it reads replaced."""
-    return _index(x, {v: rewrite(v, change) for v in values_of(x)})
+    return over_values(x, {v: rewrite(v, change) for v in values_of(x)})
 
 
 def parts(stage: Stage) -> list[Expr]:

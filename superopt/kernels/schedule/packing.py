@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from superopt.errors import InputError
-from superopt.ir.expr import Expr, load, subexpressions, values_of
-from superopt.ir.index import Guard, Poly, Size, Symbol, all_of, bounds, nonnegative, of_atom, substitute
+from superopt.ir.expr import Expr, load, subexpressions, values_of, with_parts
+from superopt.ir.index import Poly, Size, Symbol, all_of, bounds, nonnegative, of_atom, substitute
 from superopt.kernels.program import reads
 from superopt.kernels.schedule.bijection import element_of
 from superopt.kernels.schedule.compose import kept_where
@@ -147,7 +147,6 @@ def _upright(form: Size) -> Size:
 
 def _moved(e: Expr, free: frozenset[Symbol], whole: dict[Size, Size], single: dict[Symbol, Size]) -> Expr:
     """The value with each index as a function of the coordinates."""
-    from superopt.ir.expr import convert, from_index, op, reduce, where
 
     def index(x: Size) -> Size:
         if isinstance(x, int) or x.symbols.isdisjoint(free):
@@ -161,22 +160,5 @@ def _moved(e: Expr, free: frozenset[Symbol], whole: dict[Size, Size], single: di
 
     done: dict[Expr, Expr] = {}
     for x in subexpressions(e):
-        inner = [done[y] for y in x.operands]
-        match x.kind:
-            case "load":
-                done[x] = load(x.args[0], [index(i) for i in x.args[1]], x.dtype)
-            case "op":
-                done[x] = op(x.args[0], x.args[1], *inner)
-            case "convert":
-                done[x] = convert(inner[0], x.args[0], x.dtype)
-            case "where":
-                guard: Guard = x.args[0]
-                known = all_of(*[nonnegative(index(p)) for p in guard.ordered])
-                done[x] = where(known, lambda inner=inner: inner[0], lambda inner=inner: inner[1])
-            case "reduce":
-                done[x] = reduce(x.args[0], x.args[1], inner[0])
-            case "index":
-                done[x] = from_index(index(x.args[0]), x.dtype)
-            case _:
-                done[x] = x
+        done[x] = with_parts(x, [done[y] for y in x.operands], index)
     return done[e]
