@@ -311,23 +311,23 @@ def demo(budget: str, report_path: str, as_json: bool) -> int:
     "--suite",
     default="core",
     show_default=True,
-    help="aa, ablation, alternatives, core, kernels, onnx-nodes, options, pallas, rewrites, search or verifier.",
+    help="aa, ablation, alternatives, core, kernels, native, onnx-nodes, options, pallas, rewrites, schedules, search "
+    "or verifier.",
 )
-@click.option("--verifier", is_flag=True, help="The same as --suite verifier.")
-@click.option("--budget", help="Search time for each program.  [default: 60s; rewrites: 15s]")
+@click.option("--verifier", "suite", flag_value="verifier", help="The same as --suite verifier.")
+@click.option("--kernels", "suite", flag_value="kernels", help="The same as --suite kernels.")
+@click.option("--budget", help="Search time for each case.  [default: that of the suite; core: 60s]")
 @click.option("--case", "cases", multiple=True, help="Only cases whose name contains this text.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", type=click.Path(dir_okay=False), help="Also write the JSON object to a file.")
 @_JSON
 @_guarded
-def bench(
-    suite: str, verifier: bool, budget: str | None, cases: tuple[str, ...], seed: int, out: str | None, as_json: bool
-) -> int:
+def bench(suite: str, budget: str | None, cases: tuple[str, ...], seed: int, out: str | None, as_json: bool) -> int:
     """Run a benchmark suite and print its table."""
     from superopt.bench import run_suite  # late: loads everything
 
     _check_folder(out)
-    result = run_suite("verifier" if verifier else suite, budget=budget, cases=cases, seed=seed, say=_progress(as_json))
+    result = run_suite(suite, budget=budget, cases=cases, seed=seed, say=_progress(as_json))
     if out:
         from superopt.report import json_text  # late: `--help` answers at once
 

@@ -153,3 +153,10 @@ def test_a_number_stays_a_number() -> None:
     with pytest.raises(ArgumentError):
         imported.flatten((x, np.float32(2)))
     assert imported.flatten((x, 5.0))[1] == 5.0
+
+
+def test_a_suite_says_when_no_case_has_the_name() -> None:
+    with pytest.raises(UsageError, match="kernels has no case named 'nosuch'"):
+        run_suite("kernels", budget="1s", cases=["nosuch"], seed=0, say=lambda line: None)
+    with pytest.raises(UsageError, match="there is no suite 'nosuch'"):
+        run_suite("nosuch", budget="1s", cases=[], seed=0, say=lambda line: None)

@@ -46,7 +46,7 @@ def run_suite(suite: str, *, budget: str | None, cases: Sequence[str], seed: int
     """Run a suite by name, each case with the budget of the suite where none is given.
 
     Raises:
-        UsageError: there is no such suite.
+        UsageError: there is no such suite, or it has no case whose name contains one of `cases`.
     """
     from superopt import machine  # late: the package imports nothing heavy before a suite is chosen
 
@@ -79,6 +79,8 @@ def run_suite(suite: str, *, budget: str | None, cases: Sequence[str], seed: int
     else:
         raise UsageError(f"there is no suite {suite!r}", hint=", ".join(SUITES))
     rows, summary, text = run(budget=budget or BUDGETS.get(suite, "60s"), cases=tuple(cases), seed=seed, say=say)
+    if not rows:
+        raise UsageError(f"the suite {suite} has no case named {', '.join(map(repr, cases))}")
     return {
         "suite": suite,
         "machine": machine.as_dict(),
