@@ -14,7 +14,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from superopt.ir.expr import Expr, reduce, subexpressions, with_parts
-from superopt.ir.index import Form, Guard, Poly, Size, Symbol, Truth, of_atom, substitute, substitute_guard
+from superopt.ir.index import (
+    Form,
+    Guard,
+    Poly,
+    Size,
+    Symbol,
+    Truth,
+    coefficient,
+    of_atom,
+    row_major,
+    substitute,
+    substitute_guard,
+)
 from superopt.kernels.stage import Axis, LoopProgram, Stage
 
 
@@ -177,30 +189,6 @@ def _split_guard(guard: Truth, a: Expr, b: Expr) -> tuple[Truth, Truth] | None:
     return (Guard(mine) if mine else True), (Guard(other) if other else True)
 
 
-# ---- linear forms
-
-
-def offset(shape: Sequence[Size], index: Sequence[Size]) -> Size:
-    """Row-major position of an index."""
-    total: Size = 0
-    for n, i in zip(shape, index, strict=True):
-        total = total * n + i
-    return total
-
-
-def coefficient(x: Size, s: Symbol) -> int | None:
-    """The integer factor of a symbol in an affine form; None where the symbol occurs in another way."""
-    if isinstance(x, int) or s not in x.symbols:
-        return 0
-    found = 0
-    for mono, c in x.terms:
-        if mono == (s,):
-            found = c
-        elif any(s in atom.symbols for atom in mono):
-            return None
-    return found
-
-
 def loads(root: Expr) -> list[Expr]:
     """The loads of an expression, each once."""
     return [e for e in subexpressions(root) if e.kind == "load"]
@@ -238,9 +226,9 @@ def _with_lane(stage: Stage, name: str) -> Stage:
 def _divided(stage: Stage, shapes: dict[str, tuple[int, ...]]) -> Stage:
     """Split every axis and iterator that a sum, or the place of the result, sees through `//` or `%`."""
     sums = list(outermost(stage.value))
-    accesses = [offset(shapes[e.args[0]], e.args[1]) for x in sums for e in loads(x)]
+    accesses = [row_major(e.args[1], shapes[e.args[0]]) for x in sums for e in loads(x)]
     accesses += [p for x in sums for e in subexpressions(x) if e.kind == "where" for p in e.args[0].ordered]
-    accesses.append(offset(shapes[stage.buffer], stage.index))
+    accesses.append(row_major(stage.index, shapes[stage.buffer]))
     forms = [form for x in accesses for form in _forms(x) if form.op in ("//", "%") and isinstance(form.args[1], int)]
     for at, axis in enumerate(stage.axes):
         inner = min([form.args[1] for form in forms if form.args[0] == of_atom(axis.symbol)], default=0)
@@ -268,9 +256,9 @@ def _divided_depth(total: Expr, it: Symbol, inner: int) -> Expr:
 def _fused(found: Contraction, shapes: dict[str, tuple[int, ...]], merge_columns: bool) -> Stage | None:
     """One pair of neighbours of equal role made one; None when there is no such pair."""
     stage = found.stage
-    place = [offset(shapes[stage.buffer], stage.index)]
-    of_a = [offset(shapes[e.args[0]], e.args[1]) for e in loads(found.a)]
-    of_b = [offset(shapes[e.args[0]], e.args[1]) for e in loads(found.b)]
+    place = [row_major(stage.index, shapes[stage.buffer])]
+    of_a = [row_major(e.args[1], shapes[e.args[0]]) for e in loads(found.a)]
+    of_b = [row_major(e.args[1], shapes[e.args[0]]) for e in loads(found.b)]
     of_a += _polys(found.guard_a)
     of_b += _polys(found.guard_b)
     free_b = [] if merge_columns else of_b

@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from superopt.errors import InputError
 from superopt.ir.expr import Expr, subexpressions
-from superopt.ir.index import Guard, Size, Symbol, bounds
+from superopt.ir.index import Guard, Size, Symbol, bounds, coefficient, row_major
 from superopt.ir.types import ITEMSIZE_BYTES
-from superopt.kernels.contract import Contraction, analyse, coefficient, extent, loads, offset, outermost
+from superopt.kernels.contract import Contraction, analyse, extent, loads, outermost
 from superopt.kernels.cpu import Cpu, host
 from superopt.kernels.intrinsics import Intrinsic, fitting
 from superopt.kernels.microkernel_tile import LEAST_ACROSS
@@ -236,12 +236,12 @@ def _fork(threads: int) -> float:
 
 def _step(e: Expr, s: Symbol, shapes: dict[str, tuple[int, ...]]) -> int:
     """Elements between neighbours along an axis of a load; 0 where it is not linear."""
-    return coefficient(offset(shapes[e.args[0]], e.args[1]), s) or 0
+    return coefficient(row_major(e.args[1], shapes[e.args[0]]), s) or 0
 
 
 def _linear(e: Expr, shapes: dict[str, tuple[int, ...]]) -> bool:
     """Is the position of a load a sum of multiples of iterators?"""
-    return _linear_index(offset(shapes[e.args[0]], e.args[1]))
+    return _linear_index(row_major(e.args[1], shapes[e.args[0]]))
 
 
 def _linear_index(x: Size) -> bool:
@@ -275,7 +275,7 @@ def _tiled(
 ) -> _Choice:
     """The tile and the grid of least cost."""
     shapes = {b.name: b.shape for b in program.buffers}
-    place = offset(shapes[found.stage.buffer], found.stage.index)
+    place = row_major(found.stage.index, shapes[found.stage.buffer])
     scatter = coefficient(place, found.lane) != 1
     steps = prod(extent(s) for s in found.depth) / kind.group
     lanes = kind.lanes(cpu)

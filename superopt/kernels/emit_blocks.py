@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from superopt.ir.expr import Expr, subexpressions
-from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, all_of, nonnegative, substitute
+from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, all_of, coefficient, nonnegative, substitute
 from superopt.kernels import simplify
 from superopt.kernels.emit_knobs import Knobs
 from superopt.kernels.emit_running import is_running
@@ -98,7 +98,7 @@ def _shifted(value: Expr, s: Symbol) -> bool:
     places: dict[tuple[str, Size], set[int]] = {}
     for e in subexpressions(value):
         at = e.args[1][0] if e.kind == "load" else 0
-        step = simplify.stride(at, s)
+        step = coefficient(at, s)
         if isinstance(at, Poly) and step:
             found = places.setdefault((e.args[0], at - at.constant), set())
             apart = [abs(c - at.constant) for c in found]
@@ -113,9 +113,9 @@ def _overlaps(r: Expr, s: Symbol, knobs: Knobs) -> bool:
     if prod(extent(it) for it in r.args[1]) > knobs.window:
         return False
     for e in subexpressions(r.args[2]):
-        step = simplify.stride(e.args[1][0], s) if e.kind == "load" else None
+        step = coefficient(e.args[1][0], s) if e.kind == "load" else None
         for it in r.args[1] if step else ():
-            tap = simplify.stride(e.args[1][0], it)
+            tap = coefficient(e.args[1][0], it)
             if step and tap and step % tap == 0 and abs(tap) * (extent(it) - 1) >= abs(step):
                 return True
     return False

@@ -11,13 +11,13 @@ import math
 from typing import TYPE_CHECKING
 
 from superopt.ir.expr import Expr, values_of
-from superopt.ir.index import Form, Poly, Size, Symbol, bounds
+from superopt.ir.index import Form, Poly, Size, Symbol, bounds, coefficient
 from superopt.ir.index.poly import Atom, Mono
 from superopt.ir.scalar import HALVES
 from superopt.kernels import vecmath_ops
 from superopt.kernels.emit_types import Held, held_as, is_float, is_signed, register, width_of
 from superopt.kernels.llvm import Value, literal, vector
-from superopt.kernels.simplify import forms_in, stride
+from superopt.kernels.simplify import forms_in
 
 if TYPE_CHECKING:
     from superopt.kernels.emit import Emitter
@@ -212,7 +212,7 @@ def varies(em: Emitter, x: Size) -> bool:
 
 def affine(em: Emitter, x: Size) -> int | None:
     """The step of an index from lane to lane; None when it is not constant."""
-    return stride(x, em.lane) if em.lane is not None else 0
+    return coefficient(x, em.lane) if em.lane is not None else 0
 
 
 def bits_for(em: Emitter, xs: list[Size]) -> int:
@@ -279,7 +279,7 @@ def _irregular(em: Emitter, x: Size, bits: int) -> str:
     f = em.f
     for mono, c in x.terms:
         term = Poly(((mono, c),)) if mono else c
-        if stride(term, em.lane) is not None if em.lane is not None else True:
+        if coefficient(term, em.lane) is not None if em.lane is not None else True:
             regular = regular + term
             continue
         product: str | None = None

@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from superopt.ir.expr import Expr, values_of
-from superopt.ir.index import Poly, Size
+from superopt.ir.index import Poly, Size, coefficient
 from superopt.kernels import emit_index, transpose
 from superopt.kernels.emit_types import Held, loaded, register, size_of, storable, stored
 from superopt.kernels.llvm import constant_mask, mangled, vector
-from superopt.kernels.simplify import stride
 
 if TYPE_CHECKING:
     from superopt.kernels.emit import Emitter
@@ -186,7 +185,7 @@ def together(em: Emitter, e: Expr) -> bool:
 def _contiguous_points(em: Emitter, at: Poly) -> list[int] | None:
     """Points at as many consecutive values of an iterator with unit stride as there are lanes."""
     for it, offsets in em.spread.items():
-        if it == em.lane or stride(at, it) != 1:
+        if it == em.lane or coefficient(at, it) != 1:
             continue
         others = {s: o[em.point] for s, o in em.spread.items() if s != it and s in at.symbols}
         group: dict[int, int] = {}

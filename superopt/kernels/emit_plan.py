@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import prod
 
 from superopt.ir.expr import Expr, subexpressions
-from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, all_of, nonnegative, substitute
+from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, all_of, coefficient, nonnegative, row_major, substitute
 from superopt.kernels import simplify
 from superopt.kernels.cpu import Cpu
 from superopt.kernels.emit_blocks import Arrangement, block, extent, heads, neighbours, rows_together
@@ -78,7 +78,7 @@ def plan(program: LoopProgram, stage: Stage, cpu: Cpu, licence: Licence = DEFAUL
     buffers = {b.name: b for b in program.buffers}
     knobs = knobs_of(stage)
     value = simplify.flatten(stage.value, buffers)
-    at = simplify.linear(stage.index, buffers[stage.buffer].shape)
+    at = row_major(stage.index, buffers[stage.buffer].shape)
     at, guard = _flat_indices(at, stage.guard, buffers)
     single: dict[Symbol, Size] = {a.symbol: 0 for a in stage.axes if a.extent == 1}
     value, at = value.substitute(single), substitute(at, single)
@@ -215,9 +215,9 @@ def _reads_along(r: Expr, lane: Symbol) -> bool:
             return False
         if e.kind != "load" or lane not in e.symbols:
             continue
-        if simplify.stride(e.args[1][0], lane) in (1, -1):
+        if coefficient(e.args[1][0], lane) in (1, -1):
             return False
-        found = found or any(simplify.stride(e.args[1][0], it) in (1, -1) for it in r.args[1])
+        found = found or any(coefficient(e.args[1][0], it) in (1, -1) for it in r.args[1])
     return found and prod(extent(it) for it in r.args[1]) >= LONG
 
 
@@ -262,10 +262,10 @@ def _lane(a: Arrangement, axes: Sequence[Symbol]) -> Symbol | None:
     if not axes:
         return None
     for s in reversed(axes):
-        if simplify.stride(a.at, s) == 1 and extent(s) > 1:
+        if coefficient(a.at, s) == 1 and extent(s) > 1:
             return s
     loads = [e for e in subexpressions(a.value) if e.kind == "load"]
-    return max(axes, key=lambda s: (sum(simplify.stride(e.args[1][0], s) == 1 for e in loads), axes.index(s)))
+    return max(axes, key=lambda s: (sum(coefficient(e.args[1][0], s) == 1 for e in loads), axes.index(s)))
 
 
 def _lanes(a: Arrangement, lane: Symbol | None, cpu: Cpu) -> int:
@@ -283,9 +283,9 @@ def _lanes(a: Arrangement, lane: Symbol | None, cpu: Cpu) -> int:
 def _across(a: Arrangement, lane: Symbol) -> Symbol | None:
     """An axis along which loads are contiguous that are not along the lane."""
     for e in subexpressions(a.value):
-        if e.kind == "load" and simplify.stride(e.args[1][0], lane) not in (0, 1, -1, None):
+        if e.kind == "load" and coefficient(e.args[1][0], lane) not in (0, 1, -1, None):
             for s in a.axes:
-                if s != lane and simplify.stride(e.args[1][0], s) == 1:
+                if s != lane and coefficient(e.args[1][0], s) == 1:
                     return s
     return None
 

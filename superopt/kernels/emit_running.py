@@ -17,7 +17,6 @@ from superopt.ir.ops.record import accumulator, identity
 from superopt.kernels import emit_scalar, transpose, vecmath_ops
 from superopt.kernels.emit_types import Held, is_float, register, splatted
 from superopt.kernels.llvm import Value, vector
-from superopt.kernels.simplify import stride
 
 if TYPE_CHECKING:
     from superopt.kernels.emit import Emitter
@@ -132,6 +131,3 @@ def _sums(e: Expr) -> str:
 def _ordered(em: Emitter, e: Expr) -> bool:
     """Must the terms be added in their order?"""
     return is_float(e.dtype) and e.args[0] in ("sum", "prod") and not em.licence.reassociation
-
-
-__all__ = ["Running", "direction", "is_running", "step_of", "stride"]

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from math import prod
 
 from superopt.errors import InputError
-from superopt.ir.index import Guard, Poly, Size, Symbol, substitute
-from superopt.kernels.contract import coefficient, extent, find
+from superopt.ir.index import Guard, Poly, Size, Symbol, coefficient, substitute
+from superopt.kernels.contract import extent, find
 from superopt.kernels.emit import Emitter
 from superopt.kernels.emit_licence import DEFAULT, Licence
 from superopt.kernels.emit_plan import plan

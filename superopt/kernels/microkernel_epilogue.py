@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from superopt.ir.expr import Expr, load
-from superopt.ir.index import Symbol, of_atom
+from superopt.ir.index import Symbol, of_atom, row_major
 from superopt.kernels.contract import exchange
 from superopt.kernels.emit import Emitter, Knobs
 from superopt.kernels.emit_licence import Licence
 from superopt.kernels.emit_memory import store
 from superopt.kernels.emit_types import Held
 from superopt.kernels.llvm import Function, Value
-from superopt.kernels.simplify import flatten, linear, reciprocals
+from superopt.kernels.simplify import flatten, reciprocals
 from superopt.kernels.stage import Buffer, LoopProgram, Stage
 
 SUM = "sum of the tile"
@@ -68,7 +68,7 @@ def epilogue(
     value = flatten(exchange(stage.value, total, leaf), buffers)
     if licence.reciprocal:
         value = reciprocals(value, lane)
-    place = linear(stage.index, buffers[stage.buffer].shape)
+    place = row_major(stage.index, buffers[stage.buffer].shape)
     addresses = dict(pointers)
     for number, buffer in enumerate(program.pointers):
         if buffer.name not in addresses:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from superopt.errors import InputError
-from superopt.ir.index import Size, Symbol, bounds, of_atom, substitute
-from superopt.kernels.contract import Contraction, coefficient, extent, offset
+from superopt.ir.index import Size, Symbol, bounds, coefficient, of_atom, row_major, substitute
+from superopt.kernels.contract import Contraction, extent
 from superopt.kernels.emit_licence import Licence
 from superopt.kernels.intrinsics import Intrinsic, intrinsic
 from superopt.kernels.llvm import Lines, Module, Value, constant_mask, element_of, type_of, vector
@@ -65,14 +65,14 @@ class TileWriter:
             raise InputError(f"stage {stage.buffer}: a tile reads its operands from memory")
         if (
             self.kind.group > 1
-            and coefficient(offset(self.shapes[self.a.args[0]], self.a.args[1]), found.depth[-1]) != 1
+            and coefficient(row_major(self.a.args[1], self.shapes[self.a.args[0]]), found.depth[-1]) != 1
         ):
             raise InputError(
                 f"stage {stage.buffer}: the steps of A that one instruction takes are not next to each other"
             )
         grouped: dict[Symbol, Size] = {found.depth[-1]: 0} if self.kind.group > 1 else {}
         self.place_a, self.place_b = [
-            substitute(offset(self.shapes[e.args[0]], e.args[1]), grouped) for e in (self.a, self.b)
+            substitute(row_major(e.args[1], self.shapes[e.args[0]]), grouped) for e in (self.a, self.b)
         ]
         if coefficient(self.place_b, lane) != self.kind.group:
             raise InputError(f"stage {stage.buffer}: the lanes of B are not next to each other")
@@ -84,7 +84,7 @@ class TileWriter:
             args += [("i64", "from"), ("i64", "to"), ("i1", "first"), ("i1", "last")]
         f = module.function(name, args, attributes="noinline nounwind")
         self.f, self.blocked = f, blocked
-        place = offset(self.shapes[self.stage.buffer], self.stage.index)
+        place = row_major(self.stage.index, self.shapes[self.stage.buffer])
         self.contiguous = coefficient(place, self.lane) == 1
         if blocked and not self.contiguous:
             raise InputError(f"stage {self.stage.buffer}: partial sums need lanes next to each other in the output")
@@ -266,7 +266,7 @@ class TileWriter:
 
     def _result(self, position: Sequence[int], j: int) -> str:
         at: dict[Symbol, Size] = {**dict(zip(self.rows, position, strict=True)), self.lane: j * self.lanes}
-        place = offset(self.shapes[self.stage.buffer], self.stage.index)
+        place = row_major(self.stage.index, self.shapes[self.stage.buffer])
         return self._pointer(self.stage.buffer, substitute(place, at))
 
     def _finish(self, accs: list[Value]) -> None:
@@ -306,7 +306,7 @@ class TileWriter:
         """Where the lanes are apart in the output: an axis of rows that are next to each other in it."""
         if self.contiguous:
             return None
-        place = offset(self.shapes[self.stage.buffer], self.stage.index)
+        place = row_major(self.stage.index, self.shapes[self.stage.buffer])
         for j, s in enumerate(self.rows):
             count = len({position[j] for position in self.positions})
             if coefficient(place, s) == 1 and LEAST_ACROSS <= count <= self.lanes:

@@ -15,7 +15,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from superopt.ir.expr import Expr, subexpressions, where
-from superopt.ir.index import Guard, Poly, Size, Symbol, all_of, of_atom
+from superopt.ir.index import Guard, Poly, Size, Symbol, all_of, coefficient, of_atom
 from superopt.ir.ops.record import accumulator, identity
 from superopt.kernels import emit_index, emit_memory, emit_scalar, simplify, vecmath_ops
 from superopt.kernels.emit_types import Held, is_float, register, splatted, width_of
@@ -99,7 +99,7 @@ class _Reduction:
         for j, it in enumerate(self.iterators):
             if extent(it) < 2:
                 continue
-            steps = [simplify.stride(x.args[1][0], it) for x in loads]
+            steps = [coefficient(x.args[1][0], it) for x in loads]
             score = sum(2 if k in (1, -1) else -1 if k is None or k else 0 for k in steps), j
             if score > most or best is None:
                 best, most = it, score
@@ -310,7 +310,7 @@ class _Reduction:
         limits: Bounds = []
         kept: list[Poly] = []
         for p in guard.ordered:
-            k = simplify.stride(p, it)
+            k = coefficient(p, it)
             rest = p - of_atom(it) * (k or 0)
             if k in (1, -1) and self._known(rest):
                 limits.append((k, rest))

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from superopt.ir.expr import Expr, load, subexpressions, values_of
-from superopt.ir.index import Size, Symbol, of_atom, substitute
+from superopt.ir.index import Size, Symbol, coefficient, of_atom, substitute
 from superopt.ir.scalar import SCALARS
 from superopt.kernels.emit_types import Binding, stored
-from superopt.kernels.simplify import rewrite, stride
+from superopt.kernels.simplify import rewrite
 from superopt.kernels.stage import Buffer
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _worth(em: Emitter, value: Expr) -> bool:
 def _fits(em: Emitter, row: Row, it: Symbol, value: Expr) -> bool:
     buffer = em.buffers[row.buffer]
     return (
-        buffer.dtype == value.dtype and it.high == row.lane.high and stride(row.index, row.lane) == 1
+        buffer.dtype == value.dtype and it.high == row.lane.high and coefficient(row.index, row.lane) == 1
         and not em.guards
     )  # fmt: skip
 

@@ -27,8 +27,10 @@ from superopt.ir.index import (
     Symbol,
     Truth,
     bounds,
+    coefficient,
     evaluate,
     of_atom,
+    row_major,
     substitute,
     substitute_guard,
 )
@@ -89,17 +91,9 @@ def flatten(root: Expr, buffers: Mapping[str, Buffer]) -> Expr:
         buffer = buffers[e.args[0]]
         if 0 in buffer.shape:
             return ex.const(0 if e.dtype != "bool" else False, e.dtype)
-        return ex.load(buffer.name, [linear(e.args[1], buffer.shape)], e.dtype)
+        return ex.load(buffer.name, [row_major(e.args[1], buffer.shape)], e.dtype)
 
     return rewrite(root, change)
-
-
-def linear(index: Sequence[Size], shape: Sequence[int]) -> Size:
-    """The row-major position of an index."""
-    at: Size = 0
-    for i, n in zip(index, shape, strict=True):
-        at = at * n + i
-    return at
 
 
 # ---- indices, guards and loads of an expression
@@ -120,19 +114,6 @@ def forms_in(x: Size) -> list[Form]:
             if isinstance(a, Form):
                 found.append(a)
                 stack += [y for y in a.args if isinstance(y, Poly)]
-    return found
-
-
-def stride(x: Size, it: Symbol) -> int | None:
-    """The coefficient of an iterator in an index; None when the index is not affine in it."""
-    if isinstance(x, int) or it not in x.symbols:
-        return 0
-    found = 0
-    for mono, c in x.terms:
-        if mono == (it,):
-            found = c
-        elif any(it in a.symbols for a in mono):
-            return None
     return found
 
 
@@ -291,7 +272,7 @@ def cuts(it: Symbol, low: int, high: int, guards: Sequence[Poly], ranges: Ranges
     """
     points: set[int] = set()
     for p in guards:
-        k = stride(p, it)
+        k = coefficient(p, it)
         if not k:
             continue
         least, most = bounds(p - of_atom(it) * k, ranges)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from superopt.ir.index import Atom, Form, Mono, Poly, Size, Symbol, of_atom
+from superopt.ir.index import Atom, Form, Mono, Poly, Size, Symbol, applied, of_atom, product
 from superopt.ir.scalar import DTYPE
 
 Interval = tuple[float, float]
@@ -37,16 +37,10 @@ def interval(x: Size, box: Mapping[Atom, Interval]) -> Interval:
         a: float = 1
         b: float = 1
         for atom in mono:
-            l, h = interval_of(atom, box)
-            ends = (_times(a, l), _times(a, h), _times(b, l), _times(b, h))
-            a, b = min(ends), max(ends)
+            a, b = product((a, b), interval_of(atom, box))
         low += c * a if c > 0 else c * b
         high += c * b if c > 0 else c * a
     return low, high
-
-
-def _times(a: float, b: float) -> float:
-    return 0 if a == 0 or b == 0 else a * b
 
 
 def interval_of(atom: Atom, box: Mapping[Atom, Interval]) -> Interval:
@@ -60,27 +54,7 @@ def interval_of(atom: Atom, box: Mapping[Atom, Interval]) -> Interval:
     if atom.op == "value":
         info = np.iinfo(DTYPE[atom.args[0].dtype])
         return int(info.min), int(info.max)
-    l, h = interval(atom.args[0], box)
-    l2, h2 = interval(atom.args[1], box)
-    match atom.op:
-        case "//":
-            ends = [_floor(p, q) for p in (l, h) for q in (max(l2, 1), h2)]
-            return min(ends), max(ends)
-        case "%":
-            return 0, min(h2 - 1, h) if l >= 0 else h2 - 1
-        case "min":
-            return min(l, l2), min(h, h2)
-        case "max":
-            return max(l, l2), max(h, h2)
-        case _:  # clip: high wins where low > high
-            l3, h3 = interval(atom.args[2], box)
-            return min(max(l, l2), l3), min(max(h, h2), h3)
-
-
-def _floor(p: float, q: float) -> float:
-    if q == INF:
-        return 0 if p >= 0 else -1
-    return p if abs(p) == INF else p // q
+    return applied(atom.op, [interval(x, box) for x in atom.args])
 
 
 def propagated(ranges: Mapping[Symbol, tuple[int, int]], facts: tuple[Poly, ...]) -> dict[Atom, Interval] | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from superopt.ir.expr import Expr, values_of
-from superopt.ir.index import Atom, Guard, Poly, Size, Symbol, of_atom
+from superopt.ir.index import Atom, Guard, Poly, Size, Symbol, of_atom, row_major
 from superopt.ir.ops.record import accumulator
 from superopt.kernels.program import loads
 from superopt.kernels.stage import Buffer, LoopProgram, Stage
@@ -102,12 +102,12 @@ def _text(name: str, index: Sequence[Size]) -> str:
 
 
 def _flat(element: Sequence[int | str], buffer: Buffer) -> int | str:
-    total = 0
-    for i, n in zip(element, buffer.shape, strict=True):
-        if isinstance(i, str):
-            return "?"
-        total = total * n + i
-    return total
+    at = [i for i in element if isinstance(i, int)]
+    if len(at) < len(element):
+        return "?"
+    place = row_major(at, buffer.shape)
+    assert isinstance(place, int)
+    return place
 
 
 # ---- one to one, and complete

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from superopt.ir.expr import Expr, reduce
-from superopt.ir.index import Guard, Poly, Size, Symbol, bounds, of_atom, substitute
+from superopt.ir.index import Guard, Poly, Size, Symbol, bounds, of_atom, row_major, substitute
 from superopt.kernels.intrinsics import INTRINSICS, Intrinsic
 from superopt.kernels.stage import Stage
 from verifier.schedules.domain import Domain
@@ -144,10 +144,7 @@ def _semantics(t: _Tiled, domain: Domain, out: Findings) -> None:
 
 
 def _flat(view: View, e: Expr) -> Size:
-    total: Size = 0
-    for i, n in zip(e.args[1], view.program.buffer(e.args[0]).shape, strict=True):
-        total = total * n + i
-    return total
+    return row_major(e.args[1], view.program.buffer(e.args[0]).shape)
 
 
 def _windows(view: View, t: _Tiled, domain: Domain, out: Findings) -> None:

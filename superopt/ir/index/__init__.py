@@ -12,6 +12,7 @@ Ranges of symbols may be symbolic themselves (an iterator below `n`); `decide` s
 from __future__ import annotations
 
 from superopt.ir.index.division import APPLY, clip, divide, greatest, least
+from superopt.ir.index.linear import coefficient, row_major
 from superopt.ir.index.poly import (
     Atom,
     Form,
@@ -26,11 +27,12 @@ from superopt.ir.index.poly import (
     of_atom,
     symbol,
 )
-from superopt.ir.index.ranges import all_of, bounds, decide, equal, nonnegative
+from superopt.ir.index.ranges import all_of, applied, bounds, decide, equal, nonnegative, product
 from superopt.ir.index.walk import concrete, evaluate, substitute, substitute_guard
 
 __all__ = [
     "APPLY", "Atom", "Form", "Guard", "Mono", "Poly", "Size", "Symbol", "Truth", "Value",
-    "all_of", "bounds", "clip", "concrete", "decide", "divide", "equal", "evaluate", "greatest", "iterator",
-    "least", "nonnegative", "of_atom", "substitute", "substitute_guard", "symbol",
+    "all_of", "applied", "bounds", "clip", "coefficient", "concrete", "decide", "divide", "equal", "evaluate",
+    "greatest", "iterator", "least", "nonnegative", "of_atom", "product", "row_major", "substitute",
+    "substitute_guard", "symbol",
 ]  # fmt: skip

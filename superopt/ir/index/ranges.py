@@ -7,7 +7,7 @@ of a polynomial is found by putting, one symbol after another, the end of its ra
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from superopt.ir.index import walk
 from superopt.ir.index.poly import Atom, Form, Guard, Poly, Size, Symbol, Truth, atom_key, make
@@ -27,10 +27,16 @@ def bounds(x: Size, within: Mapping[Symbol, tuple[float, float]] | None = None) 
         b: float = c
         for atom in mono:
             l, h = _atom_bounds(atom, within)
-            ends = (_times(a, l), _times(a, h), _times(b, l), _times(b, h))
-            a, b = min(ends), max(ends)
+            a, b = product((a, b), (l, h))
         low, high = low + a, high + b
     return low, high
+
+
+def product(x: tuple[float, float], y: tuple[float, float]) -> tuple[float, float]:
+    """Inclusive bounds of a product from those of its factors."""
+    (a, b), (l, h) = x, y
+    ends = (_times(a, l), _times(a, h), _times(b, l), _times(b, h))
+    return min(ends), max(ends)
 
 
 def _times(a: float, b: float) -> float:
@@ -46,12 +52,15 @@ def _atom_bounds(atom: Atom, within: Mapping[Symbol, tuple[float, float]] | None
         return low, high
     if atom.op == "value":
         return -INF, INF
-    l, h = bounds(atom.args[0], within)
-    l2, h2 = bounds(atom.args[1], within)
-    match atom.op:
+    return applied(atom.op, [bounds(x, within) for x in atom.args])
+
+
+def applied(op: str, args: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Inclusive bounds of a form (`//`, `%`, `min`, `max` or `clip`) from those of its arguments."""
+    (l, h), (l2, h2) = args[:2]
+    match op:
         case "//":
-            l2 = max(l2, 1)
-            ends = [_floor(p, q) for p in (l, h) for q in (l2, h2)]
+            ends = [_floor(p, q) for p in (l, h) for q in (max(l2, 1), h2)]
             return min(ends), max(ends)
         case "%":
             return 0, min(h2 - 1, h) if l >= 0 else h2 - 1
@@ -60,7 +69,7 @@ def _atom_bounds(atom: Atom, within: Mapping[Symbol, tuple[float, float]] | None
         case "max":
             return max(l, l2), max(h, h2)
         case _:  # clip: high wins where low > high
-            l3, h3 = bounds(atom.args[2], within)
+            l3, h3 = args[2]
             return min(max(l, l2), l3), min(max(h, h2), h3)
 
 

@@ -20,7 +20,7 @@ from jax import numpy as jnp
 from jax.experimental.pallas import triton as plt
 
 from superopt.ir.expr import Expr, values_of
-from superopt.ir.index import Poly, Size, Symbol, of_atom
+from superopt.ir.index import Poly, Size, Symbol, of_atom, row_major
 from superopt.ir.scalar import HALVES
 from superopt.kernels.pallas import scalars
 from superopt.kernels.pallas.frame import Block, Frame, Place, extent, iota, power, whole
@@ -120,9 +120,7 @@ class Evaluator:
     def offset(self, frame: Frame, shape: Sequence[int], index: Sequence[Size]) -> tuple[Block, Block | None]:
         """Row-major positions in a buffer of this shape, and where the index is inside it (None: everywhere)."""
         mask = frame.inbounds(index, lambda x: self.index(frame, x), shape)
-        position: Size = 0
-        for n, x in zip(shape, index, strict=True):
-            position = position * n + x  # of merged axes, quotient and remainder join again
+        position = row_major(index, shape)  # of merged axes, quotient and remainder join again
         varying = frozenset[Symbol]().union(*(x.symbols for x in index if isinstance(x, Poly)))
         return whole(jnp.asarray(self.index(frame, position), np.int32), frame.shape(varying)), mask
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from superopt.ir.index import Poly, Size, Symbol, bounds, iterator, of_atom
+from superopt.ir.index import Poly, Size, Symbol, bounds, iterator, of_atom, row_major
 from superopt.kernels.program import checked
 from superopt.kernels.schedule.edit import fresh, mapped, plain, position, require, terms, unshared, with_stage
 from superopt.kernels.stage import Axis, AxisKind, LoopProgram, Stage
@@ -37,9 +37,7 @@ def split(program: LoopProgram, stage: str, axis: str, factors: Sequence[int]) -
     sizes = [-(-old.extent // prod(sizes)), *sizes]
     others = [a.symbol.name for a in found.axes if a is not old]
     pairs = [iterator(fresh(others, f"{axis}_{j}"), n) for j, n in enumerate(sizes)]
-    whole: Size = 0
-    for (_, i), n in zip(pairs, sizes, strict=True):
-        whole = whole * n + i
+    whole = row_major([i for _, i in pairs], sizes)
     kinds: list[AxisKind] = ["serial"] * len(sizes)
     kinds[0 if old.kind == "parallel" else -1] = old.kind
     axes = [Axis(it, kind) for (it, _), kind in zip(pairs, kinds, strict=True)]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from superopt.ir.expr import Expr, const, convert, reduce, where
-from superopt.ir.index import Size, Symbol, iterator, nonnegative, of_atom
+from superopt.ir.index import Size, Symbol, iterator, nonnegative, of_atom, row_major
 from superopt.ir.ops.record import accumulator, identity
 from superopt.kernels.schedule.compose import cut
 from superopt.kernels.schedule.edit import fresh, plain, reduction, require, rewritten, with_stage
@@ -42,9 +42,7 @@ def split_reduction(
     old = iterators[at]
     sizes = [-(-_extent(old) // prod(sizes)), *sizes]
     pairs = _fresh(sizes, "split")
-    whole: Size = 0
-    for (_, i), n in zip(pairs, sizes, strict=True):
-        whole = whole * n + i
+    whole = row_major([i for _, i in pairs], sizes)
     body = _tailed(monoid, body.substitute({old: whole}), _extent(old) - 1 - whole)
     new = reduce(monoid, [*iterators[:at], *[s for s, _ in pairs], *iterators[at + 1 :]], body)
     return with_stage(program, rewritten(found, _swap(target, new)))
