@@ -56,14 +56,14 @@ class Kind:
         turns: whether reading through the node leaves the order of memory.
         free: whether the node is its operand in other words, without cost.
         cheap: whether repeating the node is cheap; `costly`: neither that nor materialised anyhow.
-        row, output_row: places in the encoder's table, -1 until they are made.
+        row: place in the encoder's table, -1 until it is made.
         given, result: bytes if the node is an input, and if it is a result of the kernel.
         also: number that is counted once wherever the kind is evaluated; 0: none.
     """
 
     __slots__ = (
         "also", "cheap", "costly", "example", "folding", "free", "given", "heavy", "item", "number", "op",
-        "output_row", "reads", "reduces", "result", "role", "row", "size", "turns",
+        "reads", "reduces", "result", "role", "row", "size", "turns",
     )  # fmt: skip
 
     def __init__(self, number: int, node: Node) -> None:
@@ -79,7 +79,7 @@ class Kind:
         self.free = op == "reshape" or (op == "broadcast_in_dim" and self.size == elements(node.inputs[0]))
         self.cheap = op in VIEW or op in CHEAP
         self.costly = not (self.cheap or self.heavy or self.reduces or self.role)
-        self.row = self.output_row = -1
+        self.row = -1
         self.given = bytes_ if op == "input" else 0
         self.result = bytes_ if len(node.types) == 1 else sum([type_bytes(t) for t in node.types])
         self.also = 0

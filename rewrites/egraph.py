@@ -50,9 +50,7 @@ class EGraph:
         self.dirty: set[int] = set()
         self.merged: set[int] = set()
         self.merge_keys: set[tuple[str, int, tuple[int, ...]]] = set()
-        self.constructor_calls = 0
         self.symmetric_unions = 0
-        self.self_loops = 0
         self._uf: list[Ref] = []
         self._nodes: list[dict[ENode, None]] = []
         self._parents: list[dict[ENode, None]] = []
@@ -215,7 +213,6 @@ class EGraph:
 
     def insert(self, op: str, attrs: Attrs, children: Sequence[Ref]) -> Ref:
         """The reference to an e-node as it stands, without normal forms (canonicalised and type-checked)."""
-        self.constructor_calls += 1
         node, p = self.canonical((self.intern_op(op, attrs), *children))
         ref = self._hashcons.get(node)
         ref = self._new_class(node) if ref is None else self.find(ref)
@@ -310,9 +307,7 @@ class EGraph:
             self._push_frozen(loser)
         mine = self._nodes[ca]
         for node in self._nodes[cb]:
-            if any(self.find(child) >> PERM_BITS == ca for child in node[1:]):
-                self.self_loops += 1
-            else:
+            if all(self.find(child) >> PERM_BITS != ca for child in node[1:]):
                 mine[node] = None
         self._nodes[cb] = {}
         self._pending.append(self._parents[cb])
@@ -387,9 +382,7 @@ class EGraph:
     def _list(self, node: ENode) -> None:
         """List an e-node in its class, unless it contains that class."""
         cls = self.find(self._hashcons[node]) >> PERM_BITS
-        if any(self.find(child) >> PERM_BITS == cls for child in node[1:]):
-            self.self_loops += 1
-        else:
+        if all(self.find(child) >> PERM_BITS != cls for child in node[1:]):
             self._nodes[cls][node] = None
 
     def hide(self, enode: ENode) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -120,8 +119,3 @@ def shared() -> Prover:
             _SHARED.append(Prover())
             atexit.register(_SHARED[0].close)
     return _SHARED[0]
-
-
-def check_all(rules: Sequence[Rule], direction: str = "forward") -> list[Verdict]:
-    """The verdict of each rule, by the shared prover."""
-    return [shared().check(rule, direction) for rule in rules]

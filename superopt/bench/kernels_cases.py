@@ -6,13 +6,11 @@ All of them compute the same values; images lie channels-last for JAX and as eac
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-Build = Callable[[Sequence[np.ndarray]], Callable[[], Any]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,6 @@ BLOCK = 4096
 MOST_MEMBERS = 64
 """Members of one class that are paired with its representative."""
 
-Json = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class Job:

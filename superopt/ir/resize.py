@@ -33,9 +33,3 @@ def _value(value: Any, mapping: Mapping[Symbol, Size]) -> Any:
     if isinstance(value, Graph):
         return resize(value, mapping)
     return value
-
-
-def symbols_of(graph: Graph) -> frozenset[Symbol]:
-    """The symbols in the shapes of inputs and outputs."""
-    sizes = [n for node in (*graph.inputs, *graph.outputs) for t in node.types for n in t.shape]
-    return frozenset[Symbol]().union(*(n.symbols for n in sizes if isinstance(n, Poly)))

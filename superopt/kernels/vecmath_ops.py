@@ -11,7 +11,7 @@ import math
 
 from superopt.errors import InputError
 from superopt.ir.types import FLOATS
-from superopt.kernels.llvm import Function, mangled, type_of
+from superopt.kernels.llvm import Function, mangled
 from superopt.kernels.vecmath_lanes import Lanes
 
 HALVES = ("float16", "bfloat16")
@@ -267,8 +267,3 @@ def to_memory(f: Function, x: str, dtype: str, lanes: int) -> str:
         upper = m.ints.op("lshr", _bfloat16_bits(m, x), m.ints.const(16))
         return m.of("uint16").cast("bitcast", m.ints.cast("trunc", upper, "uint16"), dtype)
     return x
-
-
-def held_type(dtype: str, lanes: int) -> str:
-    """LLVM's type of a dtype as held in registers."""
-    return type_of("float32" if dtype in HALVES else dtype, lanes)

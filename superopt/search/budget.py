@@ -45,7 +45,6 @@ class Meter:
         self.parent = parent
         self.started_s = time.perf_counter()
         self.steps = 0
-        self._spent = 0.0
 
     def step(self, count: int = 1) -> None:
         """Count proposals."""
