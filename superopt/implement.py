@@ -33,7 +33,7 @@ from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.result import NativeKernel, Speedup
 from superopt.store import Store
-from superopt.trials import WORTH, Trial, estimate, try_regions
+from superopt.trials import WORTH, Trial, TrialPool, estimate, try_regions
 
 _TRIAL_SHARE = 0.6  # of the stage's time; the rest is for whole programs
 _MOST_FORMS, _CLOSE = 3, 1.3  # forms built as whole programs: within this of the best by the trials of their regions
@@ -63,7 +63,7 @@ def implement(
     if reason:
         return replace(judgement, notes=(*judgement.notes, f"no kernels of our own: {reason}"))
     try:
-        with Worker(inline=True) as alone, Worker() as whole:
+        with TrialPool(seed) as alone, Worker() as whole:
             stage = _Stage(imported, found, judgement, limits, seed, max_prepared_bytes, store, alone, whole, progress)
             return stage.run()
     except KeyboardInterrupt:
@@ -81,7 +81,7 @@ class _Stage:
     seed: int
     max_prepared_bytes: int | None
     store: Store | None
-    alone: Worker
+    alone: TrialPool
     whole: Worker
     progress: Callable[[str], None]
 
@@ -95,9 +95,7 @@ class _Stage:
         for form in forms:
             left_s = deadline - time.monotonic()
             if left_s > 0.0:
-                tried = try_regions(
-                    form.regions, self.alone, budget_s=left_s, seed=self.seed, known=tried, progress=self.progress
-                )
+                tried = try_regions(form.regions, self.alone, budget_s=left_s, known=tried, progress=self.progress)
         expected = {form.name: self._expected_s(form, tried) for form in forms}
         best = min(forms, key=lambda form: expected[form.name])
         left_s = deadline - time.monotonic()

@@ -17,10 +17,9 @@ from superopt.ir.graph import Graph
 from superopt.kernels.partition import Region
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine import usable_cores
-from superopt.measure import Worker
 from superopt.measure.process import WorkerDiedError
 from superopt.store import Store
-from superopt.trials import Trial, try_region
+from superopt.trials import Trial, TrialPool, try_region
 
 LEAST_S = 5.0  # of time left, to search at all
 _LEAST_EACH_S = 1.5
@@ -32,7 +31,7 @@ _BUILDERS = 2
 def search_schedules(
     regions: Sequence[Region],
     tried: dict[Graph, Trial],
-    worker: Worker,
+    pool: TrialPool,
     *,
     budget_s: float,
     seed: int = 0,
@@ -68,19 +67,17 @@ def search_schedules(
             f" the default one {1e6 * tuned.default_seconds:.4g} us"
         )
         if tuned.seconds < _BETTER * tuned.default_seconds:
-            found[graph] = _better(example[graph], default, frozen_trace(tuned.trace), worker, seed, store)
+            found[graph] = _better(example[graph], default, frozen_trace(tuned.trace), pool, store)
     return found
 
 
-def _better(
-    region: Region, default: Trial, trace: tuple[object, ...], worker: Worker, seed: int, store: Store | None
-) -> Trial:
+def _better(region: Region, default: Trial, trace: tuple[object, ...], pool: TrialPool, store: Store | None) -> Trial:
     """The trial of a searched schedule where it is proved and faster, else that of the default one."""
     from superopt.kernel_proofs import prove_kernel  # late: loads the prover
     from verifier.schedules.ledger import ScheduleLedger  # late: see above
 
     if not prove_kernel(region.graph, trace, ScheduleLedger(store)).proved:
         return default
-    trial = try_region(region, worker, seed=seed, trace=trace)
+    trial = try_region(region, pool, trace)
     trial = replace(trial, candidates=default.candidates, searched=True)
     return trial if trial.gain > 0.0 and (trial.own_s or 0.0) < (default.own_s or 0.0) else default

@@ -1,34 +1,39 @@
-"""Regions of a program tried as kernels of our own, one by one, in a worker process.
+"""Regions of a program tried as kernels of our own, each by itself, in worker processes.
 
-Each region is a program of its own: XLA's version is the reference, the kernel is the candidate, and both are checked
-and timed interleaved.  A kernel that crashes, hangs or computes something else fails here, where nobody is hurt; the
-process of the user only ever runs kernels that have come through.  Equal regions are tried once, those that matter most
-first, as many as the time allows.
+XLA's version of a region is the reference and the kernel is the candidate; both are built in all processes at once,
+checked, and timed interleaved, in one process at a time (`superopt.trial_worker`).  A kernel that crashes, hangs or
+computes something else fails there, where nobody is hurt; the process of the user only ever runs kernels that have come
+through.  Equal regions are tried once, those that matter most first, as many as the time allows.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from superopt.errors import InputError
 from superopt.ir.counters import Cost
-from superopt.ir.graph import Graph, Node
-from superopt.ir.program import Program, original_program
-from superopt.kernels.choice import choices_of
-from superopt.kernels.partition import Region, cost_of, region_of, work
-from superopt.measure import Failure, Timing, Tuned, Worker, compare
-from superopt.measure.arrays import dtype
+from superopt.ir.graph import Graph
+from superopt.ir.text import print_graph
+from superopt.kernels.partition import Region, cost_of, work
+from superopt.kernels.schedule.trace import trace as frozen_trace
+from superopt.machine import usable_cores
+from superopt.measure import Worker
+from superopt.measure.arrays import scratch_folder
+from superopt.measure.process import Limits, WorkerDiedError
 
 WORTH = 1.03  # what a kernel must be faster by on its own
 _ROUNDS, _SAMPLE_S, _TIMING_S = 9, 0.002, 0.1
 _LEAST_BYTES, _LEAST_WORK = 4096, 20_000  # regions of less are left to XLA untried
 _LEAST_SHARE = 0.0005  # of the estimated time of all regions
 _FLOPS, _BYTES = 1.5e11, 2e10  # per second; orders regions before anything is known of them
+_MOST_PROCESSES, _BATCH = 4, 5  # regions of a batch, per process: what is built before the clock is looked at
+_LIMITS = Limits(silence_s=60.0)
 Trace = tuple[Any, ...] | None
 
 
@@ -43,7 +48,7 @@ class Trial:
         trace: the schedule; None for the default one.
         xla_s: seconds of XLA's version of the region; None where nothing was timed.
         own_s: seconds of the kernel.
-        ratio: of the two, with its interval; None where there is none.
+        ratio: of the two, with its range over the rounds; None where there is none.
         failure: why there is no timing, or why the kernel cannot be used.
         candidates: schedules that a search timed.
         searched: whether the schedule is one that the search found.
@@ -70,6 +75,135 @@ class Trial:
         """Is the kernel faster than XLA on its own?"""
         return self.gain > WORTH
 
+    @property
+    def seconds(self) -> float | None:
+        """Of the faster of the two; None where nothing was timed."""
+        if self.xla_s is None or self.own_s is None or self.failure:
+            return self.xla_s
+        return min(self.xla_s, self.own_s)
+
+
+class TrialPool:
+    """The processes that try regions, started at the first trial; a context manager.
+
+    Attributes:
+        seed: of the values that kernels are checked and timed with.
+    """
+
+    def __init__(self, seed: int = 0, processes: int | None = None) -> None:
+        self.seed = seed
+        count = processes or min(_MOST_PROCESSES, usable_cores())
+        self._stack = ExitStack()
+        self._workers = [
+            _Process(self._stack.enter_context(Worker(_LIMITS, inline=True, module="superopt.trial_worker")))
+            for _ in range(count)
+        ]
+        self._home: dict[Graph, _Process] = {}
+        self._executor = self._stack.enter_context(ThreadPoolExecutor(count))
+
+    @property
+    def batch(self) -> int:
+        """How many regions are best tried at a time."""
+        return _BATCH * len(self._workers)
+
+    def try_all(self, jobs: Sequence[tuple[Region, Trace]]) -> list[Trial]:
+        """Each region with a schedule, the default one for None, against XLA."""
+        found: dict[int, Trial] = {}
+        shares: dict[int, list[_Job]] = {k: [] for k in range(len(self._workers))}
+        for number, (region, trace) in enumerate(jobs):
+            shares[self._place(region.graph, shares)].append(_Job(number, region, trace))
+        pairs = [(self._workers[k], share) for k, share in shares.items() if share]
+        built = list(self._executor.map(lambda pair: pair[0].build(pair[1], self.seed), pairs))
+        for (process, share), traces in zip(pairs, built, strict=True):
+            timings = process.time([i for i, trace in traces.items() if not isinstance(trace, str)])
+            for job in share:
+                found[job.number] = _trial(job.region, traces[job.number], timings.get(job.number))
+        return [found[number] for number in range(len(jobs))]
+
+    def _place(self, graph: Graph, shares: Mapping[int, Sequence[_Job]]) -> int:
+        """The process that knows the region, else the one with least to do."""
+        known = self._home.get(graph)
+        if known is None:
+            known = self._home[graph] = self._workers[min(shares, key=lambda k: len(shares[k]))]
+        return self._workers.index(known)
+
+    def close(self) -> None:
+        """End the processes."""
+        self._stack.close()
+
+    def __enter__(self) -> TrialPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    number: int
+    region: Region
+    trace: Trace
+
+
+@dataclass(slots=True)
+class _Process:
+    """A worker and what it was busy with when it died."""
+
+    worker: Worker
+    lost: dict[int, str] = field(default_factory=dict[int, str])
+
+    def build(self, jobs: Sequence[_Job], seed: int) -> dict[int, Any]:
+        """By number the schedule of what was built, and of what was not, why (a text).
+
+        What a dying process had built goes with it and is built again, without the job that killed it.
+        """
+        found: dict[int, Any] = {}
+        while True:
+            left = [job for job in jobs if not isinstance(found.get(job.number), str)]
+            rows = [[job.number, print_graph(job.region.graph), job.trace] for job in left]
+            busy: int | None = None
+            with scratch_folder(0) as folder:
+                path = Path(folder) / "jobs.json"
+                path.write_text(json.dumps(rows), encoding="utf-8")
+                try:
+                    for event in self.worker.request({"request": "build", "path": str(path), "seed": seed}):
+                        busy = event["index"]
+                        if event["event"] != "begin":
+                            built = event["event"] == "built"
+                            found[busy] = frozen_trace(event["trace"]) if built else event["detail"]
+                    return found
+                except WorkerDiedError as death:
+                    if busy is None:  # it did not even start
+                        return {job.number: str(death) for job in jobs}
+                    found[busy] = str(death)
+
+    def time(self, numbers: Sequence[int]) -> dict[int, Any]:
+        """By number the samples of what was built, or why there are none."""
+        found: dict[int, Any] = {}
+        busy = -1
+        request = {
+            "request": "time", "indices": list(numbers), "rounds": _ROUNDS, "sample_s": _SAMPLE_S, "budget_s": _TIMING_S
+        }  # fmt: skip
+        try:
+            for event in self.worker.request(request) if numbers else ():
+                busy = event["index"]
+                if event["event"] == "timed":
+                    found[busy] = event["xla_s"], event["own_s"]
+        except WorkerDiedError as death:
+            found[busy] = str(death)
+        return found
+
+
+def _trial(region: Region, trace: Any, timing: Any) -> Trial:
+    name, kind, cost = str(region), region.kind, cost_of(region)
+    if isinstance(trace, str):
+        return Trial(name, kind, cost, failure=trace)
+    if timing is None or isinstance(timing, str):
+        return Trial(name, kind, cost, trace, failure=timing or "not timed: another kernel ended the process")
+    xla, own = timing
+    ratios = sorted(a / b for a, b in zip(xla, own, strict=True))
+    return Trial(name, kind, cost, trace, min(xla), min(own), (ratios[len(ratios) // 2], ratios[0], ratios[-1]))
+
 
 def worth_trying(regions: Sequence[Region]) -> list[Region]:
     """Regions that move or compute enough to be kernels, and of them those that take a noticeable share of the time."""
@@ -92,18 +226,17 @@ def estimate(region: Region) -> float:
 
 def try_regions(
     regions: Sequence[Region],
-    worker: Worker,
+    pool: TrialPool,
     *,
     budget_s: float,
-    seed: int = 0,
-    traces: Mapping[Graph, Trace] | None = None,
+    most: int | None = None,
     known: Mapping[Graph, Trial] | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[Graph, Trial]:
     """Try every distinct region against XLA, those that matter most first; those beyond the budget are left out.
 
     Args:
-        traces: schedules by region graph; the default one where there is none.
+        most: leave out all but so many of the regions that are not known.
         known: trials that need not be repeated.
     """
     found = dict(known or {})
@@ -112,67 +245,22 @@ def try_regions(
     for region in regions:
         weight[region.graph] = weight.get(region.graph, 0.0) + estimate(region)
         example[region.graph] = region
+    order = [g for g in sorted(weight, key=lambda g: -weight[g]) if g not in found][:most]
     start = time.monotonic()
-    for graph in sorted(weight, key=lambda g: -weight[g]):
-        if graph in found:
-            continue
+    for batch in _batches(order, pool.batch):
         if time.monotonic() - start > budget_s:
             break
-        trial = found[graph] = try_region(example[graph], worker, seed=seed, trace=(traces or {}).get(graph))
-        progress(f"{trial.name}: {trial.failure or f'{trial.gain:.2f}x'}")
+        for graph, trial in zip(batch, pool.try_all([(example[g], None) for g in batch]), strict=True):
+            found[graph] = trial
+            progress(f"{trial.name}: {trial.failure or f'{trial.gain:.2f}x'}")
     return found
 
 
-def try_region(region: Region, worker: Worker, *, seed: int = 0, trace: Trace = None) -> Trial:
-    """One region as a kernel, by default with the default schedule, against XLA's version of it.
-
-    The kernel is run alone first, with bands around its buffers: what writes outside of them fails.
-    """
-    from superopt.backends.native import default_trace  # late: loads LLVM
-
-    name, kind, cost = str(region), region.kind, cost_of(region)
-    if trace is None:
-        try:
-            trace = default_trace(region.graph)
-        except InputError as error:
-            return Trial(name, kind, cost, failure=str(error.args[0]))
-    program = original_program(region.graph)
-    candidate = Tuned(program, {}, ({**kernel_of(program, region.graph, trace).to_json(), "guarded": True},))
-    values = random_values(region.graph.inputs, seed)
-    live = [values[n["name"]] for n in program.live_inputs]
-    frozen = {n["name"]: values[n["name"]] for n in region.graph.inputs if n["frozen"]}
-    result = compare(
-        program, [candidate], live, frozen, rounds=_ROUNDS, min_time_s=_SAMPLE_S, seed=seed, prune=3.0,
-        budget_s=_TIMING_S, min_rounds=3, worker=worker,
-    )  # fmt: skip
-    outcome, reference = result.candidates[0], result.reference
-    if not isinstance(outcome, Timing) or not isinstance(reference, Timing):
-        lost = reference if isinstance(reference, Failure) else outcome
-        assert isinstance(lost, Failure)
-        return Trial(name, kind, cost, trace, failure=f"{lost.cause}: {lost.detail}")
-    ratio = (outcome.ratio.ratio, outcome.ratio.low, outcome.ratio.high)
-    return Trial(name, kind, cost, trace, min(reference.samples_s), min(outcome.samples_s), ratio)
+def try_region(region: Region, pool: TrialPool, trace: Trace = None) -> Trial:
+    """One region as a kernel, with the default schedule or with another one, against XLA's version of it."""
+    return pool.try_all([(region, trace)])[0]
 
 
-def kernel_of(program: Program, graph: Graph, trace: Trace) -> Any:
-    """The choice that makes the whole of `original_program(graph)` one kernel, as it is within a larger program."""
-    prepared = iter(program.prepared_inputs)
-    reads = [next(prepared) if node["frozen"] else node for node in graph.inputs]
-    region = region_of(program.hot.outputs[0], reads)
-    assert region.graph == graph
-    return choices_of(program.hot, [(region, trace)])[0]
-
-
-def random_values(inputs: Sequence[Node], seed: int) -> dict[str, np.ndarray]:
-    """Values of both signs for inputs by name; integers are small, so that they may be indices."""
-    rng = np.random.default_rng(seed)
-    found: dict[str, np.ndarray] = {}
-    for node in inputs:
-        shape = tuple(int(n) for n in node.shape)  # pyright: ignore[reportArgumentType] (sizes of programs are concrete)
-        if node.dtype == "bool":
-            found[node["name"]] = rng.random(shape) < 0.5
-        elif np.issubdtype(dtype(node.dtype), np.integer):
-            found[node["name"]] = rng.integers(0, 8, shape).astype(dtype(node.dtype))
-        else:
-            found[node["name"]] = rng.standard_normal(shape).astype(np.float32).astype(dtype(node.dtype))
-    return found
+def _batches(order: Sequence[Graph], size: int) -> Iterator[Sequence[Graph]]:
+    for first in range(0, len(order), size):
+        yield order[first : first + size]

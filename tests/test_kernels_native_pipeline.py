@@ -32,14 +32,15 @@ from superopt.kernels.choice import choices_of
 from superopt.kernels.cpu import supported
 from superopt.kernels.partition import Region, partition
 from superopt.library import ProvedLibrary
-from superopt.measure import Comparison, Ratio, Timing, Worker
+from superopt.measure import Comparison, Ratio, Timing
 from superopt.optimized import Optimized
 from superopt.plan import empty_plan
 from superopt.remember import recall, remember
 from superopt.result import Report, Speedup, read_report
 from superopt.store import Store
 from superopt.summary import make_report
-from superopt.trials import Trial, cost_of, random_values, try_region, try_regions, worth_trying
+from superopt.trial_worker import random_values
+from superopt.trials import Trial, TrialPool, cost_of, try_region, try_regions, worth_trying
 
 pytestmark = pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")
 
@@ -75,7 +76,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Trials and comparisons that take what the test says: seconds of a program with kernels, and without."""
     seconds = {"with": 0.5e-3, "without": 1e-3, "own": 1e-4, "xla": 2e-4}
 
-    def tried(regions: Sequence[Region], worker: Worker, *, known: Any = None, **_: Any) -> dict[Graph, Trial]:
+    def tried(regions: Sequence[Region], pool: TrialPool, *, known: Any = None, **_: Any) -> dict[Graph, Trial]:
         trace = native.default_trace
         return (known or {}) | {
             r.graph: Trial(str(r), r.kind, cost_of(r), trace(r.graph), seconds["xla"], seconds["own"], (2.0, 1.9, 2.1))
@@ -199,13 +200,14 @@ def test_trials_run_in_the_worker_and_name_what_fails() -> None:
     graph = import_function(f, (x, x)).graph
     regions = partition(graph)
     assert worth_trying(regions) == list(regions)
-    with Worker(inline=True) as worker:
-        trials = try_regions(regions, worker, budget_s=60.0)
+    with TrialPool(processes=1) as pool:
+        trials = try_regions(regions, pool, budget_s=60.0)
         assert {t.kind for t in trials.values()} == {"map", "rows"}
         assert all(t.gain > 0 and t.own_s and t.xla_s and t.trace is not None for t in trials.values())
-        wrong = try_region(regions[0], worker, trace=(("split", "out0", "nowhere", (4,)),))
-        assert try_regions(regions, worker, budget_s=0.0, known=trials) == trials
-    assert wrong.trace is not None
+        wrong = try_region(regions[0], pool, (("split", "out0", "nowhere", (4,)),))
+        assert try_regions(regions, pool, budget_s=0.0, known=trials) == trials
+    assert wrong.failure
+    assert wrong.gain == 0.0
     values = random_values(graph.inputs, 0)
     assert min(a.min() for a in values.values()) < 0
 

@@ -1,0 +1,179 @@
+"""The process in which regions are tried as kernels (`python -m superopt.trial_worker`); see `superopt.trials`.
+
+    build{path}      an event per job of the file (number, region as text, schedule or null): it is `built`, or `failed`
+    time{indices}    one event per built job: seconds of XLA's version and of the kernel, interleaved
+
+XLA's version of a region is built once, whatever number of schedules is tried on it.  A kernel is run between bands of
+memory before anything else, and must give XLA's values; one that kills the process takes nothing else with it.  Timing
+stops as soon as the rounds so far leave no doubt.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from superopt.errors import InputError
+from superopt.ir.graph import Graph, Node
+from superopt.ir.program import Program, original_program
+from superopt.kernels.choice import choices_of
+from superopt.kernels.partition import region_of
+from superopt.measure import loop
+from superopt.measure.arrays import dtype
+from superopt.measure.numerics import Tolerance, output_errors
+from superopt.measure.worker import serve
+
+_MOST_REFERENCES = 24
+_FEW_ROUNDS = 3
+_CLEAR = 1.5  # the rounds leave no doubt where all ratios lie beyond this on one side
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """XLA's version of a region: the call, its operands, its results."""
+
+    graph: Graph
+    program: Program
+    live: list[Any]
+    frozen: dict[str, np.ndarray]
+    call: Callable[..., Any]
+    expected: list[np.ndarray]
+
+
+@dataclass(slots=True)
+class _Session:
+    """What is built: references by the text of the region, kernels by the number of the job."""
+
+    seed: int = 0
+    references: dict[str, _Reference] = field(default_factory=dict[str, _Reference])
+    ready: dict[int, tuple[loop.Thunk, loop.Thunk]] = field(default_factory=dict[int, tuple[loop.Thunk, loop.Thunk]])
+
+
+_STATE = _Session()
+
+
+def main(event_fd: int, memory_bytes: int) -> None:
+    """Serve until the input closes."""
+    serve(event_fd, memory_bytes, {"build": _build, "time": _time})
+
+
+def kernel_of(program: Program, graph: Graph, trace: tuple[Any, ...] | None) -> Any:
+    """The choice that makes the whole of `original_program(graph)` one kernel, as it is within a larger program."""
+    prepared = iter(program.prepared_inputs)
+    reads = [next(prepared) if node["frozen"] else node for node in graph.inputs]
+    region = region_of(program.hot.outputs[0], reads)
+    assert region.graph == graph
+    return choices_of(program.hot, [(region, trace)])[0]
+
+
+def random_values(inputs: Sequence[Node], seed: int) -> dict[str, np.ndarray]:
+    """Values of both signs for inputs by name; integers are small, so that they may be indices."""
+    rng = np.random.default_rng(seed)
+    found: dict[str, np.ndarray] = {}
+    for node in inputs:
+        shape = tuple(int(n) for n in node.shape)  # pyright: ignore[reportArgumentType] (sizes of programs are concrete)
+        if node.dtype == "bool":
+            found[node["name"]] = rng.random(shape) < 0.5
+        elif np.issubdtype(dtype(node.dtype), np.integer):
+            found[node["name"]] = rng.integers(0, 8, shape).astype(dtype(node.dtype))
+        else:
+            found[node["name"]] = rng.standard_normal(shape).astype(np.float32).astype(dtype(node.dtype))
+    return found
+
+
+def _build(request: Mapping[str, Any]) -> Iterator[Event]:
+    _STATE.seed = request["seed"]
+    for index, text, trace in json.loads(Path(request["path"]).read_text(encoding="utf-8")):
+        yield {"event": "begin", "index": index}
+        try:
+            yield {"event": "built", "index": index, "trace": _built(index, text, trace)}
+        except InputError as error:
+            yield {"event": "failed", "index": index, "detail": str(error.args[0])[:300]}
+        except Exception as error:  # a candidate may raise anything; it is reported with its cause
+            yield {"event": "failed", "index": index, "detail": f"build: {type(error).__name__}: {error}"[:300]}
+
+
+def _built(index: int, text: str, trace: Any) -> Any:
+    """Build, run between bands, and check one job; its schedule.
+
+    Raises:
+        InputError: no kernel can be made of the region, or it computes something else.
+    """
+    import jax  # late: only where programs run
+
+    from superopt.backends.native import build, default_trace  # late: loads LLVM
+
+    known = _STATE.references.pop(text, None) or _referenced(text)
+    _STATE.references[text] = known  # the last one used is the last one to go
+    while len(_STATE.references) > _MOST_REFERENCES:
+        _STATE.references.pop(next(iter(_STATE.references)))
+    if trace is None:
+        trace = default_trace(known.graph)
+    choice = {**kernel_of(known.program, known.graph, trace).to_json(), "guarded": True}
+    own = build(known.program, known.frozen, kernels=[choice])
+    if own.refused:
+        raise InputError("; ".join(own.refused.values()))
+    got = [np.asarray(x) for x in jax.block_until_ready(own(*known.live))]
+    for error, array in zip(output_errors(known.expected, got), known.expected, strict=False):
+        if not Tolerance().accepts(error, str(array.dtype)):
+            sizes = f"normwise {error.normwise:.1e}, elementwise {error.elementwise:.1e}"
+            raise InputError(f"numerics: it differs from XLA's version: {error.detail or sizes}")
+    _STATE.ready[index] = (_thunk(known.call, known.live), _thunk(own, known.live))
+    return trace
+
+
+def _referenced(text: str) -> _Reference:
+    import jax  # late: only where programs run
+
+    from superopt.backends.xla import build
+    from superopt.ir.text import parse_graph
+
+    graph = parse_graph(text)
+    program = original_program(graph)
+    values = random_values(graph.inputs, _STATE.seed)
+    frozen = {n["name"]: values[n["name"]] for n in graph.inputs if n["frozen"]}
+    live = [jax.device_put(values[n["name"]]) for n in program.live_inputs]
+    call = build(program, frozen)
+    expected = [np.asarray(x) for x in jax.block_until_ready(call(*live))]
+    return _Reference(graph, program, live, frozen, call, expected)
+
+
+def _thunk(call: Callable[..., Any], live: Sequence[Any]) -> loop.Thunk:
+    import jax  # late: only where programs run
+
+    return lambda: jax.block_until_ready(call(*live))
+
+
+def _time(request: Mapping[str, Any]) -> Iterator[Event]:
+    for index in request["indices"]:
+        yield {"event": "begin", "index": index}
+        xla, own = _STATE.ready.pop(index)
+        samples = _samples((xla, own), request["rounds"], request["sample_s"], request["budget_s"])
+        yield {"event": "timed", "index": index, "xla_s": samples[0], "own_s": samples[1]}
+
+
+def _samples(pair: Sequence[loop.Thunk], rounds: int, sample_s: float, budget_s: float) -> list[list[float]]:
+    calls = [loop.calls_for(thunk, sample_s) for thunk in pair]
+    rng, start = random.Random(_STATE.seed), time.monotonic()
+    found: list[list[float]] = [[] for _ in pair]
+    for number in range(rounds):
+        for i in rng.sample(range(len(pair)), len(pair)):
+            found[i].append(loop.seconds_of(pair[i], calls[i]))
+        ratios = [a / b for a, b in zip(*found, strict=True)]
+        clear = min(ratios) > _CLEAR or max(ratios) < 1.0 / _CLEAR
+        if number + 1 >= _FEW_ROUNDS and (clear or time.monotonic() - start > budget_s):
+            break
+    return found
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
