@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 from superopt.errors import InputError
-from superopt.ir.graph import Graph, Node
+from superopt.ir.graph import Graph
 from superopt.ir.program import Program, original_program
 from superopt.kernels.choice import choices_of
 from superopt.kernels.partition import region_of
 from superopt.measure import loop
-from superopt.measure.arrays import dtype
+from superopt.measure.arrays import random_values
 from superopt.measure.numerics import Tolerance, output_errors
 from superopt.measure.worker import serve
 
@@ -73,21 +73,6 @@ def kernel_of(program: Program, graph: Graph, trace: tuple[Any, ...] | None) -> 
     region = region_of(program.hot.outputs[0], reads)
     assert region.graph == graph
     return choices_of(program.hot, [(region, trace)])[0]
-
-
-def random_values(inputs: Sequence[Node], seed: int) -> dict[str, np.ndarray]:
-    """Values of both signs for inputs by name; integers are small, so that they may be indices."""
-    rng = np.random.default_rng(seed)
-    found: dict[str, np.ndarray] = {}
-    for node in inputs:
-        shape = tuple(int(n) for n in node.shape)  # pyright: ignore[reportArgumentType] (sizes of programs are concrete)
-        if node.dtype == "bool":
-            found[node["name"]] = rng.random(shape) < 0.5
-        elif np.issubdtype(dtype(node.dtype), np.integer):
-            found[node["name"]] = rng.integers(0, 8, shape).astype(dtype(node.dtype))
-        else:
-            found[node["name"]] = rng.standard_normal(shape).astype(np.float32).astype(dtype(node.dtype))
-    return found
 
 
 def _build(request: Mapping[str, Any]) -> Iterator[Event]:
@@ -139,7 +124,7 @@ def _referenced(text: str) -> _Reference:
 
     graph = parse_graph(text)
     program = original_program(graph)
-    values = random_values(graph.inputs, _STATE.seed)
+    values = random_values({n["name"]: (n.shape, n.dtype) for n in graph.inputs}, _STATE.seed)
     frozen = {n["name"]: values[n["name"]] for n in graph.inputs if n["frozen"]}
     live = [jax.device_put(values[n["name"]]) for n in program.live_inputs]
     call = build(program, frozen)

@@ -39,7 +39,6 @@ from superopt.remember import recall, remember
 from superopt.result import Report, Speedup, read_report
 from superopt.store import Store
 from superopt.summary import make_report
-from superopt.trial_worker import random_values
 from superopt.trials import Trial, TrialPool, cost_of, try_region, try_regions, worth_trying
 
 pytestmark = pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")
@@ -208,8 +207,6 @@ def test_trials_run_in_the_worker_and_name_what_fails() -> None:
         assert try_regions(regions, pool, budget_s=0.0, known=trials) == trials
     assert wrong.failure
     assert wrong.gain == 0.0
-    values = random_values(graph.inputs, 0)
-    assert min(a.min() for a in values.values()) < 0
 
 
 def test_what_moves_next_to_nothing_is_not_tried() -> None:

@@ -160,3 +160,18 @@ def test_what_holds_in_one_process_only_is_not_claimed() -> None:
     assert isinstance(one_lost.candidates[1], Timing)
     dead = Comparison(crash, (crash, crash))
     assert pooled(dead, _compared(1.4, 0.01)).reference is pooled(_compared(1.4, 0.01), dead).reference is crash
+
+
+def test_random_values_have_the_types_and_ranges_asked_for() -> None:
+    types = {"x": ((3, 50), "float32"), "n": ((200,), "int8"), "u": ((200,), "uint8"), "b": ((64,), "bool")}
+    values = arrays.random_values({**types, "h": ((4,), "bfloat16")}, 0, signed=(-5, 5))
+    assert {name: (value.shape, str(value.dtype)) for name, value in values.items()} == {
+        **types,
+        "h": ((4,), "bfloat16"),
+    }
+    assert values["x"].min() < 0 < values["x"].max()
+    assert (values["n"].min(), values["n"].max()) == (-5, 4)
+    assert (values["u"].min(), values["u"].max()) == (0, 7)
+    assert 0 < values["b"].sum() < 64
+    again = arrays.random_values(types, 0, signed=(-5, 5))
+    assert all(np.array_equal(values[name], again[name]) for name in types)

@@ -1,6 +1,6 @@
 """Arrays between processes: one flat file beside a JSON manifest, mapped and not copied by the reader.
 
-No pickle, and no `.npy`, whose header cannot name bfloat16.
+No pickle, and no `.npy`, whose header cannot name bfloat16.  Also the random values that kernels are tried on.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +49,33 @@ def dtype(name: str) -> np.dtype:
 
         return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(name)
+
+
+def random_values(
+    types: Mapping[str, tuple[Sequence[Any], str]],
+    seed: int,
+    *,
+    signed: tuple[int, int] = (0, 8),
+    unsigned: tuple[int, int] = (0, 8),
+) -> dict[str, np.ndarray]:
+    """Random arrays by name: normal floats of both signs, fair booleans, uniform integers.
+
+    Args:
+        types: shape and dtype of each.
+        seed: of all of them, in the order given.
+        signed, unsigned: lowest integer and the one after the highest; by default so small that they may be indices.
+    """
+    rng = np.random.default_rng(seed)
+    found: dict[str, np.ndarray] = {}
+    for name, (shape, dtype_name) in types.items():
+        kind, sizes = dtype(dtype_name), tuple(map(int, shape))
+        if kind.kind == "b":
+            found[name] = rng.random(sizes) < 0.5
+        elif kind.kind in "iu":
+            found[name] = rng.integers(*(unsigned if kind.kind == "u" else signed), sizes).astype(kind)
+        else:
+            found[name] = rng.standard_normal(sizes).astype(kind)
+    return found
 
 
 def scratch_folder(nbytes: int) -> tempfile.TemporaryDirectory[str]:
