@@ -171,6 +171,14 @@ def test_prefixes_run(axis: int, reverse: bool) -> None:
     program = from_graph([mk("cumsum", make_input("x", (40, 70)), axis=axis, reverse=reverse)])
     agree(program)
     agree(from_graph([mk("cummax", make_input("x", (7, 5, 33)), axis=2, reverse=reverse)]))
+
+
+def test_ranges_that_end_before_they_begin() -> None:
+    """The last suffix of a concatenation has nothing of its first piece: no step, not a part of one."""
+    x = mk("concatenate", make_input("x", (17,)), make_input("y", (4,)), dimension=0)
+    suffixes = mk("broadcast_in_dim", mk("cummax", x, axis=0, reverse=True), shape=(21, 5), broadcast_dimensions=(0,))
+    program = from_graph([mk("reduce_sum", mk("mul", suffixes, make_input("z", (21, 5))), axes=[0])])
+    agree(replace(program, stages=(replace(program.stages[0], knobs=(("window", 9),)),)))
     code = text_of(program)
     assert code.count("phi i64") <= 4
 

@@ -288,6 +288,7 @@ class _Reduction:
                 em.tail = None
 
         if isinstance(first, int) and isinstance(last, int):
+            last = max(first, last)
             step = n * self.copies
             whole = first + (last - first) // step * step
             made = f.for_(first, whole, step, lambda v, a: steps(v, a, self.copies), self._carried(made))
