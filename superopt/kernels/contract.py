@@ -81,6 +81,23 @@ def analyse(program: LoopProgram, stage: Stage, merge_columns: bool = False, lan
     """
     if stage.guard is not True or stage.tile is not None or stage.at is not None or stage.combine is not None:
         return None
+    return _normal(program, stage, merge_columns, lane)
+
+
+def analyse_placed(program: LoopProgram, stage: Stage, lane: str = "") -> Contraction | None:
+    """The contraction of a placed stage over its own axes, those that it shares being numbers; None without one.
+
+    Args:
+        program: gives the shapes of the buffers.
+        stage: placed in another; its guard stays that of the stage in normal form.
+        lane: as for `analyse`.
+    """
+    if stage.tile is not None or stage.at is None or stage.combine is not None:
+        return None
+    return _normal(program, replace(stage, axes=stage.axes[stage.at[1] :], at=None), False, lane)
+
+
+def _normal(program: LoopProgram, stage: Stage, merge_columns: bool, lane: str) -> Contraction | None:
     shapes = {b.name: b.shape for b in program.buffers}
     found = find(_with_lane(_divided(_without_single(stage), shapes), lane))
     while found is not None:
@@ -256,7 +273,7 @@ def _divided_depth(total: Expr, it: Symbol, inner: int) -> Expr:
 def _fused(found: Contraction, shapes: dict[str, tuple[int, ...]], merge_columns: bool) -> Stage | None:
     """One pair of neighbours of equal role made one; None when there is no such pair."""
     stage = found.stage
-    place = [row_major(stage.index, shapes[stage.buffer])]
+    place = [row_major(stage.index, shapes[stage.buffer]), *_polys(stage.guard)]
     of_a = [row_major(e.args[1], shapes[e.args[0]]) for e in loads(found.a)]
     of_b = [row_major(e.args[1], shapes[e.args[0]]) for e in loads(found.b)]
     of_a += _polys(found.guard_a)

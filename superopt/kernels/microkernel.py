@@ -1,7 +1,8 @@
 """Code of a tensorized stage: tasks, loops over tiles, and one function per shape of tile.
 
 A task decodes its number into the parallel axes, runs the serial ones as far as the guard lets them exist, and calls
-the tile for what is there: full tiles, or the one tail that each axis has, chosen by comparison.  With `block` steps of
+the tile for what is there: full tiles, or the one tail that each axis has, chosen by comparison.  Stages placed in the
+task run before, tensorized ones as tiles of their own into local buffers.  With `block` steps of
 the depth at a time the tiles of a task are visited once per block, and partial sums wait in the output.
 """
 
@@ -76,25 +77,28 @@ class _Tiled:
         for s in reversed(self.tasks):
             env[s] = f.rem(rest, extent(s)) if s is not self.tasks[0] else rest
             rest = f.div(rest, extent(s))
-        local: dict[str, str] = {}
-        for s in self.inside:
-            self._place(f, s, env, local)
-        if self.block:
-            first = self.steps[0]
-
-            def pass_(k: Value, _: list[Value]) -> None:
-                end = f.minimum(f.add(k, self.block), extent(first))
-                flags = [("i64", k), ("i64", end), ("i1", f.less(k, 1)), ("i1", f.less(extent(first) - 1, end))]
-                self._loops(f, 0, env, local, flags)
-
-            f.for_(0, extent(first), self.block, pass_)
-        else:
-            self._loops(f, 0, env, local, [])
+        self._run(f, env, {})
         f.ret()
         count = 1
         for s in self.tasks:
             count *= extent(s)
         return count
+
+    def _run(self, f: Function, env: dict[Symbol, Value], local: dict[str, str]) -> None:
+        """The tiles of one task, and before them the stages placed in it; `local`: buffers filled so far."""
+        for s in self.inside:
+            self._place(f, s, env, local)
+        if not self.block:
+            self._loops(f, 0, env, local, [])
+            return
+        first = self.steps[0]
+
+        def pass_(k: Value, _: list[Value]) -> None:
+            end = f.minimum(f.add(k, self.block), extent(first))
+            flags = [("i64", k), ("i64", end), ("i1", f.less(k, 1)), ("i1", f.less(extent(first) - 1, end))]
+            self._loops(f, 0, env, local, flags)
+
+        f.for_(0, extent(first), self.block, pass_)
 
     def _place(self, f: Function, inner: Stage, env: dict[Symbol, Value], local: dict[str, str]) -> None:
         """A stage that the task runs before its tiles, and the local buffer that it fills."""
@@ -103,6 +107,10 @@ class _Tiled:
             raise InputError(f"stage {inner.buffer} stands inside the tiles of {self.stage.buffer}")
         buffer = self.program.buffer(inner.buffer)
         local[buffer.name] = f.alloca(max(prod(buffer.shape), 1), 64, stored(buffer.dtype))
+        if inner.tile is not None:
+            name = f"{self.symbol}_{buffer.name}"
+            _Tiled(self.module, name, self.program, inner, self.licence)._run(f, env, local)
+            return
         pointers = dict(local)
         for number, other in enumerate(self.program.pointers):
             pointers[other.name] = f.load("ptr", f.element("%bufs", number, "ptr"), 8)

@@ -19,8 +19,8 @@ from typing import Literal
 
 from superopt.errors import InputError
 from superopt.ir.expr import Expr, const, convert, load, op, reduce
-from superopt.ir.index import Guard, Size, Symbol, Truth, all_of, of_atom, substitute
-from superopt.kernels.contract import Contraction, analyse, exchange, extent, find, with_total
+from superopt.ir.index import Guard, Size, Symbol, Truth, all_of, of_atom, substitute, substitute_guard
+from superopt.kernels.contract import Contraction, analyse, analyse_placed, exchange, extent, find, with_total
 from superopt.kernels.cpu import Cpu, host
 from superopt.kernels.intrinsics import Intrinsic, intrinsic
 from superopt.kernels.pack import Packed, coordinates, guarded, panels, parts_of
@@ -83,6 +83,8 @@ def tensorize(program: LoopProgram, name: str, decisions: ContractionDecisions, 
     Raises:
         InputError: the stage holds no contraction of this intrinsic, or a decision does not fit it.
     """
+    if program.stage(name).at is not None:
+        return _placed(program, program.stage(name), decisions, cpu or host())
     if decisions.split > 1:
         program, name = split_depth(program, name, decisions)
     found = analyse(program, program.stage(name), decisions.merge_columns, decisions.lane)
@@ -108,6 +110,48 @@ def tensorize(program: LoopProgram, name: str, decisions: ContractionDecisions, 
     stage = replace(stage, tile=tile)
     new = [*before, *[(p.buffer, p.stage) for p in (packed_b, packed_a) if p is not None]]
     return _inserted(program, name, [b for b, _ in new], [s for _, s in new], stage)
+
+
+def _placed(program: LoopProgram, stage: Stage, decisions: ContractionDecisions, cpu: Cpu) -> LoopProgram:
+    """A register tile in a stage that stands inside another: its own loops are tiles, the operands lie in memory."""
+    assert stage.at is not None
+    name, shared = stage.buffer, stage.axes[: stage.at[1]]
+    found = analyse_placed(program, stage, decisions.lane)
+    if found is None:
+        raise InputError(f"stage {name} holds no contraction that a register tile fits")
+    kind = intrinsic(decisions.intrinsic)
+    if decisions.pack_a != "none" or decisions.pack_b != "none" or decisions.split > 1 or decisions.tasks:
+        raise InputError(f"stage {name} stands inside {stage.at[0]}: it packs nothing and has no tasks of its own")
+    if kind.group > 1 or kind.offset:
+        raise InputError(f"stage {name} stands inside {stage.at[0]}: {kind.name} needs operands that are packed")
+    leaf_a, leaf_b = kind.operand(found.a, kind.a), kind.operand(found.b, kind.b)
+    if leaf_a is None or leaf_b is None or not readable(leaf_a) or leaf_b.kind != "load":
+        raise InputError(f"stage {name}: a tile reads its operands from memory as {kind.name} does")
+    if isinstance(found.guard_a, Guard) or isinstance(found.guard_b, Guard):
+        raise InputError(f"stage {name}: operands of a tile inside {stage.at[0]} are read without guards")
+    parts, depth, padding = _depth(found, decisions.depth, 1)
+    if padding:
+        raise InputError(f"stage {name}: the steps of its sum must be divided evenly")
+    whole = replace(decisions, tasks=tuple([(s.name, extent(s)) for s in found.batch]))
+    grid = _Grid(found, whole, kind.lanes(cpu) * decisions.vectors)
+    total = reduce(
+        "sum", depth, kind.product(leaf_a.substitute({**grid.at, **parts}), leaf_b.substitute({**grid.at, **parts}))
+    )
+    guard = substitute_guard(found.stage.guard, grid.at) if isinstance(found.stage.guard, Guard) else True
+    made = Stage(
+        name,
+        (*shared, *grid.axes),
+        tuple([substitute(x, grid.at) for x in found.stage.index]),
+        with_total(found, total).value.substitute(grid.at),
+        all_of(grid.guard, guard),
+        stage.at,
+        knobs=_knobs(decisions),
+    )
+    again = find(made)
+    names = tuple([s.name for s in again.depth]) if again is not None else ()
+    tile = Tile(kind.name, tuple(grid.rows), grid.lane.name, decisions.vectors, names, decisions.unroll)
+    stages = tuple([replace(made, tile=tile) if s is stage else s for s in program.stages])
+    return replace(program, stages=stages)
 
 
 def _knobs(decisions: ContractionDecisions) -> tuple[tuple[str, int | str], ...]:

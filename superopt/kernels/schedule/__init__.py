@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from superopt.kernels.schedule.chaining import choose, factor_out, share
 from superopt.kernels.schedule.compose import cache_write, inline, materialize, reverse_compute_at
 from superopt.kernels.schedule.layout import transform_layout
 from superopt.kernels.schedule.loops import fuse, pad, parallel, reorder, set_knob, split, unroll, vectorize
@@ -75,13 +76,13 @@ PRIMITIVES: dict[str, Primitive] = {
         split, fuse, reorder, parallel, vectorize, unroll, pad, set_knob,
         inline, materialize, cache_read, cache_write, compute_at, reverse_compute_at, blockize,
         split_reduction, pad_reduction, reorder_reduction, rfactor, decompose_reduction, transform_layout,
-        tensorize,
+        tensorize, choose, share, factor_out,
     )
 }  # fmt: skip
 
 __all__ = [
-    "PRIMITIVES", "Primitive", "blockize", "cache_read", "cache_write", "compute_at", "decompose_reduction", "fuse",
-    "inline", "materialize", "pad", "pad_reduction", "parallel", "reorder", "reorder_reduction",
-    "reverse_compute_at", "rfactor", "set_knob", "split", "split_reduction", "tensorize", "transform_layout",
+    "PRIMITIVES", "Primitive", "blockize", "cache_read", "cache_write", "choose", "compute_at", "decompose_reduction",
+    "factor_out", "fuse", "inline", "materialize", "pad", "pad_reduction", "parallel", "reorder", "reorder_reduction",
+    "reverse_compute_at", "rfactor", "set_knob", "share", "split", "split_reduction", "tensorize", "transform_layout",
     "unroll", "vectorize",
 ]  # fmt: skip
