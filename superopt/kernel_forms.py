@@ -33,12 +33,14 @@ class Form:
         program: computes what the original does.
         finalist: of the search; None for the original as it was.
         regions: those that are worth trying as kernels.
+        rest: those that are not.
     """
 
     name: str
     program: Program
     finalist: Finalist | None
     regions: tuple[Region, ...]
+    rest: tuple[Region, ...] = ()
 
 
 def forms_of(found: Exploration, judgement: Judgement) -> list[Form]:
@@ -63,10 +65,15 @@ def forms_of(found: Exploration, judgement: Judgement) -> list[Form]:
         seen.add(text)
         moved = channels_last(program)
         if moved is not None:
-            regions = worth_trying(partition(moved[0].hot, moved[1]))
-            forms.append(Form(f"{name}, channels last", moved[0], finalist, tuple(regions)))
-        forms.append(Form(name, program, finalist, tuple(worth_trying(partition(program.hot)))))
+            forms.append(_form(f"{name}, channels last", moved[0], finalist, partition(moved[0].hot, moved[1])))
+        forms.append(_form(name, program, finalist, partition(program.hot)))
     return [form for form in forms if form.regions]
+
+
+def _form(name: str, program: Program, finalist: Finalist | None, regions: tuple[Region, ...]) -> Form:
+    large = worth_trying(regions)
+    roots = {r.root for r in large}
+    return Form(name, program, finalist, tuple(large), tuple(r for r in regions if r.root not in roots))
 
 
 def _graphs(program: Program) -> list[Graph]:

@@ -4,8 +4,7 @@
     time{indices}    one event per built job: seconds of XLA's version and of the kernel, interleaved
 
 XLA's version of a region is built once, whatever number of schedules is tried on it.  A kernel is run between bands of
-memory before anything else, and must give XLA's values; one that kills the process takes nothing else with it.  Timing
-stops as soon as the rounds so far leave no doubt.
+memory before anything else, and must give XLA's values; one that kills the process takes nothing else with it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import json
 import random
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,25 +137,31 @@ def _thunk(call: Callable[..., Any], live: Sequence[Any]) -> loop.Thunk:
 
 
 def _time(request: Mapping[str, Any]) -> Iterator[Event]:
-    for index in request["indices"]:
+    """Rounds over all jobs, so that the samples of one lie apart in time; what is decided drops out."""
+    pairs = {index: _STATE.ready.pop(index) for index in request["indices"]}
+    calls: dict[int, list[int]] = {}
+    for index, pair in pairs.items():
         yield {"event": "begin", "index": index}
-        xla, own = _STATE.ready.pop(index)
-        samples = _samples((xla, own), request["rounds"], request["sample_s"], request["budget_s"])
-        yield {"event": "timed", "index": index, "xla_s": samples[0], "own_s": samples[1]}
+        calls[index] = [loop.calls_for(thunk, request["sample_s"]) for thunk in pair]
+    rng = random.Random(_STATE.seed)
+    samples: dict[int, tuple[list[float], list[float]]] = {index: ([], []) for index in pairs}
+    active = list(pairs)
+    for number in range(request["rounds"]):
+        for index in rng.sample(active, len(active)):
+            yield {"event": "begin", "index": index}
+            for i in rng.sample(range(2), 2):
+                samples[index][i].append(loop.seconds_of(pairs[index][i], calls[index][i]))
+        if number + 1 >= _FEW_ROUNDS:
+            active = [i for i in active if not _decided(*samples[i], calls[i], request["budget_s"])]
+    for index, (xla_s, own_s) in samples.items():
+        yield {"event": "timed", "index": index, "xla_s": xla_s, "own_s": own_s}
 
 
-def _samples(pair: Sequence[loop.Thunk], rounds: int, sample_s: float, budget_s: float) -> list[list[float]]:
-    calls = [loop.calls_for(thunk, sample_s) for thunk in pair]
-    rng, start = random.Random(_STATE.seed), time.monotonic()
-    found: list[list[float]] = [[] for _ in pair]
-    for number in range(rounds):
-        for i in rng.sample(range(len(pair)), len(pair)):
-            found[i].append(loop.seconds_of(pair[i], calls[i]))
-        ratios = [a / b for a, b in zip(*found, strict=True)]
-        clear = min(ratios) > _CLEAR or max(ratios) < 1.0 / _CLEAR
-        if number + 1 >= _FEW_ROUNDS and (clear or time.monotonic() - start > budget_s):
-            break
-    return found
+def _decided(xla_s: Sequence[float], own_s: Sequence[float], calls: Sequence[int], budget_s: float) -> bool:
+    """Do the rounds leave no doubt, or have they taken too long?"""
+    ratios = [a / b for a, b in zip(xla_s, own_s, strict=True)]
+    clear = min(ratios) > _CLEAR or max(ratios) < 1.0 / _CLEAR
+    return clear or calls[0] * sum(xla_s) + calls[1] * sum(own_s) > budget_s
 
 
 if __name__ == "__main__":

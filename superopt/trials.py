@@ -161,7 +161,7 @@ class _Process:
         while True:
             left = [job for job in jobs if not isinstance(found.get(job.number), str)]
             rows = [[job.number, print_graph(job.region.graph), job.trace] for job in left]
-            busy: int | None = None
+            busy = -1
             with scratch_folder(0) as folder:
                 path = Path(folder) / "jobs.json"
                 path.write_text(json.dumps(rows), encoding="utf-8")
@@ -173,7 +173,7 @@ class _Process:
                             found[busy] = frozen_trace(event["trace"]) if built else event["detail"]
                     return found
                 except WorkerDiedError as death:
-                    if busy is None:  # it did not even start
+                    if busy < 0:  # it did not even start
                         return {job.number: str(death) for job in jobs}
                     found[busy] = str(death)
 

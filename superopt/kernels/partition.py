@@ -14,7 +14,7 @@ What has no value at one index (control flow, opaque operations, prefix folds) i
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from math import prod
 
@@ -100,6 +100,37 @@ def region_of(root: Node, reads: Iterable[Node]) -> Region:
     if strange is not None:
         raise ValueError(f"no kernel computes {strange!r}")
     return Region(root, tuple(nodes), tuple(reads))
+
+
+def cut(root: Node, stop: Set[Node], place: Mapping[Node, int]) -> Region:
+    """The region of a node down to these nodes, to inputs, and to what no kernel computes.
+
+    Args:
+        place: of every node in the order of the graph, in which a region reads.
+    """
+    ends = {n for n in _cone(root, set(stop) - {root}) if n.op == "input" or not is_inside(n)}
+    nodes = _cone(root, (set(stop) | ends) - {root})
+    inside = set(nodes)
+    read = {x for n in nodes for x in n.inputs if x not in inside and x.op != "literal"}
+    return Region(root, tuple(nodes), tuple(sorted(read, key=lambda x: place[x])))
+
+
+def can_be_one(region: Region) -> bool:
+    """May this be one kernel by the rules for products, and is it not much more work than the parts that it repeats?
+
+    One product at most; after it elementwise operations and index maps, before it index maps only.
+    """
+    products = [n for n in region.nodes if is_contraction(n)]
+    if len(region.nodes) > _MOST_NODES or len(products) > 1:
+        return False
+    made = _generated(region.nodes)
+    below: set[Node] = set()
+    for node in reversed(region.nodes):
+        if node in below or node in products:
+            below.update(node.inputs)
+    if any(n in below and n not in made and n.op not in VIEWS for n in region.nodes):
+        return False
+    return not products or all(_follows(n) or n in products or n in made for n in region.nodes)
 
 
 def is_inside(node: Node) -> bool:
