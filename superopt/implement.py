@@ -1,19 +1,22 @@
 """Kernels of our own in the chosen program: which regions, and whether the whole program is faster with them.
 
-    partition -> every region tried against XLA's version of it -> the winners put into the program
-              -> whole programs compared with the current winner -> the best confirmed on fresh rounds
+    partition -> every region tried against XLA's version of it -> regions cut and joined -> schedules searched
+              -> programs with the winners, and with more of them, compared with the current one
+              -> kernels in doubt left out and taken in, one after the other -> the best confirmed on fresh rounds
 
-Several forms of the program are tried (`superopt.kernel_forms`).  A kernel first runs in the worker process; only those
-that came through there with XLA's values, and whose schedules are proved, are built in the process of the user.  The
-program with kernels replaces the judgement's only when the fresh rounds show it faster, beyond the noise, than both the
-original and what the judgement chose.
+Several forms of the program are tried (`superopt.kernel_forms`).  A kernel first runs in a worker process; only those
+that came through there with XLA's values, and whose schedules are proved, are built in the process of the user.  What a
+region takes alone says little about the program (caches are cold there, and XLA fuses what lies between kernels), so
+it only says what to put together; programs are chosen by timing them.  The program with kernels replaces the
+judgement's only when the fresh rounds show it faster, beyond the noise, than both the original and what the judgement
+chose.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -26,6 +29,7 @@ from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
 from superopt.judge import Judgement
 from superopt.kernel_forms import Form, forms_of
+from superopt.kernel_partitions import search_partition
 from superopt.kernel_search import LEAST_S, search_schedules
 from superopt.kernels.choice import Choice, choices_of, regions_of
 from superopt.measure import Comparison, Failure, Timing, Tuned, Worker, compare, pooled
@@ -35,12 +39,19 @@ from superopt.result import NativeKernel, Speedup
 from superopt.store import Store
 from superopt.trials import WORTH, Trial, TrialPool, estimate, try_regions
 
-_TRIAL_SHARE = 0.6  # of the stage's time; the rest is for whole programs
+_TRIALS, _PARTITIONS, _SCHEDULES = 0.35, 0.5, 0.75  # of the stage's time, when these steps end; then whole programs
+_REFINED = 0.85  # kernels in doubt are tried in the program until then
 _MOST_FORMS, _CLOSE = 3, 1.3  # forms built as whole programs: within this of the best by the trials of their regions
+_MOST_PROGRAMS = 6  # in the first comparison
 _EVEN = 0.85  # beside other kernels, one that is as fast as XLA alone may pay
+_LEAST = 0.5  # kernels that are slower than this alone are not used
+_DOUBT, _MOST_DOUBTS = 1.25, 4  # kernels that gain less than this alone are in doubt, so many of them are tried
+_GIVEN_UP = 0.97  # of the current program's speed: nothing is confirmed below
+_BETTER = 1.01  # what leaving a kernel out, or taking one in, must bring
 _UNTRIED = 4.0  # XLA's time for a region over its estimate
 _SHORT_S, _LEAST_S = 3e-3, 5.0  # as in the judgement
 _SHORT_ROUNDS, _SHORT_SAMPLE_S, _ROUNDS = 31, 0.006, 15
+_Chosen = tuple[Choice, ...]
 
 
 def implement(
@@ -64,7 +75,10 @@ def implement(
         return replace(judgement, notes=(*judgement.notes, f"no kernels of our own: {reason}"))
     try:
         with TrialPool(seed) as alone, Worker() as whole:
-            stage = _Stage(imported, found, judgement, limits, seed, max_prepared_bytes, store, alone, whole, progress)
+            stage = _Stage(
+                imported, found, judgement, limits, seed, max_prepared_bytes, store, alone, whole, progress,
+                time.monotonic(),
+            )  # fmt: skip
             return stage.run()
     except KeyboardInterrupt:
         return replace(judgement, notes=(*judgement.notes, "trying kernels was interrupted"))
@@ -84,36 +98,56 @@ class _Stage:
     alone: TrialPool
     whole: Worker
     progress: Callable[[str], None]
+    begin: float
 
     def run(self) -> Judgement:
         """Try regions, then programs."""
         forms = forms_of(self.found, self.judgement)
         if not forms:
             return self.judgement
-        tried: dict[Graph, Trial] = {}
-        deadline = time.monotonic() + _TRIAL_SHARE * self.limits.kernel_seconds
-        for form in forms:
-            left_s = deadline - time.monotonic()
-            if left_s > 0.0:
-                tried = try_regions(form.regions, self.alone, budget_s=left_s, known=tried, progress=self.progress)
-        expected = {form.name: self._expected_s(form, tried) for form in forms}
-        best = min(forms, key=lambda form: expected[form.name])
-        left_s = deadline - time.monotonic()
-        if left_s > LEAST_S:
+        tried = self._tried(forms)
+        order = sorted(forms, key=lambda form: self._expected_s(form, tried))
+        best = order[0]
+        if (left_s := self._left_s(_PARTITIONS)) > 0.0:
+            other, tried = search_partition(best, tried, self.alone, budget_s=left_s, progress=self.progress)
+            order = order if other is best else [other, *order]
+        regions = list({r.root: r for r in best.regions}.values())
+        regions += [r for r in order[0].regions if r not in regions]
+        if (left_s := self._left_s(_SCHEDULES)) > LEAST_S:
             tried = search_schedules(
-                best.regions, tried, self.alone, budget_s=left_s, seed=self.seed, store=self.store,
-                progress=self.progress,
-            )  # fmt: skip
+                regions, tried, self.alone, budget_s=left_s, seed=self.seed, store=self.store, progress=self.progress
+            )
         self._prove(tried)
-        expected = {form.name: self._expected_s(form, tried) for form in forms}
-        order = sorted(forms, key=lambda form: expected[form.name])[:_MOST_FORMS]
+        expected = {form.name: self._expected_s(form, tried) for form in order}
+        order = sorted(order, key=lambda form: expected[form.name])[:_MOST_FORMS]
         near = [form for form in order if expected[form.name] < _CLOSE * expected[order[0].name]]
-        sets = {form.name: dict.fromkeys(self._chosen(form, tried, least) for least in (WORTH, _EVEN)) for form in near}
-        entries = [(form, chosen) for form in near for chosen in sets[form.name] if chosen]
-        entries = [(form, chosen) for form, chosen in entries if self._affordable(form, chosen)]
+        entries: dict[tuple[str, _Chosen], tuple[Form, _Chosen]] = {}
+        for least in (_EVEN, WORTH, _LEAST):  # of every form the likeliest first
+            for form in near:
+                chosen = self._chosen(form, tried, least)
+                if chosen and self._affordable(form, chosen):
+                    entries.setdefault((form.name, chosen), (form, chosen))
         if not entries:
             return self._without(forms, tried, "no kernel was faster than XLA's" if tried else "no region is a kernel")
-        return self._best(entries, forms, tried)
+        return self._best(list(entries.values())[:_MOST_PROGRAMS], forms, tried)
+
+    def _left_s(self, share: float) -> float:
+        """Seconds until this share of the stage's time is over."""
+        return self.begin + share * self.limits.kernel_seconds - time.monotonic()
+
+    def _tried(self, forms: Sequence[Form]) -> dict[Graph, Trial]:
+        """Trials: of every form what takes longest, then all of the forms, those first that promise most."""
+        tried: dict[Graph, Trial] = {}
+        for most in (self.alone.batch // 2, None):
+            order = list(forms) if most else sorted(forms, key=lambda form: self._expected_s(form, tried))
+            least_s = self._expected_s(order[0], tried)
+            for form in order:
+                left_s = self._left_s(_TRIALS)
+                if left_s > 0.0 and (most or self._expected_s(form, tried) < _CLOSE * least_s):
+                    tried = try_regions(
+                        form.regions, self.alone, budget_s=left_s, most=most, known=tried, progress=self.progress
+                    )
+        return tried
 
     def _prove(self, tried: dict[Graph, Trial]) -> None:
         """Leave out kernels whose schedules are not proved."""
@@ -122,30 +156,26 @@ class _Stage:
 
         ledger = ScheduleLedger(self.store)
         for graph, trial in tried.items():
-            if trial.gain > _EVEN:
+            if trial.gain > _LEAST:
                 verdict = prove_kernel(graph, trial.trace, ledger)
                 if not verdict.proved:
                     self.progress(f"{trial.name}: its schedule is {verdict.status}")
                     cause = f"its schedule is {verdict.status}: {verdict.cause}"
                     tried[graph] = replace(trial, failure=cause[:200])
 
-    def _chosen(self, form: Form, tried: dict[Graph, Trial], least: float) -> tuple[Choice, ...]:
+    def _chosen(self, form: Form, tried: dict[Graph, Trial], least: float) -> _Chosen:
         """The regions whose kernels are faster than XLA by at least this factor."""
         if not any(r.graph in tried and tried[r.graph].wins for r in form.regions):
             return ()
         won = [(r, tried[r.graph]) for r in form.regions if r.graph in tried and tried[r.graph].gain > least]
         return choices_of(form.program.hot, [(r, t.trace) for r, t in won])
 
-    def _expected_s(self, form: Form, tried: dict[Graph, Trial]) -> float:
-        """Seconds of the regions of a form, each as a kernel or by XLA; untried ones by the estimate for XLA."""
-        total = 0.0
-        for region in form.regions:
-            trial = tried.get(region.graph)
-            if trial is None or trial.xla_s is None or trial.own_s is None:
-                total += _UNTRIED * estimate(region)
-            else:
-                total += min(trial.own_s, trial.xla_s) if not trial.failure else trial.xla_s
-        return total
+    def _expected_s(self, form: Form, tried: Mapping[Graph, Trial]) -> float:
+        """Seconds of the regions of a form, each as a kernel or by XLA; of untried ones the estimate, to the scale."""
+        known = [(s, estimate(r)) for r in form.regions if (s := _seconds(tried.get(r.graph))) is not None]
+        scale = sum(s for s, _ in known) / sum(e for _, e in known) if known else _UNTRIED
+        rest = [estimate(r) for r in form.regions if _seconds(tried.get(r.graph)) is None]
+        return sum(s for s, _ in known) + scale * sum(rest)
 
     def _affordable(self, form: Form, choices: Sequence[Choice]) -> bool:
         """Do the prepared and packed tensors keep within the limit?"""
@@ -159,29 +189,60 @@ class _Stage:
         return fits
 
     def _best(
-        self, entries: Sequence[tuple[Form, tuple[Choice, ...]]], forms: Sequence[Form], tried: dict[Graph, Trial]
+        self, entries: Sequence[tuple[Form, _Chosen]], forms: Sequence[Form], tried: dict[Graph, Trial]
     ) -> Judgement:
-        if len(entries) == 1:
-            return self._confirmed(*entries[0], forms, tried)
-        candidates = [self._tuned(form.program, choices) for form, choices in entries]
-        first = self._compare(self._current(), candidates, 0.3, min_rounds=ENOUGH_ROUNDS)
-        order = [
-            (outcome.ratio.ratio, i) for i, outcome in enumerate(first.candidates) if isinstance(outcome, Timing)
-        ]  # fmt: skip
-        failures = [
-            f"{form.name} with kernels: {outcome.cause}: {outcome.detail}"
-            for (form, _), outcome in zip(entries, first.candidates, strict=True)
-            if isinstance(outcome, Failure)
-        ]
-        if not order or max(order)[0] <= 1.0:
-            cause = failures[0] if failures and not order else "the program was not faster with them"
-            return self._without(forms, tried, cause)
-        form, choices = entries[max(order)[1]]
+        """The best of several programs, with kernels in doubt left out or taken in, if fresh rounds confirm it."""
+        form, choices = entries[0]
+        if len(entries) > 1:
+            candidates = [self._tuned(form.program, choices) for form, choices in entries]
+            first = self._compare(self._current(), candidates, 0.2, min_rounds=ENOUGH_ROUNDS)
+            order = [(c.ratio.ratio, -i) for i, c in enumerate(first.candidates) if isinstance(c, Timing)]
+            for (other, chosen), outcome in zip(entries, first.candidates, strict=True):
+                said = f"{outcome.cause}: {outcome.detail}" if isinstance(outcome, Failure) else str(outcome.ratio)
+                self.progress(f"{len(chosen)} of {len(other.regions)} regions as kernels, {other.name}: {said}")
+            if not order:
+                lost = next(c for c in first.candidates if isinstance(c, Failure))
+                return self._without(forms, tried, f"{lost.cause}: {lost.detail}")
+            if max(order)[0] < _GIVEN_UP:
+                return self._without(forms, tried, "the program was not faster with them")
+            form, choices = entries[-max(order)[1]]
+        if self._left_s(_REFINED) > 0.0:
+            choices = self._refined(form, choices, tried)
         return self._confirmed(form, choices, forms, tried)
 
-    def _confirmed(
-        self, form: Form, choices: tuple[Choice, ...], forms: Sequence[Form], tried: dict[Graph, Trial]
-    ) -> Judgement:
+    def _refined(self, form: Form, choices: _Chosen, tried: Mapping[Graph, Trial]) -> _Chosen:
+        """The choices without, or with, those kernels in doubt for which the program is faster so."""
+        used = {c.root for c in choices}
+        place = {r.root: choices_of(form.program.hot, [(r, None)])[0].root for r in form.regions}
+        doubts: dict[Graph, float] = {}
+        for region in form.regions:
+            trial = tried.get(region.graph)
+            if trial is not None and _LEAST < trial.gain < _DOUBT and trial.own_s and trial.xla_s:
+                doubts[region.graph] = doubts.get(region.graph, 0.0) + max(trial.own_s, trial.xla_s)
+        variants: list[_Chosen] = []
+        for graph in sorted(doubts, key=lambda g: -doubts[g])[:_MOST_DOUBTS]:
+            regions = [r for r in form.regions if r.graph == graph]
+            roots = {place[r.root] for r in regions}
+            if roots & used:
+                variant = tuple(c for c in choices if c.root not in roots)
+            else:
+                variant = (*choices, *choices_of(form.program.hot, [(r, tried[graph].trace) for r in regions]))
+            if variant and self._affordable(form, variant):
+                variants.append(variant)
+        if not variants:
+            return choices
+        result = self._compare(
+            self._tuned(form.program, choices), [self._tuned(form.program, v) for v in variants], 0.15,
+            min_rounds=ENOUGH_ROUNDS, prune=1.3,
+        )  # fmt: skip
+        kept = set(choices)
+        for variant, outcome in zip(variants, result.candidates, strict=True):
+            if isinstance(outcome, Timing) and outcome.ratio.low > 1.0 and outcome.ratio.ratio > _BETTER:
+                self.progress(f"{len(choices)} -> {len(variant)} kernels: {outcome.ratio}")
+                kept = (kept | set(variant)) - (set(choices) - set(variant))
+        return tuple(sorted(kept, key=lambda c: c.root)) if kept else choices
+
+    def _confirmed(self, form: Form, choices: _Chosen, forms: Sequence[Form], tried: dict[Graph, Trial]) -> Judgement:
         self.progress(f"confirming {len(choices)} kernels in the form: {form.name}")
         judged = self.judgement
         candidate, current = self._tuned(form.program, choices), self._current()
@@ -285,17 +346,21 @@ class _Stage:
         """Fresh rounds against the original, half of them in another process where the program is short."""
         original = original_program(self.imported.graph)
         settings: dict[str, Any] = {"prune": 0.0, "min_rounds": ENOUGH_ROUNDS}
-        first = self._compare(original, candidates, 0.3, **settings, seed=self.seed + 6)
+        first = self._compare(original, candidates, 0.2, **settings, seed=self.seed + 6)
         seconds = self.limits.seconds
         if not (self._is_short() and first.isolated and (seconds is None or seconds >= _LEAST_S)):
             return first
         with Worker() as other:
-            second = self._compare(original, candidates, 0.3, **settings, seed=self.seed + 7, check=False, worker=other)
+            second = self._compare(original, candidates, 0.2, **settings, seed=self.seed + 7, check=False, worker=other)
         return pooled(first, second, seed=self.seed)
 
     def _is_short(self) -> bool:
         before_ms = self.judgement.before_ms
         return (self.found.result.original.predicted_s if before_ms is None else 1e-3 * before_ms) < _SHORT_S
+
+
+def _seconds(trial: Trial | None) -> float | None:
+    return None if trial is None else trial.seconds
 
 
 def _schedule(trial: Trial) -> str:

@@ -1,8 +1,8 @@
 """Schedules searched for the regions of a program that take longest, in what is left of the stage's time.
 
 Each region gets time in proportion to what it takes in the program, the largest first.  A schedule that the search
-finds faster than the default one is proved and tried against XLA like any other; where it fails there, or is no
-faster, the default one stays.
+finds faster than the default one is proved and tried against XLA like any other, in rounds with the default one; where
+it fails there, or is no faster, the default one stays.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 from superopt.errors import InputError
@@ -19,13 +20,13 @@ from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine import usable_cores
 from superopt.measure.process import WorkerDiedError
 from superopt.store import Store
-from superopt.trials import Trial, TrialPool, try_region
+from superopt.trials import Trial, TrialPool
 
-LEAST_S = 5.0  # of time left, to search at all
-_LEAST_EACH_S = 1.5
+LEAST_S = 2.0  # of time left, to search at all
+_LEAST_EACH_S, _MOST_EACH_S = 1.0, 12.0
 _BETTER = 0.97  # the searched schedule's time over the default's, in the final rounds of the search
 _LEAST_SHARE = 0.02  # of the time of all regions
-_BUILDERS = 2
+_BUILDERS = 4
 
 
 def search_schedules(
@@ -35,11 +36,16 @@ def search_schedules(
     *,
     budget_s: float,
     seed: int = 0,
+    most: int = 1_000_000,
     store: Store | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[Graph, Trial]:
-    """The trials with searched schedules where these are faster."""
-    from superopt.schedules.tune import tune  # late: loads LLVM
+    """The trials with searched schedules where these are faster.
+
+    Args:
+        most: stop the search for a region after so many timed candidates.
+    """
+    from superopt.schedules.tune import builders, tune  # late: loads LLVM
 
     found = dict(tried)
     count = Counter(r.graph for r in regions)
@@ -48,26 +54,28 @@ def search_schedules(
     total = sum(cost.values())
     order = [g for g in sorted(cost, key=lambda g: -cost[g]) if cost[g] > _LEAST_SHARE * total]
     deadline = time.monotonic() + budget_s
-    for place, graph in enumerate(order):
-        left_s = deadline - time.monotonic()
-        if left_s < _LEAST_EACH_S:
-            break
-        share = cost[graph] / sum(cost[g] for g in order[place:])
-        each_s = min(left_s, max(_LEAST_EACH_S, share * left_s))
-        try:
-            tuned = tune(
-                graph, each_s, threads=usable_cores(), seed=seed, workers=min(_BUILDERS, usable_cores()), store=store
+    with ExitStack() as stack:
+        processes = [stack.enter_context(worker) for worker in builders(min(_BUILDERS, usable_cores()))]
+        for place, graph in enumerate(order):
+            left_s = deadline - time.monotonic()
+            if left_s < _LEAST_EACH_S:
+                break
+            share = cost[graph] / sum(cost[g] for g in order[place:])
+            each_s = min(left_s, _MOST_EACH_S, max(_LEAST_EACH_S, share * left_s))
+            try:
+                tuned = tune(
+                    graph, each_s, threads=usable_cores(), seed=seed, most=most, processes=processes, store=store
+                )
+            except (InputError, WorkerDiedError) as error:
+                progress(f"{found[graph].name}: no search of schedules: {error}")
+                continue
+            default = found[graph] = replace(found[graph], candidates=tuned.candidates)
+            progress(
+                f"{default.name}: {tuned.candidates} schedules, {1e6 * tuned.seconds:.4g} us;"
+                f" the default one {1e6 * tuned.default_seconds:.4g} us"
             )
-        except (InputError, WorkerDiedError) as error:
-            progress(f"{found[graph].name}: no search of schedules: {error}")
-            continue
-        default = found[graph] = replace(found[graph], candidates=tuned.candidates)
-        progress(
-            f"{default.name}: {tuned.candidates} schedules, {1e6 * tuned.seconds:.4g} us;"
-            f" the default one {1e6 * tuned.default_seconds:.4g} us"
-        )
-        if tuned.seconds < _BETTER * tuned.default_seconds:
-            found[graph] = _better(example[graph], default, frozen_trace(tuned.trace), pool, store)
+            if tuned.seconds < _BETTER * tuned.default_seconds:
+                found[graph] = _better(example[graph], default, frozen_trace(tuned.trace), pool, store)
     return found
 
 
@@ -78,6 +86,7 @@ def _better(region: Region, default: Trial, trace: tuple[object, ...], pool: Tri
 
     if not prove_kernel(region.graph, trace, ScheduleLedger(store)).proved:
         return default
-    trial = try_region(region, pool, trace)
-    trial = replace(trial, candidates=default.candidates, searched=True)
-    return trial if trial.gain > 0.0 and (trial.own_s or 0.0) < (default.own_s or 0.0) else default
+    again, trial = pool.try_all([(region, default.trace), (region, trace)])  # in rounds with each other
+    if not 0.0 < (trial.own_s or 0.0) < (again.own_s or 0.0) or trial.failure:
+        return default
+    return replace(trial, candidates=default.candidates, searched=True)

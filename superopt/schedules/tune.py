@@ -166,6 +166,7 @@ def tune(
     method: Method = "model",
     most: int = 1_000_000,
     workers: int = 1,
+    processes: Sequence[Worker] = (),
     store: Store | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Tuned:
@@ -179,6 +180,7 @@ def tune(
         method: how candidates are proposed.
         most: stop after so many timed candidates.
         workers: processes that build; timing is done by one at a time.
+        processes: running ones that build (see `builders`), in place of new ones.
         store: measurements of earlier searches are read from it, and those of this one are written to it.
         say: called with a line per round.
 
@@ -192,10 +194,9 @@ def tune(
     records = Records(store, graph, threads)
     search = _Search(space, random.Random(seed), method, records.rows() if method == "model" else Rows.empty())
     with ExitStack() as stack:
-        pool = [
-            _Builder(stack.enter_context(Worker(_LIMITS, module="superopt.schedules.worker")), graph, threads, seed)
-            for _ in range(workers)
-        ]
+        own = processes or [stack.enter_context(worker) for worker in builders(workers)]
+        pool = [_Builder(worker, graph, threads, seed) for worker in own]
+        workers = len(pool)
         executor = stack.enter_context(ThreadPoolExecutor(workers))
         list(executor.map(_Builder.open, pool))
         started = time.perf_counter()
@@ -222,6 +223,11 @@ def tune(
         1e3 * float(np.median(search.compiled_s or [0.0])), space.size,
         tuple(c.seconds for c in search.measured), search.refused,
     )  # fmt: skip
+
+
+def builders(count: int) -> list[Worker]:
+    """Processes that build candidates, to be used for several searches; the caller closes them."""
+    return [Worker(_LIMITS, module="superopt.schedules.worker") for _ in range(count)]
 
 
 class _Builder:
