@@ -18,6 +18,7 @@ from superopt.errors import InputError
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Guard, Size, Symbol, bounds, coefficient, row_major
 from superopt.ir.types import ITEMSIZE_BYTES
+from superopt.kernels.chains import chain
 from superopt.kernels.contract import Contraction, analyse, extent, loads, outermost
 from superopt.kernels.cpu import Cpu, host
 from superopt.kernels.intrinsics import Intrinsic, fitting
@@ -67,6 +68,10 @@ def _chosen(program: LoopProgram, cpu: Cpu, threads: int) -> tuple[LoopProgram, 
     waiting = [s.buffer for s in program.stages]
     while waiting:
         name = waiting.pop(0)
+        chained = chain(program, name, cpu, threads)
+        if chained is not None:
+            program, steps = chained[0], [*steps, *chained[1]]
+            continue
         before = {s.buffer for s in program.stages}
         program, cut = _apart(program, name, cpu, threads)
         steps += cut
