@@ -74,6 +74,16 @@ def test_inlining_a_reduction_into_a_window_is_seen() -> None:
     assert stopped.flops + block_cost(*block(first)).flops <= apart.flops
 
 
+def test_a_prefix_is_carried_by_its_loop() -> None:
+    """So many additions as elements, and none of them again for a function of the terms or of the result."""
+    x = make_input("x", (8, 12))
+    y = mk("log", mk("cumsum", mk("exp", x), axis=1, reverse=False))
+    cost = block_cost(*block(y))
+    assert (cost.flops, cost.transcendentals) == (96, 2 * 96)
+    both = mk("add", mk("cumsum", x, axis=0, reverse=False), mk("cumsum", x, axis=1, reverse=False))
+    assert block_cost(*block(both)).flops > 4 * 96  # one loop carries, the other sums anew
+
+
 def test_control_flow_counts_its_bodies() -> None:
     s, x = make_input("s", (4,)), make_input("x", (4,))
     body = Graph((s, x), (mk("add", s, x), mk("exp", x)))

@@ -153,7 +153,7 @@ def test_what_is_no_kernel_stays_with_xla() -> None:
     imported, program = prepared(f, x)
     executable = native.build(program, (), kernels=all_kernels(program))
     close(executable(x), jax.jit(f)(x))
-    assert "cumsum" in {n.op for n in executable.mix.program.hot.nodes()}
+    assert not {"cumsum", "exp", "mul"} & {n.op for n in executable.mix.program.hot.nodes()}
     assert imported.opaque_ops
 
 

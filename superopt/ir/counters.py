@@ -26,6 +26,7 @@ from superopt.ir.graph import Graph, Node
 from superopt.ir.index import Guard, Poly, Symbol, bounds, of_atom, substitute_guard
 from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.ops.table import lookup
+from superopt.ir.prefix import direction, step_of
 from superopt.ir.program import type_bytes
 from superopt.ir.scalar import SCALARS
 from superopt.ir.types import ITEMSIZE_BYTES, Shape, Size
@@ -186,7 +187,7 @@ def block_cost(iterators: Sequence[Symbol], root: Expr, *, rows: bool = False) -
     An expression is computed at the level of the deepest iterator that it depends on, hence once for each value of the
     iterators around it; what is inlined into several places at different indices is computed at each.  With `rows`
     the kernel keeps a row that it has reduced: the body of a reduction over as many elements as an iterator further in
-    is computed once for both.
+    is computed once for both.  A prefix that ends at an iterator is carried along it.
     """
     walk = _Walk(tuple(iterators) if rows else ())
     walk.visit(root, tuple(iterators), 1.0)
@@ -221,10 +222,14 @@ class _Walk:
 
     Attributes:
         rows: iterators in whose place a reduction may go through a row that is kept.
+        carried: the iterator whose loop carries prefixes, and 1 or -1 for their direction.
+        inside: reductions around the current expression.
     """
 
     def __init__(self, rows: tuple[Symbol, ...] = ()) -> None:
         self.rows = rows
+        self.carried: tuple[Symbol, int] | None = None
+        self.inside = 0
         self.flops = self.transcendentals = 0.0
         self.seen: set[tuple[Expr, tuple[Symbol, ...]]] = set()
 
@@ -242,11 +247,18 @@ class _Walk:
                 self.transcendentals += spec.transcendental * volume
             case "reduce":
                 _, inner, body = e.args
+                step = self._carried(e, around[:level])
+                if step is not None:
+                    self.flops += volume
+                    self.visit(step, around, share)
+                    return
                 part = guard_share(body.args[0]) if body.kind == "where" else 1.0
                 self.flops += volume * prod([_extent(it) for it in inner]) * part
                 along = self._along(inner, around[:level], body)
                 moved: dict[Symbol, Size] = {r: of_atom(it) for r, it in zip(inner, along, strict=True) if it is not r}
+                self.inside += 1
                 self.visit(body.substitute(moved), (*around[:level], *along), share)
+                self.inside -= 1
                 return
             case "where":
                 part = guard_share(e.args[0])
@@ -257,6 +269,20 @@ class _Walk:
                 pass
         for x in e.operands:
             self.visit(x, around, share)
+
+    def _carried(self, e: Expr, around: tuple[Symbol, ...]) -> Expr | None:
+        """What a prefix gains at its end, where a loop of the kernel carries it; None for what is no such prefix.
+
+        One loop does, in one direction, and what it adds holds no prefix again.
+        """
+        ends = [(it, k) for it in around if (k := direction(e, it))] if not self.inside else []
+        if not ends or (self.carried or ends[-1]) not in ends:
+            return None
+        step = step_of(e, (self.carried or ends[-1])[0])
+        if any(direction(x, it) for x in subexpressions(step) if x.kind == "reduce" for it in around):
+            return None
+        self.carried = self.carried or ends[-1]
+        return step
 
     def _along(self, inner: tuple[Symbol, ...], around: tuple[Symbol, ...], body: Expr) -> tuple[Symbol, ...]:
         """The iterators of a reduction, those of a kept row in their place where there is one."""

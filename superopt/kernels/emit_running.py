@@ -1,9 +1,6 @@
 """Running accumulators: a reduction over a prefix becomes one value carried by the loop over its end.
 
-    out[i] = sum_{r<n} [i-r >= 0] ? x[r] : 0     ->     acc = 0; for i: acc += x[i]; out[i] = acc
-
-It is seen from the structure alone: the body does not contain the iterator, only the guard does, and the guard is a
-moving bound.  Where the iterator is the lane, a vector is scanned in log2(lanes) steps and the last lane is carried.
+Where the iterator is the lane, a vector is scanned in log2(lanes) steps and the last lane is carried.
 """
 
 from __future__ import annotations
@@ -11,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from superopt.ir.expr import Expr, subexpressions, where
-from superopt.ir.index import Guard, Poly, Symbol, all_of, of_atom
+from superopt.ir.expr import Expr, subexpressions
+from superopt.ir.index import Symbol
 from superopt.ir.ops.record import accumulator, identity
+from superopt.ir.prefix import direction, step_of
 from superopt.kernels import emit_scalar, transpose, vecmath_ops
 from superopt.kernels.emit_types import Held, is_float, register, splatted
 from superopt.kernels.llvm import Value, vector
@@ -25,34 +23,6 @@ if TYPE_CHECKING:
 def is_running(value: Expr, it: Symbol) -> bool:
     """Does the value hold a prefix that ends at this iterator?"""
     return any(e.kind == "reduce" and direction(e, it) for e in subexpressions(value))
-
-
-def direction(e: Expr, it: Symbol) -> int:
-    """1 for a reduction over r <= it, -1 for one over r >= it, 0 for any other."""
-    monoid, iterators, body = e.args
-    if len(iterators) != 1 or iterators[0].high != it.high or it not in e.symbols or body.kind != "where":
-        return 0
-    neutral = body.args[2]
-    if neutral.kind != "const" or neutral.args[0] != identity(monoid, e.dtype) or it in body.args[1].symbols:
-        return 0
-    moving = [p for p in body.args[0].ordered if it in p.symbols]
-    if len(moving) != 1:
-        return 0
-    (p,) = moving
-    for k in (1, -1):
-        rest = p - (of_atom(it) - of_atom(iterators[0])) * k
-        if isinstance(rest, int) and rest == 0:
-            return k
-    return 0
-
-
-def step_of(e: Expr, it: Symbol) -> Expr:
-    """The value that a prefix gains at its end."""
-    _, (r,), body = e.args
-    guard: Guard = body.args[0]
-    others: list[Poly] = [p for p in guard.ordered if it not in p.symbols]
-    left = where(all_of(*[Guard((p,)) for p in others]), lambda: body.args[1], lambda: body.args[2])
-    return left.substitute({r: of_atom(it)})
 
 
 class Running:

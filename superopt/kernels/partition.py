@@ -8,7 +8,8 @@ A region is the cone of one value down to inputs and to the values of other regi
 Regions grow from the outputs towards the inputs.  A producer joins the one region that reads it where that computes
 nothing again: read at one index, or reduced over rows in the loop order of the reader (`counters.block_cost` is the
 price); a region holds one product at most, and nothing but index maps stands between a product and what it reads.
-What has no value at one index (control flow, opaque operations, prefix folds) is no region: it stays with XLA.
+A prefix fold is the loop of its region; what reads it at another index reads it from memory.  What has no value at one
+index (control flow, opaque operations) is no region: it stays with XLA.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from math import prod
 from superopt.ir.counters import Cost, block_cost
 from superopt.ir.expr import block
 from superopt.ir.graph import Graph, Node, make_input
-from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.ops.table import lookup
 from superopt.ir.program import replace, type_bytes
+from superopt.kernels.joining import is_chained, joint_cost, with_chains
 
 DTYPES = frozenset(("float32", "float64", "bfloat16", "int8", "uint8", "int32", "bool"))
 VIEWS = frozenset(("reshape", "broadcast_in_dim", "transpose", "regroup", "slice", "rev", "iota"))
-APART = frozenset((*CUMULATIVE, "barrier", "dynamic_update_slice"))  # with XLA, whatever they cost
+APART = frozenset(("barrier", "dynamic_update_slice"))  # with XLA, whatever they cost
 _MOST_NODES = 96
 _TRANSCENDENTAL = 8.0  # of a transcendental function, in operations
 _AGAIN = 1.3  # work of a joint kernel over that of two, at most
@@ -85,7 +86,7 @@ def partition(graph: Graph, kept: Set[Node] = frozenset()) -> tuple[Region, ...]
         graph: concrete sizes.
         kept: nodes that are to lie in memory whatever reads them.
     """
-    return _Partition(graph, kept).regions()
+    return with_chains(_Partition(graph, kept).regions(), graph, frozenset(kept))
 
 
 def region_of(root: Node, reads: Iterable[Node]) -> Region:
@@ -152,6 +153,8 @@ def work(cost: Cost) -> float:
 
 def cost_of(region: Region) -> Cost:
     """Work and traffic of a region as one kernel that keeps the rows that it goes through."""
+    if is_chained(region):
+        return joint_cost(region, [_price(r.graph) for r in _Partition(region.graph, frozenset()).regions()])
     return _price(region.graph)
 
 
