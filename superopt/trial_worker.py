@@ -31,6 +31,7 @@ from superopt.measure.worker import serve
 
 _MOST_REFERENCES = 24
 _FEW_ROUNDS = 3
+_LEAST_CALLS = 8  # of a sample, unless a call alone takes longer than samples do
 _CLEAR = 1.5  # the rounds leave no doubt where all ratios lie beyond this on one side
 Event = dict[str, Any]
 
@@ -142,7 +143,7 @@ def _time(request: Mapping[str, Any]) -> Iterator[Event]:
     calls: dict[int, list[int]] = {}
     for index, pair in pairs.items():
         yield {"event": "begin", "index": index}
-        calls[index] = [loop.calls_for(thunk, request["sample_s"]) for thunk in pair]
+        calls[index] = [_calls(thunk, request["sample_s"]) for thunk in pair]
     rng = random.Random(_STATE.seed)
     samples: dict[int, tuple[list[float], list[float]]] = {index: ([], []) for index in pairs}
     active = list(pairs)
@@ -150,11 +151,22 @@ def _time(request: Mapping[str, Any]) -> Iterator[Event]:
         for index in rng.sample(active, len(active)):
             yield {"event": "begin", "index": index}
             for i in rng.sample(range(2), 2):
-                samples[index][i].append(loop.seconds_of(pairs[index][i], calls[index][i]))
+                samples[index][i].append(_sample(pairs[index][i], calls[index][i]))
         if number + 1 >= _FEW_ROUNDS:
             active = [i for i in active if not _decided(*samples[i], calls[i], request["budget_s"])]
     for index, (xla_s, own_s) in samples.items():
         yield {"event": "timed", "index": index, "xla_s": xla_s, "own_s": own_s}
+
+
+def _calls(thunk: loop.Thunk, sample_s: float) -> int:
+    """How many calls make a sample: several of what is short, so that the first one, after another program, is lost."""
+    count = loop.calls_for(thunk, sample_s)
+    return count if count > _LEAST_CALLS or loop.seconds_of(thunk, 1) > sample_s else _LEAST_CALLS
+
+
+def _sample(thunk: loop.Thunk, calls: int) -> float:
+    """The first quartile of the seconds of some calls: the others found caches or cores as somebody else left them."""
+    return sorted(loop.seconds_each(thunk, calls))[calls // 4]
 
 
 def _decided(xla_s: Sequence[float], own_s: Sequence[float], calls: Sequence[int], budget_s: float) -> bool:
