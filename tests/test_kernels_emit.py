@@ -16,7 +16,7 @@ from superopt.ir import program as programs
 from superopt.ir.graph import Node, literal, make_input, mk, topological
 from superopt.ir.ops.table import TABLE
 from superopt.ir.types import Size
-from superopt.kernels import cpu, schedule
+from superopt.kernels import cpu, reduce, schedule
 from superopt.kernels.emit_licence import DEFAULT, STRICT, Licence
 from superopt.kernels.evaluate import evaluate
 from superopt.kernels.fuzz import is_exact
@@ -284,3 +284,12 @@ def test_large_expressions_are_refused() -> None:
         x = mk("neg", mk("tanh", x))
     with pytest.raises(UnsupportedKernel, match="nodes"):
         generate(from_graph([x]))
+
+
+def test_code_without_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schedule under which reductions are repeated at very many points is an error, not minutes of compiling."""
+    program = from_graph([mk("reduce_sum", mk("exp", make_input("x", (64, 40))), axes=[1])])
+    agree(program)
+    monkeypatch.setattr(reduce, "MOST_VALUES", -1)
+    with pytest.raises(UnsupportedKernel, match="instructions"):
+        text_of(program)

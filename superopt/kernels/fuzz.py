@@ -14,6 +14,7 @@ import argparse
 import collections
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,7 @@ from superopt.kernels.runtime import build
 from superopt.kernels.stage import LoopProgram
 
 MOST_NODES = 3000
+MOST_SECONDS = 120  # of a case
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 8e-2}
 EXACT = ("sqrt", "rsqrt")
 
@@ -179,15 +181,24 @@ class _Worker:
 
 
 def _serve(first: int, end: int) -> None:
+    signal.signal(signal.SIGALRM, _late)
     for seed in range(first, end):
+        signal.alarm(MOST_SECONDS)
         try:
             result = check(seed)
+        except TimeoutError:
+            result = f"slow: more than {MOST_SECONDS} s"
         except SuperoptError as error:
             result = f"error: {type(error).__name__} {str(error)[:300]}"
         except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError, RecursionError) as error:
             place = traceback.extract_tb(error.__traceback__)[-4:]
             result = f"error: {type(error).__name__} {error} at {' < '.join(f'{t.name}:{t.lineno}' for t in place)}"
+        signal.alarm(0)
         print(json.dumps([seed, result]), flush=True)
+
+
+def _late(number: int, frame: object) -> None:
+    raise TimeoutError
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -207,7 +218,7 @@ def main(argv: list[str] | None = None) -> int:
         if result not in ("ok", "skipped"):
             print(f"{seed}: {result}", flush=True)
     print(f"{dict(counts)} in {time.monotonic() - start:.0f} s")
-    return int(any(counts[k] for k in ("wrong", "error", "died")))
+    return int(any(counts[k] for k in ("wrong", "error", "died", "slow")))
 
 
 def described(seed: int) -> str:

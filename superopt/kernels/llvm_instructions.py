@@ -31,6 +31,11 @@ class Instructions:
         self.entry: list[str] = []
         self._count = 0
 
+    @property
+    def written(self) -> int:
+        """Number of values that instructions were written for."""
+        return self._count
+
     def value(self, op: str) -> str:
         """Append an instruction and name its result."""
         self._count += 1
