@@ -14,6 +14,7 @@ from superopt.kernels.evaluate import evaluate
 from superopt.kernels.program import hoisted, reads
 from superopt.kernels.tensorize import ContractionDecisions as D
 from superopt.kernels.tensorize import tensorize
+from verifier.schedules import check_schedule
 
 pytestmark = pytest.mark.skipif(not supported(), reason="no kernels are made for this processor")
 
@@ -96,6 +97,29 @@ DECISIONS = {
 def test_decisions_change_no_result(name):
     p = cases.program(PRODUCT)
     cases.check(p, tensorize(p, "out0", DECISIONS[name]), 33)
+
+
+ONE_ROW = cases.finished(cases.matmul(1, 192, 33))
+STREAMS = {
+    "side by side": D(vectors=1, streams=4),
+    "two vectors each": D(vectors=2, streams=3, unroll=2),
+    "in tasks": D(vectors=1, streams=2, tasks=(("o1", 5),)),
+    "prefetched": D(vectors=1, streams=4, prefetch=4),
+    "in place": D(vectors=1, streams=4, pack_b="none"),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_panels_side_by_side(name):
+    p = cases.program(ONE_ROW)
+    after = tensorize(p, "out0", STREAMS[name])
+    cases.check(p, after, 33, threads=2)
+    assert check_schedule(p, after).status == "PROVED"
+
+
+def test_panels_side_by_side_divide_the_lane():
+    with pytest.raises(InputError, match="do not divide"):
+        tensorize(cases.program(ONE_ROW), "out0", D(vectors=4, streams=4))
 
 
 @pytest.mark.parametrize("name", ["plain", "grid", "A copied by tasks", "parts"])

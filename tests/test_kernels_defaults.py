@@ -147,3 +147,14 @@ def test_random_convolutions(seed):
     )  # fmt: skip
     p = cases.program(cases.finished(node) if 0 not in node.shape else node)
     cases.check(p, default(p, host(), pick(1, 4)), 200, threads=pick(1, 3))
+
+
+def test_one_row_reads_panels_side_by_side():
+    tiled = tile(cases.program(cases.matmul(1, 512, 300)))
+    assert tiled is not None
+    assert [n for _, n in tiled.tile.rows] == [4]
+
+
+def test_few_rows_of_large_weights_are_prefetched():
+    assert tile(cases.program(cases.matmul(8, 768, 2048))).knob("prefetch", 0) > 0
+    assert tile(cases.program(cases.matmul(64, 768, 2048))).knob("prefetch", 0) == 0

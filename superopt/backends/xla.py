@@ -25,6 +25,7 @@ from superopt.backends.packing import packing_of
 from superopt.errors import ArgumentError, InputError
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program
+from superopt.kernels.pages import enlarge
 
 ArrayFunction = Callable[..., tuple[Any, ...]]
 
@@ -120,6 +121,8 @@ class XlaExecutable:
         self._packed_hot = self._hot if not self._packing.buffers else jit_with(self.run_packed, self.options)
         added = {id(x): x for node, x in zip(passed, self.prepared, strict=True) if node.op != "input"}
         self.added_bytes = sum(map(array_bytes, added.values()))
+        for x in added.values():
+            enlarge(x)
 
     def __call__(self, *live: Any) -> tuple[Any, ...]:
         """Results for these live inputs, with the prepared tensors of the build."""

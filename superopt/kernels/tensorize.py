@@ -14,8 +14,7 @@ that of the original.  A packing stage of a frozen operand reads frozen buffers 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 from superopt.errors import InputError
 from superopt.ir.expr import Expr, const, convert, load, op, reduce
@@ -26,49 +25,7 @@ from superopt.kernels.intrinsics import Intrinsic, intrinsic
 from superopt.kernels.pack import Packed, coordinates, guarded, panels, parts_of
 from superopt.kernels.program import ordered
 from superopt.kernels.stage import Axis, Buffer, LoopProgram, Stage, Tile
-
-
-@dataclass(frozen=True, slots=True)
-class ContractionDecisions:
-    """How a contraction runs; axes are those of the normal form (`contract.analyse`), by name.
-
-    Attributes:
-        intrinsic: key in the table of intrinsics.
-        rows: registers along each axis that is not the lane; 1 where an axis is not named.
-        vectors: vectors along the lane.
-        depth: iterators of the sum, outermost first, each whole (`r0_0`) or in two parts (`r0_0/16`, `r0_0%16`); as
-            they stand when empty.
-        unroll: steps of the innermost one that are written out.
-        block: steps of the outermost one after which the tile goes on to other rows and columns and comes back; 0: all
-            steps at once.
-        pack_a: none: A is read where it is; phase: copied on its coordinates before; task: each task copies its part.
-        pack_b: panels; coordinates; or none: B is read where it is.
-        order_a: order of A's coordinates in its copy.
-        pad_a: elements between rows of the copy.
-        tasks: iterations of each axis in one task, the lane's in panels; all where an axis is not named.
-        columns_first: the panels of a task are its outer loop (B stays in the cache), else the rows are.
-        split: parts of the sum that are formed in parallel and added afterwards.
-        prefetch: steps ahead for which B is prefetched; 0: none.
-        merge_columns: treat all axes of B as one, copying B (a convolution with channels first and a small image).
-        lane: the axis along vectors (`contract.analyse`); the innermost one when empty.
-    """
-
-    intrinsic: str = "fma_f32"
-    rows: tuple[tuple[str, int], ...] = ()
-    vectors: int = 2
-    depth: tuple[str, ...] = ()
-    unroll: int = 4
-    block: int = 0
-    pack_a: Literal["none", "phase", "task"] = "none"
-    pack_b: Literal["none", "panels", "coordinates"] = "panels"
-    order_a: tuple[str, ...] = ()
-    pad_a: int = 0
-    tasks: tuple[tuple[str, int], ...] = ()
-    columns_first: bool = True
-    split: int = 1
-    prefetch: int = 0
-    merge_columns: bool = False
-    lane: str = ""
+from superopt.kernels.tile_decisions import ContractionDecisions
 
 
 def tensorize(program: LoopProgram, name: str, decisions: ContractionDecisions, cpu: Cpu | None = None) -> LoopProgram:
@@ -194,16 +151,26 @@ class _Grid:
         for s in axes:
             lane = s is found.lane
             step = width if lane else min(tile.get(s.name, 1), extent(s))
-            whole = -(-extent(s) // step)
+            streams = decisions.streams if lane else 1
+            if streams > 1 and extent(s) % (step * streams):
+                raise InputError(f"{streams} streams of panels of {step} do not divide the {extent(s)} of {s.name}")
+            whole = -(-extent(s) // (step * streams))
             size = 1 if s in found.batch else whole
             if s.name in block:
-                size = min(max(block[s.name] if lane else -(-block[s.name] // step), 1), whole)
+                size = min(max(block[s.name] // streams if lane else -(-block[s.name] // step), 1), whole)
+            while streams > 1 and whole % size:
+                size -= 1
             t = Symbol(s.name + "t", 0, -(-whole // size) - 1)
             m = Symbol(s.name + "m", 0, size - 1)
             r = Symbol(s.name + ("l" if lane else "r"), 0, step - 1)
             tasks += [Axis(t, "parallel")] if t.high else []
             tiles += [Axis(m)] if m.high else []
             number: Size = (of_atom(t) * size if t.high else 0) + (of_atom(m) if m.high else 0)
+            if streams > 1:
+                stream = Symbol(s.name + "q", 0, streams - 1)
+                inner.append(Axis(stream, "unroll"))
+                self.rows.append((stream.name, streams))
+                number = number * streams + of_atom(stream)
             if lane:
                 self.panel, self.lane = number, r
                 inner.append(Axis(r, "vector"))

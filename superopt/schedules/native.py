@@ -11,6 +11,7 @@ import numpy as np
 from superopt.kernels.cpu import host
 from superopt.kernels.generate import generate
 from superopt.kernels.llvm import Module, vector
+from superopt.kernels.pages import enlarge
 from superopt.kernels.program import hoisted
 from superopt.kernels.runtime import Code, Phase, build
 from superopt.kernels.stage import Buffer, LoopProgram
@@ -35,6 +36,10 @@ def kernel_calls(program: LoopProgram, arrays: Mapping[str, np.ndarray], threads
     kernel = build(generate(hot), threads_hint=threads)
     jitted = jax.jit(kernel.call)
     operands = [jax.numpy.asarray(values[b.name]) for b in kernel.operands]
+    made = set() if prepare is None else {b.name for b in prepare.buffers if b.scope == "output"}
+    for b, x in zip(kernel.operands, operands, strict=True):
+        if b.name in made:
+            enlarge(x)
     return lambda: jax.block_until_ready(jitted(*operands)), kernel.bind(values, threads)
 
 
