@@ -40,12 +40,12 @@ class SearchBudget:
     @property
     def tuning_seconds(self) -> float:
         """The part of the seconds that trying options of the compiler may take, builds included."""
-        return 15.0 if self.seconds is None else min(15.0, (0.15 if self.kernels else 0.25) * self.seconds)
+        return 15.0 if self.seconds is None else min(15.0, (0.1 if self.kernels else 0.25) * self.seconds)
 
     @property
     def kernel_seconds(self) -> float:
         """The part of the seconds that trying kernels of our own may take, builds included."""
-        return 20.0 if self.seconds is None else min(120.0, 0.3 * self.seconds)
+        return 20.0 if self.seconds is None else min(120.0, 0.4 * self.seconds)
 
 
 def parse_budget(budget: str | float) -> SearchBudget:

@@ -14,6 +14,7 @@ chose.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -39,8 +40,9 @@ from superopt.result import NativeKernel, Speedup
 from superopt.store import Store
 from superopt.trials import WORTH, Trial, TrialPool, estimate, try_regions
 
-_TRIALS, _PARTITIONS, _SCHEDULES = 0.35, 0.5, 0.75  # of the stage's time, when these steps end; then whole programs
-_REFINED = 0.85  # kernels in doubt are tried in the program until then
+_SAMPLES, _TRIALS, _PARTITIONS, _SCHEDULES = 0.15, 0.5, 0.6, 0.78  # of the stage's time, when these steps end
+_FEW = 8  # regions of a form that are tried before forms are compared
+_REFINED = 0.9  # kernels in doubt are tried in the program until then
 _MOST_FORMS, _CLOSE = 3, 1.3  # forms built as whole programs: within this of the best by the trials of their regions
 _MOST_PROGRAMS = 6  # in the first comparison
 _EVEN = 0.85  # beside other kernels, one that is as fast as XLA alone may pay
@@ -48,7 +50,6 @@ _LEAST = 0.5  # kernels that are slower than this alone are not used
 _DOUBT, _MOST_DOUBTS = 1.25, 4  # kernels that gain less than this alone are in doubt, so many of them are tried
 _GIVEN_UP = 0.97  # of the current program's speed: nothing is confirmed below
 _BETTER = 1.01  # what leaving a kernel out, or taking one in, must bring
-_UNTRIED = 4.0  # XLA's time for a region over its estimate
 _SHORT_S, _LEAST_S = 3e-3, 5.0  # as in the judgement
 _SHORT_ROUNDS, _SHORT_SAMPLE_S, _ROUNDS = 31, 0.006, 15
 _Chosen = tuple[Choice, ...]
@@ -136,18 +137,22 @@ class _Stage:
         return self.begin + share * self.limits.kernel_seconds - time.monotonic()
 
     def _tried(self, forms: Sequence[Form]) -> dict[Graph, Trial]:
-        """Trials: of every form what takes longest, then all of the forms, those first that promise most."""
+        """Trials: of every form a few regions that take longest, then all of the forms that promise most by these."""
         tried: dict[Graph, Trial] = {}
-        for most in (self.alone.batch // 2, None):
-            order = list(forms) if most else sorted(forms, key=lambda form: self._expected_s(form, tried))
-            least_s = self._expected_s(order[0], tried)
-            for form in order:
-                left_s = self._left_s(_TRIALS)
-                if left_s > 0.0 and (most or self._expected_s(form, tried) < _CLOSE * least_s):
-                    tried = try_regions(
-                        form.regions, self.alone, budget_s=left_s, most=most, known=tried, progress=self.progress
-                    )
+        sampled: list[Form] = []
+        for form in forms:
+            if not sampled or self._left_s(_SAMPLES) > 0.0:
+                sampled.append(form)
+                tried = self._try(form, tried, len(forms) > 1)
+        expected = {form.name: self._expected_s(form, tried) for form in sampled}
+        for form in sorted(sampled, key=lambda form: expected[form.name]):
+            if self._left_s(_TRIALS) > 0.0 and expected[form.name] < _CLOSE * min(expected.values()):
+                tried = self._try(form, tried)
         return tried
+
+    def _try(self, form: Form, tried: Mapping[Graph, Trial], few: bool = False) -> dict[Graph, Trial]:
+        most, left_s = _FEW if few else None, self._left_s(_TRIALS)
+        return try_regions(form.regions, self.alone, budget_s=left_s, most=most, known=tried, progress=self.progress)
 
     def _prove(self, tried: dict[Graph, Trial]) -> None:
         """Leave out kernels whose schedules are not proved."""
@@ -173,9 +178,9 @@ class _Stage:
     def _expected_s(self, form: Form, tried: Mapping[Graph, Trial]) -> float:
         """Seconds of the regions of a form, each as a kernel or by XLA; of untried ones the estimate, to the scale."""
         known = [(s, estimate(r)) for r in form.regions if (s := _seconds(tried.get(r.graph))) is not None]
-        scale = sum(s for s, _ in known) / sum(e for _, e in known) if known else _UNTRIED
+        scale = sum(s for s, _ in known) / sum(e for _, e in known) if known else math.inf
         rest = [estimate(r) for r in form.regions if _seconds(tried.get(r.graph)) is None]
-        return sum(s for s, _ in known) + scale * sum(rest)
+        return sum(s for s, _ in known) + (scale * sum(rest) if rest else 0.0)
 
     def _affordable(self, form: Form, choices: Sequence[Choice]) -> bool:
         """Do the prepared and packed tensors keep within the limit?"""
