@@ -61,15 +61,15 @@ class ErrorCreate(ctypes.Structure):
                 ("errc", ctypes.c_int))  # fmt: skip
 
 
-class Schedule(ctypes.Structure):
+class NumThreads(ctypes.Structure):
     _fields_ = (("struct_size", ctypes.c_size_t), ("extension_start", ctypes.c_void_p), ("ctx", ctypes.c_void_p),
-                ("task", ctypes.c_void_p), ("data", ctypes.c_void_p))  # fmt: skip
+                ("num_threads", ctypes.c_void_p))  # fmt: skip
 
 
 MIRROR = {
     "Api_Version": Version, "Args": Array, "CallFrame": Frame, "Buffer": FfiBuffer, "Extension_Base": Extension,
     "Metadata": Metadata, "Metadata_Extension": MetadataExtension, "Error_Create_Args": ErrorCreate,
-    "ThreadPool_Schedule_Args": Schedule,
+    "ThreadPool_NumThreads_Args": NumThreads,
 }  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def test_constants_of_dtypes() -> None:
         ("int64_t rank;", "int64_t axes;", "no XLA_FFI_Buffer.rank"),
         ("int64_t rank;", "quad rank;", "unknown type quad"),
         ("#define XLA_FFI_API_MINOR", "#define OTHER", "no API version"),
-        ("_XLA_FFI_API_STRUCT_FIELD(XLA_FFI_ThreadPool_Schedule);", "", "XLA_FFI_ThreadPool_Schedule"),
+        ("_XLA_FFI_API_STRUCT_FIELD(XLA_FFI_ThreadPool_NumThreads);", "", "XLA_FFI_ThreadPool_NumThreads"),
     ],
 )
 def test_a_header_that_lacks_something_is_refused(old: str, new: str, reason: str) -> None:

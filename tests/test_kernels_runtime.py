@@ -44,7 +44,7 @@ def test_run_gives_the_outputs_for_any_number_of_threads(kernel: Kernel, threads
     np.testing.assert_array_equal(found["y"], expected(X))
 
 
-def test_many_runs_on_a_pool_larger_than_the_machine(kernel: Kernel) -> None:
+def test_many_runs_on_a_team_larger_than_the_machine(kernel: Kernel) -> None:
     go = kernel.bind({"x": X}, threads=8)
     for _ in range(2000):
         go()
@@ -128,7 +128,7 @@ def test_many_python_threads_call_at_once(kernel: Kernel) -> None:
     assert not wrong
 
 
-def test_many_python_threads_share_a_pool_of_our_own(kernel: Kernel) -> None:
+def test_many_python_threads_share_the_team(kernel: Kernel) -> None:
     wrong: list[int] = []
 
     def work(start: int) -> None:
@@ -233,12 +233,12 @@ def test_buffers_without_elements_and_without_axes(folder: Path) -> None:
 def test_short_work_is_not_shared() -> None:
     assert shared((Phase("a", 8),))
     assert not shared((Phase("a", 1), Phase("b", 1)))
-    assert not shared((Phase("a", 8, 4.0), Phase("b", 8, 5.0)))
+    assert not shared((Phase("a", 8, 0.4), Phase("b", 8, 0.5)))
     assert shared((Phase("a", 8, 400.0), Phase("b", 1, 5.0)))
 
 
 def test_a_kernel_of_short_work_has_no_region(folder: Path) -> None:
-    kernel = build(reversed_twice(microseconds=1.0), cache=folder)
+    kernel = build(reversed_twice(microseconds=0.5), cache=folder)
     assert not kernel.parallel
     np.testing.assert_array_equal(kernel.run({"x": X}, threads=4)["y"], expected(X))
     np.testing.assert_array_equal(jax.jit(lambda x: kernel.call(x)[0])(X), expected(X))
@@ -282,10 +282,10 @@ warnings.simplefilter("ignore")                                     # jax warns 
 child = os.fork()
 if not child:
     for _ in range(1000):
-        go()                                                        # the parent's pool has no threads here
-    good = np.array_equal(kernel.run({"x": x}, threads=4)["y"], expected(x))  # a new pool
+        go()                                                        # the parent's helpers are not here
+    good = np.array_equal(kernel.run({"x": x}, threads=4)["y"], expected(x))  # new ones
     for _ in range(1000):
-        good = good and np.array_equal(call(x), expected(x))        # nor has XLA's: the caller does all the work
+        good = good and np.array_equal(call(x), expected(x))        # XLA's pool has no threads
     os._exit(0 if good else 1)
 print("done" if os.waitpid(child, 0)[1] == 0 else "failed")
 """

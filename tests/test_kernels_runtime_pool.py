@@ -1,132 +1,194 @@
-"""The fork-join region on pools that fail, that run tasks at once, late, or never."""
+"""The fork-join region and its team of helpers: helpers that sleep, never come, come late, and many callers at once."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import itertools
+import os
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from kernels_code import expected, reversed_twice
 
-from superopt.kernels import runtime
+from superopt.kernels import jit, pool, team
 from superopt.kernels.cpu import supported
-from superopt.kernels.ffi_layout import layout
+from superopt.kernels.llvm import Module
 from superopt.kernels.runtime import Kernel, build
+from superopt.kernels.team import ASLEEP, AWAKE, BUSY, HEAD, SLOT_BYTES, SLOTS
 
 pytestmark = pytest.mark.skipif(not supported(), reason="no code is generated for this processor")
 
-CALL = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 X = np.arange(256, dtype=np.float32)
+_NUMBERS = itertools.count()
+_REGION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
 @pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
-    return build(reversed_twice(), cache=tmp_path_factory.mktemp("objects"))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("objects")
 
 
-def read(address: int, struct: str, name: str) -> int:
-    return ctypes.c_uint64.from_address(address + layout().at(struct, name)).value
+@pytest.fixture(scope="module")
+def kernel(folder: Path) -> Kernel:
+    return build(reversed_twice(), cache=folder)
 
 
-class FakePool:
-    """An interface of XLA's whose functions are Python's."""
+class Team:
+    """The code of the runtime with a team of its own, whose slots the test fills; no threads unless `hires`."""
 
-    def __init__(self, threads: int | None, schedule: Callable[[int, int], int | None]) -> None:
-        self.destroyed: list[int] = []
-        self.scheduled = 0
+    def __init__(self, folder: Path, slots: tuple[int, ...] = (), hires: bool = False) -> None:
+        module = Module()
+        pool.emit_serial(module)
+        pool.emit_region(module)
+        module.constant(f"copy{next(_NUMBERS)}", "i8", "0", exported=True)  # another text, hence memory of its own
+        self.library = jit.load(jit.compile(module.text(), "lite", folder))
+        self.base = ctypes.CFUNCTYPE(ctypes.c_void_p)(self.library.address("runtime.members"))()
+        for j, word in enumerate(slots):
+            self.word(SLOTS + j * SLOT_BYTES).value = word
+        self.word(HEAD["helpers"]).value = len(slots)
+        self.word(HEAD["lock"]).value = 0 if hires else 1
 
-        def number(args: int) -> int | None:
-            assert read(args, "ThreadPool_NumThreads_Args", "struct_size") == layout().size(
-                "ThreadPool_NumThreads_Args"
-            )
-            assert read(args, "ThreadPool_NumThreads_Args", "ctx") == 77
-            if threads is None:
-                return 5
-            ctypes.c_int64.from_address(read(args, "ThreadPool_NumThreads_Args", "num_threads")).value = threads
-            return None
+    def word(self, offset: int) -> ctypes.c_int64:
+        return ctypes.c_int64.from_address(self.base + offset)
 
-        def add(args: int) -> int | None:
-            self.scheduled += 1
-            assert read(args, "ThreadPool_Schedule_Args", "ctx") == 77
-            task, data = [read(args, "ThreadPool_Schedule_Args", name) for name in ("task", "data")]
-            return schedule(task, data)
+    @property
+    def slots(self) -> list[int]:
+        return [self.word(SLOTS + j * SLOT_BYTES).value for j in range(self.word(HEAD["helpers"]).value)]
 
-        def destroy(args: int) -> None:
-            self.destroyed.append(read(args, "Error_Destroy_Args", "error"))
-
-        self._functions = {
-            "ThreadPool_NumThreads": CALL(number), "ThreadPool_Schedule": CALL(add), "Error_Destroy": CALL(destroy),
-        }  # fmt: skip
-        self.table = (ctypes.c_uint64 * 64)()
-        for name, function in self._functions.items():
-            place = layout().at("Api", f"XLA_FFI_{name}") // 8
-            self.table[place] = ctypes.cast(function, ctypes.c_void_p).value or 0
-
-    def run(self, kernel: Kernel) -> np.ndarray:
-        arrays = [X.copy(), np.zeros_like(X), np.zeros_like(X)]
+    def run(self, kernel: Kernel, threads: int = 8, x: np.ndarray = X) -> np.ndarray:
+        arrays = [x.copy(), np.zeros_like(x), np.zeros_like(x)]
         bufs = (ctypes.c_void_p * 3)(*[a.ctypes.data for a in arrays])
-        region = runtime._REGION(runtime._entries().address("runtime.region"))
-        region(kernel.address("kernel"), ctypes.addressof(self.table), 77, ctypes.addressof(bufs))
+        _REGION(self.library.address("runtime.region"))(kernel.address("kernel"), ctypes.addressof(bufs), threads)
         return arrays[1]
 
 
-def never(task: int, data: int) -> None:
-    return None
+@pytest.fixture
+def costly(kernel: Kernel) -> Kernel:
+    """A kernel whose next call is worth waking helpers."""
+    work_of(kernel).value = -10 * pool.WAKE
+    return kernel
 
 
-def at_once(task: int, data: int) -> None:
-    CALL(task)(data)
+def work_of(kernel: Kernel) -> ctypes.c_int64:
+    pointer = ctypes.c_uint64.from_address(kernel.address("kernel") + pool.FIELDS["work"]).value
+    return ctypes.c_int64.from_address(pointer)
 
 
-def test_tasks_that_never_start(kernel: Kernel) -> None:
-    fake = FakePool(4, never)
-    np.testing.assert_array_equal(fake.run(kernel), expected(X))
-    assert fake.scheduled == 3
+def test_a_team_without_helpers(costly: Kernel, folder: Path) -> None:
+    np.testing.assert_array_equal(Team(folder).run(costly), expected(X))
 
 
-def test_tasks_that_run_at_once_in_the_calling_thread(kernel: Kernel) -> None:
-    fake = FakePool(4, at_once)
-    np.testing.assert_array_equal(fake.run(kernel), expected(X))
+def test_helpers_that_never_come(costly: Kernel, folder: Path) -> None:
+    mates = Team(folder, (AWAKE, BUSY, ASLEEP))
+    np.testing.assert_array_equal(mates.run(costly), expected(X))
+    assert mates.slots == [BUSY] * 3  # taken back; the one that slept was woken, and finds nothing
 
 
-def test_tasks_that_run_after_the_caller_has_returned(kernel: Kernel) -> None:
-    waiting: list[tuple[int, int]] = []
-    fake = FakePool(4, lambda task, data: waiting.append((task, data)))
-    result = fake.run(kernel)
-    for task, data in waiting:
-        CALL(task)(data)  # the last one frees the state
+def test_helpers_that_come_after_the_caller_has_returned(costly: Kernel, folder: Path) -> None:
+    mates = Team(folder, (AWAKE, AWAKE, AWAKE, AWAKE))
+    result = mates.run(costly)
+    work = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_bool)(mates.library.address("runtime.work"))
+    for state in mates.slots[:3]:
+        assert work(state, False) == 0  # no task is left; the last one frees the state
     np.testing.assert_array_equal(result, expected(X))
-    assert len(waiting) == 3
+    assert mates.slots[3] == AWAKE  # four tasks: no more helpers than three
 
 
-def test_a_pool_of_one_thread_is_not_used(kernel: Kernel) -> None:
-    fake = FakePool(1, never)
-    np.testing.assert_array_equal(fake.run(kernel), expected(X))
-    assert fake.scheduled == 0
+def test_sleeping_helpers_are_left_alone_where_the_work_is_small(kernel: Kernel, folder: Path) -> None:
+    mates = Team(folder, (ASLEEP, AWAKE, ASLEEP))
+    work_of(kernel).value = -pool.WAKE // 2
+    np.testing.assert_array_equal(mates.run(kernel), expected(X))
+    assert mates.slots[0] == mates.slots[2] == ASLEEP
+    assert mates.slots[1] > ASLEEP
 
 
-def test_no_more_helpers_than_tasks(kernel: Kernel) -> None:
-    fake = FakePool(64, never)
-    np.testing.assert_array_equal(fake.run(kernel), expected(X))
-    assert fake.scheduled == 3  # four tasks
+def test_work_that_was_done_without_helpers_wakes_them(kernel: Kernel, folder: Path) -> None:
+    mates = Team(folder, (ASLEEP,))
+    for _ in range(8):
+        work_of(kernel).value = -pool.WAKE // 2
+        mates.word(HEAD["debt"]).value = pool.WAKE
+        mates.word(HEAD["last"]).value = 1 << 62  # a moment ago
+        mates.run(kernel)
+    assert mates.slots == [BUSY]
+    assert mates.word(HEAD["debt"]).value == 0
 
 
-def test_without_a_pool_the_caller_works_alone(kernel: Kernel) -> None:
-    fake = FakePool(None, never)
-    np.testing.assert_array_equal(fake.run(kernel), expected(X))
-    assert fake.destroyed == [5]
+def test_work_that_is_too_small_to_share(kernel: Kernel, folder: Path) -> None:
+    mates = Team(folder, (AWAKE, AWAKE))
+    work_of(kernel).value = pool.GRAIN // 2
+    np.testing.assert_array_equal(mates.run(kernel), expected(X))
+    assert mates.slots == [AWAKE, AWAKE]
 
 
-def test_tasks_that_cannot_be_scheduled(kernel: Kernel) -> None:
-    fake = FakePool(4, lambda task, data: 9)
-    np.testing.assert_array_equal(fake.run(kernel), expected(X))
-    assert fake.destroyed == [9, 9, 9]
+def test_calls_measure_the_work(kernel: Kernel, folder: Path) -> None:
+    mates = Team(folder)
+    work_of(kernel).value = -(1 << 50)
+    mates.run(kernel)
+    measured = work_of(kernel).value
+    assert 0 < measured < 1 << 40  # replaces the estimate
+    work_of(kernel).value = 80
+    mates.run(kernel)
+    assert 0 < work_of(kernel).value <= 91  # one outlier is no reason
 
 
-def test_at_most_so_many_threads_as_hinted(tmp_path: Path) -> None:
-    kernel = build(reversed_twice(), threads_hint=2, cache=tmp_path)
-    fake = FakePool(8, never)
-    np.testing.assert_array_equal(fake.run(kernel), expected(X))
-    assert fake.scheduled == 1
+def test_at_most_so_many_threads_as_asked_and_hinted(folder: Path) -> None:
+    kernel = build(reversed_twice(), threads_hint=2, cache=folder)
+    mates = Team(folder, (AWAKE, AWAKE, AWAKE))
+    np.testing.assert_array_equal(mates.run(kernel), expected(X))
+    assert mates.slots[1:] == [AWAKE, AWAKE]
+    mates = Team(folder, (AWAKE, AWAKE, AWAKE))
+    np.testing.assert_array_equal(mates.run(kernel, threads=1), expected(X))
+    assert mates.slots == [AWAKE, AWAKE, AWAKE]
+
+
+def test_helpers_rest_awake_and_then_sleep(costly: Kernel, folder: Path) -> None:
+    mates = Team(folder, hires=True)
+    np.testing.assert_array_equal(mates.run(costly), expected(X))
+    deadline = time.monotonic() + 30
+    while mates.slots != [ASLEEP] * 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert mates.slots == [ASLEEP] * 3
+    begin = _processor_seconds()
+    time.sleep(0.2)
+    assert _processor_seconds() - begin < 0.1  # three that stayed awake would take 0.6
+    work_of(costly).value = -10 * pool.WAKE
+    np.testing.assert_array_equal(mates.run(costly), expected(X))  # and are woken again
+
+
+def _processor_seconds() -> float:
+    times = os.times()
+    return times.user + times.system
+
+
+@pytest.mark.parametrize("helpers", [1, 3, 12])
+def test_many_callers_and_few_helpers(folder: Path, helpers: int) -> None:
+    """Every mixture of states: calls that wake, that take who is awake, busy or queued, and that work alone."""
+    kernel, mates, wrong = build(reversed_twice(tasks=16), cache=folder), Team(folder, hires=True), list[int]()
+
+    def call(seed: int) -> None:
+        rng, x = np.random.default_rng(seed), np.arange(1024, dtype=np.float32) + seed
+        for _ in range(150):
+            work_of(kernel).value = -int(rng.choice([pool.GRAIN, 4 * pool.GRAIN, 2 * pool.WAKE]))
+            if not np.array_equal(mates.run(kernel, helpers + 1, x), expected(x, 16)):
+                wrong.append(seed)
+            if rng.random() < 0.1:
+                time.sleep(float(rng.choice([1e-5, 1e-4, 1e-3])))
+
+    threads = [threading.Thread(target=call, args=(i,)) for i in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not wrong
+    assert len(mates.slots) <= helpers
+
+
+def test_the_team_of_a_child_is_empty(folder: Path) -> None:
+    mates = Team(folder, (AWAKE, 12345))
+    team.reset(mates.base)
+    assert mates.slots == []
+    assert mates.word(HEAD["lock"]).value == 0

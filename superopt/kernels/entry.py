@@ -17,7 +17,18 @@ from superopt.kernels.stage import Buffer
 FIELDS = {
     name: 8 * i
     for i, name in enumerate(
-        ("phases", "phase_table", "buffers", "buffer_table", "operands", "results", "message", "threads", "tasks")
+        (
+            "phases",
+            "phase_table",
+            "buffers",
+            "buffer_table",
+            "operands",
+            "results",
+            "message",
+            "threads",
+            "tasks",
+            "work",
+        )
     )
 }
 PHASE = {"function": 0, "tasks": 8}
@@ -36,6 +47,7 @@ def describe(
     pointers: Sequence[Buffer],
     threads: int,
     codes: Mapping[str, int],
+    work: int = 0,
 ) -> None:
     """Add the description `kernel` and the handler `handler` to a module.
 
@@ -46,6 +58,7 @@ def describe(
         pointers: in the order of the array of addresses; inputs and frozen are operands, the others results.
         threads: most threads of a call; 1: the calling thread does all the work.
         codes: XLA's numbers of dtypes.
+        work: estimate of the cycles of all tasks, until calls have measured them.
     """
     operands = [b for b in pointers if b.scope in OPERANDS]
     results = [b for b in pointers if b.scope not in OPERANDS]
@@ -64,10 +77,12 @@ def describe(
     module.constant("kernel.phases", f"[{len(lines)} x {{ ptr, i64 }}]", f"[{', '.join(lines)}]")
     counts = module.text_constant(f"kernel {label}: expected {len(operands)} operands and {len(results)} results")
     most = max([tasks for _, tasks in phases], default=0)
+    module.variable("kernel.work", "i64", str(-max(work, 1)))  # negative: not measured
     values = {
         "phases": f"i64 {len(phases)}", "phase_table": "ptr @kernel.phases", "buffers": f"i64 {len(pointers)}",
         "buffer_table": "ptr @kernel.buffers", "operands": f"i64 {len(operands)}", "results": f"i64 {len(results)}",
         "message": f"ptr {counts}", "threads": f"i64 {threads}", "tasks": f"i64 {most}",
+        "work": "ptr @kernel.work",
     }  # fmt: skip
     assert list(values) == list(FIELDS)
     kinds = ", ".join([value.split()[0] for value in values.values()])

@@ -22,7 +22,8 @@ from superopt.kernels import cpu, jit
 from superopt.kernels.entry import BUFFER, BUFFER_BYTES
 from superopt.kernels.ffi_layout import FfiUnavailable, Layout, layout
 from superopt.kernels.llvm import Function, Module, Value
-from superopt.kernels.pool import at, field
+from superopt.kernels.pool import field
+from superopt.kernels.team import at
 
 __all__ = ["FfiUnavailable", "codes", "emit_handler", "probe", "register"]
 
@@ -66,6 +67,8 @@ def emit_handler(module: Module, shape: Layout) -> None:
     batch = f.for_(0, buffers, 1, check, [("i64", -1)])[0]
     api = f.load("ptr", at(f, "%frame", shape.at("CallFrame", "api")))
     context = f.load("ptr", at(f, "%frame", shape.at("CallFrame", "ctx")))
+    several = f.less(1, f.minimum(field(f, "threads", "i64"), field(f, "tasks", "i64")))
+    threads = f.if_(several, lambda: [_pool_threads(f, shape, api, context)], lambda: [1], ["i64"])[0]
 
     def one(item: Value, _: list[Value]) -> None:
         def place(j: Value, _: list[Value]) -> None:
@@ -75,7 +78,7 @@ def emit_handler(module: Module, shape: Layout) -> None:
             f.store("ptr", moved, f.element(bufs, j, "ptr"))
 
         f.for_(0, buffers, 1, place)
-        f.effect(f"call void @runtime.region(ptr %kernel, ptr {api}, ptr {context}, ptr {bufs})")
+        f.effect(f"call void @runtime.region(ptr %kernel, ptr {bufs}, i64 {threads})")
 
     f.for_(0, batch, 1, one)
     f.ret("ptr", "null")
@@ -211,12 +214,37 @@ def _checked(f: Function, shape: Layout, row: str, buffer: str) -> Value:
     return f.for_(0, leading, 1, times, [("i64", 1)])[0]
 
 
+def _pool_threads(f: Function, shape: Layout, api: str, context: str) -> Value:
+    """Threads of XLA's pool, as many as it is allowed; 1 when there is no pool."""
+    args, room = _begin(f, shape, "ThreadPool_NumThreads_Args"), f.alloca(1, 8, "i64")
+    f.store("i64", 1, room)
+    f.store("ptr", context, at(f, args, shape.at("ThreadPool_NumThreads_Args", "ctx")))
+    f.store("ptr", room, at(f, args, shape.at("ThreadPool_NumThreads_Args", "num_threads")))
+    error = f.call("ptr", f.load("ptr", at(f, api, shape.at("Api", "XLA_FFI_ThreadPool_NumThreads"))), ("ptr", args))
+
+    def drop() -> None:
+        lost = _begin(f, shape, "Error_Destroy_Args")
+        f.store("ptr", error, at(f, lost, shape.at("Error_Destroy_Args", "error")))
+        destroy = f.load("ptr", at(f, api, shape.at("Api", "XLA_FFI_Error_Destroy")))
+        f.effect(f"call void {destroy}(ptr {lost})")
+
+    f.if_(f.value(f"icmp ne ptr {error}, null"), drop)
+    return f.load("i64", room)
+
+
+def _begin(f: Function, shape: Layout, struct: str) -> str:
+    """Room for the arguments of a function of the interface, with their size."""
+    args = f.alloca(shape.size(struct) + 8, 8, "i8")
+    f.module.declare("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+    f.effect(f"call void @llvm.memset.p0.i64(ptr {args}, i8 0, i64 {shape.size(struct) + 8}, i1 false)")
+    f.store("i64", shape.size(struct), args)
+    return args
+
+
 def _error(f: Function, shape: Layout, message: str) -> str:
     """Make an XLA error of the text at this address."""
-    name, size = "Error_Create_Args", shape.size("Error_Create_Args")
-    args = f.alloca(size + 8, 8, "i8")
-    f.store("i64", size, args)
-    f.store("ptr", "null", at(f, args, shape.at(name, "extension_start")))
+    name = "Error_Create_Args"
+    args = _begin(f, shape, name)
     f.store("ptr", message, at(f, args, shape.at(name, "message")))
     code = shape.constants["XLA_FFI_Error_Code_INVALID_ARGUMENT"]
     f.store("i32", code, at(f, args, shape.at(name, "errc")))

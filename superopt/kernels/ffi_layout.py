@@ -28,11 +28,10 @@ _NEEDED = {
     "XLA_FFI_Api_Version": ("major_version", "minor_version"),
     "XLA_FFI_Error_Create_Args": ("struct_size", "message", "errc"),
     "XLA_FFI_Error_Destroy_Args": ("struct_size", "error"),
-    "XLA_FFI_ThreadPool_Schedule_Args": ("struct_size", "ctx", "task", "data"),
     "XLA_FFI_ThreadPool_NumThreads_Args": ("struct_size", "ctx", "num_threads"),
     "XLA_FFI_Api": (
         "struct_size", "api_version", "XLA_FFI_Error_Create", "XLA_FFI_Error_Destroy",
-        "XLA_FFI_ThreadPool_Schedule", "XLA_FFI_ThreadPool_NumThreads",
+        "XLA_FFI_ThreadPool_NumThreads",
     ),
 }  # fmt: skip
 

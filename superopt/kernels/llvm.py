@@ -77,6 +77,11 @@ class Module:
         assert name not in self._constants, name
         self._constants[name] = f"@{name} = {'' if exported else 'private unnamed_addr '}constant {type} {value}"
 
+    def variable(self, name: str, type: str, value: str, align: int = 8) -> None:
+        """Add data that changes, read as `@name`."""
+        assert name not in self._constants, name
+        self._constants[name] = f"@{name} = internal global {type} {value}, align {align}"
+
     def text_constant(self, text: str) -> str:
         """The address of a zero-terminated string."""
         known = self._texts.get(text)

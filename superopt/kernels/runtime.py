@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,18 +22,19 @@ import numpy as np
 
 from superopt.errors import InputError, SuperoptError, UnsupportedKernel
 from superopt.ir.scalar import DTYPE
-from superopt.kernels import ffi, jit, pool
+from superopt.kernels import ffi, jit, pool, team
 from superopt.kernels.entry import describe
 from superopt.kernels.ffi_layout import Layout, layout
 from superopt.kernels.llvm import Module
 from superopt.kernels.stage import Buffer
 
 Array = np.ndarray[Any, np.dtype[Any]]
-SERIAL_BELOW_MICROSECONDS = 30.0  # waking other threads costs about 10
+SERIAL_BELOW_MICROSECONDS = 2.0  # asking helpers that are awake costs about 1
 MOST_THREADS = 256
 MOST_STACK_BYTES = 4 << 20  # half of what threads usually have
 _SERIAL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
-_REGION = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
+_REGION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+_UNKNOWN_MICROSECONDS = 1000.0  # of a phase without an estimate: shared until it is measured
 _BAND_BYTES = 4096
 _ALIGN = 64
 
@@ -44,7 +46,8 @@ class Phase:
     Attributes:
         symbol: name of `void f(ptr bufs, i64 task)` in the module.
         tasks: run for 0..tasks-1, in any order and at the same time.
-        microseconds: estimate of the work of all tasks on one thread; phases too short to share run on one thread.
+        microseconds: estimate of the work of all tasks on one thread, until calls have measured it; kernels far too
+            short to share run on one thread.
     """
 
     symbol: str
@@ -120,7 +123,7 @@ class Kernel:
 
         Args:
             arrays: one per operand, of its shape and dtype; outputs may be given too and are then the initial values.
-            threads: how many work on it, on a pool of our own.
+            threads: how many work on it at most, counting the caller.
             guard: put bands of 0xFF bytes (NaN, -1) around all buffers, and check that they are unchanged.
 
         Returns:
@@ -144,13 +147,12 @@ class Kernel:
     def _start(self, placed: list[tuple[Array, Array]], threads: int) -> Callable[[], None]:
         addresses = (ctypes.c_void_p * max(len(placed), 1))(*[array.ctypes.data for _, array in placed])
         runtime, bufs = _entries(), ctypes.addressof(addresses)
-        if threads <= 1 or not self.parallel or _shape() is None:
+        if threads <= 1 or not self.parallel:
             entry = _SERIAL(runtime.address("runtime.serial"))
             args = (self._description, bufs)
         else:
             entry = _REGION(runtime.address("runtime.region"))
-            workers = pool.native(runtime, threads)
-            args = (self._description, workers.api, workers.context, bufs)
+            args = (self._description, bufs, threads)
 
         def go(keep: object = (addresses, placed)) -> None:
             entry(*args)
@@ -177,7 +179,7 @@ class GuardError(SuperoptError):
 
 
 def shared(phases: Sequence[Phase]) -> bool:
-    """Are there tasks to share, and is the work, where it is known, worth waking other threads?"""
+    """Are there tasks to share, and is the work, where it is known, worth asking other threads?"""
     known = [p.microseconds for p in phases if p.microseconds is not None]
     worth = len(known) < len(phases) or sum(known) >= SERIAL_BELOW_MICROSECONDS
     return worth and any(p.tasks > 1 for p in phases)
@@ -202,7 +204,9 @@ def build(code: Code, threads_hint: int = 0, pipeline: jit.Pipeline = "auto", ca
     module, shape = code.module.copy(), _shape()
     phases = [(p.symbol, p.tasks) for p in code.phases]
     threads = (threads_hint or MOST_THREADS) if shared(code.phases) else 1
-    describe(module, code.name, phases, code.pointers, threads, ffi.codes(shape) if shape else {})
+    known = [p.microseconds for p in code.phases]
+    work = sum([_UNKNOWN_MICROSECONDS if us is None else us for us in known]) * team.CYCLES_PER_MICROSECOND
+    describe(module, code.name, phases, code.pointers, threads, ffi.codes(shape) if shape else {}, int(work))
     return Kernel(code, jit.compile(module.text(), pipeline, cache))
 
 
@@ -219,11 +223,13 @@ def _entries() -> jit.Library:
     """The code that all kernels share."""
     module, shape = Module(), _shape()
     pool.emit_serial(module)
+    pool.emit_region(module)
     if shape is not None:
-        pool.emit_region(module, shape)
-        pool.emit_pool(module, shape)
         ffi.emit_handler(module, shape)
-    return jit.load(jit.compile(module.text(), "lite"))
+    library = jit.load(jit.compile(module.text(), "lite"))
+    members = ctypes.CFUNCTYPE(ctypes.c_void_p)(library.address("runtime.members"))()
+    os.register_at_fork(after_in_child=lambda: team.reset(members))
+    return library
 
 
 def _place(buffer: Buffer, arrays: Mapping[str, Array], guard: bool) -> tuple[Array, Array]:
