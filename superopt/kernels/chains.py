@@ -141,6 +141,9 @@ class _Chain:
             return None
         if extent(found.rows[0]) < _LEAST_ROWS or found.a.dtype != "float32":
             return None
+        scopes = {b.name: b.scope for b in self.program.buffers}
+        if any(scopes[e.args[0]] == "frozen" for x in (found.b, self.program.stage(first).value) for e in _factors(x)):
+            return None  # what does not change is better packed ahead of time
         rows = found.rows[0]
         self._rows_last(rows)
         self._operands(first)
@@ -326,6 +329,12 @@ class _Chain:
 def _short(tasks: int, threads: int) -> bool:
     """Are tasks too few to keep all threads busy to the end?"""
     return threads > 1 and tasks < 4 * threads
+
+
+def _factors(e: Expr) -> list[Expr]:
+    """The loads of a factor, or of the factors of the sum in a value."""
+    sums = list(outermost(e))
+    return [x for y in (sums or [e]) for x in subexpressions(y) if x.kind == "load"]
 
 
 def _whole(total: Expr, inner: Expr) -> Expr:
