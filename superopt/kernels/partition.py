@@ -25,7 +25,6 @@ from superopt.ir.graph import Graph, Node, make_input
 from superopt.ir.ops.table import lookup
 from superopt.ir.program import replace, type_bytes
 from superopt.kernels.joining import is_chained, joint_cost, with_chains
-from superopt.kernels.joining import is_chained, joint_cost, with_chains
 
 DTYPES = frozenset(("float32", "float64", "bfloat16", "int8", "uint8", "int32", "bool"))
 VIEWS = frozenset(("reshape", "broadcast_in_dim", "transpose", "regroup", "slice", "rev", "iota"))
@@ -154,8 +153,6 @@ def work(cost: Cost) -> float:
 
 def cost_of(region: Region) -> Cost:
     """Work and traffic of a region as one kernel that keeps the rows that it goes through."""
-    if is_chained(region):
-        return joint_cost(region, [_price(r.graph) for r in _Partition(region.graph, frozenset()).regions()])
     if is_chained(region):
         return joint_cost(region, [_price(r.graph) for r in _Partition(region.graph, frozenset()).regions()])
     return _price(region.graph)
