@@ -85,6 +85,9 @@ class Expansion:
                     return _negated(self._terms(args[0]))
                 case "mul":
                     return self._product(*args)
+                case "div" if e.dtype in FLOATS and not _is_one(args[0]):
+                    one = const(1, e.dtype)
+                    return self._product(args[0], op("div", e.dtype, one, args[1]))
                 case _:
                     pass
         if e.kind == "reduce" and e.args[0] == "sum":
@@ -164,5 +167,11 @@ def may_expand(l: Expr, r: Expr) -> bool:
     return any(_is_sum(x) for x in (l, r))
 
 
+def _is_one(e: Expr) -> bool:
+    return e.kind == "const" and e.args[0] == 1
+
+
 def _is_sum(e: Expr) -> bool:
-    return (e.kind == "op" and e.args[0] in ("add", "sub", "mul", "neg")) or (e.kind == "reduce" and e.args[0] == "sum")
+    return (e.kind == "op" and e.args[0] in ("add", "sub", "mul", "neg", "div")) or (
+        e.kind == "reduce" and e.args[0] == "sum"
+    )

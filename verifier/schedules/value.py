@@ -21,6 +21,7 @@ from superopt.ir.interp import Numbers
 from superopt.ir.scalar import DTYPE
 from superopt.ir.types import FLOATS
 from superopt.kernels.stage import Stage
+from verifier.schedules.choices import guarded
 from verifier.schedules.domain import Domain
 from verifier.schedules.equal import Equality
 from verifier.schedules.intervals import box_of
@@ -106,8 +107,8 @@ class Values:
         for keep in keeps:
             try:
                 sides = (
-                    resolved(self.before, old, keep, {}).substitute(source.at),
-                    resolved(self.after, new, keep, {}),
+                    guarded(resolved(self.before, old, keep, {}).substitute(source.at)),
+                    guarded(resolved(self.after, new, keep, {})),
                 )
             except OpaqueError as why:
                 cause = str(why)

@@ -1,0 +1,81 @@
+"""Choices between two values by comparisons of positions, as choices under guards.
+
+`select_n(c, a, b)` is b where c is true and a where it is not; where c compares affine positions, in integers that
+hold them, it is a guard.  Both sides of a comparison are brought to guards, so that a schedule may write either.
+"""
+
+from __future__ import annotations
+
+from superopt.ir.expr import Expr, subexpressions, where, with_parts
+from superopt.ir.index import Guard, Size, Truth, all_of, nonnegative
+from verifier.schedules.intervals import interval
+
+_MOST = (1 << 31) - 1
+_COMPARISONS = {"ge": (1, 0), "gt": (1, -1), "le": (-1, 0), "lt": (-1, -1)}  # sign of a - b, and what is added
+
+
+def guarded(root: Expr) -> Expr:
+    """The expression with guards in place of such choices."""
+    done: dict[Expr, Expr] = {}
+    for e in subexpressions(root):
+        operands = [done[x] for x in e.operands]
+        made = e if all(x is y for x, y in zip(operands, e.operands, strict=True)) else None
+        if e.kind == "op" and e.args[0] == "select_n" and len(operands) == 3:
+            guard = _truth(operands[0])
+            if guard is not None:
+                made = where(guard, lambda x=operands: x[2], lambda x=operands: x[1])
+        done[e] = made if made is not None else with_parts(e, operands, lambda x: x)
+    return done[root]
+
+
+def _truth(e: Expr) -> Truth | None:
+    """When a truth value is true; None where that is no guard."""
+    if e.dtype != "bool":
+        return None
+    if e.kind == "const":
+        return bool(e.args[0])
+    if e.kind == "where":
+        held = {x.args[0] if x.kind == "const" else None for x in e.args[1:]}
+        yes = e.args[1]
+        if held == {True, False} and yes.kind == "const":
+            return e.args[0] if yes.args[0] else _opposite(e.args[0])
+        return None
+    if e.kind != "op":
+        return None
+    if e.args[0] == "not":
+        return _opposite(_truth(e.operands[0]))
+    if e.args[0] == "and":
+        both = [_truth(x) for x in e.operands]
+        return None if None in both else all_of(*[x for x in both if x is not None])
+    if e.args[0] in _COMPARISONS:
+        a, b = [_position(x) for x in e.operands]
+        sign, more = _COMPARISONS[e.args[0]]
+        return None if a is None or b is None else nonnegative((a - b) * sign + more)
+    return None
+
+
+def _opposite(guard: Truth | None) -> Truth | None:
+    if guard is None or isinstance(guard, bool):
+        return None if guard is None else not guard
+    assert isinstance(guard, Guard)
+    return nonnegative(-1 - guard.ordered[0]) if len(guard.ordered) == 1 else None
+
+
+def _position(e: Expr) -> Size | None:
+    """An affine position that no step of its computation wraps."""
+    if e.dtype not in ("int32", "int64"):
+        return None
+    if e.kind == "const":
+        found: Size | None = int(e.args[0])
+    elif e.kind == "index":
+        found = e.args[0]
+    elif e.kind == "op" and e.args[0] in ("add", "sub"):
+        a, b = [_position(x) for x in e.operands]
+        if a is None or b is None:
+            return None
+        found = a + b if e.args[0] == "add" else a - b
+    else:
+        return None
+    assert found is not None
+    low, high = (found, found) if isinstance(found, int) else interval(found, {})
+    return found if low >= -_MOST and high <= _MOST else None
