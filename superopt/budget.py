@@ -45,7 +45,7 @@ class SearchBudget:
     @property
     def kernel_seconds(self) -> float:
         """The part of the seconds that trying kernels of our own may take, builds included."""
-        return 20.0 if self.seconds is None else min(120.0, 0.4 * self.seconds)
+        return 20.0 if self.seconds is None else min(120.0, 0.35 * self.seconds)
 
 
 def parse_budget(budget: str | float) -> SearchBudget:

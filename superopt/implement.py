@@ -40,9 +40,10 @@ from superopt.result import NativeKernel, Speedup
 from superopt.store import Store
 from superopt.trials import WORTH, Trial, TrialPool, estimate, try_regions
 
-_SAMPLES, _TRIALS, _PARTITIONS, _SCHEDULES = 0.15, 0.5, 0.6, 0.78  # of the stage's time, when these steps end
+_SAMPLES, _TRIALS, _PARTITIONS, _SCHEDULES = 0.15, 0.5, 0.6, 0.7  # of the stage's time, when these steps end
 _FEW = 8  # regions of a form that are tried before forms are compared
-_REFINED = 0.9  # kernels in doubt are tried in the program until then
+_KNOWN = 0.2  # of a form's estimated time must be tried before it is compared with others
+_REFINED = 1.0  # kernels in doubt are tried in the program until then
 _MOST_FORMS, _CLOSE = 3, 1.3  # forms built as whole programs: within this of the best by the trials of their regions
 _MOST_PROGRAMS = 6  # in the first comparison
 _EVEN = 0.85  # beside other kernels, one that is as fast as XLA alone may pay
@@ -176,11 +177,16 @@ class _Stage:
         return choices_of(form.program.hot, [(r, t.trace) for r, t in won])
 
     def _expected_s(self, form: Form, tried: Mapping[Graph, Trial]) -> float:
-        """Seconds of the regions of a form, each as a kernel or by XLA; of untried ones the estimate, to the scale."""
-        known = [(s, estimate(r)) for r in form.regions if (s := _seconds(tried.get(r.graph))) is not None]
-        scale = sum(s for s, _ in known) / sum(e for _, e in known) if known else math.inf
-        rest = [estimate(r) for r in form.regions if _seconds(tried.get(r.graph)) is None]
-        return sum(s for s, _ in known) + (scale * sum(rest) if rest else 0.0)
+        """Seconds of the regions of a form, each as a kernel or by XLA; of untried ones the estimate, to the scale.
+
+        Infinite where too little was tried: the few regions that other forms have too say nothing.
+        """
+        rough = {r: estimate(r) for r in form.regions}
+        known = {r: s for r in form.regions if (s := _seconds(tried.get(r.graph))) is not None}
+        known_s = sum(rough[r] for r in known)
+        if known_s < _KNOWN * sum(rough.values()) or not known:
+            return math.inf
+        return sum(known.values()) * sum(rough.values()) / known_s
 
     def _affordable(self, form: Form, choices: Sequence[Choice]) -> bool:
         """Do the prepared and packed tensors keep within the limit?"""

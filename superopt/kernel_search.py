@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from superopt.ir.graph import Graph
 from superopt.kernels.partition import Region
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine import usable_cores
+from superopt.measure import Worker
 from superopt.measure.process import WorkerDiedError
 from superopt.store import Store
 from superopt.trials import Trial, TrialPool
@@ -54,8 +56,12 @@ def search_schedules(
     total = sum(cost.values())
     order = [g for g in sorted(cost, key=lambda g: -cost[g]) if cost[g] > _LEAST_SHARE * total]
     deadline = time.monotonic() + budget_s
+    if not order:
+        return found
     with ExitStack() as stack:
         processes = [stack.enter_context(worker) for worker in builders(min(_BUILDERS, usable_cores()))]
+        with ThreadPoolExecutor(len(processes)) as executor:
+            list(executor.map(_start, processes))
         for place, graph in enumerate(order):
             left_s = deadline - time.monotonic()
             if left_s < _LEAST_EACH_S:
@@ -77,6 +83,10 @@ def search_schedules(
             if tuned.seconds < _BETTER * tuned.default_seconds:
                 found[graph] = _better(example[graph], default, frozen_trace(tuned.trace), pool, store)
     return found
+
+
+def _start(worker: Worker) -> None:
+    list(worker.request({"request": "ping"}))
 
 
 def _better(region: Region, default: Trial, trace: tuple[object, ...], pool: TrialPool, store: Store | None) -> Trial:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -184,6 +185,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> dict[Graph, Any]:
         return tuning.Tuned(program, list(found[graph]), 1e-5, 2e-5, 7, 1.0, 1.0, 100, (), {})
 
     monkeypatch.setattr(tuning, "tune", tune)
+    monkeypatch.setattr(kernel_search, "_start", lambda worker: None)
     return found
 
 
@@ -294,6 +296,21 @@ def test_kernels_in_doubt_are_decided_in_the_program(
     assert [r.kind for r in regions_of(judgement.program.hot, judgement.kernels)] == ["rows"]
     rows = {row.kind: row.used for row in judgement.native}
     assert rows == {"contraction": False, "rows": True}
+
+
+def test_a_form_of_which_little_was_tried_is_not_compared() -> None:
+    _, form = form_of(two_layers, *inputs())
+    often, once = form.regions[0], form.regions[-1]
+    form = replace(form, regions=(*[often] * 20, once))
+    trial = Trial("fast", "contraction", cost_of(once), xla_s=1e-9, own_s=1e-9)
+    anything: Any = None
+    court = stage._Stage(
+        anything, anything, anything, anything, 0, None, None, anything, anything, anything, 0.0
+    )  # fmt: skip
+    assert court._expected_s(form, {}) == math.inf
+    assert court._expected_s(form, {once.graph: trial}) == math.inf
+    most = court._expected_s(form, {often.graph: trial})
+    assert court._expected_s(form, {often.graph: trial, once.graph: trial}) == pytest.approx(most, rel=0.2)
 
 
 class Dying:
