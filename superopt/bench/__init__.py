@@ -34,7 +34,7 @@ SUITES = (
 BUDGETS = {
     "aa": "6s",
     "kernels": "8s",
-    "schedules": "40s",
+    "schedules": "20s",
     "rewrites": "15s",
     "ablation": "5s",
     "alternatives": "10s",

@@ -64,12 +64,15 @@ def _error(r: np.ndarray, c: np.ndarray) -> OutputError:
         wrong = int(np.count_nonzero(r != c))
         return OutputError(0.0, 0.0) if wrong == 0 else _different(f"{wrong} of {r.size} values differ")
     r64, c64 = r.astype(np.float64), c.astype(np.float64)
-    finite = np.isfinite(r64)
-    odd = ~finite
-    if not np.array_equal(finite, np.isfinite(c64)) or not np.array_equal(r64[odd], c64[odd], equal_nan=True):
-        wrong = int(np.count_nonzero(finite != np.isfinite(c64)))
-        return _different(f"non-finite values differ ({wrong} of {r.size})")
-    r64, gap = r64[finite], np.abs(c64[finite] - r64[finite])
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(c64 - r64)
+    if not np.isfinite(gap).all():
+        finite = np.isfinite(r64)
+        odd = ~finite
+        if not np.array_equal(finite, np.isfinite(c64)) or not np.array_equal(r64[odd], c64[odd], equal_nan=True):
+            wrong = int(np.count_nonzero(finite != np.isfinite(c64)))
+            return _different(f"non-finite values differ ({wrong} of {r.size})")
+        r64, gap = r64[finite], gap[finite]
     if gap.size == 0 or not gap.any():
         return OutputError(0.0, 0.0)
     norm = float(np.linalg.norm(r64))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,9 +18,14 @@ def kernels() -> None:
 @click.argument("operator")
 @click.option("--budget", default="20s", show_default=True, help="Wall time of the search: 20s, 2min.")
 @click.option("--threads", default=1, show_default=True, help="Threads that run the kernel.")
-@click.option("--method", type=click.Choice(["model", "evolutionary", "random"]), default="model", show_default=True)
-@click.option("--most", default=1_000_000, help="Stop after so many timed candidates.")
-@click.option("--workers", default=0, help="Processes that build candidates; 0: as many as cores, at most 4.")
+@click.option("--strategy", type=click.Choice(["model", "evolutionary", "random"]), default="model", show_default=True)
+@click.option("--most", type=click.IntRange(min=1), default=1_000_000, help="Stop after so many timed candidates.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Processes that build candidates; 0: as many as cores, at most 4.",
+)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--no-store", is_flag=True, help="Neither learn from earlier searches nor keep this one's timings.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -27,7 +33,7 @@ def tune(
     operator: str,
     budget: str,
     threads: int,
-    method: str,
+    strategy: Any,
     most: int,
     workers: int,
     seed: int,
@@ -36,13 +42,19 @@ def tune(
 ) -> None:
     """Search the schedules of OPERATOR, such as 'dot f32 128x768x3072' or 'conv f32 56x56x64 3x3x64 stride 2'."""
     from superopt.budget import parse_budget  # late: `--help` answers at once
+    from superopt.errors import UsageError
     from superopt.schedules.report import tune_and_compare, tuning_text
 
+    seconds = parse_budget(budget).seconds
+    if seconds is None:
+        raise UsageError(
+            f"a search of schedules takes a time, not {budget!r}", hint="--budget 20s; --most N candidates"
+        )
     result = tune_and_compare(
         operator,
-        parse_budget(budget).seconds or 20.0,
+        seconds,
         threads=threads,
-        method=method,
+        strategy=strategy,
         most=most,
         workers=workers,
         seed=seed,

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from superopt.ir.counters import block_cost
 from superopt.kernels.contract import extent
 from superopt.schedules.space import Space, StageSpace
 
@@ -21,19 +20,22 @@ NAMES = (
     "rows", "vectors", "registers", "loads_per_step", "waste_rows", "waste_columns", "unroll",
     "log_block", "block_in_l1", "log_task", "task_a_in_l2", "task_b_in_l2", "b_in_l2", "log_tasks", "imbalance",
     "pack_a_phase", "pack_a_task", "pack_b", "pad", "columns_first", "prefetch", "log_split", "channels_split",
-    "lane_inner", "log_inner", "window", "nest_vectors", "nest_cache", "nest_accumulators",
+    "log_inner", "window", "ordered_a", "nest_vectors", "nest_rows", "nest_cache", "nest_accumulators",
     "nest_transpose", "nest_cut", "nest_window", "nest_keep", "nest_ordered", "nest_moved",
 )  # fmt: skip
 
 
 def features(space: Space, point: Mapping[str, Any]) -> np.ndarray:
     """Sum of the stages' numbers weighted by work; float32, one per name."""
+    if not space.stages:
+        return np.zeros(len(NAMES), np.float32)
     rows, weights = [], []
     for part in space.stages:
         own = {name.partition(".")[2]: value for name, value in point.items() if name.startswith(part.stage + ".")}
-        values = _contraction(space, part, own) if part.contraction else _nest(space, part, own)
+        tiled = part.contraction is not None and own["tile"] is not None
+        values = _contraction(space, part, own) if tiled else _nest(space, part, own)
         rows.append([values.get(name, 0.0) for name in NAMES])
-        weights.append(2.0 ** values["log_work"])
+        weights.append(part.work)
     total = np.asarray(rows, np.float64) * (np.asarray(weights) / sum(weights))[:, None]
     return total.sum(0).astype(np.float32)
 
@@ -73,8 +75,8 @@ def _contraction(space: Space, part: StageSpace, point: Mapping[str, Any]) -> di
     inner = point["depth"][-1] if point["depth"] else found.depth[-1].name
     return {
         "contraction": 1.0,
-        "log_work": _log(2.0 * batch * all_rows * columns * depth),
-        "log_bytes": _log(element * batch * (all_rows * depth + columns * depth)),
+        "log_work": _log(part.work),
+        "log_bytes": _log(part.moved_bytes),
         "log_depth": _log(depth),
         "log_rows": _log(all_rows),
         "log_columns": _log(columns),
@@ -98,6 +100,7 @@ def _contraction(space: Space, part: StageSpace, point: Mapping[str, Any]) -> di
         "pack_a_task": float(point["pack_a"] == "task"),
         "pack_b": float(point["pack_b"] == "panels"),
         "pad": float(point["pad_a"] > 0),
+        "ordered_a": float(bool(point["order_a"])),
         "columns_first": float(point["columns_first"]),
         "prefetch": point["prefetch"] / 8,
         "log_split": _log(point["split"]),
@@ -111,24 +114,24 @@ def _contraction(space: Space, part: StageSpace, point: Mapping[str, Any]) -> di
 
 def _nest(space: Space, part: StageSpace, point: Mapping[str, Any]) -> dict[str, float]:
     stage = space.program.stage(part.stage)
-    points = math.prod(a.extent for a in stage.axes)
-    cost = block_cost([a.symbol for a in stage.axes], stage.value)
-    work = max(1.0, cost.flops + 20 * cost.transcendentals)
+    order = point.get("order")
+    tasks = point.get("tasks", 1)
     return {
-        "log_work": _log(work),
-        "log_bytes": _log(cost.read_bytes + cost.write_bytes),
-        "log_rows": _log(points),
+        "log_work": _log(part.work),
+        "log_bytes": _log(part.moved_bytes),
+        "log_rows": _log(math.prod(a.extent for a in stage.axes)),
         "log_columns": _log(stage.axes[-1].extent if stage.axes else 1),
         "threads": float(space.threads),
-        "log_tasks": _log(float(point.get("tasks", 1))),
-        "imbalance": -(-point.get("tasks", 1) // space.threads) * space.threads / point.get("tasks", 1) - 1,
-        "nest_vectors": float(point.get("vectors", 1)),
+        "log_tasks": _log(float(tasks)),
+        "imbalance": -(-tasks // space.threads) * space.threads / tasks - 1,
+        "nest_vectors": _log(point.get("vectors", 4)),
+        "nest_rows": float(point.get("rows", 0)) ** 0.5,
         "nest_cache": float(("none", "scratch", "output").index(point.get("cache", "none"))),
-        "nest_accumulators": float(point.get("accumulators", 1)),
-        "nest_transpose": float(point["transpose"]),
+        "nest_accumulators": _log(point.get("accumulators", 4)),
+        "nest_transpose": float(point.get("transpose", 1)),
         "nest_cut": float(point.get("cut", 1)),
         "nest_window": _log(point.get("window", 64)),
         "nest_keep": float(point.get("keep", "costly") == "all"),
-        "nest_ordered": float(point["order"] is not None),
-        "nest_moved": float(point["order"] is not None and point["order"][-1] != stage.axes[-1].symbol.name),
+        "nest_ordered": float(order is not None),
+        "nest_moved": float(order is not None and order[-1] != stage.axes[-1].symbol.name),
     }

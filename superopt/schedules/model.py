@@ -1,28 +1,27 @@
-"""The model that guides a search of schedules: an ensemble of small networks, fitted while the search runs.
+"""The model that guides a search of schedules: a Gaussian process over features, on top of a small fitted network.
 
-    f_k(x) = W3 tanh(W2 tanh(W1 x)),   log2 time of a candidate relative to the mean of its operator
+    log2 seconds of a candidate = c + m(x) + g(x) + noise,      g ~ GP(0, a^2 matern52(|x - x'|_lengths))
 
-x are the standardised `features` of a candidate.  Each member sees a bootstrap of the measurements; the loss is the
-squared error plus a pairwise logistic loss on the order within an operator, as ranking is what a search needs
-(Chen et al., Learning to Optimize Tensor Programs, 2018).  Measurements of earlier operators are kept in the store and
-take part with their own means, which is the transfer between operators: a new search starts with an order that is
-better than chance.  Fitted with JAX; predictions with NumPy, because they are asked for hundreds of points at a time.
+x are the standardised `features`, c is the operator's own constant (the mean of what was measured of it).  The network
+m and the lengths, one per feature, are the `Prior`: fitted to timings of training operators (`training.py`) by the
+marginal likelihood, kept in `prior.json`, a few kB.  A search conditions g on its own measurements, which has a closed
+form and takes milliseconds, and on those of earlier operators in the store, whose g is correlated with this operator's
+by `coupling`: the transfer between operators (Chen et al., Learning to Optimize Tensor Programs, 2018).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from superopt.schedules.features import NAMES
 
-MEMBERS, WIDTH, STEPS, RATE = 4, 32, 300, 0.01
-_SIZES = (64, 256, 1024, 4096)  # rows are padded to one of these: few shapes are compiled
-_ORDER = 0.5  # weight of the loss on order
+PRIOR = Path(__file__).with_name("prior.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,88 +57,94 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleModel:
-    """A fitted ensemble: `predict` gives mean and spread of the members."""
+class Prior:
+    """What is known before anything of an operator is measured.
+
+    Attributes:
+        centre, scale: of the features [n].
+        lengths: in standardised features, over which times change [n].
+        amplitude, noise: standard deviations of g and of a timing, in log2 of seconds.
+        coupling: correlation of g between operators.
+        weights: of the network: [n, h], [h], [h].
+    """
 
     centre: np.ndarray
     scale: np.ndarray
-    weights: tuple[tuple[np.ndarray, np.ndarray], ...]
+    lengths: np.ndarray
+    amplitude: float
+    noise: float
+    coupling: float
+    weights: tuple[np.ndarray, np.ndarray, np.ndarray]
 
-    def predict(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation over members of the relative log2 time, for features [n, len(NAMES)]."""
-        h = np.broadcast_to((x - self.centre) / self.scale, (MEMBERS, *x.shape))
-        for k, (w, b) in enumerate(self.weights):
-            h = h @ w + b[:, None, :]
-            if k < len(self.weights) - 1:
-                h = np.tanh(h)
-        values = h[..., 0]
-        return values.mean(0), values.std(0)
+    def mean(self, x: np.ndarray) -> np.ndarray:
+        """The network, for features [n, len(NAMES)]."""
+        w, b, v = self.weights
+        return np.tanh((x - self.centre) / self.scale @ w + b) @ v
 
+    def covariance(self, x: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """Of g at two lists of features of one operator."""
+        a, b = ((z - self.centre) / self.scale / self.lengths for z in (x, other))
+        squares = (a * a).sum(1)[:, None] + (b * b).sum(1)[None] - 2 * a @ b.T
+        r = np.sqrt(5 * np.maximum(squares, 0))
+        return self.amplitude**2 * (1 + r + r * r / 3) * np.exp(-r)
 
-def fit(rows: Rows, seed: int = 0) -> ScheduleModel:
-    """Fit to measurements (at least one)."""
-    newest = max(_SIZES)
-    x, group = rows.x[-newest:].astype(np.float32), rows.group[-newest:]
-    means = {int(g): float(rows.y[-newest:][group == g].mean()) for g in np.unique(group)}
-    y = (rows.y[-newest:] - np.asarray([means[int(g)] for g in group])).astype(np.float32)
-    centre, scale = x.mean(0), np.maximum(x.std(0), 1e-3)
-    n = next(size for size in _SIZES if size >= len(y))
-    rng = np.random.default_rng(seed)
-    padded = np.zeros((n, x.shape[1]), np.float32)
-    padded[: len(y)] = (x - centre) / scale
-    target, groups = np.zeros(n, np.float32), np.full(n, -1, np.int32)
-    target[: len(y)], groups[: len(y)] = y, group
-    counts = np.zeros((MEMBERS, n), np.float32)
-    for k in range(MEMBERS):
-        chosen, times = np.unique(rng.integers(0, len(y), len(y)), return_counts=True)
-        counts[k, chosen] = times
-    start = [
-        (rng.standard_normal((MEMBERS, a, b)).astype(np.float32) / np.sqrt(a), np.zeros((MEMBERS, b), np.float32))
-        for a, b in ((x.shape[1], WIDTH), (WIDTH, WIDTH), (WIDTH, 1))
-    ]
-    partner = rng.permutation(np.arange(n)[: len(y)])
-    pairs = np.arange(n)
-    pairs[: len(y)] = partner
-    fitted = _fitter()(start, padded, target, groups, counts, pairs)
-    return ScheduleModel(centre, scale, tuple((np.asarray(w), np.asarray(b)) for w, b in fitted))
+    def to_json(self) -> dict[str, Any]:
+        """JSON, with the names of the features that it is for."""
+
+        def short(x: Any) -> Any:
+            return [short(v) for v in x] if isinstance(x, np.ndarray) else float(f"{x:.4g}")
+
+        values = {name: short(getattr(self, name)) for name in self.__slots__ if name != "weights"}
+        return {"names": list(NAMES), **values, "weights": [short(w) for w in self.weights]}
 
 
 @functools.cache
-def _fitter() -> Callable[..., Any]:
-    import jax  # late: the import takes a second
-    import optax
-    from jax import numpy as jnp
+def prior(path: Path = PRIOR) -> Prior:
+    """The prior of a file, by default the one that is shipped."""
+    value = json.loads(path.read_text(encoding="utf-8"))
+    assert value.pop("names") == list(NAMES), f"{path} is for other features: run python -m superopt.schedules.training"
+    centre, scale, lengths = (np.asarray(value[name]) for name in ("centre", "scale", "lengths"))
+    w, b, v = (np.asarray(x) for x in value["weights"])
+    return Prior(centre, scale, lengths, value["amplitude"], value["noise"], value["coupling"], (w, b, v))
 
-    optimiser = optax.adam(RATE)
 
-    def values(weights: Any, x: Any) -> Any:
-        h = jnp.broadcast_to(x, (MEMBERS, *x.shape))
-        for k, (w, b) in enumerate(weights):
-            h = h @ w + b[:, None, :]
-            h = jnp.tanh(h) if k < len(weights) - 1 else h
-        return h[..., 0]
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Relative log2 times of some points: mean [n] and covariance [n, n]."""
 
-    def loss(weights: Any, x: Any, y: Any, group: Any, counts: Any, shift: Any) -> Any:
-        f = values(weights, x)
-        error = jnp.sum(counts * (f - y) ** 2) / jnp.sum(counts)
-        other = jnp.roll(jnp.arange(len(y)), shift)
-        same = (group == group[other]) & (group >= 0)
-        gap = y - y[other]
-        order = jnp.where(same, jnp.abs(gap) * jnp.logaddexp(0.0, -jnp.sign(gap) * (f - f[:, other]) * 4), 0.0)
-        weight = jnp.sum(jnp.where(same, jnp.abs(gap), 0.0)) + 1e-6
-        decay = sum(jnp.sum(w * w) for w, _ in weights)
-        return MEMBERS * error + _ORDER * jnp.sum(order) / weight + 1e-3 * decay
+    mean: np.ndarray
+    covariance: np.ndarray
+    noise: float
 
-    def fit_all(weights: Any, x: Any, y: Any, group: Any, counts: Any, pairs: Any) -> Any:
-        x, y, group, counts = x[pairs], y[pairs], group[pairs], counts[:, pairs]
+    def batch(self, count: int, spread: float) -> list[int]:
+        """Points to measure together, by expected time less `spread` standard deviations.
 
-        def step(state: Any, k: Any) -> tuple[Any, None]:
-            weights, moments = state
-            gradient = jax.grad(loss)(weights, x, y, group, counts, k + 1)
-            updates, moments = optimiser.update(gradient, moments)
-            return (optax.apply_updates(weights, updates), moments), None
+        What is chosen counts as measured for those chosen after it, so that a batch is not one point in disguise.
+        """
+        covariance, chosen = self.covariance.copy(), list[int]()
+        for _ in range(min(count, len(self.mean))):
+            score = self.mean - spread * np.sqrt(np.maximum(np.diagonal(covariance), 0))
+            score[chosen] = np.inf
+            i = int(np.argmin(score))
+            chosen.append(i)
+            column = covariance[:, i].copy()
+            covariance -= np.outer(column, column) / (column[i] + self.noise**2)
+        return chosen
 
-        (weights, _), _ = jax.lax.scan(step, (weights, optimiser.init(weights)), jnp.arange(STEPS))
-        return weights
 
-    return jax.jit(fit_all)
+def forecast(x: np.ndarray, own: Rows, earlier: Rows, known: Prior) -> Forecast:
+    """Times of points with features x, given measurements of this operator and of others."""
+    rows = own.join(earlier)
+    mine = np.arange(len(rows)) < len(own)
+    mean, here = known.mean(x), known.covariance(x, x)
+    if not len(rows):
+        return Forecast(mean, here, known.noise)
+    rest = rows.y - known.mean(rows.x)
+    for g in np.unique(rows.group):
+        rest[rows.group == g] -= rest[rows.group == g].mean()
+    same = rows.group[:, None] == rows.group[None]
+    between = known.covariance(rows.x, rows.x) * np.where(same, 1.0, known.coupling)
+    across = known.covariance(x, rows.x) * np.where(mine, 1.0, known.coupling)
+    factor = np.linalg.cholesky(between + known.noise**2 * np.eye(len(rows)))
+    half = np.linalg.solve(factor, across.T)
+    return Forecast(mean + half.T @ np.linalg.solve(factor, rest), here - half.T @ half, known.noise)

@@ -16,15 +16,15 @@ import numpy as np
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
 from superopt.kernels.cpu import host
-from superopt.schedules.features import NAMES, features
+from superopt.schedules.features import NAMES
 from superopt.schedules.model import Rows
-from superopt.schedules.space import Space
 from superopt.store import Store, content_key
 
 if TYPE_CHECKING:
     from superopt.schedules.tune import Candidate
 
-_MOST_SEARCHES = 64
+_MOST_SEARCHES, _MOST_OTHERS, _EACH = 64, 8, 40
+_MOST_ROWS = 1000  # of an operator
 
 
 class Records:
@@ -38,11 +38,14 @@ class Records:
         self.key = content_key(self.machine, self.graph)
 
     def rows(self) -> Rows:
-        """Measurements of other searches on this machine, the newest ones."""
+        """Measurements of other searches on this machine: of the newest ones, the fastest and some of the rest."""
         found = Rows.empty()
-        for _, value in reversed(self._others()):
-            x = np.asarray([r["features"] for r in value["rows"]], np.float32).reshape(-1, len(NAMES))
-            y = np.log2([r["seconds"] for r in value["rows"]]).astype(np.float32)
+        for _, value in reversed(self._others()[:_MOST_OTHERS]):
+            ranked = sorted(value["rows"], key=lambda r: r["seconds"])
+            rest = ranked[_EACH // 2 :]
+            kept = ranked[: _EACH // 2] + rest[:: max(1, 2 * len(rest) // _EACH)]
+            x = np.asarray([r["features"] for r in kept], np.float32).reshape(-1, len(NAMES))
+            y = np.log2([r["seconds"] for r in kept]).astype(np.float32)
             found = found.join(Rows(x, y, np.zeros(len(y), np.int32)))
         return found
 
@@ -52,18 +55,12 @@ class Records:
         kept = self.store.items("schedules", limit=_MOST_SEARCHES)
         return [(k, v) for k, v in kept if v["machine"] == self.machine and k != self.key and v["rows"]]
 
-    def add(self, measured: Sequence[Candidate], space: Space) -> None:
+    def add(self, measured: Sequence[Candidate]) -> None:
         """Keep what was measured, with what was known of this operator before."""
         if self.store is None or not measured:
             return
         rows = [
-            {
-                "features": [round(float(v), 5) for v in features(space, c.point)],
-                "seconds": c.seconds,
-                "trace": c.trace,
-            }
-            for c in measured
-            if c.point is not None
+            {"features": [round(float(v), 5) for v in c.x], "seconds": c.seconds, "trace": c.trace} for c in measured
         ]
         before = self.store.get("schedules", self.key)
         best = min(measured, key=lambda c: c.seconds)
@@ -71,6 +68,6 @@ class Records:
             "machine": self.machine,
             "graph": self.graph,
             "best": {"trace": best.trace, "seconds": best.seconds},
-            "rows": [*(before["rows"] if before else []), *rows],
+            "rows": [*(before["rows"] if before else []), *rows][-_MOST_ROWS:],
         }
         self.store.put("schedules", self.key, value)

@@ -20,7 +20,7 @@ from superopt.kernels.schedule.trace import apply
 from superopt.measure import loop
 from superopt.measure.stats import paired_ratio
 from superopt.schedules.native import kernel_calls, peak_gflops
-from superopt.schedules.tune import tune
+from superopt.schedules.tune import Strategy, tune
 from superopt.schedules.worker import example_arrays
 from superopt.schedules.workload import workload
 from superopt.store import Store
@@ -33,7 +33,7 @@ def tune_and_compare(
     budget_s: float,
     *,
     threads: int,
-    method: Any,
+    strategy: Strategy,
     most: int,
     workers: int,
     seed: int,
@@ -55,7 +55,7 @@ def tune_and_compare(
         budget_s,
         threads=threads,
         seed=seed,
-        method=method,
+        strategy=strategy,
         most=most,
         workers=workers or min(4, len(cores)),
         store=store,
@@ -123,15 +123,18 @@ def _compared(graph: Graph, trace: Any, threads: int, seed: int) -> dict[str, An
 
 def tuning_text(result: dict[str, Any]) -> str:
     """The result for a terminal."""
+    compile_ms = f", {result['compile_ms']:.0f} ms to compile one" if result["compile_ms"] else ""
+    refused = sorted(result["refused"], key=lambda reason: -result["refused"][reason])
     lines = [
         f"{result['operator']}, {result['threads']} thread{'s' if result['threads'] > 1 else ''}",
         f"  time        {result['us']:.4g} us",
         f"  speed       {result['gflops']:.1f} GF/s, {result['peak_fraction']:.0%} of the measured peak"
         f" ({result['peak_gflops']:.0f}); {result['gb_per_s']:.1f} GB/s",
         f"  over XLA    {result['over_xla']:.2f} [{result['over_xla_low']:.2f}, {result['over_xla_high']:.2f}]",
-        f"  over the default schedule  {result['over_default']:.2f}",
-        f"  searched    {result['candidates']} candidates of {result['space']:.2g},"
-        f" {result['candidates_per_s']:.1f} a second and core, {result['compile_ms']:.0f} ms to compile one",
+        f"  over the default schedule  {result['over_default']:.2f} (in the search, called directly)",
+        f"  searched    {result['candidates']} of {result['space']:.2g} schedules, {result['candidates_per_s']:.1f} a"
+        f" second and process{compile_ms}",
+        *([f"  refused     {sum(result['refused'].values())}, most often: {refused[0]}"] if refused else []),
         "  schedule",
         *(f"    {step}" for step in result["trace"]),
     ]

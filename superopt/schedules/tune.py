@@ -1,11 +1,13 @@
 """Search for the schedule of one operator: propose, build and time in workers, learn, repeat.
 
 The default schedule is measured first and the search can only improve on it.  Each round takes the best measured
-points, changes and crosses them, adds random ones, orders them by the model (`method="model"`; `evolutionary` takes
+points, changes and crosses them, adds random ones, orders them by the model (`strategy="model"`; `evolutionary` takes
 them in the order of their making, `random` ignores what was measured), builds the most promising in all workers at
 once, and times them one worker after the other while nothing else runs.  Candidates whose code was seen before are not
-timed again.  The best of many noisy timings looks better than it is, so the leaders are timed again, interleaved with
-the default.
+timed again, those that are clearly slower than the best are timed twice.  The best of many noisy timings looks better
+than it is, so the leaders are timed again, interleaved with the default.
+
+Workers start while the space is made and XLA computes what is expected of them.
 """
 
 from __future__ import annotations
@@ -18,31 +20,37 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
-from superopt.kernels.defaults import default_trace
+from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.program import from_graph
 from superopt.kernels.schedule.trace import apply
 from superopt.kernels.stage import LoopProgram
+from superopt.measure.arrays import scratch_folder
 from superopt.measure.process import Limits, Worker, WorkerDiedError
 from superopt.schedules.features import features
-from superopt.schedules.model import Rows, ScheduleModel, fit
+from superopt.schedules.model import Rows, forecast, prior
 from superopt.schedules.records import Records
 from superopt.schedules.space import Space, Trace, space_of
+from superopt.schedules.worker import save_problem
 from superopt.store import Store
 
-Method = Literal["model", "evolutionary", "random"]
-_BATCH, _POOL, _PARENTS = 8, 256, 12
+Strategy = Literal["model", "evolutionary", "random"]
+STRATEGIES: tuple[Strategy, ...] = ("model", "evolutionary", "random")
+_BATCH, _POOL, _PARENTS = 6, 160, 12
 _RANDOM_SHARE = 0.25
 _SAMPLE_S, _ROUNDS = 1e-3, 5
 _FINAL, _FINAL_ROUNDS, _FINAL_SAMPLE_S = 4, 15, 4e-3
 _FINAL_SHARE = 0.12
+_MOST_ROWS = 400  # that the model is conditioned on
 _SPREAD = 0.5  # how much a point is preferred for what the model does not know about it
 _HOPELESS = 4.0  # a first call that takes this much longer than the best so far is timed once more and left
+_SLOW = 1.4  # so is a candidate whose first two samples take this much longer
 _LIMITS = Limits(silence_s=30.0, memory_bytes=6 << 30)
 
 
@@ -51,12 +59,14 @@ class Candidate:
     """A measured schedule.
 
     Attributes:
-        point: where it is in the space; None for the default schedule.
+        point: where it is in the space.
+        x: its features.
         seconds: the median of its samples.
     """
 
     trace: Trace
-    point: dict[str, Any] | None
+    point: dict[str, Any]
+    x: np.ndarray
     digest: str
     seconds: float
     spills: int = 0
@@ -70,9 +80,10 @@ class Tuned:
         program: scheduled as `trace` says.
         seconds, default_seconds: medians of the final, interleaved timing.
         candidates: how many were timed.
-        candidates_per_s: built, checked and timed, per second of the search and core in use.
+        candidates_per_s: built, checked and timed, per worker and second of the whole call: with the start of the
+            workers, XLA's values, proposals, duplicates, refusals and the final timing.
         compile_ms: of LLVM, median per candidate; 0 when all were compiled before.
-        history: seconds of the candidates in order of timing.
+        history: the candidates in order of timing; the default schedule is the first.
         refused: reasons why candidates could not be built, with their numbers.
     """
 
@@ -84,8 +95,17 @@ class Tuned:
     candidates_per_s: float
     compile_ms: float
     space_size: int
-    history: tuple[float, ...]
+    history: tuple[Candidate, ...]
     refused: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A point to build, with its trace and its features."""
+
+    point: dict[str, Any]
+    trace: Trace
+    x: np.ndarray
 
 
 @dataclass(slots=True)
@@ -94,67 +114,53 @@ class _Search:
 
     space: Space
     rng: random.Random
-    method: Method
+    strategy: Strategy
     earlier: Rows
     measured: list[Candidate] = field(default_factory=list[Candidate])
     seen: set[str] = field(default_factory=set[str])
     refused: dict[str, int] = field(default_factory=dict[str, int])
     compiled_s: list[float] = field(default_factory=list[float])
 
-    def propose(self, count: int) -> list[dict[str, Any]]:
-        """The next points to build."""
-        fresh: dict[str, dict[str, Any]] = {}
-        parents = sorted((c for c in self.measured if c.point is not None), key=lambda c: c.seconds)[:_PARENTS]
-        wanted = count if self.method != "model" else _POOL
+    def proposal(self, point: dict[str, Any]) -> Proposal:
+        """A point with what follows from it."""
+        return Proposal(point, self.space.trace(point), features(self.space, point))
+
+    def propose(self, count: int) -> list[Proposal]:
+        """The next points to build; points of one trace are one."""
+        fresh: dict[str, Proposal] = {}
+        parents = sorted(self.measured, key=lambda c: c.seconds)[:_PARENTS]
+        wanted = count if self.strategy != "model" else _POOL
         for _ in range(8 * wanted):
             if len(fresh) >= wanted:
                 break
-            point = self._point(parents)
-            key = json.dumps(point, sort_keys=True)
+            made = self.proposal(self._point(parents))
+            key = json.dumps(made.trace)
             if key not in self.seen:
-                fresh.setdefault(key, point)
-        chosen = list(fresh)
-        if self.method == "model":
-            chosen = self._ordered(fresh, count)
-        self.seen.update(chosen)
-        return [fresh[key] for key in chosen]
+                fresh.setdefault(key, made)
+        keys = list(fresh)
+        if self.strategy == "model" and keys:
+            known = prior()
+            x = np.stack([fresh[key].x for key in keys])
+            keys = [keys[i] for i in forecast(x, self.rows(), self.earlier, known).batch(count, _SPREAD)]
+        self.seen.update(keys)
+        return [fresh[key] for key in keys]
 
     def _point(self, parents: Sequence[Candidate]) -> dict[str, Any]:
-        if self.method == "random" or not parents or self.rng.random() < _RANDOM_SHARE:
+        if self.strategy == "random" or not parents or self.rng.random() < _RANDOM_SHARE:
             return self.space.sample(self.rng)
         weights = [1.0 / (1 + k) for k in range(len(parents))]
         a, b = self.rng.choices(parents, weights, k=2)
-        assert a.point is not None
-        assert b.point is not None
         if self.rng.random() < 0.3:
             return self.space.mutate(self.space.cross(a.point, b.point, self.rng), self.rng, 1)
         return self.space.mutate(a.point, self.rng)
 
-    def _ordered(self, fresh: dict[str, dict[str, Any]], count: int) -> list[str]:
-        """The points that the model expects most of, and a few drawn at random."""
-        keys = list(fresh)
-        model = self.model()
-        if model is None:
-            return keys[:count]
-        mean, spread = model.predict(np.stack([features(self.space, fresh[key]) for key in keys]))
-        order = np.argsort(mean - _SPREAD * spread)
-        best = [keys[i] for i in order[: max(1, count - count // 8)]]
-        rest = [key for key in keys if key not in set(best)]
-        return best + self.rng.sample(rest, min(len(rest), count - len(best)))
-
-    def model(self) -> ScheduleModel | None:
-        """Fitted to all that is known; None while nothing is."""
-        rows = self.earlier.join(self.rows())
-        return fit(rows, self.rng.randrange(1 << 30)) if len(rows) >= _BATCH else None
-
     def rows(self) -> Rows:
-        """The measurements of this search."""
-        own = [c for c in self.measured if c.point is not None]
+        """The measurements of this search, at most the last of them."""
+        own = self.measured[-_MOST_ROWS:]
         if not own:
             return Rows.empty()
-        x = np.stack([features(self.space, c.point) for c in own if c.point is not None])
         y = np.log2([c.seconds for c in own]).astype(np.float32)
-        return Rows(x, y, np.zeros(len(own), np.int32))
+        return Rows(np.stack([c.x for c in own]), y, np.zeros(len(own), np.int32))
 
 
 def tune(
@@ -163,7 +169,7 @@ def tune(
     *,
     threads: int = 1,
     seed: int = 0,
-    method: Method = "model",
+    strategy: Strategy = "model",
     most: int = 1_000_000,
     workers: int = 1,
     processes: Sequence[Worker] = (),
@@ -177,7 +183,7 @@ def tune(
         budget_s: wall time.
         threads: that run the kernel.
         seed: of proposals, inputs and order of timing.
-        method: how candidates are proposed.
+        strategy: how candidates are proposed.
         most: stop after so many timed candidates.
         workers: processes that build; timing is done by one at a time.
         processes: running ones that build (see `builders`), in place of new ones.
@@ -188,40 +194,44 @@ def tune(
         InputError: the graph is no kernel.
     """
     begin = time.perf_counter()
-    program = from_graph(graph.outputs, name="kernel")
-    base: Trace = [list(step) for step in default_trace(program, threads=threads)]
-    space = space_of(program, threads=threads)
-    records = Records(store, graph, threads)
-    search = _Search(space, random.Random(seed), method, records.rows() if method == "model" else Rows.empty())
     with ExitStack() as stack:
         own = processes or [stack.enter_context(worker) for worker in builders(workers)]
-        pool = [_Builder(worker, graph, threads, seed) for worker in own]
-        workers = len(pool)
+        workers = len(own)
         executor = stack.enter_context(ThreadPoolExecutor(workers))
+        started = [executor.submit(lambda w: list(w.request({"request": "ping"})), worker) for worker in own]
+        program = from_graph(graph.outputs, name="kernel")
+        space = space_of(program, threads=threads)
+        size = sum(math.prod(b.shape) * ITEMSIZE_BYTES[b.dtype] for b in program.buffers)
+        problem = Path(stack.enter_context(scratch_folder(size))) / "problem"
+        save_problem(problem, graph, seed)
+        records = Records(store, graph, threads)
+        model = strategy == "model"
+        search = _Search(space, random.Random(seed), strategy, records.rows() if model else Rows.empty())
+        for job in started:
+            job.result()
+        pool = [_Builder(worker, graph, threads, problem) for worker in own]
         list(executor.map(_Builder.open, pool))
-        started = time.perf_counter()
-        first = _measure(search, pool, executor, [(base, None)], seed)
+        first = _measure(search, pool, executor, [search.proposal(space.start)], seed)
         default = first[0] if first else None
         end = begin + budget_s * (1 - _FINAL_SHARE)
         number = 0
         while time.perf_counter() < end and len(search.measured) < most:
-            points = search.propose(min(_BATCH * workers, most - len(search.measured)))
-            if not points:
+            proposals = search.propose(min(_BATCH * workers, most - len(search.measured)))
+            if not proposals:
                 break
             number += 1
-            _measure(search, pool, executor, [(space.trace(p), p) for p in points], seed + number)
+            _measure(search, pool, executor, proposals, seed + number)
             if search.measured:
                 best = min(search.measured, key=lambda c: c.seconds)
                 say(f"round {number}: {len(search.measured)} timed, best {1e6 * best.seconds:.4g} us")
-        spent = time.perf_counter() - started
         winner, seconds, default_seconds = _final(search, default, pool[0], seed)
-    records.add(search.measured, space)
-    trace = winner.trace if winner is not None else base
+    spent = time.perf_counter() - begin
+    records.add(search.measured)
+    trace = winner.trace if winner is not None else space.base
     return Tuned(
         apply(program, trace), trace, seconds, default_seconds, len(search.measured),
-        len(search.measured) / max(spent, 1e-9) / workers,
-        1e3 * float(np.median(search.compiled_s or [0.0])), space.size,
-        tuple(c.seconds for c in search.measured), search.refused,
+        len(search.measured) / spent / workers, 1e3 * float(np.median(search.compiled_s or [0.0])), space.size,
+        tuple(search.measured), search.refused,
     )  # fmt: skip
 
 
@@ -233,9 +243,9 @@ def builders(count: int) -> list[Worker]:
 class _Builder:
     """A worker with its session; opens it again after a death."""
 
-    def __init__(self, worker: Worker, graph: Graph, threads: int, seed: int) -> None:
+    def __init__(self, worker: Worker, graph: Graph, threads: int, problem: Path) -> None:
         self.worker = worker
-        self.opening = {"request": "open", "graph": print_graph(graph), "threads": threads, "seed": seed}
+        self.opening = {"request": "open", "graph": print_graph(graph), "threads": threads, "problem": str(problem)}
         self.started = -1
 
     def open(self) -> None:
@@ -249,14 +259,17 @@ class _Builder:
         self.open()
         return self.worker.request(message)
 
-    def build(self, indices: Sequence[int], traces: Sequence[Trace]) -> dict[int, dict[str, Any]]:
+    def build(
+        self, indices: Sequence[int], traces: Sequence[Trace], *, again: bool = False
+    ) -> dict[int, dict[str, Any]]:
         """Events by index; a candidate that killed the worker is `died`, those after it are built by a new one."""
         found: dict[int, dict[str, Any]] = {}
         left = dict(zip(indices, traces, strict=True))
         while left:
             current = None
             try:
-                for event in self.ask({"request": "build", "indices": list(left), "traces": list(left.values())}):
+                request = {"request": "build", "indices": list(left), "traces": list(left.values()), "again": again}
+                for event in self.ask(request):
                     current = event["index"]
                     if event["event"] != "begin":
                         found[current] = event
@@ -276,13 +289,13 @@ def _measure(
     search: _Search,
     pool: Sequence[_Builder],
     executor: ThreadPoolExecutor,
-    batch: Sequence[tuple[Trace, dict[str, Any] | None]],
+    batch: Sequence[Proposal],
     seed: int,
 ) -> list[Candidate]:
     """Build a batch in all workers, then time what is new, one worker after the other."""
     shares = [list(range(len(batch)))[k :: len(pool)] for k in range(len(pool))]
     jobs = [
-        executor.submit(builder.build, share, [batch[i][0] for i in share])
+        executor.submit(builder.build, share, [batch[i].trace for i in share])
         for builder, share in zip(pool, shares, strict=True)
         if share
     ]
@@ -298,25 +311,32 @@ def _measure(
                 if event["digest"] not in known:
                     known.add(event["digest"])
                     built[event["digest"]] = i
-            elif event["event"] != "lost":
+            elif event["event"] not in ("lost", "known"):
                 reason = f"{event['event']}: {event['detail']}".split("\n")[0][:160]
                 search.refused[reason] = search.refused.get(reason, 0) + 1
-        for digest, samples in _times(search, builder, list(built), _ROUNDS, _SAMPLE_S, seed).items():
+        for digest, samples in _times(search, builder, list(built), _ROUNDS, _SAMPLE_S, seed, _SLOW).items():
             i = built[digest]
-            trace, point = batch[i]
-            added.append(Candidate(trace, point, digest, float(np.median(samples)), events[i]["spills"]))
+            made = batch[i]
+            seconds = float(np.median(samples))
+            added.append(Candidate(made.trace, made.point, made.x, digest, seconds, events[i]["spills"]))
     search.measured += added
     return added
 
 
 def _times(
-    search: _Search, builder: _Builder, digests: Sequence[str], rounds: int, sample_s: float, seed: int
+    search: _Search,
+    builder: _Builder,
+    digests: Sequence[str],
+    rounds: int,
+    sample_s: float,
+    seed: int,
+    slow: float = math.inf,
 ) -> dict[str, list[float]]:
     if not digests:
         return {}
     best = min((c.seconds for c in search.measured), default=math.inf)
     request = {"request": "time", "digests": list(digests), "rounds": rounds, "sample_s": sample_s, "seed": seed}
-    request["limit_s"] = min(1e9, _HOPELESS * best)
+    request |= {"limit_s": min(1e9, _HOPELESS * best), "slow_s": min(1e9, slow * best)}
     try:
         return {event["digest"]: event["samples_s"] for event in builder.ask(request)}
     except WorkerDiedError as error:
@@ -333,7 +353,7 @@ def _final(
         leaders.append(default)
     if not leaders:
         return None, math.nan, math.nan
-    events = builder.build(range(len(leaders)), [c.trace for c in leaders])
+    events = builder.build(range(len(leaders)), [c.trace for c in leaders], again=True)
     fit_for_it = [c for i, c in enumerate(leaders) if events[i]["event"] == "built"]
     times = _times(search, builder, [c.digest for c in fit_for_it], _FINAL_ROUNDS, _FINAL_SAMPLE_S, seed)
     if not times:

@@ -1,12 +1,15 @@
 """The process in which candidates are built, checked and timed (`python -m superopt.schedules.worker`).
 
-Requests, after `open` (a graph as text, the number of threads, a seed):
+Requests, after `open` (a graph as text, the number of threads, a file with inputs and XLA's outputs):
 
-    build{traces}   one event per trace: what the build cost, or why there is none; values are checked against XLA's
+    build{traces}   one event per trace: what the build cost, or why there is none; values are checked against XLA's;
+                    `known` for code that was built before, unless `again`
     time{digests}   one event per candidate of this process: seconds of each of several interleaved samples; of one
-                    sample where the first call already took longer than `limit_s`
+                    sample where the first call already took longer than `limit_s`, of two where these took longer
+                    than `slow_s`
 
-A candidate that kills the process takes nothing else with it.
+A candidate that kills the process takes nothing else with it.  JAX is not loaded here: the parent computes what is
+expected (`save_problem`).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,12 +33,16 @@ from superopt.kernels.schedule.trace import apply
 from superopt.kernels.show import digest
 from superopt.kernels.stage import LoopProgram
 from superopt.measure import loop
-from superopt.measure.arrays import dtype as numpy_dtype
+from superopt.measure.arrays import load, random_values, save
+from superopt.measure.numerics import Tolerance, output_errors
 from superopt.measure.worker import serve
 
 Event = dict[str, Any]
 _MOST_PACKED = 8
-TOLERANCE = 2e-5  # of the largest value; times the square root of the dtype's precision over float32's
+# of an output's norm 1e-5 for float32, of an element (or of the root mean square of all) 5e-5
+TOLERANCE = Tolerance(normwise=0.1, elementwise=0.5)
+_RACED = 2  # samples after which a slow candidate is left
+_SIGNED, _UNSIGNED = (-50, 50), (0, 100)
 
 
 @dataclass(slots=True)
@@ -47,6 +55,7 @@ class _Session:
     threads: int
     calls: dict[str, Callable[[], Any]]
     packed: dict[str, dict[str, np.ndarray]] = field(default_factory=dict[str, dict[str, np.ndarray]])
+    known: set[str] = field(default_factory=set[str])
 
 
 _STATE: list[_Session] = []
@@ -61,33 +70,27 @@ def _open(request: Mapping[str, Any]) -> Iterator[Event]:
     from superopt.ir.text import parse_graph  # late: only once per worker
 
     graph = parse_graph(request["graph"])
-    arrays = example_arrays(graph, request["seed"])
-    _STATE[:] = [
-        _Session(from_graph(graph.outputs, name="kernel"), arrays, reference(graph, arrays), request["threads"], {})
-    ]
+    found = load(Path(request["problem"]))
+    expected = [found[f"output {k}"] for k in range(len(graph.outputs))]
+    _STATE[:] = [_Session(from_graph(graph.outputs, name="kernel"), found, expected, request["threads"], {})]
     yield {"event": "opened"}
+
+
+def save_problem(path: Path, graph: Graph, seed: int) -> None:
+    """Write random inputs and what XLA computes of them, for `open`."""
+    arrays = example_arrays(graph, seed)
+    save(path, arrays | {f"output {k}": x for k, x in enumerate(reference(graph, arrays))})
 
 
 def example_arrays(graph: Graph, seed: int) -> dict[str, np.ndarray]:
     """Random inputs by name: normal, or small integers."""
-    rng = np.random.default_rng(seed)
-    found: dict[str, np.ndarray] = {}
-    for node in graph.inputs:
-        dtype = numpy_dtype(node.dtype)
-        shape = tuple([n for n in node.shape if isinstance(n, int)])
-        if node.dtype == "bool":
-            found[node["name"]] = rng.integers(0, 2, shape).astype(bool)
-        elif dtype.kind in "iu":
-            low, high = (0, 100) if dtype.kind == "u" else (-50, 50)
-            found[node["name"]] = rng.integers(low, high, shape).astype(dtype)
-        else:
-            found[node["name"]] = rng.standard_normal(shape).astype(dtype)
-    return found
+    types = {node["name"]: (node.shape, node.dtype) for node in graph.inputs}
+    return random_values(types, seed, signed=_SIGNED, unsigned=_UNSIGNED)
 
 
 def reference(graph: Graph, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The outputs as XLA computes them."""
-    import jax  # late: the import takes a second
+    import jax  # late: the import takes half a second, and workers do without
 
     from superopt.backends.xla import needs_x64, to_jax
 
@@ -100,10 +103,10 @@ def _build(request: Mapping[str, Any]) -> Iterator[Event]:
     session = _STATE[0]
     for index, trace in zip(request["indices"], request["traces"], strict=True):
         yield {"event": "begin", "index": index}
-        yield {"index": index, **_candidate(session, trace)}
+        yield {"index": index, **_candidate(session, trace, request.get("again", False))}
 
 
-def _candidate(session: _Session, trace: Any) -> Event:
+def _candidate(session: _Session, trace: Any, again: bool) -> Event:
     begin = time.perf_counter()
     try:
         scheduled = apply(session.program, trace)
@@ -114,6 +117,9 @@ def _candidate(session: _Session, trace: Any) -> Event:
         kernel = build(generate(hot), threads_hint=session.threads)
     except (InputError, jit.CompileError) as error:
         return {"event": "refused", "detail": str(error)}
+    if kernel.digest in session.known and not again:
+        return {"event": "known"}
+    session.known.add(kernel.digest)
     wrong = _wrong(session, kernel, values)
     if wrong is not None:
         return {"event": "wrong", "detail": wrong}
@@ -138,40 +144,26 @@ def _prepared(session: _Session, prepare: LoopProgram) -> dict[str, np.ndarray]:
 
 
 def _wrong(session: _Session, kernel: Kernel, values: Mapping[str, np.ndarray]) -> str | None:
-    got = kernel.run(values)
-    for buffer, expected in zip(kernel.outputs, session.expected, strict=True):
-        found = got[buffer.name]
-        if expected.dtype.kind in "biu":
-            if not np.array_equal(found, expected):
-                return f"{buffer.name} differs from XLA's"
-            continue
-        wide, exact = found.astype(np.float64), expected.astype(np.float64)
-        eps = float(np.finfo(np.float32).eps) if buffer.dtype == "float32" else _eps(buffer.dtype)
-        scale = float(np.max(np.abs(exact), initial=0.0, where=np.isfinite(exact))) or 1.0
-        allowed = TOLERANCE * (eps / float(np.finfo(np.float32).eps)) ** 0.5 * max(1.0, scale)
-        both = np.isfinite(wide) & np.isfinite(exact)
-        if not np.array_equal(wide[~both], exact[~both], equal_nan=True):
-            return f"{buffer.name} differs from XLA's where values are not finite"
-        error = float(np.max(np.abs(wide - exact), initial=0.0, where=both))
-        if error > allowed:
-            return f"{buffer.name} is {error:.2g} from XLA's, {allowed:.2g} allowed"
+    found = kernel.run(values)
+    errors = output_errors(session.expected, [found[buffer.name] for buffer in kernel.outputs])
+    for buffer, error in zip(kernel.outputs, errors, strict=True):
+        if not TOLERANCE.accepts(error, buffer.dtype):
+            return f"{buffer.name} is not XLA's: {error.detail or f'relative error {error.normwise:.2g}'}"
     return None
-
-
-def _eps(dtype: str) -> float:
-    import ml_dtypes  # late: narrow types only
-
-    return float(ml_dtypes.finfo(numpy_dtype(dtype)).eps)
 
 
 def _time(request: Mapping[str, Any]) -> Iterator[Event]:
     session = _STATE[0]
     calls = [session.calls[digest] for digest in request["digests"]]
     session.calls.clear()  # each holds copies of the operands; who wants to time one again builds it again
-    hopeless = {i for i, call in enumerate(calls) if loop.seconds_of(call, 1) > request["limit_s"]}
-    timed = [i for i in range(len(calls)) if i not in hopeless]
-    rounds = loop.samples([calls[i] for i in timed], request["sample_s"], request["rounds"], request["seed"])
-    samples = {i: [loop.seconds_of(calls[i], 1)] for i in hopeless} | dict(zip(timed, rounds, strict=True))
+    active = {i for i, call in enumerate(calls) if loop.seconds_of(call, 1) <= request["limit_s"]}
+    samples = {i: [] if i in active else [loop.seconds_of(call, 1)] for i, call in enumerate(calls)}
+    numbers = [loop.calls_for(call, request["sample_s"]) if i in active else 1 for i, call in enumerate(calls)]
+    for k, i, seconds in loop.interleaved(calls, numbers, request["rounds"], request["seed"], active):
+        if seconds is not None:
+            samples[i].append(seconds)
+            if k + 1 == _RACED and min(samples[i]) > request["slow_s"]:
+                active.discard(i)
     for i, name in enumerate(request["digests"]):
         yield {"event": "timed", "digest": name, "samples_s": samples[i]}
 

@@ -22,7 +22,10 @@ from superopt.frontends.jaxpr import import_function
 from superopt.ir.graph import Graph
 
 _DTYPES = {"f32": "float32", "f64": "float64", "bf16": "bfloat16", "s8": "int8"}
-_HINT = "for example 'dot f32 128x768x3072', 'conv f32 56x56x64 3x3x64 stride 2' or 'softmax f32 1536x128'"
+_HINT = (
+    "'dot f32 128x768x3072', 'conv f32 56x56x64 3x3x64 stride 2' or 'softmax f32 1536x128' (also layer_norm, gelu,"
+    " tanh, cumsum, sum, transpose); dtypes f32, f64, bf16, and s8 for dot"
+)
 
 
 def workload(text: str) -> Graph:
@@ -32,16 +35,23 @@ def workload(text: str) -> Graph:
         UsageError: not of a form that is understood.
     """
     words = text.split()
-    if len(words) < 3 or words[1] not in _DTYPES:
-        raise UsageError(f"the operator {text!r} is not understood", hint=_HINT)
+    if len(words) < 3 or words[0] not in _FORMS or words[1] not in _DTYPES:
+        wrong = next((w for w, known in zip(words, (_FORMS, _DTYPES), strict=False) if w not in known), None)
+        why = f"{wrong!r} is not known" if wrong else "it is a kind, a dtype and sizes"
+        raise UsageError(f"the operator {text!r} is not understood: {why}", hint=_HINT)
     kind, dtype, sizes, rest = words[0], _DTYPES[words[1]], _sizes(words[2], text), words[3:]
-    if kind == "dot" and len(sizes) == 3 and not rest:
+    form = _FORMS[kind]
+    if len(sizes) != form.count("x") + 1 or (rest and kind != "conv"):
+        raise UsageError(f"the sizes of {text!r} are not {form}", hint=_HINT)
+    if kind == "dot":
         return _dot(dtype, *sizes)
-    if kind == "conv" and len(sizes) == 3 and rest and dtype != "int8":
-        return _conv(dtype, sizes, rest, text)
-    if kind in _ROWS and len(sizes) == 2 and not rest and dtype in ("float32", "float64", "bfloat16"):
+    if dtype == "int8":
+        raise UsageError(f"there is no {kind} of {words[1]}, only dot", hint=_HINT)
+    if kind != "conv":
         return _traced(_ROWS[kind], [(sizes, dtype)], ())
-    raise UsageError(f"the operator {text!r} is not understood", hint=_HINT)
+    if not rest:
+        raise UsageError(f"the window RxSxK of {text!r} is missing", hint=_HINT)
+    return _conv(dtype, sizes, rest, text)
 
 
 def _sizes(word: str, text: str) -> tuple[int, ...]:
@@ -142,3 +152,4 @@ _ROWS: dict[str, Callable[[Any], Any]] = {
     "gelu": _gelu,
     **{name: _named(name) for name in ("tanh", "cumsum", "sum", "transpose")},
 }
+_FORMS = {"dot": "MxNxK", "conv": "HxWxC", **dict.fromkeys(_ROWS, "RxC")}
