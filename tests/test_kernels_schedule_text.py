@@ -24,6 +24,17 @@ WINDOW = mk(
     padding=((1, 0), (0, 0)),
 )  # fmt: skip
 LAYOUT = (("split", 1, 4), ("permute", (1, 0, 2)))
+BELOW = mk(
+    "select_n", mk("ge", mk("iota", shape=(6, 5), dtype="int32", dimension=0),
+                   mk("iota", shape=(6, 5), dtype="int32", dimension=1)),
+    mk("broadcast_in_dim", mk("literal", value=0.0, dtype="float32"), shape=(6, 5), broadcast_dimensions=()), X,
+)  # fmt: skip
+CENTRED = mk("sub", X, rows(mk("reduce_max", X, axes=(1,)), X))
+Y = mk("broadcast_in_dim", make_input("y", (5,)), shape=(6, 5), broadcast_dimensions=(1,))
+QUOTIENT = mk(
+    "dot_general", mk("div", X, rows(make_input("s", (6,)), X)), make_input("y", (5, 4)),
+    dimension_numbers=(((1,), (0,)), ((), ())),
+)  # fmt: skip
 EXAMPLES: dict[str, tuple[LoopProgram, tuple[Any, ...]]] = {
     "split": (pointwise(10), ("out0", "o0", [4])),
     "fuse": (pointwise(6, 5), ("out0", ["o0", "o1"])),
@@ -61,6 +72,9 @@ EXAMPLES: dict[str, tuple[LoopProgram, tuple[Any, ...]]] = {
         apply(from_graph([mk("exp", make_input("w", (6, 5)))]), [("cache_read", "out0", "w", "packed")]),
         ("packed", LAYOUT, "fill"),
     ),
+    "choose": (from_graph([BELOW]), ("out0",)),
+    "share": (from_graph([total(mk("mul", CENTRED, Y), 1)]), ("out0", 3, "kept")),
+    "factor_out": (from_graph([QUOTIENT]), ("out0", 0)),
     "tensorize": (product(8, 8, 32), ("out0", [["rows", [["o0", 4]]], ["pack_b", "none"]])),
 }
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -20,11 +20,12 @@ from superopt.errors import InputError
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Symbol
 from superopt.ir.types import ITEMSIZE_BYTES
-from superopt.kernels.contract import analyse, extent, find, outermost
+from superopt.kernels.contract import Contraction, analyse, extent, find, outermost
 from superopt.kernels.cpu import Cpu
 from superopt.kernels.program import loads
 from superopt.kernels.schedule.edit import parts, reductions
 from superopt.kernels.schedule.trace import apply
+from superopt.kernels.simplify import divisor
 from superopt.kernels.stage import LoopProgram, Stage
 
 _LOCAL = 0.75  # of the second-level cache that the buffers of a task may take
@@ -135,8 +136,9 @@ class _Chain:
             InputError: a step does not fit.
         """
         self._guards()
+        self._split()
         first = self._apart()
-        found = find(self._stage())
+        found = self._found()
         if found is None or len(found.rows) != 1 or len(found.depth) != 1 or len(found.columns) != 1:
             return None
         if extent(found.rows[0]) < _LEAST_ROWS or found.a.dtype != "float32":
@@ -164,6 +166,10 @@ class _Chain:
     def _stage(self) -> Stage:
         return self.program.stage(self.name)
 
+    def _found(self) -> Contraction | None:
+        stage = self._stage()
+        return find(replace(stage, axes=tuple([a for a in stage.axes if a.extent > 1])))
+
     def _do(self, *step: Any) -> None:
         self.program = apply(self.program, [list(step)])
         self.steps.append(list(step))
@@ -177,6 +183,15 @@ class _Chain:
     def _guards(self) -> None:
         with suppress(InputError):  # there are none
             self._do("choose", self.name)
+
+    def _split(self) -> None:
+        """Axes that the sum sees through a division (heads that are merged again) as axes of their own."""
+        for axis in self._stage().axes:
+            (total,) = outermost(self._stage().value)
+            found = [i for e in subexpressions(total) for i in e.indices]
+            inner = [h[1] for x in found if (h := divisor(x, frozenset([axis.symbol]))) is not None]
+            if inner:
+                self._do("split", self.name, axis.symbol.name, [min(inner)])
 
     # ---- stages
 
@@ -231,7 +246,7 @@ class _Chain:
 
     def _rows_last(self, rows: Symbol) -> None:
         """Rows next to each other in every buffer of the task, whose axes begin with those of the stage."""
-        axes = [a.symbol for a in self._stage().axes if a.symbol in self._outer(self._stage())]
+        axes = [a.symbol for a in self._stage().axes if a.symbol in self._outer()]
         at = axes.index(rows)
         for name in self.local:
             shape = self.program.buffer(name).shape
@@ -239,8 +254,8 @@ class _Chain:
                 raise InputError(f"{name} does not have the rows of {self.name} as an axis")
             self._last(name, at)
 
-    def _outer(self, stage: Stage) -> set[Symbol]:
-        found = find(stage)
+    def _outer(self) -> set[Symbol]:
+        found = self._found()
         assert found is not None
         return {*found.batch, *found.rows}
 
@@ -301,7 +316,7 @@ class _Chain:
         return found
 
     def _batch(self) -> int:
-        found = find(self._stage())
+        found = self._found()
         assert found is not None
         return prod(extent(s) for s in found.batch)
 

@@ -118,7 +118,7 @@ def share(program: LoopProgram, stage: str, what: int | str, name: str | None = 
     before
         for o0<6
           out0[o0] = sum_{r1<5} mul(sub(x[o0,r1], max_{r0<5} x[o0,r0]), y[r1])
-    share out0 4 kept
+    share out0 3 kept
         for c0<6, c1<5
           kept[c0,c1] = x[c0,c1]
         for o0<6

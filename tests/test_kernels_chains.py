@@ -1,0 +1,242 @@
+"""Chains of contractions in one kernel: attention in its forms, its schedule's proof, and wrong schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from superopt.frontends.jaxpr import import_function
+from superopt.ir.expr import const, op, reduce, subexpressions, where
+from superopt.ir.graph import Graph
+from superopt.ir.index import Guard, Symbol, nonnegative
+from superopt.kernels.chains import chain, choices, is_chain
+from superopt.kernels.cpu import Cpu, host, supported
+from superopt.kernels.evaluate import evaluate
+from superopt.kernels.generate import generate
+from superopt.kernels.joining import is_chained
+from superopt.kernels.partition import cost_of, partition
+from superopt.kernels.program import from_graph
+from superopt.kernels.runtime import build
+from superopt.kernels.schedule.edit import rewritten
+from superopt.kernels.schedule.trace import apply
+from superopt.kernels.stage import LoopProgram
+from verifier.schedules import check_schedule
+
+WIDE = Cpu("skylake-avx512", (), 512, 32, False, False, 32 << 10, 1 << 20, 0)
+
+
+def attention(kind: str, scale: float = 0.25) -> Callable[..., Any]:
+    """One head for each element of the first axis; b is added to the scores where the kind says so."""
+
+    def fn(q: Any, k: Any, v: Any, b: Any) -> Any:
+        import jax
+        from jax import numpy as jnp
+
+        s = jnp.einsum("bqd,bkd->bqk", q, k) * scale
+        rows, keys = s.shape[1:]
+        if kind == "causal":
+            s = jnp.where(jnp.tril(jnp.ones((rows, keys), bool), keys - rows), s, -jnp.inf)
+        if kind == "window":
+            far = jnp.arange(rows)[:, None] - jnp.arange(keys)[None, :]
+            s = jnp.where((far >= 0) & (far < 3), s, -1e30)
+        if kind == "added":
+            s = s + b
+        return jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(s, -1), v)
+
+    return fn
+
+
+def graph_of(fn: Callable[..., Any], *shapes: tuple[int, ...]) -> Graph:
+    """The graph of a function of float32 arrays."""
+    return import_function(fn, [np.zeros(s, np.float32) for s in shapes], {}).graph
+
+
+def case(kind: str, batch: int, rows: int, keys: int, depth: int, width: int) -> LoopProgram:
+    """Attention as one stage."""
+    shapes = ((batch, rows, depth), (batch, keys, depth), (batch, keys, width), (rows, keys))
+    return from_graph(graph_of(attention(kind), *shapes).outputs)
+
+
+def values(program: LoopProgram, seed: int = 0) -> dict[str, np.ndarray]:
+    """Standard normal inputs."""
+    rng = np.random.default_rng(seed)
+    found = [b for b in program.buffers if b.scope == "input"]
+    return {b.name: rng.standard_normal(b.shape).astype(b.dtype) for b in found}
+
+
+def scheduled(program: LoopProgram, cpu: Cpu = WIDE) -> LoopProgram:
+    """With the schedule of a chain."""
+    found = chain(program, "out0", cpu)
+    assert found is not None
+    return found[0]
+
+
+SIZES = st.tuples(
+    st.sampled_from(["plain", "causal", "window", "added"]), st.integers(1, 3), st.sampled_from([8, 13, 16, 31, 50]),
+    st.sampled_from([2, 7, 16, 37]), st.sampled_from([2, 5, 16]), st.sampled_from([2, 8, 17, 33]),
+)  # fmt: skip
+
+
+@settings(max_examples=16, deadline=None, derandomize=True)
+@given(SIZES)
+def test_a_chain_computes_what_its_stage_did_and_is_proved(size: tuple[str, int, int, int, int, int]) -> None:
+    kind, batch, rows, keys, depth, width = size
+    keys = max(keys, rows) if kind in ("causal", "window") else keys
+    program = case(kind, batch, rows, keys, depth, width)
+    after = scheduled(program)
+    inputs = values(program)
+    expected = evaluate(program, inputs, wide=True)["out0"]
+    np.testing.assert_allclose(evaluate(after, inputs, wide=True)["out0"], expected, rtol=1e-9, atol=1e-11)
+    assert check_schedule(program, after).proved
+
+
+@pytest.mark.skipif(not supported(), reason="no code is made for this processor")
+@pytest.mark.parametrize("kind", ["plain", "causal", "window", "added"])
+@pytest.mark.parametrize("size", [(2, 8, 8, 2, 2), (1, 37, 41, 5, 19), (3, 70, 70, 16, 33), (12, 96, 96, 64, 64)])
+def test_the_kernel_of_a_chain(kind: str, size: tuple[int, int, int, int, int]) -> None:
+    program = case(kind, *size)
+    inputs = values(program)
+    expected = evaluate(program, {n: x.astype(np.float64) for n, x in inputs.items()}, wide=True)["out0"]
+    found = build(generate(scheduled(program, host()))).run(inputs, threads=2, guard=True)["out0"]
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
+
+
+def test_every_choice_is_a_schedule() -> None:
+    program = case("causal", 2, 70, 70, 16, 33)
+    inputs = values(program)
+    expected = evaluate(program, inputs, wide=True)["out0"]
+    made = [chain(program, "out0", WIDE, decisions=d) for d in choices(program, "out0", WIDE)]
+    assert len(made) >= 4
+    for found in made:
+        assert found is not None
+        np.testing.assert_allclose(evaluate(found[0], inputs, wide=True)["out0"], expected, rtol=1e-9)
+        assert apply(program, found[1]) == found[0]
+
+
+def test_the_scores_are_local_and_tiles_are_inside_the_task() -> None:
+    after = scheduled(case("plain", 2, 80, 80, 16, 32))
+    assert not [b for b in after.buffers if b.scope == "scratch"]
+    assert sum(s.tile is not None for s in after.stages) == 2
+    assert [s.buffer for s in after.phases()] == ["out0"]
+
+
+def test_what_is_no_chain_or_too_large_for_the_cache_is_left_alone() -> None:
+    def product(x: Any, w: Any) -> Any:
+        return x @ w
+
+    program = from_graph(graph_of(product, (16, 16), (16, 16)).outputs)
+    assert not is_chain(program.stage("out0"))
+    assert chain(program, "out0", WIDE) is None
+    small = replace(WIDE, l2=1 << 12)
+    assert chain(case("plain", 1, 64, 64, 16, 16), "out0", small) is None
+    assert chain(case("plain", 1, 1, 64, 16, 16), "out0", WIDE) is None
+
+
+# ---- wrong schedules
+
+
+def _without_rescale(program: LoopProgram) -> LoopProgram:
+    """The result is not divided by the sum of the row."""
+    host_stage = program.stage("out0")
+    new = replace(host_stage, value=host_stage.value.operands[0])
+    return replace(program, stages=tuple([new if s is host_stage else s for s in program.stages]))
+
+
+def _other_mask(program: LoopProgram) -> LoopProgram:
+    """Each row sees one key too few."""
+    stage = next(s for s in program.stages if s.value.kind == "where")
+    first = stage.value.args[0].ordered[0]
+    guard = nonnegative(first - 1)
+    assert isinstance(guard, Guard)
+    value = where(guard, lambda: stage.value.args[1], lambda: stage.value.args[2])
+    return replace(program, stages=tuple([replace(s, value=value) if s is stage else s for s in program.stages]))
+
+
+def _sum_of_fewer(program: LoopProgram) -> LoopProgram:
+    """The row sum misses its last term."""
+    stage = next(s for s in program.stages if s.value.kind == "reduce" and s.value.args[0] == "sum")
+    _, (it,), body = stage.value.args
+    value = reduce("sum", (Symbol(it.name, 0, it.high - 1),), body)
+    return replace(program, stages=tuple([replace(s, value=value) if s is stage else s for s in program.stages]))
+
+
+def _not_shifted(program: LoopProgram) -> LoopProgram:
+    """Half of the shift by the row's maximum is forgotten: sums and products are not of the same exponentials."""
+    stage = next(s for s in program.stages if s.buffer == "out0")
+
+    def change(e: Any) -> Any:
+        return op("mul", e.dtype, e, const(0.5, e.dtype)) if e.kind == "load" and e.args[0] == last else None
+
+    last = next(e.args[0] for e in subexpressions(stage.value.operands[1]) if e.kind == "load")
+    new = rewritten(stage, change)
+    return replace(program, stages=tuple([new if s is stage else s for s in program.stages]))
+
+
+@pytest.mark.parametrize("wrong", [_without_rescale, _other_mask, _sum_of_fewer, _not_shifted])
+def test_wrong_chains_are_refuted(wrong: Callable[[LoopProgram], LoopProgram]) -> None:
+    program = case("causal", 2, 24, 24, 4, 16)
+    after = scheduled(program)
+    assert check_schedule(program, after).proved
+    bad = wrong(after)
+    assert bad != after
+    verdict = check_schedule(program, bad)
+    assert not verdict.proved
+    assert verdict.status == "REFUTED"
+
+
+@pytest.mark.parametrize(("compare", "proved"), [("ge", True), ("gt", False)])
+def test_choices_by_positions_are_guards(compare: str, proved: bool) -> None:
+    from jax import lax
+    from jax import numpy as jnp
+
+    def fn(x: Any) -> Any:
+        i, j = lax.broadcasted_iota("int32", (6, 5), 0), lax.broadcasted_iota("int32", (6, 5), 1)
+        return jnp.where(i >= j, x, 0.0)
+
+    def other(x: Any) -> Any:
+        i, j = lax.broadcasted_iota("int32", (6, 5), 0), lax.broadcasted_iota("int32", (6, 5), 1)
+        return jnp.where(getattr(lax, compare)(i, j), x, 0.0)
+
+    before, after = (from_graph(graph_of(f, (6, 5)).outputs) for f in (fn, other))
+    verdict = check_schedule(before, apply(after, [["choose", "out0"]]))
+    assert verdict.proved == proved
+    assert proved or verdict.status == "REFUTED"
+
+
+# ---- in programs
+
+
+def heads(q: Any, k: Any, v: Any) -> Any:
+    """Heads split by index maps, scores masked with a finite number, heads merged again."""
+    import jax
+    from jax import numpy as jnp
+
+    def split(x: Any) -> Any:
+        return x.reshape(2, -1, 3, 16)
+
+    return jax.nn.dot_product_attention(split(q), split(k), split(v), is_causal=True).reshape(2, -1, 48) + jnp.sin(q)
+
+
+def test_attention_is_one_region_with_the_work_of_its_parts() -> None:
+    regions = partition(graph_of(heads, (2, 40, 48), (2, 40, 48), (2, 40, 48)))
+    (joined,) = [r for r in regions if is_chained(r)]
+    assert cost_of(joined).flops < 8 * 2 * 3 * 40 * 40 * 16
+    assert all(r.kind != "rows" for r in regions)
+
+
+def test_scores_that_are_read_elsewhere_stay_in_memory() -> None:
+    def fn(q: Any, k: Any, v: Any) -> Any:
+        import jax
+        from jax import numpy as jnp
+
+        p = jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", q, k), -1)
+        return jnp.einsum("bqk,bkd->bqd", p, v), p
+
+    regions = partition(graph_of(fn, (2, 40, 16), (2, 40, 16), (2, 40, 16)))
+    assert not [r for r in regions if is_chained(r)]
