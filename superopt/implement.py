@@ -181,12 +181,11 @@ class _Stage:
 
         Infinite where too little was tried: the few regions that other forms have too say nothing.
         """
-        rough = {r: estimate(r) for r in form.regions}
-        known = {r: s for r in form.regions if (s := _seconds(tried.get(r.graph))) is not None}
-        known_s = sum(rough[r] for r in known)
-        if known_s < _KNOWN * sum(rough.values()) or not known:
+        rough = [(estimate(r), _seconds(tried.get(r.graph))) for r in form.regions]
+        total_s, known_s = sum(e for e, _ in rough), sum(e for e, s in rough if s is not None)
+        if known_s <= _KNOWN * total_s:
             return math.inf
-        return sum(known.values()) * sum(rough.values()) / known_s
+        return sum(s for _, s in rough if s is not None) * total_s / known_s
 
     def _affordable(self, form: Form, choices: Sequence[Choice]) -> bool:
         """Do the prepared and packed tensors keep within the limit?"""
