@@ -38,7 +38,7 @@ from superopt.measure.numerics import Tolerance, output_errors
 from superopt.measure.worker import serve
 
 Event = dict[str, Any]
-_MOST_PACKED = 8
+_MOST_PACKED_BYTES = 512 << 20  # of packed operands that are kept for other candidates
 # of an output's norm 1e-5 for float32, of an element (or of the root mean square of all) 5e-5
 TOLERANCE = Tolerance(normwise=0.1, elementwise=0.5)
 _RACED = 2  # samples after which a slow candidate is left
@@ -137,7 +137,7 @@ def _prepared(session: _Session, prepare: LoopProgram) -> dict[str, np.ndarray]:
     """The packed operands; many candidates share them."""
     key = digest(prepare)
     if key not in session.packed:
-        if len(session.packed) >= _MOST_PACKED:
+        if sum(x.nbytes for arrays in session.packed.values() for x in arrays.values()) > _MOST_PACKED_BYTES:
             session.packed.clear()
         session.packed[key] = build(generate(prepare), pipeline="none").run(session.arrays)
     return session.packed[key]
