@@ -112,6 +112,17 @@ def test_a_fold_over_nothing_is_the_identity(monoid: str) -> None:
     assert empty is loops.const(want, "float32")
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_infinite_factors_stay_inside_sums(sign: int) -> None:
+    """The sum of inf * a and inf * b is no number where the signs differ, whatever a + b is."""
+    x, y = make_input("x", (1, 4)), make_input("y", (3, 1))
+    wide = [mk("broadcast_in_dim", v, shape=(3, 4), broadcast_dimensions=(0, 1)) for v in (x, y)]
+    total = mk("reduce_sum", mk("mul", *wide), axes=[0])
+    env = {"x": sign * np.float32([[np.inf, 1, 0, 2]]), "y": np.float32([[1], [-2], [3]])}
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(evaluate([total], env)[0], (env["x"] * env["y"]).sum(0))
+
+
 @pytest.mark.parametrize(
     ("outer", "inner"),
     [((2, 3, 4), (6, 4)), ((12,), (3, 4)), ((6, 4), (4, 6)), ((1, 6), (2, 1, 3)), ((), (1, 1)), ((5, 6, 7), (30, 7))],

@@ -51,8 +51,9 @@ class Product:
         """Sum over the leading axes of these sizes, as an array with the remaining axes."""
         a, b = (of_rank(x, rank).astype(kind, copy=False) for x in (self.a, self.b))
         leading = len(sizes)
-        # axes along which a factor does not vary: its sum with the other's is taken apart
+        # axes along which a factor does not vary: it is taken out of the sum there, unless it is infinite somewhere
         repeats = prod(n for d, n in enumerate(sizes) if a.shape[d] == 1 and b.shape[d] == 1)
+        a, b = _varying(a, b, leading), _varying(b, a, leading)
         alone = [tuple([d for d in range(leading) if y.shape[d] == 1]) for y in (b, a)]
         a, b = (x.sum(axes, dtype=kind, keepdims=True) for x, axes in zip((a, b), alone, strict=True))
         inner = [d for d in range(leading) if a.shape[d] > 1]
@@ -67,6 +68,13 @@ class Product:
         result = result.reshape(shape).transpose(sorted(range(len(order)), key=order.__getitem__))
         full = [max(a.shape[d], b.shape[d]) for d in range(leading, rank)]
         return (result * kind.type(repeats) if repeats > 1 else result).reshape(full)
+
+
+def _varying(x: Array, other: Array, leading: int) -> Array:
+    """The factor; with an infinity in it, repeated along the summed axes of the other: inf * (a + b) hides signs."""
+    if np.isfinite(x).all():
+        return x
+    return np.broadcast_to(x, (*np.broadcast_shapes(x.shape[:leading], other.shape[:leading]), *x.shape[leading:]))
 
 
 def of_rank(x: Array, rank: int) -> Array:
