@@ -24,7 +24,7 @@ from superopt.kernels.stage import LoopProgram
 from superopt.kernels.tensorize import ContractionDecisions
 
 CYCLES_PER_MICROSECOND = 3500.0
-FORK = 35 * CYCLES_PER_MICROSECOND  # work below which one thread does it all
+FORK = 4 * CYCLES_PER_MICROSECOND  # work below which one thread does it all
 _TASK = 1500.0  # cycles that a task costs beside its work
 _LATE = 0.3  # of a task's work: how much later than the others the last one ends
 _SCATTER = 30.0  # cycles of a vector whose lanes are not next to each other in the output
@@ -145,7 +145,7 @@ def _reading(found: Contraction, a: Expr, kind: Intrinsic, shapes: dict[str, tup
 
 
 def _fork(threads: int) -> float:
-    return 10 * CYCLES_PER_MICROSECOND if threads > 1 else 0.0
+    return CYCLES_PER_MICROSECOND if threads > 1 else 0.0
 
 
 def _step(e: Expr, s: Symbol, shapes: dict[str, tuple[int, ...]]) -> int:

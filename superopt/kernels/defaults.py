@@ -104,7 +104,7 @@ def _alone(stage: Stage) -> bool:
 
 
 def _cycles_untiled(stage: Stage) -> float:
-    """A rough number of cycles of a stage on one thread: a store per cycle, vectors of eight per operation."""
+    """A rough number of cycles of a stage on one thread: vectors of eight for each store and operation."""
     inner = max(
         [prod(int(bounds(s.extent)[1]) for s in e.args[1]) for e in subexpressions(stage.value) if e.kind == "reduce"],
         default=1,
@@ -112,7 +112,7 @@ def _cycles_untiled(stage: Stage) -> float:
     nodes = sum(
         1 + 8 * (e.args[0] in _SLOW) for e in subexpressions(stage.value) if e.kind in ("op", "load", "convert")
     )
-    return prod(a.extent for a in stage.axes) * (1 + inner * nodes / 8)
+    return prod(a.extent for a in stage.axes) * (1 + inner * nodes) / 8
 
 
 _SLOW = ("exp", "log", "tanh", "erf", "logistic", "sin", "cos", "pow", "sqrt", "rsqrt", "div", "expm1", "log1p")

@@ -1,10 +1,10 @@
 """Fork-join over the tasks of the phases of a kernel, by the caller and helpers of the team (`superopt.kernels.team`).
 
-The region is LLVM code.  Every participant claims tasks from an atomic counter per phase and waits, before the next
-phase, until all claimed tasks of this one are done.  It waits only for tasks that a running thread has claimed, never
-for a helper to start: nested and concurrent regions, fewer processors than threads and a process without helpers (after
-a fork) end.  The state is counted by references, since helpers may come after the caller has returned: they find all
-counters exhausted, touch no buffer, and the last one frees it.
+The region is LLVM code.  Every participant claims tasks from an atomic counter per phase, several at once where they
+are short, and waits, before the next phase, until all claimed tasks of this one are done.  It waits only for tasks that
+a running thread has claimed, never for a helper to start: nested and concurrent regions, fewer processors than threads
+and a process without helpers (after a fork) end.  The state is counted by references, since helpers may come after the
+caller has returned: they find all counters exhausted, touch no buffer, and the last one frees it.
 
 How many helpers are asked follows from the work that calls of the kernel measured; sleeping ones are woken where this
 call, or it together with those just before it that had to do without, is worth that.  Results depend on none of this:
@@ -17,9 +17,10 @@ from superopt.kernels.entry import FIELDS, PHASE, PHASE_BYTES
 from superopt.kernels.llvm import Function, Module, Value
 from superopt.kernels.team import CYCLES_PER_MICROSECOND, LINE, LONG, at, clock, emit_team, head, put, relaxed, until
 
-GRAIN = 2 * CYCLES_PER_MICROSECOND  # work for each participant
+GRAIN = 1 * CYCLES_PER_MICROSECOND  # work for each participant
+CHUNK = CYCLES_PER_MICROSECOND // 2  # work of the tasks that are claimed at once, where tasks are smaller
 WAKE = 40 * CYCLES_PER_MICROSECOND  # work that is worth waking helpers: they come after 20 to 30
-_STATE = {"references": 0, "kernel": 8, "bufs": 16, "mode": 24}
+_STATE = {"references": 0, "kernel": 8, "bufs": 16, "mode": 24, "work": 32}
 
 
 def emit_region(module: Module) -> None:
@@ -77,7 +78,9 @@ def _decide(f: Function, most: Value) -> None:
         return [f.sub(clock(f), start), 0]
 
     def together() -> list[Value]:
-        pair = f.value(f"call {{ i64, i64 }} @runtime.share(ptr %kernel, ptr %bufs, i64 {wanted}, i1 {wakes})")
+        pair = f.value(
+            f"call {{ i64, i64 }} @runtime.share(ptr %kernel, ptr %bufs, i64 {wanted}, i1 {wakes}, i64 {work})"
+        )
         return [f.value(f"extractvalue {{ i64, i64 }} {pair}, {j}") for j in range(2)]
 
     measured, came = f.if_(f.less(wanted, 1), alone, together, ["i64", "i64"])
@@ -94,7 +97,7 @@ def _decide(f: Function, most: Value) -> None:
 
 def _emit_share(module: Module) -> None:
     """Take part with at most so many helpers; gives the cycles of all tasks, 0 if unknown, and how many were asked."""
-    args = [("ptr", "kernel"), ("ptr", "bufs"), ("i64", "wanted"), ("i1", "wakes")]
+    args = [("ptr", "kernel"), ("ptr", "bufs"), ("i64", "wanted"), ("i1", "wakes"), ("i64", "work")]
     f = module.function("runtime.share", args, returns="{ i64, i64 }")
     module.declare("declare ptr @aligned_alloc(i64, i64)")
     size = f.mul(f.add(field(f, "phases", "i64"), 1), 2 * LINE)
@@ -109,6 +112,7 @@ def _emit_share(module: Module) -> None:
         f.store("i64", f.add("%wanted", 1), state)
         f.store("ptr", "%kernel", at(f, state, _STATE["kernel"]))
         f.store("ptr", "%bufs", at(f, state, _STATE["bufs"]))
+        f.store("i64", f.maximum("%work", 1), at(f, state, _STATE["work"]))
         f.effect(f"call void @llvm.x86.sse.stmxcsr(ptr {at(f, state, _STATE['mode'])})")
         args = (("ptr", state), ("i64", "%wanted"), ("i1", "%wakes"))
         found = f.call("i64", "runtime.recruit", *args)
@@ -129,28 +133,31 @@ def _emit_share(module: Module) -> None:
 def _emit_work(module: Module) -> None:
     """What each participant does; gives the cycles of all tasks as its own share tells, 0 if it had none of a phase.
 
-    State: references, kernel, bufs, mode of floating point, then per phase two counters: claimed, done.
+    State: references, kernel, bufs, mode of floating point, work, then per phase two counters: claimed, done.
     """
     args = [("ptr", "state"), ("i1 zeroext", "caller")]
     f = module.function("runtime.work", args, returns="i64", internal=False)
     kernel, bufs = [f.load("ptr", at(f, "%state", _STATE[name])) for name in ("kernel", "bufs")]
     phases = field(f, "phases", "i64", kernel)
     last, own = f.sub(phases, 1), f.alloca(1, 8, "i64")
+    all_work = f.load("i64", at(f, "%state", _STATE["work"]))
 
     def phase(number: Value, sums: list[Value]) -> list[Value]:
         function, tasks = _phase(f, kernel, number)
         counters = f.element("%state", f.mul(number, 2 * LINE), "i8")
         claimed, done = at(f, counters, LINE), at(f, counters, 2 * LINE)
         claim, work, rest = [f.label(x) for x in ("claim", "work", "rest")]
+        chunk = f.maximum(f.div(f.mul(tasks, CHUNK), all_work), 1)
         start = clock(f)
         f.store("i64", 0, own)
         f.effect(f"br label %{claim}")
         f.open(claim)
-        task = f.value(f"atomicrmw add ptr {claimed}, i64 1 acq_rel")
-        f.effect(f"br i1 {f.less(task, tasks)}, label %{work}, label %{rest}")
+        first = f.value(f"atomicrmw add ptr {claimed}, i64 {chunk} acq_rel")
+        f.effect(f"br i1 {f.less(first, tasks)}, label %{work}, label %{rest}")
         f.open(work)
-        f.effect(f"call void {function}(ptr {bufs}, i64 {task})")
-        f.store("i64", f.add(f.load("i64", own), 1), own)
+        end = f.minimum(f.add(first, chunk), tasks)
+        f.for_(first, end, 1, lambda task, _: f.effect(f"call void {function}(ptr {bufs}, i64 {task})"))
+        f.store("i64", f.add(f.load("i64", own), f.sub(end, first)), own)
         f.effect(f"br label %{claim}")
         f.open(rest)
         mine = f.load("i64", own)
