@@ -26,6 +26,7 @@ from superopt.machine import usable_cores
 from superopt.measure import Worker
 from superopt.measure.arrays import scratch_folder
 from superopt.measure.process import Limits, WorkerDiedError
+from superopt.measure.stats import paired_ratio
 
 WORTH = 1.03  # what a kernel must be faster by on its own
 _ROUNDS, _SAMPLE_S, _TIMING_S = 9, 0.002, 0.1
@@ -48,7 +49,7 @@ class Trial:
         trace: the schedule; None for the default one.
         xla_s: seconds of XLA's version of the region; None where nothing was timed.
         own_s: seconds of the kernel.
-        ratio: of the two, with its range over the rounds; None where there is none.
+        ratio: of the two, with its interval; None where there is none.
         failure: why there is no timing, or why the kernel cannot be used.
         candidates: schedules that a search timed.
         searched: whether the schedule is one that the search found.
@@ -201,8 +202,8 @@ def _trial(region: Region, trace: Any, timing: Any) -> Trial:
     if timing is None or isinstance(timing, str):
         return Trial(name, kind, cost, trace, failure=timing or "not timed: another kernel ended the process")
     xla, own = timing
-    ratios = sorted(a / b for a, b in zip(xla, own, strict=True))
-    return Trial(name, kind, cost, trace, min(xla), min(own), (ratios[len(ratios) // 2], ratios[0], ratios[-1]))
+    ratio = paired_ratio(xla, own)
+    return Trial(name, kind, cost, trace, min(xla), min(own), (ratio.ratio, ratio.low, ratio.high))
 
 
 def worth_trying(regions: Sequence[Region]) -> list[Region]:

@@ -313,6 +313,18 @@ def test_a_form_of_which_little_was_tried_is_not_compared() -> None:
     assert court._expected_s(form, {often.graph: trial, once.graph: trial}) == pytest.approx(most, rel=0.2)
 
 
+def test_regions_that_need_positive_values_are_tried_on_those() -> None:
+    def fn(x: Any, v: Any) -> Any:
+        return jnp.sum(jnp.maximum(x / jnp.sqrt(v + 1e-5), 0.0), -1)
+
+    x = inputs()[0]
+    _, form = form_of(fn, x, np.abs(x[:, :1]))
+    with TrialPool(processes=1) as pool:
+        (trial,) = try_regions(form.regions, pool, budget_s=60.0).values()
+    assert trial.failure == ""
+    assert trial.own_s
+
+
 class Dying:
     """A process that dies while it builds one of the jobs."""
 
