@@ -293,3 +293,15 @@ def test_code_without_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reduce, "MOST_VALUES", -1)
     with pytest.raises(UnsupportedKernel, match="instructions"):
         text_of(program)
+
+
+@pytest.mark.parametrize("window", [0, 64])
+def test_an_argmax_finds_sums_that_it_computes_again(window: int) -> None:
+    """Elements and their maximum are rounded alike, in whichever loops they are."""
+    x, y = make_input("x", (33,)), make_input("y", (33, 37))
+    rows = mk("broadcast_in_dim", x, shape=(33, 37), broadcast_dimensions=(0,))
+    program = from_graph([mk("argmax", mk("reduce_sum", mk("mul", rows, y), axes=[0]), axes=[0])])
+    (stage,) = program.stages
+    for knobs in ((("window", window),), (("window", window), ("accumulators", 1))):
+        agree(replace(program, stages=(replace(stage, knobs=knobs),)))
+    agree(schedule.decompose_reduction(program, "out0", [0], 0))

@@ -16,7 +16,7 @@ from superopt.kernels import emit_plan
 from superopt.kernels.cpu import Cpu, host
 from superopt.kernels.emit import Emitter
 from superopt.kernels.emit_cost import microseconds
-from superopt.kernels.emit_licence import DEFAULT, Licence
+from superopt.kernels.emit_licence import DEFAULT, Licence, licence_of
 from superopt.kernels.emit_plan import Nest
 from superopt.kernels.emit_types import stored
 from superopt.kernels.llvm import Function, Module, Value
@@ -68,6 +68,7 @@ def write_phase(module: Module, name: str, program: LoopProgram, stage: Stage, l
         from superopt.kernels.microkernel import write_tiled  # late: it writes placed stages as this module does
 
         return write_tiled(module, name, program, stage, licence)
+    licence = licence_of(stage.value, licence)
     nest = emit_plan.plan(program, stage, module.cpu, licence)
     f = module.function(name, [("ptr", "bufs"), ("i64", "task")])
     em = _emitter(f, program, nest, licence)
