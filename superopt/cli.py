@@ -80,6 +80,7 @@ def cli() -> None:
     """Optimise JAX functions and ONNX models with proved rewrites; verify rules; report speed-ups."""
 
 
+_EXISTING = click.Path(exists=True, dir_okay=False)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -232,7 +233,7 @@ def verify(
 
 
 @cli.command()
-@click.option("--ops", help="Ops to combine, separated by commas.  [default: those of TASO]")
+@click.option("--ops", help="Ops to combine, or `bilinear`: fewer products.  [default: those of TASO]")
 @click.option("--size", default=3, show_default=True, type=click.IntRange(1, 4), help="Most ops on a side.")
 @click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Worker processes.")
 @click.option("--budget", default="600s", show_default=True, help="Time; a later run of the same goes on from there.")
@@ -240,6 +241,9 @@ def verify(
 @click.option("--coverage", is_flag=True, help="Also count the substitutions of TASO's generator that are implied.")
 @click.option("--folder", type=click.Path(file_okay=False), help="Where runs are kept.  [default: the user's cache]")
 @click.option("--out", type=click.Path(dir_okay=False), help="Write the rules found to this file.")
+@click.option("--price", "priced", multiple=True, type=_EXISTING, help="Price the rules of a file on the suites.")
+@click.option("--case", "cases", multiple=True, help="Only programs whose name contains this text.")
+@click.option("--measure", is_flag=True, help="Also time what is priced as cheaper.")
 @_JSON
 @_guarded
 def discover(
@@ -251,22 +255,25 @@ def discover(
     coverage: bool,
     folder: str | None,
     out: str | None,
+    priced: tuple[str, ...],
+    cases: tuple[str, ...],
+    measure: bool,
     as_json: bool,
 ) -> int:
     """Enumerate equal terms over some ops, prove them as rules, and print those that the library does not imply."""
+    _check_folder(out)
+    if priced:
+        from superopt.bench import price  # late: loads jax
+
+        rows, figures, text = price.run(files=priced, cases=cases, jobs=jobs, measure=measure, say=_progress(as_json))
+        _emit({"rows": rows, "summary": figures}) if as_json else click.echo(text)
+        return OK
     from superopt.discovery.command import run  # late: loads the verifier
 
-    _check_folder(out)
     summary, text = run(
-        ops=ops,
-        size=size,
-        jobs=jobs,
-        budget=budget,
-        library=not bare,
-        coverage=coverage,
-        folder=folder,
+        ops=ops, size=size, jobs=jobs, budget=budget, library=not bare, coverage=coverage, folder=folder,
         say=_progress(as_json),
-    )
+    )  # fmt: skip
     if out:
         Path(out).write_text("\n\n".join(summary["texts"]) + "\n", encoding="utf-8")
     if as_json:
