@@ -4,7 +4,7 @@
     2. every step is an instance of its rule: premises, sizes and attributes are checked at its place, and both sides
        built from its bindings (`verifier.instances`)
     3. element labels of the original, of all terms and sides, and of the returned program are computed; the two sides
-       of each step are made equal; this is repeated until nothing changes (`verifier.elements`)
+       of each step are made equal; this is repeated while anything changes (`verifier.elements`, `verifier.sweep`)
     4. the outputs of the original and of the returned program must have the same labels
 
 A step that does not belong is refused at 2 with its number and rule, or leads nowhere at 3; then the first operation of
@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rewrites.named import Env
 from rewrites.parse import parse
@@ -29,12 +30,15 @@ from superopt.ir.graph import Graph, Node, topological
 from superopt.ir.program import Program, replace
 from superopt.ir.text import print_graph
 from superopt.plan import Instance, Plan
-from verifier.elements import Labels
+from verifier.elements import Labels, compact
 from verifier.instances import NotAnInstance, sides
 from verifier.ledger import Certificate, Ledger, require_proved, unusable
+from verifier.mixing import Ids
+from verifier.sweep import Row, Task, sweep, tasks
 from verifier.verdict import EXACTNESS
 
 _PASSES = 60
+_SEEN_BITS = 27
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Validation:
         rules: rule -> key of its certificate.
         exactness: the widest class of the rules: exact, real or range.
         assumptions: of the certificates.
-        passes: rounds until nothing changed.
+        passes: rounds until the outputs were equal.
         seconds: wall time.
         notes: what was not checked.
         kernels: kernels of our own in the program whose schedules are proved, equal ones counted once.
@@ -130,24 +134,18 @@ def _check(original: Graph, returned: Program, plan: Plan, ledger: Ledger, certi
     seed = "\0".join([print_graph(original), *(print_graph(g) for g in (returned.prepare, returned.hot) if g)])
     key = hashlib.sha256(f"{seed}\0{plan.to_json()}".encode()).digest()
     labels = Labels(key, exact=plan.numerics == "exact", bodies=bodies)
-    inwards = _inputs_first(steps)
+    sides = [pair for pairs in steps for pair in pairs]
+    order = tasks(original.outputs, sides, outputs)
     for count in range(1, _PASSES + 1):
-        for pairs in inwards:
-            for left, right in pairs:
-                labels.merges.unite(labels.of(left), labels.of(right))
-        if _same(labels, original.outputs, outputs):
+        before = labels.merges.united
+        found = sweep(labels, order)
+        if _same(found, original.outputs, outputs):
             return count
-        if not labels.next_round():
-            raise _Refused(_unexplained(labels, original, outputs, plan, steps))
+        if labels.merges.united == before:
+            if not labels.merges.sampling:
+                raise _Refused(_unexplained(labels, order, original, outputs, plan, steps))
+            labels.merges.sampling = False  # look at every label before anything is refused
     raise _Refused(f"labels still change after {_PASSES} rounds")
-
-
-def _inputs_first(steps: Sequence[Sequence[tuple[Node, Node]]]) -> list[Sequence[tuple[Node, Node]]]:
-    """The steps from the inputs on, so that a label is seldom computed before those below it are final."""
-    height: dict[Node, int] = {}
-    for node in topological([side for pairs in steps for pair in pairs for side in pair]):
-        height[node] = 1 + max((height[x] for x in node.inputs), default=0)
-    return sorted(steps, key=lambda pairs: min(height[left] for left, _ in pairs))
 
 
 def _whole(original: Graph, returned: Program) -> tuple[Node, ...]:
@@ -215,31 +213,68 @@ def _sides(number: int, step: Instance, plan: Plan, rules: Mapping[str, Rule]) -
         raise _Refused(f"step {number} ({step.rule}): {type(error).__name__}: {error}") from error
 
 
-def _same(labels: Labels, want: Sequence[Node], have: Sequence[Node]) -> bool:
-    return all(np.array_equal(labels.of_any(a)[i], labels.of_any(b)[i]) for a, b in zip(want, have, strict=True)
-               for i in range(len(a.types)))  # fmt: skip
+def _same(found: Mapping[Node, Row], want: Sequence[Node], have: Sequence[Node]) -> bool:
+    return all(np.array_equal(x, y) for a, b in zip(want, have, strict=True)
+               for x, y in zip(found[a], found[b], strict=True))  # fmt: skip
+
+
+class _Seen:
+    """Which labels have occurred; one that has not may be taken for one that has, and never the other way round."""
+
+    def __init__(self) -> None:
+        self._bits = np.zeros(1 << _SEEN_BITS, np.bool_)
+
+    def add(self, row: Row) -> None:
+        for ids in row:
+            self._bits[self._places(ids)] = True
+
+    def holds(self, row: Row) -> list[npt.NDArray[np.bool_]]:
+        return [self._bits[self._places(ids)] for ids in row]
+
+    @staticmethod
+    def _places(ids: Ids) -> npt.NDArray[np.uint64]:
+        return compact(ids) >> np.uint64(64 - _SEEN_BITS)
 
 
 def _unexplained(
     labels: Labels,
+    order: Sequence[Task],
     original: Graph,
     outputs: Sequence[Node],
     plan: Plan,
     steps: Sequence[Sequence[tuple[Node, Node]]],
 ) -> str:
     """The first operation of the returned program whose elements occur nowhere else, and steps that lead nowhere."""
-    seen = [labels.of_any(n) for n in original.nodes()]
-    seen += [labels.of_any(n) for pairs in steps for pair in pairs for n in topological(pair)]
-    known = np.unique(np.concatenate([ids.ravel() for row in seen for ids in row]))
-    program = np.unique(np.concatenate([ids.ravel() for n in original.nodes() for ids in labels.of_any(n)]))
-    loose = [
+    program, known = _Seen(), _Seen()
+    mine = set(original.nodes())
+    explained = mine | set(topological([side for pairs in steps for pair in pairs for side in pair]))
+
+    def note(node: Node, row: Row) -> None:
+        if node in mine:
+            program.add(row)
+        if node in explained:
+            known.add(row)
+
+    sweep(labels, order, note)
+    lefts = {left for pairs in steps for left, _ in pairs}
+    reached: set[Node] = set()
+    loose: set[Node] = set()
+
+    def look(node: Node, row: Row) -> None:
+        if node in lefts and any(hits.any() for hits in program.holds(row)):
+            reached.add(node)
+        if node not in explained and not all(hits.all() for hits in known.holds(row)):
+            loose.add(node)
+
+    sweep(labels, order, look)
+    nowhere = [
         f"{number} ({plan.instances[number].rule})"
         for number, pairs in enumerate(steps)
-        if not any(np.isin(labels.of(left), program).any() for left, _ in pairs)
+        if not any(left in reached for left, _ in pairs)
     ]
-    hint = f"; steps that lead nowhere: {', '.join(loose)}" if loose else ""
+    hint = f"; steps that lead nowhere: {', '.join(nowhere)}" if nowhere else ""
     for node in topological(outputs):
-        if not all(np.isin(ids, known).all() for ids in labels.of_any(node)):
+        if node in loose:
             return f"no step gives {node!r} of the returned program{hint}"
     return f"the outputs of the returned program are not those of the original{hint}"
 

@@ -27,6 +27,7 @@ from superopt.explore import Exploration, explore
 from superopt.frontends.jaxpr import import_function
 from superopt.ir.graph import Graph, Node, literal, make_input, mk
 from superopt.ir.program import Program
+from superopt.ir.program import replace as substituted
 from superopt.library import ledger_of, proved_library
 from superopt.plan import Plan, read_plan
 from superopt.search.graphs import original_selection
@@ -39,6 +40,7 @@ from superopt.trace import make_plan, whole
 from superopt.validate import validate
 from verifier.elements import Labels
 from verifier.mixing import Merges
+from verifier.sweep import sweep, tasks
 
 LEDGER = ledger_of(None)
 KEY = b"tests"
@@ -168,17 +170,101 @@ def test_merges_are_an_equivalence() -> None:
     merges, n = Merges(), 60
     names = rng.integers(1, 2**62, n).astype(np.uint64) * np.uint64(2)
     lead = list(range(n))
-    for step in range(40):
+    for _ in range(40):
         a, b = rng.integers(0, n, (2, 3))
         merges.unite(names[a], names[b])
         for x, y in zip(a, b, strict=True):
             old, new = lead[x], lead[y]
             lead = [new if k == old else k for k in lead]
-        if step % 7 == 0:
-            merges.next_round()
         found = merges.find(names)
         assert (merges.find(found) == found).all()
         assert ((found[:, None] == found[None]) == (np.array(lead)[:, None] == np.array(lead)[None])).all()
+
+
+# ---- sweeps
+
+
+def swept(original: Node, steps: list[tuple[Node, Node]], returned: Node, rounds: int = 3, **options: Any) -> bool:
+    """Are two programs equal by steps?"""
+    known = Labels(KEY, **options)
+    order = tasks((original,), steps, (returned,))
+    for _ in range(rounds):
+        found = sweep(known, order)
+    return np.array_equal(found[original][0], found[returned][0])
+
+
+def test_a_sweep_labels_operands_first_and_lets_go_what_is_read() -> None:
+    a, b = mk("exp", X), mk("tanh", X)
+    y = dot(mk("add", a, b), Y, 1, 0)
+    order = tasks((y,), [(a, mk("neg", b))], (mk("exp", y),))
+    done: set[Node] = set()
+    for at, task in enumerate(order):
+        assert all(x in {t.node for t in order[:at]} for x in task.node.inputs)
+        assert not done & {task.node, *task.node.inputs, *(side for pair in task.equal for side in pair)}
+        done |= set(task.done)
+    assert len({t.node for t in order}) == len(order)
+    assert {t.node for t in order} - done == {y, mk("exp", y)}
+
+
+def test_what_a_step_says_is_used_above_it_only() -> None:
+    """A label that was given before the step was known stays true: nothing else becomes equal to it."""
+    a, b, c = mk("exp", X), mk("tanh", X), mk("log", X)
+    assert swept(mk("neg", a), [(a, b)], mk("neg", b))
+    assert not swept(mk("neg", a), [(a, b)], mk("neg", c))
+    assert not swept(mk("sub", a, c), [(a, b)], mk("sub", c, b))
+    assert not swept(mk("sub", a, b), [(mk("sub", a, b), mk("sub", c, c))], mk("sub", b, a))
+    assert not swept(a, [(mk("neg", a), mk("neg", b))], b)  # equal results do not make operands equal
+
+
+def test_a_step_that_is_found_after_its_readers_counts_in_the_next_round() -> None:
+    """Steps in any order, chained, and one that is over what another one gives: a stale label is renewed."""
+    a, b, c, d = (mk(op, X) for op in ("exp", "tanh", "log", "sin"))
+    steps = [(mk("add", c, X), d), (b, c), (a, b)]
+    original, returned = mk("neg", mk("add", a, X)), mk("neg", d)
+    assert swept(original, steps, returned)
+    assert swept(original, steps[::-1], returned)
+    assert all(not swept(original, steps[:at] + steps[at + 1 :], returned) for at in range(3))
+
+
+def test_a_step_about_one_shape_says_nothing_of_another_arrangement() -> None:
+    """A square and its transpose hold the same labels: what is said of one place does not reach the others."""
+    flat = mk("transpose", SQUARE, permutation=(1, 0))
+    other = make_input("t", (3, 3))
+    assert not swept(SQUARE, [(flat, other)], other)
+    assert swept(flat, [(SQUARE, turned(other, 1, 0))], other)
+    up, down = (mk("broadcast_in_dim", make_input("v", (3,)), shape=(3, 3), broadcast_dimensions=(d,)) for d in (0, 1))
+    assert not swept(mk("exp", up), [], mk("exp", down))
+    assert swept(mk("exp", up), [(up, down)], mk("exp", down))
+
+
+def test_a_sample_that_misses_an_equality_is_made_up_for() -> None:
+    """Few elements of a large tensor are concerned: sampling overlooks them, and a full look finds them."""
+    wide = make_input("wide", (40_000,))
+    part = mk("slice", wide, start_indices=(7,), limit_indices=(9,))
+    easy = mk("tanh", part)
+    low = mk("slice", mk("exp", wide), start_indices=(7,), limit_indices=(9,))
+    original = mk("add", mk("exp", wide), wide)
+    replaced = mk("concatenate", mk("slice", mk("exp", wide), start_indices=(0,), limit_indices=(7,)), easy,
+                  mk("slice", mk("exp", wide), start_indices=(9,), limit_indices=(40_000,)), dimension=0)  # fmt: skip
+    returned = mk("add", replaced, wide)
+    known = Labels(KEY)
+    order = tasks((original,), [(low, easy)], (returned,))
+    for known.merges.sampling in (True, True, False, False):
+        found = sweep(known, order)
+    assert np.array_equal(found[original][0], found[returned][0])
+
+
+def test_merged_labels_are_found_however_many_there_are() -> None:
+    rng = np.random.default_rng(7)
+    merges = Merges()
+    names = rng.integers(1, 2**63, (6, 30_000)).astype(np.uint64)
+    for at in (3, 1, 4, 2, 0):
+        assert np.array_equal(merges.unite(names[at], names[at + 1]), merges.find(names[at + 1]))
+    assert (merges.find(names) == merges.find(names[0])).all()
+    assert len(np.unique(merges.find(names))) == 30_000
+    new = rng.integers(1, 2**63, 30_000).astype(np.uint64)
+    assert merges.find(new) is new
+    assert merges.seldom(new) is new
 
 
 # ---- plans
@@ -249,6 +335,26 @@ def test_tampered_plans_are_refused_with_the_step() -> None:
     for words, make in wrong.items():
         cause = check(graph, program, make())
         assert any(part.strip() in cause for part in words.split("|")), (words, cause)
+
+
+def test_the_order_of_steps_is_of_no_account_and_none_can_be_left_out() -> None:
+    graph, program, plan = small()
+    steps = plan.instances
+    assert check(graph, program, replace(plan, instances=steps[::-1])) == ""
+    assert check(graph, program, replace(plan, instances=steps + steps)) == ""
+    (needed,) = [step for step in steps if step.rule == "dot-assoc"]
+    assert check(graph, program, replace(plan, instances=tuple(s for s in steps if s is not needed)))
+    turned_terms = replace(plan.terms, outputs=plan.terms.outputs[::-1])
+    assert check(graph, program, replace(plan, terms=turned_terms))
+
+
+def test_a_returned_program_with_swapped_operands_or_another_weight_is_refused() -> None:
+    graph, program, plan = small()
+    u, v, x = graph.inputs
+    (y,) = program.hot.outputs
+    swapped = {u: turned(v, 1, 0), v: turned(u, 1, 0)}
+    for change in ({x: mk("neg", x)}, {x: mk("rev", x, dimensions=(0,))}, {u: turned(v, 1, 0)}, swapped):
+        assert check(graph, Program(None, Graph(program.hot.inputs, substituted((y,), change))), plan)
 
 
 def test_a_rule_that_is_not_proved_or_too_weak_is_refused() -> None:

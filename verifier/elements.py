@@ -14,6 +14,7 @@ e-graph takes part.  With `exact`, laws that change bits (`x + 0`, for -0.0) are
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, cast
@@ -22,7 +23,7 @@ import numpy as np
 
 from rewrites import names
 from superopt.ir import scalar
-from superopt.ir.graph import Graph, Node
+from superopt.ir.graph import Graph, Node, topological
 from superopt.ir.text import print_graph
 from superopt.ir.types import FLOATS
 from verifier import element_sums as sums
@@ -53,58 +54,25 @@ class Labels:
     def __init__(self, key: bytes, *, exact: bool = False, bodies: Mapping[str, str] | None = None) -> None:
         self.tag, self.merges, self.exact = Tags(key), Merges(), exact
         self.bodies = dict(bodies or {})
-        self._memo: dict[Node, tuple[Ids, ...]] = {}
-        self._round = 0
-        self._seen: dict[Node, int] = {}
-        self._changed: dict[Node, int] = {}
         self._constants: dict[int, tuple[str, Any]] = {}
 
     def of(self, node: Node) -> Ids:
         """Labels of the elements of a node with one result."""
-        self.evaluate([node])
-        (ids,) = self._memo[node]
+        (ids,) = self.of_any(node)
         return ids
 
     def of_any(self, node: Node) -> tuple[Ids, ...]:
-        """Labels of each result of a node."""
-        self.evaluate([node])
-        return self._memo[node]
-
-    def evaluate(self, roots: Sequence[Node]) -> None:
-        """Bring nodes and everything below them up to date with this round."""
-        stack = list(roots)
-        while stack:
-            node = stack[-1]
-            if self._seen.get(node) == self._round:
-                stack.pop()
-                continue
-            missing = [x for x in node.inputs if self._seen.get(x) != self._round]
-            if missing:
-                stack += missing
-                continue
-            stack.pop()
-            self._update(node)
-
-    def _update(self, node: Node) -> None:
-        """A node whose operands did not change in this round can only change by what the last round has merged."""
-        self._seen[node] = self._round
-        old = self._memo.get(node)
-        if old is None:
-            self._memo[node], self._changed[node] = self._label(node), self._round
-            return
-        if any(self._changed[x] == self._round for x in node.inputs):
-            new = self._label(node)
-            changed = not all(map(np.array_equal, old, new))
-        else:
-            new = old if node.op in _MOVE else tuple([self.merges.recent(ids) for ids in old])
-            changed = any(a is not b for a, b in zip(old, new, strict=True))
-        if changed:
-            self._memo[node], self._changed[node] = new, self._round
-
-    def next_round(self) -> bool:
-        """Take what was made equal into account from here on; False when nothing was."""
-        self._round += 1
-        return self.merges.next_round()
+        """Labels of each result of a node; those below it are let go once they are read."""
+        order = topological([node])
+        left = Counter([x for n in order for x in set(n.inputs)])
+        held: dict[Node, tuple[Ids, ...]] = {}
+        for n in order:
+            held[n] = self.label(n, [held[x] for x in n.inputs])
+            for x in set(n.inputs):
+                left[x] -= 1
+                if not left[x]:
+                    del held[x]
+        return held[node]
 
     def literal(self, dtype: str, values: Any) -> Ids:
         """Labels of constants."""
@@ -117,14 +85,15 @@ class Labels:
 
     # ---- one node
 
-    def _label(self, node: Node) -> tuple[Ids, ...]:
+    def label(self, node: Node, below: Sequence[tuple[Ids, ...]]) -> tuple[Ids, ...]:
+        """Labels of a node's results from those of its operands' results."""
         op = node.op
         if op == "result":
             index: int = node["index"]
-            return (self._memo[node.inputs[0]][index],)
+            return (below[0][index],)
         if len(node.types) != 1 or any(len(x.types) != 1 for x in node.inputs):
-            return self._whole(node)
-        xs = [self._memo[x][0] for x in node.inputs]
+            return self._whole(node, below)
+        xs = [x for (x,) in below]
         attrs = dict(node.attrs)
         if op == "macro":
             op, attrs = attrs["op"], dict(attrs["attrs"])
@@ -141,17 +110,18 @@ class Labels:
             ids = self.literal(node.dtype, node["value"])
             self._constants[int(ids)] = (node.dtype, node["value"])
         else:
-            return self._whole(node)
-        return (self.merges.find(ids),)
+            return self._whole(node, below)
+        return (self.merges.seldom(ids),)
 
     def _input(self, node: Node) -> Ids:
         size = prod(_ints(node))
         tag = self.tag("input", node["name"], str(node.type))
         return mix(add(mix(np.arange(size, dtype=np.uint64)), tag)).reshape(_ints(node))
 
-    def _whole(self, node: Node) -> tuple[Ids, ...]:
+    def _whole(self, node: Node, operands: Sequence[tuple[Ids, ...]]) -> tuple[Ids, ...]:
         """An op that is known only as a function of its operands as they lie."""
-        below = [ordered(self.tag("operand", x.types), *map(_digest, self._memo[x])) for x in node.inputs]
+        pairs = zip(node.inputs, operands, strict=True)
+        below = [ordered(self.tag("operand", x.types), *map(digest, ids)) for x, ids in pairs]
         out: list[Ids] = []
         for i, kind in enumerate(node.types):
             tag = ordered(self.tag("op", node.op, self._text(node.attrs), i), *below)
@@ -179,7 +149,10 @@ class Labels:
                 ids = self.literal(node.dtype, folded)
                 self._constants[int(ids)] = (node.dtype, folded)
                 return np.broadcast_to(ids, _ints(node))
-        xs = [np.broadcast_to(x, _ints(node)) for x in xs]
+        return np.broadcast_to(self._function(node, op, attrs, dtypes, list(map(compact, xs))), _ints(node))
+
+    def _function(self, node: Node, op: str, attrs: dict[str, Any], dtypes: list[str], xs: list[Ids]) -> Ids:
+        """Labels of a function of elements; axes along which nothing changes have one element."""
         if op == "convert_element_type":
             return xs[0] if dtypes[0] == node.dtype else ordered(self.tag(op, dtypes[0], node.dtype), xs[0])
         if op == "integer_pow" and attrs["y"] in (1, 2):
@@ -200,9 +173,10 @@ class Labels:
     def _neutral(self, op: str, dtype: str, xs: list[Ids], ids: Ids) -> Ids:
         for c in self._neutral_values(op, dtype):
             label = self.merges.find(self.literal(dtype, c))
-            ids = np.where(xs[1] == label, xs[0], ids)
-            if op in names.COMMUTATIVE:
-                ids = np.where(xs[0] == label, xs[1], ids)
+            for one, other in ((xs[1], xs[0]), (xs[0], xs[1])) if op in names.COMMUTATIVE else ((xs[1], xs[0]),):
+                neutral = one == label
+                if neutral.any():
+                    ids = np.where(neutral, other, ids)
         return ids
 
     def _neutral_values(self, op: str, dtype: str) -> tuple[Any, ...]:
@@ -252,10 +226,15 @@ def _ints(node: Node) -> tuple[int, ...]:
     return tuple([int(str(n)) for n in node.shape])
 
 
-def _digest(ids: Ids) -> Ids:
+def compact(x: Ids) -> Ids:
+    """One element in place of many along axes that were only spread."""
+    return x[tuple([slice(0, 1) if stride == 0 and n > 1 else slice(None) for n, stride in zip(x.shape, x.strides)])]  # noqa: B905
+
+
+def digest(ids: Ids) -> np.uint64:
     """One label of a whole tensor as it lies."""
-    at = mix(np.arange(ids.size, dtype=np.uint64))
-    return np.asarray(mix(add(ids.ravel(), at)).sum(dtype=np.uint64))
+    places = mix(np.arange(ids.size, dtype=np.uint64)).reshape(ids.shape)
+    return mix(add(ids, places)).sum(dtype=np.uint64)
 
 
 # ---- movement

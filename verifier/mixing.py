@@ -16,20 +16,32 @@ import numpy.typing as npt
 Ids: TypeAlias = "npt.NDArray[np.uint64]"
 _A, _B, _C = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
-_TIMES = 3  # a table is that many times as long as the next one: few tables, and no row is moved often
+_PIECE = 1 << 14
+_SAMPLE = 1 << 10
 
 
 def mix(x: Any) -> Ids:
     """Scrambled labels (a bijection)."""
     out: Ids = np.array(x, np.uint64)
-    with np.errstate(over="ignore"):
-        out += _A
-        out ^= out >> _30
-        out *= _B
-        out ^= out >> _27
-        out *= _C
-        out ^= out >> _31
+    _scramble(out)
     return out
+
+
+def _scramble(out: Ids) -> None:
+    """In place, piece by piece: what is worked on stays in the cache."""
+    flat = out.ravel(order="K")
+    assert flat.size < 2 or np.shares_memory(flat, out)
+    with np.errstate(over="ignore"):
+        if flat.size < 2:
+            flat = out
+        for start in range(0, flat.size, _PIECE):
+            piece = flat[start : start + _PIECE] if flat.ndim else flat
+            piece += _A
+            piece ^= piece >> _30
+            piece *= _B
+            piece ^= piece >> _27
+            piece *= _C
+            piece ^= piece >> _31
 
 
 def add(a: Any, b: Any) -> Ids:
@@ -47,7 +59,8 @@ def ordered(tag: Any, *parts: Any) -> Ids:
     """Label of a tuple."""
     out = mix(tag)
     for part in parts:
-        out = mix(add(mix(out), part))
+        out = add(mix(out), part)
+        _scramble(out)
     return out
 
 
@@ -70,47 +83,46 @@ class Tags:
 class Merges:
     """Equalities between labels; `find` gives the representative of each.
 
-    Time is cut into rounds: `recent` is what the last finished round has merged.
+    `seldom` looks at a sample of large arrays first and leaves all as they are when it holds nothing to replace, so
+    that it may overlook equalities, and never invents one.
     """
 
     def __init__(self) -> None:
-        self._known: _Table | None = None
-        self._recent: _Table | None = None
-        self._now: list[_Table] = []
+        self._tables: list[_Table] = []
+        self.sampling = True
+        self.united = 0
 
     def find(self, ids: Ids) -> Ids:
-        """The labels with each replaced by its representative."""
-        if self._known is not None:
-            ids = self._known.replaced(ids)
-        for table in self._now:
+        """The labels with each replaced by its representative; the same array where nothing changes."""
+        for table in self._tables:
             ids = table.replaced(ids)
         return ids
 
-    def recent(self, ids: Ids) -> Ids:
-        """The same for labels that had been found during the last round; the same array where nothing changes."""
-        return ids if self._recent is None else self._recent.replaced(ids)
+    def seldom(self, ids: Ids) -> Ids:
+        """As `find`; with `sampling`, of an array of which a sample has no other representative, the array itself."""
+        if self.sampling and ids.size > _SAMPLE * 8:
+            flat = ids.reshape(-1)
+            part = flat[:: flat.size // _SAMPLE | 1]
+            if self.find(part) is part:
+                return ids
+        return self.find(ids)
 
-    def unite(self, left: Ids, right: Ids) -> bool:
-        """Make the labels of two arrays of one shape equal, place by place; True if any was not.
+    def unite(self, left: Ids, right: Ids) -> Ids:
+        """Make the labels of two arrays of one shape equal, place by place; returns what they have in common then.
 
         Labels on the left stay where each on the right equals one of them: what was computed from them stays, too.
         """
-        a, b = self.find(left).ravel(), self.find(right).ravel()
+        one, other = self.find(left), self.find(right)
+        a, b = one.ravel(), other.ravel()
         apart = a != b
         if not apart.any():
-            return False
-        self._now.append(_Table(*_pairs(a[apart], b[apart])))
-        while len(self._now) > 1 and len(self._now[-2].keys) < _TIMES * len(self._now[-1].keys):
-            self._now[-2:] = [_joined(self._now[-2:])]
-        return True
-
-    def next_round(self) -> bool:
-        """End a round; True if it has merged anything."""
-        self._recent = _joined(self._now) if self._now else None
-        if self._recent is not None:
-            self._known = self._recent if self._known is None else _joined([self._known, self._recent])
-        self._now = []
-        return self._recent is not None
+            return one
+        self.united += 1
+        keys, values, left_stay = _pairs(a[apart], b[apart])
+        self._tables.append(_Table(keys, values))
+        while len(self._tables) > 1 and len(self._tables[-2].keys) <= len(self._tables[-1].keys):
+            self._tables[-2:] = [_joined(*self._tables[-2:])]
+        return one if left_stay else self.find(one)
 
 
 class _Table:
@@ -124,47 +136,68 @@ class _Table:
         self._longest = int(counts.max())
         self._some = np.zeros(1 << (bits + 2), np.bool_)
         self._some[(keys >> self._fine).view(np.int64)] = True
-        self._start = np.zeros((1 << bits) + 1, np.int64)
+        self._start = np.zeros((1 << bits) + 1, np.uint32 if len(keys) < 1 << 32 else np.int64)
         np.cumsum(counts, out=self._start[1:])
 
     def replaced(self, ids: Ids) -> Ids:
-        """The labels with those in the table replaced; the same array where there is none."""
+        """The labels with those in the table replaced, as often as need be; the same array where there is none."""
         flat = ids.ravel()
         out: Ids | None = None
         at = np.flatnonzero(self._some[(flat >> self._fine).view(np.int64)])
         wanted = flat[at]
-        bucket = (wanted >> self._shift).view(np.int64)
-        place, end = self._start[bucket], self._start[bucket + 1]
-        for _ in range(self._longest):
-            if not len(at):
-                break
-            hit = self.keys[place] == wanted
-            if hit.any():
+        while len(at):
+            place = self._places(wanted)
+            hit = place >= 0
+            at, place = at[hit], place[hit]
+            if len(at):
+                wanted = self.values[place]
                 out = flat.copy() if out is None else out
-                out[at[hit]] = self.values[place[hit]]
-            place = place + 1
-            more = ~hit & (place < end)
-            at, place, end, wanted = at[more], place[more], end[more], wanted[more]
+                out[at] = wanted
         return ids if out is None else out.reshape(ids.shape)
 
+    def _places(self, wanted: Ids) -> npt.NDArray[np.int64]:
+        """Where labels stand among the keys, or -1."""
+        found = np.full(len(wanted), -1, np.int64)
+        left = np.arange(len(wanted))
+        bucket = (wanted >> self._shift).view(np.int64)
+        place, end = self._start[bucket].astype(np.int64), self._start[bucket + 1].astype(np.int64)
+        for _ in range(self._longest):
+            more = place < end
+            left, place, end = left[more], place[more], end[more]
+            if not len(left):
+                break
+            hit = self.keys[place] == wanted[left]
+            found[left[hit]] = place[hit]
+            left, place, end = left[~hit], place[~hit] + 1, end[~hit]
+        return found
 
-def _joined(tables: list[_Table]) -> _Table:
-    """One table out of several; later ones map the values of earlier ones."""
-    keys, values = tables[0].keys, tables[0].values
-    for later in tables[1:]:
-        values = later.replaced(values)
-        keys, values = np.concatenate([keys, later.keys]), np.concatenate([values, later.values])
-    order = np.argsort(keys, kind="stable")
-    return _Table(keys[order], values[order])
+
+def _joined(old: _Table, new: _Table) -> _Table:
+    """One table out of two; values of the earlier one may be keys of the later one."""
+    place = np.searchsorted(old.keys, new.keys) + np.arange(len(new.keys))
+    kept = np.ones(len(old.keys) + len(new.keys), np.bool_)
+    kept[place] = False
+    both = np.empty((2, len(kept)), np.uint64)
+    for row, (mine, others) in zip(both, ((old.keys, new.keys), (old.values, new.values)), strict=True):
+        row[kept], row[place] = mine, others
+    return _Table(both[0], both[1])
 
 
-def _pairs(a: Ids, b: Ids) -> tuple[Ids, Ids]:
-    """Keys in order and their representatives, for pairs of different labels: where possible those on the left."""
-    keys, first, back = np.unique(b, return_index=True, return_inverse=True)
-    values = a[first]
-    place = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
-    if (values[back] == a).all() and not (keys[place] == values).any():
-        return keys, values
+def _pairs(a: Ids, b: Ids) -> tuple[Ids, Ids, bool]:
+    """Keys in order and their representatives, for pairs of different labels: if possible, and then true, the left."""
+    order = np.argsort(b)
+    keys, values = b[order], a[order]
+    again = keys[1:] == keys[:-1]
+    if again.any():
+        once = np.append(True, ~again)
+        clear = bool((values[1:] == values[:-1])[again].all())
+        keys, values = keys[once], values[once]
+    else:
+        clear = True
+    if clear:
+        place = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
+        if not (keys[place] == values).any():
+            return keys, values, True
     low, high = np.minimum(a, b), np.maximum(a, b)
     names, at = np.unique(np.concatenate([low, high]), return_inverse=True)
     ends = at[: len(low)], at[len(low) :]
@@ -180,4 +213,4 @@ def _pairs(a: Ids, b: Ids) -> tuple[Ids, Ids]:
             break
         lead = new
     moved = lead != np.arange(len(names))
-    return names[moved], names[lead[moved]]
+    return names[moved], names[lead[moved]], False
