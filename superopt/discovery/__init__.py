@@ -9,6 +9,7 @@
     implied      what the library and the rules found so far already say, by a small e-graph
     judge        what becomes of a candidate
     merges       two equations that give both parts of one product, as a rule with two roots
+    bilinear     convolutions with fewer products: a search of its own
     taso         coverage: what TASO's generator finds
     discover     the run: levels, workers, budget, resumption
 

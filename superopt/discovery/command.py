@@ -9,10 +9,12 @@ from rewrites.library import load
 from rewrites.parse import parse
 from superopt.budget import parse_budget
 from superopt.discovery.algebra import BASE
+from superopt.discovery.bilinear import candidate_texts
 from superopt.discovery.discover import Say, Settings, check_ops, discover
 from superopt.discovery.implied import equations
 from superopt.discovery.taso import covered, substitutions
 from superopt.errors import UsageError
+from verifier.check import check
 
 
 def run(
@@ -31,6 +33,8 @@ def run(
     Raises:
         UsageError: an op that does not exist, or a budget that is no time.
     """
+    if ops == "bilinear":
+        return _run_bilinear(say)
     names = check_ops([name.strip() for name in ops.split(",")] if ops else BASE)
     seconds = parse_budget(budget).seconds
     if seconds is None:
@@ -62,3 +66,18 @@ def coverage_of(texts: tuple[str, ...], library: bool) -> dict[str, Any]:
         "taso_implied": len(listed) - len(missing),
         "taso_missing": missing,
     }
+
+
+def _run_bilinear(say: Say) -> tuple[dict[str, Any], str]:
+    """Search for convolutions with fewer products, prove their rules: summary and text."""
+    texts: list[str] = []
+    rows: list[dict[str, Any]] = []
+    for text in candidate_texts():
+        verdict = check(parse(text, where="discovered"))
+        name = text.partition(":")[0]
+        rows.append({"rule": name, "status": verdict.status, "seconds": verdict.seconds})
+        say(f"{name}: {verdict.status} in {verdict.seconds:.1f} s")
+        if verdict.proved:
+            texts.append(text)
+    summary: dict[str, Any] = {"texts": texts, "rows": rows, "rules": len(texts)}
+    return summary, "\n\n".join([*texts, f"{len(texts)} of {len(rows)} candidates proved"])
