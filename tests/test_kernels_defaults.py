@@ -11,6 +11,7 @@ from superopt.kernels.cpu import host, restricted, supported
 from superopt.kernels.defaults import decide, default, default_trace
 from superopt.kernels.schedule.trace import apply
 from superopt.kernels.stage import LoopProgram
+from verifier.schedules import check_schedule
 
 pytestmark = pytest.mark.skipif(not supported(), reason="no kernels are made for this processor")
 
@@ -158,3 +159,18 @@ def test_one_row_reads_panels_side_by_side():
 def test_few_rows_of_large_weights_are_prefetched():
     assert tile(cases.program(cases.matmul(8, 768, 2048))).knob("prefetch", 0) > 0
     assert tile(cases.program(cases.matmul(64, 768, 2048))).knob("prefetch", 0) == 0
+
+
+def test_few_outputs_of_long_sums_are_split_among_threads():
+    p = cases.program(cases.matmul(4, 32, 16384))
+    after = default(p, host(), 4)
+    assert len(after.stages) > len(default(p, host(), 1).stages)
+    cases.check(p, after, 16384, threads=4)
+    assert check_schedule(p, after).status == "PROVED"
+
+
+def test_long_rows_write_many_vectors_at_a_time():
+    x = make_input("x", (64, 1024))
+    e = mk("exp", mk("sub", x, cases.over(mk("reduce_max", x, axes=(1,)), x, 0)))
+    assert default(cases.program(e), host()).stages[0].knob("vectors", 4) == 8
+    assert default(cases.program(softmax()), host()).stages[0].knob("vectors", 4) == 4

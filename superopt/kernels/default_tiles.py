@@ -12,7 +12,7 @@ from itertools import product
 from math import prod
 from typing import Literal
 
-from superopt.ir.expr import Expr
+from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Guard, Size, Symbol, coefficient, row_major
 from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.contract import Contraction, analyse, extent, loads
@@ -32,25 +32,23 @@ _TRANSPOSE = 100.0  # cycles of a square of vectors transposed and stored
 _COPY = 1.5  # cycles to copy an element
 _LATENCY = 4  # steps of a tile with fewer accumulators take as long
 _LEAST = 1 << 12  # multiply-adds below which a tile is not worth its code
-_STREAMS = (
-    (4, 4),
-    (4, 3),
-    (2, 4),
-    (3, 4),
-    (3, 3),
-    (4, 2),
-    (2, 3),
-    (2, 2),
-)  # vectors, panels that one row reads at once
+# vectors and panels that one row reads at once
+_STREAMS = ((4, 4), (4, 3), (2, 4), (3, 4), (3, 3), (4, 2), (2, 3), (2, 2))
+_FEW_TILES = 4  # that read a panel: the first one, which brings it into the cache, counts
 _SLOW_ROWS = 6  # rows of a tile from which B is prefetched
 _AHEAD = 3072  # bytes
+_FROM_L3, _FROM_MEMORY = 24.0, 8.0  # bytes per cycle of one thread
+_TILES = 8  # tiles of least work of which the grids are compared
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)  # parts of a sum
+_LEAST_PART = 128  # steps of a part
+_ROWS_OF_PARTS, _TASKS_PER_THREAD = 4, 4  # with more tasks of so many rows and one vector, sums are not cut
 _MOST_ROWS = 14
 _MOST_VECTORS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Decisions and their estimated cycles on one thread."""
+    """Decisions and their estimated cycles until the last thread ends."""
 
     decisions: ContractionDecisions
     cycles: float
@@ -107,6 +105,8 @@ def _packings(
         yield _tiled(program, found, kind, reading, cpu, threads, cost_a, merge, lane, "none")
     if frozen_b or rows >= 4 or direct:
         cost_b = 0.0 if frozen_b else (_COPY if direct or not merge else 2 * _COPY) * full + _fork(threads)
+        # a sum inside a panel gets no tile
+        cost_b += sum(full * extent(s) / 4 for e in subexpressions(b) if e.kind == "reduce" for s in e.args[1])
         yield _tiled(program, found, kind, reading, cpu, threads, cost_a + cost_b, merge, lane, "panels")
 
 
@@ -187,22 +187,70 @@ def _tiled(
     lane: str,
     pack_b: Literal["none", "panels"],
 ) -> _Choice:
-    """The tile and the grid of least cost."""
-    shapes = {b.name: b.shape for b in program.buffers}
-    place = row_major(found.stage.index, shapes[found.stage.buffer])
+    """The tile, the parts of the sum and the grid of least cost."""
+    lanes, axes = kind.lanes(cpu), found.rows[-2:]
+    rest = prod(extent(s) for s in found.rows if s not in axes)
+    best: _Choice | None = None
+    for split in _splits(found, kind, cpu, threads):
+        steps = prod(extent(s) for s in found.depth) / kind.group / split
+        ranked = _ranked(program, found, kind, cpu, pack_b, steps)
+        # added up in a phase of its own
+        combined = extra + (split * _outputs(found) / lanes + _fork(threads) if split > 1 else 0.0)
+        for cycles, sizes, vectors in ranked[: _TILES if threads > 1 else 1]:
+            streams, prefetch = 1, 0
+            if pack_b == "panels" and rest * prod(-(-extent(s) // n) for s, n in zip(axes, sizes, strict=True)) == 1:
+                vectors, streams, prefetch = _streaming(found, prod(sizes), vectors, kind, lanes, threads)
+            rows = tuple([(s.name, n) for s, n in zip(axes, sizes, strict=True) if n > 1])
+            inner = extent(_innermost_of(found, reading.depth))
+            unroll = inner if inner <= 8 and kind.group == 1 else 4 if prod(sizes) * vectors <= 16 else 2
+            width = streams * vectors * lanes
+            work = max(cycles * split, _read(found, kind, cpu))
+            total, tasks = _grid(found, dict(rows), width, steps, work, cpu, threads, kind, split)
+            cost = combined + (total if threads > 1 else cycles * split)
+            if best is not None and best.cycles <= cost:
+                continue
+            made = ContractionDecisions(
+                intrinsic=kind.name, rows=rows, vectors=vectors, depth=reading.depth, unroll=unroll,
+                pack_a="phase" if reading.copied else "none", pack_b=pack_b, order_a=reading.order,
+                tasks=tuple([(name, n * streams if name == found.lane.name else n) for name, n in tasks]),
+                merge_columns=merge, lane=lane, prefetch=prefetch, streams=streams, split=split,
+            )  # fmt: skip
+            best = _Choice(made, cost)
+    assert best is not None
+    return best
+
+
+def _splits(found: Contraction, kind: Intrinsic, cpu: Cpu, threads: int) -> list[int]:
+    """Into how many parts the sum may be cut, so that few outputs give work to all threads."""
+    (first, *others) = found.depth
+    rows = prod(extent(s) for s in found.rows)
+    tasks = _outputs(found) // rows * -(-rows // _ROWS_OF_PARTS) // kind.lanes(cpu)
+    if threads == 1 or others or kind.group > 1 or tasks > _TASKS_PER_THREAD * threads:
+        return [1]
+    return [n for n in _SPLITS if n == 1 or (extent(first) % n == 0 and extent(first) // n >= _LEAST_PART)]
+
+
+def _read(found: Contraction, kind: Intrinsic, cpu: Cpu) -> float:
+    """Cycles to read B once from where it is kept between calls; 0 where that is no cache shared with others."""
+    size = ITEMSIZE_BYTES[kind.b] * prod(extent(s) for s in (*found.batch, *found.columns, *found.depth))
+    return 0.0 if size <= cpu.l2 else size / (_FROM_MEMORY if size > cpu.l3 else _FROM_L3)
+
+
+def _outputs(found: Contraction) -> int:
+    return prod(a.extent for a in found.stage.axes)
+
+
+def _ranked(
+    program: LoopProgram, found: Contraction, kind: Intrinsic, cpu: Cpu, pack_b: str, steps: float
+) -> list[tuple[float, tuple[int, ...], int]]:
+    """Tiles as cycles on one thread, rows along the last two axes of rows, and vectors: the best ones first."""
+    place = row_major(found.stage.index, program.buffer(found.stage.buffer).shape)
     scatter = coefficient(place, found.lane) != 1
-    steps = prod(extent(s) for s in found.depth) / kind.group
-    lanes = kind.lanes(cpu)
-    axes = found.rows[-2:]
+    lanes, axes = kind.lanes(cpu), found.rows[-2:]
     others = prod(extent(s) for s in (*found.batch, *found.rows, *found.columns[:-1]) if s not in axes)
+    rest = prod(extent(s) for s in found.rows if s not in axes)
     size = ITEMSIZE_BYTES[kind.b] * kind.group
-    best: tuple[float, tuple[int, ...], int] | None = None
-
-    def reuse(sizes: Sequence[int]) -> int:
-        """How many tiles read the same panel."""
-        rest = prod(extent(s) for s in found.rows if s not in axes)
-        return rest * prod(-(-extent(s) // n) for s, n in zip(axes, sizes, strict=True))
-
+    ranked: list[tuple[float, tuple[int, ...], int]] = []
     for vectors in range(1, min(_MOST_VECTORS, -(-extent(found.lane) // lanes)) + 1):
         for sizes in product(*[range(1, min(extent(s), _MOST_ROWS) + 1) for s in axes]):
             if kind.registers(prod(sizes), vectors) > cpu.registers or prod(sizes) > 2 * _MOST_ROWS:
@@ -212,30 +260,14 @@ def _tiled(
                 across = len(axes) > 0 and coefficient(place, axes[-1]) == 1 and sizes[-1] >= LEAST_ACROSS
                 store = vectors * (_TRANSPOSE * prod(sizes[:-1]) if across else _SCATTER * prod(sizes))
             cycles = others * _tiles(axes, sizes, extent(found.lane), vectors, lanes, steps, store)
-            if vectors * lanes * size * steps > cpu.l2 / 2 and reuse(sizes) > 1:
+            reuse = rest * prod(-(-extent(s) // n) for s, n in zip(axes, sizes, strict=True))
+            if vectors * lanes * size * steps > (cpu.l2 if reuse > _FEW_TILES else cpu.l2 / 2) and reuse > 1:
                 cycles *= 1.05
             cycles *= 1.02 if prod(sizes) > 8 else 1.0  # rows at strides of 4096 bytes fall on the same cache lines
             cycles *= 1.1 if pack_b == "none" and steps > 64 else 1.0
-            if best is None or cycles < best[0]:
-                best = cycles, sizes, vectors
-    assert best is not None
-    cycles, sizes, vectors = best
-    streams, prefetch = 1, 0
-    if pack_b == "panels" and reuse(sizes) == 1:
-        vectors, streams, prefetch = _streaming(found, prod(sizes), vectors, kind, lanes, threads)
-    rows = tuple([(s.name, n) for s, n in zip(axes, sizes, strict=True) if n > 1])
-    inner = extent(_innermost_of(found, reading.depth))
-    unroll = inner if inner <= 8 and kind.group == 1 else 4 if prod(sizes) * vectors <= 16 else 2
-    tasks = _grid(found, dict(rows), streams * vectors * lanes, steps, cycles, cpu, threads, kind)
-    tasks = tuple([(name, n * streams if name == found.lane.name else n) for name, n in tasks])
-    made = ContractionDecisions(
-        intrinsic=kind.name, rows=rows, vectors=vectors, depth=reading.depth, unroll=unroll,
-        pack_a="phase" if reading.copied else "none", pack_b=pack_b,
-        order_a=reading.order,
-        tasks=tasks, merge_columns=merge, lane=lane,
-        prefetch=prefetch, streams=streams,
-    )  # fmt: skip
-    return _Choice(made, cycles + extra)
+            cycles *= 1.01 if kind.registers(prod(sizes), vectors) > cpu.registers - 2 else 1.0
+            ranked.append((cycles, sizes, vectors))
+    return sorted(ranked, key=lambda t: t[0])
 
 
 def _streaming(
@@ -293,9 +325,10 @@ def _grid(
     cpu: Cpu,
     threads: int,
     kind: Intrinsic,
-) -> tuple[tuple[str, int], ...]:
+    split: int,
+) -> tuple[float, tuple[tuple[str, int], ...]]:
     """Iterations of the first row axis and panels in one task, so that tasks are many enough and fit the cache."""
-    lane, batch = found.lane, prod(extent(s) for s in found.batch)
+    lane, batch = found.lane, split * prod(extent(s) for s in found.batch)
     first = found.rows[0] if found.rows else None
     step = tile.get(first.name, 1) if first is not None else 1
     row_tiles = -(-extent(first) // step) if first is not None else 1
@@ -320,13 +353,13 @@ def _grid(
             if best is None or total < best[0]:
                 best = total, a, b, apart
     assert best is not None
-    _, a, b, apart = best
+    total, a, b, apart = best
     chosen = [(first.name, a * step)] if first is not None and a < row_tiles else []
     chosen += [(lane.name, b)] if b < panels else []
     chosen += [(s.name, 1) for s in other] if apart else []
     if batch > 1 and threads == 1 and cycles < FORK:
         chosen += [(s.name, extent(s)) for s in found.batch]
-    return tuple(chosen)
+    return total, tuple(chosen)
 
 
 def _blocks(count: int) -> list[int]:

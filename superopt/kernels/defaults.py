@@ -27,6 +27,9 @@ from superopt.kernels.schedule.trace import Trace, apply, trace
 from superopt.kernels.stage import LoopProgram, Stage
 from superopt.kernels.tensorize import ContractionDecisions, tensorize
 
+_LONG = 24  # vectors of a row from which its last phase takes ...
+_WIDE = 8  # ... so many at a time
+
 
 def default(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> LoopProgram:
     """A schedule of every stage, chosen by estimates.
@@ -67,6 +70,9 @@ def _chosen(program: LoopProgram, cpu: Cpu, threads: int) -> tuple[LoopProgram, 
         if _alone(stage):
             program = set_knob(program, stage.buffer, "tasks", 1)
             steps.append(["set_knob", stage.buffer, "tasks", 1])
+        if _long_rows(stage, cpu):
+            program = set_knob(program, stage.buffer, "vectors", _WIDE)
+            steps.append(["set_knob", stage.buffer, "vectors", _WIDE])
     return program, steps
 
 
@@ -101,6 +107,18 @@ def _alone(stage: Stage) -> bool:
     if stage.tile is not None or stage.at is not None or any(k == "tasks" for k, _ in stage.knobs):
         return False
     return all(a.kind == "serial" for a in stage.axes) and _cycles_untiled(stage) < FORK
+
+
+def _long_rows(stage: Stage, cpu: Cpu) -> bool:
+    """Does an untiled stage reduce long rows and then write them?  Its last phase is short work for many vectors."""
+    if stage.tile is not None or stage.at is not None or not stage.axes or any(k == "vectors" for k, _ in stage.knobs):
+        return False
+    lane = stage.axes[-1]
+    if any(a.kind != "serial" for a in stage.axes) or lane.extent < _LONG * cpu.lanes("float32"):
+        return False
+    found = [e for e in subexpressions(stage.value) if e.kind == "reduce"]
+    rows = [e for e in found if [s.high for s in e.args[1]] == [lane.symbol.high] and lane.symbol not in e.symbols]
+    return bool(rows) and len(rows) == len(found)
 
 
 def _cycles_untiled(stage: Stage) -> float:
