@@ -21,8 +21,10 @@ from superopt.proving import collected
 
 if TYPE_CHECKING:
     from rewrites.term import Rule
+    from verifier.verdict import Verdict
 
 _MAKERS = ("statement", "rule")
+_TEST_LINES = 40  # a longer test is not printed
 
 
 def verify_library(names: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
@@ -187,9 +189,20 @@ def _verify(rules: Sequence[Rule], made: Sequence[tuple[Any, bool]] = ()) -> tup
 
             verdicts.append(as_rule(x)[1] if lift else check_statement(x))
     data = summary(verdicts, time.perf_counter() - begin)
-    lines = [str(v) for v in verdicts]
+    lines = [f"{v}{_as_test(v)}" for v in verdicts]
     lines.append(
         f"{data['rules']} rules: {data['proved']} proved, {data['refuted']} refuted, {data['unknown']} unknown"
         f" in {data['seconds']:.1f} s"
     )
     return data, "\n".join(lines)
+
+
+def _as_test(verdict: Verdict) -> str:
+    """The test to paste of a refutation, indented; where it is long, where it is."""
+    found = verdict.counterexample
+    if found is None or not found.code:
+        return ""
+    lines = [line for line in found.code.splitlines() if line]
+    if len(lines) > _TEST_LINES:
+        return f"\n  as a test to paste ({len(lines)} lines): counterexample.code of --json"
+    return "\n".join(["", "  as a test to paste:", *(f"    {line}" for line in lines)])

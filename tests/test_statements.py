@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -329,6 +330,11 @@ if __name__ == "__main__":
     assert all({"ms", "status", "rule"} <= set(row) for row in data["rows"])
     assert data["rows"][1]["exactness"] == "real"
     assert "4 rules: 2 proved, 2 refuted" in text
+    tests = [part.split("REFUTED")[0] for part in text.split("  as a test to paste:\n")[1:]]
+    pasted: dict[str, Any] = {}
+    exec(textwrap.dedent(tests[0]), pasted)
+    with pytest.raises(AssertionError):
+        pasted["test_commutes"]()
     chosen, _ = verify_files([str(file)], ["comm"])
     assert [row["rule"] for row in chosen["rows"]] == ["commutes"]
 
