@@ -104,6 +104,7 @@ class _Stage:
 
     def run(self) -> Judgement:
         """Try regions, then programs."""
+        self.alone.start()
         forms = forms_of(self.found, self.judgement)
         if not forms:
             return self.judgement
@@ -146,13 +147,17 @@ class _Stage:
                 sampled.append(form)
                 tried = self._try(form, tried, len(forms) > 1)
         expected = {form.name: self._expected_s(form, tried) for form in sampled}
-        for form in sorted(sampled, key=lambda form: expected[form.name]):
-            if self._left_s(_TRIALS) > 0.0 and expected[form.name] < _CLOSE * min(expected.values()):
+        order = sorted(sampled, key=lambda form: expected[form.name])
+        tried = self._try(order[0], tried, until=_SCHEDULES)  # what is not tried is left to XLA: a form needs it all
+        for form in order[1:]:
+            if self._left_s(_TRIALS) > 0.0 and expected[form.name] < _CLOSE * expected[order[0].name]:
                 tried = self._try(form, tried)
         return tried
 
-    def _try(self, form: Form, tried: Mapping[Graph, Trial], few: bool = False) -> dict[Graph, Trial]:
-        most, left_s = _FEW if few else None, self._left_s(_TRIALS)
+    def _try(
+        self, form: Form, tried: Mapping[Graph, Trial], few: bool = False, until: float = _TRIALS
+    ) -> dict[Graph, Trial]:
+        most, left_s = _FEW if few else None, self._left_s(until)
         return try_regions(form.regions, self.alone, budget_s=left_s, most=most, known=tried, progress=self.progress)
 
     def _prove(self, tried: dict[Graph, Trial]) -> None:

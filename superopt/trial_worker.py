@@ -61,7 +61,10 @@ _STATE = _Session()
 
 
 def main(event_fd: int, memory_bytes: int) -> None:
-    """Serve until the input closes."""
+    """Load JAX and LLVM, then serve until the input closes."""
+    from superopt.backends.native import unavailable  # late: what shares this module needs neither
+
+    unavailable()
     serve(event_fd, memory_bytes, {"build": _build, "time": _time})
 
 

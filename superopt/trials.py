@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,7 @@ class TrialPool:
             for _ in range(count)
         ]
         self._home: dict[Graph, _Process] = {}
+        self._starting: list[Future[None]] = []
         self._executor = self._stack.enter_context(ThreadPoolExecutor(count))
 
     @property
@@ -107,8 +108,13 @@ class TrialPool:
         """How many regions are best tried at a time."""
         return _BATCH * len(self._workers)
 
+    def start(self) -> None:
+        """Start the processes, without waiting for them."""
+        self._starting += [self._executor.submit(process.start) for process in self._workers]
+
     def try_all(self, jobs: Sequence[tuple[Region, Trace]]) -> list[Trial]:
         """Each region with a schedule, the default one for None, against XLA."""
+        wait(self._starting)
         found: dict[int, Trial] = {}
         shares: dict[int, list[_Job]] = {k: [] for k in range(len(self._workers))}
         for number, (region, trace) in enumerate(jobs):
@@ -148,10 +154,14 @@ class _Job:
 
 @dataclass(slots=True)
 class _Process:
-    """A worker and what it was busy with when it died."""
+    """A worker that builds and times."""
 
     worker: Worker
-    lost: dict[int, str] = field(default_factory=dict[int, str])
+
+    def start(self) -> None:
+        """Have the process load what it needs; one that dies of it is started again when there is work."""
+        with suppress(WorkerDiedError):
+            list(self.worker.request({"request": "ping"}))
 
     def build(self, jobs: Sequence[_Job], seed: int) -> dict[int, Any]:
         """By number the schedule of what was built, and of what was not, why (a text).

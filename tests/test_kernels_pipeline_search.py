@@ -50,6 +50,9 @@ class Pool(TrialPool):
         super().__init__(processes=1)
         self.seconds, self.asked = seconds, list[Region]()
 
+    def start(self) -> None:
+        """No processes."""
+
     def try_all(self, jobs: Sequence[tuple[Region, Trace]]) -> list[Trial]:
         self.asked += [region for region, _ in jobs]
         found: list[Trial] = []
