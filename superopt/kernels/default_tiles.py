@@ -191,8 +191,11 @@ def _tiled(
     lanes, axes = kind.lanes(cpu), found.rows[-2:]
     rest = prod(extent(s) for s in found.rows if s not in axes)
     best: _Choice | None = None
+    whole = prod(extent(s) for s in found.depth) / kind.group
+    least = _ranked(program, found, kind, cpu, pack_b, whole)[0][0]
+    threads = threads if max(least, _read(found, kind, cpu)) >= FORK else 1
     for split in _splits(found, kind, cpu, threads):
-        steps = prod(extent(s) for s in found.depth) / kind.group / split
+        steps = whole / split
         ranked = _ranked(program, found, kind, cpu, pack_b, steps)
         # added up in a phase of its own
         combined = extra + (split * _outputs(found) / lanes + _fork(threads) if split > 1 else 0.0)
@@ -337,8 +340,6 @@ def _grid(
     between = prod(extent(s) for s in other)
     rest = prod(extent(s) for s in found.rows[1:])
     size = ITEMSIZE_BYTES[kind.a] * kind.group
-    if cycles < FORK:
-        threads = 1
     best: tuple[float, int, int, bool] | None = None
     for apart in (False, True) if other else (False,):
         for a, b in product(_blocks(row_tiles), _blocks(panels)):
