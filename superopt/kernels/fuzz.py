@@ -115,7 +115,7 @@ def _difference(got: Any, exact: Any, wide: Any, program: LoopProgram, strict: b
     tolerance = max(TOLERANCE[d] for d in dtypes | {str(got.dtype)})
     a, b = np.asarray(got, np.float64), np.asarray(wide, np.float64)
     scale = max(1.0, float(np.abs(b[np.isfinite(b)]).max(initial=0)))
-    limit = float(np.finfo(np.float32).max) if got.dtype != np.float64 else np.inf
+    limit = {"float64": np.inf, "float16": 65519.0}.get(str(got.dtype), float(np.finfo(np.float32).max))
     b = np.where(np.abs(b) > limit, np.copysign(np.inf, b), b)
     close = np.isclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
     if close.all():
