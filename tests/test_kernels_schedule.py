@@ -339,6 +339,8 @@ ILLEGAL: list[tuple[LoopProgram, list[Any], list[Any], str]] = [
     (POINTS, [], ["share", "out0", 99], "no 99"),
     (MATMUL, [], ["factor_out", "s0", 0], "every factor"),
     (POINTS, [], ["factor_out", "out0", 0], "such parts"),
+    (POINTS, [], ["skip", "out0", 0], "inside no other stage"),
+    (TWO, PLACED, ["skip", "s0", 0], "minus infinity"),
     (MATMUL, BLOCKS, ["tensorize", "s0", []], "holds no contraction"),
     (product(4, 5, 16), [], ["tensorize", "out0", [["speed", 9]]], "no decision"),
     (product(4, 5, 16), [], ["tensorize", "out0", [["rows", [["z", 2]]]]], "names? the axis 'z'"),

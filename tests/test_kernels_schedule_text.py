@@ -6,6 +6,7 @@ import inspect
 import textwrap
 from typing import Any
 
+import numpy as np
 import pytest
 from schedule_cases import arrays, pointwise, product, rows, same, total, two_stages
 
@@ -31,6 +32,17 @@ BELOW = mk(
 )  # fmt: skip
 CENTRED = mk("sub", X, rows(mk("reduce_max", X, axes=(1,)), X))
 Y = mk("broadcast_in_dim", make_input("y", (5,)), shape=(6, 5), broadcast_dimensions=(1,))
+MASKED = mk(
+    "select_n", mk("ge", mk("iota", shape=(8, 8), dtype="int32", dimension=0),
+                   mk("iota", shape=(8, 8), dtype="int32", dimension=1)),
+    mk("broadcast_in_dim", mk("literal", value=-np.inf, dtype="float32"), shape=(8, 8), broadcast_dimensions=()),
+    make_input("x", (8, 8)),
+)  # fmt: skip
+SKIPPED = apply(
+    from_graph([mk("reduce_max", MASKED, axes=(1,))], scratch={MASKED}),
+    [("choose", "s0"), ("transform_layout", "s0", [["permute", [1, 0]]], "new"), ("split", "out0", "o0", [4]),
+     ("parallel", "out0", "o0_0"), ("compute_at", "s0", "out0", 1)],
+)  # fmt: skip
 QUOTIENT = mk(
     "dot_general", mk("div", X, rows(make_input("s", (6,)), X)), make_input("y", (5, 4)),
     dimension_numbers=(((1,), (0,)), ((), ())),
@@ -74,6 +86,7 @@ EXAMPLES: dict[str, tuple[LoopProgram, tuple[Any, ...]]] = {
     ),
     "choose": (from_graph([BELOW]), ("out0",)),
     "share": (from_graph([total(mk("mul", CENTRED, Y), 1)]), ("out0", 3, "kept")),
+    "skip": (SKIPPED, ("s0", 0)),
     "factor_out": (from_graph([QUOTIENT]), ("out0", 0)),
     "tensorize": (product(8, 8, 32), ("out0", [["rows", [["o0", 4]]], ["pack_b", "none"]])),
 }

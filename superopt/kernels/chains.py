@@ -154,6 +154,8 @@ class _Chain:
             return None
         self._tile(chosen)
         self._place()
+        with suppress(InputError):  # there is no mask, or it excludes nothing
+            self._do("skip", first, len(self.program.buffer(first).shape) - 2)
         lanes = self.cpu.lanes("float32")
         stage = self.program.stage(first)
         own = stage.axes[stage.at[1] :] if stage.at is not None else ()

@@ -130,7 +130,7 @@ def find(stage: Stage) -> Contraction | None:
     lane = axes[-1]
     if lane in a.symbols:
         a, b = b, a
-    split = _split_guard(guard, a, b)
+    split = _split_guard(guard, a, b, frozenset([x.symbol for x in stage.axes if x.kind == "parallel"]))
     if split is None:
         return None
     guard_a, guard_b = split
@@ -190,18 +190,18 @@ def _symbols(guard: Truth) -> frozenset[Symbol]:
     return guard.symbols if isinstance(guard, Guard) else frozenset()
 
 
-def _split_guard(guard: Truth, a: Expr, b: Expr) -> tuple[Truth, Truth] | None:
-    """Each condition goes to the factors that have its iterators (both may read beyond); None where neither has all."""
+def _split_guard(guard: Truth, a: Expr, b: Expr, tasks: frozenset[Symbol]) -> tuple[Truth, Truth] | None:
+    """Each condition goes to the factors that have its iterators, but for tasks (both may read beyond); else None."""
     if not isinstance(guard, Guard):
         return True, True
     mine: list[Poly] = []
     other: list[Poly] = []
     for p in guard.ordered:
-        if p.symbols <= a.symbols:
+        if p.symbols - tasks <= a.symbols:
             mine.append(p)
-        if p.symbols <= b.symbols:
+        if p.symbols - tasks <= b.symbols:
             other.append(p)
-        if not (p.symbols <= a.symbols or p.symbols <= b.symbols):
+        if not (p.symbols - tasks <= a.symbols or p.symbols - tasks <= b.symbols):
             return None
     return (Guard(mine) if mine else True), (Guard(other) if other else True)
 

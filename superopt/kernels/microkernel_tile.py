@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from superopt.errors import InputError
-from superopt.ir.index import Size, Symbol, bounds, coefficient, of_atom, row_major, substitute
+from superopt.ir.index import Guard, Size, Symbol, bounds, coefficient, of_atom, row_major, substitute
 from superopt.kernels.contract import Contraction, extent
 from superopt.kernels.emit_licence import Licence
 from superopt.kernels.intrinsics import Intrinsic, intrinsic
@@ -170,6 +170,8 @@ class TileWriter:
         high: Value = extent(s)
         if level == 0 and self.blocked:
             low, high = "%from", "%to"
+        if level == 0:
+            high = self._limited(s, high)
         innermost = level == len(self.steps) - 1
         unroll = min(self.tile.unroll, extent(s)) if innermost else 1
 
@@ -192,6 +194,23 @@ class TileWriter:
         middle = f.add(low, whole)
         accs = run(low, middle, unroll, accs)
         return run(middle, high, 1, accs) if not (isinstance(length, int) and length == whole) else accs
+
+    def _limited(self, s: Symbol, high: Value) -> Value:
+        """The end of the outermost depth loop where a condition on the product ends it."""
+        f = self.f
+        sides = {p for g in (self.found.guard_a, self.found.guard_b) if isinstance(g, Guard) for p in g.ordered}
+        for p in sorted(sides, key=str):
+            rest = p + of_atom(s)
+            if isinstance(rest, int):
+                high = f.minimum(high, max(rest + 1, 0))
+                continue
+            if coefficient(p, s) != -1 or not rest.symbols <= set(self.outer):
+                raise InputError(f"stage {self.stage.buffer}: the tile cannot end its sum where {p} >= 0 ends")
+            last: Value = rest.constant
+            for t in sorted(rest.symbols, key=lambda t: t.name):
+                last = f.add(last, f.mul(f"%{t.name}", coefficient(rest, t) or 0))
+            high = f.minimum(high, f.maximum(f.add(last, 1), 0))
+        return high
 
     def _step(self, shift: dict[Symbol, Size], accs: list[Value]) -> list[Value]:
         f, out = self.f, list(accs)

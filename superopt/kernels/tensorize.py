@@ -18,12 +18,26 @@ from dataclasses import replace
 
 from superopt.errors import InputError
 from superopt.ir.expr import Expr, const, convert, load, op, reduce
-from superopt.ir.index import Guard, Size, Symbol, Truth, all_of, of_atom, substitute, substitute_guard
+from superopt.ir.index import (
+    Guard,
+    Poly,
+    Size,
+    Symbol,
+    Truth,
+    all_of,
+    coefficient,
+    nonnegative,
+    of_atom,
+    substitute,
+    substitute_guard,
+)
 from superopt.kernels.contract import Contraction, analyse, analyse_placed, exchange, extent, find, with_total
 from superopt.kernels.cpu import Cpu, host
 from superopt.kernels.intrinsics import Intrinsic, intrinsic
 from superopt.kernels.pack import Packed, coordinates, guarded, panels, parts_of
 from superopt.kernels.program import ordered
+from superopt.kernels.schedule.edit import terms
+from superopt.kernels.schedule.guards import inside
 from superopt.kernels.stage import Axis, Buffer, LoopProgram, Stage, Tile
 from superopt.kernels.tile_decisions import ContractionDecisions
 
@@ -95,6 +109,7 @@ def _placed(program: LoopProgram, stage: Stage, decisions: ContractionDecisions,
         "sum", depth, kind.product(leaf_a.substitute({**grid.at, **parts}), leaf_b.substitute({**grid.at, **parts}))
     )
     guard = substitute_guard(found.stage.guard, grid.at) if isinstance(found.stage.guard, Guard) else True
+    guard = _by_tiles(program, found, grid, guard)
     made = Stage(
         name,
         (*shared, *grid.axes),
@@ -109,6 +124,20 @@ def _placed(program: LoopProgram, stage: Stage, decisions: ContractionDecisions,
     tile = Tile(kind.name, tuple(grid.rows), grid.lane.name, decisions.vectors, names, decisions.unroll)
     stages = tuple([replace(made, tile=tile) if s is stage else s for s in program.stages])
     return replace(program, stages=stages)
+
+
+def _by_tiles(program: LoopProgram, found: Contraction, grid: _Grid, guard: Truth) -> Truth:
+    """The guard with conditions on tiles in place of those on rows of a tile, where reads stay inside."""
+    if not isinstance(guard, Guard):
+        return guard
+    rows: dict[Symbol, Size] = {a.symbol: 0 for a in grid.axes if a.kind == "unroll"}
+    wider = all_of(*[nonnegative(substitute(p, rows)) if _backward(p, rows) else nonnegative(p) for p in guard.ordered])
+    value = found.stage.value.substitute(grid.at)
+    return wider if inside(program, value, terms(all_of(wider, grid.guard))) else guard
+
+
+def _backward(p: Poly, rows: dict[Symbol, Size]) -> bool:
+    return any(s in p.symbols for s in rows) and all((coefficient(p, s) or 0) <= 0 for s in rows)
 
 
 def _knobs(decisions: ContractionDecisions) -> tuple[tuple[str, int | str], ...]:

@@ -2,11 +2,16 @@
 
 `select_n(c, a, b)` is b where c is true and a where it is not; where c compares affine positions, in integers that
 hold them, it is a guard.  Both sides of a comparison are brought to guards, so that a schedule may write either.
+
+`exp(where(g, x, -inf) - m)` is `where(g, exp(x - m), 0)`: m is taken to be a number, as a row's maximum is unless the
+row is masked as a whole.
 """
 
 from __future__ import annotations
 
-from superopt.ir.expr import Expr, subexpressions, where, with_parts
+import math
+
+from superopt.ir.expr import Expr, const, op, subexpressions, where, with_parts
 from superopt.ir.index import Guard, Size, Truth, all_of, nonnegative
 from verifier.schedules.intervals import interval
 
@@ -24,8 +29,20 @@ def guarded(root: Expr) -> Expr:
             guard = _truth(operands[0])
             if guard is not None:
                 made = where(guard, lambda x=operands: x[2], lambda x=operands: x[1])
-        done[e] = made if made is not None else with_parts(e, operands, lambda x: x)
+        made = made if made is not None else with_parts(e, operands, lambda x: x)
+        done[e] = _vanishing(made)
     return done[root]
+
+
+def _vanishing(e: Expr) -> Expr:
+    """exp of what is minus infinity under a guard, less a number, as 0 under that guard."""
+    if e.kind != "op" or e.args[0] != "exp" or e.operands[0].kind != "op" or e.operands[0].args[0] != "sub":
+        return e
+    masked, shift = e.operands[0].operands
+    if masked.kind != "where" or masked.args[2].kind != "const" or masked.args[2].args[0] != -math.inf:
+        return e
+    inner = op("exp", e.args[1], op("sub", e.operands[0].args[1], masked.args[1], shift))
+    return where(masked.args[0], lambda: inner, lambda: const(0, e.dtype))
 
 
 def _truth(e: Expr) -> Truth | None:

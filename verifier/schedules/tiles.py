@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from superopt.ir.expr import Expr, reduce
-from superopt.ir.index import Guard, Poly, Size, Symbol, bounds, of_atom, row_major, substitute
+from superopt.ir.expr import Expr, const, reduce, where
+from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, bounds, of_atom, row_major, substitute
 from superopt.kernels.intrinsics import INTRINSICS, Intrinsic
 from superopt.kernels.stage import Stage
 from verifier.schedules.domain import Domain
 from verifier.schedules.equal import Equality
+from verifier.schedules.folds import is_zero
 from verifier.schedules.intervals import box_of
 from verifier.schedules.points import Point, shown
 from verifier.schedules.questions import Findings
@@ -39,6 +40,7 @@ class _Tiled:
     rows: tuple[Symbol, ...]
     lane: Symbol
     depth: tuple[Symbol, ...]
+    ends: Truth = True
 
 
 def tile(view: View, stage: Stage, out: Findings) -> None:
@@ -76,6 +78,9 @@ def _parts(stage: Stage) -> _Tiled | str:
     depth, body = total.args[1], total.args[2]
     if stage.tile.depth != tuple(s.name for s in depth):
         return f"the tile runs over {','.join(stage.tile.depth)}, the sum over {','.join(s.name for s in depth)}"
+    ends: Truth = True
+    if body.kind == "where" and is_zero(body.args[2]):  # the sum ends before its last step
+        ends, body = body.args[0], body.args[1]
     if body.kind != "op" or body.args[0] != "mul":
         return "what is summed is no product"
     lane = names[stage.tile.lanes].symbol
@@ -88,7 +93,10 @@ def _parts(stage: Stage) -> _Tiled | str:
     if stored[1].kind != "load" or (stored[0].kind != "load" and not kind.offset):
         return f"{kind.name} reads its operands from memory"
     rows = tuple(names[n].symbol for n, _ in stage.tile.rows)
-    return _Tiled(stage, kind, total, stored[0], stored[1], rows, lane, depth)
+    inner = {lane, *rows, *depth[1:]}
+    if isinstance(ends, Guard) and (kind.group > 1 or not inner.isdisjoint(ends.symbols)):
+        return f"the sum ends where {ends} does, which differs within the tile"
+    return _Tiled(stage, kind, total, stored[0], stored[1], rows, lane, depth, ends)
 
 
 def _outermost(root: Expr) -> Iterator[Expr]:
@@ -124,6 +132,9 @@ def _semantics(t: _Tiled, domain: Domain, out: Findings) -> None:
         return t.b.substitute({**step, t.lane: e.args[1][0]})
 
     step = rebuilt(added, read).substitute({lane: of_atom(t.lane)})
+    if isinstance(t.ends, Guard):
+        product = step
+        step = where(t.ends, lambda: product, lambda: const(0, product.dtype))
     expected = reduce("sum", t.depth[:-1] if group > 1 else t.depth, step)
     if Equality().same(t.total, expected, domain):
         out.add(VALUE, t.stage.buffer, what, PROVED, "structure")

@@ -26,6 +26,7 @@ from superopt.kernels.schedule.reducing import (
     rfactor,
     split_reduction,
 )
+from superopt.kernels.schedule.skipping import skip
 from superopt.kernels.schedule.tensorizing import tensorize
 from superopt.kernels.stage import LoopProgram
 
@@ -76,13 +77,13 @@ PRIMITIVES: dict[str, Primitive] = {
         split, fuse, reorder, parallel, vectorize, unroll, pad, set_knob,
         inline, materialize, cache_read, cache_write, compute_at, reverse_compute_at, blockize,
         split_reduction, pad_reduction, reorder_reduction, rfactor, decompose_reduction, transform_layout,
-        tensorize, choose, share, factor_out,
+        tensorize, choose, share, factor_out, skip,
     )
 }  # fmt: skip
 
 __all__ = [
     "PRIMITIVES", "Primitive", "blockize", "cache_read", "cache_write", "choose", "compute_at", "decompose_reduction",
     "factor_out", "fuse", "inline", "materialize", "pad", "pad_reduction", "parallel", "reorder", "reorder_reduction",
-    "reverse_compute_at", "rfactor", "set_knob", "share", "split", "split_reduction", "tensorize", "transform_layout",
-    "unroll", "vectorize",
+    "reverse_compute_at", "rfactor", "set_knob", "share", "skip", "split", "split_reduction", "tensorize",
+    "transform_layout", "unroll", "vectorize",
 ]  # fmt: skip
