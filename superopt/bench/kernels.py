@@ -81,6 +81,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
             ("gemm", products),
             ("conv", of.get("conv", [])),
             ("rowops", of.get("rowops", [])),
+            ("attention", of.get("attention", [])),
         ):
             if group:
                 found[f"{name}_vs_best_peer{mark}"] = geomean([row["best"] for row in group])

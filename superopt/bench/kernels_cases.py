@@ -19,7 +19,7 @@ class Case:
 
     Attributes:
         name: unique.
-        kind: gemm, skinny, conv, depthwise_pool, rowops or int8.
+        kind: gemm, skinny, conv, depthwise_pool, rowops, attention or int8.
         fn: JAX function of the arrays.
         shapes: of the arrays, in order.
         frozen: positions of arrays that are weights.
@@ -157,6 +157,23 @@ def gelu(rows: int, columns: int) -> Case:
     return Case(f"gelu {rows}x{columns}", "rowops", fn, shapes, (1,), 30.0 * rows * columns, ("gelu",))
 
 
+def attention(heads: int, rows: int, depth: int, causal: bool = False) -> Case:
+    """Scaled product of q and k, masked or not, softmax of rows, product with v."""
+
+    def fn(q: Any, k: Any, v: Any) -> Any:
+        import jax  # late: see above
+        from jax import numpy as jnp
+
+        scores = jnp.einsum("hqd,hkd->hqk", q, k) / math.sqrt(depth)
+        if causal:
+            scores = jnp.where(jnp.tril(jnp.ones((rows, rows), bool)), scores, -jnp.inf)
+        return jnp.einsum("hqk,hkd->hqd", jax.nn.softmax(scores, -1), v)
+
+    work = 4.0 * heads * rows * depth * ((rows + 1) / 2 if causal else rows)
+    name = f"attention{' causal' if causal else ''} {heads}x{rows}x{depth}"
+    return Case(name, "attention", fn, ((heads, rows, depth),) * 3, (), work, ("attention", depth, causal))
+
+
 _RESNET_1X1 = ((56, 64, 256), (56, 256, 64), (28, 512, 128), (28, 128, 512), (14, 1024, 256), (14, 256, 1024),
                (7, 2048, 512), (7, 512, 2048))  # fmt: skip
 _RESNET_3X3 = ((56, 64), (28, 128), (14, 256), (7, 512))
@@ -182,5 +199,6 @@ CASES: tuple[Case, ...] = (
     layer_norm(512, 1024),
     gelu(128, 3072),
     gelu(512, 3072),
+    *(attention(12, rows, 64, causal) for rows in (128, 512, 1024) for causal in (False, True)),
     *(int8_product(*size) for size in ((512, 512, 512), (128, 768, 768), (128, 3072, 768))),
 )

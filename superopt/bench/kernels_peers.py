@@ -86,6 +86,9 @@ def _torch(case: Case, arrays: Sequence[np.ndarray], threads: int) -> dict[str, 
             return {"torch": lambda: f.layer_norm(xs[0] + xs[1], xs[0].shape[1:], xs[2], xs[3], 1e-5)}
         case "gelu":
             return {"torch": lambda: f.gelu(xs[0] + xs[1])}
+        case "attention":
+            heads = [x[None] for x in xs]
+            return {"torch": lambda: f.scaled_dot_product_attention(*heads, is_causal=rest[1])}
         case _:
             return {}
 
