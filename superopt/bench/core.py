@@ -6,6 +6,7 @@ after the search is over.  Peak memory is that of the optimising process and of 
 
     superopt bench --suite core      XLA is the only backend
     superopt bench --suite native    the same programs, with kernels of our own where they are faster
+    superopt bench --suite native --case small_encoder      one of the programs to develop on
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from superopt.bench import Say, geomean, in_own_process, table
 LIGHT = ("squeezenet", "resnet50", "shufflenet", "inception_v1", "densenet121")
 PROGRAMS = ("bert_layer", "inverted_residual", "linear_attention", "low_rank_chain", "lstm_step")
 CASES = (*LIGHT, *PROGRAMS)
+SMALL = ("small_encoder", "small_mobilenet", "small_resnet")  # of other sizes, to develop on; they run when named
 _TIMEOUT_S = 900.0
 _COLUMNS = (
     ("case", "program", ""),
@@ -57,7 +59,7 @@ def _run(
     suite: str, budget: str, cases: Sequence[str], seed: int, say: Say
 ) -> tuple[list[dict[str, Any]], dict[str, float], str]:
     rows: list[dict[str, Any]] = []
-    for case in CASES:
+    for case in (*CASES, *SMALL) if cases else CASES:
         if cases and not any(text in case for text in cases):
             continue
         row = in_own_process("superopt.bench.core", f"{suite}:{case}", budget, seed, _TIMEOUT_S)

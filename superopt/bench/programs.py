@@ -1,4 +1,7 @@
-"""The programs of the core suite, by name: ONNX networks that ship with the onnx package, and JAX functions."""
+"""The programs of the core suite, by name: ONNX networks that ship with the onnx package, and JAX functions.
+
+Those called small have other sizes than any program that results are reported on.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from superopt.bench import nets
 from superopt.bench.nets import Net
 from superopt.frontends.onnx import light_model_path, load_model, randomize_weights
 
+_SMALL_MOBILENET = ((1, 16, 1, 1), (4, 24, 2, 2), (6, 40, 2, 2), (4, 72, 3, 2), (6, 112, 2, 1), (6, 144, 2, 2))
+
 _JAX: dict[str, Callable[[], Net]] = {
     "bert_layer": nets.bert_layer,
     "inverted_residual": nets.inverted_residual,
@@ -16,6 +21,9 @@ _JAX: dict[str, Callable[[], Net]] = {
     "lstm_step": nets.lstm_step,
     "transformer_block": nets.transformer_block,
     "mobilenet_v2": nets.mobilenet_v2,
+    "small_encoder": lambda: nets.bert(1, 320, 5, 160),
+    "small_mobilenet": lambda: nets.mobilenet_v2(_SMALL_MOBILENET, size=192, classes=400, last=900),
+    "small_resnet": lambda: nets.resnet((1, 2, 1, 1), width=48, size=160, classes=200),
 }
 
 
