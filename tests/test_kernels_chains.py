@@ -45,7 +45,9 @@ def attention(kind: str, scale: float = 0.25) -> Callable[..., Any]:
             s = jnp.where(jnp.tril(jnp.ones((rows, keys), bool), keys - rows), s, -jnp.inf)
         if kind == "window":
             far = jnp.arange(rows)[:, None] - jnp.arange(keys)[None, :]
-            s = jnp.where((far >= 0) & (far < 3), s, -1e30)
+            s = jnp.where((far >= 0) & (far < 3), s, -jnp.inf)
+        if kind == "finite":
+            s = jnp.where(jnp.arange(rows)[:, None] >= jnp.arange(keys)[None, :], s, -1e30)
         if kind == "added":
             s = s + b
         return jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(s, -1), v)
@@ -80,7 +82,7 @@ def scheduled(program: LoopProgram, cpu: Cpu = WIDE) -> LoopProgram:
 
 
 SIZES = st.tuples(
-    st.sampled_from(["plain", "causal", "window", "added"]), st.integers(1, 3), st.sampled_from([8, 13, 16, 31, 50]),
+    st.sampled_from(["plain", "causal", "window", "finite", "added"]), st.integers(1, 3), st.sampled_from([8, 13, 16, 31, 50]),
     st.sampled_from([2, 7, 16, 37]), st.sampled_from([2, 5, 16]), st.sampled_from([2, 8, 17, 33]),
 )  # fmt: skip
 
@@ -89,7 +91,7 @@ SIZES = st.tuples(
 @given(SIZES)
 def test_a_chain_computes_what_its_stage_did_and_is_proved(size: tuple[str, int, int, int, int, int]) -> None:
     kind, batch, rows, keys, depth, width = size
-    keys = max(keys, rows) if kind in ("causal", "window") else keys
+    keys = max(keys, rows) if kind in ("causal", "window", "finite") else keys
     program = case(kind, batch, rows, keys, depth, width)
     after = scheduled(program)
     inputs = values(program)
@@ -99,7 +101,7 @@ def test_a_chain_computes_what_its_stage_did_and_is_proved(size: tuple[str, int,
 
 
 @pytest.mark.skipif(not supported(), reason="no code is made for this processor")
-@pytest.mark.parametrize("kind", ["plain", "causal", "window", "added"])
+@pytest.mark.parametrize("kind", ["plain", "causal", "window", "finite", "added"])
 @pytest.mark.parametrize("size", [(2, 8, 8, 2, 2), (1, 37, 41, 5, 19), (3, 70, 70, 16, 33), (12, 96, 96, 64, 64)])
 def test_the_kernel_of_a_chain(kind: str, size: tuple[int, int, int, int, int]) -> None:
     program = case(kind, *size)

@@ -76,7 +76,7 @@ def _limits(program: LoopProgram, stage: Stage, dim: int) -> list[Limit]:
                 break
             held = substitute(held, {s: last(s) if k > 0 else 0})
         else:
-            if coefficient(held, its[dim]) and not isinstance(held, int):
+            if coefficient(held, its[dim]) == -1:  # a loop can end early
                 found.append((its[dim], held))
     return found
 
