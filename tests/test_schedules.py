@@ -85,7 +85,13 @@ def test_spaces_are_large() -> None:
 
 
 def test_the_default_schedule_is_a_point_of_the_space() -> None:
-    for text in (*SMALL, "conv f32 20x20x96 3x3x64", "softmax f32 64x200"):
+    for text in (
+        *SMALL,
+        "conv f32 20x20x96 3x3x64",
+        "softmax f32 64x200",
+        "layer_norm f32 20x900",
+        "dot f32 1x768x512",
+    ):
         program = from_graph(workload(text).outputs, name="kernel")
         space = space_of(program)
         by_default, by_point = (

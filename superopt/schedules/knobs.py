@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from superopt.ir.counters import block_cost
@@ -19,11 +19,14 @@ from superopt.kernels.contract import Contraction, extent
 from superopt.kernels.cpu import Cpu
 from superopt.kernels.emit_knobs import Knobs
 from superopt.kernels.intrinsics import Intrinsic
+from superopt.kernels.schedule.tensorizing import pairs_of
 from superopt.kernels.stage import LoopProgram, Stage
 from superopt.kernels.tensorize import ContractionDecisions, readable
 
 Point = Mapping[str, Any]
 Trace = list[list[Any]]
+_PLAIN = ContractionDecisions()
+_FEW_ROWS = 16  # of products that read each panel once
 _WRITTEN_OUT = 64  # steps of a reduction that may be written out
 _LEAST_WORK = 20_000  # multiplications of a task below which splitting costs more than it brings
 
@@ -46,7 +49,7 @@ class StageSpace:
         work: operations, a transcendental as twenty.
         moved_bytes: read and written.
         fixed: decisions of a tile that are no knobs.
-        after: steps of the default schedule on the copies of operands, or on the stage where it is untiled.
+        after: steps of the default schedule on stages that a tile adds, or on the stage where it is untiled.
         start: the default schedule's options.
     """
 
@@ -108,6 +111,7 @@ def contraction_space(
         "pad_a": (0, 16),
         "columns_first": (1, 0),
         "prefetch": (0, 4, 8, 16),
+        "streams": (1, 2, 4) if math.prod(map(extent, found.rows)) <= _FEW_ROWS else (1,),
         "split": _splits(found, threads, work),
         f"task.{found.lane.name}": _powers(panels),
         **{f"task.{s.name}": _task_rows(extent(s)) for s in (*found.rows, *found.columns[:-1])},
@@ -116,7 +120,8 @@ def contraction_space(
     element = 4.0 if kind.group == 1 else 1.0
     batch, depth = math.prod(map(extent, found.batch)), math.prod(map(extent, found.depth))
     moved = element * batch * depth * (math.prod(map(extent, found.rows)) + math.prod(map(extent, found.columns)))
-    fixed = (("merge_columns", int(merged)), ("lane", chosen.lane if chosen is not None else ""))
+    others = {*options, "intrinsic", "rows", "vectors", "tasks"}
+    fixed = tuple([(name, value) for name, value in pairs_of(chosen or _PLAIN) if name not in others])
     knobs = tuple([Knob(name, _with(values, start[name])) for name, values in options.items()])
     return StageSpace(stage.buffer, knobs, (found, kind), 2.0 * work, moved, fixed, tuple(after), start)
 
@@ -129,7 +134,7 @@ def _start_of(
     panels: int,
 ) -> dict[str, Any]:
     """The default schedule's options; `tile` is None where it leaves the stage untiled."""
-    tile = chosen or ContractionDecisions(vectors=tiles[0][0], rows=tiles[0][1], pack_a="phase")
+    tile = chosen or replace(_PLAIN, vectors=tiles[0][0], rows=tiles[0][1], pack_a="phase")
     tasks = dict(tile.tasks)
     names = [s.name for s in found.depth]
     grouped = (*names[:-1], f"{names[-1]}/{kind.group}", f"{names[-1]}%{kind.group}")
@@ -147,6 +152,7 @@ def _start_of(
         "pad_a": tile.pad_a,
         "columns_first": int(tile.columns_first),
         "prefetch": tile.prefetch,
+        "streams": tile.streams,
         "split": tile.split,
         f"task.{lane}": tasks[lane] * tile.vectors if lane in tasks else panels,
         **{f"task.{s.name}": tasks.get(s.name, extent(s)) for s in (*found.rows, *found.columns[:-1])},
@@ -254,6 +260,9 @@ def contraction_steps(part: StageSpace, point: Point, cpu: Cpu) -> Trace:
             step = sizes.get(axis, 1)
             iterations = -(-value // step) * step
             tasks += [[axis, iterations]] if iterations < extents[axis] else []
+    width = vectors * kind.lanes(cpu)
+    streams = point["streams"]
+    fit = kind.registers(math.prod(sizes.values()) * streams, vectors) <= cpu.registers
     decisions = [
         ["intrinsic", kind.name],
         ["rows", [list(r) for r in rows]],
@@ -269,29 +278,30 @@ def contraction_steps(part: StageSpace, point: Point, cpu: Cpu) -> Trace:
         ["columns_first", point["columns_first"]],
         ["split", point["split"]],
         ["prefetch", point["prefetch"]],
-        *[[name, value] for name, value in part.fixed if value],
+        *([["streams", streams]] if streams > 1 and fit and extents[found.lane.name] % (width * streams) == 0 else []),
+        *[[name, value] for name, value in part.fixed],
     ]
-    copies = {"_a": point["pack_a"] == "phase", "_b": point["pack_b"] == "panels"}
-    after = [step for step in part.after if point["split"] == 1 and copies.get(step[1].removeprefix(part.stage), False)]
+    copied = {"_a": point["pack_a"] == "phase", "_b": point["pack_b"] == "panels"}
+    same = point["split"] == part.start["split"]  # else there are other stages
+    after = [step for step in part.after if same and copied.get(step[1][-2:], True)]
     return [["tensorize", part.stage, decisions], *after]
 
 
 # ---- other stages
 
 
-def nest_space(program: LoopProgram, stage: Stage, threads: int, alone: bool) -> StageSpace:
-    """The knobs of a loop nest; `alone` where the default schedule makes it one task."""
+def nest_space(program: LoopProgram, stage: Stage, threads: int, chosen: Mapping[str, Any]) -> StageSpace:
+    """The knobs of a loop nest, of which the default schedule sets those in `chosen`."""
     axes = [a for a in stage.axes if a.extent > 1]
     parts = list(subexpressions(stage.value))
     inner = [e for e in parts if e.kind == "reduce"]
     short = [e for e in inner if math.prod(extent(s) for s in e.args[1]) <= _WRITTEN_OUT]
     plain = Knobs()
-    start = {"order": None, **{name: getattr(plain, name) for name in Knobs.__slots__}}
-    start["tasks"] = 1 if alone else plain.tasks
+    start = {"order": None, **{name: getattr(plain, name) for name in Knobs.__slots__}, **chosen}
     options: dict[str, Sequence[Any]] = {
         "order": (None, *itertools.permutations(a.symbol.name for a in axes)) if len(axes) in (2, 3) else (None,),
+        "tasks": (1,) if threads == 1 else (1, 2, 4, 8, 16, 32, 64),  # first, as the default schedule has it
         "vectors": (1, 2, 4, 8),
-        "tasks": (1,) if threads == 1 else (1, 2, 4, 8, 16, 32, 64),
     }
     if any(_strided(program, e, axes[-1].symbol) for e in parts if axes and e.kind == "load"):
         options["transpose"] = (1, 0)
@@ -305,6 +315,7 @@ def nest_space(program: LoopProgram, stage: Stage, threads: int, alone: bool) ->
         options["cut"] = (1, 0)
     cost = block_cost([a.symbol for a in stage.axes], stage.value)
     work, moved = max(1.0, cost.flops + 20 * cost.transcendentals), float(cost.read_bytes + cost.write_bytes)
+    options |= {name: (value,) for name, value in chosen.items() if name not in options}
     knobs = tuple([Knob(name, _with(values, start[name])) for name, values in options.items()])
     return StageSpace(stage.buffer, knobs, None, work, moved, (), (), {k.name: start[k.name] for k in knobs})
 

@@ -121,18 +121,21 @@ def _around(program: LoopProgram, cpu: Cpu, threads: int, base: Trace) -> Space:
     prefix = [step for step in base if step[0] not in ("tensorize", "set_knob")]
     program = apply(program, prefix)
     tiles = {step[1]: decisions_of(step[2]) for step in base if step[0] == "tensorize"}
-    knobs_set = [step for step in base if step[0] == "set_knob"]
-    alone = {step[1] for step in knobs_set}
+    names = [stage.buffer for stage in program.stages]
+    after: dict[str, Trace] = {name: [] for name in names}
+    for step in base:
+        if step[0] == "set_knob":  # of a stage, or of one that its tile adds
+            after[max([n for n in names if step[1] == n or step[1].startswith(n + "_")], key=len)].append(step)
     parts: list[StageSpace] = []
     for stage in program.stages:
-        tile = tiles.get(stage.buffer)
+        tile, own = tiles.get(stage.buffer), after[stage.buffer]
         found = analyse(program, stage, tile.merge_columns, tile.lane) if tile else analyse(program, stage)
         kinds = fitting(found.a, found.b, cpu) if found is not None else []
         if found is not None and kinds:
-            after = [step for step in knobs_set if step[1] in (stage.buffer, f"{stage.buffer}_a", f"{stage.buffer}_b")]
             kind = next((k for k in kinds if tile and k.name == tile.intrinsic), kinds[0])
-            parts.append(contraction_space(program, stage, found, kind, cpu, threads, tile, after))
+            parts.append(contraction_space(program, stage, found, kind, cpu, threads, tile, own))
         else:
-            parts.append(nest_space(program, stage, threads, stage.buffer in alone))
+            chosen = {step[2]: step[3] for step in own if step[1] == stage.buffer}
+            parts.append(nest_space(program, stage, threads, chosen))
     knobs = {f"{p.stage}.{k.name}": k for p in parts for k in p.knobs}
     return Space(program, tuple(parts), cpu, threads, base, prefix, knobs)
