@@ -82,7 +82,8 @@ def scheduled(program: LoopProgram, cpu: Cpu = WIDE) -> LoopProgram:
 
 
 SIZES = st.tuples(
-    st.sampled_from(["plain", "causal", "window", "finite", "added"]), st.integers(1, 3), st.sampled_from([8, 13, 16, 31, 50]),
+    st.sampled_from(["plain", "causal", "window", "finite", "added"]), st.integers(1, 3),
+    st.sampled_from([8, 13, 16, 31, 50]),
     st.sampled_from([2, 7, 16, 37]), st.sampled_from([2, 5, 16]), st.sampled_from([2, 8, 17, 33]),
 )  # fmt: skip
 
@@ -203,8 +204,9 @@ def _skips_too_much(program: LoopProgram) -> LoopProgram:
     return replace(program, stages=tuple([rewritten(s, change) for s in program.stages]))
 
 
-def test_blocks_that_a_causal_mask_excludes_are_skipped() -> None:
-    program = case("causal", 2, 70, 70, 4, 16)
+@pytest.mark.parametrize("kind", ["causal", "finite"])
+def test_blocks_that_a_causal_mask_excludes_are_skipped(kind: str) -> None:
+    program = case(kind, 2, 70, 70, 4, 16)
     after = scheduled(program)
     skipped = [s for s in after.stages if s.at is not None and isinstance(s.guard, Guard)]
     assert sum(any(p.symbols and s.axes[1].symbol in p.symbols for p in s.guard.ordered) for s in skipped) >= 2
@@ -220,6 +222,31 @@ def test_wrong_chains_are_refuted(wrong: Callable[[LoopProgram], LoopProgram]) -
     verdict = check_schedule(program, bad)
     assert not verdict.proved
     assert verdict.status == "REFUTED"
+
+
+@pytest.mark.parametrize(("least", "proved"), [(-np.inf, True), (-1e30, False), (-1e3, False)])
+def test_rows_that_may_be_masked_as_a_whole(least: float, proved: bool) -> None:
+    """Leaving out what is masked is right with minus infinity, and wrong with a number that such a row counts."""
+    from jax import lax
+    from jax import numpy as jnp
+
+    def fn(x: Any) -> Any:
+        i, j = lax.broadcasted_iota("int32", (6, 5), 0), lax.broadcasted_iota("int32", (6, 5), 1)
+        s = jnp.where(i >= j + 2, x, least)
+        return jnp.sum(jnp.exp(s - jnp.max(s, 1, keepdims=True)), 1)
+
+    before = from_graph(graph_of(fn, (6, 5)).outputs)
+    stage = apply(before, [["choose", "out0"]]).stage("out0")
+
+    def change(e: Any) -> Any:
+        if e.kind != "reduce" or e.args[0] != "sum":
+            return None
+        body = e.args[2]
+        guard = next(x for x in subexpressions(body.operands[0].operands[0]) if x.kind == "where").args[0]
+        return reduce("sum", e.args[1], where(guard, lambda: body, lambda: const(0, body.dtype)))
+
+    after = replace(before, stages=(rewritten(stage, change),))
+    assert check_schedule(before, after).proved == proved
 
 
 @pytest.mark.parametrize(("compare", "proved"), [("ge", True), ("gt", False)])

@@ -4,18 +4,21 @@
 hold them, it is a guard.  Both sides of a comparison are brought to guards, so that a schedule may write either.
 
 `exp(where(g, x, -inf) - m)` is `where(g, exp(x - m), 0)`: m is taken to be a number, as a row's maximum is unless the
-row is masked as a whole.
+row is masked as a whole.  A constant of at most -1e30 counts as minus infinity in a maximum over a row whose first
+element is never masked, and where that maximum is subtracted: scores are taken to be larger.
 """
 
 from __future__ import annotations
 
 import math
 
-from superopt.ir.expr import Expr, const, op, subexpressions, where, with_parts
-from superopt.ir.index import Guard, Size, Truth, all_of, nonnegative
+from superopt.ir.expr import Expr, const, op, reduce, subexpressions, where, with_parts
+from superopt.ir.index import Guard, Size, Truth, all_of, nonnegative, of_atom, substitute, substitute_guard
+from superopt.ir.types import FLOATS
 from verifier.schedules.intervals import interval
 
 _MOST = (1 << 31) - 1
+_LEAST = -1e30
 _COMPARISONS = {"ge": (1, 0), "gt": (1, -1), "le": (-1, 0), "lt": (-1, -1)}  # sign of a - b, and what is added
 
 
@@ -30,7 +33,7 @@ def guarded(root: Expr) -> Expr:
             if guard is not None:
                 made = where(guard, lambda x=operands: x[2], lambda x=operands: x[1])
         made = made if made is not None else with_parts(e, operands, lambda x: x)
-        done[e] = _vanishing(made)
+        done[e] = _vanishing(_unseen(made))
     return done[root]
 
 
@@ -39,10 +42,49 @@ def _vanishing(e: Expr) -> Expr:
     if e.kind != "op" or e.args[0] != "exp" or e.operands[0].kind != "op" or e.operands[0].args[0] != "sub":
         return e
     masked, shift = e.operands[0].operands
-    if masked.kind != "where" or masked.args[2].kind != "const" or masked.args[2].args[0] != -math.inf:
+    if masked.kind != "where" or masked.args[2].kind != "const" or masked.args[2].args[0] > _LEAST:
         return e
+    if masked.args[2].args[0] != -math.inf and not any(_is_row(r, masked) for r in subexpressions(shift)):
+        return e  # a row that is masked as a whole counts the constant
     inner = op("exp", e.args[1], op("sub", e.operands[0].args[1], masked.args[1], shift))
     return where(masked.args[0], lambda: inner, lambda: const(0, e.dtype))
+
+
+def _is_row(e: Expr, masked: Expr) -> bool:
+    """Is this the maximum, in the form of `_unseen`, of the row in which a masked value stands?"""
+    if e.kind != "reduce" or e.args[0] != "max" or len(e.args[1]) != 1:
+        return False
+    (it,), body = e.args[1:]
+    while body.kind == "where" and body.args[1].kind == "where":
+        body = body.args[1]
+    if body.kind != "where" or body.args[2].kind != "const" or body.args[2].args[0] != -math.inf:
+        return False
+    return any(
+        body.args[1].substitute({it: of_atom(s)}) is masked.args[1]
+        and substitute_guard(body.args[0], {it: of_atom(s)}) == masked.args[0]
+        for s in masked.symbols
+    )
+
+
+def _unseen(e: Expr) -> Expr:
+    """A maximum of a row with minus infinity for what a mask excludes, if the first element is never excluded."""
+    if e.kind != "reduce" or e.args[0] != "max" or len(e.args[1]) != 1 or e.dtype not in FLOATS:
+        return e
+    (it,), body = e.args[1:]
+    around: list[Guard] = []
+    while body.kind == "where" and body.args[2].kind == "const" and body.args[2].args[0] == -math.inf:
+        around.append(body.args[0])
+        body = body.args[1]
+    if body.kind != "where" or body.args[2].kind != "const" or body.args[2].args[0] > _LEAST:
+        return e
+    held = [substitute(p, {it: 0}) for g in (*around, body.args[0]) for p in g.ordered]
+    if not all((interval(p, {})[0]) >= 0 for p in held):
+        return e
+    then = body.args[1]
+    new = where(body.args[0], lambda: then, lambda: const(-math.inf, e.dtype))
+    for g in reversed(around):
+        new = where(g, lambda x=new: x, lambda: const(-math.inf, e.dtype))
+    return reduce("max", (it,), new)
 
 
 def _truth(e: Expr) -> Truth | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from superopt.ir.expr import Expr, const, reduce, subexpressions, where
-from superopt.ir.index import Size, Symbol, Truth, all_of, coefficient, nonnegative, substitute
+from superopt.ir.index import Size, Symbol, Truth, all_of, coefficient, decide, nonnegative, substitute
 from superopt.ir.ops.record import identity
 from superopt.kernels.program import reads
 from superopt.kernels.schedule.bijection import element_of
@@ -19,7 +19,7 @@ from superopt.kernels.schedule.domain import inverse, last
 from superopt.kernels.schedule.edit import plain, require, rewrite, with_stage
 from superopt.kernels.stage import LoopProgram, Stage
 
-_LEAST = -float("inf")
+_LEAST = -1e30  # what a mask keeps in place of minus infinity: exp of it less any score is 0
 
 
 def skip(program: LoopProgram, stage: str, dim: int) -> LoopProgram:
@@ -38,7 +38,8 @@ def skip(program: LoopProgram, stage: str, dim: int) -> LoopProgram:
           for o0_1<4
             out0[4*o0_0+o0_1] = max_{r0<8} [3+4*o0_0-r0>=0] ? s0[r0,o0_1] : -inf
 
-    Rows that are masked as a whole are NaN before and after; exp of minus infinity less a number is taken to be 0.
+    Rows that are masked as a whole are NaN before and after.  A constant of at most -1e30 counts as minus infinity
+    where no row is masked as a whole: exp of it less a score is taken to be 0.
 
     Raises:
         InputError: the stage is not placed or keeps something else under its mask, the mask excludes no block, or a
@@ -47,11 +48,22 @@ def skip(program: LoopProgram, stage: str, dim: int) -> LoopProgram:
     found = plain(program.stage(stage), "skip")
     require(found.at is not None and found.combine is None, f"skip {stage}: it stands inside no other stage")
     value = found.value
-    masked = value.kind == "where" and value.args[2].kind == "const" and value.args[2].args[0] == _LEAST
+    masked = value.kind == "where" and value.args[2].kind == "const" and value.args[2].args[0] <= _LEAST
     require(masked, f"skip {stage}: it does not keep minus infinity where a mask does not hold")
     limits = _limits(program, found, dim)
+    if value.args[2].args[0] > -float("inf"):
+        require(
+            _begins(program, found, dim),
+            f"skip {stage}: a row may be masked as a whole, and then counts a finite number",
+        )
     require(bool(limits), f"skip {stage}: its mask excludes no block along axis {dim}")
     return _left_out(program, found, dim, limits, "max")
+
+
+def _begins(program: LoopProgram, stage: Stage, dim: int) -> bool:
+    """Does the mask hold at the first element along the axis, wherever on the others?"""
+    its, held = _mask(program, stage, dim)
+    return all(decide(substitute(p, {its[dim]: 0})) is True for p in held)
 
 
 Limit = tuple[Symbol, Size]  # an iterator over the axis of the buffer, and what must be >= 0 there
@@ -59,15 +71,9 @@ Limit = tuple[Symbol, Size]  # an iterator over the axis of the buffer, and what
 
 def _limits(program: LoopProgram, stage: Stage, dim: int) -> list[Limit]:
     """Conditions of the mask in terms of one axis of the buffer, wherever on the others they may hold."""
-    assert stage.at is not None
-    shared = [a.symbol for a in stage.axes[: stage.at[1]]]
-    shape = program.buffer(stage.buffer).shape
-    require(0 <= dim < len(shape), f"skip {stage.buffer}: it has {len(shape)} axes, no axis {dim}")
-    its, element = element_of(shape, [s.name for s in shared])
-    axes = inverse(stage, element, shape, shared)
+    its, mask = _mask(program, stage, dim)
     found: list[Limit] = []
-    for p in stage.value.args[0].ordered:
-        held: Size = substitute(p, axes)
+    for held in mask:
         for s in its:
             k = coefficient(held, s)
             if s is its[dim]:
@@ -79,6 +85,17 @@ def _limits(program: LoopProgram, stage: Stage, dim: int) -> list[Limit]:
             if coefficient(held, its[dim]) == -1:  # a loop can end early
                 found.append((its[dim], held))
     return found
+
+
+def _mask(program: LoopProgram, stage: Stage, dim: int) -> tuple[Sequence[Symbol], list[Size]]:
+    """Iterators over the buffer of a placed stage, and the conditions of its mask in terms of them."""
+    assert stage.at is not None
+    shared = [a.symbol for a in stage.axes[: stage.at[1]]]
+    shape = program.buffer(stage.buffer).shape
+    require(0 <= dim < len(shape), f"skip {stage.buffer}: it has {len(shape)} axes, no axis {dim}")
+    its, element = element_of(shape, [s.name for s in shared])
+    axes = inverse(stage, element, shape, shared)
+    return its, [substitute(p, axes) for p in stage.value.args[0].ordered]
 
 
 def _left_out(program: LoopProgram, stage: Stage, dim: int, limits: Sequence[Limit], monoid: str) -> LoopProgram:
