@@ -13,9 +13,14 @@ import numpy as np
 import pytest
 from kernels_code import expected, reversed_twice
 
+from superopt.ir.graph import make_input, mk
 from superopt.kernels import jit, pool, team
-from superopt.kernels.cpu import supported
+from superopt.kernels.cpu import host, supported
+from superopt.kernels.defaults import default
+from superopt.kernels.emit_cost import CYCLES_PER_MICROSECOND
+from superopt.kernels.generate import generate
 from superopt.kernels.llvm import Module
+from superopt.kernels.program import from_graph
 from superopt.kernels.runtime import Kernel, build
 from superopt.kernels.team import ASLEEP, AWAKE, BUSY, HEAD, SLOT_BYTES, SLOTS
 
@@ -192,3 +197,12 @@ def test_the_team_of_a_child_is_empty(folder: Path) -> None:
     team.reset(mates.base)
     assert mates.slots == []
     assert mates.word(HEAD["lock"]).value == 0
+
+
+def test_a_tile_is_estimated_by_its_multiply_adds() -> None:
+    x, w = make_input("x", (128, 256)), make_input("w", (256, 192))
+    product = mk("dot_general", x, w, dimension_numbers=(((1,), (0,)), ((), ())))
+    phases = generate(default(from_graph([product], frozen={"w"}), threads=4)).phases
+    ideal = 128 * 256 * 192 / host().lanes("float32") / CYCLES_PER_MICROSECOND
+    assert ideal <= sum([p.microseconds or 0 for p in phases]) <= 1.5 * ideal
+    assert phases[-1].tasks >= 4

@@ -1,7 +1,8 @@
 """How long a stage takes, roughly: enough to tell a phase that is worth sharing among threads from one that is not.
 
 Every value is computed once for each combination of the iterators that it depends on (the generator hoists), so a
-stage costs the sum over its values of instructions times extents, over the lanes of a vector.
+stage costs the sum over its values of instructions times extents, over the lanes of a vector; one with a register tile
+costs its multiply-adds.  Calls of a kernel measure its work and replace the estimate (`pool`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.scalar import SCALARS
 from superopt.kernels.cpu import Cpu
 from superopt.kernels.emit_types import width_of
+from superopt.kernels.intrinsics import intrinsic
 from superopt.kernels.stage import Stage
 
 CYCLES_PER_MICROSECOND = 3000.0
@@ -24,7 +26,10 @@ def microseconds(stage: Stage, cpu: Cpu) -> float:
     parts = subexpressions(stage.value)
     size = max([width_of(e.dtype) for e in parts if e.dtype != "bool"], default=4)
     lanes = max(1, cpu.vector_bits // (8 * size))
-    cycles = sum(_cycles(e) * prod([int(s.high) + 1 for s in e.symbols if isinstance(s.high, int)]) for e in parts)
+    counts = [prod([int(s.high) + 1 for s in e.symbols if isinstance(s.high, int)]) for e in parts]
+    if stage.tile is not None:
+        return max(counts) / lanes / intrinsic(stage.tile.intrinsic).group / CYCLES_PER_MICROSECOND
+    cycles = sum(_cycles(e) * n for e, n in zip(parts, counts, strict=True))
     stores = prod([a.extent for a in stage.axes])
     return (cycles + STORE * stores) / lanes / CYCLES_PER_MICROSECOND
 
