@@ -7,7 +7,9 @@ reshape, an index read from memory) is computed in vectors of 32 bits, or 64 whe
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from superopt.ir.expr import Expr, values_of
@@ -85,17 +87,22 @@ def index(em: Emitter, x: Size) -> Value:
     """The i64 value of an index."""
     found, constant = parts(em, x)
     total: Value = 0
+    for level, here, done in _by_level(em, found):
+        total = _sum(em, level, ("index", done), total, here)
+    return em.f.add(total, constant) if constant == 0 or isinstance(total, int) else _plus(em, total, constant, found)
+
+
+def _by_level(
+    em: Emitter, found: list[tuple[int, Mono, int]]
+) -> Iterator[tuple[int, list[tuple[Mono, int]], tuple[object, ...]]]:
+    """Each level, outer ones first, its terms with their atoms written, and the keys of all terms so far."""
     done: tuple[object, ...] = ()
-    j = 0
-    while j < len(found):
-        level = found[j][0]
-        here = [(mono, c) for at, mono, c in found if at == level]
-        j += len(here)
+    for level, group in itertools.groupby(found, key=lambda part: part[0]):
+        here = [(mono, c) for _, mono, c in group]
         for mono, _ in here:
             prepare(em, mono)
         done = (*done, *[(mono_key(em, mono), c) for mono, c in here])
-        total = _sum(em, level, ("index", done), total, here)
-    return em.f.add(total, constant) if constant == 0 or isinstance(total, int) else _plus(em, total, constant, found)
+        yield level, here, done
 
 
 def _plus(em: Emitter, total: Value, constant: int, found: list[tuple[int, Mono, int]]) -> Value:
@@ -127,14 +134,8 @@ def prepare(em: Emitter, mono: Mono) -> None:
 def pointer(em: Emitter, buffer: str, x: Size, type_: str) -> str:
     """The address of an element at a linear index."""
     found, constant = parts(em, x)
-    base, done, j = em.pointers[buffer], (), 0
-    while j < len(found):
-        level = found[j][0]
-        here = [(mono, c) for at, mono, c in found if at == level]
-        j += len(here)
-        for mono, _ in here:
-            prepare(em, mono)
-        done = (*done, *[(mono_key(em, mono), c) for mono, c in here])
+    base = em.pointers[buffer]
+    for level, here, done in _by_level(em, found):
         before = base
 
         def write(before: str = before, here: list[tuple[Mono, int]] = here) -> Held:
