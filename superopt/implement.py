@@ -41,6 +41,7 @@ from superopt.store import Store
 from superopt.trials import WORTH, Trial, TrialPool, estimate, try_regions
 
 _SAMPLES, _TRIALS, _PARTITIONS, _SCHEDULES = 0.15, 0.5, 0.6, 0.7  # of the stage's time, when these steps end
+_IN_FULL = 1.5  # when trials of the best form end: what is not tried is left to XLA, and slows down the whole program
 _FEW = 8  # regions of a form that are tried before forms are compared
 _KNOWN = 0.2  # of a form's estimated time must be tried before it is compared with others
 _REFINED = 1.0  # kernels in doubt are tried in the program until then
@@ -148,7 +149,7 @@ class _Stage:
                 tried = self._try(form, tried, len(forms) > 1)
         expected = {form.name: self._expected_s(form, tried) for form in sampled}
         order = sorted(sampled, key=lambda form: expected[form.name])
-        tried = self._try(order[0], tried, until=_SCHEDULES)  # what is not tried is left to XLA: a form needs it all
+        tried = self._try(order[0], tried, until=_IN_FULL)
         for form in order[1:]:
             if self._left_s(_TRIALS) > 0.0 and expected[form.name] < _CLOSE * expected[order[0].name]:
                 tried = self._try(form, tried)

@@ -33,6 +33,7 @@ _ROUNDS, _SAMPLE_S, _TIMING_S = 9, 0.002, 0.1
 _LEAST_BYTES, _LEAST_WORK = 4096, 20_000  # regions of less are left to XLA untried
 _LEAST_SHARE = 0.0005  # of the estimated time of all regions
 _FLOPS, _BYTES = 1.5e11, 2e10  # per second; orders regions before anything is known of them
+_GROUPED = 30.0  # XLA's time for a grouped convolution over the estimate
 _MOST_PROCESSES, _BATCH = 4, 5  # regions of a batch, per process: what is built before the clock is looked at
 _LIMITS = Limits(silence_s=60.0)
 Trace = tuple[Any, ...] | None
@@ -254,7 +255,8 @@ def try_regions(
     weight: dict[Graph, float] = {}
     example: dict[Graph, Region] = {}
     for region in regions:
-        weight[region.graph] = weight.get(region.graph, 0.0) + estimate(region)
+        grouped = any(n.op == "conv_general_dilated" and n["feature_group_count"] > 1 for n in region.nodes)
+        weight[region.graph] = weight.get(region.graph, 0.0) + (_GROUPED if grouped else 1.0) * estimate(region)
         example[region.graph] = region
     order = [g for g in sorted(weight, key=lambda g: -weight[g]) if g not in found][:most]
     start = time.monotonic()

@@ -88,6 +88,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         return Comparison(base, tuple(timing(s, 1e-3) for s in times))
 
     monkeypatch.setattr(stage, "try_regions", tried)
+    monkeypatch.setattr(stage, "search_partition", lambda form, tried, *_, **__: (form, tried))
+    monkeypatch.setattr(TrialPool, "start", lambda pool: None)
     monkeypatch.setattr(stage, "compare", compared)
     return seconds
 
