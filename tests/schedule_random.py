@@ -137,6 +137,10 @@ def step(rng: Rng, of: LoopProgram, primitive: str | None = None) -> Step:
         "decompose_reduction": lambda: (s, chosen, count),
         "transform_layout": lambda: (s, layout(rng, shape), str(pick(rng, ("keep", "new", "fill")))),
         "tensorize": lambda: (s, tile(rng, axes)),
+        "choose": lambda: (s,),
+        "share": lambda: (s, int(rng.integers(len(parts(stage))))),
+        "factor_out": lambda: (s, number),
+        "skip": lambda: (s, int(rng.integers(0, max(1, len(shape))))),
     }  # fmt: skip
     return (name, *options[name]())
 
