@@ -10,6 +10,7 @@ import pytest
 
 from rewrites.library import by_name
 from rewrites.parse import parse
+from rewrites.show import rule_key
 from superopt.discovery.bilinear import Algorithm, algorithms, one_axis, terms, two_axes
 from verifier.check import check
 
@@ -48,3 +49,8 @@ def test_written_rules_prove(write: Callable[[Algorithm, str], str]) -> None:
     assert check(parse(text)).proved
     flipped = text.replace("at(W, s(2))", "-at(W, s(2))", 1)
     assert check(parse(flipped)).status == "REFUTED"
+
+
+def test_the_rule_of_the_library_is_what_the_search_writes() -> None:
+    (found,) = algorithms(4, 5)
+    assert rule_key(parse(one_axis(found, "conv-apart-4-5"))) == rule_key(by_name("conv-apart-4-5"))

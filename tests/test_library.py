@@ -151,6 +151,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
         ("conv-im2col", "conv-shifted-dots", "conv-winograd", "conv-winograd-square", "conv-winograd-four",
          "batchnorm-fold", "affine-collapse", "conv-scale"),
     ),
+    "5x5": (lambda: conv("NCHW", size=6, k=5, pad=2), ("conv-apart-4-5", "conv-im2col")),
     "1x1": (lambda: batch_norm(conv("NCHW", k=1, pad=0)), ("conv-pointwise", "dot-scale-in", "batchnorm-fold")),
     "stem": (lambda: conv("NHWC", size=10, c=3, k=7, stride=2, pad=3), ("conv-space-to-depth", "conv-im2col")),
     "grouped": (lambda: conv("NHWC", c=32, o=16, groups=8), ("grouped-blocks", "grouped-dense", "grouped-apart")),

@@ -67,6 +67,8 @@ OPS: dict[str, Callable[[str], Node]] = {
     "3x3 unpadded": lambda layout: conv(layout, pad=0),
     "3x3 by 2": lambda layout: conv(layout, size=7, stride=2),
     "3x3 dilated": lambda layout: conv(layout, dilation=2, pad=2),
+    "5x5": lambda layout: conv(layout, size=6, k=5, pad=2),
+    "5x5 unpadded": lambda layout: conv(layout, size=9, k=5, pad=0),
     "5x5 by 2": lambda layout: conv(layout, size=9, k=5, stride=2, pad=2),
     "stem": lambda layout: conv(layout, size=14, c=3, k=7, stride=2, pad=3),
     "grouped": lambda layout: conv(layout, c=8, o=12, groups=4),
@@ -80,7 +82,17 @@ OPS: dict[str, Callable[[str], Node]] = {
 }
 MACROS = [rule for rule in load() if rule.mode == "macro"]
 FIRES = {
-    "conv-im2col": {"3x3", "3x3 on an odd size", "3x3 unpadded", "3x3 by 2", "3x3 dilated", "5x5 by 2", "stem"},
+    "conv-im2col": {
+        "3x3",
+        "3x3 on an odd size",
+        "3x3 unpadded",
+        "3x3 by 2",
+        "3x3 dilated",
+        "5x5",
+        "5x5 unpadded",
+        "5x5 by 2",
+        "stem",
+    },
     "conv-shifted-dots": {"3x3", "3x3 on an odd size", "3x3 unpadded", "3x3 by 2", "3x3 dilated", "grouped"},
     "depthwise-shifts": {"depthwise", "depthwise by 2"},
     "conv-space-to-depth": {"stem"},
@@ -88,6 +100,7 @@ FIRES = {
     "conv-winograd": {"3x3", "3x3 on an odd size", "3x3 unpadded"},
     "conv-winograd-four": {"3x3", "3x3 on an odd size", "3x3 unpadded"},
     "conv-winograd-square": {"3x3", "3x3 on an odd size", "3x3 unpadded"},
+    "conv-apart-4-5": {"5x5", "5x5 unpadded"},
     "grouped-apart": {"grouped", "grouped 1x1"},
     "grouped-pointwise-apart": {"grouped 1x1"},
     "wmax-shifts": {"max pool"},

@@ -1,6 +1,7 @@
 """Rules that `superopt discover` found, that the rules written by hand do not imply, and that pay.
 
 Each was enumerated, lifted and widened by machine; roles that no site is known to need were dropped, `prefer` added.
+The last one is the outcome of a search for bilinear algorithms.  What they gain, and where: docs/rules.md.
 """
 
 RULES = """
@@ -38,4 +39,37 @@ dot-assoc-shared: A[*b *i *m *k]  B[*b *k *l]  C[*b *i *l *n]
   dot(dot(A, B, k), C, l)  ==  dot(A, dot(B, C, l), k)
   prefer frozen(B) and prod(n) < prod(m)
   source superopt discover --ops dot,conv
+
+conv-apart-4-5: X[*b c s v]  W[o c s2 v2]  extra j
+  conv(X, W, c, s(1, p, q), v(t, l, h, u, d))
+    == slice(merge(concat(unit(P0 + P2 + P3 + P4 + P5 + 8 * P6 + 8 * P7, j), unit(P2 - P3 + 2 * P4 - 2 * P5 + 4 * P6 -
+      4 * P7, j), unit(P2 + P3 + 4 * P4 + 4 * P5 + 2 * P6 + 2 * P7, j), unit(P1 + P2 - P3 + 8 * P4 - 8 * P5 + P6 - P7,
+      j), j), s, j, s), s(0, s + p + q - 4))
+  with Z = pad(X, 0, s(p, (s + p + q - 1) // 4 * 4 + 4 - s - p))
+  with D0 = slice(Z, s(0, (s + p + q - 1) // 4 * 4 - 3, 4))
+  with D1 = slice(Z, s(1, (s + p + q - 1) // 4 * 4 - 2, 4))
+  with D2 = slice(Z, s(2, (s + p + q - 1) // 4 * 4 - 1, 4))
+  with D3 = slice(Z, s(3, (s + p + q - 1) // 4 * 4, 4))
+  with D4 = slice(Z, s(4, (s + p + q - 1) // 4 * 4 + 1, 4))
+  with D5 = slice(Z, s(5, (s + p + q - 1) // 4 * 4 + 2, 4))
+  with D6 = slice(Z, s(6, (s + p + q - 1) // 4 * 4 + 3, 4))
+  with D7 = slice(Z, s(7, (s + p + q - 1) // 4 * 4 + 4, 4))
+  with P0 = conv(4 * D0 - 21 * D2 + 21 * D4 - 4 * D6, at(W, s(0)) / 4, c, v(t, l, h, u, d))
+  with P1 = conv(-4 * D1 + 21 * D3 - 21 * D5 + 4 * D7, at(W, s(4)) / 4, c, v(t, l, h, u, d))
+  with P2 = conv(-4 * D1 - 4 * D2 + 17 * D3 + 17 * D4 - 4 * D5 - 4 * D6, (at(W, s(0)) + at(W, s(1)) + at(W, s(2)) +
+      at(W, s(3)) + at(W, s(4))) / 18, c, v(t, l, h, u, d))
+  with P3 = conv(4 * D1 - 4 * D2 - 17 * D3 + 17 * D4 + 4 * D5 - 4 * D6, (at(W, s(0)) - at(W, s(1)) + at(W, s(2)) -
+      at(W, s(3)) + at(W, s(4))) / 18, c, v(t, l, h, u, d))
+  with P4 = conv(2 * D1 + D2 - 10 * D3 - 5 * D4 + 8 * D5 + 4 * D6, (at(W, s(0)) + 2 * at(W, s(1)) + 4 * at(W, s(2)) +
+      8 * at(W, s(3)) + 16 * at(W, s(4))) / 360, c, v(t, l, h, u, d))
+  with P5 = conv(-2 * D1 + D2 + 10 * D3 - 5 * D4 - 8 * D5 + 4 * D6, (at(W, s(0)) - 2 * at(W, s(1)) + 4 * at(W, s(2)) -
+      8 * at(W, s(3)) + 16 * at(W, s(4))) / 360, c, v(t, l, h, u, d))
+  with P6 = conv(4 * D1 + 8 * D2 - 5 * D3 - 10 * D4 + D5 + 2 * D6, (16 * at(W, s(0)) + 8 * at(W, s(1)) + 4 * at(W,
+      s(2)) + 2 * at(W, s(3)) + at(W, s(4))) / 360, c, v(t, l, h, u, d))
+  with P7 = conv(-4 * D1 + 8 * D2 + 5 * D3 - 10 * D4 - D5 + 2 * D6, (16 * at(W, s(0)) - 8 * at(W, s(1)) + 4 * at(W,
+      s(2)) - 2 * at(W, s(3)) + at(W, s(4))) / 360, c, v(t, l, h, u, d))
+  if s2 == 5
+  prefer frozen(W) and c >= 16
+  mode macro
+  source superopt discover --ops bilinear
 """

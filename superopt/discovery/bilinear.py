@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -133,8 +134,9 @@ def one_axis(algorithm: Algorithm, name: str) -> str:
         f"  if s2 == {r}",
         "  prefer frozen(W) and c >= 16",
         "  mode macro",
+        "  source superopt discover --ops bilinear",
     ]
-    return "\n".join(lines)
+    return _text(lines)
 
 
 def two_axes(algorithm: Algorithm, name: str) -> str:
@@ -160,8 +162,17 @@ def two_axes(algorithm: Algorithm, name: str) -> str:
         f"  if s2 == {r}, u2 == {r}",
         "  prefer frozen(W) and c >= 16",
         "  mode macro",
+        "  source superopt discover --ops bilinear",
     ]
-    return "\n".join(lines)
+    return _text(lines)
+
+
+def _text(lines: Sequence[str]) -> str:
+    """Lines of a rule, long ones continued."""
+    return "\n".join(
+        textwrap.fill(line, 118, subsequent_indent="      ", break_long_words=False, break_on_hyphens=False)
+        for line in lines
+    )
 
 
 def _joined(algorithm: Algorithm, products: Sequence[str]) -> str:
@@ -195,7 +206,9 @@ def _part(name: str, s: str, p: str, q: str, d: int, m: int, r: int) -> str:
 def _kernel(taps: tuple[Vector, int], name: str, s: str) -> str:
     weights, scale = taps
     text = combined(weights, [f"at({name}, {s}({j}))" for j in range(len(weights))])
-    return text if scale == 1 else f"({text}) / {scale}"
+    if scale == 1:
+        return text
+    return f"({text}) / {scale}" if sum(map(bool, weights)) > 1 else f"{text} / {scale}"
 
 
 def candidate_texts() -> list[str]:
