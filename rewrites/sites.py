@@ -14,20 +14,10 @@ import networkx as nx
 from rewrites import names
 from rewrites.egraph import EGraph
 from rewrites.perm import PERM_BITS
-from rewrites.term import REDUCERS, Rule, Term
+from rewrites.term import PHYSICAL, REDUCERS, Rule, Term
 
 _TRANSPARENT = frozenset({"regroup", "broadcast_in_dim"})
-_PLAIN = {
-    "dot": "dot_general",
-    "conv": "conv_general_dilated",
-    "concat": "concatenate",
-    "slice": "slice",
-    "pad": "pad",
-    "rev": "rev",
-    "take": "gather",
-    "bcast": "broadcast_in_dim",
-    "view": "regroup",
-}
+_PLAIN = {**PHYSICAL, "view": "regroup"}
 
 
 def operators(rule: Rule, t: Term) -> frozenset[str]:

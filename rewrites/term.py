@@ -259,7 +259,7 @@ def roles_of(rule_vars: Mapping[str, tuple[str, ...]], t: Term) -> tuple[str, ..
     return first
 
 
-_PHYSICAL = {
+PHYSICAL = {
     "dot": "dot_general",
     "conv": "conv_general_dilated",
     "concat": "concatenate",
@@ -286,7 +286,7 @@ def physical(t: Term, metas: Mapping[str, int | tuple[str, ...]]) -> frozenset[s
         return frozenset({f"cum{t['kind']}"})
     if op == "view":
         return frozenset({"regroup", "reshape"})
-    return frozenset({_PHYSICAL[op]} if op in _PHYSICAL else ())
+    return frozenset({PHYSICAL[op]} if op in PHYSICAL else ())
 
 
 def touched(t: Term) -> frozenset[str]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 from superopt.ir.expr import Expr, reduce, subexpressions, with_parts
 from superopt.ir.index import (
-    Form,
     Guard,
     Poly,
     Size,
@@ -27,6 +26,7 @@ from superopt.ir.index import (
     substitute,
     substitute_guard,
 )
+from superopt.kernels.simplify import forms_in
 from superopt.kernels.stage import Axis, LoopProgram, Stage
 
 
@@ -225,15 +225,6 @@ def _mapped(stage: Stage, axes: Iterable[Axis], mapping: dict[Symbol, Size]) -> 
     return replace(stage, axes=tuple(axes), index=index, value=stage.value.substitute(mapping), guard=guard)
 
 
-def _forms(x: Size) -> Iterator[Form]:
-    if isinstance(x, Poly):
-        for atom in x.atoms:
-            if isinstance(atom, Form) and atom.op != "value":
-                yield atom
-                for inner in atom.args:
-                    yield from _forms(inner)
-
-
 def _with_lane(stage: Stage, name: str) -> Stage:
     """The stage with the lane as its innermost axis."""
     chosen = [a for a in stage.axes if a.symbol.name in (name, name + "l")]
@@ -246,7 +237,7 @@ def _divided(stage: Stage, shapes: dict[str, tuple[int, ...]]) -> Stage:
     accesses = [row_major(e.args[1], shapes[e.args[0]]) for x in sums for e in loads(x)]
     accesses += [p for x in sums for e in subexpressions(x) if e.kind == "where" for p in e.args[0].ordered]
     accesses.append(row_major(stage.index, shapes[stage.buffer]))
-    forms = [form for x in accesses for form in _forms(x) if form.op in ("//", "%") and isinstance(form.args[1], int)]
+    forms = [form for x in accesses for form in forms_in(x) if form.op in ("//", "%") and isinstance(form.args[1], int)]
     for at, axis in enumerate(stage.axes):
         inner = min([form.args[1] for form in forms if form.args[0] == of_atom(axis.symbol)], default=0)
         if inner and axis.extent % inner == 0 and inner < axis.extent:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from superopt.ir.expr import Expr, const, reduce, where
 from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, bounds, of_atom, row_major, substitute
+from superopt.kernels.contract import outermost
 from superopt.kernels.intrinsics import INTRINSICS, Intrinsic
 from superopt.kernels.stage import Stage
 from verifier.schedules.domain import Domain
@@ -71,7 +72,7 @@ def _parts(stage: Stage) -> _Tiled | str:
         return f"the tile names axes that the stage does not have: {wrong or stage.tile.lanes}"
     if names[stage.tile.lanes].extent % stage.tile.vectors or stage.axes[-1].symbol.name != stage.tile.lanes:
         return f"{stage.tile.vectors} vectors are not the {names[stage.tile.lanes].extent} lanes of the innermost axis"
-    sums = list(_outermost(stage.value))
+    sums = list(outermost(stage.value))
     if len(sums) != 1 or sums[0].args[0] != "sum":
         return f"the value has {len(sums)} reductions outside of others, and a tile is one sum"
     total = sums[0]
@@ -97,19 +98,6 @@ def _parts(stage: Stage) -> _Tiled | str:
     if isinstance(ends, Guard) and (kind.group > 1 or not inner.isdisjoint(ends.symbols)):
         return f"the sum ends where {ends} does, which differs within the tile"
     return _Tiled(stage, kind, total, stored[0], stored[1], rows, lane, depth, ends)
-
-
-def _outermost(root: Expr) -> Iterator[Expr]:
-    seen: set[Expr] = set()
-    todo = [root]
-    while todo:
-        e = todo.pop()
-        if e not in seen and e.height:
-            seen.add(e)
-            if e.kind == "reduce":
-                yield e
-            else:
-                todo += e.operands
 
 
 def _semantics(t: _Tiled, domain: Domain, out: Findings) -> None:
