@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,7 +22,7 @@ from superopt.schedules.features import NAMES, features
 from superopt.schedules.model import Forecast, Prior, Rows, forecast, prior
 from superopt.schedules.records import Records
 from superopt.schedules.space import space_of
-from superopt.schedules.training import OPERATORS
+from superopt.schedules.training import OPERATORS, plain, timings
 from superopt.schedules.tune import STRATEGIES, Candidate, Strategy, tune
 from superopt.schedules.worker import example_arrays, reference
 from superopt.schedules.workload import workload
@@ -172,6 +174,22 @@ def test_the_shipped_prior_is_for_these_features_and_other_operators() -> None:
     points = [space.sample(rng) for _ in range(20)]
     best = forecast(np.stack([features(space, p) for p in points]), Rows.empty(), Rows.empty(), known)
     assert np.all(np.isfinite(best.mean))
+
+
+def test_priors_and_timings_are_read_as_they_were_written(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    made = plain(rng.standard_normal((20, len(NAMES))))
+    (tmp_path / "prior.json").write_text(json.dumps(made.to_json()))
+    x = rng.standard_normal((5, len(NAMES)))
+    again = prior(tmp_path / "prior.json")
+    np.testing.assert_allclose(again.covariance(x, x), made.covariance(x, x), rtol=1e-2, atol=1e-3)
+    np.testing.assert_allclose(np.diagonal(made.covariance(x, x)), made.amplitude**2, rtol=1e-3)
+    lines = [{"operator": name, "x": x[k].tolist(), "seconds": 2.0 ** -(9 + k)} for k, name in enumerate("aabbc")]
+    (tmp_path / "timings.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    found = timings(tmp_path / "timings.jsonl")
+    assert list(found) == ["a", "b"]  # one timing says nothing
+    np.testing.assert_allclose(found["b"][0], x[2:4])
+    assert found["b"][1].tolist() == [-11.0, -12.0]
 
 
 def test_rows_of_two_searches_keep_their_groups() -> None:
