@@ -83,11 +83,15 @@ def instance(
     dtype: str = "",
     frozen: Iterable[str] = (),
 ) -> Instance | None:
-    """A random instance, or None where no environment was found that satisfies the premises."""
+    """A random instance with sizes up to `largest`, or up to twice that where the premises ask for it, or None."""
     rng = random.Random(f"{rule.name}/{seed}")
     choice = list(ranks)
-    env = choose_env(rule, {r: rng.choice(choice) for r in sorted(rule.many)}, rng, largest, smallest)
-    return None if env is None else at_env(rule, env, rng, dtype=dtype, frozen=frozen)
+    lengths = {r: rng.choice(choice) for r in sorted(rule.many)}
+    for most in (largest, 2 * largest):
+        env = choose_env(rule, lengths, rng, most, smallest)
+        if env is not None:
+            return at_env(rule, env, rng, dtype=dtype, frozen=frozen)
+    return None
 
 
 def at_env(

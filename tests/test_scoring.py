@@ -30,9 +30,12 @@ MODEL = learned_file.read()[0]
 
 
 def test_features_are_those_that_the_weights_were_fitted_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Per kernel, sums over steps of features (under two weights), spread, repetitions and one, by the step's place."""
+    """Per kernel, sums over steps of features (under two weights), spread, repetitions and one, by the step's place.
+
+    Kernels of the corpus alone: those of the microsuite follow the rules of the library.
+    """
     monkeypatch.setattr(machine, "describe", lambda: MACHINE)
-    table = tabulate(KERNELS)
+    table = tabulate(LABELS[::16])
     number = np.arange(1, table.counts.shape[1] + 1)
     steps = np.column_stack(
         [table.counts @ number, table.counts @ (1.0 / number), table.spread, table.repeat, np.ones(len(table.owner))]
