@@ -112,6 +112,23 @@ def test_the_kernel_of_a_chain(kind: str, size: tuple[int, int, int, int, int]) 
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.skipif(not supported(), reason="no code is made for this processor")
+@pytest.mark.parametrize("kind", ["plain", "causal"])
+def test_long_rows_lie_on_the_heap(kind: str) -> None:
+    program = case(kind, 1, 37, 9001, 3, 5)
+    inputs = values(program)
+    cpu = replace(host(), l2=1 << 18, l3=1 << 24)
+    assert chain(program, "out0", replace(cpu, l3=0)) is None
+    with mock.patch("superopt.kernels.tensorize.host", return_value=cpu):
+        found = chain(program, "out0", cpu, threads=2)
+    assert found is not None
+    code = generate(found[0])
+    text = code.module.text()
+    assert text.count("call ptr @aligned_alloc(") == text.count("call void @free(") >= 1, "each function returns once"
+    expected = evaluate(program, {n: x.astype(np.float64) for n, x in inputs.items()}, wide=True)["out0"]
+    np.testing.assert_allclose(build(code).run(inputs, threads=2, guard=True)["out0"], expected, rtol=2e-5, atol=2e-6)
+
+
 def test_every_choice_is_a_schedule() -> None:
     program = case("causal", 2, 70, 70, 16, 33)
     inputs = values(program)

@@ -28,7 +28,7 @@ from superopt.kernels.schedule.trace import apply
 from superopt.kernels.simplify import divisor
 from superopt.kernels.stage import LoopProgram, Stage
 
-_LOCAL = 0.75  # of the second-level cache that the buffers of a task may take
+_LOCAL = 0.75  # of a cache that the buffers of a task may take
 _LEAST_ROWS = 8
 _MOST_PARTS = 12  # stages that a chain is taken apart into
 Steps = list[list[Any]]
@@ -288,7 +288,11 @@ class _Chain:
     # ---- tiles
 
     def _chosen(self, rows: Symbol, columns: int) -> ChainDecisions | None:
-        """The largest block of rows whose buffers fit the cache and that leaves enough tasks."""
+        """The largest block of rows whose buffers fit the cache and that leaves enough tasks.
+
+        The smallest one may take a thread's share of the last level: long rows are read there three times for
+        thousands of multiply-adds an element, which costs less than a second pass over the keys would.
+        """
         lanes = self.cpu.lanes("float32")
         total = extent(rows)
         vectors = min(4, -(-columns // lanes))
@@ -300,7 +304,8 @@ class _Chain:
                 block, _most(self.cpu, count, block), _dividing(_most(self.cpu, vectors, block), block), vectors
             )
             tasks = batch * -(-total // block)
-            if self._bytes(block, total) > _LOCAL * self.cpu.l2 or (count > 1 and block >= 2 * total):
+            cache = self.cpu.l2 if count > 1 else max(self.cpu.l2, self.cpu.l3 // max(1, self.threads))
+            if self._bytes(block, total) > _LOCAL * cache or (count > 1 and block >= 2 * total):
                 continue
             if best is None or _short(tasks, self.threads):
                 best = made

@@ -81,7 +81,7 @@ def _emitter(f: Function, program: LoopProgram, nest: Nest, licence: Licence) ->
     pointers = {b.name: f.load("ptr", f.element("%bufs", j, "ptr"), 8) for j, b in enumerate(program.pointers)}
     for b in program.buffers:
         if b.scope == "local":
-            pointers[b.name] = f.alloca(max(1, prod(b.shape)), 64, stored(b.dtype))
+            pointers[b.name] = f.room(max(1, prod(b.shape)), 64, stored(b.dtype))
     return Emitter(f, pointers, {b.name: b for b in program.buffers}, licence, nest.knobs)
 
 

@@ -139,7 +139,10 @@ class Function(Instructions):
         """The definition."""
         args = ", ".join([f"{type} %{name}" for type, name in self.args])
         linkage = "internal " if self.internal else ""
-        lines = [*self.entry, *_flat(self.lines)]
+        frees = [f"  call void @free(ptr {x})" for x in self.heap]
+        lines = [*self.entry]
+        for line in _flat(self.lines):
+            lines += [*frees, line] if frees and line.startswith("  ret ") else [line]
         head = f"define {linkage}{self.returns} @{self.name}({args}) {self.attributes} #0 {{"
         return "\n".join([head, "entry:", *lines, "}"])
 

@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias
 
 from superopt.kernels.llvm_types import BYTES, constant_mask, element_of, lanes_of, mangled, vector
 
+MOST_ON_STACK_BYTES = 256 << 10  # of one array that may also lie on the heap
 Value: TypeAlias = "int | str"
 Lines: TypeAlias = "list[str | Lines]"
 
@@ -29,6 +30,7 @@ class Instructions:
         self.lines: Lines = []
         self.stack_bytes = 0  # of the arrays allocated with `alloca`
         self.entry: list[str] = []
+        self.heap: list[str] = []  # what is freed before every return
         self._count = 0
 
     @property
@@ -135,6 +137,19 @@ class Instructions:
         name = f"%a{self._count}"
         self.stack_bytes += count * BYTES[element_of(type)] * max(lanes_of(type), 1)
         self.entry.append(f"  {name} = alloca [{count} x {type}], align {align}")
+        return name
+
+    def room(self, count: int, align: int = 64, type: str = "float") -> str:
+        """Room for `count` elements until the function returns: on the stack, or on the heap where it is much."""
+        size = count * BYTES[element_of(type)] * max(lanes_of(type), 1)
+        if size <= MOST_ON_STACK_BYTES:
+            return self.alloca(count, align, type)
+        self._count += 1
+        name = f"%a{self._count}"
+        self._declarations.declare("declare ptr @aligned_alloc(i64, i64)")
+        self._declarations.declare("declare void @free(ptr)")
+        self.entry.append(f"  {name} = call ptr @aligned_alloc(i64 {align}, i64 {-(-size // align) * align})")
+        self.heap.append(name)
         return name
 
     def masked_load(

@@ -106,7 +106,7 @@ class _Tiled:
         if inner.at[1] > len(self.tasks):
             raise InputError(f"stage {inner.buffer} stands inside the tiles of {self.stage.buffer}")
         buffer = self.program.buffer(inner.buffer)
-        local[buffer.name] = f.alloca(max(prod(buffer.shape), 1), 64, stored(buffer.dtype))
+        local[buffer.name] = f.room(max(prod(buffer.shape), 1), 64, stored(buffer.dtype))
         if inner.tile is not None:
             name = f"{self.symbol}_{buffer.name}"
             _Tiled(self.module, name, self.program, inner, self.licence)._run(f, env, local)
