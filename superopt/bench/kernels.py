@@ -2,10 +2,11 @@
 
 Every case runs in a process of its own per number of threads, pinned to as many cores: our kernel is tuned within the
 budget, its schedule is fixed, and then ours, XLA's and the peers' are timed interleaved in fresh rounds together with
-a loop of independent multiply-adds, whose rate is the peak of that moment.  Weights are frozen: packed ahead of time by
-ours and by the peers that can.  Ratios are peer over ours; the best peer is the fastest of all that are installed.
-Peers are called as their Python interfaces do it, ours directly; XLA is compared with ours inside `jax.jit`, where
-both pay what a call from JAX costs (`ours in jit`).
+a loop of independent multiply-adds, whose rate is the peak of that moment.  With several threads every sample waits
+until no pool of the process polls for work any more, and starts with untimed calls (`superopt.bench.timing`).
+Weights are frozen: packed ahead of time by ours and by the peers that can.  Ratios are peer over ours; the best peer is
+the fastest of all that are installed.  Peers are called as their Python interfaces do it, ours directly; XLA is
+compared with ours inside `jax.jit`, where both pay what a call from JAX costs (`ours in jit`).
 
     superopt bench --suite kernels [--case TEXT ...] [--budget 10s] [--json]
     superopt bench --suite kernels --case " x1"      all operators, on one thread

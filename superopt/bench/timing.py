@@ -2,6 +2,11 @@
 
 Each round times the original with weights as arguments twice (its ratio to itself is the noise floor), the original
 with weights baked in as constants, and the optimised function, in random order.
+
+Thread pools of one process disturb each other: after a call their threads poll for the next one, libgomp's (PyTorch)
+for 9 ms, ONNX Runtime's for 45 ms, ours for 0.1 ms, and take the processors from whoever is timed next.  Where
+callees have different pools (`settle`), a sample begins when the process uses no processor any more, and with calls of
+the same callee that do not count, which wake its threads.  Each library keeps its own settings.
 """
 
 from __future__ import annotations
@@ -17,6 +22,8 @@ from superopt.measure.stats import paired_ratio
 
 ROUNDS = 31
 _SAMPLE_S = 0.05
+_SLEEP_S, _IDLE = 0.012, 0.2  # at rest: fewer threads ran meanwhile, in three ticks of the kernel's accounting
+_REST_S = 10.0  # longer than any pool polls
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +67,20 @@ def time_against_jit(
 
 
 def interleaved(
-    calls: Sequence[Callable[[], Any]], *, rounds: int = ROUNDS, sample_s: float = _SAMPLE_S, seed: int = 0
+    calls: Sequence[Callable[[], Any]],
+    *,
+    rounds: int = ROUNDS,
+    sample_s: float = _SAMPLE_S,
+    seed: int = 0,
+    settle: bool = False,
 ) -> list[list[float]]:
-    """Seconds of each call in every round: all calls once per round, in random order."""
+    """Seconds of each call in every round: all calls once per round, in random order.
+
+    With `settle` all threads of the process come to rest before each sample, and a quarter of it runs first untimed.
+
+    Raises:
+        RuntimeError: some thread of the process does not come to rest.
+    """
     import jax  # late: see time_against_jit
 
     repeats = [_repeats(call, jax.block_until_ready, sample_s) for call in calls]
@@ -72,8 +90,22 @@ def interleaved(
     for _ in range(rounds):
         rng.shuffle(order)  # what runs before leaves its weights in the caches: nobody may always follow the same one
         for i in order:
+            if settle:
+                _rest()
+                _sample(calls[i], -(-repeats[i] // 4), jax.block_until_ready)
             samples[i].append(_sample(calls[i], repeats[i], jax.block_until_ready))
     return samples
+
+
+def _rest() -> None:
+    """Sleep until the threads of this process have stopped polling for work."""
+    end = time.perf_counter() + _REST_S
+    while time.perf_counter() < end:
+        begin, used = time.perf_counter(), time.process_time()
+        time.sleep(_SLEEP_S)
+        if time.process_time() - used < _IDLE * (time.perf_counter() - begin):
+            return
+    raise RuntimeError(f"threads of this process are still running {_REST_S:g} s after the last call")
 
 
 def _sample(call: Callable[[], Any], repeats: int, wait: Callable[[Any], Any]) -> float:
