@@ -23,7 +23,7 @@ from verifier.denominators import index_ranges, positive_atom
 from verifier.monomial import NF, ONE, Atom, Monomial, Trail, combine, factors, is_simple, merge_sizes, scale, times
 from verifier.normal import EXACT, RANGE
 from verifier.poly import Poly
-from verifier.products import Products
+from verifier.powers import Powers
 from verifier.terms import Apply, Const, Reduce, Term
 
 ODD = frozenset({"sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "erf", "erf_inv", "sign", "cbrt"})
@@ -35,7 +35,7 @@ Factor: TypeAlias = "tuple[str, tuple[Poly, ...]]"
 
 
 @dataclass
-class Elementary(Products):
+class Elementary(Powers):
     """Normal forms with the laws of single functions."""
 
     def _reduce(self, t: Reduce) -> NF:

@@ -32,4 +32,40 @@ remainder-of-sum: A[*a]  c in int
   if c >= 1
   mode proof
   dtype int
+
+power-three-quarters-as-two-roots: A[*a]
+  pow(A, 0.75)  ==  sqrt(A) * sqrt(A)
+
+negative-power-with-a-root-upside-down: A[*a]
+  pow(A, -0.75)  ==  rsqrt(A) * sqrt(sqrt(A))
+
+square-by-roots: A[*a]
+  pow(A, 2)  ==  square(sqrt(A)) * square(sqrt(A))
+
+square-by-half-powers: A[*a]
+  pow(A, 2)  ==  pow(A, 2.5) / pow(A, 0.5)
+
+half-power-of-square: A[*a]
+  pow(square(A), 0.5)  ==  A
+
+quarter-power-of-square: A[*a]
+  pow(square(A), 0.25)  ==  sqrt(A)
+
+half-power-of-product: A[*a]  B[*a]
+  pow(A * B, 0.5)  ==  pow(A, 0.5) * pow(B, 0.5)
+
+power-by-division-at-zero: A[*a]
+  pow(A, 0.75)  ==  A * rsqrt(sqrt(A))
+
+odd-power-by-even-one: A[*a]
+  pow(A, 3)  ==  sqrt(A ** 6)
+
+reciprocal-by-roots: A[*a]
+  1 / A  ==  square(rsqrt(A))
+
+root-in-another-branch: A[*a]  P[*a]
+  where(P, sqrt(A), 1) + A  ==  where(P, sqrt(A), 1) + square(sqrt(A))
+
+divisor-in-another-branch: A[*a]  P[*a]
+  where(P, A, rsqrt(A))  ==  where(P, A * sqrt(A), 1) * rsqrt(A)
 """
