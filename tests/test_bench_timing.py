@@ -40,12 +40,12 @@ def test_samples_start_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(0.0)
     monkeypatch.setattr(timing, "time", clock)
     starts: list[float] = []
-    samples = timing.interleaved([clock.callee(starts)] * 2, rounds=3, sample_s=0.004, settle=True)
+    samples = timing.interleaved([clock.callee(starts)] * 2, rounds=3, sample_s=0.005, settle=True)
     assert samples == [[pytest.approx(0.001)] * 3] * 2
-    # per sample one untimed call and four timed ones, 50 ms after those before
-    last = starts[-5 * 6 :]
+    # per sample three untimed calls and five timed ones, 50 ms after those before
+    last = starts[-8 * 6 :]
     gaps = [b - a for a, b in pairwise(last)]
-    assert [gap > 0.05 for gap in gaps] == [i % 5 == 4 for i in range(29)]
+    assert [gap > 0.05 for gap in gaps] == [i % 8 == 7 for i in range(47)]
 
 
 def test_threads_that_never_rest(monkeypatch: pytest.MonkeyPatch) -> None:

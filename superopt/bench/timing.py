@@ -76,23 +76,29 @@ def interleaved(
 ) -> list[list[float]]:
     """Seconds of each call in every round: all calls once per round, in random order.
 
-    With `settle` all threads of the process come to rest before each sample, and a quarter of it runs first untimed.
+    With `settle` all threads of the process come to rest before each sample, and half as much runs first untimed.
 
     Raises:
         RuntimeError: some thread of the process does not come to rest.
     """
     import jax  # late: see time_against_jit
 
-    repeats = [_repeats(call, jax.block_until_ready, sample_s) for call in calls]
+    def prepare(call: Callable[[], Any]) -> None:
+        if settle:
+            _rest()
+            _warm(call, jax.block_until_ready, sample_s / 2)
+
+    repeats: list[int] = []
+    for call in calls:
+        prepare(call)
+        repeats.append(_repeats(call, jax.block_until_ready, sample_s))
     samples: list[list[float]] = [[] for _ in calls]
     rng = random.Random(seed)
     order = list(range(len(calls)))
     for _ in range(rounds):
         rng.shuffle(order)  # what runs before leaves its weights in the caches: nobody may always follow the same one
         for i in order:
-            if settle:
-                _rest()
-                _sample(calls[i], -(-repeats[i] // 4), jax.block_until_ready)
+            prepare(calls[i])
             samples[i].append(_sample(calls[i], repeats[i], jax.block_until_ready))
     return samples
 
@@ -106,6 +112,13 @@ def _rest() -> None:
         if time.process_time() - used < _IDLE * (time.perf_counter() - begin):
             return
     raise RuntimeError(f"threads of this process are still running {_REST_S:g} s after the last call")
+
+
+def _warm(call: Callable[[], Any], wait: Callable[[Any], Any], seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    wait(call())
+    while time.perf_counter() < end:
+        wait(call())
 
 
 def _sample(call: Callable[[], Any], repeats: int, wait: Callable[[Any], Any]) -> float:
