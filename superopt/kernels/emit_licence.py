@@ -7,10 +7,7 @@ reference interpreter, and a function without an exact instruction sequence is r
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-from superopt.ir.expr import Expr, subexpressions
-from superopt.ir.types import FLOATS
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,28 +28,6 @@ class Licence:
     reassociation: bool = True
     polynomial: bool = True
     excess: bool = True
-
-
-def licence_of(value: Expr, licence: Licence) -> Licence:
-    """The licence for one value: sums stay in their order where they are computed again to be found equal.
-
-    An argmax is the least position whose element equals the maximum.  Sums that are elements there are computed in two
-    loops; were they rounded in two ways, no element would equal the maximum.
-    """
-    if not (licence.reassociation or licence.contraction) or not _finds_sums(value):
-        return licence
-    return replace(licence, reassociation=False, contraction=False, excess=False)
-
-
-def _finds_sums(value: Expr) -> bool:
-    """Is something compared for equality with the extreme of what holds a sum of floats for each element?"""
-    compared = [e for e in subexpressions(value) if e.kind == "op" and e.args[0] in ("eq", "ne")]
-    extremes = {x for e in compared for x in subexpressions(e) if x.kind == "reduce" and x.args[0] in ("max", "min")}
-    return any(
-        x.kind == "reduce" and x.args[0] in ("sum", "prod") and x.dtype in FLOATS and not x.symbols <= extreme.symbols
-        for extreme in extremes
-        for x in subexpressions(extreme.args[2])
-    )
 
 
 DEFAULT = Licence()

@@ -33,7 +33,7 @@ class Running:
         ready = [
             e for e in em.reductions(value)
             if direction(e, it) and all(s == it or s in em.bindings for s in e.symbols)
-            and not (lane and _ordered(em, e))
+            and not (_ordered(em, e) and (lane or direction(e, it) < 0))
         ]  # fmt: skip
         self.sign = direction(ready[0], it) if ready else 0
         self.found = [e for e in ready if direction(e, it) == self.sign]

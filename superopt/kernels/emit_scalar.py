@@ -12,7 +12,7 @@ from superopt.kernels.emit_licence import Licence
 from superopt.kernels.emit_types import constant, is_float, is_signed, register
 from superopt.kernels.llvm import Function, vector
 
-_CLOSED = frozenset(
+CLOSED = frozenset(
     ["neg", "sign", "abs", "floor", "ceil", "round_away", "round_even", "max", "min", "rem", "select_n", "nextafter"]
 )  # results of 16-bit floats need no rounding
 _EXACT = ("sqrt", "rsqrt")  # transcendental in the table, instructions here
@@ -38,7 +38,7 @@ def apply(
     if SCALARS[fn].transcendental and fn not in _EXACT and not licence.polynomial:
         raise UnsupportedKernel(f"{fn} is a polynomial, which the licence excludes")
     made = vecmath.apply(f, fn, dtype, tuple(args), lanes, which)
-    if dtype in HALVES and not SCALARS[fn].predicate and not licence.excess and fn not in _CLOSED:
+    if dtype in HALVES and not SCALARS[fn].predicate and not licence.excess and fn not in CLOSED:
         return vecmath_ops.rounded(f, made, dtype, lanes)
     return made
 

@@ -13,10 +13,11 @@ from superopt.errors import UnsupportedKernel
 from superopt.ir.expr import subexpressions
 from superopt.ir.scalar import DTYPE
 from superopt.kernels import emit_plan
+from superopt.kernels.agreement import licences
 from superopt.kernels.cpu import Cpu, host
 from superopt.kernels.emit import Emitter
 from superopt.kernels.emit_cost import microseconds
-from superopt.kernels.emit_licence import DEFAULT, Licence, licence_of
+from superopt.kernels.emit_licence import DEFAULT, Licence
 from superopt.kernels.emit_plan import Nest
 from superopt.kernels.emit_types import stored
 from superopt.kernels.llvm import Function, Module, Value
@@ -37,14 +38,15 @@ def generate(program: LoopProgram, cpu: Cpu | None = None, licence: Licence = DE
 
     Raises:
         UnsupportedKernel: an expression of more than 20 000 nodes; a scalar function or a dtype without code; an
-            accumulation along lanes that fall on one element.
+            accumulation along lanes that fall on one element; compared values that are computed in two ways.
     """
     module = Module(cpu or host())
     phases: list[Phase] = []
+    allowed = licences(program, licence)
     for number, stage in enumerate(program.phases()):
         name = f"phase{number}"
         work = microseconds(stage, module.cpu)
-        phases.append(Phase(name, write_phase(module, name, program, stage, licence), work))
+        phases.append(Phase(name, write_phase(module, name, program, stage, allowed[stage.buffer]), work))
     return Code(module, tuple(phases), program.pointers)
 
 
@@ -68,7 +70,6 @@ def write_phase(module: Module, name: str, program: LoopProgram, stage: Stage, l
         from superopt.kernels.microkernel import write_tiled  # late: it writes placed stages as this module does
 
         return write_tiled(module, name, program, stage, licence)
-    licence = licence_of(stage.value, licence)
     nest = emit_plan.plan(program, stage, module.cpu, licence)
     f = module.function(name, [("ptr", "bufs"), ("i64", "task")])
     em = _emitter(f, program, nest, licence)

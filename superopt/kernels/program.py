@@ -248,6 +248,7 @@ def hoisted(program: LoopProgram) -> tuple[LoopProgram | None, LoopProgram]:
     """The stages that read only frozen buffers, as a program to run once, and the rest.
 
     The outputs of the first are the buffers of it that the second reads, by the same names; there they are frozen.
+    Stages that compute a value in one way (`agreement`) stay together.
 
     Returns:
         (prepare, hot); prepare is None where no scratch buffer depends on frozen buffers alone.
@@ -259,6 +260,7 @@ def hoisted(program: LoopProgram) -> tuple[LoopProgram | None, LoopProgram]:
         own = {s.buffer for s in group}
         if program.buffer(stage.buffer).scope == "scratch" and all(reads(s) <= constant | moved | own for s in group):
             moved |= own
+    moved = _together(program, moved)
     if not moved:
         return None, program
     early = [s for s in program.stages if s.buffer in moved]
@@ -282,6 +284,22 @@ def hoisted(program: LoopProgram) -> tuple[LoopProgram | None, LoopProgram]:
         checked(LoopProgram(f"{program.name}_prepare", ordered(prepared), tuple(early))),
         checked(LoopProgram(program.name, ordered(hot), tuple(late))),
     )
+
+
+def _together(program: LoopProgram, moved: set[str]) -> set[str]:
+    """The stages that may be moved when those that must agree are all moved or none."""
+    from superopt.kernels.agreement import agreements, phase_of  # late: it is about programs
+
+    parties = [{phase_of(program, name) for name in a.stages} for a in agreements(program)] if moved else []
+    while True:
+        torn = {name for party in parties if not party <= moved for name in party & moved}
+        kept = {n for n in moved if phase_of(program, n) not in torn}
+        constant = {b.name for b in program.buffers if b.scope == "frozen"} | kept
+        groups = [_group(program, s) for s in program.phases() if s.buffer in kept]
+        kept -= {s.buffer for group in groups for s in group if not all(reads(x) <= constant for x in group)}
+        if kept == moved:
+            return moved
+        moved = kept
 
 
 def _group(program: LoopProgram, stage: Stage) -> list[Stage]:
