@@ -44,6 +44,7 @@ def compare(
     check: bool = True,
     min_rounds: int = 1,
     tolerance: Tolerance | None = None,
+    builds_s: float = 0.0,
     limits: Limits | None = None,
     worker: Worker | None = None,
     isolate: bool = True,
@@ -57,14 +58,16 @@ def compare(
             points.
         inputs: the live inputs in call order.
         frozen: values of the frozen inputs by name, but for those that come with a program.
-        rounds: interleaved rounds; `min_time_s`, `seed`, `prune`, `budget_s`, `check`, `min_rounds`, `tolerance`: see
-            `Settings`.
+        rounds: interleaved rounds; `min_time_s`, `seed`, `prune`, `budget_s`, `check`, `min_rounds`, `tolerance`,
+            `builds_s`: see `Settings`.
         limits: of a worker started for this call.
         worker: a running worker to use instead.
         isolate: False compares in the calling process, unprotected; so do opaque operations.
         backend: `module:function` that builds a program from frozen values.
     """
-    settings = Settings(rounds, min_time_s, seed, prune, budget_s, check, min_rounds, tolerance or Tolerance())
+    settings = Settings(
+        rounds, min_time_s, seed, prune, budget_s, check, min_rounds, tolerance or Tolerance(), builds_s
+    )
     frozen = dict(frozen or {})
     programs = [reference, *candidates]
     opaque = any(not serialisable(_program(p)) for p in programs if not isinstance(p, EntryPoint))

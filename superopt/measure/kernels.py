@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -170,6 +171,8 @@ def kernel_events(
             return
         thunks: dict[int, loop.Thunk] = {}
         for index, text, options in texts[first : first + how.chunk]:
+            if budget_s and thunks and time.monotonic() - start > budget_s:
+                break  # what is compiled is timed
             yield {"event": "begin", "index": index}
             try:
                 thunks[index] = _compiled(parse_graph(text), to_jax, rng, options, how.footprint)
@@ -180,7 +183,7 @@ def kernel_events(
                     "cause": "build",
                     "detail": f"{type(error).__name__}: {error}"[:500],
                 }
-        yield from _time_chunk(thunks, dispatch, how, first)
+        yield from _time_chunk(thunks, dispatch, how, first, start + budget_s if budget_s else math.inf)
 
 
 def _empty(x: Any) -> Any:
@@ -188,7 +191,7 @@ def _empty(x: Any) -> Any:
 
 
 def _time_chunk(
-    thunks: Mapping[int, loop.Thunk], dispatch: loop.Thunk, settings: KernelSettings, seed: int
+    thunks: Mapping[int, loop.Thunk], dispatch: loop.Thunk, settings: KernelSettings, seed: int, end_s: float
 ) -> Iterator[dict[str, Any]]:
     calls = {i: min(settings.max_calls, loop.calls_for(thunk, settings.sample_s)) for i, thunk in thunks.items()}
     rounds: dict[int, list[float]] = {i: [] for i in thunks}
@@ -197,6 +200,8 @@ def _time_chunk(
     order = list(thunks)
     spent_s = dict.fromkeys(thunks, 0.0)
     for number in range(settings.rounds):
+        if number and time.monotonic() > end_s:
+            break
         rng.shuffle(order)
         floors.append(min(loop.seconds_each(dispatch, 30)))
         for i in order:

@@ -38,6 +38,8 @@ class Settings:
         seed: of the order within rounds.
         prune: stop timing a candidate that stays slower than the reference by this factor after three rounds; 0 never.
         budget_s: stop after the round in which this time is over; 0 is no limit.
+        builds_s: leave out candidates, but for the first, whose build would not end within this time of the start, if
+            it takes as long as the longest so far; 0 is no limit.
         min_rounds: rounds to complete whatever the budget: a ratio of few rounds has no interval to speak of.
         check: compare the outputs first.
         tolerance: what counts as the same value.
@@ -51,17 +53,30 @@ class Settings:
     check: bool = True
     min_rounds: int = 1
     tolerance: Tolerance = field(default_factory=Tolerance)
+    builds_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Kept:
+    """A built program that later comparisons may call again; `build_s` is what building it took."""
+
+    call: Call
+    build_s: float = 0.0
+
+
+Make = Callable[[], Call | Kept]
 
 
 def compare_events(
-    make_reference: Callable[[], Call],
-    make_candidates: Mapping[int, Callable[[], Call]],
+    make_reference: Make,
+    make_candidates: Mapping[int, Make],
     inputs: Sequence[Any],
     settings: Settings,
 ) -> Iterator[Event]:
     """Build all, check all, time all; exceptions of candidates become `failed` events."""
     import jax  # late: only where programs run
 
+    start = time.monotonic()
     live = [jax.device_put(x) for x in inputs]
     yield {"event": "begin", "index": REFERENCE, "stage": "build"}
     try:
@@ -73,10 +88,16 @@ def compare_events(
     calls = {REFERENCE: loop.calls_for(reference, settings.min_time_s)}
     calls[AGAIN] = calls[REFERENCE]
     yield {"event": "ready", "index": REFERENCE, "build_s": build_s, "calls": calls[REFERENCE], "errors": []}
+    longest_s = build_s
     for index, make in make_candidates.items():
+        end_s = time.monotonic() - start + longest_s
+        if settings.builds_s and len(thunks) > 2 and end_s > settings.builds_s:
+            yield _out(index, "timeout", "not built: the time does not suffice")
+            continue
         yield {"event": "begin", "index": index, "stage": "build"}
         try:
             thunk, build_s, outputs = _built(make, live)
+            longest_s = max(longest_s, build_s)
             errors = output_errors(expected, outputs) if settings.check else ()
             if wrong := _wrong(errors, expected, settings.tolerance):
                 yield {
@@ -125,13 +146,16 @@ def _rounds(thunks: dict[int, loop.Thunk], calls: dict[int, int], settings: Sett
             return
 
 
-def _built(make: Callable[[], Call], live: Sequence[Any]) -> tuple[loop.Thunk, float, list[np.ndarray]]:
+def _built(make: Make, live: Sequence[Any]) -> tuple[loop.Thunk, float, list[np.ndarray]]:
     import jax  # late: only where programs run
 
     start = time.perf_counter()
-    call = make()
+    made = make()
+    call = made.call if isinstance(made, Kept) else made
     outputs = jax.block_until_ready(call(*live))
     build_s = time.perf_counter() - start
+    if isinstance(made, Kept):
+        made.build_s = build_s = max(made.build_s, build_s)
 
     def thunk() -> None:
         jax.block_until_ready(call(*live))
@@ -154,10 +178,8 @@ def _plain(errors: Sequence[OutputError]) -> list[dict[str, Any]]:
 def _failed(index: int, stage: str, error: Exception) -> Event:
     text = f"{type(error).__name__}: {error}"
     memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text or "Out of memory" in text
-    return {
-        "event": "failed",
-        "index": index,
-        "cause": "memory" if memory else stage,
-        "detail": text[:500],
-        "errors": [],
-    }
+    return _out(index, "memory" if memory else stage, text[:500])
+
+
+def _out(index: int, cause: str, detail: str) -> Event:
+    return {"event": "failed", "index": index, "cause": cause, "detail": detail, "errors": []}

@@ -1,12 +1,15 @@
 """The worker process: reads requests, writes events (see `superopt.measure.process` for the parent).
 
 Start it as `python -m superopt.measure.worker EVENT_FD MEMORY_BYTES`.  Backends are named by the request
-(`module:function`) and imported here, so this package depends on none.
+(`module:function`) and imported here, so this package depends on none.  Programs that are slow to build are kept for
+the comparisons that follow in the same process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import importlib
 import json
 import os
@@ -17,12 +20,17 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from superopt.measure import arrays, kernels, session
 from superopt.measure.compare import KERNELS
 from superopt.measure.numerics import Tolerance
 
 Event = dict[str, Any]
 
+_SLOW_S = 0.5  # programs that took longer to build are kept for later comparisons: so many, of so many bytes
+_MOST_KEPT, _MOST_BYTES = 12, 1 << 30
+_KEPT: dict[str, session.Kept] = {}
 
 Handler = Callable[[Mapping[str, Any]], Iterator[Event]]
 
@@ -60,13 +68,52 @@ def _compare(request: Mapping[str, Any]) -> Iterator[Event]:
     fields = dict(request["settings"])
     settings = session.Settings(**{**fields, "tolerance": Tolerance(**fields["tolerance"])})
 
-    def maker(spec: Mapping[str, Any]) -> Callable[[], session.Call]:
+    def maker(spec: Mapping[str, Any]) -> session.Make:
         if "target" in spec:
             return lambda: resolve(spec["target"], spec["path"])(frozen)
-        return lambda: _program(spec, frozen, bundle, request["backend"])
+        return lambda: _kept(spec, frozen, bundle, request["backend"], digest)
+
+    @functools.cache
+    def digest() -> str:
+        return _digest(frozen)
 
     candidates = {int(i): maker(spec) for i, spec in request["candidates"].items()}
     yield from session.compare_events(maker(request["reference"]), candidates, inputs, settings)
+
+
+def _kept(
+    spec: Mapping[str, Any],
+    frozen: Mapping[str, Any],
+    bundle: Mapping[str, Any],
+    backend: str,
+    digest: Callable[[], str],
+) -> session.Kept:
+    """The program as an earlier comparison built it, if that took long; else built now."""
+    constants = _digest({name: bundle[key] for name, key in spec["constants"].items()})
+    text = json.dumps([spec["hot"], spec["prepare"], spec["given"], backend, constants, digest()])
+    key = hashlib.blake2b(text.encode()).hexdigest()
+    for known in [k for k, x in _KEPT.items() if x.build_s < _SLOW_S]:
+        del _KEPT[known]
+    kept = _KEPT.pop(key, None)
+    if kept is None:
+        kept = session.Kept(_program(spec, frozen, bundle, backend))
+    _KEPT[key] = kept
+    while len(_KEPT) > 1 and (len(_KEPT) > _MOST_KEPT or sum(map(_bytes, _KEPT.values())) > _MOST_BYTES):
+        del _KEPT[next(iter(_KEPT))]  # the one that was not called for longest
+    return kept
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    found = hashlib.blake2b()
+    for name in sorted(values):
+        array = np.ascontiguousarray(values[name])
+        found.update(f"{name} {array.dtype} {array.shape} ".encode())
+        found.update(array.reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
+
+
+def _bytes(kept: session.Kept) -> int:
+    return getattr(kept.call, "frozen_bytes", 0) + getattr(kept.call, "added_bytes", 0)
 
 
 def _program(
