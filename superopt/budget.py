@@ -2,17 +2,24 @@
 
 Seconds are shared by growth, search and measuring.  Steps bound the search alone and make it deterministic; measuring
 then takes its usual rounds.
+
+Every stage has an instant at which it is to end (`until`): its own share of the seconds and what stages before it left
+over.  Long steps are cut to what is left, and what cannot end in time, by what equal steps took, is not begun.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 
 from superopt.errors import UsageError
 
 _UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+_LEAST_LEFT = 0.5  # of the seconds, for what follows the proofs of the rules, however long these took
+_LEAST_STEP_S = 0.3  # that a step gets when the time of its stage is over
+EXPLORE, EXPLORE_ALONE, JUDGE, ALL = 0.3, 0.6, 0.6, 1.2  # of the seconds, when these stages end at the latest
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +28,32 @@ class SearchBudget:
 
     Attributes:
         kernels: a part of the seconds is for kernels of our own.
+        end_s: instant of `time.monotonic` at which the stage is to end.
     """
 
     seconds: float | None
     steps: int | None
     kernels: bool = False
+    end_s: float = math.inf
+
+    def after(self, spent_s: float) -> SearchBudget:
+        """What is left when so many seconds are spent: half of them at least."""
+        if self.seconds is None:
+            return self
+        return replace(self, seconds=max(_LEAST_LEFT * self.seconds, self.seconds - spent_s))
+
+    def until(self, begin_s: float, share: float) -> SearchBudget:
+        """The budget of a stage that is to end when this share of the seconds is over."""
+        return self if self.seconds is None else replace(self, end_s=begin_s + share * self.seconds)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the end of the stage; infinite where it has none."""
+        return max(0.0, self.end_s - time.monotonic()) if self.end_s < math.inf else math.inf
+
+    def within(self, seconds: float, share: float = 1.0) -> float:
+        """These seconds, or a share of what is left of the stage where that is less, but never next to nothing."""
+        return min(seconds, max(_LEAST_STEP_S, share * self.left_s))
 
     @property
     def search_seconds(self) -> float | None:

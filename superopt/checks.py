@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from superopt.backends.build import build_any
 from superopt.backends.options import Options
-from superopt.backends.xla import build
+from superopt.backends.xla import XlaExecutable, build
 from superopt.errors import InputError
 from superopt.ir.counters import graph_cost
 from superopt.ir.graph import Graph
@@ -33,6 +34,36 @@ LIMIT_FLOPS = 1e11
 LIMIT_PREFIX_STEPS = 1e8
 
 
+class Builds:
+    """What the checks of one call share: the original as built, the program checked last, and the yardstick."""
+
+    def __init__(self) -> None:
+        self._original: tuple[Any, ...] = (None,)
+        self._candidate: tuple[Any, ...] = (None,)
+        self._truth: tuple[Any, ...] = (None,)
+
+    def original(self, graph: Graph, frozen: Mapping[str, Any]) -> XlaExecutable:
+        """The original, built once."""
+        if self._original[0] is not graph:
+            self._original = (graph, build(original_program(graph), frozen))
+        return self._original[1]
+
+    def candidate(
+        self, program: Program, frozen: Mapping[str, Any], options: Options | None, kernels: Sequence[Choice]
+    ) -> XlaExecutable:
+        """A program as built for its check, if that was the last one; else built now."""
+        key = (dict(options or {}), tuple(kernels))
+        if self._candidate[0] is not program or self._candidate[1] != key:
+            self._candidate = (program, key, build_any(program, frozen, options, kernels))
+        return self._candidate[2]
+
+    def truth(self, graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> tuple[np.ndarray, ...] | None:
+        """Results of the reference interpreter over float64, computed once."""
+        if self._truth[0] is not graph:
+            self._truth = (graph, _truth(graph, live, frozen))
+        return self._truth[1]
+
+
 def check(
     graph: Graph,
     program: Program,
@@ -42,16 +73,25 @@ def check(
     options: Options | None = None,
     exact: Imported | None = None,
     kernels: Sequence[Choice] = (),
+    builds: Builds | None = None,
 ) -> tuple[NumericCheck, str]:
     """Run a program, built with these options and kernels, and its original on the example and on random inputs.
 
     With `exact`, the original function: results must agree with its in every bit, on the example, on random inputs and
-    on inputs with zeros of both signs, infinities, NaN, huge and tiny numbers.  Any NaN counts as any other.
+    on inputs with zeros of both signs, infinities, NaN, huge and tiny numbers.  Any NaN counts as any other.  `builds`
+    are those of other checks with the same graph and inputs.
 
     Returns:
         The differences, and why the program cannot be accepted (an empty string when it can).
     """
-    original, candidate = build(original_program(graph), frozen), build_any(program, frozen, options, kernels)
+    builds = builds or Builds()
+    with ThreadPoolExecutor(2) as pool:  # the original and the yardstick beside the program
+        others = pool.submit(_run, builds, graph, live, frozen), pool.submit(builds.truth, graph, live, frozen)
+        candidate = builds.candidate(program, frozen, options, kernels)
+        candidate(*live)
+        for other in others:
+            other.result()
+    original = builds.original(graph, frozen)
     worst, cause = 0.0, ""
     for inputs in (live, _random_like(live, seed)):
         want, got = _arrays(original(*inputs)), _arrays(candidate(*inputs))
@@ -62,7 +102,7 @@ def check(
                 cause = cause or f"an output differs from the original's by {error.normwise:.1e}"
     if exact is not None and not cause:
         cause = _bits(exact, candidate, live, seed)
-    truth = _truth(graph, live, frozen)
+    truth = builds.truth(graph, live, frozen)
     if truth is None:
         return NumericCheck(worst), cause
     apart: list[float] = []
@@ -70,6 +110,10 @@ def check(
         results = [r.astype(t.dtype) for r, t in zip(_arrays(executable(*live)), truth, strict=True)]
         apart.append(max((e.normwise for e in output_errors(truth, results)), default=0.0))
     return NumericCheck(worst, apart[0], apart[1]), cause
+
+
+def _run(builds: Builds, graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> None:
+    builds.original(graph, frozen)(*live)
 
 
 def _bits(original: Imported, candidate: Any, live: Sequence[Any], seed: int) -> str:

@@ -8,9 +8,10 @@ are programs of their own: each is explored first and replaced by its best form.
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from costmodel.measured import Measured
@@ -45,6 +46,8 @@ _ROUNDS = (
 )  # shares of the search; kernels are timed between rounds, growth is guided after the first
 _GUIDED_ROUNDS = 2
 _GUIDED_SHARE = 0.4
+_SEARCH_END, _TIMING_END = 0.5, 0.7  # of what is left of a round, when search and the timing of kernels end
+_LEAST_S = 0.5  # that growth and timing get
 _FINALISTS = 5
 _SHORT_S = 30.0
 _SMALL_FINALISTS = 13
@@ -221,10 +224,11 @@ class _Run:
         self.progress(f"e-graph: {self.growth.reports[0].enodes[-1]} e-nodes, {self.growth.reports[0].stop}")
         pricer, forms = Pricer(objective), Forms()
         for number, share in enumerate(_ROUNDS):
+            end_s = time.monotonic() + self.limits.left_s * share / sum(_ROUNDS[number:])
             self.result = search(
                 self.eg,
                 objective,
-                _part(self.limits, share),
+                self._searching(share, end_s),
                 self.seed + number,
                 finalists=_finalists(self.limits, self.growth.reports[-1].live_classes),
                 warm=self.result.best if self.result else None,
@@ -235,26 +239,33 @@ class _Run:
             self.proposals += self.result.statistics.proposals
             self.seconds += self.result.statistics.seconds
             self.interrupted = self.result.interrupted
-            if self.interrupted or number == len(_ROUNDS) - 1:
+            if self.interrupted or number == len(_ROUNDS) - 1 or self.limits.left_s < _LEAST_S:
                 return
             try:
                 if timer is not None:
-                    self._time_kernels(timer, number)
+                    self._time_kernels(timer, number, _TIMING_END * (end_s - time.monotonic()))
                     pricer = Pricer(objective)
                 if number < _GUIDED_ROUNDS:
                     near = self.result.best.classes
-                    limits = _growth_limits(self.limits, _GUIDED_SHARE)
+                    limits = _growth_limits(self.limits, _GUIDED_SHARE, end_s - time.monotonic())
                     self.growth.reports.append(grow(self.eg, self.rules, limits, near=near))
             except KeyboardInterrupt:
                 self.interrupted = True
                 return
 
-    def _time_kernels(self, timer: KernelTimer, number: int) -> None:
+    def _searching(self, share: float, end_s: float) -> Budget:
+        """The budget of one search: its share, or a part of the time until the end of the round."""
+        budget = _part(self.limits, share)
+        if budget.seconds is None:
+            return budget
+        return replace(budget, seconds=max(1e-2, min(budget.seconds, _SEARCH_END * (end_s - time.monotonic()))))
+
+    def _time_kernels(self, timer: KernelTimer, number: int, most_s: float) -> None:
         assert self.result is not None
         predicted_ms = 1e3 * self.result.best.predicted_s
         planned = _part(self.limits, _ROUNDS[number]).seconds
         unused = max(0.0, planned - self.result.statistics.seconds) if planned is not None else 0.0
-        timed = timer.learn(self.result, timer.seconds / (len(_ROUNDS) - 1) + unused)
+        timed = timer.learn(self.result, min(max(_LEAST_S, most_s), timer.seconds / (len(_ROUNDS) - 1) + unused))
         self.progress(f"round {number + 1}: predicted {predicted_ms:.3g} ms, {timed} kernels timed")
 
     def statistics(self, model: Measured) -> dict[str, Any]:
@@ -287,10 +298,10 @@ def _finalists(limits: SearchBudget, classes: int) -> int:
     return _FINALISTS if limits.seconds is None or limits.seconds >= _SHORT_S else _FINALISTS - 2
 
 
-def _growth_limits(limits: SearchBudget, share: float = 1.0) -> Limits:
+def _growth_limits(limits: SearchBudget, share: float = 1.0, most_s: float = math.inf) -> Limits:
     if limits.seconds is None:
         return Limits(seconds=math.inf)  # e-nodes alone stop it: the same growth on every machine
-    return Limits(seconds=max(0.5, share * min(_GROWTH_SECONDS, 0.25 * limits.seconds)))
+    return Limits(seconds=max(_LEAST_S, min(most_s, share * min(_GROWTH_SECONDS, 0.25 * limits.seconds))))
 
 
 def _part(limits: SearchBudget, share: float) -> Budget:

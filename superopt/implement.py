@@ -16,19 +16,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from superopt.budget import SearchBudget
-from superopt.checks import check
+from superopt.checks import Builds, check
 from superopt.explore import Exploration
 from superopt.frontends.jaxpr import Imported
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
-from superopt.judge import Judgement
+from superopt.judgement import Judgement
 from superopt.kernel_forms import Form, forms_of
 from superopt.kernel_partitions import search_partition
 from superopt.kernel_search import LEAST_S, search_schedules
@@ -38,7 +38,7 @@ from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.result import NativeKernel, Speedup
 from superopt.store import Store
-from superopt.trials import WORTH, Trial, TrialPool, estimate, try_regions
+from superopt.trials import WORTH, Trial, TrialPool, estimate, report_rows, try_regions
 
 _SAMPLES, _TRIALS, _PARTITIONS, _SCHEDULES = 0.15, 0.5, 0.6, 0.7  # of the stage's time, when these steps end
 _IN_FULL = 1.5  # when trials of the best form end: what is not tried is left to XLA, and slows down the whole program
@@ -52,6 +52,8 @@ _LEAST = 0.5  # kernels that are slower than this alone are not used
 _DOUBT, _MOST_DOUBTS = 1.25, 4  # kernels that gain less than this alone are in doubt, so many of them are tried
 _GIVEN_UP = 0.97  # of the current program's speed: nothing is confirmed below
 _BETTER = 1.01  # what leaving a kernel out, or taking one in, must bring
+_CONFIRM, _CHECK = 2.5, 1.5  # what building and confirming a program takes, in terms of the longest build; without it
+_TIMING = 0.3  # of the time left, that the rounds of one comparison may take
 _SHORT_S, _LEAST_S = 3e-3, 5.0  # as in the judgement
 _SHORT_ROUNDS, _SHORT_SAMPLE_S, _ROUNDS = 31, 0.006, 15
 _Chosen = tuple[Choice, ...]
@@ -66,21 +68,29 @@ def implement(
     *,
     max_prepared_bytes: int | None = None,
     store: Store | None = None,
+    worker: Worker | None = None,
+    builds: Builds | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Judgement:
-    """The judgement with kernels in the program where that is faster; else as it was, with what was tried."""
+    """The judgement with kernels in the program where that is faster; else as it was, with what was tried.
+
+    `worker` and `builds` are those of the judgement, so that what was built there is not built again.
+    """
     from superopt.backends.native import unavailable  # late: loads LLVM
 
     reason = unavailable()
     if limits.seconds is not None and limits.seconds < _LEAST_S:
         reason = f"a budget of less than {_LEAST_S:g} s leaves no time to try them"
+    if not reason and limits.left_s < _CONFIRM * judgement.build_s:
+        reason = "stages before left no time to build a program with them"
     if reason:
         return replace(judgement, notes=(*judgement.notes, f"no kernels of our own: {reason}"))
     try:
-        with TrialPool(seed) as alone, Worker() as whole:
+        with TrialPool(seed) as alone, ExitStack() as stack:
+            whole = worker or stack.enter_context(Worker())
             stage = _Stage(
                 imported, found, judgement, limits, seed, max_prepared_bytes, store, alone, whole, progress,
-                time.monotonic(),
+                time.monotonic(), builds or Builds(),
             )  # fmt: skip
             return stage.run()
     except KeyboardInterrupt:
@@ -102,6 +112,7 @@ class _Stage:
     whole: Worker
     progress: Callable[[str], None]
     begin: float
+    builds: Builds = field(default_factory=Builds)
 
     def run(self) -> Judgement:
         """Try regions, then programs."""
@@ -136,8 +147,9 @@ class _Stage:
         return self._best(list(entries.values())[:_MOST_PROGRAMS], forms, tried)
 
     def _left_s(self, share: float) -> float:
-        """Seconds until this share of the stage's time is over."""
-        return self.begin + share * self.limits.kernel_seconds - time.monotonic()
+        """Seconds until this share of the stage's time is over, or nothing but confirming a program fits in."""
+        share_s = self.begin + share * self.limits.kernel_seconds - time.monotonic()
+        return min(share_s, self.limits.left_s - _CONFIRM * self.judgement.build_s)
 
     def _tried(self, forms: Sequence[Form]) -> dict[Graph, Trial]:
         """Trials: of every form a few regions that take longest, then all of the forms that promise most by these."""
@@ -154,6 +166,11 @@ class _Stage:
             if self._left_s(_TRIALS) > 0.0 and expected[form.name] < _CLOSE * expected[order[0].name]:
                 tried = self._try(form, tried)
         return tried
+
+    def _builds_s(self) -> float:
+        """Seconds for building programs to compare, so that one can be confirmed afterwards; 0: no limit."""
+        left_s = self.limits.left_s
+        return 0.0 if left_s == math.inf else max(1e-3, left_s - _CHECK * self.judgement.build_s)
 
     def _try(
         self, form: Form, tried: Mapping[Graph, Trial], few: bool = False, until: float = _TRIALS
@@ -209,9 +226,12 @@ class _Stage:
     ) -> Judgement:
         """The best of several programs, with kernels in doubt left out or taken in, if fresh rounds confirm it."""
         form, choices = entries[0]
+        builds_s = self._builds_s()
+        if builds_s and builds_s < 2.0 * self.judgement.build_s:
+            entries = entries[:1]  # no two can be built: the likeliest is confirmed at once
         if len(entries) > 1:
             candidates = [self._tuned(form.program, choices) for form, choices in entries]
-            first = self._compare(self._current(), candidates, 0.2, min_rounds=ENOUGH_ROUNDS)
+            first = self._compare(self._current(), candidates, 0.2, min_rounds=ENOUGH_ROUNDS, builds_s=builds_s)
             order = [(c.ratio.ratio, -i) for i, c in enumerate(first.candidates) if isinstance(c, Timing)]
             for (other, chosen), outcome in zip(entries, first.candidates, strict=True):
                 said = f"{outcome.cause}: {outcome.detail}" if isinstance(outcome, Failure) else str(outcome.ratio)
@@ -222,7 +242,7 @@ class _Stage:
             if max(order)[0] < _GIVEN_UP:
                 return self._without(forms, tried, "the program was not faster with them")
             form, choices = entries[-max(order)[1]]
-        if self._left_s(_REFINED) > 0.0:
+        if self._left_s(_REFINED) > self.judgement.build_s:
             choices = self._refined(form, choices, tried)
         return self._confirmed(form, choices, forms, tried)
 
@@ -249,7 +269,7 @@ class _Stage:
             return choices
         result = self._compare(
             self._tuned(form.program, choices), [self._tuned(form.program, v) for v in variants], 0.15,
-            min_rounds=ENOUGH_ROUNDS, prune=1.3,
+            min_rounds=ENOUGH_ROUNDS, prune=1.3, builds_s=self._builds_s(),
         )  # fmt: skip
         kept = set(choices)
         for variant, outcome in zip(variants, result.candidates, strict=True):
@@ -273,7 +293,14 @@ class _Stage:
             return self._without(forms, tried, f"on fresh rounds the program was {gain} as fast with them")
         live, frozen = self.imported.live_values, self.imported.frozen_values
         numerics, cause = check(
-            self.imported.graph, form.program, live, frozen, self.seed, judged.options, kernels=choices
+            self.imported.graph,
+            form.program,
+            live,
+            frozen,
+            self.seed,
+            judged.options,
+            kernels=choices,
+            builds=self.builds,
         )
         if cause:
             return self._without(forms, tried, cause)
@@ -317,30 +344,8 @@ class _Stage:
         )
 
     def _rows(self, form: Form, choices: Sequence[Choice], tried: dict[Graph, Trial]) -> tuple[NativeKernel, ...]:
-        """The regions of a form, equal ones together, those that take longest first."""
-        count = Counter(region.graph for region in form.regions)
         chosen = {region.graph for region in regions_of(form.program.hot, choices)}
-        rows: list[NativeKernel] = []
-        for graph, n in count.items():
-            trial = tried.get(graph)
-            if trial is None:
-                continue
-            ratio = None if trial.ratio is None else Speedup(*trial.ratio)
-            rows.append(
-                NativeKernel(
-                    trial.name,
-                    trial.kind,
-                    n,
-                    graph in chosen,
-                    None if trial.xla_s is None else 1e3 * trial.xla_s,
-                    None if trial.own_s is None else 1e3 * trial.own_s,
-                    ratio,
-                    trial.cost.flops,
-                    trial.failure,
-                    _schedule(trial),
-                )
-            )
-        return tuple(sorted(rows, key=lambda r: -r.count * (r.xla_ms or 0.0)))
+        return report_rows(form.regions, chosen, tried)
 
     def _current(self) -> Any:
         judged = self.judgement
@@ -353,7 +358,7 @@ class _Stage:
         rounds: dict[str, Any] = {"rounds": _ROUNDS}
         if self._is_short():
             rounds = {"rounds": _SHORT_ROUNDS, "min_time_s": _SHORT_SAMPLE_S}
-        budget_s = share * self.limits.kernel_seconds
+        budget_s = self.limits.within(share * self.limits.kernel_seconds, _TIMING)
         live, frozen = self.imported.live_values, self.imported.frozen_values
         settings = {**rounds, "seed": self.seed + 5, "budget_s": budget_s, "worker": self.whole, **options}
         return compare(reference, candidates, live, frozen, **settings)
@@ -377,10 +382,3 @@ class _Stage:
 
 def _seconds(trial: Trial | None) -> float | None:
     return None if trial is None else trial.seconds
-
-
-def _schedule(trial: Trial) -> str:
-    """Where the schedule of a kernel comes from."""
-    if trial.searched:
-        return f"best of {trial.candidates} searched"
-    return f"default, none of {trial.candidates} searched is better" if trial.candidates else "default"

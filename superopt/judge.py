@@ -16,22 +16,23 @@ options, so that the report says what they brought.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from superopt.attribution import Gain, measured_gains
 from superopt.budget import SearchBudget
-from superopt.checks import check
+from superopt.checks import Builds, check
 from superopt.explore import Exploration
 from superopt.frontends.jaxpr import Imported
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
-from superopt.kernels.choice import Choice
+from superopt.judgement import Judgement
 from superopt.measure import Comparison, Failure, Timing, Tolerance, Tuned, Worker, compare, pooled
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
-from superopt.result import Finalist, NativeKernel, NumericCheck, Speedup
+from superopt.result import Finalist, Speedup
 from superopt.search.search import Finalist as Candidate
 from superopt.tuning import WORTH, Trial, Tuning, tune
 
@@ -40,31 +41,9 @@ _SHORT_S = 3e-3  # programs of less are timed in more rounds and in two processe
 _LEAST_S = 5.0  # of budget, for another process
 _CLOSE, _MOST_CLOSE = 1.35, 6  # the finalists that are timed again: within this of the best, so many
 _SHORT_ROUNDS, _SHORT_SAMPLE_S = 31, 0.006
+_BUILDS, _TIMING = 0.6, 0.3  # of the time left: builds of finalists, and the rounds of one comparison
+_CHECK = 2.0  # what the check takes, in terms of the longest build: there both are built once more
 _FAR_AHEAD = 1.5  # beyond this the original does not catch up by options of the compiler
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """Which program is returned, and on what evidence; kernels of our own are filled in by `superopt.implement`."""
-
-    program: Program
-    winner: Candidate | None
-    verdict: str
-    before_ms: float | None = None
-    after_ms: float | None = None
-    speedup: Speedup | None = None
-    noise_floor: float | None = None
-    numerics: NumericCheck | None = None
-    finalists: tuple[Finalist, ...] = ()
-    notes: tuple[str, ...] = ()
-    samples_ms: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
-    after_text: str = ""
-    gains: dict[str, Gain] = field(default_factory=dict[str, Gain])
-    options: dict[str, bool | str] = field(default_factory=dict[str, bool | str])
-    tuning: dict[str, Any] = field(default_factory=dict[str, Any])
-    kernels: tuple[Choice, ...] = ()
-    native: tuple[NativeKernel, ...] = ()
-    implementation: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 def judge(
@@ -76,12 +55,16 @@ def judge(
     measure: bool = True,
     tuning: bool = True,
     exact: bool = False,
+    worker: Worker | None = None,
+    builds: Builds | None = None,
+    later: bool = False,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Judgement:
     """Choose between the finalists and the original, each with the options of the compiler that suit it.
 
     With `exact` only a program whose results agree with the original's in every bit is returned, and no options of the
-    compiler are tried, since they change rounding.
+    compiler are tried, since they change rounding.  `worker` and `builds` are shared with later stages.
+    With `later` the numerical check may be left to `settled` where time is short, since another may replace it.
     """
     original = original_program(imported.graph)
     tuning = tuning and not exact
@@ -89,9 +72,13 @@ def judge(
         return _by_prediction(imported, found, original, seed, exact)
     if not found.finalists and not tuning:
         return Judgement(original, None, "the original was returned: the search found nothing cheaper")
-    with Worker() as worker:
+    with contextlib.ExitStack() as stack:
+        worker = worker or stack.enter_context(Worker())
+        court = _Court(
+            imported, found, original, limits, seed, worker, builds or Builds(), progress, exact, later=later
+        )
         try:
-            return _Court(imported, found, original, limits, seed, worker, progress, exact).judge(tuning)
+            return court.judge(tuning)
         except KeyboardInterrupt:
             return Judgement(original, None, "the original was returned: measuring was interrupted")
 
@@ -117,11 +104,14 @@ class _Court:
     limits: SearchBudget
     seed: int
     worker: Worker
+    builds: Builds
     progress: Callable[[str], None]
     exact: bool = False
     notes: list[str] = field(default_factory=list[str])
     tried: dict[str, list[Trial]] = field(default_factory=dict[str, list[Trial]])
     out: dict[str, str] = field(default_factory=dict[str, str])
+    later: bool = False
+    build_s: float = 0.0
 
     def judge(self, tuning: bool) -> Judgement:
         """Compare, tune the best, then confirm the best few on fresh rounds until one holds."""
@@ -129,9 +119,12 @@ class _Court:
         programs = [self.found.program(f) for f in candidates]
         short = self.found.result.original.predicted_s < _SHORT_S
         rounds: dict[str, Any] = {"rounds": 15, "min_time_s": _SHORT_SAMPLE_S} if short else {"rounds": 9}
-        comparison = self._compare(self.original, programs, 0.5 if short else 0.6, **rounds)
+        builds_s = self.limits.within(math.inf, _BUILDS) if self.limits.left_s < math.inf else 0.0
+        comparison = self._compare(self.original, programs, 0.5 if short else 0.6, builds_s=builds_s, **rounds)
         rows = _rows(candidates, comparison)
         self.notes += comparison.notes
+        timed = [t for t in (comparison.reference, *comparison.candidates) if isinstance(t, Timing)]
+        self.build_s = max((t.build_s for t in timed), default=0.0)
         reference = comparison.reference
         if isinstance(reference, Failure):
             cause = f"{reference.cause}: {reference.detail}"
@@ -144,9 +137,12 @@ class _Court:
             if isinstance(c, Timing)
         ]
         entries = self._again(sorted(entries, key=lambda e: -e.ratio), reference)
-        if tuning:
+        if tuning and self.limits.left_s > _CHECK * self.build_s:
             entries = self._tuned(entries, comparison)
-        for entry in entries[:_TRIES]:
+        for number, entry in enumerate(entries[:_TRIES]):
+            if number and self.limits.left_s <= 0.0:
+                self.notes.append(f"no time was left to confirm {entry.name}")
+                break
             judgement, hopeless = self._confirmed(entry, rows, _is_short(reference))
             if judgement is not None:
                 return judgement
@@ -167,6 +163,7 @@ class _Court:
             tuple(self.notes),
             {"original": tuple(1e3 * s for s in reference.samples_s)},
             tuning=self._tuning_figures(None, None),
+            build_s=self.build_s,
         )
 
     def _again(self, entries: list[_Entry], reference: Timing) -> list[_Entry]:
@@ -201,7 +198,7 @@ class _Court:
         return pooled(first, second, seed=self.seed)
 
     def _compare(self, reference: Any, candidates: Sequence[Any], share: float, **options: Any) -> Comparison:
-        budget_s = share * self.limits.measure_seconds
+        budget_s = self.limits.within(share * self.limits.measure_seconds, _TIMING)
         live, frozen = self.imported.live_values, self.imported.frozen_values
         settings = {"seed": self.seed, "budget_s": budget_s, "worker": self.worker, **options}
         if self.exact:
@@ -236,7 +233,7 @@ class _Court:
             self.imported.live_values,
             self.imported.frozen_values,
             build_s=build_s,
-            budget_s=share * self.limits.tuning_seconds,
+            budget_s=self.limits.within(share * self.limits.tuning_seconds, _TIMING),
             seed=self.seed,
             worker=self.worker,
             progress=lambda line: self.progress(f"{name} with {line}"),
@@ -268,12 +265,17 @@ class _Court:
         if not (isinstance(timing, Timing) and isinstance(again.reference, Timing) and again.faster(best)):
             return None, isinstance(timing, Timing) and timing.ratio.ratio < 1.0
         exact = self.imported if self.exact else None
-        numerics, cause = check(self.imported.graph, program, live, frozen, self.seed, options, exact)
+        unchecked = self.later and not self.exact and self.limits.left_s < _CHECK * self.build_s
+        numerics, cause = (
+            (None, "")
+            if unchecked
+            else check(self.imported.graph, program, live, frozen, self.seed, options, exact, builds=self.builds)
+        )
         if cause:
             self.notes.append(f"{entry.name} was refused: {cause}")
             return None, False
         gains: dict[str, Gain] = {}
-        if entry.finalist is not None:
+        if entry.finalist is not None and self.limits.left_s > 0.0:
             self.progress("timing the winner without its most important rules")
             with contextlib.suppress(KeyboardInterrupt):
                 gains = measured_gains(
@@ -299,6 +301,8 @@ class _Court:
             gains,
             dict(options),
             self._tuning_figures(entry.tuning.choices if options else None, gain),
+            build_s=self.build_s,
+            unchecked=unchecked,
         ), False
 
     def _tuning_figures(self, choices: Sequence[str] | None, gain: Speedup | None) -> dict[str, Any]:

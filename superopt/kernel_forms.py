@@ -17,7 +17,7 @@ from superopt.explore import Exploration
 from superopt.ir.graph import Graph, Node, mk, with_inputs
 from superopt.ir.program import Program
 from superopt.ir.text import print_graph
-from superopt.judge import Judgement
+from superopt.judgement import Judgement
 from superopt.kernels.partition import Region, partition
 from superopt.kernels.relayout import channels_last
 from superopt.search.search import Finalist

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,14 +25,18 @@ from jax.core import Tracer
 from costmodel.load import load_objective
 from costmodel.objective import Objective
 from rewrites.term import Rule
-from superopt.backends.build import build_any
-from superopt.budget import SearchBudget, parse_budget
+from superopt.budget import ALL, EXPLORE, EXPLORE_ALONE, JUDGE, SearchBudget, parse_budget
+from superopt.checks import Builds
 from superopt.errors import ArgumentError, UsageError
 from superopt.explore import explore
 from superopt.frontends.jaxpr import Imported, import_function
 from superopt.implement import implement
+from superopt.ir.program import original_program
 from superopt.judge import judge
+from superopt.judgement import settled
 from superopt.library import proved_library
+from superopt.measure import Worker, compare
+from superopt.measure.compare import serialisable
 from superopt.optimized import Optimized
 from superopt.plan import empty_plan
 from superopt.remember import recall, remember, run_key
@@ -74,7 +79,8 @@ def optimize(
         args: example arguments (any pytrees); for a model they may be left out and are then random.
         frozen: positions or names of arguments that do not change between calls (weights).
         kwargs: example keyword arguments of the function.
-        budget: time for search and measuring together: seconds, "30s", "2min", or "5000steps" (same result anywhere).
+        budget: time for the call: seconds, "30s", "2min", or "5000steps" (same result anywhere).  What cannot be cut
+            may take it beyond: proofs of rules that are in no store, one build of the original and of the winner.
         seed: of the search, of random inputs and of the timing order.
         deterministic: let the performance model alone decide; nothing is measured.
         dims: sizes of the symbolic dimensions of a model.
@@ -105,10 +111,11 @@ def optimize(
         imported = _with_examples(imported, seed)
     archive = _open_store(store)
     try:
-        return _optimize(
-            imported, name, limits, seed, deterministic, archive, rules, objective, max_prepared_bytes, numerics,
-            kernels, clock,
-        )  # fmt: skip
+        with Worker() as worker:
+            return _optimize(
+                imported, name, limits, seed, deterministic, archive, rules, objective, max_prepared_bytes, numerics,
+                kernels, clock, worker,
+            )  # fmt: skip
     finally:
         if archive is not None:
             archive.close()
@@ -127,8 +134,11 @@ def _optimize(
     numerics: str,
     kernels: bool,
     clock: _Clock,
+    worker: Worker,
 ) -> Optimized:
-    with clock.stage("rules"):
+    with clock.stage("rules"), ThreadPoolExecutor(1) as beside:
+        if archive is None and not deterministic:  # proofs may take seconds, in which the original can be built
+            beside.submit(_build_ahead, imported, worker)
         library = proved_library(archive, rules, numerics)
     with clock.stage("model"):
         unhurried = not deterministic and (limits.seconds or 0.0) >= _UNHURRIED_S
@@ -138,12 +148,13 @@ def _optimize(
     if known is not None:
         clock.say("answered from the store")
         return known
+    limits, begin_s, builds = limits.after(clock.elapsed_s), time.monotonic(), Builds()
     with clock.stage("explore"):
         found = explore(
             imported.graph,
             library.rules,
             objective,
-            limits,
+            limits.until(begin_s, EXPLORE if kernels else EXPLORE_ALONE),
             seed,
             measure=not deterministic,
             max_prepared_bytes=max_prepared_bytes,
@@ -151,20 +162,25 @@ def _optimize(
             progress=clock.say,
         )
     with clock.stage("judge"):
-        exact = numerics == "exact"
-        judgement = judge(imported, found, limits, seed, measure=not deterministic, exact=exact, progress=clock.say)
+        judgement = judge(
+            imported, found, limits.until(begin_s, JUDGE if kernels else ALL), seed, measure=not deterministic,
+            exact=numerics == "exact", worker=worker, builds=builds, later=kernels,
+            progress=clock.say,
+        )  # fmt: skip
     if kernels and not found.interrupted:
         with clock.stage("kernels"):
             judgement = implement(
-                imported, found, judgement, limits, seed, max_prepared_bytes=max_prepared_bytes, store=archive,
-                progress=clock.say,
+                imported, found, judgement, limits.until(begin_s, ALL), seed, store=archive, worker=worker,
+                max_prepared_bytes=max_prepared_bytes, builds=builds, progress=clock.say,
             )  # fmt: skip
+    with clock.stage("check"):
+        judgement = settled(imported, judgement, seed, builds)
     with clock.stage("plan"):
         plan = empty_plan(imported.graph, numerics)
         if judgement.winner is not None:
             plan = make_plan(found, judgement.winner, library.rules, numerics)
     with clock.stage("build"):
-        executable = build_any(judgement.program, imported.frozen_values, judgement.options, judgement.kernels)
+        executable = builds.candidate(judgement.program, imported.frozen_values, judgement.options, judgement.kernels)
     with clock.stage("explain"):
         memory = {
             "frozen_bytes": executable.frozen_bytes,
@@ -176,6 +192,14 @@ def _optimize(
     result = Optimized(imported, judgement.program, executable, report, plan, judgement.kernels)
     remember(archive, key, result)
     return result
+
+
+def _build_ahead(imported: Imported, worker: Worker) -> None:
+    """Have the worker of the comparisons build the original, which it keeps if that is slow."""
+    original = original_program(imported.graph)
+    if serialisable(original):
+        live, frozen = imported.live_values, imported.frozen_values
+        compare(original, [], live, frozen, rounds=1, min_time_s=0.0, worker=worker)
 
 
 def _import(
@@ -237,6 +261,12 @@ class _Clock:
     def __init__(self, progress: Progress | None) -> None:
         self.progress = progress
         self.stages: list[Stage] = []
+        self.begin_s = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the call."""
+        return time.monotonic() - self.begin_s
 
     def say(self, line: str) -> None:
         if self.progress is not None:

@@ -11,7 +11,7 @@ from superopt.drawing import draw
 from superopt.evidence import kernels, measured_by_finalists, model_figures, not_chosen, sites
 from superopt.explore import Exploration
 from superopt.frontends.jaxpr import Imported
-from superopt.judge import Judgement
+from superopt.judgement import Judgement
 from superopt.library import ProvedLibrary
 from superopt.result import Report, Speedup, UsedRewrite
 

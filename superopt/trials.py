@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from superopt.measure import Worker
 from superopt.measure.arrays import scratch_folder
 from superopt.measure.process import Limits, WorkerDiedError
 from superopt.measure.stats import paired_ratio
+from superopt.result import NativeKernel, Speedup
 
 WORTH = 1.03  # what a kernel must be faster by on its own
 _ROUNDS, _SAMPLE_S, _TIMING_S = 9, 0.002, 0.1
@@ -259,9 +261,12 @@ def try_regions(
         weight[region.graph] = weight.get(region.graph, 0.0) + (_GROUPED if grouped else 1.0) * estimate(region)
         example[region.graph] = region
     order = [g for g in sorted(weight, key=lambda g: -weight[g]) if g not in found][:most]
-    start = time.monotonic()
+    start = begin = time.monotonic()
+    last_s = 0.0
     for batch in _batches(order, pool.batch):
-        if time.monotonic() - start > budget_s:
+        begin, before = time.monotonic(), begin
+        last_s = (begin - before) / pool.batch * len(batch)
+        if begin - start + last_s > budget_s:
             break
         for graph, trial in zip(batch, pool.try_all([(example[g], None) for g in batch]), strict=True):
             found[graph] = trial
@@ -277,3 +282,37 @@ def try_region(region: Region, pool: TrialPool, trace: Trace = None) -> Trial:
 def _batches(order: Sequence[Graph], size: int) -> Iterator[Sequence[Graph]]:
     for first in range(0, len(order), size):
         yield order[first : first + size]
+
+
+def report_rows(
+    regions: Sequence[Region], chosen: Collection[Graph], tried: Mapping[Graph, Trial]
+) -> tuple[NativeKernel, ...]:
+    """The regions of a form for the report, equal ones together, those that take longest first."""
+    rows: list[NativeKernel] = []
+    for graph, n in Counter(region.graph for region in regions).items():
+        trial = tried.get(graph)
+        if trial is None:
+            continue
+        ratio = None if trial.ratio is None else Speedup(*trial.ratio)
+        rows.append(
+            NativeKernel(
+                trial.name,
+                trial.kind,
+                n,
+                graph in chosen,
+                None if trial.xla_s is None else 1e3 * trial.xla_s,
+                None if trial.own_s is None else 1e3 * trial.own_s,
+                ratio,
+                trial.cost.flops,
+                trial.failure,
+                _schedule(trial),
+            )
+        )
+    return tuple(sorted(rows, key=lambda r: -r.count * (r.xla_ms or 0.0)))
+
+
+def _schedule(trial: Trial) -> str:
+    """Where the schedule of a kernel comes from."""
+    if trial.searched:
+        return f"best of {trial.candidates} searched"
+    return f"default, none of {trial.candidates} searched is better" if trial.candidates else "default"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -108,3 +110,29 @@ def test_phases_of_the_machine_do_not_decide_between_forms(case, monkeypatch) ->
     )
     judged(case, monkeypatch, speed)
     assert seen[0] == found.finalists[best].name
+
+
+def test_where_time_is_short_the_check_waits_and_nothing_is_tuned(case, monkeypatch) -> None:
+    imported, found = case
+    base = [0.05 * (1.0 + 1e-3 * (i % 3)) for i in range(15)]
+    asked: list[dict] = []
+
+    def compare(reference, candidates, *_: object, **settings: object) -> Comparison:
+        asked.append(settings)
+        slow = [replace(timing(f, 15, base), build_s=3.0) for f in (1.0, *(1.5 for _ in candidates))]
+        return Comparison(slow[0], tuple(slow[1:]))
+
+    def unwanted(*_: object, **__: object) -> None:
+        raise AssertionError("there is no time for this")
+
+    monkeypatch.setattr(judging, "compare", compare)
+    monkeypatch.setattr(judging, "tune", unwanted)
+    monkeypatch.setattr(judging, "measured_gains", unwanted)
+    monkeypatch.setattr(judging, "check", unwanted)
+    over = SearchBudget(30.0, None).until(-1e6, 1.0)
+    judgement = judge(imported, found, over, 0, later=True)
+    assert judgement.winner is not None
+    assert judgement.unchecked
+    assert judgement.build_s == 3.0
+    assert 0.0 < asked[0]["builds_s"] < 1.0
+    assert all(0.0 < settings["budget_s"] < 1.0 for settings in asked)

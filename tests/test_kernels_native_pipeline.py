@@ -25,7 +25,7 @@ from superopt.frontends.jaxpr import Imported, import_function
 from superopt.implement import implement
 from superopt.ir.graph import Graph
 from superopt.ir.program import original_program
-from superopt.judge import Judgement
+from superopt.judgement import Judgement
 from superopt.kernel_forms import forms_of
 from superopt.kernel_proofs import prove_kernels
 from superopt.kernels.choice import choices_of

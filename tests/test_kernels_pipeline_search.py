@@ -24,7 +24,7 @@ from superopt.frontends.jaxpr import Imported, import_function
 from superopt.implement import implement
 from superopt.ir.graph import Graph
 from superopt.ir.program import original_program
-from superopt.judge import Judgement
+from superopt.judgement import Judgement
 from superopt.kernel_forms import Form
 from superopt.kernel_partitions import changes_of, search_partition
 from superopt.kernel_proofs import prove_kernel, prove_kernels
