@@ -233,7 +233,7 @@ def verify(
 
 
 @cli.command()
-@click.option("--ops", help="Ops to combine, or `bilinear`: fewer products.  [default: those of TASO]")
+@click.option("--ops", help="Ops to combine; `bilinear`: fewer products; `powers`: by roots.  [default: those of TASO]")
 @click.option("--size", default=3, show_default=True, type=click.IntRange(1, 4), help="Most ops on a side.")
 @click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Worker processes.")
 @click.option("--budget", default="600s", show_default=True, help="Time; a later run of the same goes on from there.")

@@ -2,6 +2,7 @@
 
     real    x^(n + 1/2 + 1/8) = x^n * sqrt x * sqrt sqrt sqrt x      x^-c = 1 / x^c
             sqrt(p) * sqrt(p) = p      and all powers of one x collected: x * x^(-1/4) = sqrt x * sqrt sqrt x
+            sqrt(x * sqrt x) = x^(3/4): the root of a product of powers whose bases have a root in it
 
 A power with a fraction in its exponent is defined exactly where its square roots are, and their records say so.  With
 an integer in it, it is a product, defined for negative x, too.  `collected` adds exponents only where a root of x
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from verifier.monomial import NF, Atom, Monomial, is_simple, times
+from verifier.monomial import NF, Atom, Monomial, combine, is_simple, times
 from verifier.normal import EXACT
 from verifier.products import Products
 from verifier.terms import Apply, Const, Term
@@ -39,18 +40,42 @@ class Powers(Products):
         out = super()._reciprocal(p)
         if len(p) == 1 and is_simple(p):  # where a root is not zero, neither is what it is the root of
             trail = tuple(self.records.trail)
-            bases = [self._base(a) for a in p[0].atoms]
-            self.records.inverted += [(replace(a, exp=1), trail) for a, digits in bases if digits]
+            for a in p[0].atoms:
+                inner = self._under_root(a)
+                while inner is not None:
+                    self.records.inverted.append((inner, trail))
+                    inner = self._under_root(inner)
         return out
+
+    def _function(self, fn: str, ps: list[NF]) -> NF:
+        if fn == "sqrt" and self.laws != EXACT and (root := self._root_of_roots(combine(ps[0]))) is not None:
+            return root
+        return super()._function(fn, ps)
+
+    def _root_of_roots(self, p: NF) -> NF | None:
+        """The root of a product of powers of values that are on record as not negative."""
+        if len(p) != 1 or p[0].coef != 1 or p[0].sizes or not is_simple(p):
+            return None
+        roots, total = self._bases(p[0].atoms)
+        if not roots or any(digits == {0} for digits in roots.values()):
+            return None
+        if any(2**DIGITS % (e / 2).denominator for e in total.values()):
+            return None
+        return [Monomial(atoms=tuple(a for base, e in total.items() for a in self._written(base, e / 2)))]
+
+    def _under_root(self, a: Atom) -> Atom | None:
+        """The x of an atom sqrt(x), whatever its power, where x is an atom."""
+        p = self.labels.unfold("sqrt", replace(a, exp=1))
+        if p is None or len(p) != 1 or p[0].coef != 1 or p[0].sizes or not is_simple(p) or len(p[0].atoms) != 1:
+            return None
+        (inner,) = p[0].atoms
+        return inner if inner.exp == 1 and not inner.label.startswith("?") else None
 
     def _base(self, a: Atom) -> tuple[Atom, int]:
         """The x and n of an atom that is the n-th square root of an atom x in turn, at power 1."""
-        n = 0
-        while (p := self.labels.unfold("sqrt", replace(a, exp=1))) is not None:
-            one = len(p) == 1 and p[0].coef == 1 and not p[0].sizes and is_simple(p) and len(p[0].atoms) == 1
-            if not one or p[0].atoms[0].exp != 1 or p[0].atoms[0].label.startswith("?"):
-                break
-            a, n = p[0].atoms[0], n + 1
+        n, inner = 0, self._under_root(a)
+        while inner is not None:
+            a, n, inner = inner, n + 1, self._under_root(inner)
         return replace(a, exp=1), n
 
     def _squared(self, m: Monomial) -> NF:
@@ -69,17 +94,22 @@ class Powers(Products):
 
     def _collected(self, atoms: Sequence[Atom]) -> tuple[Atom, ...]:
         """The same product with one exponent per x of which a root occurs, written in binary digits."""
-        roots: dict[Atom, dict[int, Atom]] = {}
-        total: dict[Atom, Fraction] = {}
-        bases = [self._base(a) for a in atoms]
-        for a, (base, n) in zip(atoms, bases, strict=True):
-            roots.setdefault(base, {})[n] = replace(a, exp=1)
-            total[base] = total.get(base, Fraction(0)) + Fraction(a.exp, 2**n)
-        kept = [a for a, (base, _) in zip(atoms, bases, strict=True) if set(roots[base]) == {0}]
-        for base, made in roots.items():
-            if set(made) != {0}:
+        roots, total = self._bases(atoms)
+        kept = [a for a in atoms if roots.get(replace(a, exp=1)) == {0}]
+        for base, digits in roots.items():
+            if digits != {0}:
                 kept += self._written(base, total[base])
         return tuple(kept)
+
+    def _bases(self, atoms: Sequence[Atom]) -> tuple[dict[Atom, set[int]], dict[Atom, Fraction]]:
+        """The x of all factors, for each which roots of it occur (0: x itself), and the sum of its exponents."""
+        roots: dict[Atom, set[int]] = {}
+        total: dict[Atom, Fraction] = {}
+        for a in atoms:
+            base, n = self._base(a)
+            roots.setdefault(base, set()).add(n)
+            total[base] = total.get(base, Fraction(0)) + Fraction(a.exp, 2**n)
+        return roots, total
 
     def _written(self, base: Atom, exponent: Fraction) -> list[Atom]:
         """base^exponent as atoms: the integer part, then one root per binary digit."""

@@ -1,7 +1,7 @@
 """Rules that `superopt discover` found, that the rules written by hand do not imply, and that pay.
 
 Each was enumerated, lifted and widened by machine; roles that no site is known to need were dropped, `prefer` added.
-The last one is the outcome of a search for bilinear algorithms.  What they gain, and where: docs/rules.md.
+`conv-apart-4-5` is the outcome of a search for bilinear algorithms.  What they gain, and where: docs/rules.md.
 """
 
 RULES = """
@@ -72,4 +72,36 @@ conv-apart-4-5: X[*b c s v]  W[o c s2 v2]  extra j
   prefer frozen(W) and c >= 16
   mode macro
   source superopt discover --ops bilinear
+
+power-3-4: A[*a]
+  pow(A, 0.75)  ==  sqrt(A) * sqrt(sqrt(A))
+  source superopt discover --ops powers
+
+power-1-4: A[*a]
+  pow(A, 0.25)  ==  sqrt(sqrt(A))
+  source superopt discover --ops powers
+
+power-3-2: A[*a]
+  pow(A, 1.5)  ==  A * sqrt(A)
+  source superopt discover --ops powers
+
+power-less-1-4: A[*a]
+  pow(A, -0.25)  ==  rsqrt(sqrt(A))
+  source superopt discover --ops powers
+
+power-less-1-2: A[*a]
+  pow(A, -0.5)  ==  rsqrt(A)
+  source superopt discover --ops powers
+
+power-less-3-4: A[*a]
+  pow(A, -0.75)  ==  rsqrt(sqrt(A)) / sqrt(A)
+  source superopt discover --ops powers
+
+power-less-3-2: A[*a]
+  pow(A, -1.5)  ==  rsqrt(A) / A
+  source superopt discover --ops powers
+
+power-less-2: A[*a]
+  pow(A, -2)  ==  1 / (A * A)
+  source superopt discover --ops powers
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from superopt.discovery.algebra import BASE
 from superopt.discovery.bilinear import candidate_texts
 from superopt.discovery.discover import Say, Settings, check_ops, discover
 from superopt.discovery.implied import equations
+from superopt.discovery.powers import discover_powers
 from superopt.discovery.taso import covered, substitutions
 from superopt.errors import UsageError
 from verifier.check import check
@@ -35,6 +37,8 @@ def run(
     """
     if ops == "bilinear":
         return _run_bilinear(say)
+    if ops == "powers":
+        return _run_powers(size, library, say)
     names = check_ops([name.strip() for name in ops.split(",")] if ops else BASE)
     seconds = parse_budget(budget).seconds
     if seconds is None:
@@ -81,3 +85,12 @@ def _run_bilinear(say: Say) -> tuple[dict[str, Any], str]:
             texts.append(text)
     summary: dict[str, Any] = {"texts": texts, "rows": rows, "rules": len(texts)}
     return summary, "\n\n".join([*texts, f"{len(texts)} of {len(rows)} candidates proved"])
+
+
+def _run_powers(size: int, library: bool, say: Say) -> tuple[dict[str, Any], str]:
+    """Enumerate products and roots that are powers, prove their rules: summary and text."""
+    texts, verdicts, implied = discover_powers(size, library, say)
+    fates = Counter(v.status for v in verdicts)
+    told = ", ".join(f"{n} {status.lower()}" for status, n in sorted(fates.items()))
+    summary: dict[str, Any] = {"texts": texts, "rules": len(texts), "implied": implied, **fates}
+    return summary, "\n\n".join([*texts, f"{implied + len(verdicts)} candidates: {implied} implied, {told}"])
