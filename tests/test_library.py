@@ -139,6 +139,15 @@ def greatest() -> Node:
     return mk("reduce_max", ew("max", ew("add", x, spread(frozen("c", 7), x.shape, 2)), fill(0.0, 5, 6, 7)), axes=(1,))
 
 
+def powers() -> Node:
+    """The tensor to every constant that a rule of powers is about, of positive values."""
+    x = ew("max", var("x", 3, 4), fill(0.5, 3, 4))
+    total = x
+    for c in (0.75, 0.25, 1.5, -0.25, -0.5, -0.75, -1.5, -2.0):
+        total = ew("max", total, ew("pow", x, fill(c, 3, 4)))
+    return total
+
+
 def bilinear() -> Node:
     numbers = (((2,), (2,)), ((0,), (0,)))
     x = dot(var("x", 2, 9, 4), frozen("w", 4, 5), lc=2)
@@ -186,6 +195,11 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
     "features mixed after a convolution": (bottleneck, ("conv-then-pointwise",)),
     "features mixed before a pool": (transition, ("pool-before-product",)),
     "maximum of a rectified sum": (greatest, ("max-before-add", "max-before-relu")),
+    "powers": (
+        powers,
+        ("power-3-4", "power-1-4", "power-3-2", "power-less-1-4", "power-less-1-2", "power-less-3-4", "power-less-3-2",
+         "power-less-2"),
+    ),
     "bilinear form": (bilinear, ("dot-assoc-shared",)),
 }  # fmt: skip
 
