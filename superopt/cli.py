@@ -299,7 +299,7 @@ def doctor(as_json: bool) -> int:
 
 
 @cli.command()
-@click.option("--budget", default="20s", show_default=True, help="Search time for each program.")
+@click.option("--budget", default="40s", show_default=True, help="Search time for each program.")
 @click.option("--report", "report_path", default="report.html", show_default=True, type=click.Path(dir_okay=False))
 @_JSON
 @_guarded

@@ -143,7 +143,8 @@ class _Stage:
                 if chosen and self._affordable(form, chosen):
                     entries.setdefault((form.name, chosen), (form, chosen))
         if not entries:
-            return self._without(forms, tried, "no kernel was faster than XLA's" if tried else "no region is a kernel")
+            idle = "no time was left to try one" if any(form.regions for form in forms) else "no region is a kernel"
+            return self._without(forms, tried, "no kernel was faster than XLA's" if tried else idle)
         return self._best(list(entries.values())[:_MOST_PROGRAMS], forms, tried)
 
     def _left_s(self, share: float) -> float:
