@@ -46,8 +46,7 @@ def measured_gains(
     worker: Worker,
 ) -> dict[str, Gain]:
     """Rule -> its measured gain, for the rules with the largest predicted gains; all built with the same options."""
-    budget_s = _LONGEST_S if limits.seconds is None else min(_LONGEST_S, _SHARE * limits.seconds)
-    budget_s = limits.within(budget_s)
+    budget_s = limits.within(_LONGEST_S if limits.seconds is None else min(_LONGEST_S, _SHARE * limits.seconds))
     affordable = int(budget_s / (_BUILD_AND_TIME * build_s + 0.25)) - 1  # the winner itself is built again
     rules = [rule for rule, gain in found.gains_ms(winner).items() if gain > 0][: max(0, min(_MOST, affordable))]
     if not rules:

@@ -327,6 +327,7 @@ class _Stage:
             gains=judged.gains if form.name.startswith("returned") else {},
             kernels=choices,
             native=rows,
+            unchecked=False,
             implementation={
                 "form": form.name,
                 "gain": asdict(Speedup(gain.ratio, gain.low, gain.high)),

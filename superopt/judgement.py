@@ -52,7 +52,7 @@ class Judgement:
 
 def settled(imported: Imported, judgement: Judgement, seed: int, builds: Builds) -> Judgement:
     """The judgement with the check that it was short of time for; the original, if the program does not pass it."""
-    if not judgement.unchecked or judgement.kernels:
+    if not judgement.unchecked:
         return judgement
     live, frozen = imported.live_values, imported.frozen_values
     numerics, cause = check(imported.graph, judgement.program, live, frozen, seed, judgement.options, builds=builds)

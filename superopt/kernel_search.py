@@ -61,7 +61,7 @@ def search_schedules(
     with ExitStack() as stack:
         processes = [stack.enter_context(worker) for worker in builders(min(_BUILDERS, usable_cores()))]
         with ThreadPoolExecutor(len(processes)) as executor:
-            list(executor.map(_start, processes))
+            list(executor.map(Worker.ready, processes))
         for place, graph in enumerate(order):
             left_s = deadline - time.monotonic()
             if left_s < _LEAST_EACH_S:
@@ -83,10 +83,6 @@ def search_schedules(
             if tuned.seconds < _BETTER * tuned.default_seconds:
                 found[graph] = _better(example[graph], default, frozen_trace(tuned.trace), pool, store)
     return found
-
-
-def _start(worker: Worker) -> None:
-    list(worker.request({"request": "ping"}))
 
 
 def _better(region: Region, default: Trial, trace: tuple[object, ...], pool: TrialPool, store: Store | None) -> Trial:

@@ -164,7 +164,7 @@ class _Process:
     def start(self) -> None:
         """Have the process load what it needs; one that dies of it is started again when there is work."""
         with suppress(WorkerDiedError):
-            list(self.worker.request({"request": "ping"}))
+            self.worker.ready()
 
     def build(self, jobs: Sequence[_Job], seed: int) -> dict[int, Any]:
         """By number the schedule of what was built, and of what was not, why (a text).
@@ -272,11 +272,6 @@ def try_regions(
             found[graph] = trial
             progress(f"{trial.name}: {trial.failure or f'{trial.gain:.2f}x'}")
     return found
-
-
-def try_region(region: Region, pool: TrialPool, trace: Trace = None) -> Trial:
-    """One region as a kernel, with the default schedule or with another one, against XLA's version of it."""
-    return pool.try_all([(region, trace)])[0]
 
 
 def _batches(order: Sequence[Graph], size: int) -> Iterator[Sequence[Graph]]:

@@ -39,7 +39,7 @@ from superopt.remember import recall, remember
 from superopt.result import Report, Speedup, read_report
 from superopt.store import Store
 from superopt.summary import make_report
-from superopt.trials import Trial, TrialPool, cost_of, try_region, try_regions, worth_trying
+from superopt.trials import Trial, TrialPool, cost_of, try_regions, worth_trying
 
 pytestmark = pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")
 
@@ -205,7 +205,7 @@ def test_trials_run_in_the_worker_and_name_what_fails() -> None:
         trials = try_regions(regions, pool, budget_s=60.0)
         assert {t.kind for t in trials.values()} == {"map", "rows"}
         assert all(t.gain > 0 and t.own_s and t.xla_s and t.trace is not None for t in trials.values())
-        wrong = try_region(regions[0], pool, (("split", "out0", "nowhere", (4,)),))
+        wrong = pool.try_all([(regions[0], (("split", "out0", "nowhere", (4,)),))])[0]
         assert try_regions(regions, pool, budget_s=0.0, known=trials) == trials
     assert wrong.failure
     assert wrong.gain == 0.0

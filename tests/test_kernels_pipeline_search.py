@@ -188,7 +188,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> dict[Graph, Any]:
         return tuning.Tuned(program, list(found[graph]), 1e-5, 2e-5, 7, 1.0, 1.0, 100, (), {})
 
     monkeypatch.setattr(tuning, "tune", tune)
-    monkeypatch.setattr(kernel_search, "_start", lambda worker: None)
+    monkeypatch.setattr(kernel_search.Worker, "ready", lambda worker: None)
     return found
 
 

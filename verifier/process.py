@@ -91,7 +91,7 @@ class Prover:
                 started = self._worker.started
                 self._worker.limits = Limits(_START_S, self.memory_bytes, processor=True)
                 if not started or not self._worker.alive:
-                    list(self._worker.request({"request": "ping"}))  # imports are not the rule's time
+                    self._worker.ready()  # imports are not the rule's time
                 self._worker.limits = Limits(self.seconds, self.memory_bytes, processor=True)
                 (event,) = self._worker.request(request)
             except RecursionError as deep:

@@ -11,10 +11,9 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from superopt.ir.counters import Cost
+from superopt.ir.counters import Cost, boundary_bytes
 from superopt.ir.graph import Graph, Node
 from superopt.ir.ops.table import lookup
-from superopt.ir.program import type_bytes
 
 if TYPE_CHECKING:
     from superopt.kernels.partition import Region
@@ -84,9 +83,5 @@ def is_chained(region: Region) -> bool:
 
 def joint_cost(region: Region, parts: Sequence[Cost]) -> Cost:
     """The work of the parts, with the traffic of the whole."""
-    flops, transcendentals = (sum(getattr(c, f) for c in parts) for f in ("flops", "transcendentals"))
-    return Cost(flops, transcendentals, sum(map(_bytes, region.reads)), _bytes(region.root))
-
-
-def _bytes(node: Node) -> float:
-    return float(type_bytes(node.type))
+    work = sum(parts, Cost())
+    return Cost(work.flops, work.transcendentals, *boundary_bytes(region.graph))

@@ -111,6 +111,14 @@ class Worker:
             if not finished:  # died, Ctrl-C, or the caller stopped listening: this process is of no further use
                 self.close()
 
+    def ready(self) -> None:
+        """Start the process where none is running, and wait until it has loaded what it needs.
+
+        Raises:
+            WorkerDiedError: it ended, or was silent for too long.
+        """
+        list(self.request({"request": "ping"}))
+
     @property
     def alive(self) -> bool:
         """Whether a process is running."""

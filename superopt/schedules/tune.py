@@ -198,7 +198,7 @@ def tune(
         own = processes or [stack.enter_context(worker) for worker in builders(workers)]
         workers = len(own)
         executor = stack.enter_context(ThreadPoolExecutor(workers))
-        started = [executor.submit(lambda w: list(w.request({"request": "ping"})), worker) for worker in own]
+        started = [executor.submit(worker.ready) for worker in own]
         program = from_graph(graph.outputs, name="kernel")
         space = space_of(program, threads=threads)
         size = sum(math.prod(b.shape) * ITEMSIZE_BYTES[b.dtype] for b in program.buffers)
