@@ -22,7 +22,7 @@ from superopt.ir.ops import contraction
 from superopt.store import Store
 from verifier import digests, sem
 from verifier.ledger import TABLE, Ledger, certificate_key, require_proved, verify_rules
-from verifier.process import LimitExceededError, Prover
+from verifier.process import LimitExceededError, Prover, check_all, shared
 from verifier.recheck import recheck, replay, solvers
 from verifier.verdict import Counterexample, Query, Verdict
 from verifier.wire import decode, encode
@@ -225,3 +225,11 @@ def test_the_command_line_rechecks_the_library(monkeypatch: pytest.MonkeyPatch, 
     told = json.loads(said.stdout)
     assert told["sound"]
     assert told["solvers"]["z3"]["disagree"] == 0
+
+
+def test_several_provers_say_what_one_says_in_the_order_of_the_rules() -> None:
+    wrong = parse("wrong: A[*a]  B[*a]\n  A - B  ==  B - A")
+    rules = [*(by_name(name) for name in ("dot-assoc", "slice-concat-left", "softmax-shift", "dot-merge")), wrong] * 4
+    verdicts = check_all(rules, provers=2)
+    assert [v.rule for v in verdicts] == [rule.name for rule in rules]
+    assert [v.status for v in verdicts] == [shared().check(rule).status for rule in rules]

@@ -28,7 +28,7 @@ from rewrites.show import equation, rule_key, show
 from rewrites.term import Rule
 from superopt.errors import VerificationError
 from verifier import digests
-from verifier.process import shared
+from verifier.process import check_all, shared
 from verifier.ranks import ANY
 from verifier.solver import z3
 from verifier.verdict import PROVED, REFUTED, UNKNOWN, UNSUPPORTED, Domain, Query, Verdict
@@ -228,10 +228,22 @@ def _verify(rule: Rule, ledger: Ledger | None, direction: str) -> Verdict:
     known = ledger.get(rule, direction) if ledger is not None else None
     if known is not None:
         return _from_certificate(rule, known)
-    verdict = shared().check(rule, direction)
+    return _kept(rule, shared().check(rule, direction), ledger)
+
+
+def _kept(rule: Rule, verdict: Verdict, ledger: Ledger | None) -> Verdict:
     if ledger is not None and verdict.proved:
         ledger.put(certify(rule, verdict), verdict.asked)
     return verdict
+
+
+def _verify_all(rules: Sequence[Rule], ledger: Ledger) -> list[Verdict]:
+    """The forward verdict of each rule; those that are not on record by several provers at once."""
+    fresh = [rule for rule in rules if ledger.get(rule) is None]
+    made = dict(zip(map(rule_key, fresh), check_all(fresh), strict=True))
+    for rule in fresh:
+        _kept(rule, made[rule_key(rule)], ledger)
+    return [made.get(rule_key(rule)) or _verify(rule, ledger, "forward") for rule in rules]
 
 
 def require_proved(
@@ -251,8 +263,7 @@ def require_proved(
     kept: list[Rule] = []
     certificates: dict[str, Certificate] = {}
     ledger = ledger or Ledger()
-    for rule in rules:
-        verdict = _verify(rule, ledger, "forward")
+    for rule, verdict in zip(rules, _verify_all(rules, ledger), strict=True):
         if not verdict.proved:
             if strict:
                 raise VerificationError(str(verdict), hint="a rule is used only when it is proved for all sizes")

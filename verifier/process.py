@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import atexit
 import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
+from queue import SimpleQueue
 from typing import Any
 
 from rewrites.show import rule_key, show
 from rewrites.term import Rule
 from superopt.errors import VerificationError
+from superopt.machine import usable_cores
 from superopt.measure.process import Limits, Worker, WorkerDiedError
 from verifier.verdict import UNKNOWN, Verdict
 from verifier.wire import decode
@@ -23,6 +28,7 @@ from verifier.wire import decode
 SECONDS = 60.0
 MEMORY_BYTES = 4 << 30
 _START_S = 60.0
+_MOST_PROVERS, _RULES_EACH = 4, 8  # another prover starts for so many rules, since it takes half a second to start
 LIMIT = "the prover's limit"
 
 
@@ -106,6 +112,40 @@ class Prover:
         if event["event"] == "fault":
             raise RuntimeError(f"the prover failed:\n{event['traceback']}")
         return event
+
+
+def check_all(rules: Sequence[Rule], provers: int = 0) -> list[Verdict]:
+    """The forward verdict on each rule, by as many provers at once as there are cores, four at most.
+
+    The first is the shared one; the others start where there is work for them, and end with it.
+
+    Args:
+        provers: in place of that number.
+
+    Raises:
+        VerificationError: a rule is proved and refuted at once.
+    """
+    wanted = provers or min(_MOST_PROVERS, usable_cores())
+    with ExitStack() as stack:
+        count = max(1, min(wanted, len(rules) // _RULES_EACH))
+        own = [stack.enter_context(Prover()) for _ in range(count - 1)]
+        executor = stack.enter_context(ThreadPoolExecutor(count))
+        idle: SimpleQueue[Prover] = SimpleQueue()
+        for prover in (shared(), *own):
+            idle.put(prover)
+
+        def check(rule: Rule) -> Verdict:
+            prover = idle.get()
+            try:
+                return prover.check(rule)
+            finally:
+                idle.put(prover)
+
+        order = sorted(
+            range(len(rules)), key=lambda i: -len(show(rules[i]))
+        )  # what takes longest is not left to the end
+        found = dict(zip(order, executor.map(check, [rules[i] for i in order]), strict=True))
+    return [found[i] for i in range(len(rules))]
 
 
 _SHARED: list[Prover] = []
