@@ -48,7 +48,10 @@ class Optimized:
         plan: Plan | None = None,
         kernels: tuple[Choice, ...] = (),
     ) -> None:
-        from superopt.backends.options import jit_with  # late: importing this module costs nothing
+        import jax  # late: importing this module costs nothing
+
+        from superopt.backends.options import jit_with  # late: see above
+        from superopt.backends.xla import needs_x64  # late: see above
         from superopt.frontends.jaxpr import wrap_like_original  # late: see above
 
         self.imported = imported
@@ -57,7 +60,9 @@ class Optimized:
         self.report = report
         self.plan = plan
         self.kernels = kernels
-        if report.original_returned and not imported.graph.constants:
+        # models have 64-bit types where the process has not, which `jit` alone would not keep
+        widened = not jax.config.read("jax_enable_x64") and needs_x64(imported.graph)
+        if report.original_returned and not imported.graph.constants and not widened:
             # with the default options the very thing that was compared with
             self._call: Callable[..., Any] = jit_with(imported.fn, executable.options)
         else:
@@ -108,6 +113,7 @@ class Optimized:
             "format": FORMAT,
             "names": [self.imported.names[i] for i in self.imported.live],
             "live": list(self.imported.live),
+            "narrowed": list(self.imported.narrowed),
             "report": self.report.to_json(),
             "arguments": list(self.imported.names),
             "constants": {name: digest_of(value) for name, value in self.imported.graph.constants.items()},
@@ -144,6 +150,7 @@ class Loaded:
         import jax  # late: importing this module costs nothing
 
         from superopt.backends.build import build_any  # late: see above
+        from superopt.frontends.jaxpr import as_taken  # late: see above
         from superopt.ir.program import original_program  # late: see above
         from superopt.ir.text import parse_graph  # late: see above
         from superopt.kernels.choice import read_choice  # late: see above
@@ -155,6 +162,7 @@ class Loaded:
                     raise InputError(f"{path} has format {meta['format']}, this version reads {FORMAT}")
                 self.graph = parse_graph(archive.read("hot.txt").decode())
                 self.live: list[int] = [int(i) for i in meta["live"]]
+                self.narrowed = frozenset(map(int, meta.get("narrowed", ())))
                 self.names: list[str] = [str(name) for name in meta["names"]]
                 self.report: dict[str, Any] = dict(meta["report"])
                 chosen = json.loads(archive.read("kernels.json")) if "kernels.json" in archive.namelist() else []
@@ -172,6 +180,7 @@ class Loaded:
         self.path = Path(path)
         self._tree = jax.tree_util
         self._type_of: Callable[[Any], Any] = jax.api_util.shaped_abstractify
+        self._as_taken = as_taken
 
     def validate(self, original: Any = None, *, store: Store | None = None) -> Validation:
         """Check from the file alone that the program computes what the original does (see `superopt.revalidate`).
@@ -208,7 +217,10 @@ class Loaded:
         leaves, tree = self._tree.tree_flatten((args, kwargs))
         if tree != self.in_tree:
             raise ArgumentError(f"the arguments have the structure {tree}, the program was made for {self.in_tree}")
-        live = [leaves[i] for i in self.live]
+        live = [
+            self._as_taken(name, leaves[i], node.dtype, i in self.narrowed)
+            for name, i, node in zip(self.names, self.live, self.graph.inputs, strict=False)
+        ]
         for name, leaf, node in zip(self.names, live, self.graph.inputs, strict=False):
             try:
                 got = self._type_of(leaf)

@@ -11,6 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+import superopt
 from superopt.errors import ArgumentError
 from superopt.frontends.onnx import (
     OnnxModel,
@@ -158,6 +159,35 @@ def test_integer_inputs_may_be_int32(wide: bool) -> None:
         imported = import_model(loaded)
     assert imported.graph.inputs[0].dtype == ("int64" if wide else "int32")
     assert "float64" not in {n.dtype for n in imported.graph.nodes()}
+
+
+def test_values_beyond_32_bits_are_refused() -> None:
+    twice = model([node("Add", "x x", "y")], [info("x", (2,), np.int64)], [info("y", (2,), np.int64)])
+    fast = superopt.optimize(load_model(twice), budget="10steps", deterministic=True, store=False)
+    large = np.array([1, 2**40])
+    np.testing.assert_array_equal(fast(np.array([1, -3]))[0], [2, -6])
+    with pytest.raises(ArgumentError, match="argument x has values that int32 cannot hold"):
+        fast(large)
+    with pytest.raises(ArgumentError, match="argument x has values"):
+        import_model(load_model(twice), large)
+    with jax.enable_x64(True):
+        wide = superopt.optimize(load_model(twice), large, budget="10steps", deterministic=True, store=False)
+        np.testing.assert_array_equal(wide(large)[0], 2 * large)
+
+
+def test_double_models_take_double_arrays(tmp_path: Path) -> None:
+    w = np.full((3, 3), 1 / 3)
+    for stored in ({"w": w}, {}):
+        product = [node("MatMul", "x w" if stored else "x x", "y")]
+        double = model(product, [info("x", (3, 3), np.float64)], [info("y", (3, 3), np.float64)], stored)
+        loaded = load_model(double)
+        fast = superopt.optimize(loaded, budget="10steps", deterministic=True, store=False)
+        x = np.random.default_rng(0).standard_normal((3, 3))
+        again = superopt.load(fast.save(tmp_path / "double.superopt"))
+        for call in (loaded, fast, again):
+            (y,) = call(x)
+            assert y.dtype == np.float64
+            np.testing.assert_allclose(y, x @ (w if stored else x), rtol=1e-14)
 
 
 def test_double_models_stay_double() -> None:

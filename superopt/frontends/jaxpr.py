@@ -52,6 +52,7 @@ class Imported:
         opaque_ops: primitives that are kept verbatim, in bodies too.
         dropped: debugging effects left out of the graph.
         refused: (primitive, cause) where an equation has a form in the IR and the op table did not accept it.
+        narrowed: positions of the flat arguments of 32 bits that stand for 64-bit ones, values of which must fit.
     """
 
     graph: Graph
@@ -65,6 +66,7 @@ class Imported:
     opaque_ops: Counter[str]
     dropped: Counter[str]
     refused: Counter[tuple[str, str]]
+    narrowed: tuple[int, ...] = ()
 
     @property
     def frozen_values(self) -> dict[str, Any]:
@@ -88,6 +90,8 @@ class Imported:
                 f"the arguments have the structure {tree}, the program was made for {self.in_tree}",
                 hint="call with the same pytrees as the example arguments, or optimise again",
             )
+        for i in self.live:
+            leaves[i] = as_taken(self.names[i], leaves[i], self.graph.inputs[i].dtype, i in self.narrowed)
         for name, leaf, example, node in zip(self.names, leaves, self.examples, self.graph.inputs, strict=False):
             if leaf is not example and (not _is_type(leaf, node) or (_is_number(example) and not _is_weak(leaf))):
                 _check_leaf(name, leaf)
@@ -293,6 +297,27 @@ def _unique(names: Iterable[str]) -> list[str]:
         seen[name] += 1
         found.append(name)
     return found
+
+
+def as_taken(name: str, value: Any, dtype: str, narrowed: bool) -> Any:
+    """A NumPy value as an input of this dtype takes it, where JAX would make 32 bits of 64; others as they are.
+
+    Raises:
+        ArgumentError: a value does not fit into the 32 bits of an input that stands for one of 64.
+    """
+    if not isinstance(value, np.ndarray | np.generic) or value.dtype.itemsize < 8:
+        return value
+    if str(value.dtype) == dtype:
+        with jax.enable_x64(True):
+            return jax.device_put(value)
+    if narrowed and value.dtype.kind == "i" and value.size:
+        limits = np.iinfo(dtype)
+        if value.min() < limits.min or value.max() > limits.max:
+            raise ArgumentError(
+                f"argument {name} has values that {dtype} cannot hold",
+                hint="enable 64-bit types before optimising: jax.config.update('jax_enable_x64', True)",
+            )
+    return value
 
 
 def _check_leaf(name: str, leaf: Any) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from jax import tree_util
 
-from superopt.frontends.jaxpr import Imported, import_function
+from superopt.frontends.jaxpr import Imported, as_taken, import_function
 from superopt.frontends.onnx_eval import StaticValueError, UnsupportedOpError
 from superopt.frontends.onnx_model import OnnxModel, TensorInfo, check_arguments, load_model
 from superopt.frontends.onnx_weights import light_model_path, randomize_weights
@@ -62,20 +62,30 @@ def import_onnx(
 def import_model(model: OnnxModel, *arguments: Any, seed: int = 0) -> Imported:
     """The graph of a loaded model: a program of its inputs, its weights frozen under their own names.
 
-    64-bit integer inputs are 32-bit ones for callers that have not enabled x64, since JAX makes them so.
+    64-bit integer inputs are 32-bit ones for callers that have not enabled x64, since JAX makes them so; calls refuse
+    values that do not fit.
 
     Raises:
         ArgumentError: the arguments do not fit.
     """
     examples = check_arguments(model, arguments) if arguments else model.example_inputs(seed)
+    narrowed: tuple[int, ...] = ()
     if not jax.config.read("jax_enable_x64"):
-        examples = tuple(x.astype(np.int32) if x.dtype == np.int64 else x for x in examples)
+        narrowed = tuple(i for i, x in enumerate(examples) if x.dtype == np.int64)
+        examples = tuple(_narrow(model, i, x) if i in narrowed else x for i, x in enumerate(examples))
     with jax.enable_x64(True):
         imported = import_function(model.fn, (dict(model.params), *examples), frozen=0)
-    return _bound(imported, model, examples)
+    return _bound(imported, model, examples, narrowed)
 
 
-def _bound(imported: Imported, model: OnnxModel, examples: tuple[np.ndarray, ...]) -> Imported:
+def _narrow(model: OnnxModel, place: int, example: np.ndarray) -> np.ndarray:
+    as_taken(model.inputs[place].name, example, "int32", True)
+    return example.astype(np.int32)
+
+
+def _bound(
+    imported: Imported, model: OnnxModel, examples: tuple[np.ndarray, ...], narrowed: tuple[int, ...]
+) -> Imported:
     """The program without its weight arguments: their values become constants of the graph."""
     nodes, graph = imported.graph.inputs, imported.graph
     weights = {nodes[i]["name"]: np.asarray(imported.examples[i]) for i in imported.frozen}
@@ -96,4 +106,5 @@ def _bound(imported: Imported, model: OnnxModel, examples: tuple[np.ndarray, ...
         live=tuple(range(len(examples))),
         frozen=(),
         examples=examples,
+        narrowed=narrowed,
     )
