@@ -9,7 +9,7 @@ import pytest
 from superopt.ir.counters import Cost, block_cost, boundary_bytes, graph_cost, guard_share, node_cost
 from superopt.ir.expr import block
 from superopt.ir.graph import Graph, Node, literal, make_input, mk
-from superopt.ir.index import Guard, iterator
+from superopt.ir.index import Guard, all_of, clip, iterator, least
 
 NHWC = ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
 
@@ -109,3 +109,17 @@ def test_guard_share() -> None:
     c = iterator("c", 10)[1]
     both = Guard(guard.terms | (c >= 5).terms)
     assert guard_share(both) == pytest.approx(0.75 * 0.5)
+
+
+def test_guard_share_of_quotients_remainders_and_clips_is_that_of_all_points() -> None:
+    a, b = iterator("a", 7)[1], iterator("b", 5)[1]
+    low, high = clip(2 * a - b, 1, 6), least(a, 3 * b)
+    guard = all_of(5 * ((a + 3 * b) // 4) - (a + 2 * b) % 3 - 4 >= 0, low - high >= 0)
+    assert isinstance(guard, Guard)
+    held = sum(
+        5 * ((x + 3 * y) // 4) - (x + 2 * y) % 3 - 4 >= 0 and min(max(2 * x - y, 1), 6) >= min(x, 3 * y)
+        for x in range(7)
+        for y in range(5)
+    )
+    assert 0 < held < 35
+    assert guard_share(guard) == pytest.approx(held / 35)

@@ -13,6 +13,7 @@ Bytes read are at most one read per operand element; a prefix fold (cumsum ...) 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from superopt.ir.check import bodies
 from superopt.ir.denote import site_of
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.graph import Graph, Node
-from superopt.ir.index import Guard, Poly, Symbol, bounds, of_atom, substitute_guard
+from superopt.ir.index import Guard, Poly, Symbol, bounds, evaluate, of_atom, substitute_guard
 from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.ops.table import lookup
 from superopt.ir.prefix import direction, step_of
@@ -296,6 +297,7 @@ class _Walk:
         return tuple(found)
 
 
+@functools.lru_cache(maxsize=4096)
 def guard_share(guard: Guard) -> float:
     """Share of the points of its iterators at which a guard holds.
 
@@ -318,6 +320,9 @@ def guard_share(guard: Guard) -> float:
         extents = [_extent(s) for s in ordered]
         if prod(extents) > _ENUMERATE:
             continue
+        if all(map(_is_plain, terms)):
+            share *= _held(terms, ordered, extents) / prod(extents)
+            continue
         part = Guard(terms)
         held = 0
         for point in itertools.product(*map(range, extents)):
@@ -325,3 +330,42 @@ def guard_share(guard: Guard) -> float:
             held += known is not False
         share *= held / prod(extents)
     return share
+
+
+def _is_plain(x: Size) -> bool:
+    """Is the index made of iterators and numbers alone, with divisors that are numbers?"""
+    if isinstance(x, int):
+        return True
+    for a in x.atoms:
+        if not isinstance(a, Symbol) and (
+            a.op == "value"
+            or not all(map(_is_plain, a.args))
+            or (a.op in ("//", "%") and not isinstance(a.args[1], int))
+        ):
+            return False
+    return True
+
+
+def _held(terms: Sequence[Poly], symbols: Sequence[Symbol], extents: Sequence[int]) -> int:
+    """At how many points all terms are >= 0: all points at once."""
+    import numpy as np  # late: counting alone needs no arrays
+
+    def clip(x: Any, low: Any, high: Any) -> Any:
+        return np.minimum(np.maximum(x, low), high)
+
+    grid: dict[Symbol, Any] = dict(zip(symbols, np.ix_(*map(np.arange, extents)), strict=True))
+    ways: dict[str, Callable[..., Any]] = {
+        "//": np.floor_divide,
+        "%": np.mod,
+        "min": np.minimum,
+        "max": np.maximum,
+        "clip": clip,
+    }
+
+    def atom(a: Any) -> Any:
+        return grid[a] if isinstance(a, Symbol) else ways[a.op](*(evaluate(x, atom) for x in a.args))
+
+    held = np.ones(extents, bool)
+    for term in terms:
+        held &= evaluate(term, atom) >= 0
+    return int(held.sum())
