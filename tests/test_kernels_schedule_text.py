@@ -47,6 +47,10 @@ QUOTIENT = mk(
     "dot_general", mk("div", X, rows(make_input("s", (6,)), X)), make_input("y", (5, 4)),
     dimension_numbers=(((1,), (0,)), ((), ())),
 )  # fmt: skip
+HALF = mk(
+    "dot_general", mk("exp", make_input("x", (6, 5), "bfloat16")), make_input("y", (5,), "bfloat16"),
+    dimension_numbers=(((1,), (0,)), ((), ())),
+)  # fmt: skip
 EXAMPLES: dict[str, tuple[LoopProgram, tuple[Any, ...]]] = {
     "split": (pointwise(10), ("out0", "o0", [4])),
     "fuse": (pointwise(6, 5), ("out0", ["o0", "o1"])),
@@ -88,6 +92,7 @@ EXAMPLES: dict[str, tuple[LoopProgram, tuple[Any, ...]]] = {
     "share": (from_graph([total(mk("mul", CENTRED, Y), 1)]), ("out0", 3, "kept")),
     "skip": (SKIPPED, ("s0", 0)),
     "factor_out": (from_graph([QUOTIENT]), ("out0", 0)),
+    "widen": (from_graph([HALF]), ("out0",)),
     "tensorize": (product(8, 8, 32), ("out0", [["rows", [["o0", 4]]], ["pack_b", "none"]])),
 }
 

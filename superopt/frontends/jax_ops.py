@@ -40,6 +40,7 @@ _MODE = {
     lax.GatherScatterMode.PROMISE_IN_BOUNDS: "promise_in_bounds",
 }
 _PRECISION = {lax.Precision.DEFAULT: "default", lax.Precision.HIGH: "high", lax.Precision.HIGHEST: "highest"}
+_HALF_ALGORITHMS = {"BF16_BF16_F32": "bfloat16", "F16_F16_F32": "float16"}
 _BITS = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23), "float64": (11, 52)}
 
 
@@ -258,6 +259,14 @@ def precision_name(value: Any) -> tuple[str | None] | None:
     return (None if sides[0] is None else _PRECISION[sides[0]],)
 
 
+def _as_algorithm(value: Any, xs: Sequence[Node], wanted: str | None) -> tuple[str | None] | None:
+    """The precision of a product by an algorithm that says what its dtypes do: 16-bit floats summed in float32."""
+    algorithm = getattr(value, "name", "")
+    if algorithm not in _HALF_ALGORITHMS or wanted != "float32":
+        return None
+    return (None,) if {x.dtype for x in xs} == {_HALF_ALGORITHMS[algorithm]} else None
+
+
 def _accumulation(p: Params, xs: Sequence[Node]) -> tuple[Sequence[Node], str | None]:
     """Operands of one dtype, and the accumulation dtype where it differs from theirs.
 
@@ -272,8 +281,8 @@ def _accumulation(p: Params, xs: Sequence[Node]) -> tuple[Sequence[Node], str | 
 
 
 def _dot_general(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
-    precision = precision_name(p["precision"])
     xs, wanted = _accumulation(p, xs)
+    precision = precision_name(p["precision"]) or _as_algorithm(p["precision"], xs, wanted)
     if precision is None or len({x.dtype for x in xs}) != 1:
         return None
     (lc, rc), (lb, rb) = p["dimension_numbers"]

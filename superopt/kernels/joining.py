@@ -1,14 +1,17 @@
 """Regions joined where one kernel does a chain of contractions: attention instead of product, softmax and product.
 
-A product that reads rows which are made of another product and reduced on the way is joined with both, if nothing else
-reads what lies between and a schedule of a chain fits (`superopt.kernels.chains`): the large value in the middle then
-stays in the cache.  The measured search of the partition may cut such a region again.
+A product that reads rows which are made of another product and reduced on the way (or a product that is larger than
+what it is made of) is joined with both, if nothing else reads what lies between and a schedule of a chain fits
+(`superopt.kernels.chains`): the large value in the middle then stays in the cache.  Divisors that rows are reduced to
+may be applied after the last product; elementwise maps of operands that nothing else reads come along.  The measured
+search of the partition may cut such a region again.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import prod
 from typing import TYPE_CHECKING
 
 from superopt.ir.counters import Cost, boundary_bytes
@@ -27,36 +30,89 @@ def with_chains(regions: Sequence[Region], graph: Graph, kept: frozenset[Node]) 
         graph: that it is a partition of.
         kept: nodes that lie in memory whatever reads them.
     """
-    from superopt.kernels.partition import cut  # late: it calls this module
-
-    place = {node: i for i, node in enumerate(graph.nodes())}
-    found = {r.root: r for r in regions}
-    users: dict[Node, int] = {}
-    for region in regions:
-        for x in region.reads:
-            users[x] = users.get(x, 0) + 1
-    apart = {*graph.outputs, *kept}
-    seen = {n for r in regions for n in r.nodes}
-    other = {x for n in graph.nodes() if n not in seen for x in n.inputs}  # read by what XLA computes
-    inner = [r for r in found.values() if users.get(r.root) == 1 and r.root not in apart and r.root not in other]
-    middle = {r.root: r for r in inner if r.kind == "rows"}
-    first = {r.root: r for r in inner if _is_product(r)}
+    joining = _Joining(regions, graph, kept)
     for last in [r for r in regions if _is_product(r)]:
+        joining.join(last)
+    return tuple(joining.found.values())
+
+
+class _Joining:
+    """Regions as they are joined.
+
+    Attributes:
+        found: the regions, by root.
+        readers: roots of the regions that read a value.
+        apart: values that lie in memory whatever regions do.
+    """
+
+    def __init__(self, regions: Sequence[Region], graph: Graph, kept: frozenset[Node]) -> None:
+        self.place = {node: i for i, node in enumerate(graph.nodes())}
+        self.found = {r.root: r for r in regions}
+        self.readers: dict[Node, set[Node]] = {}
+        for region in regions:
+            for x in region.reads:
+                self.readers.setdefault(x, set()).add(region.root)
+        seen = {n for r in regions for n in r.nodes}
+        other = {x for n in graph.nodes() if n not in seen for x in n.inputs}  # read by what XLA computes
+        self.apart = {*graph.outputs, *kept, *other}
+
+    def join(self, last: Region) -> None:
+        """Make one region of a product and what it is a chain with, if there is a schedule."""
+        if last.root not in self.found:
+            return
+        for inner in self._chains(last):
+            tops = [(root, inner | {last.root}) for root in self.readers.get(last.root, ()) if root in self.found]
+            for root, gone in ((last.root, inner), *tops):
+                if gone and self._closed(root, gone) and self._joined(root, gone):
+                    self._with_maps(root)
+                    return
+
+    def _chains(self, last: Region) -> Iterator[set[Node]]:
+        """Values that may go: a product, and rows made of it, which the last product reads."""
         for x in last.reads:
-            gone = {x, *[y for y in middle[x].reads if y in first]} if x in middle else set[Node]()
-            if len(gone) != 2:
+            middle = self.found.get(x)
+            if middle is None:
                 continue
-            whole = cut(last.root, set(found) - gone, place)
-            if runs_as_chain(whole.graph):
-                for node in gone:
-                    del found[node]
-                found[last.root] = whole
-                break
-    return tuple(found.values())
+            if middle.kind == "rows":
+                first = {y for y in middle.reads if y in self.found and _is_product(self.found[y])}
+                if len(first) == 1:
+                    yield {x, *first}
+            elif _is_product(middle) and _size(x) > sum(map(_size, middle.reads)):
+                yield {x}  # nothing is reduced on the way, but most of the traffic is saved
+
+    def _closed(self, root: Node, gone: set[Node]) -> bool:
+        """Does nothing else read what would lie in no memory?"""
+        return self.apart.isdisjoint(gone) and all(self.readers.get(x, set()) <= gone | {root} for x in gone)
+
+    def _joined(self, root: Node, gone: set[Node]) -> bool:
+        from superopt.kernels.partition import cut  # late: it calls this module
+
+        whole = cut(root, set(self.found) - gone, self.place)
+        if not runs_as_chain(whole.graph):
+            return False
+        for node in gone:
+            del self.found[node]
+        for readers in self.readers.values():
+            readers -= gone
+        for x in whole.reads:
+            self.readers.setdefault(x, set()).add(root)
+        self.found[root] = whole
+        return True
+
+    def _with_maps(self, root: Node) -> None:
+        """Elementwise maps (scaled or rotated queries) become part of the chain that alone reads them."""
+        for x in self.found[root].reads:
+            region = self.found.get(x)
+            if region is not None and region.kind == "map" and self._closed(root, {x}):
+                self._joined(root, {x})
 
 
 def _is_product(region: Region) -> bool:
     return region.kind == "contraction"
+
+
+def _size(node: Node) -> int:
+    return prod(int(n) for n in node.shape)  # pyright: ignore[reportArgumentType]
 
 
 @functools.lru_cache(maxsize=1024)

@@ -42,6 +42,7 @@ def planted() -> Iterator[Planted]:
     yield from _intrinsics(d)
     yield from _placement()
     yield from _narrow()
+    yield from _unrounded()
     yield from _in_place()
 
 
@@ -161,6 +162,14 @@ def _narrow() -> Iterator[Planted]:
     short = op("mul", "int16", *[convert(x.args[1], x.args[0], "int16") for x in body.operands])
     value = convert(reduce("sum", total.args[1], short), "int16", "int32")
     yield Planted("bytes are summed in 16 bits", OVERFLOW, q, _stage(q, "out0", value=value))
+
+
+def _unrounded() -> Iterator[Planted]:
+    r = rows(6, 9)
+    stage = r.stage("out0")
+    whole = convert(convert(stage.value, "float32", "int32"), "int32", "float32")
+    floor = _stage(r, "out0", value=whole)
+    yield Planted("a value is not rounded to an integer any more", VALUE, floor, r)
 
 
 def _in_place() -> Iterator[Planted]:

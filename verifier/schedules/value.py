@@ -24,6 +24,7 @@ from superopt.kernels.stage import Stage
 from verifier.schedules.choices import guarded
 from verifier.schedules.domain import Domain
 from verifier.schedules.equal import Equality
+from verifier.schedules.halves import has_halves, unrounded
 from verifier.schedules.intervals import box_of
 from verifier.schedules.points import Point, shown
 from verifier.schedules.questions import Findings
@@ -114,7 +115,11 @@ class Values:
                 cause = str(why)
                 continue
             equality = Equality()
-            if equality.same(*sides, domain):
+            proved = equality.same(*sides, domain)
+            if not proved and any(map(has_halves, sides)):
+                sides = unrounded(sides[0]), unrounded(sides[1])
+                proved = equality.real = equality.same(*sides, domain)
+            if proved:
                 self.real |= equality.real
                 self.equal.add(new.buffer)
                 if needed:

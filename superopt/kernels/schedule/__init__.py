@@ -28,6 +28,7 @@ from superopt.kernels.schedule.reducing import (
 )
 from superopt.kernels.schedule.skipping import skip
 from superopt.kernels.schedule.tensorizing import tensorize
+from superopt.kernels.schedule.widening import widen
 from superopt.kernels.stage import LoopProgram
 
 
@@ -77,7 +78,7 @@ PRIMITIVES: dict[str, Primitive] = {
         split, fuse, reorder, parallel, vectorize, unroll, pad, set_knob,
         inline, materialize, cache_read, cache_write, compute_at, reverse_compute_at, blockize,
         split_reduction, pad_reduction, reorder_reduction, rfactor, decompose_reduction, transform_layout,
-        tensorize, choose, share, factor_out, skip,
+        tensorize, choose, share, factor_out, skip, widen,
     )
 }  # fmt: skip
 
@@ -85,5 +86,5 @@ __all__ = [
     "PRIMITIVES", "Primitive", "blockize", "cache_read", "cache_write", "choose", "compute_at", "decompose_reduction",
     "factor_out", "fuse", "inline", "materialize", "pad", "pad_reduction", "parallel", "reorder", "reorder_reduction",
     "reverse_compute_at", "rfactor", "set_knob", "share", "skip", "split", "split_reduction", "tensorize",
-    "transform_layout", "unroll", "vectorize",
+    "transform_layout", "unroll", "vectorize", "widen",
 ]  # fmt: skip

@@ -1,0 +1,72 @@
+"""widen: values of 16-bit floats kept in float32 between what is read and what is written.
+
+A sum of products of 16-bit floats is formed in float32; what is made of it is rounded after every step as the text
+stands, and rounding stands between factors, divisors and sums that belong together.  Without it a value is the same
+over the reals, and nearer to what it denotes.  Truth values and integers see roundings, so nothing is taken from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from superopt.ir.expr import Expr, const, convert, op, subexpressions, with_parts
+from superopt.ir.scalar import DTYPE, HALVES, SCALARS
+from superopt.ir.types import FLOATS
+from superopt.kernels.schedule.edit import plain, require, with_stage
+from superopt.kernels.stage import LoopProgram
+
+_WIDE = "float32"
+
+
+def widen(program: LoopProgram, stage: str) -> LoopProgram:
+    """Keep float32 between the loads of 16-bit floats and the store.
+
+    before
+        for o0<6
+          out0[o0] = bfloat16(sum_{r0<5} mul(float32(exp(x[o0,r0])), float32(y[r0])))
+    widen out0
+        for o0<6
+          out0[o0] = bfloat16(sum_{r0<5} mul(exp(float32(x[o0,r0])), float32(y[r0])))
+
+    Raises:
+        InputError: the stage computes nothing in 16-bit floats, or compares or makes integers of what it computes.
+    """
+    found = plain(program.stage(stage), "widen")
+    for e in subexpressions(found.value):
+        narrow = [x for x in e.operands if x.dtype in HALVES and x.kind not in ("load", "const")]
+        compared = e.kind == "op" and SCALARS[e.args[0]].predicate
+        counted = e.kind == "convert" and e.dtype not in FLOATS
+        require(e.kind != "op" or e.args[0] != "nextafter", f"widen {stage}: {e} is the neighbour in a dtype")
+        require(
+            not narrow or not (compared or counted), f"widen {stage}: {e} sees how its operand was rounded to 16 bits"
+        )
+    value = _wide(found.value)
+    if value.dtype != found.value.dtype:
+        value = convert(value, value.dtype, found.value.dtype)
+    require(value is not found.value, f"widen {stage}: it computes nothing in 16-bit floats")
+    return with_stage(program, replace(found, value=value))
+
+
+def _wide(root: Expr) -> Expr:
+    """The expression with float32 in place of 16-bit floats, loads and operands of comparisons excepted."""
+    done: dict[Expr, Expr] = {}
+    for e in subexpressions(root):
+        done[e] = _step(e, [done[x] for x in e.operands])
+    return done[root]
+
+
+def _step(e: Expr, inner: list[Expr]) -> Expr:
+    """One step over operands that are wide, itself wide."""
+    half = e.dtype in HALVES
+    if e.kind == "const" and half:
+        return const(float(DTYPE[e.dtype].type(e.args[0])), _WIDE)
+    if e.kind in ("load", "index") and half:
+        return convert(e, e.dtype, _WIDE)
+    if e.kind == "convert":
+        if half and e.args[0] not in FLOATS:
+            return convert(e, e.dtype, _WIDE)  # a rounded integer
+        target = _WIDE if half else e.dtype
+        return inner[0] if inner[0].dtype == target else convert(inner[0], inner[0].dtype, target)
+    if e.kind == "op" and e.args[1] in HALVES:
+        return op(e.args[0], _WIDE, *inner)
+    return with_parts(e, inner, lambda x: x)
