@@ -94,3 +94,13 @@ class VerificationError(SuperoptError):
 
     code = "SO410"
     exit_status = 3
+
+
+def told(error: BaseException, path: str) -> str:
+    """An error of the user's code in one line, with the last line of this file that it went through."""
+    import traceback  # late: only where something failed
+
+    first = (str(error).strip().splitlines() or [""])[0]
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    name = type(error).__name__
+    return f"{name}{f' in line {lines[-1]}' if lines else ''}{f': {first}' if first else ''}"

@@ -29,6 +29,12 @@ def make():
 
 def broken():
     return 3
+
+def raises():
+    raise RuntimeError("not today")
+
+def untraceable():
+    return (lambda x: x.nothing), (np.ones(3),)
 """
 
 
@@ -62,6 +68,8 @@ def test_optimize_prints_one_json_object(capsys, program, tmp_path) -> None:
         (("optimize", "no/such/model.onnx"), 2, "SO21"),
         (("optimize", "{program}:broken"), 2, "SO220"),
         (("optimize", "{program}:absent"), 2, "SO220"),
+        (("optimize", "{program}"), 1, "SO100"),
+        (("optimize", "{program}:make", "--random-weights"), 1, "SO100"),
         (("optimize", "{program}:make", "--budget", "0"), 1, "SO100"),
         (("optimize", "{program}:make", "--dims", "batch=-1"), 1, "SO100"),
         (("verify",), 1, "SO100"),
@@ -78,6 +86,28 @@ def test_bad_input_is_one_line_with_a_code(capsys, program, tmp_path, monkeypatc
     assert "Traceback" not in err
     assert out == ""
     assert sorted(tmp_path.iterdir()) == before, "a refused command writes nothing"
+
+
+@pytest.mark.parametrize(
+    ("maker", "said"),
+    [
+        ("raises", "cannot be run: RuntimeError in line 14: not today"),
+        ("untraceable", "the function fails: AttributeError in line 17: "),
+    ],
+)
+def test_errors_of_the_program_are_told_with_their_place(capsys, program, maker, said) -> None:
+    status, out, err = run(capsys, "optimize", f"{program}:{maker}", "--budget", "1s")
+    assert (status, out) == (2, "")
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_a_program_that_is_no_python_is_told_so(capsys, tmp_path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("def (:")
+    status, _, err = run(capsys, "optimize", f"{path}:make")
+    assert status == 2
+    assert "SyntaxError: invalid syntax (program.py, line 1)" in err
 
 
 def test_truncated_and_foreign_models(capsys, tmp_path) -> None:

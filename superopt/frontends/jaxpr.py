@@ -24,7 +24,7 @@ import jax
 import numpy as np
 from jax import tree_util
 
-from superopt.errors import ArgumentError, SuperoptError
+from superopt.errors import ArgumentError, SuperoptError, told
 from superopt.frontends.jax_call import wrap_like_original
 from superopt.frontends.jax_walk import Importer, keep_function
 from superopt.ir.graph import Graph, Node, make_input
@@ -200,6 +200,11 @@ def _trace(fn: Function, avals: Any) -> tuple[Any, Any]:
         raise ArgumentError(
             f"the function does not accept these arguments: {lines[0]}", hint="check the example arguments' shapes"
         ) from error
+    except SuperoptError:
+        raise
+    except Exception as error:  # the user's own; the place is more than its type says
+        path = getattr(getattr(fn, "__code__", None), "co_filename", "")
+        raise ArgumentError(f"the function fails: {told(error, path)}", hint="jax.jit must accept it") from error
 
 
 def _normal(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
