@@ -27,7 +27,7 @@ from costmodel.objective import Objective
 from rewrites.term import Rule
 from superopt.budget import ALL, EXPLORE, EXPLORE_ALONE, JUDGE, SearchBudget, parse_budget
 from superopt.checks import Builds
-from superopt.errors import ArgumentError, UsageError
+from superopt.errors import ArgumentError, SuperoptError, UsageError, told
 from superopt.explore import explore
 from superopt.frontends.jaxpr import Imported, import_function
 from superopt.implement import implement
@@ -322,7 +322,11 @@ def optimize_target(target: str, *, random_weights: bool = False, seed: int = 0,
         ModelFileError: the model cannot be read.
     """
     path, colon, maker = target.rpartition(":")
+    if target.endswith(".py"):
+        raise UsageError(f"{target} names no function", hint=f"write {target}:NAME, where NAME() returns one")
     if colon and path.endswith(".py"):
+        if random_weights:
+            raise UsageError("random weights are for ONNX models", hint="NAME() can return random arguments")
         fn, args, frozen = _made_by(Path(path), maker)
         return optimize(fn, *args, frozen=frozen, seed=seed, **options)
     if random_weights:
@@ -338,10 +342,16 @@ def _made_by(path: Path, maker: str) -> tuple[Callable[..., Any], tuple[Any, ...
 
     if not path.is_file():
         raise ArgumentError(f"there is no file {path}", hint="write FILE.py:NAME")
-    names = runpy.run_path(str(path))
-    if not callable(names.get(maker)):
-        raise ArgumentError(f"{path} defines no function {maker!r}", hint="NAME() returns (function, arguments)")
-    made = names[maker]()
+    hint = "NAME() returns (function, arguments)"
+    try:
+        names = runpy.run_path(str(path))
+        if not callable(names.get(maker)):
+            raise ArgumentError(f"{path} defines no function {maker!r}", hint=hint)
+        made = names[maker]()
+    except SuperoptError:
+        raise
+    except Exception as error:  # whatever the user's code raises is told in one line, with its place
+        raise ArgumentError(f"{path} cannot be run: {told(error, str(path))}", hint=hint) from error
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
         raise ArgumentError(f"{maker}() must return (function, arguments) or (function, arguments, frozen positions)")
     return made[0], tuple(made[1]), made[2] if len(made) == 3 else ()
