@@ -7,20 +7,23 @@ and a process without helpers (after a fork) end.  The state is counted by refer
 caller has returned: they find all counters exhausted, touch no buffer, and the last one frees it.
 
 How many helpers are asked follows from the work that calls of the kernel measured; sleeping ones are woken where this
-call, or it together with those just before it that had to do without, is worth that.  Results depend on none of this:
-tasks are the same whoever runs them.
+call, or it together with those just before it that had to do without, is worth that.  Helpers move off processors that
+others of the region are on (`superopt.kernels.processors`).  Results depend on none of this: tasks are the same whoever
+runs them.
 """
 
 from __future__ import annotations
 
 from superopt.kernels.entry import FIELDS, PHASE, PHASE_BYTES
 from superopt.kernels.llvm import Function, Module, Value
+from superopt.kernels.processors import SET_BYTES, emit_apart, note
 from superopt.kernels.team import CYCLES_PER_MICROSECOND, LINE, LONG, at, clock, emit_team, head, put, relaxed, until
 
 GRAIN = 1 * CYCLES_PER_MICROSECOND  # work for each participant
 CHUNK = CYCLES_PER_MICROSECOND // 2  # work of the tasks that are claimed at once, where tasks are smaller
 WAKE = 40 * CYCLES_PER_MICROSECOND  # work that is worth waking helpers: they come after 20 to 30
-_STATE = {"references": 0, "kernel": 8, "bufs": 16, "mode": 24, "work": 32}
+_STATE = {"references": 0, "kernel": 8, "bufs": 16, "mode": 24, "work": 32, "processors": LINE}
+_COUNTERS = LINE + SET_BYTES  # of the first phase
 
 
 def emit_region(module: Module) -> None:
@@ -29,6 +32,7 @@ def emit_region(module: Module) -> None:
     module.declare("declare void @llvm.x86.sse.ldmxcsr(ptr)")
     module.declare("declare void @free(ptr)")
     emit_team(module)
+    emit_apart(module)
     _emit_work(module)
     _emit_share(module)
     f = module.function("runtime.region", [("ptr", "kernel"), ("ptr", "bufs"), ("i64", "threads")], internal=False)
@@ -100,7 +104,7 @@ def _emit_share(module: Module) -> None:
     args = [("ptr", "kernel"), ("ptr", "bufs"), ("i64", "wanted"), ("i1", "wakes"), ("i64", "work")]
     f = module.function("runtime.share", args, returns="{ i64, i64 }")
     module.declare("declare ptr @aligned_alloc(i64, i64)")
-    size = f.mul(f.add(field(f, "phases", "i64"), 1), 2 * LINE)
+    size = f.add(f.mul(field(f, "phases", "i64"), 2 * LINE), _COUNTERS)
     state = f.call("ptr", "aligned_alloc", ("i64", LINE), ("i64", size))
 
     def alone() -> list[Value]:
@@ -114,6 +118,7 @@ def _emit_share(module: Module) -> None:
         f.store("ptr", "%bufs", at(f, state, _STATE["bufs"]))
         f.store("i64", f.maximum("%work", 1), at(f, state, _STATE["work"]))
         f.effect(f"call void @llvm.x86.sse.stmxcsr(ptr {at(f, state, _STATE['mode'])})")
+        note(f, at(f, state, _STATE["processors"]))
         args = (("ptr", state), ("i64", "%wanted"), ("i1", "%wakes"))
         found = f.call("i64", "runtime.recruit", *args)
         asked, slept = f.value(f"and i64 {found}, {(1 << 32) - 1}"), f.value(f"lshr i64 {found}, 32")
@@ -133,7 +138,8 @@ def _emit_share(module: Module) -> None:
 def _emit_work(module: Module) -> None:
     """What each participant does; gives the cycles of all tasks as its own share tells, 0 if it had none of a phase.
 
-    State: references, kernel, bufs, mode of floating point, work, then per phase two counters: claimed, done.
+    State: references, kernel, bufs, mode of floating point, work; the processors that participants run on; then per
+    phase two counters: claimed, done.
     """
     args = [("ptr", "state"), ("i1 zeroext", "caller")]
     f = module.function("runtime.work", args, returns="i64", internal=False)
@@ -144,8 +150,8 @@ def _emit_work(module: Module) -> None:
 
     def phase(number: Value, sums: list[Value]) -> list[Value]:
         function, tasks = _phase(f, kernel, number)
-        counters = f.element("%state", f.mul(number, 2 * LINE), "i8")
-        claimed, done = at(f, counters, LINE), at(f, counters, 2 * LINE)
+        claimed = at(f, f.element("%state", f.mul(number, 2 * LINE), "i8"), _COUNTERS)
+        done = at(f, claimed, LINE)
         claim, work, rest = [f.label(x) for x in ("claim", "work", "rest")]
         chunk = f.maximum(f.div(f.mul(tasks, CHUNK), all_work), 1)
         start = clock(f)
@@ -179,6 +185,7 @@ def _emit_work(module: Module) -> None:
         return [f.add(sums[0], f.div(f.mul(spent, tasks), f.maximum(mine, 1))), known]
 
     def join() -> None:
+        f.effect(f"call void @runtime.apart(ptr {at(f, '%state', _STATE['processors'])})")
         f.effect(f"call void @llvm.x86.sse.ldmxcsr(ptr {at(f, '%state', _STATE['mode'])})")
 
     f.if_("%caller", lambda: None, join)
