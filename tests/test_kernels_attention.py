@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from superopt.errors import InputError
+from superopt.errors import InputError, UsageError
 from superopt.frontends.jaxpr import import_function
 from superopt.ir.expr import const, convert, op
 from superopt.kernels.chains import chain
 from superopt.kernels.cpu import host, supported
+from superopt.kernels.defaults import default
 from superopt.kernels.evaluate import evaluate
 from superopt.kernels.generate import generate
 from superopt.kernels.joining import is_chained
@@ -20,7 +22,11 @@ from superopt.kernels.partition import partition
 from superopt.kernels.program import from_graph
 from superopt.kernels.runtime import build
 from superopt.kernels.schedule.trace import apply
+from superopt.kernels.show import digest
 from superopt.kernels.stage import Axis, Buffer, LoopProgram, Stage
+from superopt.schedules.features import features
+from superopt.schedules.space import space_of
+from superopt.schedules.workload import workload
 from verifier.schedules import check_schedule
 
 B, T, N, D = 2, 24, 3, 16
@@ -377,3 +383,45 @@ def test_an_algorithm_that_says_what_the_dtypes_do_is_a_product(preset: str, dty
     graph = import_function(fn, [jnp.ones((4, 5), dtype), jnp.ones((5, 3), dtype)], {}).graph
     (node,) = graph.outputs
     assert node.op == op_name
+
+
+# ---- the space of schedules
+
+
+@needs_code
+@pytest.mark.parametrize("name", ["attention f32 3x70x16 causal", "attention bf16 2x50x32 keys 90"])
+def test_attention_has_a_space_of_schedules_with_the_default_in_it(name: str) -> None:
+    program = from_graph(workload(name).outputs)
+    space = space_of(program)
+    assert space.size > 500
+    assert apply(program, space.trace(space.start)) == default(program)
+    rng = random.Random(1)
+    inputs = {b.name: _RNG.standard_normal(b.shape).astype(b.dtype) for b in program.buffers if b.scope == "input"}
+    wide = {n: x.astype(np.float64) for n, x in inputs.items()}
+    expected = evaluate(program, wide, wide=True)["out0"]
+    seen: set[str] = set()
+    for _ in range(5):
+        point = space.mutate(space.sample(rng), rng)
+        after = apply(program, space.trace(point))
+        seen.add(digest(after))
+        assert np.isfinite(features(space, point)).all()
+        got = build(generate(after)).run(inputs, threads=2, guard=True)["out0"].astype(np.float64)
+        np.testing.assert_allclose(got, expected, rtol=1e-2 if "bf16" in name else 2e-5, atol=1e-5)
+        assert check_schedule(program, after).proved
+    assert len(seen) > 3
+
+
+def test_a_chain_among_other_stages_keeps_its_default() -> None:
+    def fn(q: Any, k: Any, v: Any) -> Any:
+        return _half_softmax(q, k, v), q.sum(-1)
+
+    program = from_graph(import_function(fn, list(HEADS), {}).graph.outputs)
+    space = space_of(program, host())
+    assert space.size == 1
+    assert apply(program, space.trace(space.start)) == default(program)
+
+
+@pytest.mark.parametrize("text", ["attention f32 3x70", "attention f32 3x70x16 wide", "attention s8 3x70x16"])
+def test_operators_that_are_no_attention_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        workload(text)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from superopt.kernels.cpu import Cpu
 
+_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
 _LOCAL = 0.75  # of a cache that the buffers of a task may take
 
 
@@ -41,7 +43,7 @@ class ChainSizes:
         rows: of the chain, in all tasks of one batch element.
         batch: elements that tasks never share.
         columns: of the second contraction.
-        keys: steps of its sum.
+        keys: steps of its sum; 0 where partial sums cannot wait in the result.
         bytes_a_row: of all buffers of a task.
         across: do the lanes of the second tile run along the rows?
     """
@@ -75,29 +77,33 @@ def chosen(sizes: ChainSizes, cpu: Cpu, threads: int) -> ChainDecisions | None:
     return best
 
 
-def options(sizes: ChainSizes, cpu: Cpu, threads: int) -> dict[str, tuple[int, ...]]:
-    """What each decision may be, by its name; sizes of tiles that registers do not hold are cut by `held`."""
+def options(sizes: ChainSizes, cpu: Cpu, threads: int) -> dict[str, tuple[Any, ...]]:
+    """What decisions may be: rows of a task with those of the first tile, vectors and rows of the second, the rest."""
     blocks = [n * sizes.lanes for n in (1, 2, 3, 4, 6, 8)]
-    fitting = [b for b in blocks if _fits(sizes, b, cpu, threads) and (b == sizes.lanes or b < 2 * sizes.rows)]
-    wide = 1 if sizes.across else min(4, -(-sizes.columns // sizes.lanes))
+    blocks = [b for b in blocks if _fits(sizes, b, cpu, threads) and (b == sizes.lanes or b < 2 * sizes.rows)]
+    wide = min(4, -(-sizes.columns // sizes.lanes))
     return {
-        "block": tuple(fitting),
-        "first": (2, 3, 4, 5, 6, 8, 10, 12),
-        "second": (2, 3, 4, 6, 7, 8, 12),
-        "vectors": tuple(range(1, wide + 1)),
+        "queries": tuple([(b, n) for b in blocks for n in _ROWS if _held(cpu, n, b // sizes.lanes)]),
+        "columns": tuple([
+            (v, n) for v in range(1, 2 if sizes.across else wide + 1) for n in _ROWS if _held(cpu, n, v)
+        ]),
         "keys": (0, *[n for n in (64, 128, 256, 512) if n < sizes.keys and not sizes.across]),
         "unroll": (1, 2, 4, 8),
-    }
+    }  # fmt: skip
 
 
-def held(decisions: ChainDecisions, sizes: ChainSizes, cpu: Cpu) -> bool:
-    """Do the registers hold both tiles?"""
-    along = decisions.block // sizes.lanes
-    second = along if sizes.across else decisions.vectors
-    return all(
-        rows * n + n + 1 <= cpu.registers and (rows == 1 or n <= 4)
-        for rows, n in ((decisions.first, along), (decisions.second, second))
-    )
+def taken(
+    sizes: ChainSizes, queries: tuple[int, int], columns: tuple[int, int], keys: int, unroll: int
+) -> ChainDecisions:
+    """The decisions that options are; the rows of the second tile are the most up to the given ones that fit."""
+    (block, first), (vectors, second) = queries, columns
+    second = second if sizes.across else _dividing(min(second, block), block)
+    return ChainDecisions(block, first, second, vectors, keys, unroll)
+
+
+def _held(cpu: Cpu, rows: int, vectors: int) -> bool:
+    """Do the registers hold a tile?"""
+    return rows * vectors + vectors + 1 <= cpu.registers
 
 
 def spread(sizes: ChainSizes, cpu: Cpu) -> Iterator[ChainDecisions]:

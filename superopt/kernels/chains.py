@@ -119,23 +119,35 @@ def built(found: Parted, decisions: ChainDecisions) -> tuple[LoopProgram, Steps]
         return None
 
 
+def second_tile(found: Parted, decisions: ChainDecisions) -> Steps:
+    """Decisions of the tile of the second contraction, as `tensorize` takes them."""
+    across = found.sizes.across
+    return [
+        ["rows", [[found.column if across else found.query, decisions.second]]],
+        ["vectors", decisions.block // found.sizes.lanes if across else decisions.vectors],
+        ["tasks", [[found.query, 1 if across else decisions.block], *[[n, 1] for n in found.others]]],
+        ["block", decisions.keys],
+        *_common(found, decisions),
+    ]
+
+
+def first_tile(found: Parted, decisions: ChainDecisions, row: str) -> Steps:
+    """Decisions of the tile of the first contraction over an axis of rows."""
+    along = decisions.block // found.sizes.lanes
+    return [["rows", [[row, decisions.first]]], ["vectors", along], *_common(found, decisions)]
+
+
+def _common(found: Parted, decisions: ChainDecisions) -> Steps:
+    return [["intrinsic", _INTRINSICS[found.dtype]], ["unroll", decisions.unroll], ["pack_b", "none"]]
+
+
 def _tiled(found: Parted, decisions: ChainDecisions) -> tuple[LoopProgram, Steps]:
     made = _Steps(found.program, list(found.steps))
-    stage = found.program.stage(found.name)
-    inner = analyse(found.program, stage)
+    inner = analyse(found.program, found.program.stage(found.name))
     names = [] if inner is None else [s.name for s in (*inner.rows, *inner.columns)]
     if any(n not in names for n in (found.query, *found.others, found.column)):
         raise InputError(f"stage {found.name} is no contraction of rows that lie in memory")
-    across, lanes = found.sizes.across, found.sizes.lanes
-    along = decisions.block // lanes
-    common = [["intrinsic", _INTRINSICS[found.dtype]], ["unroll", decisions.unroll], ["pack_b", "none"]]
-    made.do("tensorize", found.name, [
-        ["rows", [[found.column if across else found.query, decisions.second]]],
-        ["vectors", along if across else decisions.vectors],
-        ["tasks", [[found.query, 1 if across else decisions.block], *[[n, 1] for n in found.others]]],
-        ["block", decisions.keys],
-        *common,
-    ])  # fmt: skip
+    made.do("tensorize", found.name, second_tile(found, decisions))
     count = sum(a.kind == "parallel" for a in made.program.stage(found.name).axes)
     for name in reversed([s.buffer for s in made.program.stages if s.buffer in found.local]):
         made.do("compute_at", name, found.name, count)
@@ -145,8 +157,7 @@ def _tiled(found: Parted, decisions: ChainDecisions) -> tuple[LoopProgram, Steps
     own = stage.axes[stage.at[1] :] if stage.at is not None else ()
     if len(own) != 2:
         raise InputError(f"stage {found.first} has other axes than its rows and columns")
-    rows = [[own[0].symbol.name, decisions.first]]
-    made.do("tensorize", found.first, [["rows", rows], ["vectors", along], *common])
+    made.do("tensorize", found.first, first_tile(found, decisions, own[0].symbol.name))
     return made.program, made.steps
 
 
@@ -229,7 +240,8 @@ class _Chain(_Steps):
         batch = prod([extent(s) for s in outer if s is not query])
         held = [self.program.buffer(n) for n in self.local]
         a_row = sum(ITEMSIZE_BYTES[b.dtype] * prod(b.shape) for b in held) // (batch * extent(query))
-        sizes = ChainSizes(lanes, extent(query), batch, extent(columns[0]), extent(found.depth[0]), a_row, across)
+        keys = extent(found.depth[0]) if self.program.buffer(self.name).dtype == found.a.dtype else 0
+        sizes = ChainSizes(lanes, extent(query), batch, extent(columns[0]), keys, a_row, across)
         others = tuple([s.name for s in queries if s is not query])
         return Parted(
             self.program, self.steps, self.name, first, tuple(self.local), query.name, others, columns[0].name, sizes,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from superopt.kernels.contract import extent
+from superopt.schedules.chains import chain_features
 from superopt.schedules.space import Space, StageSpace
 
 NAMES = (
@@ -33,7 +34,10 @@ def features(space: Space, point: Mapping[str, Any]) -> np.ndarray:
     for part in space.stages:
         own = {name.partition(".")[2]: value for name, value in point.items() if name.startswith(part.stage + ".")}
         tiled = part.contraction is not None and own["tile"] is not None
-        values = _contraction(space, part, own) if tiled else _nest(space, part, own)
+        if part.chain is not None:
+            values = chain_features(part, own, space.cpu, space.threads)
+        else:
+            values = _contraction(space, part, own) if tiled else _nest(space, part, own)
         rows.append([values.get(name, 0.0) for name in NAMES])
         weights.append(part.work)
     total = np.asarray(rows, np.float64) * (np.asarray(weights) / sum(weights))[:, None]

@@ -15,6 +15,7 @@ from typing import Any
 from superopt.ir.counters import block_cost
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Symbol, coefficient, row_major
+from superopt.kernels.chains import Parted
 from superopt.kernels.contract import Contraction, extent
 from superopt.kernels.cpu import Cpu
 from superopt.kernels.emit_knobs import Knobs
@@ -40,6 +41,14 @@ class Knob:
 
 
 @dataclass(frozen=True, slots=True)
+class Chained:
+    """A chain of contractions, and its steps for each number of rows of a task, whatever its tiles are."""
+
+    parts: Parted
+    steps: Mapping[int, Trace]
+
+
+@dataclass(frozen=True, slots=True)
 class StageSpace:
     """The knobs of one stage.
 
@@ -51,6 +60,7 @@ class StageSpace:
         fixed: decisions of a tile that are no knobs.
         after: steps of the default schedule on stages that a tile adds, or on the stage where it is untiled.
         start: the default schedule's options.
+        chain: the chain of contractions that it is, if it is one.
     """
 
     stage: str
@@ -61,6 +71,7 @@ class StageSpace:
     fixed: tuple[tuple[str, Any], ...]
     after: tuple[list[Any], ...]
     start: dict[str, Any]
+    chain: Chained | None = None
 
 
 def _with(options: Sequence[Any], start: Any) -> tuple[Any, ...]:

@@ -3,7 +3,8 @@
 A `Knob` is a decision with its options; a `Point` names one option per knob; `trace_of` makes it the trace of schedule
 primitives that `superopt.kernels.schedule` replays.  There are no templates per operator: contractions have the knobs
 of a register tile (rows and vectors, order and blocking of the sum, packing of each operand, size and order of tasks),
-every other stage those of a loop nest (order, tasks, vectors at a time, row cache).  Options that cannot run well are
+chains of two those of both tiles and of a task, every other stage those of a loop nest (order, tasks, vectors at a
+time, row cache).  Options that cannot run well are
 left out before anything is built: tiles that need more registers than there are, tasks far fewer than threads, blocks
 beyond the caches.  The default schedule is a point of the space (`Space.start`): what its estimates decided beyond the
 options stands among them, and its steps that are no decision of the space come before all others (`Space.prefix`).
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +27,7 @@ from superopt.kernels.schedule.tensorizing import decisions_of
 from superopt.kernels.schedule.trace import apply
 from superopt.kernels.show import digest
 from superopt.kernels.stage import LoopProgram
+from superopt.schedules.chains import chain_space, chain_steps
 from superopt.schedules.knobs import (
     Knob,
     Point,
@@ -92,21 +95,26 @@ class Space:
         steps: Trace = [list(step) for step in self.prefix]
         for part in self.stages:
             own = {name.partition(".")[2]: value for name, value in point.items() if name.startswith(part.stage + ".")}
-            steps += (
-                contraction_steps(part, own, self.cpu)
-                if part.contraction
-                else nest_steps(self.program.stage(part.stage), own)
-            )
+            if part.chain is not None:
+                steps += chain_steps(part, own)
+            elif part.contraction:
+                steps += contraction_steps(part, own, self.cpu)
+            else:
+                steps += nest_steps(self.program.stage(part.stage), own)
         return steps
 
 
 def space_of(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> Space:
     """The space of a program as it comes from a graph.
 
-    Where the default schedule is no point of it (chained contractions), the default schedule is the only one.
+    Where the default schedule is no point of it (chained contractions among other stages), it is the only one.
     """
     cpu = cpu or host()
-    base: Trace = [list(step) for step in default_trace(program, cpu, threads)]
+    base: Trace = [_listed(step) for step in default_trace(program, cpu, threads)]
+    if len(program.stages) == 1:
+        part = chain_space(program, program.stages[0].buffer, cpu, threads, base)
+        if part is not None:
+            return Space(program, (part,), cpu, threads, base, [], _named([part]))
     try:
         found = _around(program, cpu, threads, base)
         if digest(apply(program, found.trace(found.start))) == digest(apply(program, base)):
@@ -137,5 +145,12 @@ def _around(program: LoopProgram, cpu: Cpu, threads: int, base: Trace) -> Space:
         else:
             chosen = {step[2]: step[3] for step in own if step[1] == stage.buffer}
             parts.append(nest_space(program, stage, threads, chosen))
-    knobs = {f"{p.stage}.{k.name}": k for p in parts for k in p.knobs}
-    return Space(program, tuple(parts), cpu, threads, base, prefix, knobs)
+    return Space(program, tuple(parts), cpu, threads, base, prefix, _named(parts))
+
+
+def _named(parts: Sequence[StageSpace]) -> dict[str, Knob]:
+    return {f"{p.stage}.{k.name}": k for p in parts for k in p.knobs}
+
+
+def _listed(x: Any) -> Any:
+    return [_listed(y) for y in x] if isinstance(x, list | tuple) else x

@@ -4,6 +4,7 @@
     dot s8 128x768x3072           uint8 x times frozen int8 w, summed in int32
     dot bf16 128x768x3072         stored as bfloat16
     conv f32 56x56x64 3x3x128     channels-last image HxWxC, frozen window RxSxK; then `stride 2`, `groups 4`, `valid`
+    attention f32 12x512x64       queries, keys and values [heads, rows, depth]; then `causal`, `keys 1024`
     softmax f32 1536x128          along the last axis; also layer_norm, gelu, tanh, cumsum, sum (of each row), transpose
 
 Every operator is a graph of the op table, made by tracing the JAX function that stands here.
@@ -24,7 +25,7 @@ from superopt.ir.graph import Graph
 _DTYPES = {"f32": "float32", "f64": "float64", "bf16": "bfloat16", "s8": "int8"}
 _HINT = (
     "'dot f32 128x768x3072', 'conv f32 56x56x64 3x3x64 stride 2' or 'softmax f32 1536x128' (also layer_norm, gelu,"
-    " tanh, cumsum, sum, transpose); dtypes f32, f64, bf16, and s8 for dot"
+    " tanh, cumsum, sum, transpose), 'attention f32 12x512x64 causal'; dtypes f32, f64, bf16, and s8 for dot"
 )
 
 
@@ -41,12 +42,14 @@ def workload(text: str) -> Graph:
         raise UsageError(f"the operator {text!r} is not understood: {why}", hint=_HINT)
     kind, dtype, sizes, rest = words[0], _DTYPES[words[1]], _sizes(words[2], text), words[3:]
     form = _FORMS[kind]
-    if len(sizes) != form.count("x") + 1 or (rest and kind != "conv"):
+    if len(sizes) != form.count("x") + 1 or (rest and kind not in ("conv", "attention")):
         raise UsageError(f"the sizes of {text!r} are not {form}", hint=_HINT)
     if kind == "dot":
         return _dot(dtype, *sizes)
     if dtype == "int8":
         raise UsageError(f"there is no {kind} of {words[1]}, only dot", hint=_HINT)
+    if kind == "attention":
+        return _attention(dtype, sizes, rest, text)
     if kind != "conv":
         return _traced(_ROWS[kind], [(sizes, dtype)], ())
     if not rest:
@@ -109,6 +112,31 @@ def _conv(dtype: str, image: tuple[int, ...], rest: list[str], text: str) -> Gra
     return _traced(fn, [((1, height, width, channels), dtype), ((r, s, channels // groups, k), dtype)], (1,))
 
 
+def _attention(dtype: str, sizes: tuple[int, ...], rest: list[str], text: str) -> Graph:
+    heads, rows, depth = sizes
+    options, keys, causal = list(rest), rows, False
+    while options:
+        name = options.pop(0)
+        if name == "causal":
+            causal = True
+        elif name == "keys" and options and options[0].isdigit() and int(options[0]) > 0:
+            keys = int(options.pop(0))
+        else:
+            raise UsageError(f"{name!r} in {text!r} is not understood", hint="causal or keys N")
+
+    def fn(q: Any, k: Any, v: Any) -> Any:
+        import jax  # late: see above
+        from jax import numpy as jnp
+
+        scores = jnp.einsum("hqd,hkd->hqk", q, k) * depth**-0.5
+        if causal:
+            seen = jnp.arange(rows)[:, None] + (keys - rows) >= jnp.arange(keys)[None, :]
+            scores = jnp.where(seen, scores, -jnp.inf)
+        return jnp.einsum("hqk,hkd->hqd", jax.nn.softmax(scores, -1), v)
+
+    return _traced(fn, [((heads, n, depth), dtype) for n in (rows, keys, keys)], ())
+
+
 def _softmax(x: Any) -> Any:
     import jax  # late: see above
 
@@ -152,4 +180,4 @@ _ROWS: dict[str, Callable[[Any], Any]] = {
     "gelu": _gelu,
     **{name: _named(name) for name in ("tanh", "cumsum", "sum", "transpose")},
 }
-_FORMS = {"dot": "MxNxK", "conv": "HxWxC", **dict.fromkeys(_ROWS, "RxC")}
+_FORMS = {"dot": "MxNxK", "conv": "HxWxC", "attention": "HxTxD", **dict.fromkeys(_ROWS, "RxC")}
