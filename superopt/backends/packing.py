@@ -3,13 +3,14 @@
 An argument costs up to a microsecond per call, as much as a small kernel.  Folded scales and biases are vectors of a
 few kilobytes at most and are read by elementwise kernels, into which XLA:CPU fuses the slices of a buffer; so from four
 vectors of one dtype on they travel together, each at a multiple of 64 bytes.  Matrices stay arguments of their own: a
-slice of a buffer that a product reads is a kernel more.
+slice of a buffer that a product reads is a kernel more.  So is one that an opaque operation reads, and hundreds of them
+take XLA seconds to compile.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,13 +56,18 @@ class Packing:
         return found
 
 
-def packing_of(nodes: Sequence[Node]) -> Packing:
-    """Where tensors of these types should lie."""
+def packing_of(nodes: Sequence[Node], apart: Container[Node] = ()) -> Packing:
+    """Where tensors of these types should lie.
+
+    Args:
+        apart: those that stay as they are whatever their size.
+    """
     by_dtype: dict[str, list[int]] = {}
     for i, node in enumerate(nodes):
         shape: tuple[int, ...] = node.shape  # pyright: ignore[reportAssignmentType] (sizes of programs are concrete)
         size = math.prod(shape)
-        if 0 < size == max(shape, default=1) and size * _itemsize(node) <= _LARGEST_BYTES:
+        small = 0 < size == max(shape, default=1) and size * _itemsize(node) <= _LARGEST_BYTES
+        if small and node not in apart:
             by_dtype.setdefault(node.dtype, []).append(i)
     buffers: list[tuple[tuple[int, int, tuple[int, ...]], ...]] = []
     for members in by_dtype.values():

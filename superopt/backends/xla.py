@@ -116,7 +116,8 @@ class XlaExecutable:
         passed = () if program.prepare is None else program.prepare.outputs
         self._live = len(program.hot.inputs) - len(passed)
         # what prepares nothing is called with the very arrays of the user, as the reference of comparisons must be
-        self._packing = packing_of(program.hot.inputs[self._live :] if self._computed else ())
+        apart = {x for node in program.hot.nodes() if node.op == "opaque" for x in node.inputs}
+        self._packing = packing_of(program.hot.inputs[self._live :] if self._computed else (), apart)
         self.packed = self.pack(self.prepared)
         self._packed_hot = self._hot if not self._packing.buffers else jit_with(self.run_packed, self.options)
         added = {id(x): x for node, x in zip(passed, self.prepared, strict=True) if node.op != "input"}

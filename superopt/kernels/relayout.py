@@ -12,6 +12,8 @@ are prepared with their output channels last.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from superopt.ir.graph import Graph, Node, make_input, mk, with_inputs
 from superopt.ir.ops.table import lookup
 from superopt.ir.program import Program
@@ -23,10 +25,10 @@ _CONVOLUTION = "conv_general_dilated"
 def channels_last(program: Program) -> tuple[Program, frozenset[Node]] | None:
     """The program with images channels last, and the nodes to keep in memory; None where nothing is to be moved."""
     order = _order(program.hot)
-    if order is None:
+    if order is None or order == tuple(range(len(order))):
         return None
-    moved = _images(program.hot, len(order))
-    if not moved or order == tuple(range(len(order))):
+    moved = _images(program.hot, order)
+    if not moved:
         return None
     back = _inverse(order)
     prepared = _weights(program)
@@ -56,17 +58,21 @@ def channels_last(program: Program) -> tuple[Program, frozenset[Node]] | None:
 
 
 def _order(graph: Graph) -> tuple[int, ...] | None:
-    """Batch, spatial axes, channels: of the results of the convolutions, if there are any and they agree."""
-    found: set[tuple[int, ...]] = set()
-    for node in graph.nodes():
-        if node.op == _CONVOLUTION:
-            batch, channels, *spatial = node["dimension_numbers"][2]
-            found.add((batch, *spatial, channels))
-    return found.pop() if len(found) == 1 else None
+    """Batch, spatial axes, channels: of the results of most convolutions, if there are any."""
+    found = Counter(_order_of(node) for node in graph.nodes() if node.op == _CONVOLUTION)
+    return max(found, key=lambda order: found[order]) if found else None
 
 
-def _images(graph: Graph, rank: int) -> set[Node]:
-    """Values in memory that are images: of convolutions, of pools, and computed of images at the same index."""
+def _order_of(node: Node) -> tuple[int, ...]:
+    batch, channels, *spatial = node["dimension_numbers"][2]
+    return (batch, *spatial, channels)
+
+
+def _images(graph: Graph, order: tuple[int, ...]) -> set[Node]:
+    """Values in memory that are images: of convolutions, of pools, and computed of images at the same index.
+
+    Convolutions that lie in another order, perhaps channels last already, stay as they are.
+    """
     outputs = set(graph.outputs)
     found: set[Node] = set()
     for region in partition(graph):
@@ -76,7 +82,9 @@ def _images(graph: Graph, rank: int) -> set[Node]:
             lookup(op).family in ("elementwise", "leaf") or op in ("broadcast_in_dim", "concatenate", "pad", "slice")
             for op in ops
         )
-        if len(region.root.shape) == rank and region.root not in outputs and (windows or follows):
+        if any(n.op == _CONVOLUTION and _order_of(n) != order for n in region.nodes):
+            continue
+        if len(region.root.shape) == len(order) and region.root not in outputs and (windows or follows):
             found.add(region.root)
     return found
 
