@@ -20,6 +20,9 @@ _UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _LEAST_LEFT = 0.5  # of the seconds, for what follows the proofs of the rules, however long these took
 _LEAST_STEP_S = 0.3  # that a step gets when the time of its stage is over
 EXPLORE, EXPLORE_ALONE, JUDGE, ALL = 0.3, 0.6, 0.6, 1.2  # of the seconds, when these stages end at the latest
+EXPLORE_FIRST = 0.2  # where kernels are tried right after it
+_SLOW_BUILD = 0.06  # of the seconds: where building a program takes more, kernels are tried before finalists are built
+_KERNELS, _KERNELS_FIRST = 0.35, 0.6  # of the seconds, for kernels of our own after the judgement, or before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +31,14 @@ class SearchBudget:
 
     Attributes:
         kernels: a part of the seconds is for kernels of our own.
+        first: these are tried before the judgement.
         end_s: instant of `time.monotonic` at which the stage is to end.
     """
 
     seconds: float | None
     steps: int | None
     kernels: bool = False
+    first: bool = False
     end_s: float = math.inf
 
     def after(self, spent_s: float) -> SearchBudget:
@@ -45,6 +50,10 @@ class SearchBudget:
     def until(self, begin_s: float, share: float) -> SearchBudget:
         """The budget of a stage that is to end when this share of the seconds is over."""
         return self if self.seconds is None else replace(self, end_s=begin_s + share * self.seconds)
+
+    def hurries(self, build_s: float) -> bool:
+        """Are builds so slow that there is no time for kernels once finalists are built?"""
+        return self.kernels and self.seconds is not None and build_s > _SLOW_BUILD * self.seconds
 
     @property
     def left_s(self) -> float:
@@ -73,7 +82,8 @@ class SearchBudget:
     @property
     def kernel_seconds(self) -> float:
         """The part of the seconds that trying kernels of our own may take, builds included."""
-        return 20.0 if self.seconds is None else min(120.0, 0.35 * self.seconds)
+        share = _KERNELS_FIRST if self.first else _KERNELS
+        return 20.0 if self.seconds is None else min(120.0, share * self.seconds)
 
 
 def parse_budget(budget: str | float) -> SearchBudget:

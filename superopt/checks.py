@@ -86,7 +86,7 @@ def check(
     """
     builds = builds or Builds()
     with ThreadPoolExecutor(2) as pool:  # the original and the yardstick beside the program
-        others = pool.submit(_run, builds, graph, live, frozen), pool.submit(builds.truth, graph, live, frozen)
+        others = pool.submit(run_original, builds, graph, live, frozen), pool.submit(builds.truth, graph, live, frozen)
         candidate = builds.candidate(program, frozen, options, kernels)
         candidate(*live)
         for other in others:
@@ -112,7 +112,8 @@ def check(
     return NumericCheck(worst, apart[0], apart[1]), cause
 
 
-def _run(builds: Builds, graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> None:
+def run_original(builds: Builds, graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> None:
+    """Have the original built and called once, so that checks to come need not."""
     builds.original(graph, frozen)(*live)
 
 

@@ -38,12 +38,13 @@ from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.result import NativeKernel, Speedup
 from superopt.store import Store
-from superopt.trials import WORTH, Trial, TrialPool, estimate, report_rows, try_regions
+from superopt.trials import WORTH, Trial, TrialPool, estimate, make_likely, report_rows, try_regions, with_likely
 
 _SAMPLES, _TRIALS, _PARTITIONS, _SCHEDULES = 0.15, 0.5, 0.6, 0.7  # of the stage's time, when these steps end
-_IN_FULL = 1.5  # when trials of the best form end: what is not tried is left to XLA, and slows down the whole program
+_IN_FULL = 0.7  # when trials of the best form end: what is not tried then takes what regions of its kind say
 _FEW = 8  # regions of a form that are tried before forms are compared
 _KNOWN = 0.2  # of a form's estimated time must be tried before it is compared with others
+_ALL = 1.5  # the kernels of regions that were not tried are made until then
 _REFINED = 1.0  # kernels in doubt are tried in the program until then
 _MOST_FORMS, _CLOSE = 3, 1.3  # forms built as whole programs: within this of the best by the trials of their regions
 _MOST_PROGRAMS = 6  # in the first comparison
@@ -123,6 +124,7 @@ class _Stage:
         tried = self._tried(forms)
         order = sorted(forms, key=lambda form: self._expected_s(form, tried))
         best = order[0]
+        tried = with_likely(best.regions, tried)
         if (left_s := self._left_s(_PARTITIONS)) > 0.0:
             other, tried = search_partition(best, tried, self.alone, budget_s=left_s, progress=self.progress)
             order = order if other is best else [other, *order]
@@ -132,10 +134,15 @@ class _Stage:
             tried = search_schedules(
                 regions, tried, self.alone, budget_s=left_s, seed=self.seed, store=self.store, progress=self.progress
             )
-        self._prove(tried)
         expected = {form.name: self._expected_s(form, tried) for form in order}
         order = sorted(order, key=lambda form: expected[form.name])[:_MOST_FORMS]
         near = [form for form in order if expected[form.name] < _CLOSE * expected[order[0].name]]
+        for form in near:
+            tried = make_likely(
+                form.regions, with_likely(form.regions, tried), self.alone, _LEAST,
+                budget_s=self._left_s(_ALL), progress=self.progress,
+            )  # fmt: skip
+        self._prove(tried)
         entries: dict[tuple[str, _Chosen], tuple[Form, _Chosen]] = {}
         for least in (_EVEN, WORTH, _LEAST):  # of every form the likeliest first
             for form in near:
@@ -282,9 +289,9 @@ class _Stage:
     def _confirmed(self, form: Form, choices: _Chosen, forms: Sequence[Form], tried: dict[Graph, Trial]) -> Judgement:
         self.progress(f"confirming {len(choices)} kernels in the form: {form.name}")
         judged = self.judgement
-        candidate, current = self._tuned(form.program, choices), self._current()
-        fresh = self._fresh([candidate, current])
-        with_kernels, before = fresh.candidates
+        candidate = self._tuned(form.program, choices)
+        fresh = self._fresh([candidate] if judged.presumed else [candidate, self._current()])
+        with_kernels, before = (*fresh.candidates, fresh.reference)[:2]
         if not (isinstance(with_kernels, Timing) and isinstance(before, Timing)):
             lost = with_kernels if isinstance(with_kernels, Failure) else before
             assert isinstance(lost, Failure)
@@ -320,7 +327,7 @@ class _Stage:
             numerics=numerics,
             samples_ms={
                 "original": tuple(1e3 * s for s in fresh.reference.samples_s),
-                "without kernels": tuple(1e3 * s for s in before.samples_s),
+                **({} if judged.presumed else {"without kernels": tuple(1e3 * s for s in before.samples_s)}),
                 "returned": tuple(1e3 * s for s in with_kernels.samples_s),
             },
             after_text=print_graph(form.program.hot),
@@ -328,6 +335,7 @@ class _Stage:
             kernels=choices,
             native=rows,
             unchecked=False,
+            presumed=False,
             implementation={
                 "form": form.name,
                 "gain": asdict(Speedup(gain.ratio, gain.low, gain.high)),

@@ -18,6 +18,8 @@ from superopt.kernels.choice import Choice
 from superopt.result import Finalist, NativeKernel, NumericCheck, Speedup
 from superopt.search.search import Finalist as Candidate
 
+_AS_PROMISED = 0.9
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -26,6 +28,7 @@ class Judgement:
     Attributes:
         build_s: what building a program took at most: an estimate for those that follow.
         unchecked: the program was compared on the example inputs only; `settled` does the rest if it is returned.
+        presumed: nothing was measured; the original stands for what a judgement would have chosen.
     """
 
     program: Program
@@ -48,6 +51,30 @@ class Judgement:
     implementation: dict[str, Any] = field(default_factory=dict[str, Any])
     build_s: float = 0.0
     unchecked: bool = False
+    presumed: bool = False
+
+
+def presumed(imported: Imported, build_s: float) -> Judgement:
+    """The original, where kernels are tried before finalists are built."""
+    return Judgement(original_program(imported.graph), None, "nothing was measured", build_s=build_s, presumed=True)
+
+
+def is_enough(judgement: Judgement, promised: float) -> bool:
+    """Is the program with kernels as fast, next to the original, as the search promises without them?"""
+    return judgement.speedup is not None and judgement.speedup.ratio > _AS_PROMISED * promised
+
+
+def faster_one(first: Judgement, second: Judgement) -> Judgement:
+    """The faster of a judgement with kernels tried first and of one on the finalists after it, with what both tried."""
+    ratios = [1.0 if j.speedup is None else j.speedup.ratio for j in (first, second)]
+    if first.kernels and ratios[0] >= ratios[1]:
+        return replace(first, finalists=second.finalists, notes=(*first.notes, *second.notes), tuning=second.tuning)
+    notes = first.notes
+    if first.kernels:
+        notes = (*notes, f"the program with kernels was {ratios[0]:.2f} times as fast as the original")
+    native = tuple(replace(row, used=False) for row in first.native)
+    figures = {**first.implementation, "form": None, "gain": None, "kernels": 0} if first.implementation else {}
+    return replace(second, notes=(*notes, *second.notes), native=native, implementation=figures)
 
 
 def settled(imported: Imported, judgement: Judgement, seed: int, builds: Builds) -> Judgement:

@@ -44,18 +44,17 @@ class Form:
 
 
 def forms_of(found: Exploration, judgement: Judgement) -> list[Form]:
-    """The distinct forms, those first in which kernels promise most."""
+    """The distinct forms, those first in which kernels promise most; without a judgement none with XLA's ways."""
     own = found.result.original
     programs: list[tuple[str, Program, Finalist | None]] = []
-    if judgement.winner is not None:
-        program = found.result.program(judgement.winner, found.graph)
-        ways = {node["rule"] for g in _graphs(program) for node in g.nodes() if node.op == "macro"}
-        if ways:
-            rules = Counter({name: n for name, n in judgement.winner.rules.items() if name not in ways})
-            programs.append(("plain operations", _plain(program), replace(judgement.winner, rules=rules)))
-    programs.append(("returned", judgement.program, judgement.winner))
-    if judgement.winner is not own:
-        programs.append(("own form", found.program(own), own))
+    if judgement.presumed:
+        programs = [("own form", found.program(own), own), *_plain_form(found, found.result.best)]
+    else:
+        if judgement.winner is not None:
+            programs += _plain_form(found, judgement.winner)
+        programs.append(("returned", judgement.program, judgement.winner))
+        if judgement.winner is not own:
+            programs.append(("own form", found.program(own), own))
     forms: list[Form] = []
     seen: set[str] = set()
     for name, program, finalist in programs:
@@ -68,6 +67,16 @@ def forms_of(found: Exploration, judgement: Judgement) -> list[Form]:
             forms.append(_form(f"{name}, channels last", moved[0], finalist, partition(moved[0].hot, moved[1])))
         forms.append(_form(name, program, finalist, partition(program.hot)))
     return [form for form in forms if form.regions]
+
+
+def _plain_form(found: Exploration, finalist: Finalist) -> list[tuple[str, Program, Finalist | None]]:
+    """A finalist with operations in place of the ways to compute them with XLA, where it holds such."""
+    program = found.result.program(finalist, found.graph)
+    ways = {node["rule"] for g in _graphs(program) for node in g.nodes() if node.op == "macro"}
+    if not ways:
+        return []
+    rules = Counter({name: n for name, n in finalist.rules.items() if name not in ways})
+    return [("plain operations", _plain(program), replace(finalist, rules=rules))]
 
 
 def _form(name: str, program: Program, finalist: Finalist | None, regions: tuple[Region, ...]) -> Form:

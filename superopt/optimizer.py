@@ -25,17 +25,17 @@ from jax.core import Tracer
 from costmodel.load import load_objective
 from costmodel.objective import Objective
 from rewrites.term import Rule
-from superopt.budget import ALL, EXPLORE, EXPLORE_ALONE, JUDGE, SearchBudget, parse_budget
-from superopt.checks import Builds
+from superopt.budget import ALL, EXPLORE, EXPLORE_ALONE, EXPLORE_FIRST, JUDGE, SearchBudget, parse_budget
+from superopt.checks import Builds, run_original
 from superopt.errors import ArgumentError, SuperoptError, UsageError, told
 from superopt.explore import explore
 from superopt.frontends.jaxpr import Imported, import_function
 from superopt.implement import implement
 from superopt.ir.program import original_program
 from superopt.judge import judge
-from superopt.judgement import settled
+from superopt.judgement import Judgement, faster_one, is_enough, presumed, settled
 from superopt.library import proved_library
-from superopt.measure import Worker, compare
+from superopt.measure import Timing, Worker, compare
 from superopt.measure.compare import serialisable
 from superopt.optimized import Optimized
 from superopt.plan import empty_plan
@@ -136,9 +136,11 @@ def _optimize(
     clock: _Clock,
     worker: Worker,
 ) -> Optimized:
-    with clock.stage("rules"), ThreadPoolExecutor(1) as beside:
-        if archive is None and not deterministic:  # proofs may take seconds, in which the original can be built
-            beside.submit(_build_ahead, imported, worker)
+    ahead, builds = None, Builds()
+    with clock.stage("rules"), ThreadPoolExecutor(2) as beside:
+        if not deterministic:  # proofs may take seconds, in which the original can be built where it will be needed
+            ahead = beside.submit(_build_ahead, imported, worker)
+            beside.submit(run_original, builds, imported.graph, imported.live_values, imported.frozen_values)
         library = proved_library(archive, rules, numerics)
     with clock.stage("model"):
         unhurried = not deterministic and (limits.seconds or 0.0) >= _UNHURRIED_S
@@ -148,31 +150,44 @@ def _optimize(
     if known is not None:
         clock.say("answered from the store")
         return known
-    limits, begin_s, builds = limits.after(clock.elapsed_s), time.monotonic(), Builds()
+    limits, begin_s = limits.after(clock.elapsed_s), time.monotonic()
+    build_s = 0.0 if ahead is None else ahead.result()
+    first = limits.hurries(build_s)
     with clock.stage("explore"):
         found = explore(
             imported.graph,
             library.rules,
             objective,
-            limits.until(begin_s, EXPLORE if kernels else EXPLORE_ALONE),
+            limits.until(begin_s, EXPLORE_FIRST if first else EXPLORE if kernels else EXPLORE_ALONE),
             seed,
             measure=not deterministic,
             max_prepared_bytes=max_prepared_bytes,
             numerics=numerics,
             progress=clock.say,
         )
-    with clock.stage("judge"):
-        judgement = judge(
-            imported, found, limits.until(begin_s, JUDGE if kernels else ALL), seed, measure=not deterministic,
-            exact=numerics == "exact", worker=worker, builds=builds, later=kernels,
-            progress=clock.say,
-        )  # fmt: skip
-    if kernels and not found.interrupted:
+
+    def judged(share: float, later: bool) -> Judgement:
+        with clock.stage("judge"):
+            return judge(
+                imported, found, limits.until(begin_s, share), seed, measure=not deterministic,
+                exact=numerics == "exact", worker=worker, builds=builds, later=later, progress=clock.say,
+            )  # fmt: skip
+
+    def implemented(judgement: Judgement, limits: SearchBudget) -> Judgement:
         with clock.stage("kernels"):
-            judgement = implement(
+            return implement(
                 imported, found, judgement, limits.until(begin_s, ALL), seed, store=archive, worker=worker,
                 max_prepared_bytes=max_prepared_bytes, builds=builds, progress=clock.say,
             )  # fmt: skip
+
+    if found.interrupted or not kernels:
+        judgement = judged(JUDGE if kernels else ALL, kernels)
+    elif first:
+        judgement = implemented(presumed(imported, build_s), replace(limits, first=True))
+        if not is_enough(judgement, found.promised):
+            judgement = faster_one(judgement, judged(ALL, True))
+    else:
+        judgement = implemented(judged(JUDGE, True), limits)
     with clock.stage("check"):
         judgement = settled(imported, judgement, seed, builds)
     with clock.stage("plan"):
@@ -194,12 +209,14 @@ def _optimize(
     return result
 
 
-def _build_ahead(imported: Imported, worker: Worker) -> None:
-    """Have the worker of the comparisons build the original, which it keeps if that is slow."""
+def _build_ahead(imported: Imported, worker: Worker) -> float:
+    """Have the worker of the comparisons build the original, which it keeps if that is slow; seconds that it took."""
     original = original_program(imported.graph)
-    if serialisable(original):
-        live, frozen = imported.live_values, imported.frozen_values
-        compare(original, [], live, frozen, rounds=1, min_time_s=0.0, worker=worker)
+    if not serialisable(original):
+        return 0.0
+    live, frozen = imported.live_values, imported.frozen_values
+    reference = compare(original, [], live, frozen, rounds=1, min_time_s=0.0, worker=worker).reference
+    return reference.build_s if isinstance(reference, Timing) else 0.0
 
 
 def _import(
@@ -323,7 +340,9 @@ def optimize_target(target: str, *, random_weights: bool = False, seed: int = 0,
     """
     path, colon, maker = target.rpartition(":")
     if target.endswith(".py"):
-        raise UsageError(f"{target} names no function", hint=f"write {target}:NAME, where NAME() returns one")
+        raise UsageError(
+            f"{target} names no function", hint=f"write {target}:NAME; NAME() returns (function, arguments)"
+        )
     if colon and path.endswith(".py"):
         if random_weights:
             raise UsageError("random weights are for ONNX models", hint="NAME() can return random arguments")

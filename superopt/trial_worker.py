@@ -1,6 +1,7 @@
 """The process in which regions are tried as kernels (`python -m superopt.trial_worker`); see `superopt.trials`.
 
     build{path}      an event per job of the file (number, region as text, schedule or null): it is `built`, or `failed`
+    make{path}       the same, of the kernels alone: compiled and run between bands, compared and timed with nothing
     time{indices}    one event per built job: seconds of XLA's version and of the kernel, interleaved
 
 XLA's version of a region is built once, whatever number of schedules is tried on it.  A kernel is run between bands of
@@ -65,7 +66,7 @@ def main(event_fd: int, memory_bytes: int) -> None:
     from superopt.backends.native import unavailable  # late: what shares this module needs neither
 
     unavailable()
-    serve(event_fd, memory_bytes, {"build": _build, "time": _time})
+    serve(event_fd, memory_bytes, {"build": _build, "make": _make, "time": _time})
 
 
 def kernel_of(program: Program, graph: Graph, trace: tuple[Any, ...] | None) -> Any:
@@ -79,10 +80,18 @@ def kernel_of(program: Program, graph: Graph, trace: tuple[Any, ...] | None) -> 
 
 def _build(request: Mapping[str, Any]) -> Iterator[Event]:
     _STATE.seed = request["seed"]
+    yield from _each(request, _built)
+
+
+def _make(request: Mapping[str, Any]) -> Iterator[Event]:
+    yield from _each(request, _made)
+
+
+def _each(request: Mapping[str, Any], build: Callable[[int, str, Any], Any]) -> Iterator[Event]:
     for index, text, trace in json.loads(Path(request["path"]).read_text(encoding="utf-8")):
         yield {"event": "begin", "index": index}
         try:
-            yield {"event": "built", "index": index, "trace": _built(index, text, trace)}
+            yield {"event": "built", "index": index, "trace": build(index, text, trace)}
         except InputError as error:
             yield {"event": "failed", "index": index, "detail": str(error.args[0])[:300]}
         except Exception as error:  # a candidate may raise anything; it is reported with its cause
@@ -115,6 +124,18 @@ def _built(index: int, text: str, trace: Any) -> Any:
             sizes = f"normwise {error.normwise:.1e}, elementwise {error.elementwise:.1e}"
             raise InputError(f"numerics: it differs from XLA's version: {error.detail or sizes}")
     _STATE.ready[index] = (_thunk(known.call, known.live), _thunk(own, known.live))
+    return trace
+
+
+def _made(index: int, text: str, trace: Any) -> Any:
+    """Compile a kernel, which leaves it in the cache of objects, and run it between bands; its schedule."""
+    from superopt.backends.native import compiled, default_trace, run_guarded  # late: loads LLVM
+    from superopt.ir.text import parse_graph  # late: as above
+    from superopt.kernels.schedule.trace import trace as frozen_trace  # late: as above
+
+    graph = parse_graph(text)
+    trace = default_trace(graph) if trace is None else frozen_trace(trace)
+    run_guarded(compiled(graph, trace))
     return trace
 
 

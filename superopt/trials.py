@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
 from superopt.kernels.partition import Region, cost_of, work
 from superopt.kernels.schedule.trace import trace as frozen_trace
+from superopt.likeness import in_order, kind_of
 from superopt.machine import usable_cores
 from superopt.measure import Worker
 from superopt.measure.arrays import scratch_folder
@@ -56,6 +57,7 @@ class Trial:
         failure: why there is no timing, or why the kernel cannot be used.
         candidates: schedules that a search timed.
         searched: whether the schedule is one that the search found.
+        likely: nothing was timed; this is what trials of regions of the same kind say (`superopt.likeness`).
     """
 
     name: str
@@ -68,6 +70,7 @@ class Trial:
     failure: str = ""
     candidates: int = 0
     searched: bool = False
+    likely: bool = False
 
     @property
     def gain(self) -> float:
@@ -117,18 +120,31 @@ class TrialPool:
 
     def try_all(self, jobs: Sequence[tuple[Region, Trace]]) -> list[Trial]:
         """Each region with a schedule, the default one for None, against XLA."""
-        wait(self._starting)
         found: dict[int, Trial] = {}
-        shares: dict[int, list[_Job]] = {k: [] for k in range(len(self._workers))}
-        for number, (region, trace) in enumerate(jobs):
-            shares[self._place(region.graph, shares)].append(_Job(number, region, trace))
-        pairs = [(self._workers[k], share) for k, share in shares.items() if share]
-        built = list(self._executor.map(lambda pair: pair[0].build(pair[1], self.seed), pairs))
-        for (process, share), traces in zip(pairs, built, strict=True):
+        for process, share, traces in self._built(jobs, "build"):
             timings = process.time([i for i, trace in traces.items() if not isinstance(trace, str)])
             for job in share:
                 found[job.number] = _trial(job.region, traces[job.number], timings.get(job.number))
         return [found[number] for number in range(len(jobs))]
+
+    def make_all(self, jobs: Sequence[tuple[Region, Trace]]) -> list[Trace | str]:
+        """Compile the kernel of each region and run it between bands; its schedule, or why there is none."""
+        found: dict[int, Any] = {}
+        for _, _, traces in self._built(jobs, "make"):
+            found |= traces
+        return [found[number] for number in range(len(jobs))]
+
+    def _built(
+        self, jobs: Sequence[tuple[Region, Trace]], way: str
+    ) -> list[tuple[_Process, list[_Job], dict[int, Any]]]:
+        """The jobs of every process, and what became of them."""
+        wait(self._starting)
+        shares: dict[int, list[_Job]] = {k: [] for k in range(len(self._workers))}
+        for number, (region, trace) in enumerate(jobs):
+            shares[self._place(region.graph, shares)].append(_Job(number, region, trace))
+        pairs = [(self._workers[k], share) for k, share in shares.items() if share]
+        built = self._executor.map(lambda pair: pair[0].build(pair[1], self.seed, way), pairs)
+        return [(process, share, traces) for (process, share), traces in zip(pairs, built, strict=True)]
 
     def _place(self, graph: Graph, shares: Mapping[int, Sequence[_Job]]) -> int:
         """The process that knows the region, else the one with least to do."""
@@ -166,7 +182,7 @@ class _Process:
         with suppress(WorkerDiedError):
             self.worker.ready()
 
-    def build(self, jobs: Sequence[_Job], seed: int) -> dict[int, Any]:
+    def build(self, jobs: Sequence[_Job], seed: int, way: str = "build") -> dict[int, Any]:
         """By number the schedule of what was built, and of what was not, why (a text).
 
         What a dying process had built goes with it and is built again, without the job that killed it.
@@ -180,7 +196,7 @@ class _Process:
                 path = Path(folder) / "jobs.json"
                 path.write_text(json.dumps(rows), encoding="utf-8")
                 try:
-                    for event in self.worker.request({"request": "build", "path": str(path), "seed": seed}):
+                    for event in self.worker.request({"request": way, "path": str(path), "seed": seed}):
                         busy = event["index"]
                         if event["event"] != "begin":
                             built = event["event"] == "built"
@@ -247,7 +263,7 @@ def try_regions(
     known: Mapping[Graph, Trial] | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[Graph, Trial]:
-    """Try every distinct region against XLA, those that matter most first; those beyond the budget are left out.
+    """Try every distinct region against XLA, those that say most first; those beyond the budget are left out.
 
     Args:
         most: leave out all but so many of the regions that are not known.
@@ -260,7 +276,7 @@ def try_regions(
         grouped = any(n.op == "conv_general_dilated" and n["feature_group_count"] > 1 for n in region.nodes)
         weight[region.graph] = weight.get(region.graph, 0.0) + (_GROUPED if grouped else 1.0) * estimate(region)
         example[region.graph] = region
-    order = [g for g in sorted(weight, key=lambda g: -weight[g]) if g not in found][:most]
+    order = in_order(weight, found)[:most]
     start = begin = time.monotonic()
     last_s = 0.0
     for batch in _batches(order, pool.batch):
@@ -272,6 +288,65 @@ def try_regions(
             found[graph] = trial
             progress(f"{trial.name}: {trial.failure or f'{trial.gain:.2f}x'}")
     return found
+
+
+def with_likely(regions: Sequence[Region], tried: Mapping[Graph, Trial]) -> dict[Graph, Trial]:
+    """The trials, and for regions of a kind of which one was tried what a trial would be likely to say.
+
+    How a region's time compares with its estimate is that of the region of its kind that is nearest in size.
+    """
+    found = dict(tried)
+    kinds: dict[str, list[tuple[float, Trial]]] = {}
+    fresh: dict[Graph, Region] = {}
+    for region in regions:
+        trial = tried.get(region.graph)
+        if trial is None:
+            fresh[region.graph] = region
+        elif not trial.likely:
+            kinds.setdefault(kind_of(region.graph), []).append((estimate(region), trial))
+    for graph, region in fresh.items():
+        if known := kinds.get(kind_of(graph)):
+            found[graph] = _likely(region, estimate(region), known)
+    return found
+
+
+def make_likely(
+    regions: Sequence[Region],
+    tried: Mapping[Graph, Trial],
+    pool: TrialPool,
+    least: float,
+    *,
+    budget_s: float,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[Graph, Trial]:
+    """The trials with kernels made of the regions that were not tried and are likely to be faster than this.
+
+    What fails there, or is beyond the budget, is left to XLA.
+    """
+    found = dict(tried)
+    fresh = {r.graph: r for r in regions if r.graph in tried and tried[r.graph].likely and not tried[r.graph].failure}
+    order = sorted((g for g in fresh if tried[g].gain > least), key=lambda g: -(tried[g].xla_s or 0.0))
+    begin, made = time.monotonic(), 0
+    for batch in _batches(order, 2 * pool.batch):
+        passed_s = time.monotonic() - begin
+        if made and passed_s + passed_s / made * len(batch) > budget_s:
+            break
+        for graph, trace in zip(batch, pool.make_all([(fresh[g], tried[g].trace) for g in batch]), strict=True):
+            failed = isinstance(trace, str)
+            found[graph] = replace(tried[graph], trace=None if failed else trace, failure=trace if failed else "")
+            made += 1
+    for graph in order[made:]:
+        found[graph] = replace(tried[graph], failure="not tried: the time does not suffice")
+    progress(f"{made} of {len(order)} kernels made without a trial in {time.monotonic() - begin:.1f} s")
+    return found
+
+
+def _likely(region: Region, rough_s: float, known: Sequence[tuple[float, Trial]]) -> Trial:
+    other_s, other = min(known, key=lambda pair: max(pair[0] / rough_s, rough_s / pair[0]))
+    xla_s, own_s = (None if s is None else s * rough_s / other_s for s in (other.xla_s, other.own_s))
+    return Trial(
+        str(region), region.kind, cost_of(region), None, xla_s, own_s, failure=other.failure, likely=True
+    )  # fmt: skip
 
 
 def _batches(order: Sequence[Graph], size: int) -> Iterator[Sequence[Graph]]:
@@ -308,6 +383,8 @@ def report_rows(
 
 def _schedule(trial: Trial) -> str:
     """Where the schedule of a kernel comes from."""
+    if trial.likely:
+        return "default; not tried alone, times follow from regions of other sizes"
     if trial.searched:
         return f"best of {trial.candidates} searched"
     return f"default, none of {trial.candidates} searched is better" if trial.candidates else "default"
