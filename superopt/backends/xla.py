@@ -108,7 +108,7 @@ class XlaExecutable:
             self._computed = tuple(dict.fromkeys(node for node in given.outputs if node.op != "input"))
             self._prepare = jax.jit(to_jax(Graph(given.inputs, self._computed)))
         with _x64(self._wide):
-            self._constants = {name: jnp.asarray(x) for name, x in self._constant_values().items()}
+            self._constants = {name: _copied(x) for name, x in self._constant_values().items()}
         self.prepared = self.prepare(self._in_order(frozen_values))
         held = {id(x): x for x in self.prepared}
         self.frozen_bytes = program.frozen_bytes
@@ -225,8 +225,18 @@ def _as_array(x: Any) -> Any:
     return jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x
 
 
+def _copied(x: Any) -> Any:
+    """A value as an array of JAX; one of NumPy is copied, since its owner may change it.
+
+    `jnp.asarray` would do, but compiles a program for every shape, which takes seconds for a large network.
+    """
+    if isinstance(x, np.ndarray):
+        return jax.device_put(x, may_alias=False)
+    return jnp.asarray(x)
+
+
 def _fitting(node: Node, x: Any) -> Any:
-    array = jnp.asarray(x)
+    array = _copied(x)
     if array.shape != node.shape or str(array.dtype) != node.dtype:
         got = f"{array.dtype}{list(array.shape)}"
         raise ArgumentError(f"the frozen input {node['name']!r} is {node.type}, got {got}")
