@@ -1,62 +1,31 @@
 """The command line.
 
 Commands only parse options and print; each calls one function of the package and imports it when it runs, so that
-`superopt --help` answers at once.  Exit codes: 0 ok, 1 usage, 2 input rejected, 3 verification failed, 4 regression,
-5 nothing found within the budget under `--strict`, 6 internal.
+`superopt --help` answers at once.  What they share, exit codes too, is in `superopt.console`.
 """
 
 from __future__ import annotations
 
 import sys
-import traceback
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import click
 
 from superopt import __version__
-from superopt.errors import SuperoptError, UsageError
-
-OK, USAGE, REJECTED, UNVERIFIED, REGRESSION, NOTHING_FOUND, INTERNAL = range(7)
-
-
-def _emit(data: Mapping[str, Any]) -> None:
-    from superopt.report import json_text  # late: `--help` answers at once
-
-    click.echo(json_text(data))
-
-
-def _check_folder(path: str | None) -> None:
-    """Refuse a path that cannot be written to before the work that the file is about."""
-    if path is not None and not Path(path).absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {Path(path).parent}", hint="create it first")
-
-
-def _guarded(command: Callable[..., int | None]) -> Callable[..., None]:
-    """Turn errors into one line and a hint on stderr, and into the exit status of the module's docstring."""
-
-    @wraps(command)
-    def run(**options: Any) -> None:
-        try:
-            status = command(**options)
-        except SuperoptError as error:
-            if options.get("as_json"):
-                message = str(error.args[0])
-                _emit({"error": {"code": error.code, "message": message, "hint": error.hint}})
-            click.echo(f"superopt: {error}", err=True)
-            sys.exit(error.exit_status)
-        except KeyboardInterrupt:
-            click.echo("superopt: interrupted", err=True)
-            sys.exit(130)
-        except Exception:  # a fault of ours: the traceback is what a report of it needs
-            traceback.print_exc()
-            click.echo("superopt: internal error, see above", err=True)
-            sys.exit(INTERNAL)
-        sys.exit(status or OK)
-
-    return run
+from superopt.console import (
+    INTERNAL,
+    NOTHING_FOUND,
+    OK,
+    UNVERIFIED,
+    USAGE,
+    check_folder,
+    emit,
+    guarded,
+    progress,
+    write,
+    write_text,
+)
+from superopt.errors import UsageError
 
 
 def parse_dims(pairs: tuple[str, ...]) -> dict[str, int]:
@@ -104,7 +73,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 @click.option("--report", "report_path", type=click.Path(dir_okay=False), help="Write .html, .json or .txt.")
 @click.option("--out", type=click.Path(dir_okay=False), help="Save the optimised program as a .superopt file.")
 @_JSON
-@_guarded
+@guarded
 def optimize(
     target: str,
     budget: str,
@@ -125,7 +94,8 @@ def optimize(
 
     if report_path:
         check_report_path(report_path)
-    _check_folder(out)
+    check_folder(report_path)
+    check_folder(out)
     from superopt.optimizer import optimize_target  # late: jax and z3 take seconds to load
 
     result = optimize_target(
@@ -138,28 +108,20 @@ def optimize(
         kernels=kernels,
         random_weights=random_weights,
         store=not no_store,
-        progress=_progress(as_json),
+        progress=progress(as_json),
     )
     report = result.report
     if report_path:
-        report.save(report_path)
+        write(report_path, report.save)
     if out:
-        result.save(out)
+        write(out, result.save)
     if as_json:
-        _emit(report.to_json())
+        emit(report.to_json())
     else:
         click.echo(str(report))
         if report_path:
             click.echo(f"  report  {report_path}")
     return NOTHING_FOUND if strict and (report.speedup.low <= 1.0 or report.opaque_ops) else OK
-
-
-def _progress(quiet: bool) -> Callable[[str], None]:
-    def say(line: str) -> None:
-        if not quiet:
-            click.echo(f"  {line}", err=True)
-
-    return say
 
 
 @cli.command()
@@ -175,7 +137,7 @@ def _progress(quiet: bool) -> Callable[[str], None]:
     "--kernels", is_flag=True, help="Prove schedules of kernels, and the lemmas behind them; refute wrong ones."
 )
 @_JSON
-@_guarded
+@guarded
 def verify(
     files: tuple[str, ...],
     library: bool,
@@ -200,19 +162,19 @@ def verify(
 
         with Store() as store:
             found = validate_file(program, original, store)
-        _emit(found.to_json()) if as_json else click.echo(str(found))
+        emit(found.to_json()) if as_json else click.echo(str(found))
         return OK if found.valid else UNVERIFIED
     if kernels:
         from verifier.schedules.command import verify_kernels  # late: as above
 
         summary, text = verify_kernels(names)
-        _emit(summary) if as_json else click.echo(text)
+        emit(summary) if as_json else click.echo(text)
         return OK if summary["ok"] else UNVERIFIED
     if recheck:
         from superopt.certified import recheck_certificates  # late: as above
 
         summary, text = recheck_certificates(files, library=library or not files, names=names)
-        _emit(summary) if as_json else click.echo(text)
+        emit(summary) if as_json else click.echo(text)
         return OK if summary["sound"] else UNVERIFIED
 
     if bool(files) == library:
@@ -222,11 +184,11 @@ def verify(
         from superopt.rule_files import examine_preconditions, fuzz_rules  # late: as above
 
         summary, text = fuzz_rules(files, names, fuzz) if fuzz else examine_preconditions(files, names)
-        _emit(summary) if as_json else click.echo(text)
+        emit(summary) if as_json else click.echo(text)
         return OK if not (summary["false_proofs"] if fuzz else summary["redundant"]) else UNVERIFIED
     summary, text = verify_library(names) if library else verify_files(files, names)
     if as_json:
-        _emit(summary)
+        emit(summary)
     else:
         click.echo(text)
     return OK if summary["proved"] == summary["rules"] else UNVERIFIED
@@ -245,7 +207,7 @@ def verify(
 @click.option("--case", "cases", multiple=True, help="Only programs whose name contains this text.")
 @click.option("--measure", is_flag=True, help="Also time what is priced as cheaper.")
 @_JSON
-@_guarded
+@guarded
 def discover(
     ops: str | None,
     size: int,
@@ -261,23 +223,23 @@ def discover(
     as_json: bool,
 ) -> int:
     """Enumerate equal terms over some ops, prove them as rules, and print those that the library does not imply."""
-    _check_folder(out)
+    check_folder(out)
     if priced:
         from superopt.bench import price  # late: loads jax
 
-        rows, figures, text = price.run(files=priced, cases=cases, jobs=jobs, measure=measure, say=_progress(as_json))
-        _emit({"rows": rows, "summary": figures}) if as_json else click.echo(text)
+        rows, figures, text = price.run(files=priced, cases=cases, jobs=jobs, measure=measure, say=progress(as_json))
+        emit({"rows": rows, "summary": figures}) if as_json else click.echo(text)
         return OK
     from superopt.discovery.command import run  # late: loads the verifier
 
     summary, text = run(
         ops=ops, size=size, jobs=jobs, budget=budget, library=not bare, coverage=coverage, folder=folder,
-        say=_progress(as_json),
+        say=progress(as_json),
     )  # fmt: skip
     if out:
-        Path(out).write_text("\n\n".join(summary["texts"]) + "\n", encoding="utf-8")
+        write_text(out, "\n\n".join(summary["texts"]) + "\n")
     if as_json:
-        _emit(summary)
+        emit(summary)
     else:
         click.echo(text)
     return OK
@@ -285,14 +247,14 @@ def discover(
 
 @cli.command()
 @_JSON
-@_guarded
+@guarded
 def doctor(as_json: bool) -> int:
     """Check this installation: machine, libraries, store, calibration, a tiny program end to end."""
     from superopt.doctor import examine  # late: loads jax and z3
 
     summary, text = examine()
     if as_json:
-        _emit(summary)
+        emit(summary)
     else:
         click.echo(text)
     return OK if summary["ok"] else INTERNAL
@@ -302,14 +264,14 @@ def doctor(as_json: bool) -> int:
 @click.option("--budget", default="40s", show_default=True, help="Search time for each program.")
 @click.option("--report", "report_path", default="report.html", show_default=True, type=click.Path(dir_okay=False))
 @_JSON
-@_guarded
+@guarded
 def demo(budget: str, report_path: str, as_json: bool) -> int:
     """Optimise real networks that ship with the onnx package and two JAX programs; print what was gained."""
     from superopt.demo import run_demo  # late: loads jax, onnx and z3
 
-    summary = run_demo(budget=budget, report_path=report_path, say=_progress(False), quiet=as_json)
+    summary = run_demo(budget=budget, report_path=report_path, say=progress(False), quiet=as_json)
     if as_json:
-        _emit(summary)
+        emit(summary)
     return OK
 
 
@@ -328,19 +290,19 @@ def demo(budget: str, report_path: str, as_json: bool) -> int:
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", type=click.Path(dir_okay=False), help="Also write the JSON object to a file.")
 @_JSON
-@_guarded
+@guarded
 def bench(suite: str, budget: str | None, cases: tuple[str, ...], seed: int, out: str | None, as_json: bool) -> int:
     """Run a benchmark suite and print its table."""
     from superopt.bench import run_suite  # late: loads everything
 
-    _check_folder(out)
-    result = run_suite(suite, budget=budget, cases=cases, seed=seed, say=_progress(as_json))
+    check_folder(out)
+    result = run_suite(suite, budget=budget, cases=cases, seed=seed, say=progress(as_json))
     if out:
         from superopt.report import json_text  # late: `--help` answers at once
 
-        Path(out).write_text(json_text(result, indent=1) + "\n", encoding="utf-8")
+        write_text(out, json_text(result, indent=1) + "\n")
     if as_json:
-        _emit(result)
+        emit(result)
     else:
         click.echo(result["text"])
     return OK
@@ -348,7 +310,7 @@ def bench(suite: str, budget: str | None, cases: tuple[str, ...], seed: int, out
 
 @cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@_guarded
+@guarded
 def train(arguments: tuple[str, ...]) -> int:
     """Collect labels for the cost model, fit it, evaluate it (see `superopt train --help`)."""
     from superopt.training.cli import train as group  # late: `--help` answers at once
@@ -363,7 +325,7 @@ def train(arguments: tuple[str, ...]) -> int:
 
 @cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@_guarded
+@guarded
 def kernels(arguments: tuple[str, ...]) -> int:
     """Tune one operator as our own kernel, show its loops and schedule (see `superopt kernels --help`)."""
     from superopt.schedules.cli import kernels as group  # late: `--help` answers at once

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,29 @@ def test_a_program_that_is_no_python_is_told_so(capsys, tmp_path) -> None:
     status, _, err = run(capsys, "optimize", f"{path}:make")
     assert status == 2
     assert "SyntaxError: invalid syntax (program.py, line 1)" in err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a file that cannot be written is a device of Linux")
+@pytest.mark.parametrize(("option", "ending"), [("--report", "html"), ("--out", "superopt")])
+def test_a_file_that_cannot_be_written_is_told_so(capsys, program, tmp_path, option, ending) -> None:
+    full = tmp_path / f"full.{ending}"
+    full.symlink_to("/dev/full")
+    args = ("--budget", "20steps", "--deterministic", "--no-store", "--json", option, str(full))
+    status, out, err = run(capsys, "optimize", f"{program}:make", *args)
+    assert status == 1
+    assert f"cannot write {full}: No space left on device" in err
+    assert json.loads(out)["error"]["code"] == "SO100"
+
+
+def test_warnings_are_one_line(capsys, program, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "program.py"))  # a file, where a folder must be
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        status, _, err = run(capsys, "optimize", f"{program}:make", "--budget", "20steps", "--deterministic")
+    assert status == 0
+    (line,) = [x for x in err.splitlines() if "kept in memory" in x]
+    assert line.startswith("superopt: warning: store ")
+    assert "optimizer.py" not in err
 
 
 def test_truncated_and_foreign_models(capsys, tmp_path) -> None:
