@@ -21,6 +21,7 @@ from superopt.ir.graph import Graph, Node
 from superopt.ir.ops.table import lookup
 from superopt.ir.program import type_bytes
 from superopt.kernel_forms import Form
+from superopt.kernels.compared import compared
 from superopt.kernels.partition import VIEWS, Region, can_be_one, cost_of, cut, is_contraction, work
 from superopt.trials import Trial, TrialPool, estimate, try_regions
 
@@ -92,6 +93,7 @@ def changes_of(form: Form, tried: Mapping[Graph, Trial]) -> list[Change]:
     roots = {r.root for r in every}
     seconds = {r.root: _seconds(r, tried) or 0.0 for r in every}
     total = sum(seconds.values())
+    once = compared(form.program.hot)
     alike: dict[object, list[tuple[tuple[Region, ...], tuple[Region, ...]]]] = {}
     names: dict[object, str] = {}
     for region in every:
@@ -103,7 +105,8 @@ def changes_of(form: Form, tried: Mapping[Graph, Trial]) -> list[Change]:
         readers = tuple(r for r in every if region.root in r.reads)
         if readers and region.root not in form.program.hot.outputs and not region.is_free:
             whole = tuple(cut(r.root, roots - {region.root}, place) for r in readers)
-            if all(map(can_be_one, whole)) and _work(whole) <= _MOST_WORK * _work((region, *readers)):
+            apart = len(readers) > 1 and not once.isdisjoint(region.nodes)
+            if not apart and all(map(can_be_one, whole)) and _work(whole) <= _MOST_WORK * _work((region, *readers)):
                 key = ("join", region.graph, tuple(r.graph for r in readers))
                 pairs.append((key, f"join to {len(readers)} readers", (region, *readers), whole))
         for key, name, old, new in pairs:

@@ -8,8 +8,9 @@ A region is the cone of one value down to inputs and to the values of other regi
 Regions grow from the outputs towards the inputs.  A producer joins the one region that reads it where that computes
 nothing again: read at one index, or reduced over rows in the loop order of the reader (`counters.block_cost` is the
 price); a region holds one product at most, and nothing but index maps stands between a product and what it reads.
-A prefix fold is the loop of its region; what reads it at another index reads it from memory.  What has no value at one
-index (control flow, opaque operations) is no region: it stays with XLA.
+A prefix fold is the loop of its region; what reads it at another index reads it from memory.  What is compared with
+itself is computed by one region (`superopt.kernels.compared`).  What has no value at one index (control flow, opaque
+operations) is no region: it stays with XLA.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from superopt.ir.expr import block
 from superopt.ir.graph import Graph, Node, make_input
 from superopt.ir.ops.table import lookup
 from superopt.ir.program import replace, type_bytes
+from superopt.kernels.compared import computed_twice
 from superopt.kernels.joining import is_chained, joint_cost, with_chains
 
 DTYPES = frozenset(("float32", "float64", "bfloat16", "int8", "uint8", "int32", "bool"))
@@ -86,7 +88,13 @@ def partition(graph: Graph, kept: Set[Node] = frozenset()) -> tuple[Region, ...]
         graph: concrete sizes.
         kept: nodes that are to lie in memory whatever reads them.
     """
-    return with_chains(_Partition(graph, kept).regions(), graph, frozenset(kept))
+    lying = frozenset(kept)
+    while True:
+        regions = with_chains(_Partition(graph, lying).regions(), graph, lying)
+        twice = computed_twice(graph, regions) - lying
+        if not twice:
+            return regions
+        lying |= twice
 
 
 def region_of(root: Node, reads: Iterable[Node]) -> Region:
