@@ -95,7 +95,7 @@ def implement(
             )  # fmt: skip
             return stage.run()
     except KeyboardInterrupt:
-        return replace(judgement, notes=(*judgement.notes, "trying kernels was interrupted"))
+        return replace(judgement, notes=(*judgement.notes, "trying kernels was interrupted"), interrupted=True)
 
 
 @dataclass(slots=True)
@@ -212,7 +212,7 @@ class _Stage:
 
         Infinite where too little was tried: the few regions that other forms have too say nothing.
         """
-        rough = [(estimate(r), _seconds(tried.get(r.graph))) for r in form.regions]
+        rough = [(estimate(r), trial.seconds if (trial := tried.get(r.graph)) else None) for r in form.regions]
         total_s, known_s = sum(e for e, _ in rough), sum(e for e, s in rough if s is not None)
         if known_s <= _KNOWN * total_s:
             return math.inf
@@ -238,8 +238,8 @@ class _Stage:
         if builds_s and builds_s < 2.0 * self.judgement.build_s:
             entries = entries[:1]  # no two can be built: the likeliest is confirmed at once
         if len(entries) > 1:
-            candidates = [self._tuned(form.program, choices) for form, choices in entries]
-            first = self._compare(self._current(), candidates, 0.2, min_rounds=ENOUGH_ROUNDS, builds_s=builds_s)
+            programs = [self._tuned(form.program, choices) for form, choices in entries]
+            first = self._compare(self._current(), programs, 0.2, min_rounds=ENOUGH_ROUNDS, builds_s=builds_s)
             order = [(c.ratio.ratio, -i) for i, c in enumerate(first.candidates) if isinstance(c, Timing)]
             for (other, chosen), outcome in zip(entries, first.candidates, strict=True):
                 said = f"{outcome.cause}: {outcome.detail}" if isinstance(outcome, Failure) else str(outcome.ratio)
@@ -247,12 +247,26 @@ class _Stage:
             if not order:
                 lost = next(c for c in first.candidates if isinstance(c, Failure))
                 return self._without(forms, tried, f"{lost.cause}: {lost.detail}")
-            if max(order)[0] < _GIVEN_UP:
-                return self._without(forms, tried, "the program was not faster with them")
             form, choices = entries[-max(order)[1]]
+            if max(order)[0] < _GIVEN_UP:
+                return self._surest(form, choices, forms, tried, "the program was not faster with them")
         if self._left_s(_REFINED) > self.judgement.build_s:
             choices = self._refined(form, choices, tried)
-        return self._confirmed(form, choices, forms, tried)
+        found = self._confirmed(form, choices, tried)
+        return self._surest(form, choices, forms, tried, found) if isinstance(found, str) else found
+
+    def _surest(
+        self, form: Form, lost: _Chosen, forms: Sequence[Form], tried: dict[Graph, Trial], cause: str
+    ) -> Judgement:
+        """The program with those kernels alone that gain much, after it was not faster with more of them."""
+        choices = self._chosen(form, tried, _DOUBT)
+        left_s = self.limits.left_s - _CHECK * self.judgement.build_s
+        if choices and len(choices) < len(lost) and left_s > self.judgement.build_s:
+            found = self._confirmed(form, choices, tried)
+            if not isinstance(found, str):
+                return found
+            cause = f"{cause}; with {len(choices)} of them: {found}"
+        return self._without(forms, tried, cause)
 
     def _refined(self, form: Form, choices: _Chosen, tried: Mapping[Graph, Trial]) -> _Chosen:
         """The choices without, or with, those kernels in doubt for which the program is faster so."""
@@ -286,7 +300,8 @@ class _Stage:
                 kept = (kept | set(variant)) - (set(choices) - set(variant))
         return tuple(sorted(kept, key=lambda c: c.root)) if kept else choices
 
-    def _confirmed(self, form: Form, choices: _Chosen, forms: Sequence[Form], tried: dict[Graph, Trial]) -> Judgement:
+    def _confirmed(self, form: Form, choices: _Chosen, tried: dict[Graph, Trial]) -> Judgement | str:
+        """What is said of the program with these kernels after fresh rounds and a check; or why it is not returned."""
         self.progress(f"confirming {len(choices)} kernels in the form: {form.name}")
         judged = self.judgement
         candidate = self._tuned(form.program, choices)
@@ -295,23 +310,17 @@ class _Stage:
         if not (isinstance(with_kernels, Timing) and isinstance(before, Timing)):
             lost = with_kernels if isinstance(with_kernels, Failure) else before
             assert isinstance(lost, Failure)
-            return self._without(forms, tried, f"{lost.cause}: {lost.detail}")
+            return f"{lost.cause}: {lost.detail}"
         gain = paired_ratio(before.samples_s, with_kernels.samples_s, seed=self.seed)
         if not (fresh.faster(0) and gain.low > 1.0 and gain.ratio > 1.0 + fresh.noise_floor):
-            return self._without(forms, tried, f"on fresh rounds the program was {gain} as fast with them")
-        live, frozen = self.imported.live_values, self.imported.frozen_values
+            return f"on fresh rounds the program was {gain} as fast with them"
+        given = self.imported
         numerics, cause = check(
-            self.imported.graph,
-            form.program,
-            live,
-            frozen,
-            self.seed,
-            judged.options,
-            kernels=choices,
-            builds=self.builds,
-        )
+            given.graph, form.program, given.live_values, given.frozen_values, self.seed, judged.options,
+            kernels=choices, builds=self.builds,
+        )  # fmt: skip
         if cause:
-            return self._without(forms, tried, cause)
+            return cause
         assert isinstance(fresh.reference, Timing)
         ratio = with_kernels.ratio
         rows = self._rows(form, choices, tried)
@@ -388,7 +397,3 @@ class _Stage:
     def _is_short(self) -> bool:
         before_ms = self.judgement.before_ms
         return (self.found.result.original.predicted_s if before_ms is None else 1e-3 * before_ms) < _SHORT_S
-
-
-def _seconds(trial: Trial | None) -> float | None:
-    return None if trial is None else trial.seconds

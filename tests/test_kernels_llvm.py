@@ -248,8 +248,12 @@ def test_spills_are_counted_in_innermost_loops_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spills", "chosen", "tried"), [([0], "none", 1), ([5, 0], "lite", 2), ([5, 3, 4], "lite", 3), ([5, 5, 2], "O2", 3)]
-)
+    ("spills", "chosen", "tried"),
+    [
+        ([0], "none", 1), ([5, 0], "lite", 2), ([5, 3, 4], "lite", 3), ([5, 5, 2], "O2", 3), ([500, 0], "O2", 2),
+        ([500, 9, 3], "lite", 3),
+    ],
+)  # fmt: skip
 def test_auto_takes_the_first_pipeline_without_spills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spills: list[int], chosen: str, tried: int
 ) -> None:

@@ -301,6 +301,26 @@ def test_kernels_in_doubt_are_decided_in_the_program(
     assert rows == {"contraction": False, "rows": True}
 
 
+def test_kernels_that_gain_much_are_tried_before_all_are_dropped(
+    found: tuple[Imported, Exploration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported, exploration = found
+
+    def program_s(tuned: Tuned) -> float:
+        kinds = {regions_of(tuned.program.hot, [read_choice(c)])[0].kind for c in tuned.kernels}
+        return 3e-4 if kinds == {"rows"} else 1.2e-3
+
+    monkeypatch.setattr(stage, "TrialPool", lambda seed: Pool(lambda r, _: 9e-5 if r.kind == "contraction" else 2e-5))
+    monkeypatch.setattr(stage, "compare", compared(program_s))
+    monkeypatch.setattr(stage._Stage, "_refined", lambda self, form, choices, tried: choices)
+    judgement = implement(imported, exploration, judged(imported), parse_budget("6s"), 0)
+    assert [r.kind for r in regions_of(judgement.program.hot, judgement.kernels)] == ["rows"]
+    monkeypatch.setattr(stage, "compare", compared(lambda program: 1.2e-3))
+    judgement = implement(imported, exploration, judged(imported), parse_budget("6s"), 0)
+    assert judgement.kernels == ()
+    assert "as fast with them; with 1 of them: on fresh rounds" in judgement.notes[-1]
+
+
 def test_a_form_of_which_little_was_tried_is_not_compared() -> None:
     _, form = form_of(two_layers, *inputs())
     often, once = form.regions[0], form.regions[-1]

@@ -5,7 +5,8 @@ process (code that XLA may still call is never unmapped) and gives the addresses
 
 The pipeline is a decision: `none`, `lite` (instruction combining and control-flow simplification), `O2`, `O3`.  Which
 is best for a register tile depends on the tile; `auto` tries none, lite, O2 in this order and keeps the first without
-vector spills in an innermost loop, else the one with the fewest (an epilogue outside of it may spill harmlessly).
+vector spills in an innermost loop, else the one with the fewest (an epilogue outside of it may spill harmlessly).  O2
+comes before lite where hundreds of vectors are spilt without passes, which lite does not mend.
 
 The object is stored under a digest of text, pipeline and LLVM's version; the text names processor and features.  Files
 are written beside their place and renamed, carry a digest of their content, and are rebuilt when it does not agree;
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 Pipeline = Literal["auto", "none", "lite", "O2", "O3"]
 PIPELINES: tuple[Pipeline, ...] = ("none", "lite", "O2", "O3")
 _AUTO: tuple[Pipeline, ...] = ("none", "lite", "O2")
+_HOPELESS = 128  # spills that instruction combining alone does not mend
 _FORMAT = 3
 MOST_BYTES = 256 << 20  # of the objects in a folder
 _CPU = re.compile(r'"target-cpu"="([^"]*)" "target-features"="([^"]*)"')
@@ -185,13 +187,17 @@ def _machine(cpu: str, features: str) -> Any:
 def _build(text: str, pipeline: Pipeline, digest: str) -> Compiled:
     start = time.perf_counter()
     best: tuple[int, Pipeline, str] | None = None
-    for candidate in _AUTO if pipeline == "auto" else (pipeline,):
+    left = list(_AUTO if pipeline == "auto" else (pipeline,))
+    while left:
+        candidate = left.pop(0)
         listing = _listing(text, candidate)
         spills = inner_spills(listing)
         if best is None or spills < best[0]:
             best = spills, candidate, listing
         if not spills:
             break
+        if spills > _HOPELESS:
+            left.reverse()
     assert best is not None
     return Compiled(digest, _assembled(best[2], text), best[1], best[0], time.perf_counter() - start)
 
