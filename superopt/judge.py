@@ -80,7 +80,8 @@ def judge(
         try:
             return court.judge(tuning)
         except KeyboardInterrupt:
-            return Judgement(original, None, "the original was returned: measuring was interrupted")
+            verdict = "the original was returned: measuring was interrupted"
+            return Judgement(original, None, verdict, interrupted=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,13 +276,16 @@ class _Court:
             self.notes.append(f"{entry.name} was refused: {cause}")
             return None, False
         gains: dict[str, Gain] = {}
+        interrupted = False
         if entry.finalist is not None and self.limits.left_s > 0.0:
             self.progress("timing the winner without its most important rules")
-            with contextlib.suppress(KeyboardInterrupt):
+            try:
                 gains = measured_gains(
                     self.found, entry.finalist, program, options, timing.build_s, live, frozen, self.limits,
                     self.seed, self.worker,
                 )  # fmt: skip
+            except KeyboardInterrupt:
+                interrupted = True
         return Judgement(
             program,
             entry.finalist,
@@ -303,6 +307,7 @@ class _Court:
             self._tuning_figures(entry.tuning.choices if options else None, gain),
             build_s=self.build_s,
             unchecked=unchecked,
+            interrupted=interrupted,
         ), False
 
     def _tuning_figures(self, choices: Sequence[str] | None, gain: Speedup | None) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class Judgement:
         build_s: what building a program took at most: an estimate for those that follow.
         unchecked: the program was compared on the example inputs only; `settled` does the rest if it is returned.
         presumed: nothing was measured; the original stands for what a judgement would have chosen.
+        interrupted: the user ended the measuring; nothing more is to be begun, and the result is not kept.
     """
 
     program: Program
@@ -52,6 +53,7 @@ class Judgement:
     build_s: float = 0.0
     unchecked: bool = False
     presumed: bool = False
+    interrupted: bool = False
 
 
 def presumed(imported: Imported, build_s: float) -> Judgement:
@@ -68,7 +70,10 @@ def faster_one(first: Judgement, second: Judgement) -> Judgement:
     """The faster of a judgement with kernels tried first and of one on the finalists after it, with what both tried."""
     ratios = [1.0 if j.speedup is None else j.speedup.ratio for j in (first, second)]
     if first.kernels and ratios[0] >= ratios[1]:
-        return replace(first, finalists=second.finalists, notes=(*first.notes, *second.notes), tuning=second.tuning)
+        notes, interrupted = (*first.notes, *second.notes), second.interrupted
+        return replace(
+            first, finalists=second.finalists, notes=notes, tuning=second.tuning, interrupted=interrupted
+        )  # fmt: skip
     notes = first.notes
     if first.kernels:
         notes = (*notes, f"the program with kernels was {ratios[0]:.2f} times as fast as the original")
@@ -89,5 +94,5 @@ def settled(imported: Imported, judgement: Judgement, seed: int, builds: Builds)
         original_program(imported.graph), None, f"the original was returned: the program was refused: {cause}",
         judgement.before_ms, judgement.before_ms, noise_floor=judgement.noise_floor, finalists=judgement.finalists,
         notes=judgement.notes, tuning=judgement.tuning, native=judgement.native,
-        implementation=judgement.implementation,
+        implementation=judgement.implementation, interrupted=judgement.interrupted,
     )  # fmt: skip

@@ -184,10 +184,12 @@ def _optimize(
         judgement = judged(JUDGE if kernels else ALL, kernels)
     elif first:
         judgement = implemented(presumed(imported, build_s), replace(limits, first=True))
-        if not is_enough(judgement, found.promised):
+        if not judgement.interrupted and not is_enough(judgement, found.promised):
             judgement = faster_one(judgement, judged(ALL, True))
     else:
-        judgement = implemented(judged(JUDGE, True), limits)
+        judgement = judged(JUDGE, True)
+        if not judgement.interrupted:
+            judgement = implemented(judgement, limits)
     with clock.stage("check"):
         judgement = settled(imported, judgement, seed, builds)
     with clock.stage("plan"):
@@ -205,7 +207,8 @@ def _optimize(
         report = make_report(name, imported, found, judgement, library, objective, memory, numerics)
     report = replace(report, stages=tuple(clock.stages))
     result = Optimized(imported, judgement.program, executable, report, plan, judgement.kernels)
-    remember(archive, key, result)
+    if not judgement.interrupted:
+        remember(archive, key, result)
     return result
 
 

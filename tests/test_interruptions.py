@@ -1,0 +1,67 @@
+"""Ctrl-C while programs are measured: what was found is returned, nothing more is begun, nothing is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import superopt
+import superopt.implement
+import superopt.judge
+import superopt.optimizer
+from rewrites.library import load
+from superopt.judgement import Judgement
+
+A, B = [np.random.default_rng(seed).standard_normal((256, 256)).astype(np.float32) for seed in (0, 1)]
+
+
+def product(a: jax.Array, b: jax.Array, x: jax.Array) -> jax.Array:
+    return (a @ b) @ x
+
+
+def interrupt(*args: Any, **kwargs: Any) -> Judgement:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the stages begun so far."""
+    names: list[str] = []
+    for name in ("judge", "implement", "remember"):
+        stage = getattr(superopt.optimizer, name)
+        monkeypatch.setattr(
+            superopt.optimizer, name, lambda *a, _name=name, _stage=stage, **k: names.append(_name) or _stage(*a, **k)
+        )
+    return names
+
+
+def run() -> superopt.Optimized:
+    x = np.ones((256, 1), np.float32)
+    rules = [rule for rule in load() if rule.name == "dot-assoc"]
+    fast = superopt.optimize(product, A, B, x, budget="50steps", store=False, rules=rules)
+    np.testing.assert_allclose(fast(A, B, x), product(A, B, x), rtol=1e-3, atol=1e-3)
+    return fast
+
+
+def test_nothing_begins_after_measuring_was_interrupted(monkeypatch: pytest.MonkeyPatch, begun: list[str]) -> None:
+    monkeypatch.setattr(superopt.judge._Court, "judge", interrupt)
+    assert "measuring was interrupted" in run().report.verdict
+    assert begun == ["judge"]
+
+
+def test_an_interruption_of_the_gains_keeps_the_winner(monkeypatch: pytest.MonkeyPatch, begun: list[str]) -> None:
+    monkeypatch.setattr(superopt.judge, "measured_gains", interrupt)
+    monkeypatch.setattr(superopt.judge._Court, "_tune", lambda *args: superopt.judge.Tuning())
+    assert run().report.verdict == "faster program returned"
+    assert begun == ["judge"]
+
+
+def test_interrupted_trials_of_kernels_are_not_kept(monkeypatch: pytest.MonkeyPatch, begun: list[str]) -> None:
+    monkeypatch.setattr(superopt.judge._Court, "judge", lambda court, tuning: Judgement(court.original, None, "judged"))
+    monkeypatch.setattr(superopt.implement._Stage, "run", interrupt)
+    report = run().report
+    assert "trying kernels was interrupted" in " ".join(report.notes)
+    assert begun == ["judge", "implement"]
