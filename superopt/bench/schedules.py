@@ -154,7 +154,7 @@ def _timed(graph: Graph, traces: Sequence[Trace], seed: int) -> tuple[list[list[
             if len(digests) != len(traces):
                 raise RuntimeError("a schedule that was timed before cannot be built again")
             request = {"request": "time", "digests": digests, "rounds": _ROUNDS, "sample_s": _SAMPLE_S}
-            request |= {"seed": seed + k, "limit_s": 1e9, "slow_s": 1e9}
+            request |= {"seed": seed + k, "each_s": 1e9, "limit_s": 1e9, "slow_s": 1e9}
             passes.append([event["samples_s"] for event in worker.request(request)])
     return passes[0], passes[1]
 

@@ -140,8 +140,10 @@ class Kernel:
                 _check_band(buffer, whole, array)
         return {b.name: a for b, (_, a) in zip(self.pointers, placed, strict=True) if b.scope == "output"}
 
-    def bind(self, arrays: Mapping[str, Array], threads: int = 1) -> Callable[[], None]:
-        """A call without arguments on copies of the arrays, for timing."""
+    def bind(self, arrays: Mapping[str, Array], threads: int = 1, room: Room | None = None) -> Callable[[], None]:
+        """A call without arguments on copies of the arrays, for timing; in a room, on those that it has."""
+        if room is not None:
+            return self._start(room.placed(self.pointers, arrays), threads)
         return self._start([_place(buffer, arrays, False) for buffer in self.pointers], threads)
 
     def _start(self, placed: list[tuple[Array, Array]], threads: int) -> Callable[[], None]:
@@ -176,6 +178,43 @@ class GuardError(SuperoptError):
     """A kernel wrote outside of its buffers: an error of the generator."""
 
     code = "SO520"
+
+
+class Room:
+    """Buffers that kernels of one operator share, so that none of them is timed on better placed memory than another.
+
+    An operand is copied once for each array that is given for it; results and scratch are overwritten by whoever runs.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], tuple[Buffer, Array | None, Array, Array]] = {}
+
+    def placed(self, buffers: Sequence[Buffer], arrays: Mapping[str, Array]) -> list[tuple[Array, Array]]:
+        """Allocation and array of each buffer, with bands of 0xFF bytes around it."""
+        found: list[tuple[Array, Array]] = []
+        for b in buffers:
+            given = arrays.get(b.name)
+            key = (b, id(given) if b.scope in ("input", "frozen") else None)
+            if key not in self._known:
+                self._known[key] = (b, given, *_place(b, arrays, True))  # holding what was given keeps its id
+            found.append(self._known[key][2:])
+        return found
+
+    def clear(self, buffers: Sequence[Buffer]) -> None:
+        """Fill buffers of these results with 0xFF bytes, NaN among floats: what is not written shows."""
+        for _, array in self.placed(buffers, {}):
+            array.reshape(-1).view(np.uint8)[:] = 0xFF
+
+    def check(self, buffers: Sequence[Buffer], arrays: Mapping[str, Array]) -> list[Array]:
+        """The arrays of the buffers.
+
+        Raises:
+            GuardError: something was written outside of one.
+        """
+        placed = self.placed(buffers, arrays)
+        for b, (whole, array) in zip(buffers, placed, strict=True):
+            _check_band(b, whole, array)
+        return [array for _, array in placed]
 
 
 def shared(phases: Sequence[Phase]) -> bool:

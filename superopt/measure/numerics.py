@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_FLOAT_TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
+FLOAT_TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Tolerance:
 
     def accepts(self, error: OutputError, dtype: str) -> bool:
         """Whether an output with this error counts as the same value."""
-        bound = _FLOAT_TOLERANCE.get(dtype, 0.0)
+        bound = FLOAT_TOLERANCE.get(dtype, 0.0)
         return error.normwise <= self.normwise * bound and error.elementwise <= self.elementwise * bound
 
 
@@ -58,7 +58,7 @@ def _error(r: np.ndarray, c: np.ndarray) -> OutputError:
     if r.dtype.kind == "c":
         parts = [_error(part(r), part(c)) for part in (np.real, np.imag)]
         return max(parts, key=_worse)
-    if str(r.dtype) not in _FLOAT_TOLERANCE:
+    if str(r.dtype) not in FLOAT_TOLERANCE:
         if r.dtype.kind not in "biu":
             return OutputError(0.0, 0.0, "not comparable") if np.array_equal(r, c) else _different("values differ")
         wrong = int(np.count_nonzero(r != c))

@@ -152,7 +152,8 @@ class Worker:
         mine, theirs = os.pipe()
         root = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
-        environment = {**os.environ, "PYTHONPATH": path}
+        # NumPy's own threads go on spinning after a product or a norm, on the processors of what is timed next
+        environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path}
         if self.inline:
             environment["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "false"
         command = [sys.executable, "-m", self.module, str(theirs), str(self.limits.memory())]

@@ -7,6 +7,9 @@ m and the lengths, one per feature, are the `Prior`: fitted to timings of traini
 marginal likelihood, kept in `prior.json`, a few kB.  A search conditions g on its own measurements, which has a closed
 form and takes milliseconds, and on those of earlier operators in the store, whose g is correlated with this operator's
 by `coupling`: the transfer between operators (Chen et al., Learning to Optimize Tensor Programs, 2018).
+
+The matrices are small, and no product of them goes through NumPy's linear algebra library: its threads, once they have
+worked, spin for some 50 ms on the processors on which candidates are then built and timed.
 """
 
 from __future__ import annotations
@@ -79,12 +82,12 @@ class Prior:
     def mean(self, x: np.ndarray) -> np.ndarray:
         """The network, for features [n, len(NAMES)]."""
         w, b, v = self.weights
-        return np.tanh((x - self.centre) / self.scale @ w + b) @ v
+        return np.einsum("ih,h->i", np.tanh(np.einsum("ij,jh->ih", (x - self.centre) / self.scale, w) + b), v)
 
     def covariance(self, x: np.ndarray, other: np.ndarray) -> np.ndarray:
         """Of g at two lists of features of one operator."""
         a, b = ((z - self.centre) / self.scale / self.lengths for z in (x, other))
-        squares = (a * a).sum(1)[:, None] + (b * b).sum(1)[None] - 2 * a @ b.T
+        squares = (a * a).sum(1)[:, None] + (b * b).sum(1)[None] - 2 * np.einsum("ij,kj->ik", a, b)
         r = np.sqrt(5 * np.maximum(squares, 0))
         return self.amplitude**2 * (1 + r + r * r / 3) * np.exp(-r)
 
@@ -145,6 +148,16 @@ def forecast(x: np.ndarray, own: Rows, earlier: Rows, known: Prior) -> Forecast:
     same = rows.group[:, None] == rows.group[None]
     between = known.covariance(rows.x, rows.x) * np.where(same, 1.0, known.coupling)
     across = known.covariance(x, rows.x) * np.where(mine, 1.0, known.coupling)
-    factor = np.linalg.cholesky(between + known.noise**2 * np.eye(len(rows)))
-    half = np.linalg.solve(factor, across.T)
-    return Forecast(mean + half.T @ np.linalg.solve(factor, rest), here - half.T @ half, known.noise)
+    half, left = _solved(between + known.noise**2 * np.eye(len(rows)), across.T, rest)
+    return Forecast(mean + np.einsum("ji,j->i", half, left), here - np.einsum("ji,jk->ik", half, half), known.noise)
+
+
+def _solved(matrix: np.ndarray, columns: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """L^-1 columns and L^-1 rest, where L L^T is the matrix (symmetric, positive definite)."""
+    n, m = columns.shape
+    lower, solved = np.zeros((n, n)), np.concatenate([columns, rest[:, None]], 1)
+    for j in range(n):
+        column = matrix[j:, j] - np.einsum("ij,j->i", lower[j:, :j], lower[j, :j])
+        lower[j:, j] = column / np.sqrt(column[0])
+        solved[j] = (solved[j] - np.einsum("j,jk->k", lower[j, :j], solved[:j])) / lower[j, j]
+    return solved[:, :m], solved[:, m]

@@ -5,7 +5,8 @@ points, changes and crosses them, adds random ones, orders them by the model (`s
 them in the order of their making, `random` ignores what was measured), builds the most promising in all workers at
 once, and times them one worker after the other while nothing else runs.  Candidates whose code was seen before are not
 timed again, those that are clearly slower than the best are timed twice.  The best of many noisy timings looks better
-than it is, so the leaders are timed again, interleaved with the default.
+than it is: the leaders are timed again, interleaved with the default, and then the fastest of them and the default in
+rounds of their own; the default is returned unless it is slower there beyond the noise.
 
 Workers start while the space is made and XLA computes what is expected of them.
 """
@@ -33,6 +34,7 @@ from superopt.kernels.schedule.trace import apply
 from superopt.kernels.stage import LoopProgram
 from superopt.measure.arrays import scratch_folder
 from superopt.measure.process import Limits, Worker, WorkerDiedError
+from superopt.measure.stats import paired_ratio
 from superopt.schedules.features import features
 from superopt.schedules.model import Rows, forecast, prior
 from superopt.schedules.records import Records
@@ -44,9 +46,11 @@ Strategy = Literal["model", "evolutionary", "random"]
 STRATEGIES: tuple[Strategy, ...] = ("model", "evolutionary", "random")
 _BATCH, _POOL, _PARENTS = 6, 160, 12
 _RANDOM_SHARE = 0.25
-_SAMPLE_S, _ROUNDS = 1e-3, 5
-_FINAL, _FINAL_ROUNDS, _FINAL_SAMPLE_S = 6, 15, 3e-3
-_FINAL_SHARE = 0.12
+_SAMPLE_S, _ROUNDS, _EACH_S = 1e-3, 5, 0.04
+_FINAL, _FINAL_ROUNDS, _FINAL_SAMPLE_S = 5, 9, 3e-3
+_DUEL_ROUNDS, _LEAST_ROUNDS = 21, 5
+_FINAL_SHARE = 0.15
+_REST_S, _RESTED = 0.005, 0.3  # of a process that rests: a look, and the processors used meanwhile
 _MOST_ROWS = 400  # that the model is conditioned on
 _SPREAD = 0.5  # how much a point is preferred for what the model does not know about it
 _HOPELESS = 4.0  # a first call that takes this much longer than the best so far is timed once more and left
@@ -130,13 +134,15 @@ class _Search:
         fresh: dict[str, Proposal] = {}
         parents = sorted(self.measured, key=lambda c: c.seconds)[:_PARENTS]
         wanted = count if self.strategy != "model" else _POOL
-        for _ in range(8 * wanted):
-            if len(fresh) >= wanted:
-                break
-            made = self.proposal(self._point(parents))
-            key = json.dumps(made.trace)
-            if key not in self.seen:
-                fresh.setdefault(key, made)
+        misses = 0
+        while len(fresh) < wanted and misses < 2 * wanted:
+            point = self._point(parents)
+            trace = self.space.trace(point)
+            key = json.dumps(trace)
+            if key in self.seen or key in fresh:
+                misses += 1
+            else:
+                fresh[key] = Proposal(point, trace, features(self.space, point))
         keys = list(fresh)
         if self.strategy == "model" and keys:
             known = prior()
@@ -224,7 +230,7 @@ def tune(
             if search.measured:
                 best = min(search.measured, key=lambda c: c.seconds)
                 say(f"round {number}: {len(search.measured)} timed, best {1e6 * best.seconds:.4g} us")
-        winner, seconds, default_seconds = _final(search, default, pool[0], seed)
+        winner, seconds, default_seconds = _final(search, default, pool[0], seed, budget_s * _FINAL_SHARE)
     spent = time.perf_counter() - begin
     records.add(search.measured)
     trace = winner.trace if winner is not None else space.base
@@ -314,7 +320,7 @@ def _measure(
             elif event["event"] not in ("lost", "known"):
                 reason = f"{event['event']}: {event['detail']}".split("\n")[0][:160]
                 search.refused[reason] = search.refused.get(reason, 0) + 1
-        for digest, samples in _times(search, builder, list(built), _ROUNDS, _SAMPLE_S, seed, _SLOW).items():
+        for digest, samples in _times(search, builder, list(built), seed).items():
             i = built[digest]
             made = batch[i]
             seconds = float(np.median(samples))
@@ -323,42 +329,71 @@ def _measure(
     return added
 
 
-def _times(
-    search: _Search,
-    builder: _Builder,
-    digests: Sequence[str],
-    rounds: int,
-    sample_s: float,
-    seed: int,
-    slow: float = math.inf,
-) -> dict[str, list[float]]:
+def _times(search: _Search, builder: _Builder, digests: Sequence[str], seed: int) -> dict[str, list[float]]:
+    """Samples of new candidates, few of those that are clearly slower than the best."""
+    best = min((c.seconds for c in search.measured), default=math.inf)
+    limits = {"limit_s": min(1e9, _HOPELESS * best), "slow_s": min(1e9, _SLOW * best)}
+    request = {"rounds": _ROUNDS, "sample_s": _SAMPLE_S, "each_s": _EACH_S, "seed": seed, **limits}
+    return _timed(search, builder, digests, request)
+
+
+def _timed(search: _Search, builder: _Builder, digests: Sequence[str], how: dict[str, Any]) -> dict[str, list[float]]:
     if not digests:
         return {}
-    best = min((c.seconds for c in search.measured), default=math.inf)
-    request = {"request": "time", "digests": list(digests), "rounds": rounds, "sample_s": sample_s, "seed": seed}
-    request |= {"limit_s": min(1e9, _HOPELESS * best), "slow_s": min(1e9, slow * best)}
+    if search.space.threads > 1:
+        _rest()
     try:
-        return {event["digest"]: event["samples_s"] for event in builder.ask(request)}
+        events = builder.ask({"request": "time", "digests": list(digests), **how})
+        return {event["digest"]: event["samples_s"] for event in events}
     except WorkerDiedError as error:
         search.refused[f"died while timed: {error}"] = len(digests)
         return {}
 
 
+def _rest() -> None:
+    """Wait until threads of this process that poll for work (those of NumPy's products) have gone to sleep."""
+    for _ in range(40):
+        begin, used = time.perf_counter(), time.process_time()
+        time.sleep(_REST_S)
+        if time.process_time() - used < _RESTED * (time.perf_counter() - begin):
+            return
+
+
 def _final(
-    search: _Search, default: Candidate | None, builder: _Builder, seed: int
+    search: _Search, default: Candidate | None, builder: _Builder, seed: int, budget_s: float
 ) -> tuple[Candidate | None, float, float]:
-    """The leaders and the default again, interleaved in fresh rounds: winner, its seconds, the default's."""
-    leaders = sorted(search.measured, key=lambda c: c.seconds)[:_FINAL]
-    if default is not None and default not in leaders:
-        leaders.append(default)
-    if not leaders:
+    """What to return, its seconds and the default's: the leaders again, then the best of them against the default."""
+    if not search.measured:
         return None, math.nan, math.nan
-    events = builder.build(range(len(leaders)), [c.trace for c in leaders], again=True)
-    fit_for_it = [c for i, c in enumerate(leaders) if events[i]["event"] == "built"]
-    times = _times(search, builder, [c.digest for c in fit_for_it], _FINAL_ROUNDS, _FINAL_SAMPLE_S, seed)
-    if not times:
-        return default, default.seconds if default else math.nan, default.seconds if default else math.nan
-    middle = {c.digest: float(np.median(times[c.digest])) for c in fit_for_it if c.digest in times}
-    winner = min((c for c in fit_for_it if c.digest in middle), key=lambda c: middle[c.digest])
-    base = middle.get(default.digest, math.nan) if default is not None else math.nan
-    return winner, middle[winner.digest], base
+    ordered = sorted(search.measured, key=lambda c: c.seconds)
+    if default is None:
+        return ordered[0], ordered[0].seconds, math.nan
+    leaders = [c for c in ordered if c is not default and c.seconds < _SLOW * ordered[0].seconds]
+    most = int(budget_s / 2 / (_LEAST_ROUNDS * max(ordered[0].seconds, _FINAL_SAMPLE_S)))
+    leaders = leaders[: max(1, min(_FINAL, most))]
+    if len(leaders) > 1:
+        times = _again(search, [*leaders, default], builder, seed, _FINAL_ROUNDS, budget_s / 2)
+        leaders = sorted([c for c in leaders if c.digest in times], key=lambda c: np.median(times[c.digest]))
+    if not leaders:
+        return default, default.seconds, default.seconds
+    best = leaders[0]
+    times = _again(search, [best, default], builder, seed + 1, _DUEL_ROUNDS, budget_s / 2)
+    mine, base = times.get(best.digest), times.get(default.digest)
+    if not mine or not base:
+        return default, default.seconds, default.seconds
+    seconds, default_seconds = float(np.median(mine)), float(np.median(base))
+    if paired_ratio(base, mine, seed=seed).low > 1:
+        return best, seconds, default_seconds
+    return default, default_seconds, default_seconds
+
+
+def _again(
+    search: _Search, candidates: Sequence[Candidate], builder: _Builder, seed: int, rounds: int, budget_s: float
+) -> dict[str, list[float]]:
+    """Samples of candidates in fresh rounds, all of them in each, as many as there is time for."""
+    events = builder.build(range(len(candidates)), [c.trace for c in candidates], again=True)
+    digests = [c.digest for i, c in enumerate(candidates) if events[i]["event"] == "built"]
+    a_round = sum(max(_FINAL_SAMPLE_S, c.seconds) for c in candidates)
+    rounds = max(_LEAST_ROUNDS, min(rounds, int(budget_s / a_round)))
+    how = {"rounds": rounds, "sample_s": _FINAL_SAMPLE_S, "each_s": 1e9, "seed": seed, "limit_s": 1e9, "slow_s": 1e9}
+    return _timed(search, builder, digests, how)
