@@ -49,13 +49,11 @@ class Compiled:
     Attributes:
         hot: what a call runs; reads `x0`, `x1` ... and what `prepare` gives, by name.
         prepare: what packs frozen operands, or None.
-        program: the loop program with its schedule.
         graph: the region.
     """
 
     hot: Kernel
     prepare: Kernel | None
-    program: LoopProgram
     graph: Graph
 
 
@@ -197,13 +195,19 @@ def compiled(graph: Graph, trace: Trace = None) -> Compiled:
     Raises:
         InputError: no kernel can be made of it here.
     """
-    from superopt.kernels.generate import generate  # late: only where kernels are made
+    from superopt.backends.made import find, keep, key_of  # late: only where kernels are made
+    from superopt.kernels.generate import generate
     from superopt.kernels.program import hoisted
 
-    scheduled = scheduled_program(graph, trace)
-    early, hot = hoisted(scheduled)
-    prepare = None if early is None else build_kernel(generate(early))
-    return Compiled(build_kernel(generate(hot)), prepare, scheduled, graph)
+    if trace is None:
+        trace = default_trace(graph)
+    key = key_of(graph, trace)
+    parts = None if unavailable() else find(key)
+    if parts is None:
+        early, hot = hoisted(scheduled_program(graph, trace))
+        parts = build_kernel(generate(hot)), None if early is None else build_kernel(generate(early))
+        keep(key, parts)
+    return Compiled(*parts, graph)
 
 
 def scheduled_program(graph: Graph, trace: Trace = None) -> LoopProgram:

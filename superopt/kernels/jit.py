@@ -119,6 +119,11 @@ def compile(text: str, pipeline: Pipeline = "auto", cache: Path | None = None) -
     return made
 
 
+def find(digest: str, cache: Path | None = None) -> Compiled | None:
+    """The object with this digest, where it is kept and whole."""
+    return _read((cache or cache_folder()) / f"{digest}.object", digest)
+
+
 def load(compiled: Compiled, imports: Mapping[str, int] | None = None) -> Library:
     """Map the object; once per process.
 
@@ -296,11 +301,16 @@ def _read(path: Path, digest: str) -> Compiled | None:
 
 def _write(path: Path, made: Compiled) -> None:
     content = json.dumps({"pipeline": made.pipeline, "spills": made.spills}).encode() + b"\n" + made.object
+    write_beside(path, hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+
+
+def write_beside(path: Path, content: bytes) -> None:
+    """Write a file of the cache beside its place and rename it; where that cannot be, it is not there."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent)
         with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+            file.write(content)
         os.replace(name, path)
         _prune_once(path.parent)
     except OSError:
@@ -313,12 +323,12 @@ def _prune_once(folder: Path) -> None:
 
 
 def prune(folder: Path, most_bytes: int = MOST_BYTES) -> int:
-    """Delete the objects that were not used for longest until the rest has half the size; nothing if all fit.
+    """Delete the files that were not used for longest until the rest has half the size; nothing if all fit.
 
     Returns:
-        Number of objects deleted.
+        Number of files deleted.
     """
-    found = [(entry.stat(), entry.path) for entry in os.scandir(folder) if entry.name.endswith(".object")]
+    found = [(entry.stat(), entry.path) for entry in os.scandir(folder) if entry.name.endswith((".object", ".kernel"))]
     size = sum(stat.st_size for stat, _ in found)
     deleted = 0
     if size > most_bytes:

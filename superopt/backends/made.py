@@ -1,0 +1,92 @@
+"""Kernels of regions as they were made before, found by region and schedule without writing their code again.
+
+Writing the code of a region takes ten times as long as reading its object, and several processes of one call do so for
+every region: the one that tries it, the one that times whole programs, the user's.  Beside the objects (`kernels/jit`)
+therefore lies what else a kernel consists of: its phases, its buffers and the name of its object.  The key holds all
+that the code depends on: region, schedule, processor, versions, and the sources of the generator.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from superopt.ir.graph import Graph
+from superopt.ir.text import print_graph
+from superopt.kernels import jit
+from superopt.kernels.llvm import Module
+from superopt.kernels.runtime import Code, Kernel, Phase
+from superopt.kernels.stage import Buffer
+
+_SOURCES = ("kernels", "ir")  # of the package: whatever code is made by
+Parts = tuple[Kernel, Kernel | None]  # the kernel, and what packs its frozen operands
+
+
+def key_of(graph: Graph, trace: tuple[Any, ...] | None) -> str:
+    """Identifies the code of a region with a schedule on this machine, as this package writes it."""
+    text = json.dumps([print_graph(graph), trace, _surroundings()])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def find(key: str, cache: Path | None = None) -> Parts | None:
+    """The kernels under a key; None where there are none, or an object of theirs is gone."""
+    try:
+        rows = json.loads(_path(key, cache).read_bytes())
+        codes = [None if row is None else (_code(row), str(row["object"])) for row in rows]
+    except (OSError, ValueError, KeyError, TypeError):  # nothing there, or not what `keep` wrote
+        return None
+    objects = [None if code is None else jit.find(code[1], cache) for code in codes]
+    if (
+        len(codes) != 2
+        or codes[0] is None
+        or any((c is None) != (o is None) for c, o in zip(codes, objects, strict=True))
+    ):
+        return None
+    made = [Kernel(c[0], o) if c is not None and o is not None else None for c, o in zip(codes, objects, strict=True)]
+    assert made[0] is not None
+    return made[0], made[1]
+
+
+def keep(key: str, parts: Parts, cache: Path | None = None) -> None:
+    """Put kernels under a key."""
+    rows = [None if kernel is None else _row(kernel) for kernel in parts]
+    jit.write_beside(_path(key, cache), json.dumps(rows).encode())
+
+
+def _path(key: str, cache: Path | None) -> Path:
+    return (cache or jit.cache_folder()) / f"{key}.kernel"
+
+
+def _row(kernel: Kernel) -> dict[str, Any]:
+    return {
+        "name": kernel.name,
+        "object": kernel.digest,
+        "phases": [[p.symbol, p.tasks, p.microseconds] for p in kernel.phases],
+        "pointers": [[b.name, list(b.shape), b.dtype, b.scope] for b in kernel.pointers],
+    }
+
+
+def _code(row: dict[str, Any]) -> Code:
+    phases = tuple(Phase(*x) for x in row["phases"])
+    pointers = tuple(Buffer(name, tuple(shape), dtype, scope) for name, shape, dtype, scope in row["pointers"])
+    return Code(Module(), phases, pointers, row["name"])
+
+
+@functools.cache
+def _surroundings() -> list[Any]:
+    """What code depends on besides region and schedule."""
+    from importlib.metadata import version  # late: reads files
+
+    import llvmlite.binding as llvm  # late: loads LLVM
+
+    from superopt.kernels.cpu import host  # late: see above
+    from superopt.machine import usable_cores
+
+    root = Path(__file__).resolve().parents[1]
+    sources = hashlib.blake2b(digest_size=16)
+    for path in sorted(p for part in _SOURCES for p in (root / part).rglob("*.py")):
+        sources.update(path.read_bytes())
+    return [sources.hexdigest(), repr(host()), list(llvm.llvm_version_info), version("jaxlib"), usable_cores()]
