@@ -20,7 +20,7 @@ _UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _LEAST_LEFT = 0.5  # of the seconds, for what follows the proofs of the rules, however long these took
 _LEAST_STEP_S = 0.3  # that a step gets when the time of its stage is over
 EXPLORE, EXPLORE_ALONE, JUDGE, ALL = 0.3, 0.6, 0.6, 1.2  # of the seconds, when these stages end at the latest
-EXPLORE_FIRST = 0.2  # where kernels are tried right after it
+EXPLORE_FIRST = 0.15  # where kernels are tried right after it
 _SLOW_BUILD = 0.06  # of the seconds: where building a program takes more, kernels are tried before finalists are built
 _KERNELS, _KERNELS_FIRST = 0.35, 0.6  # of the seconds, for kernels of our own after the judgement, or before it
 

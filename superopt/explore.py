@@ -44,6 +44,7 @@ _ROUNDS = (
     0.2,
     0.2,
 )  # shares of the search; kernels are timed between rounds, growth is guided after the first
+_FIRST_GROWTH = 0.85  # of the time, at most
 _GUIDED_ROUNDS = 2
 _GUIDED_SHARE = 0.4
 _SEARCH_END, _TIMING_END = 0.5, 0.7  # of what is left of a round, when search and the timing of kernels end
@@ -226,7 +227,8 @@ class _Run:
     def search(self, objective: Objective, timer: KernelTimer | None) -> None:
         """Saturate, then search in rounds with timing and guided growth between them."""
         saturating = [rule for rule in self.rules if rule.mode in ("saturate", "macro")]
-        self.growth.reports.append(grow(self.eg, saturating, _growth_limits(self.limits)))
+        limits = _growth_limits(self.limits, most_s=_FIRST_GROWTH * self.limits.left_s)
+        self.growth.reports.append(grow(self.eg, saturating, limits))
         self.progress(f"e-graph: {self.growth.reports[0].enodes[-1]} e-nodes, {self.growth.reports[0].stop}")
         pricer, forms = Pricer(objective), Forms()
         for number, share in enumerate(_ROUNDS):

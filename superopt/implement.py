@@ -43,16 +43,16 @@ from superopt.trials import WORTH, Trial, TrialPool, estimate, make_likely, repo
 _SAMPLES, _TRIALS, _PARTITIONS, _SCHEDULES = 0.15, 0.5, 0.6, 0.7  # of the stage's time, when these steps end
 _IN_FULL = 0.7  # when trials of the best form end: what is not tried then takes what regions of its kind say
 _FEW = 8  # regions of a form that are tried before forms are compared
+_SAYS = 0.01  # where time is short, regions are tried that say so much of the time
 _KNOWN = 0.2  # of a form's estimated time must be tried before it is compared with others
 _ALL = 1.5  # the kernels of regions that were not tried are made until then
+_LEAST_MAKING = 0.2  # what they may take in any case: a program whose kernels are half XLA's is not worth confirming
 _REFINED = 1.0  # kernels in doubt are tried in the program until then
 _MOST_FORMS, _CLOSE = 3, 1.3  # forms built as whole programs: within this of the best by the trials of their regions
 _MOST_PROGRAMS = 6  # in the first comparison
-_EVEN = 0.85  # beside other kernels, one that is as fast as XLA alone may pay
-_LEAST = 0.5  # kernels that are slower than this alone are not used
+_EVEN, _LEAST = 0.85, 0.5  # beside others, a kernel as fast as XLA may pay; those slower than the second are not used
 _DOUBT, _MOST_DOUBTS = 1.25, 4  # kernels that gain less than this alone are in doubt, so many of them are tried
-_GIVEN_UP = 0.97  # of the current program's speed: nothing is confirmed below
-_BETTER = 1.01  # what leaving a kernel out, or taking one in, must bring
+_GIVEN_UP, _BETTER = 0.97, 1.01  # nothing slower is confirmed; what leaving a kernel out, or taking one in, must bring
 _CONFIRM, _CHECK = 2.5, 1.5  # what building and confirming a program takes, in terms of the longest build; without it
 _TIMING = 0.3  # of the time left, that the rounds of one comparison may take
 _SHORT_S, _LEAST_S = 3e-3, 5.0  # as in the judgement
@@ -128,8 +128,7 @@ class _Stage:
         if (left_s := self._left_s(_PARTITIONS)) > 0.0:
             other, tried = search_partition(best, tried, self.alone, budget_s=left_s, progress=self.progress)
             order = order if other is best else [other, *order]
-        regions = list({r.root: r for r in best.regions}.values())
-        regions += [r for r in order[0].regions if r not in regions]
+        regions = list(dict.fromkeys((*best.regions, *order[0].regions)))
         if (left_s := self._left_s(_SCHEDULES)) > LEAST_S:
             tried = search_schedules(
                 regions, tried, self.alone, budget_s=left_s, seed=self.seed, store=self.store, progress=self.progress
@@ -140,7 +139,7 @@ class _Stage:
         for form in near:
             tried = make_likely(
                 form.regions, with_likely(form.regions, tried), self.alone, _LEAST,
-                budget_s=self._left_s(_ALL), progress=self.progress,
+                budget_s=max(self._left_s(_ALL), _LEAST_MAKING * self.limits.kernel_seconds), progress=self.progress,
             )  # fmt: skip
         self._prove(tried)
         entries: dict[tuple[str, _Chosen], tuple[Form, _Chosen]] = {}
@@ -150,8 +149,9 @@ class _Stage:
                 if chosen and self._affordable(form, chosen):
                     entries.setdefault((form.name, chosen), (form, chosen))
         if not entries:
-            idle = "no time was left to try one" if any(form.regions for form in forms) else "no region is a kernel"
-            return self._without(forms, tried, "no kernel was faster than XLA's" if tried else idle)
+            return self._without(
+                forms, tried, "no kernel was faster than XLA's" if tried else "no time was left for one"
+            )
         return self._best(list(entries.values())[:_MOST_PROGRAMS], forms, tried)
 
     def _left_s(self, share: float) -> float:
@@ -183,8 +183,10 @@ class _Stage:
     def _try(
         self, form: Form, tried: Mapping[Graph, Trial], few: bool = False, until: float = _TRIALS
     ) -> dict[Graph, Trial]:
-        most, left_s = _FEW if few else None, self._left_s(until)
-        return try_regions(form.regions, self.alone, budget_s=left_s, most=most, known=tried, progress=self.progress)
+        return try_regions(
+            form.regions, self.alone, budget_s=self._left_s(until), most=_FEW if few else None,
+            least=_SAYS * self.limits.first, known=tried, progress=self.progress,
+        )  # fmt: skip
 
     def _prove(self, tried: dict[Graph, Trial]) -> None:
         """Leave out kernels whose schedules are not proved."""
@@ -233,8 +235,7 @@ class _Stage:
         self, entries: Sequence[tuple[Form, _Chosen]], forms: Sequence[Form], tried: dict[Graph, Trial]
     ) -> Judgement:
         """The best of several programs, with kernels in doubt left out or taken in, if fresh rounds confirm it."""
-        form, choices = entries[0]
-        builds_s = self._builds_s()
+        (form, choices), builds_s = entries[0], self._builds_s()
         if builds_s and builds_s < 2.0 * self.judgement.build_s:
             entries = entries[:1]  # no two can be built: the likeliest is confirmed at once
         if len(entries) > 1:

@@ -4,12 +4,14 @@
     conv 1x1, 128 of 544 channels, 14 x 14, its epilogue      not tried: taken to be as much faster
 
 The layers of a large network are many regions of few kinds.  Two regions are of one kind where their graphs read the
-same once every size beyond `_EXACT` is left out; small sizes (windows, strides, padding, small images) stay.
+same once every size beyond `_EXACT` is left out, and how many equal operands there are (of a concatenation, say); small
+sizes (windows, strides, padding, small images) stay.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Container, Mapping
 
@@ -18,15 +20,18 @@ from superopt.ir.text import print_graph
 
 _EXACT = 8
 _SIZE = re.compile(r"(?<![\w.%-])\d+(?![\w.])")
+_INPUT, _NAME, _NAMES = re.compile(r"input x\d+"), re.compile(r"%\d+"), re.compile(r"%(, %)+")
 
 
 @functools.lru_cache(maxsize=4096)
 def kind_of(graph: Graph) -> str:
     """Text that regions which differ in sizes alone share."""
-    return _SIZE.sub(lambda found: found[0] if int(found[0]) <= _EXACT else "n", print_graph(graph))
+    text = _NAMES.sub("%", _NAME.sub("%", _INPUT.sub("input", print_graph(graph))))
+    text = _SIZE.sub(lambda found: found[0] if int(found[0]) <= _EXACT else "n", text)
+    return "\n".join(line for line, _ in itertools.groupby(text.splitlines()))
 
 
-def in_order(weight: Mapping[Graph, float], known: Container[Graph] = ()) -> list[Graph]:
+def in_order(weight: Mapping[Graph, float], known: Container[Graph] = (), least: float = 0.0) -> list[Graph]:
     """Regions in the order in which they are best tried: those first that say most about time that is not known.
 
     Of every kind first the region that takes longest, then the one that takes least, then the others.
@@ -34,6 +39,8 @@ def in_order(weight: Mapping[Graph, float], known: Container[Graph] = ()) -> lis
     Args:
         weight: seconds of all equal regions together, roughly.
         known: regions that need not be tried again.
+        least: leave out those that say less, as a share of all time; of a kind the next region says its time that is
+            not known, over the square of the number of this trial.
     """
     kinds: dict[str, list[Graph]] = {}
     for graph in weight:
@@ -45,4 +52,5 @@ def in_order(weight: Mapping[Graph, float], known: Container[Graph] = ()) -> lis
         for number, graph in enumerate([*fresh[:1], *fresh[:0:-1][:1], *fresh[1:-1]], len(members) - len(fresh)):
             worth[graph] = left_s / (1 + number) ** 2
             left_s -= weight[graph]
-    return sorted(worth, key=lambda g: -worth[g])
+    least_s = least * sum(weight.values())
+    return sorted((g for g in worth if worth[g] >= least_s), key=lambda g: -worth[g])
