@@ -19,6 +19,7 @@ from superopt.result import (
     DrawnNode,
     Finalist,
     KernelUse,
+    NativeKernel,
     NotChosen,
     NumericCheck,
     Report,
@@ -190,6 +191,22 @@ def test_the_page_is_well_formed_and_offline(returned: bool) -> None:
     outside = [value for _, value in page.attributes if "//" in value or value.startswith(("http", "data:"))]
     assert outside == []
     assert "url(" not in to_html(make_report())
+
+
+def test_a_program_that_is_faster_by_kernels_says_so() -> None:
+    own = NativeKernel("dot, tanh", "contraction", 2, True, 1.0, 0.25, Speedup(4.0, 3.5, 4.5), 1000, "", "default")
+    figures = {"form": "returned", "gain": {"ratio": 2.0, "low": 1.75, "high": 2.25}, "regions": 3, "kernels": 2}
+    report = replace(
+        make_report(), rewrites=(), native=(own,), implementation=figures, compiler_options={}, tuning={"tried": {}}
+    )
+    text, page = to_text(report), to_html(report)
+    assert "proof   nothing was rewritten; the schedules of 2 kernels of our own PROVED; 80 proved rules" in text
+    assert "No rule was used: regions of the program are kernels of our own." in page
+    assert "only frozen work" not in text
+    assert "ahead of time, once" not in page
+    assert page.index("Kernels of our own</h3>") < page.index("Kernels of the returned program, as XLA alone")
+    assert '<a href="#own">2 kernels of our own</a>' in page
+    assert "Options of the compiler: none was tried." in page
 
 
 def test_near_misses_are_conditions_of_unused_rules() -> None:

@@ -51,12 +51,17 @@ def to_html(report: Report) -> str:
         model=model_line(report),
         misses=near_misses(report),
         grown=sorted(report.growth.get("unions", {}).items(), key=lambda item: -item[1])[:12],
-        options_line=options_line(report) if report.tuning else "",
+        options_line=_sentence(options_line(report)) if report.tuning else "",
         native=native_line(report),
         proof=proof_line(report).strip().removeprefix("proof").strip(),
         samples=Markup(_samples_svg(report)),  # numbers and our own labels only; names are escaped below
         stages=Markup(_stages_svg(report)),
     )
+
+
+def _sentence(line: str) -> str:
+    """What follows the label `options` in the text, as a sentence under a heading."""
+    return f"Options {line}." if line.startswith("of the compiler") else line
 
 
 def _drawn(report: Report) -> Drawn | None:

@@ -58,14 +58,17 @@ def proof_line(report: Report) -> str:
 
 
 def _proof(report: Report) -> str:
+    kernels = report.implementation.get("kernels")
+    schedules = f"; the schedules of {kernels} kernels of our own PROVED" if kernels else ""
     if not report.rewrites:
         what = "the original was returned" if report.original_returned else "only frozen work is done ahead of time"
-        return f"  proof   nothing was rewritten, {what}; {report.rules_proved} proved rules were available"
+        what = f", {what}" if not kernels else schedules
+        return f"  proof   nothing was rewritten{what}; {report.rules_proved} proved rules were available"
     steps = sum(r.count for r in report.rewrites)
     exact = sum(1 for r in report.rewrites if r.exactness == "exact")
     return (
         f"  proof   {steps} rewrites by {len(report.rewrites)} rules, each PROVED by Z3 for all sizes"
-        f" ({exact} bit-exact, {len(report.rewrites) - exact} over the reals)"
+        f" ({exact} bit-exact, {len(report.rewrites) - exact} over the reals){schedules}"
     )
 
 
