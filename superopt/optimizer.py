@@ -10,6 +10,7 @@ values; otherwise the original is.  Everything that was found, timed and left ou
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -304,11 +305,13 @@ class _Clock:
 def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Like `jax.jit`: optimise on the first call for each structure, shape and dtype of the arguments.
 
-    Options are those of `optimize`.  Calls under a JAX trace before the first concrete call run the original.
+    Options are those of `optimize`.  Calls under a JAX trace before the first concrete call run the original.  One
+    thread optimises at a time, others wait for it.
     """
     if fn is None:
         return functools.partial(jit, **options)
     cache: dict[Any, Callable[..., Any]] = {}
+    lock = threading.RLock()
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -317,7 +320,9 @@ def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
         if key not in cache:
             if any(isinstance(x, Tracer) for x in leaves):
                 return fn(*args, **kwargs)
-            cache[key] = optimize(fn, *args, kwargs=kwargs, **options)
+            with lock:
+                if key not in cache:
+                    cache[key] = optimize(fn, *args, kwargs=kwargs, **options)
         return cache[key](*args, **kwargs)
 
     return call
