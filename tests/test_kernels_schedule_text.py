@@ -92,6 +92,7 @@ EXAMPLES: dict[str, tuple[LoopProgram, tuple[Any, ...]]] = {
     "share": (from_graph([total(mk("mul", CENTRED, Y), 1)]), ("out0", 3, "kept")),
     "skip": (SKIPPED, ("s0", 0)),
     "factor_out": (from_graph([QUOTIENT]), ("out0", 0)),
+    "split_prefix": (from_graph([mk("cumsum", make_input("x", (12,)), axis=0)]), ("out0", 0, 4, "t")),
     "widen": (from_graph([HALF]), ("out0",)),
     "tensorize": (product(8, 8, 32), ("out0", [["rows", [["o0", 4]]], ["pack_b", "none"]])),
 }

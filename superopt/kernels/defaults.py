@@ -17,6 +17,7 @@ from superopt.ir.index import bounds
 from superopt.kernels.chains import chain
 from superopt.kernels.contract import outermost
 from superopt.kernels.cpu import Cpu, host
+from superopt.kernels.default_prefix import in_blocks
 from superopt.kernels.default_tiles import FORK, decide
 from superopt.kernels.program import checked
 from superopt.kernels.schedule import set_knob
@@ -66,6 +67,10 @@ def _chosen(program: LoopProgram, cpu: Cpu, threads: int) -> tuple[LoopProgram, 
             program = tiled
             steps.append(["tensorize", name, pairs_of(decisions)])
         waiting += [s.buffer for s in program.stages if s.buffer not in before and s.value.height]
+    for name in [s.buffer for s in program.stages]:
+        blocks = in_blocks(program, name, cpu, threads)
+        if blocks is not None:
+            program, steps = blocks[0], [*steps, *blocks[1]]
     for stage in program.stages:
         if _alone(stage):
             program = set_knob(program, stage.buffer, "tasks", 1)

@@ -158,7 +158,20 @@ class Equality:
                 left, right = written_out(left, len(right)), written_out(right, len(left))
             if len(left) == len(right) and self._matched(left, right, d, monoid):
                 return True
+            if {len(left), len(right)} == {1, 2} and self._seamed(left, right, d, monoid):
+                return True
         return False
+
+    def _seamed(self, left: Sequence[Part], right: Sequence[Part], d: Domain, monoid: str) -> bool:
+        """Is one fold two others, of what lies before a place and of what follows it?"""
+        (whole,), two = (left, right) if len(left) == 1 else (right, left)
+        if len(whole.iterators) != 1:
+            return False
+        (s,) = whole.iterators
+        return any(
+            self._matched([_bounded(whole, seam - 1 - of_atom(s)), _bounded(whole, of_atom(s) - seam)], two, d, monoid)
+            for seam in seams(whole, two, d)
+        )
 
     def _matched(self, left: Sequence[Part], right: Sequence[Part], d: Domain, monoid: str) -> bool:
         free = list(right)
@@ -231,6 +244,28 @@ class Equality:
         if not all(left.holds(substitute(g, back)) for g in r.guards):
             return False
         return all(left.zero(substitute(value, back) - of_atom(s)) for s, value in at.items())
+
+
+def seams(whole: Part, two: Sequence[Part], d: Domain) -> Iterator[Size]:
+    """Where one of two folds may begin or end, in terms of the iterator of the fold that is both."""
+    (s,) = whole.iterators
+    seen: list[Size] = []
+    for part in two:
+        for equations in unified(whole.body, part.body):
+            at = solve(*_sides(equations), whole.iterators, d.over(whole.iterators).over(part.iterators)).get(s)
+            if at is None:
+                continue
+            first: dict[Symbol, Size] = {t: box_of(t)[0] for t in part.iterators}
+            last: dict[Symbol, Size] = {t: box_of(t)[1] for t in part.iterators}
+            for seam in (substitute(at, first), substitute(at, last) + 1):
+                if not isinstance(seam, int) and seam not in seen:
+                    seen.append(seam)
+                    yield seam
+
+
+def _bounded(part: Part, guard: Size) -> Part:
+    assert isinstance(guard, Poly)
+    return replace(part, guards=(*part.guards, guard))
 
 
 def _sides(equations: Equations) -> tuple[list[Size], list[Size]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from superopt.ir.expr import Expr, convert, load, op, reduce, subexpressions
+from superopt.ir.expr import Expr, const, convert, load, op, reduce, subexpressions, where
 from superopt.ir.index import Guard, Size, Symbol, nonnegative, of_atom, substitute, substitute_guard
 from superopt.kernels.contract import exchange
 from superopt.kernels.schedule.trace import apply
@@ -43,6 +43,7 @@ def planted() -> Iterator[Planted]:
     yield from _placement()
     yield from _narrow()
     yield from _unrounded()
+    yield from _prefixes()
     yield from _in_place()
 
 
@@ -170,6 +171,23 @@ def _unrounded() -> Iterator[Planted]:
     whole = convert(convert(stage.value, "float32", "int32"), "int32", "float32")
     floor = _stage(r, "out0", value=whole)
     yield Planted("a value is not rounded to an integer any more", VALUE, floor, r)
+
+
+def _prefixes() -> Iterator[Planted]:
+    i, r = Symbol("o0", 0, 29), Symbol("r0", 0, 29)
+    guard = nonnegative(of_atom(i) - of_atom(r))
+    term = load("x", (of_atom(r),), "float32")
+    value = reduce("sum", (r,), where(guard, lambda: term, lambda: const(0, "float32")))
+    buffers = (Buffer("x", (30,), "float32", "input"), Buffer("out0", (30,), "float32", "output"))
+    program = LoopProgram("prefix", buffers, (Stage("out0", (Axis(i),), (of_atom(i),), value),))
+    cut = apply(program, [["split_prefix", "out0", 0, 8, "totals"]])
+    stage = cut.stage("out0")
+    before = stage.value.operands[0]
+    (held,) = before.args[2].args[0].ordered
+    for by, name in ((-1, "the block before is left out of a prefix"), (1, "a block is counted twice in a prefix")):
+        wrong = nonnegative(held + by)
+        body = where(wrong, lambda: before.args[2].args[1], lambda: before.args[2].args[2])
+        yield Planted(name, VALUE, program, _value(cut, "out0", before, reduce("sum", before.args[1], body)))
 
 
 def _in_place() -> Iterator[Planted]:

@@ -19,6 +19,7 @@ from superopt.kernels.schedule.layout import transform_layout
 from superopt.kernels.schedule.loops import fuse, pad, parallel, reorder, set_knob, split, unroll, vectorize
 from superopt.kernels.schedule.packing import cache_read
 from superopt.kernels.schedule.place import blockize, compute_at
+from superopt.kernels.schedule.prefixes import split_prefix
 from superopt.kernels.schedule.reducing import (
     decompose_reduction,
     pad_reduction,
@@ -79,12 +80,13 @@ PRIMITIVES: dict[str, Primitive] = {
         inline, materialize, cache_read, cache_write, compute_at, reverse_compute_at, blockize,
         split_reduction, pad_reduction, reorder_reduction, rfactor, decompose_reduction, transform_layout,
         tensorize, choose, share, factor_out, skip, widen,
+        split_prefix,
     )
 }  # fmt: skip
 
 __all__ = [
     "PRIMITIVES", "Primitive", "blockize", "cache_read", "cache_write", "choose", "compute_at", "decompose_reduction",
     "factor_out", "fuse", "inline", "materialize", "pad", "pad_reduction", "parallel", "reorder", "reorder_reduction",
-    "reverse_compute_at", "rfactor", "set_knob", "share", "skip", "split", "split_reduction", "tensorize",
-    "transform_layout", "unroll", "vectorize", "widen",
+    "reverse_compute_at", "rfactor", "set_knob", "share", "skip", "split", "split_prefix", "split_reduction",
+    "tensorize", "transform_layout", "unroll", "vectorize", "widen",
 ]  # fmt: skip
