@@ -109,6 +109,18 @@ def scores(heads: int, length: int, width: int) -> LoopProgram:
     return from_graph([product(q, k, 2, 2, 1)], name=f"scores {heads}x{length}x{length}x{width}")
 
 
+def attention(heads: int, length: int, width: int, dtype: str) -> LoopProgram:
+    """softmax(q k^T) v of every head."""
+    q, k, v = (make_input(n, (heads, length, width), dtype) for n in "qkv")
+    name = f"attention {dtype} {heads}x{length}x{width}"
+    return from_graph([product(softmax(product(q, k, 2, 2, 1)), v, 2, 1, 1)], name=name)
+
+
+def prefix(count: int, length: int) -> LoopProgram:
+    """Running sums of rows."""
+    return from_graph([mk("cumsum", make_input("x", (count, length)), axis=1)], name=f"prefix {count}x{length}")
+
+
 def stencil(rows_: int, columns: int) -> LoopProgram:
     """The sum of two neighbours of exp(x), exp(x) being kept."""
     e = mk("exp", make_input("x", (rows_, columns)))
@@ -131,6 +143,7 @@ def examples() -> Iterator[Example]:
     for program in (
         dense(128, 768, 3072), dense(37, 50, 70), image(28, 128, 128), image(15, 7, 20, 2), rows(96, 128),
         bytes_(64, 96, 80, "uint8", "int8"), bytes_(33, 50, 40, "int8", "int8"), scores(4, 60, 32), stencil(9, 14),
+        attention(3, 70, 16, "float32"), attention(2, 40, 24, "bfloat16"), prefix(2, 50_001),
     ):  # fmt: skip
         yield Example(f"{program.name}, default", program, default(program, CPU, 4))
     for name, program, steps in _traced():
