@@ -204,7 +204,7 @@ FORMS: dict[str, Case] = {
     "own softmax": _written(_own_softmax),
     "divided after": _written(_divided_after),
     "rotated": _written(_rotated, (*HEADS, _array(T, D), _array(T, D))),
-    "sigmoid": _written(_sigmoid, (HEADS[0], _array(B, N, 80, D), _array(B, N, 80, D))),
+    "sigmoid": _written(_sigmoid, (_array(1, 2, 80, D), _array(1, 2, 80, D), _array(1, 2, 80, D))),
     "vmap": _written(_mapped),
 }
 

@@ -1,9 +1,9 @@
 """Regions joined where one kernel does a chain of contractions: attention instead of product, softmax and product.
 
 A product that reads rows which are made of another product and reduced on the way (or a product that is larger than
-what it is made of) is joined with both, if nothing else reads what lies between and a schedule of a chain fits
-(`superopt.kernels.chains`): the large value in the middle then stays in the cache.  Divisors that rows are reduced to
-may be applied after the last product; elementwise maps of operands that nothing else reads come along.  The measured
+all that both read and write) is joined with both, if nothing else reads what lies between and a schedule of a chain
+fits (`superopt.kernels.chains`): the large value in the middle then stays in the cache.  Divisors that rows are reduced
+to may be applied after the last product; elementwise maps of operands that nothing else reads come along.  The measured
 search of the partition may cut such a region again.
 """
 
@@ -77,8 +77,10 @@ class _Joining:
                 first = {y for y in middle.reads if y in self.found and _is_product(self.found[y])}
                 if len(first) == 1:
                     yield {x, *first}
-            elif _is_product(middle) and _size(x) > sum(map(_size, middle.reads)):
-                yield {x}  # nothing is reduced on the way, but most of the traffic is saved
+            elif _is_product(middle):
+                ends = {last.root, *middle.reads, *last.reads} - {x}
+                if _size(x) > sum(map(_size, ends)):
+                    yield {x}  # nothing is reduced on the way, but most of the traffic is saved
 
     def _closed(self, root: Node, gone: set[Node]) -> bool:
         """Does nothing else read what would lie in no memory?"""
