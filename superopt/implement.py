@@ -43,13 +43,12 @@ from superopt.trials import WORTH, Trial, TrialPool, estimate, make_likely, repo
 _SAMPLES, _TRIALS, _PARTITIONS, _SCHEDULES = 0.15, 0.5, 0.6, 0.7  # of the stage's time, when these steps end
 _IN_FULL = 0.7  # when trials of the best form end: what is not tried then takes what regions of its kind say
 _FEW = 8  # regions of a form that are tried before forms are compared
-_SAYS = 0.01  # where time is short, regions are tried that say so much of the time
+_SAYS, _LEAST_PARTITIONS_S = 0.01, 4.0  # where time is short: what a trial must say; least time to search partitions
 _KNOWN = 0.2  # of a form's estimated time must be tried before it is compared with others
 _ALL = 1.5  # the kernels of regions that were not tried are made until then
 _LEAST_MAKING = 0.2  # what they may take in any case: a program whose kernels are half XLA's is not worth confirming
 _REFINED = 1.0  # kernels in doubt are tried in the program until then
-_MOST_FORMS, _CLOSE = 3, 1.3  # forms built as whole programs: within this of the best by the trials of their regions
-_MOST_PROGRAMS = 6  # in the first comparison
+_MOST_FORMS, _CLOSE, _MOST_PROGRAMS = 3, 1.3, 6  # in the first comparison; forms within this of the best by the trials
 _EVEN, _LEAST = 0.85, 0.5  # beside others, a kernel as fast as XLA may pay; those slower than the second are not used
 _DOUBT, _MOST_DOUBTS = 1.25, 4  # kernels that gain less than this alone are in doubt, so many of them are tried
 _GIVEN_UP, _BETTER = 0.97, 1.01  # nothing slower is confirmed; what leaving a kernel out, or taking one in, must bring
@@ -125,7 +124,7 @@ class _Stage:
         order = sorted(forms, key=lambda form: self._expected_s(form, tried))
         best = order[0]
         tried = with_likely(best.regions, tried)
-        if (left_s := self._left_s(_PARTITIONS)) > 0.0:
+        if (left_s := self._left_s(_PARTITIONS)) > _LEAST_PARTITIONS_S * self.limits.first:
             other, tried = search_partition(best, tried, self.alone, budget_s=left_s, progress=self.progress)
             order = order if other is best else [other, *order]
         regions = list(dict.fromkeys((*best.regions, *order[0].regions)))

@@ -39,18 +39,20 @@ def in_order(weight: Mapping[Graph, float], known: Container[Graph] = (), least:
     Args:
         weight: seconds of all equal regions together, roughly.
         known: regions that need not be tried again.
-        least: leave out those that say less, as a share of all time; of a kind the next region says its time that is
-            not known, over the square of the number of this trial.
+        least: leave out those that say less, as a share of all time, but for the first of a kind; the next region says
+            the time of its kind that is not known, over the square of the number of this trial.
     """
     kinds: dict[str, list[Graph]] = {}
     for graph in weight:
         kinds.setdefault(kind_of(graph), []).append(graph)
     worth: dict[Graph, float] = {}
+    least_s = least * sum(weight.values())
     for members in kinds.values():
         fresh = sorted((g for g in members if g not in known), key=lambda g: -weight[g])
         left_s = sum(weight[g] for g in fresh)
         for number, graph in enumerate([*fresh[:1], *fresh[:0:-1][:1], *fresh[1:-1]], len(members) - len(fresh)):
-            worth[graph] = left_s / (1 + number) ** 2
+            says_s = left_s / (1 + number) ** 2
             left_s -= weight[graph]
-    least_s = least * sum(weight.values())
-    return sorted((g for g in worth if worth[g] >= least_s), key=lambda g: -worth[g])
+            if not number or says_s >= least_s:
+                worth[graph] = says_s
+    return sorted(worth, key=lambda g: -worth[g])

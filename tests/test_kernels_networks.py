@@ -51,6 +51,9 @@ def test_of_every_kind_the_largest_and_the_smallest_are_tried_first() -> None:
     assert [g for g in order if g != other.graph][:2] == [many[-1].graph, many[0].graph]
     assert order.index(other.graph) < len(many) - 1  # before those of which two are known
     assert set(order) == set(weight)
+    most = in_order(weight, (), 0.2)  # of every kind one, and others only while they say a fifth of all
+    assert {kind_of(g) for g in most} == {kind_of(g) for g in weight}
+    assert len(most) < len(order)
     rest = in_order(weight, {many[-1].graph, other.graph})
     assert set(rest) == {r.graph for r in many[:-1]}
 
