@@ -302,6 +302,22 @@ def test_a_folder_that_cannot_be_written_is_only_slower(tmp_path: Path) -> None:
     assert jit.compile(accumulators(3).text(), "none", tmp_path / "file").object
 
 
+def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: str, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jit.os, "replace", full)
+        assert jit.compile(accumulators(3).text(), "none", tmp_path).object
+    assert list(tmp_path.iterdir()) == []
+    killed, busy = tmp_path / "killed.part", tmp_path / "busy.part"
+    for path in (killed, busy):
+        path.write_bytes(b"half")
+    os.utime(killed, (1000, 1000))
+    assert jit.prune(tmp_path) == 0
+    assert list(tmp_path.iterdir()) == [busy]
+
+
 def test_objects_not_used_for_longest_are_deleted(tmp_path: Path) -> None:
     texts = [accumulators(n).text() for n in (2, 3, 4, 5)]
     made = [jit.compile(text, "none", tmp_path) for text in texts]

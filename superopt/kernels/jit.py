@@ -42,6 +42,7 @@ _AUTO: tuple[Pipeline, ...] = ("none", "lite", "O2")
 _HOPELESS = 128  # spills that instruction combining alone does not mend
 _FORMAT = 3
 MOST_BYTES = 256 << 20  # of the objects in a folder
+_UNFINISHED, _UNFINISHED_S = ".part", 600.0  # ending of a file that is being written, and how long that takes at most
 _CPU = re.compile(r'"target-cpu"="([^"]*)" "target-features"="([^"]*)"')
 
 
@@ -308,10 +309,14 @@ def write_beside(path: Path, content: bytes) -> None:
     """Write a file of the cache beside its place and rename it; where that cannot be, it is not there."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(name, path)
+        handle, name = tempfile.mkstemp(suffix=_UNFINISHED, dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
         _prune_once(path.parent)
     except OSError:
         return  # a cache that cannot be written is only slower
@@ -325,10 +330,16 @@ def _prune_once(folder: Path) -> None:
 def prune(folder: Path, most_bytes: int = MOST_BYTES) -> int:
     """Delete the files that were not used for longest until the rest has half the size; nothing if all fit.
 
+    What processes that were killed had begun to write goes in any case.
+
     Returns:
         Number of files deleted.
     """
-    found = [(entry.stat(), entry.path) for entry in os.scandir(folder) if entry.name.endswith((".object", ".kernel"))]
+    entries = list(os.scandir(folder))
+    for entry in entries:
+        if entry.name.endswith(_UNFINISHED) and entry.stat().st_mtime < time.time() - _UNFINISHED_S:
+            Path(entry.path).unlink(missing_ok=True)
+    found = [(entry.stat(), entry.path) for entry in entries if entry.name.endswith((".object", ".kernel"))]
     size = sum(stat.st_size for stat, _ in found)
     deleted = 0
     if size > most_bytes:
