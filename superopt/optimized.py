@@ -74,6 +74,9 @@ class Optimized:
         """Call with the pytrees of the original function."""
         return self._call(*args, **kwargs)
 
+    def __repr__(self) -> str:
+        return f"<superopt program {self.__name__}: {self.report.verdict}, {self.speedup}>"
+
     @property
     def speedup(self) -> Speedup:
         """Measured ratio, original over optimised, with its 95 % interval."""

@@ -46,6 +46,10 @@ def test_the_result_is_the_same_function(fast: superopt.Optimized) -> None:
     assert any(used.rule.startswith("dot-assoc") for used in fast.report.rewrites)
 
 
+def test_it_says_what_it_is(fast: superopt.Optimized) -> None:
+    assert repr(fast) == f"<superopt program chain: {fast.report.verdict}, {fast.speedup}>"
+
+
 def test_it_works_under_jit_vmap_and_grad(fast: superopt.Optimized) -> None:
     params, x = arguments()
     expected = chain(params, x)["y"]

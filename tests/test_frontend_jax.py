@@ -146,6 +146,7 @@ def test_names_and_frozen_arguments() -> None:
     assert list(imported.frozen_values) == [imported.names[i] for i in imported.frozen]
     assert [node["frozen"] for node in imported.graph.inputs] == [True, True, True, False, False, True]
     assert import_function(lambda a, b: a @ b, (rand(2, 2), rand(2, 2)), frozen=-1).frozen == (1,)
+    assert import_function(lambda a, b: a @ b, (rand(2, 2), rand(2, 2)), frozen=None).frozen == ()
     assert import_function(lambda *xs: sum(xs), (rand(2), rand(2)), frozen=(0, 1)).names == ("xs0", "xs1")
 
 

@@ -32,7 +32,7 @@ from superopt.ir.types import DTYPES, TensorType
 
 __all__ = ["Imported", "count_opaque", "import_function", "wrap_like_original"]
 
-Frozen = int | str | Iterable[int | str]
+Frozen = int | str | Iterable[int | str] | None
 Function = Callable[..., Any]
 
 
@@ -260,7 +260,7 @@ def _frozen_parameters(
     fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str], frozen: Frozen
 ) -> set[str]:
     """Names of the frozen arguments; a position counts the positional parameters."""
-    given = (frozen,) if isinstance(frozen, int | str) else tuple(frozen)
+    given = (frozen,) if isinstance(frozen, int | str) else tuple(frozen or ())
     keys = [*names, *(k for k in _normal(fn, args, kwargs)[1])]
     found: set[str] = set()
     for item in given:
