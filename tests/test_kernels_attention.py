@@ -329,6 +329,27 @@ def test_products_whose_middle_is_small_are_two_regions() -> None:
     assert len(regions) == 2
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_between_products_is_proved(dtype: str, causal: bool) -> None:
+    import ml_dtypes
+
+    def fn(x: Any, w: Any, out: Any) -> Any:
+        import jax
+
+        q, k, v = [(x @ w[j]).reshape(1, 80, 2, 16) for j in range(3)]
+        return x + jax.nn.dot_product_attention(q, k, v, is_causal=causal).reshape(80, 32) @ out
+
+    kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    arrays = [_array(*shape).astype(kind) for shape in ((80, 32), (3, 32, 32), (32, 32))]
+    regions = partition(import_function(fn, arrays, {}, frozen=(1, 2)).graph)
+    (joined,) = [r for r in regions if is_chained(r)]
+    assert all(r.kind == "contraction" for r in regions)
+    program = from_graph(joined.graph.outputs)
+    for threads in (1, 4):
+        assert check_schedule(program, default(program, threads=threads)).proved
+
+
 # ---- roundings
 
 
