@@ -58,6 +58,16 @@ def test_what_was_not_written_by_us_is_no_kernel(tmp_path: Path, content: bytes)
     assert made.find("key", tmp_path) is None
 
 
+def test_sources_newer_than_the_process_make_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = region()
+    for began_s, known in ((0.0, False), (float("inf"), True)):
+        made._surroundings.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(made, "BEGAN_S", began_s)
+            assert (made.key_of(graph, ()) != "") == known
+    made._surroundings.cache_clear()
+
+
 def test_the_key_holds_what_code_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, other = region(), region(frozen=False)
     trace = default_trace(graph)

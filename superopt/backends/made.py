@@ -16,7 +16,7 @@ from typing import Any
 
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
-from superopt.kernels import jit
+from superopt.kernels import BEGAN_S, jit
 from superopt.kernels.llvm import Module
 from superopt.kernels.runtime import Code, Kernel, Phase
 from superopt.kernels.stage import Buffer
@@ -26,8 +26,14 @@ Parts = tuple[Kernel, Kernel | None]  # the kernel, and what packs its frozen op
 
 
 def key_of(graph: Graph, trace: tuple[Any, ...] | None) -> str:
-    """Identifies the code of a region with a schedule on this machine, as this package writes it."""
-    text = json.dumps([print_graph(graph), trace, _surroundings()])
+    """Identifies the code of a region with a schedule on this machine, as this package writes it.
+
+    Empty where the sources have changed since the process began: it may write code as they were before.
+    """
+    around = _surroundings()
+    if not around:
+        return ""
+    text = json.dumps([print_graph(graph), trace, around])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -77,7 +83,7 @@ def _code(row: dict[str, Any]) -> Code:
 
 @functools.cache
 def _surroundings() -> list[Any]:
-    """What code depends on besides region and schedule."""
+    """What code depends on besides region and schedule; empty where that is not known."""
     from importlib.metadata import version  # late: reads files
 
     import llvmlite.binding as llvm  # late: loads LLVM
@@ -86,7 +92,10 @@ def _surroundings() -> list[Any]:
     from superopt.machine import usable_cores
 
     root = Path(__file__).resolve().parents[1]
+    paths = sorted(p for part in _SOURCES for p in (root / part).rglob("*.py"))
+    if max((path.stat().st_mtime for path in paths), default=BEGAN_S) >= BEGAN_S:
+        return []
     sources = hashlib.blake2b(digest_size=16)
-    for path in sorted(p for part in _SOURCES for p in (root / part).rglob("*.py")):
+    for path in paths:
         sources.update(path.read_bytes())
     return [sources.hexdigest(), repr(host()), list(llvm.llvm_version_info), version("jaxlib"), usable_cores()]

@@ -202,11 +202,12 @@ def compiled(graph: Graph, trace: Trace = None) -> Compiled:
     if trace is None:
         trace = default_trace(graph)
     key = key_of(graph, trace)
-    parts = None if unavailable() else find(key)
+    parts = None if unavailable() or not key else find(key)
     if parts is None:
         early, hot = hoisted(scheduled_program(graph, trace))
         parts = build_kernel(generate(hot)), None if early is None else build_kernel(generate(early))
-        keep(key, parts)
+        if key:
+            keep(key, parts)
     return Compiled(*parts, graph)
 
 
