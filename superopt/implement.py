@@ -9,7 +9,7 @@ that came through there with XLA's values, and whose schedules are proved, are b
 region takes alone says little about the program (caches are cold there, and XLA fuses what lies between kernels), so
 it only says what to put together; programs are chosen by timing them.  The program with kernels replaces the
 judgement's only when the fresh rounds show it faster, beyond the noise, than both the original and what the judgement
-chose.
+chose; before a judgement the original stands for that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from superopt.ir.text import print_graph
 from superopt.judgement import Judgement
 from superopt.kernel_forms import Form, forms_of
 from superopt.kernel_partitions import search_partition
-from superopt.kernel_search import LEAST_S, search_schedules
+from superopt.kernel_search import LEAST_S, proved, search_schedules
 from superopt.kernels.choice import Choice, choices_of, regions_of
 from superopt.measure import Comparison, Failure, Timing, Tuned, Worker, compare, pooled
 from superopt.measure.result import ENOUGH_ROUNDS
@@ -46,7 +46,7 @@ _FEW = 8  # regions of a form that are tried before forms are compared
 _SAYS, _LEAST_PARTITIONS_S = 0.01, 4.0  # where time is short: what a trial must say; least time to search partitions
 _KNOWN = 0.2  # of a form's estimated time must be tried before it is compared with others
 _ALL = 1.5  # the kernels of regions that were not tried are made until then
-_LEAST_MAKING = 0.2  # what they may take in any case: a program whose kernels are half XLA's is not worth confirming
+_LEAST_MAKING = 0.5  # what they may take in any case: a program whose kernels are half XLA's is not worth confirming
 _REFINED = 1.0  # kernels in doubt are tried in the program until then
 _MOST_FORMS, _CLOSE, _MOST_PROGRAMS = 3, 1.3, 6  # in the first comparison; forms within this of the best by the trials
 _EVEN, _LEAST = 0.85, 0.5  # beside others, a kernel as fast as XLA may pay; those slower than the second are not used
@@ -123,7 +123,7 @@ class _Stage:
         tried = self._tried(forms)
         order = sorted(forms, key=lambda form: self._expected_s(form, tried))
         best = order[0]
-        tried = with_likely(best.regions, tried)
+        tried = self._made(best, tried)
         if (left_s := self._left_s(_PARTITIONS)) > _LEAST_PARTITIONS_S * self.limits.first:
             other, tried = search_partition(best, tried, self.alone, budget_s=left_s, progress=self.progress)
             order = order if other is best else [other, *order]
@@ -136,11 +136,8 @@ class _Stage:
         order = sorted(order, key=lambda form: expected[form.name])[:_MOST_FORMS]
         near = [form for form in order if expected[form.name] < _CLOSE * expected[order[0].name]]
         for form in near:
-            tried = make_likely(
-                form.regions, with_likely(form.regions, tried), self.alone, _LEAST,
-                budget_s=max(self._left_s(_ALL), _LEAST_MAKING * self.limits.kernel_seconds), progress=self.progress,
-            )  # fmt: skip
-        self._prove(tried)
+            tried = self._made(form, tried)
+        tried = proved(tried, self.store, _LEAST, self.progress)
         entries: dict[tuple[str, _Chosen], tuple[Form, _Chosen]] = {}
         for least in (_EVEN, WORTH, _LEAST):  # of every form the likeliest first
             for form in near:
@@ -187,19 +184,11 @@ class _Stage:
             least=_SAYS * self.limits.first, known=tried, progress=self.progress,
         )  # fmt: skip
 
-    def _prove(self, tried: dict[Graph, Trial]) -> None:
-        """Leave out kernels whose schedules are not proved."""
-        from superopt.kernel_proofs import prove_kernel  # late: loads the prover
-        from verifier.schedules.ledger import ScheduleLedger  # late: see above
-
-        ledger = ScheduleLedger(self.store)
-        for graph, trial in tried.items():
-            if trial.gain > _LEAST:
-                verdict = prove_kernel(graph, trial.trace, ledger)
-                if not verdict.proved:
-                    self.progress(f"{trial.name}: its schedule is {verdict.status}")
-                    cause = f"its schedule is {verdict.status}: {verdict.cause}"
-                    tried[graph] = replace(trial, failure=cause[:200])
+    def _made(self, form: Form, tried: Mapping[Graph, Trial]) -> dict[Graph, Trial]:
+        """The trials with what they say of regions that were not tried, whose kernels are made."""
+        budget_s = max(self._left_s(_ALL), _LEAST_MAKING * self.limits.kernel_seconds)
+        likely = with_likely(form.regions, tried)
+        return make_likely(form.regions, likely, self.alone, _LEAST, budget_s=budget_s, progress=self.progress)
 
     def _chosen(self, form: Form, tried: dict[Graph, Trial], least: float) -> _Chosen:
         """The regions whose kernels are faster than XLA by at least this factor."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -96,3 +96,21 @@ def _better(region: Region, default: Trial, trace: tuple[object, ...], pool: Tri
     if not 0.0 < (trial.own_s or 0.0) < (again.own_s or 0.0) or trial.failure:
         return default
     return replace(trial, candidates=default.candidates, searched=True)
+
+
+def proved(
+    tried: Mapping[Graph, Trial], store: Store | None, least: float, say: Callable[[str], None]
+) -> dict[Graph, Trial]:
+    """The trials; those of kernels that gain more than `least`, and whose schedules are not proved, as failed."""
+    from superopt.kernel_proofs import prove_kernel  # late: loads the prover
+    from verifier.schedules.ledger import ScheduleLedger  # late: see above
+
+    ledger, found = ScheduleLedger(store), dict(tried)
+    for graph, trial in tried.items():
+        if trial.gain > least:
+            verdict = prove_kernel(graph, trial.trace, ledger)
+            if not verdict.proved:
+                say(f"{trial.name}: its schedule is {verdict.status}")
+                cause = f"its schedule is {verdict.status}: {verdict.cause}"
+                found[graph] = replace(trial, failure=cause[:200])
+    return found

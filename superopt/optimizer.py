@@ -3,6 +3,8 @@
     import -> e-graph grown by proved rules -> search over selections -> finalists built, checked and measured -> winner
     -> kernels of our own in place of XLA's where they are faster
 
+Where builds are slow, kernels come before the finalists, and these are built only if they promise more.
+
 The winner is returned only when it measures faster than the original, beyond the noise floor, and computes the same
 values; otherwise the original is.  Everything that was found, timed and left out goes into the report.
 """

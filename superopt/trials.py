@@ -326,8 +326,10 @@ def make_likely(
     What fails there, or is beyond the budget, is left to XLA.
     """
     found = dict(tried)
-    fresh = {r.graph: r for r in regions if r.graph in tried and tried[r.graph].likely and not tried[r.graph].failure}
+    fresh = {r.graph: r for r in regions if (t := tried.get(r.graph)) is not None and t.likely and t.trace is None}
     order = sorted((g for g in fresh if tried[g].gain > least), key=lambda g: -(tried[g].xla_s or 0.0))
+    if not order:
+        return found
     begin, made = time.monotonic(), 0
     for batch in _batches(order, 2 * pool.batch):
         passed_s = time.monotonic() - begin
