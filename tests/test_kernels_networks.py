@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from jax import lax
 from superopt.backends.packing import packing_of
 from superopt.backends.xla import build
 from superopt.budget import SearchBudget
+from superopt.explore import Exploration
 from superopt.frontends.jaxpr import import_function
 from superopt.ir.graph import Graph, make_input
 from superopt.ir.program import original_program
@@ -169,3 +171,29 @@ def test_vectors_that_opaque_operations_read_are_arguments_of_their_own() -> Non
     assert packing_of(vectors).alone == ()
     assert packing_of(vectors, {vectors[2], vectors[3]}).alone == (2, 3)
     assert packing_of(vectors, set(vectors[:5])).buffers == ()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "stages"), [(3.0, ["kernels"]), (1.1, ["kernels", "judge"]), (None, ["kernels", "judge"])]
+)
+def test_kernels_are_tried_before_finalists_are_built(
+    monkeypatch: pytest.MonkeyPatch, ratio: float | None, stages: list[str]
+) -> None:
+    from superopt import optimizer
+
+    def implemented(
+        imported: Any, found: Any, judged: Judgement, limits: SearchBudget, *_: Any, **__: Any
+    ) -> Judgement:
+        assert judged.presumed
+        assert limits.first
+        speedup = None if ratio is None else Speedup(ratio, ratio, ratio)
+        return replace(judged, presumed=False, speedup=speedup, verdict="with kernels")
+
+    monkeypatch.setattr(SearchBudget, "hurries", lambda limits, build_s: True)
+    monkeypatch.setattr(Exploration, "promised", property(lambda found: 2.0))
+    monkeypatch.setattr(optimizer, "implement", implemented)
+    monkeypatch.setattr(optimizer, "judge", lambda imported, *_, **__: judgement(None))
+    x = np.ones((6, 8), np.float32)
+    result = optimizer.optimize(lambda x: jnp.tanh(x), x, budget="5s", store=False, rules=())
+    assert [s.name for s in result.report.stages if s.name in ("kernels", "judge")] == stages
+    np.testing.assert_allclose(result(x), np.tanh(x), rtol=1e-6)
