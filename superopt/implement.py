@@ -224,8 +224,8 @@ class _Stage:
     ) -> Judgement:
         """The best of several programs, with kernels in doubt left out or taken in, if fresh rounds confirm it."""
         (form, choices), builds_s = entries[0], self._builds_s()
-        if builds_s and builds_s < 2.0 * self.judgement.build_s:
-            entries = entries[:1]  # no two can be built: the likeliest is confirmed at once
+        if builds_s and builds_s < (1.0 if self.judgement.presumed else 2.0) * self.judgement.build_s:
+            entries = entries[:1]  # no two can be built (faster than the original alone): the likeliest is confirmed
         if len(entries) > 1:
             programs = [self._tuned(form.program, choices) for form, choices in entries]
             first = self._compare(self._current(), programs, 0.2, min_rounds=ENOUGH_ROUNDS, builds_s=builds_s)
