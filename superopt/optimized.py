@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import operator
 import zipfile
 import zlib
 from pathlib import Path
@@ -119,6 +120,11 @@ class Optimized:
             "narrowed": list(self.imported.narrowed),
             "report": self.report.to_json(),
             "arguments": list(self.imported.names),
+            "frozen": [
+                [i, kind, digest_of(self.imported.examples[i], kind)]
+                for i in self.imported.frozen
+                for kind in [self.imported.graph.inputs[i].dtype]
+            ],
             "constants": {name: digest_of(value) for name, value in self.imported.graph.constants.items()},
         }
         in_tree, out_tree = _tree_bytes(self.imported.in_tree), _tree_bytes(self.imported.out_tree)
@@ -151,6 +157,7 @@ class Loaded:
 
     def __init__(self, path: str | Path) -> None:
         import jax  # late: importing this module costs nothing
+        from jax.core import Tracer  # late: see above
 
         from superopt.backends.build import build_any  # late: see above
         from superopt.frontends.jaxpr import as_taken  # late: see above
@@ -167,6 +174,10 @@ class Loaded:
                 self.live: list[int] = [int(i) for i in meta["live"]]
                 self.narrowed = frozenset(map(int, meta.get("narrowed", ())))
                 self.names: list[str] = [str(name) for name in meta["names"]]
+                self._frozen = [
+                    (int(i), str(meta["arguments"][i]), str(kind), str(digest))
+                    for i, kind, digest in meta.get("frozen", ())
+                ]
                 self.report: dict[str, Any] = dict(meta["report"])
                 chosen = json.loads(archive.read("kernels.json")) if "kernels.json" in archive.namelist() else []
                 self.kernels = tuple(map(read_choice, chosen))
@@ -182,8 +193,10 @@ class Loaded:
         self._run: Callable[[list[Any]], Sequence[Any]] = self._hot if not self.kernels else self._with_derivative()
         self.path = Path(path)
         self._tree = jax.tree_util
+        self._without_values = (Tracer, jax.ShapeDtypeStruct)
         self._type_of: Callable[[Any], Any] = jax.api_util.shaped_abstractify
         self._as_taken = as_taken
+        self._known: list[Any] = []  # frozen arguments that were found to be those of the file
 
     def validate(self, original: Any = None, *, store: Store | None = None) -> Validation:
         """Check from the file alone that the program computes what the original does (see `superopt.revalidate`).
@@ -214,12 +227,15 @@ class Loaded:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call with the pytrees of the original function; frozen arguments are taken as they were when saved.
 
+        They may be given as `jax.ShapeDtypeStruct`; arrays are compared with what was saved when they are first seen.
+
         Raises:
-            ArgumentError: another structure, shape or dtype.
+            ArgumentError: another structure, shape or dtype, or other values of a frozen argument.
         """
         leaves, tree = self._tree.tree_flatten((args, kwargs))
         if tree != self.in_tree:
             raise ArgumentError(f"the arguments have the structure {tree}, the program was made for {self.in_tree}")
+        self._check_frozen(leaves)
         live = [
             self._as_taken(name, leaves[i], node.dtype, i in self.narrowed)
             for name, i, node in zip(self.names, self.live, self.graph.inputs, strict=False)
@@ -233,6 +249,18 @@ class Loaded:
                 kind = TensorType(got.shape, str(got.dtype))
                 raise ArgumentError(f"argument {name} is {kind}, the program was made for {node.type}")
         return self._tree.tree_unflatten(self.out_tree, self._run(live))
+
+    def _check_frozen(self, leaves: list[Any]) -> None:
+        given = [leaves[i] for i, *_ in self._frozen]
+        if len(given) == len(self._known) and all(map(operator.is_, given, self._known)):
+            return
+        for leaf, (_, name, kind, digest) in zip(given, self._frozen, strict=True):
+            if not isinstance(leaf, self._without_values) and digest_of(leaf, kind) != digest:
+                raise ArgumentError(
+                    f"argument {name} is frozen, and is not what the program was saved with",
+                    hint="pass the arrays of then, or jax.ShapeDtypeStruct in their place; or optimise again",
+                )
+        self._known = given
 
     def _hot(self, live: list[Any]) -> list[Any]:
         return list(self._executable.hot(live, self._executable.prepared))
@@ -250,11 +278,14 @@ class Loaded:
         return with_derivative(self._hot, plain)
 
 
-def digest_of(value: Any) -> str:
-    """Digest of an array with its type."""
+def digest_of(value: Any, kind: str | None = None) -> str:
+    """Digest of an array with its type, as one of this dtype where it is given."""
     import numpy as np  # late: see Loaded
 
+    from superopt.measure.arrays import dtype  # late: see Loaded
+
     array = np.asarray(value)
+    array = array if kind is None else array.astype(dtype(kind), copy=False)
     head = f"{array.dtype}{array.shape}".encode()
     return hashlib.sha256(head + np.ascontiguousarray(array).tobytes()).hexdigest()[:32]
 

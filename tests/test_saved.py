@@ -64,6 +64,18 @@ def test_saved_programs_check_their_arguments(tmp_path) -> None:
             superopt.load(tmp_path / "cut")
 
 
+def test_saved_programs_refuse_other_frozen_values(tmp_path) -> None:
+    w, x = arrays("float32")
+    loaded = superopt.load(superopt.optimize(scaled, w, x, store=False, **OPTIONS).save(tmp_path / "p.superopt"))
+    want = loaded(w, x)
+    for same in (jnp.asarray(w), w.astype(np.float64), jax.ShapeDtypeStruct(w.shape, w.dtype)):
+        np.testing.assert_array_equal(loaded(same, x), want)
+    np.testing.assert_array_equal(jax.jit(loaded)(w, x), want)
+    for other in (w + 1, w[:4], np.float32(0)):
+        with pytest.raises(ArgumentError, match="argument w is frozen, and is not what the program was saved with"):
+            loaded(other, x)
+
+
 def test_entries_that_cannot_be_read_are_misses(tmp_path) -> None:
     w, x = arrays("float32")
     path = tmp_path / "store.sqlite"
