@@ -117,6 +117,14 @@ def _last_layout(q: Any, k: Any, v: Any) -> Any:
     return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k) * 0.25, -1), v)
 
 
+def _values_transposed(q: Any, k: Any, v: Any) -> Any:
+    import jax
+    from jax import numpy as jnp
+
+    scores = jnp.einsum("bthd,bhds->bhts", q, k) * 0.25
+    return jnp.einsum("bhts,bhds->bthd", jax.nn.softmax(scores, -1), v).reshape(B, T, N * D)
+
+
 def _own_softmax(q: Any, k: Any, v: Any) -> Any:
     from jax import numpy as jnp
 
@@ -201,6 +209,7 @@ FORMS: dict[str, Case] = {
     "causal added": _added(-1e9),
     "padding added": _of_scores(lambda s, p: s + (1 - p[:, None, None, :]) * -1e9, _SEEN[:, 0, 0].astype(np.float32)),
     "scores capped": _of_scores(_capped),
+    "keys and values transposed": _written(_values_transposed, (LAST[0], _array(B, N, D, T), _array(B, N, D, T))),
     "own softmax": _written(_own_softmax),
     "divided after": _written(_divided_after),
     "rotated": _written(_rotated, (*HEADS, _array(T, D), _array(T, D))),

@@ -18,7 +18,7 @@ from typing import Any
 
 from superopt.errors import InputError
 from superopt.ir.expr import Expr, subexpressions
-from superopt.ir.index import Symbol
+from superopt.ir.index import Symbol, coefficient, row_major
 from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.chain_decisions import ChainDecisions, ChainSizes, chosen, spread
 from superopt.kernels.contract import analyse, extent, find, outermost
@@ -293,17 +293,23 @@ class _Chain(_Steps):
             self._share(step)
         with suppress(InputError):  # no factor stands for all terms of the sum
             self.do("factor_out", self.name, reductions(self._stage()).index(self._whole()))
-        total = self._whole()
-        its = frozenset(total.args[1])
-        for x in list(total.args[2].operands):
-            if x.kind != "load" and x.symbols & its:
-                if any(e.args[0] in self.local for e in _factors(x)):
-                    self._share(x)
-                else:
-                    name = self._name(f"{self.name}_v")
-                    self.do("materialize", self.name, parts(self._stage()).index(x), name)
-                    self._along(self.name, name, self._stage().axes[-1].symbol)
+        lane = [a for a in self._stage().axes if a.extent > 1][-1].symbol
+        for x in list(self._whole().args[2].operands):
+            if x.symbols.isdisjoint(self._whole().args[1]):
+                continue
+            if x.kind == "load" and (lane not in x.symbols or x.args[0] in self.local or self._beside(x, lane)):
+                continue
+            if any(e.args[0] in self.local for e in _factors(x)):
+                self._share(x)
+            else:
+                name = self._name(f"{self.name}_v")
+                self.do("materialize", self.name, parts(self._stage()).index(x), name)
+                self._along(self.name, name, lane)
         return first
+
+    def _beside(self, e: Expr, lane: Symbol) -> bool:
+        """Are elements along the lane next to each other in memory?"""
+        return coefficient(row_major(e.args[1], self.program.buffer(e.args[0]).shape), lane) == 1
 
     def _next(self) -> Expr | None:
         """What is taken out next: the innermost reduction, or first its body where that is needed again."""
@@ -313,10 +319,13 @@ class _Chain(_Steps):
             return None
         target = min(inner, key=lambda e: e.uid)
         body = target.args[2]
-        return body if body.kind != "load" and self._again(body) else target
+        return body if body.kind != "load" and self._again(body, target) else target
 
-    def _again(self, body: Expr) -> bool:
-        """Does the same value stand in the stage under another iterator too?"""
+    def _again(self, body: Expr, target: Expr) -> bool:
+        """Does the body of a reduction stand elsewhere in the stage too, under the same iterator or another?"""
+        others = [subexpressions(e) for e in reductions(self._stage()) if e is not target]
+        if any(body in inside and target not in inside for inside in others):
+            return True
         place = parts(self._stage()).index(body)
         name = "again"
         while name in self.taken:

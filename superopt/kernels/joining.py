@@ -76,7 +76,8 @@ class _Joining:
             if middle.kind == "rows":
                 first = {y for y in middle.reads if y in self.found and _is_product(self.found[y])}
                 if len(first) == 1:
-                    yield {x, *first}
+                    gone = {x, *first}
+                    yield gone | {y for y in last.reads if y in self.found and gone.issuperset(self.found[y].reads)}
             elif _is_product(middle):
                 ends = {last.root, *middle.reads, *last.reads} - {x}
                 if _size(x) > sum(map(_size, ends)):

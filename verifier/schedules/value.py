@@ -117,7 +117,7 @@ class Values:
             equality = Equality()
             proved = equality.same(*sides, domain)
             if not proved and any(map(has_halves, sides)):
-                sides = unrounded(sides[0]), unrounded(sides[1])
+                sides = guarded(unrounded(sides[0])), guarded(unrounded(sides[1]))
                 proved = equality.real = equality.same(*sides, domain)
             if proved:
                 self.real |= equality.real
