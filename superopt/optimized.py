@@ -106,8 +106,9 @@ class Optimized:
         from superopt.measure.compare import serialisable  # late: see above
 
         if not serialisable(self.program):
+            kept = ", ".join(sorted(self.imported.opaque_ops))
             raise InputError(
-                f"{self.report.program} holds opaque operations and cannot be saved",
+                f"{self.report.program} holds opaque operations ({kept}) and cannot be saved",
                 hint="save is for programs whose ops are all in the op table; the report can be saved as it is",
             )
         target = Path(path)

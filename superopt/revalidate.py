@@ -93,7 +93,7 @@ def _with_kernels(found: Validation, hot: Graph, kernels: tuple[Choice, ...], st
     try:
         count, cause = prove_kernels(hot, kernels, ScheduleLedger(store))
     except InputError as error:
-        count, cause = 0, str(error.args[0])
+        count, cause = 0, f"its kernels cannot be made on this machine: {error.args[0]}"
     seconds = found.seconds + time.perf_counter() - start
     exactness = "real" if found.exactness == "exact" else found.exactness  # kernels sum in another order
     return replace(found, valid=not cause, cause=cause, kernels=count, seconds=seconds, exactness=exactness)
