@@ -16,6 +16,7 @@ from superopt.frontends.jaxpr import import_function
 from superopt.ir.expr import const, op, reduce, subexpressions, where
 from superopt.ir.graph import Graph
 from superopt.ir.index import Guard, Symbol, all_of, nonnegative
+from superopt.kernels.chain_decisions import ChainDecisions
 from superopt.kernels.chains import chain, choices, is_chain
 from superopt.kernels.cpu import Cpu, host, supported
 from superopt.kernels.evaluate import evaluate
@@ -140,6 +141,38 @@ def test_every_choice_is_a_schedule() -> None:
             assert found is not None
             np.testing.assert_allclose(evaluate(found[0], inputs, wide=True)["out0"], expected, rtol=1e-9)
             assert apply(program, found[1]) == found[0]
+
+
+@pytest.mark.skipif(not supported(), reason="no code is made for this processor")
+@pytest.mark.parametrize("kind", ["causal", "window", "plain"])
+@pytest.mark.parametrize("keys", [64, 128])
+def test_blocks_of_keys_behind_the_last_one_that_counts(kind: str, keys: int) -> None:
+    program = case(kind, 1, 9, 200, 7, 31)
+    if kind != "plain":
+        program = from_graph(graph_of(_first_rows(kind), (1, 9, 7), (1, 200, 7), (1, 200, 31)).outputs)
+    inputs = values(program)
+    expected = evaluate(program, {n: x.astype(np.float64) for n, x in inputs.items()}, wide=True)["out0"]
+    for unroll in (1, 2, 4):
+        decisions = ChainDecisions(host().lanes("float32"), 2, 2, 1, keys, unroll)
+        found = chain(program, "out0", host(), decisions=decisions)
+        assert found is not None
+        got = build(generate(found[0])).run(inputs, guard=True)["out0"]
+        np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6)
+
+
+def _first_rows(kind: str) -> Callable[..., Any]:
+    """Masks that begin at the first key: the last keys count for no row."""
+
+    def fn(q: Any, k: Any, v: Any) -> Any:
+        import jax
+        from jax import numpy as jnp
+
+        s = jnp.einsum("bqd,bkd->bqk", q, k)
+        far = jnp.arange(s.shape[1])[:, None] - jnp.arange(s.shape[2])[None, :]
+        s = jnp.where((far >= 0) & (far < (3 if kind == "window" else 1000)), s, -jnp.inf)
+        return jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(s, -1), v)
+
+    return fn
 
 
 def test_the_scores_are_local_and_tiles_are_inside_the_task() -> None:

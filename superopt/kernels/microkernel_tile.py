@@ -171,7 +171,7 @@ class TileWriter:
         if level == 0 and self.blocked:
             low, high = "%from", "%to"
         if level == 0:
-            high = self._limited(s, high)
+            high = f.maximum(self._limited(s, high), low)  # a sum may end before a block of its steps begins
         innermost = level == len(self.steps) - 1
         unroll = min(self.tile.unroll, extent(s)) if innermost else 1
 
