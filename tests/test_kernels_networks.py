@@ -17,6 +17,7 @@ from superopt.budget import SearchBudget
 from superopt.explore import Exploration
 from superopt.frontends.jaxpr import import_function
 from superopt.ir.graph import Graph, make_input
+from superopt.ir.index import Symbol, iterator, of_atom
 from superopt.ir.program import original_program
 from superopt.judgement import Judgement, faster_one, is_enough, presumed
 from superopt.kernels.cpu import supported
@@ -26,6 +27,9 @@ from superopt.kernels.relayout import channels_last
 from superopt.likeness import in_order, kind_of
 from superopt.result import NativeKernel, Speedup
 from superopt.trials import Trial, TrialPool, estimate, make_likely, report_rows, with_likely
+from verifier.schedules.domain import Domain
+from verifier.schedules.intervals import box_of
+from verifier.schedules.maps import solve
 
 
 def dense(rows: int, width: int, depth: int = 32) -> Region:
@@ -197,3 +201,15 @@ def test_kernels_are_tried_before_finalists_are_built(
     result = optimizer.optimize(lambda x: jnp.tanh(x), x, budget="5s", store=False, rules=())
     assert [s.name for s in result.report.stages if s.name in ("kernels", "judge")] == stages
     np.testing.assert_allclose(result(x), np.tanh(x), rtol=1e-6)
+
+
+def test_digits_that_a_guard_keeps_apart_are_solved() -> None:
+    (group, h), (block, m), (row, r) = (iterator(name, n) for name, n in (("group", 4), ("block", 9), ("row", 4)))
+    unknown = [group, block, row]
+    element = of_atom(Symbol("element", None, None))
+    padded = Domain({s: box_of(s) for s in unknown})
+    within = padded.under(33 - 4 * m - r >= 0)  # 34 rows of a group in blocks of 4
+    found = solve([34 * h + 4 * m + r], [element], unknown, within)
+    assert found == {group: element // 34, block: element % 34 // 4, row: element % 34 % 4}
+    assert solve([34 * h + 4 * m + r], [element], unknown, padded) == {}
+    assert solve([33 * h + 4 * m + r], [element], unknown, within) == {}  # the last row of a group is one of the next

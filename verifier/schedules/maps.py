@@ -103,7 +103,9 @@ class _System:
         parts.sort(key=lambda p: -p[0])
         done = False
         for at, (size, atom, c, base, _) in enumerate(parts):
-            if size <= sum(k * width for k, _, _, _, width in parts[at + 1 :]):
+            if size <= sum(k * width for k, _, _, _, width in parts[at + 1 :]) and not self._below(
+                size, parts[at + 1 :]
+            ):
                 break
             digit = rest // size if size > 1 else rest
             rest = rest % size if at + 1 < len(parts) else 0
@@ -112,6 +114,13 @@ class _System:
             equation.target = equation.target - value * equation.parts.pop(atom)
             done = True
         return done
+
+    def _below(self, size: int, parts: Sequence[tuple[int, Atom, int, int, int]]) -> bool:
+        """Does what the domain says of these parts together (a padded digit, say) keep their sum below `size`?"""
+        total: Size = size - 1
+        for k, atom, c, base, _ in parts:
+            total = total - k * ((of_atom(atom) - base) if c > 0 else (base - of_atom(atom)))
+        return self.domain.holds(total)
 
     def _join(self) -> bool:
         """Quotient and remainder of the same x by the same d give x, also where the quotient stands in a sum."""
