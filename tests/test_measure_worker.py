@@ -130,3 +130,10 @@ def test_worker_does_not_outlive_its_parent(how: signal.Signals) -> None:
     while any(map(alive, workers)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(alive, workers))
+
+
+def test_modules_in_the_folder_of_the_user_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "random.py").write_text("raise RuntimeError('not meant for the worker')\n")
+    monkeypatch.chdir(tmp_path)
+    with Worker(Limits(silence_s=60.0)) as worker:
+        worker.ready()

@@ -156,7 +156,8 @@ class Worker:
         environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path}
         if self.inline:
             environment["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "false"
-        command = [sys.executable, "-m", self.module, str(theirs), str(self.limits.memory())]
+        # -P: modules in the folder of the user are not taken for those of the same name that the worker needs
+        command = [sys.executable, "-P", "-m", self.module, str(theirs), str(self.limits.memory())]
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=(theirs,),
