@@ -131,7 +131,6 @@ class _Court:
             cause = f"{reference.cause}: {reference.detail}"
             verdict = f"the original was returned: it could not be timed ({cause})"
             return Judgement(self.original, None, verdict, finalists=rows)
-        self.notes += [f"{f.name}: {f.failure}" for f in rows if f.failure]
         entries = [
             _Entry(f.name, p, f, _order(reference, c), Tuning())
             for f, p, c in zip(candidates, programs, comparison.candidates, strict=True)

@@ -295,6 +295,13 @@ def test_everything_on_the_page_is_escaped() -> None:
     assert sum('<script>alert("x")</script>' in text for text in hostile.text) >= 10
 
 
+def test_refusals_are_said_once() -> None:
+    late = [Finalist(f"beside {i}", 4.5, None, None, "timeout: not built") for i in range(6)]
+    text = to_text(replace(make_report(), finalists=tuple(late)))
+    assert "refused: beside 0, beside 1, beside 2, beside 3 and 2 more: timeout: not built" in text
+    assert text.count("not built") == 1
+
+
 def test_the_store_reads_back_what_was_kept() -> None:
     for report in (make_report(HOSTILE), make_report(returned=False)):
         assert read_report(json.loads(json.dumps(report.to_json()))) == report

@@ -217,8 +217,13 @@ def _not_done_lines(report: Report) -> list[str]:
     for f in report.finalists:
         if f.ratio is not None and f.ratio.ratio < report.speedup.ratio and f.measured_ms is not None:
             lines.append(f"          built: {f.name}, predicted {_ms(f.predicted_ms)}, measured {f.ratio}")
-        elif f.failure:
-            lines.append(f"          refused: {f.name}: {f.failure}")
+    failures: dict[str, list[str]] = {}
+    for f in report.finalists:
+        if f.failure:
+            failures.setdefault(f.failure, []).append(f.name)
+    for failure, names in failures.items():
+        more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+        lines.append(f"          refused: {', '.join(names[:_FEW])}{more}: {failure}")
     for rule, reason, count in near_misses(report)[:_FEW]:
         lines.append(f"          near miss: {rule} {reason} ({count} times)")
     return ["  not done", *lines] if lines else []
