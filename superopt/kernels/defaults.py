@@ -14,6 +14,7 @@ from typing import Any
 from superopt.errors import InputError
 from superopt.ir.expr import subexpressions
 from superopt.ir.index import bounds
+from superopt.ir.scalar import SCALARS
 from superopt.kernels.chains import chain
 from superopt.kernels.contract import outermost
 from superopt.kernels.cpu import Cpu, host
@@ -75,9 +76,10 @@ def _chosen(program: LoopProgram, cpu: Cpu, threads: int) -> tuple[LoopProgram, 
         if _alone(stage):
             program = set_knob(program, stage.buffer, "tasks", 1)
             steps.append(["set_knob", stage.buffer, "tasks", 1])
-        if _long_rows(stage, cpu):
-            program = set_knob(program, stage.buffer, "vectors", _WIDE)
-            steps.append(["set_knob", stage.buffer, "vectors", _WIDE])
+        vectors = _WIDE if _long_rows(stage, cpu) else 1 if _long_body(stage) else None
+        if vectors is not None:
+            program = set_knob(program, stage.buffer, "vectors", vectors)
+            steps.append(["set_knob", stage.buffer, "vectors", vectors])
     return program, steps
 
 
@@ -124,6 +126,19 @@ def _long_rows(stage: Stage, cpu: Cpu) -> bool:
     found = [e for e in subexpressions(stage.value) if e.kind == "reduce"]
     rows = [e for e in found if [s.high for s in e.args[1]] == [lane.symbol.high] and lane.symbol not in e.symbols]
     return bool(rows) and len(rows) == len(found)
+
+
+def _long_body(stage: Stage) -> bool:
+    """Is an untiled stage elementwise, with functions that take many instructions?
+
+    One vector at a time keeps their constants in registers, and the processor overlaps iterations by itself.
+    """
+    if stage.tile is not None or stage.at is not None or any(k == "vectors" for k, _ in stage.knobs):
+        return False
+    parts = subexpressions(stage.value)
+    if any(a.kind != "serial" for a in stage.axes) or any(e.kind == "reduce" for e in parts):
+        return False
+    return any(e.kind == "op" and SCALARS[e.args[0]].transcendental and e.symbols for e in parts)
 
 
 def _cycles_untiled(stage: Stage) -> float:

@@ -149,7 +149,7 @@ def exp_bounded(m: Lanes, x: str, halved: bool = False) -> str:
 
 def near_one(m: Lanes, r: str) -> str:
     """e**r for |r| at most ln 2 / 2."""
-    return m.add(m.fma(m.polynomial(r, facts(m).exp), m.mul(r, r), r), m.const(1.0))
+    return m.polynomial(r, (1.0, 1.0, *facts(m).exp))
 
 
 def exp2(m: Lanes, x: str) -> str:
