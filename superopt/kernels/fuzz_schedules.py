@@ -37,6 +37,8 @@ _STEPS = [
     "split_reduction",
     "decompose_reduction",
     "materialize",
+    "split_prefix",
+    "widen",
 ]
 
 
@@ -87,8 +89,10 @@ def _step(program: LoopProgram, rng: Rng) -> tuple[str, list[Any]] | None:
         return "rfactor", [stage.buffer, 0, [0]]
     if kind == "split_reduction":
         return "split_reduction", [stage.buffer, 0, 0, [int(pick([2, 4, 16]))]]
+    if kind == "split_prefix":
+        return "split_prefix", [stage.buffer, int(rng.integers(2)), int(pick([2, 3, 8, 16]))]
     if kind == "decompose_reduction":
         return "decompose_reduction", [stage.buffer, [0], int(rng.integers(len(axes) + 1))]
     if kind == "materialize":
         return "materialize", [stage.buffer, int(rng.integers(3))]
-    return (kind, [stage.buffer]) if kind in ("inline", "cache_write", "reverse_compute_at") else None
+    return (kind, [stage.buffer]) if kind in ("inline", "cache_write", "reverse_compute_at", "widen") else None
