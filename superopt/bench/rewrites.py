@@ -33,7 +33,6 @@ NOT_SLOWER = 0.98
 LEAST_GAIN = 1.05  # a hand-made gain under this, or within the noise, is none
 _ROUNDS, _MOST_ROUNDS = 31, 155
 _SAMPLE_S = 0.02
-_BUDGET_S = 15.0
 _TIMEOUT_S = 300.0
 _COLUMNS = (
     ("case", "case", ""),
