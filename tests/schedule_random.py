@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from superopt.errors import ShapeError
+from superopt.ir.expr import Expr
 from superopt.ir.graph import Node, literal, make_input, mk
+from superopt.ir.prefix import direction
 from superopt.kernels.program import from_graph, reads
 from superopt.kernels.schedule import PRIMITIVES
 from superopt.kernels.schedule.edit import parts, reductions
@@ -93,6 +95,8 @@ def step(rng: Rng, of: LoopProgram, primitive: str | None = None) -> Step:
     name = primitive or str(pick(rng, PRIMITIVES))
     if "reduction" in name or name == "rfactor":
         stage = pick(rng, [t for t in of.stages if reductions(t)] or of.stages)
+    if name == "split_prefix":
+        stage = pick(rng, [t for t in of.stages if any(map(_is_prefix, reductions(t)))] or of.stages)
     if name == "tensorize":
         stage = pick(rng, [t for t in of.stages if reductions(t) and t.axes] or of.stages)
     if name in ("inline", "compute_at", "transform_layout", "reverse_compute_at"):
@@ -102,6 +106,8 @@ def step(rng: Rng, of: LoopProgram, primitive: str | None = None) -> Step:
     number = int(rng.integers(max(1, len(sums))))
     if name in ("rfactor", "reorder_reduction") and any(len(e.args[1]) > 1 for e in sums):
         number = pick(rng, [j for j, e in enumerate(sums) if len(e.args[1]) > 1])
+    if name == "split_prefix" and any(map(_is_prefix, sums)):
+        number = pick(rng, [j for j, e in enumerate(sums) if _is_prefix(e)])
     rank = len(sums[number].args[1]) if sums else 1
     factors = [int(pick(rng, (1, 2, 3, 4, 5, 8, 16))) for _ in range(int(rng.integers(1, 3)))]
     at = int(rng.integers(rank))
@@ -141,8 +147,14 @@ def step(rng: Rng, of: LoopProgram, primitive: str | None = None) -> Step:
         "share": lambda: (s, int(rng.integers(len(parts(stage))))),
         "factor_out": lambda: (s, number),
         "skip": lambda: (s, int(rng.integers(0, max(1, len(shape))))),
+        "widen": lambda: (s,),
+        "split_prefix": lambda: (s, number, factors[0]),
     }  # fmt: skip
     return (name, *options[name]())
+
+
+def _is_prefix(e: Expr) -> bool:
+    return any(direction(e, s) for s in e.symbols)
 
 
 def tile(rng: Rng, axes: list[str]) -> list[list[Any]]:

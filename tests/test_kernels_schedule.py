@@ -341,6 +341,8 @@ ILLEGAL: list[tuple[LoopProgram, list[Any], list[Any], str]] = [
     (POINTS, [], ["factor_out", "out0", 0], "such parts"),
     (POINTS, [], ["skip", "out0", 0], "inside no other stage"),
     (TWO, PLACED, ["skip", "s0", 0], "minus infinity"),
+    (POINTS, [], ["widen", "out0"], "nothing in 16-bit floats"),
+    (MATMUL, [], ["split_prefix", "s0", 0, 2], "no prefix"),
     (MATMUL, BLOCKS, ["tensorize", "s0", []], "holds no contraction"),
     (product(4, 5, 16), [], ["tensorize", "out0", [["speed", 9]]], "no decision"),
     (product(4, 5, 16), [], ["tensorize", "out0", [["rows", [["z", 2]]]]], "names? the axis 'z'"),

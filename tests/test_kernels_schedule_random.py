@@ -50,7 +50,7 @@ def test_random_schedules_keep_the_value(seed: int) -> None:
     scheduled, taken = _scheduled(program, rng)
     env = arrays(program, seed)
     same(evaluate(scheduled, env, wide=True), evaluate(program, env, wide=True), exact=False)
-    if not _reassociates(program):
+    if not _reassociates(program) and all(step[0] != "widen" for step in taken):
         same(evaluate(scheduled, env), evaluate(program, env))
     replayed = apply(program, from_json(to_json(trace(taken))))
     assert digest(replayed) == digest(scheduled)
