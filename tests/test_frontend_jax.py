@@ -134,6 +134,19 @@ def test_equal_opaque_operations_are_one_node() -> None:
     assert sum(node.op == "opaque" for node in graph.nodes()) == 1
 
 
+def test_arguments_without_a_value_are_refused() -> None:
+    def inside(x: jax.Array) -> jax.Array:
+        import_function(lambda y: y + 1, (x,))
+        return x
+
+    with pytest.raises(ArgumentError, match="argument y is being traced"):
+        jax.jit(inside)(rand(2, 2))
+    gone = jnp.ones((2, 2))
+    gone.delete()
+    with pytest.raises(ArgumentError, match="argument y is an array that was deleted"):
+        import_function(lambda y: y + 1, (gone,))
+
+
 def test_names_and_frozen_arguments() -> None:
     Point = namedtuple("Point", "x y")
     args = ({"layers": [rand(2), rand(3)], "a/b": rand(1)}, Point(rand(2), rand(3)))

@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import tree_util
+from jax.core import Tracer
 
 from superopt.errors import ArgumentError, SuperoptError, told
 from superopt.frontends.jax_call import wrap_like_original
@@ -132,6 +133,7 @@ def import_function(
     fixed = [owner in is_frozen for owner in owners]
     for name, leaf, held in zip(names, leaves, fixed, strict=True):
         _check_leaf(name, leaf)
+        _check_value(name, leaf)
         if held and isinstance(leaf, jax.ShapeDtypeStruct):
             raise ArgumentError(
                 f"the frozen argument {name} has a type but no value", hint="pass the array itself, or do not freeze it"
@@ -339,6 +341,16 @@ def _check_leaf(name: str, leaf: Any) -> None:
         kind = f"a {type(leaf).__name__}"
         hint = "arguments are pytrees of arrays and numbers; close over everything else (functools.partial)"
     raise ArgumentError(f"argument {name} is {kind}, not an array that can be optimised over", hint=hint)
+
+
+def _check_value(name: str, leaf: Any) -> None:
+    if isinstance(leaf, Tracer):
+        raise ArgumentError(
+            f"argument {name} is being traced and has no value",
+            hint="optimise outside of jit, vmap and grad, and call the result inside",
+        )
+    if isinstance(leaf, jax.Array) and leaf.is_deleted():
+        raise ArgumentError(f"argument {name} is an array that was deleted", hint="it was given away by donate_argnums")
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
