@@ -116,13 +116,13 @@ def _torch(form: Form, given: Sequence[np.ndarray], threads: int) -> Call:
 
     torch.set_num_threads(threads)
     made = [torch.tensor(x.astype(np.float64)).to(getattr(torch, form.dtype)) for x in given]
-    made = [x.transpose(1, form.heads) if form.heads != 1 else x for x in made]
-    shared = made[0].shape[1] != made[1].shape[1]
+    q, k, v = (x.transpose(1, form.heads) if form.heads != 1 else x for x in made)
+    shared = q.shape[1] != k.shape[1]
     attention = torch.nn.functional.scaled_dot_product_attention
 
     def call() -> Any:
         with torch.no_grad():
-            return attention(*made, is_causal=form.causal, enable_gqa=shared)
+            return attention(q, k, v, is_causal=form.causal, enable_gqa=shared)
 
     return call
 
