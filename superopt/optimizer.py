@@ -56,7 +56,6 @@ Progress = Callable[[str], None]
 
 _UNHURRIED_S = 60.0  # budgets from here on leave time to calibrate a model that was fitted on another machine
 _ADAPT_S = 30.0
-_BY_KERNELS = 3.5  # what kernels alone bring to a network, about; where rewrites promise more, finalists come first
 
 
 def optimize(
@@ -186,7 +185,7 @@ def _optimize(
 
     if found.interrupted or not kernels:
         judgement = judged(JUDGE if kernels else ALL, kernels)
-    elif first and found.promised < _BY_KERNELS:
+    elif first:
         judgement = implemented(presumed(imported, build_s), replace(limits, first=True))
         if not judgement.interrupted and not is_enough(judgement, found.promised):
             judgement = faster_one(judgement, judged(ALL, True))
