@@ -9,6 +9,7 @@ import pytest
 from superopt.ir.graph import Node, make_input, mk
 from superopt.kernels.cpu import host, restricted, supported
 from superopt.kernels.defaults import decide, default, default_trace
+from superopt.kernels.program import from_graph
 from superopt.kernels.schedule.trace import apply
 from superopt.kernels.stage import LoopProgram
 from verifier.schedules import check_schedule
@@ -174,3 +175,21 @@ def test_long_rows_write_many_vectors_at_a_time():
     e = mk("exp", mk("sub", x, cases.over(mk("reduce_max", x, axes=(1,)), x, 0)))
     assert default(cases.program(e), host()).stages[0].knob("vectors", 4) == 8
     assert default(cases.program(softmax()), host()).stages[0].knob("vectors", 4) == 4
+
+
+def test_rows_of_a_residual_are_kept_and_long_bodies_go_vector_by_vector() -> None:
+    x, y = make_input("x", (64, 768)), make_input("y", (64, 768))
+
+    def knobs(*outputs: Node) -> dict[str, object]:
+        return dict(default(from_graph(list(outputs)), threads=1).stages[-1].knobs)
+
+    def normed(z: Node) -> Node:
+        mean = mk("reduce_sum", z, axes=(1,))
+        centred = mk("sub", z, mk("broadcast_in_dim", mean, shape=(64, 768), broadcast_dimensions=(0,)))
+        square = mk("reduce_sum", mk("mul", centred, centred), axes=(1,))
+        return mk("mul", centred, mk("broadcast_in_dim", square, shape=(64, 768), broadcast_dimensions=(0,)))
+
+    assert knobs(normed(mk("add", x, y)))["keep"] == "all"
+    assert "keep" not in knobs(normed(x))
+    assert knobs(mk("exp", x))["vectors"] == 1
+    assert "vectors" not in knobs(mk("add", x, y))

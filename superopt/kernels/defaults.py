@@ -29,7 +29,7 @@ from superopt.kernels.schedule.trace import Trace, apply, trace
 from superopt.kernels.stage import LoopProgram, Stage
 from superopt.kernels.tensorize import ContractionDecisions, tensorize
 
-_LONG = 24  # vectors of a row from which its last phase takes ...
+_LONG = 49  # vectors of a row from which its last phase takes ...
 _WIDE = 8  # ... so many at a time
 
 
@@ -76,10 +76,18 @@ def _chosen(program: LoopProgram, cpu: Cpu, threads: int) -> tuple[LoopProgram, 
         if _alone(stage):
             program = set_knob(program, stage.buffer, "tasks", 1)
             steps.append(["set_knob", stage.buffer, "tasks", 1])
-        vectors = _WIDE if _long_rows(stage, cpu) else 1 if _long_body(stage) else None
-        if vectors is not None:
-            program = set_knob(program, stage.buffer, "vectors", vectors)
-            steps.append(["set_knob", stage.buffer, "vectors", vectors])
+        wide = _LONG * cpu.lanes("float32")
+        rows = _of_rows(stage)
+        chosen: dict[str, int | str] = {}
+        if rows and stage.axes[-1].extent >= wide:
+            chosen["vectors"] = _WIDE
+        if rows and _read_together(stage):
+            chosen |= {"keep": "all", "rows": 1 if stage.axes[-1].extent >= wide else 2, "accumulators": 2}
+        if _long_body(stage):
+            chosen["vectors"] = 1
+        for knob, value in chosen.items():
+            program = set_knob(program, stage.buffer, knob, value)
+            steps.append(["set_knob", stage.buffer, knob, value])
     return program, steps
 
 
@@ -116,16 +124,23 @@ def _alone(stage: Stage) -> bool:
     return all(a.kind == "serial" for a in stage.axes) and _cycles_untiled(stage) < FORK
 
 
-def _long_rows(stage: Stage, cpu: Cpu) -> bool:
-    """Does an untiled stage reduce long rows and then write them?  Its last phase is short work for many vectors."""
-    if stage.tile is not None or stage.at is not None or not stage.axes or any(k == "vectors" for k, _ in stage.knobs):
+def _of_rows(stage: Stage) -> bool:
+    """Does an untiled stage reduce rows and then write them?"""
+    if stage.tile is not None or stage.at is not None or not stage.axes or stage.knobs:
         return False
     lane = stage.axes[-1]
-    if any(a.kind != "serial" for a in stage.axes) or lane.extent < _LONG * cpu.lanes("float32"):
+    if any(a.kind != "serial" for a in stage.axes):
         return False
     found = [e for e in subexpressions(stage.value) if e.kind == "reduce"]
     rows = [e for e in found if [s.high for s in e.args[1]] == [lane.symbol.high] and lane.symbol not in e.symbols]
     return bool(rows) and len(rows) == len(found)
+
+
+def _read_together(stage: Stage) -> bool:
+    """Do several of its phases read two arrays or more (a residual)?  Their sum is then kept rather than read again."""
+    bodies = [e.args[2] for e in subexpressions(stage.value) if e.kind == "reduce"]
+    read = [{e.args[0] for e in subexpressions(body) if e.kind == "load"} for body in bodies]
+    return len(read) > 1 and min(map(len, read)) > 1
 
 
 def _long_body(stage: Stage) -> bool:

@@ -17,7 +17,8 @@ from superopt.kernels.emit_knobs import Knobs
 from superopt.kernels.emit_running import is_running
 from superopt.kernels.simplify import index_of
 
-ROWS = ((4, 8), (2, 16))  # so many rows at a time of at most so many vectors: short phases are mostly latency
+# so many rows at a time of at most so many vectors, a third of the first-level cache in all, where there are that many
+ROWS = ((4, 48, 16), (2, 85, 8))  # rows: phases of one row are mostly latency, which those of others hide
 NEIGHBOURS = 4
 
 
@@ -71,8 +72,9 @@ def rows_together(a: Arrangement, lane: Symbol, lanes: int, knobs: Knobs) -> Sym
     j = a.axes.index(lane) - 1
     if j < 0 or lane != a.axes[-1] or not phases or any(a.axes[j] not in r.symbols for r in phases):
         return None
-    rows = knobs.rows or next((n for n, most in ROWS if extent(lane) <= most * lanes), 1)
     row = a.axes[j]
+    fitting = (n for n, most, least in ROWS if extent(lane) <= most * lanes and extent(row) >= least)
+    rows = knobs.rows or next(fitting, 1)
     if rows < 2 or extent(row) < 4 * rows or is_running(a.value, row):
         return None
     block(a, row, rows, extent(row), j)
