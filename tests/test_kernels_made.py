@@ -63,7 +63,7 @@ def test_sources_newer_than_the_process_make_no_key(monkeypatch: pytest.MonkeyPa
     for began_s, known in ((0.0, False), (float("inf"), True)):
         made._surroundings.cache_clear()
         with monkeypatch.context() as patch:
-            patch.setattr(made, "BEGAN_S", began_s)
+            patch.setattr("superopt.ir._BEGAN_S", began_s)
             assert (made.key_of(graph, ()) != "") == known
     made._surroundings.cache_clear()
 

@@ -312,6 +312,14 @@ def test_verdicts_are_kept_under_what_they_depend_on(monkeypatch: pytest.MonkeyP
         assert refuted == ["REFUTED", "REFUTED"]
 
 
+def test_verdicts_of_sources_that_changed_meanwhile_are_not_kept_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("superopt.ir._BEGAN_S", 0.0)  # every file is newer
+    with Store(memory=True) as store:
+        ledger = ScheduleLedger(store)
+        assert [ledger.check(RIGHT[1].before, RIGHT[1].after, QUICK).cached for _ in range(2)] == [False, True]
+        assert not ScheduleLedger(store).check(RIGHT[1].before, RIGHT[1].after, QUICK).cached
+
+
 def test_candidates_of_one_structure_are_counted_together() -> None:
     ledger = ScheduleLedger()
     d = dense(48, 32, 64)

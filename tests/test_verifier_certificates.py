@@ -117,6 +117,17 @@ def test_the_questions_of_a_proof_are_kept_and_come_back() -> None:
         assert all("(check-sat)" in q.text for q in asked)
 
 
+def test_proofs_of_sources_that_changed_meanwhile_are_not_kept_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(memory=True)
+    monkeypatch.setattr("superopt.ir._BEGAN_S", 0.0)  # every file is newer
+    ledger = Ledger(store)
+    _, certificates = require_proved(RULES[:1], ledger)
+    certificate = certificates[RULES[0].name]
+    assert ledger.get(RULES[0]) == certificate
+    assert ledger.asked(certificate)
+    assert Ledger(store).get(RULES[0]) is None
+
+
 def test_questions_that_were_changed_are_not_believed() -> None:
     store = Store(memory=True)
     (verdict,) = verify_rules(RULES[:1], Ledger(store))

@@ -109,6 +109,13 @@ def prover() -> str:
     return _digest(text for file in files for text in (file.name, file.read_text(encoding="utf-8")))
 
 
+@functools.cache
+def sources() -> tuple[Path, ...]:
+    """All files that digests are made of, and some more."""
+    folders = (_PACKAGE, Path(named.__file__).parent, Path(table.__file__).parents[1])
+    return tuple(sorted(path for folder in folders for path in folder.rglob("*.py")))
+
+
 def _digest(texts: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
@@ -250,4 +257,4 @@ def _compared(test: ast.expr) -> tuple[list[str], bool] | None:
 
 _OPS = frozenset(sem._MEANING)  # pyright: ignore[reportPrivateUsage]
 
-__all__ = ["denotation", "denotations", "prover"]
+__all__ = ["denotation", "denotations", "prover", "sources"]

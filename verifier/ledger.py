@@ -27,6 +27,7 @@ from rewrites.direction import reverse
 from rewrites.show import equation, rule_key, show
 from rewrites.term import Rule
 from superopt.errors import VerificationError
+from superopt.ir import as_loaded
 from verifier import digests
 from verifier.process import check_all, shared
 from verifier.ranks import ANY
@@ -129,18 +130,20 @@ class Ledger:
         return made
 
     def put(self, certificate: Certificate, asked: Sequence[Query] = ()) -> None:
-        """Keep a certificate and the questions of its proof."""
+        """Keep a certificate and the questions of its proof; not for others where sources have changed meanwhile."""
         self._memory[certificate.key] = certificate
-        table = self._table if self._table is not None else self._questions
+        stored = self._table if as_loaded(digests.sources()) else None
+        table = stored if stored is not None else self._questions
         row = {"key": certificate.key, "asked": _packed(asked)}
         table.put(TABLE, f"{certificate.key}:asked", row)
-        if self._table is not None:
-            self._table.put(TABLE, certificate.key, json.loads(json.dumps(asdict(certificate))))
+        if stored is not None:
+            stored.put(TABLE, certificate.key, json.loads(json.dumps(asdict(certificate))))
 
     def asked(self, certificate: Certificate) -> tuple[Query, ...] | None:
         """The questions of a proof, or None: absent, damaged, or those of another proof."""
-        table = self._table if self._table is not None else self._questions
-        row = table.get(TABLE, f"{certificate.key}:asked")
+        row = self._questions.get(TABLE, f"{certificate.key}:asked")
+        if row is None and self._table is not None:
+            row = self._table.get(TABLE, f"{certificate.key}:asked")
         if row is None or row.get("key") != certificate.key or _digest(str(row.get("asked"))) != certificate.asked:
             return None
         try:

@@ -1,7 +1,12 @@
 """The intermediate representation: typed graphs, the op table, and what follows from the denotations."""
 
+from collections.abc import Iterable
+from pathlib import Path
 from time import time
 
-BEGAN_S = (
-    time()
-)  # before any module is loaded that writes code: sources changed later may not be what this process runs
+_BEGAN_S = time()  # before any module is loaded that computes or proves
+
+
+def as_loaded(files: Iterable[Path]) -> bool:
+    """Are these sources as they were when the process began?  Else what it runs may not be what their digest says."""
+    return max((file.stat().st_mtime for file in files), default=0.0) < _BEGAN_S

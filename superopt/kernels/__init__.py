@@ -3,7 +3,3 @@
 A `LoopProgram` is a list of loop nests, each the value of a buffer at one index; a schedule is a trace of functions
 from loop program to loop program; the generator knows loads, guards, reductions and scalar functions, never an op.
 """
-
-from superopt.ir import BEGAN_S
-
-__all__ = ["BEGAN_S"]

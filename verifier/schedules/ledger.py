@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from superopt.ir import as_loaded
 from superopt.kernels import stage as stage_module
 from superopt.kernels.show import digest, show
 from superopt.kernels.stage import LoopProgram
@@ -36,12 +37,17 @@ _SOURCES = ("ir/index", "ir/expr.py", "ir/fold.py", "ir/scalar.py", "kernels/sta
 @functools.cache
 def checker() -> str:
     """Digest of everything that a verdict depends on."""
+    return hashlib.sha256(b"\n".join(f.read_bytes() for f in _sources())).hexdigest()[:32]
+
+
+@functools.cache
+def _sources() -> tuple[Path, ...]:
     root = Path(stage_module.__file__).parent.parent
     files = sorted(Path(__file__).parent.glob("*.py"))
     for name in _SOURCES:
         path = root / name
         files += sorted(path.glob("*.py")) if path.is_dir() else [path]
-    return hashlib.sha256(b"\n".join(f.read_bytes() for f in files)).hexdigest()[:32]
+    return tuple(files)
 
 
 def key_of(before: LoopProgram, after: LoopProgram, aliases: Sequence[tuple[str, str]] = ()) -> str:
@@ -74,10 +80,10 @@ class ScheduleLedger:
         return found if found is not None and found.get("key") == key else None
 
     def put(self, kind: str, key: str, value: Mapping[str, Any]) -> None:
-        """Keep an entry."""
+        """Keep an entry; in memory only where the sources have changed since the process began."""
         name, row = f"schedule:{kind}:{key}", {**value, "key": key}
         self._memory[name] = row
-        if self._table is not None:
+        if self._table is not None and as_loaded(_sources()):
             self._table.put(TABLE, name, row)
 
     def check(
