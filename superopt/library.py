@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rewrites.library import load
 from rewrites.term import Rule
-from superopt.errors import VerificationError
+from superopt.errors import UsageError, VerificationError
 from superopt.store import Store
 from verifier.ledger import Certificate, Ledger, require_proved, unusable
 from verifier.verdict import EXACTNESS
@@ -43,8 +43,16 @@ def proved_library(store: Store | None, rules: Sequence[Rule] | None = None, num
             original does not).
 
     Raises:
+        UsageError: something else than rules is given.
         VerificationError: one of the given rules is not proved, or not for floats of every rank.
     """
+    for given in rules or ():
+        if not isinstance(given, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]: callers may be untyped
+            raise UsageError(
+                f"rules holds {given!r}, which is no rule",
+                hint="superopt.rule makes one of a text or of two functions, "
+                "rewrites.library.by_name finds one of the library",
+            )
     ledger = ledger_of(store)
     proved, certificates = require_proved(load() if rules is None else rules, ledger, strict=rules is not None)
     for rule in proved:

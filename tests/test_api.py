@@ -199,3 +199,8 @@ def test_verify_gives_verdicts() -> None:
     assert refuted.counterexample is not None
     with pytest.raises(UsageError):
         superopt.verify(3)  # type: ignore[arg-type]
+
+
+def test_rules_that_are_none_are_refused() -> None:
+    with pytest.raises(UsageError, match="'dot-assoc', which is no rule"):
+        superopt.optimize(jnp.tanh, jnp.ones(4), budget="1steps", store=False, rules=["dot-assoc"])  # type: ignore[list-item]
