@@ -87,8 +87,8 @@ def _torch(case: Case, arrays: Sequence[np.ndarray], threads: int) -> dict[str, 
         case "gelu":
             return {"torch": lambda: f.gelu(xs[0] + xs[1])}
         case "attention":
-            heads = [x[None] for x in xs]
-            return {"torch": lambda: f.scaled_dot_product_attention(*heads, is_causal=rest[1])}
+            q, k, v = [x[None] for x in xs]
+            return {"torch": lambda: f.scaled_dot_product_attention(q, k, v, is_causal=rest[1])}
         case _:
             return {}
 
