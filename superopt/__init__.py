@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from superopt.errors import SuperoptError
+    from superopt.memory import keep_memory
     from superopt.optimized import Optimized, load
     from superopt.optimizer import jit, optimize
     from superopt.proving import rule, statement, verify
@@ -24,6 +25,7 @@ _HOME = {
     "optimize": "superopt.optimizer",
     "jit": "superopt.optimizer",
     "Optimized": "superopt.optimized",
+    "keep_memory": "superopt.memory",
     "load": "superopt.optimized",
     "Report": "superopt.result",
     "Speedup": "superopt.result",
@@ -39,6 +41,7 @@ __all__ = [
     "SuperoptError",
     "__version__",
     "jit",
+    "keep_memory",
     "load",
     "optimize",
     "rule",

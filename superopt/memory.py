@@ -1,0 +1,42 @@
+"""Memory that results of calls are written to, kept by the process from call to call.
+
+XLA takes the memory of results and of what lies between kernels from the C library, which gives large pieces back to
+the operating system at once or after a few calls, depending on what else was freed.  Fresh memory is cleared page by
+page at the first write, which takes longer than most kernels that write it (docs/kernels.md).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+from superopt.errors import UsageError
+
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # parameters of glibc's mallopt
+_LARGEST_PAD = 64 << 20
+_INT_MAX = 2**31 - 1
+
+
+def keep_memory(most_bytes: int = 256 << 20) -> bool:
+    """Have the process keep memory that calls give back, so that they do not wait for fresh pages.
+
+    It holds for all of the process (XLA, NumPy, everybody who takes memory from the C library) and until it ends;
+    what the process holds may grow by `most_bytes` for every thread that allocates.  Results are the same.
+
+    Args:
+        most_bytes: pieces up to this size are kept, and so much free memory; below 2 GiB.
+
+    Returns:
+        Whether the C library does that (glibc does).
+
+    Raises:
+        UsageError: `most_bytes` is not positive, or too large.
+    """
+    if not 0 < most_bytes <= _INT_MAX:
+        raise UsageError(f"most_bytes is {most_bytes}, not between 1 and {_INT_MAX}")
+    change = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if change is None:
+        return False
+    settings = {_MMAP_THRESHOLD: most_bytes, _TRIM_THRESHOLD: most_bytes, _TOP_PAD: min(most_bytes, _LARGEST_PAD)}
+    taken = [change(ctypes.c_int(name), ctypes.c_int(value)) for name, value in settings.items()]
+    return all(taken)
