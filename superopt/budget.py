@@ -21,7 +21,7 @@ _LEAST_LEFT = 0.5  # of the seconds, for what follows the proofs of the rules, h
 _LEAST_STEP_S = 0.3  # that a step gets when the time of its stage is over
 EXPLORE, EXPLORE_ALONE, JUDGE, ALL = 0.3, 0.6, 0.6, 1.2  # of the seconds, when these stages end at the latest
 EXPLORE_FIRST = 0.15  # where kernels are tried right after it
-_SLOW_BUILD = 0.06  # of the seconds: where building a program takes more, kernels are tried before finalists are built
+_SLOW_BUILD = 0.03  # of the seconds: where building a program takes more, kernels are tried before finalists are built
 _KERNELS, _KERNELS_FIRST = 0.35, 0.6  # of the seconds, for kernels of our own after the judgement, or before it
 
 
