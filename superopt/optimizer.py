@@ -15,7 +15,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -141,9 +141,8 @@ def _optimize(
 ) -> Optimized:
     ahead, builds = None, Builds()
     with clock.stage("rules"), ThreadPoolExecutor(2) as beside:
-        if not deterministic:  # proofs may take seconds, in which the original can be built where it will be needed
-            ahead = beside.submit(_build_ahead, imported, worker)
-            beside.submit(run_original, builds, imported.graph, imported.live_values, imported.frozen_values)
+        if archive is None and not deterministic:  # proofs take seconds, in which the original can be built
+            ahead = _build_ahead(imported, worker, builds, beside)
         library = proved_library(archive, rules, numerics)
     with clock.stage("model"):
         unhurried = not deterministic and (limits.seconds or 0.0) >= _UNHURRIED_S
@@ -153,6 +152,9 @@ def _optimize(
     if known is not None:
         clock.say("answered from the store")
         return known
+    if ahead is None and not deterministic:  # not before: an answer from the store needs none
+        with ThreadPoolExecutor(2) as beside:
+            ahead = _build_ahead(imported, worker, builds, beside)
     limits, begin_s = limits.after(clock.elapsed_s), time.monotonic()
     build_s = 0.0 if ahead is None else ahead.result()
     first = limits.hurries(build_s)
@@ -215,7 +217,13 @@ def _optimize(
     return result
 
 
-def _build_ahead(imported: Imported, worker: Worker) -> float:
+def _build_ahead(imported: Imported, worker: Worker, builds: Builds, beside: ThreadPoolExecutor) -> Future[float]:
+    """Have the original built where it will be needed; the seconds that it takes the worker of the comparisons."""
+    beside.submit(run_original, builds, imported.graph, imported.live_values, imported.frozen_values)
+    return beside.submit(_built_in, worker, imported)
+
+
+def _built_in(worker: Worker, imported: Imported) -> float:
     """Have the worker of the comparisons build the original, which it keeps if that is slow; seconds that it took."""
     original = original_program(imported.graph)
     if not serialisable(original):
