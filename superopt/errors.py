@@ -42,6 +42,13 @@ class InputError(SuperoptError):
     exit_status = 2
 
 
+class FileLimitError(InputError):
+    """A file that asks for more than is accepted: size, depth, work or time (`superopt.reading.LIMITS`)."""
+
+    code = "SO240"
+    usual_hint = "files of this project's own making stay far below the limit; where does this one come from?"
+
+
 class ModelFileError(InputError):
     """An ONNX file that cannot be read: truncated, not ONNX, unknown opset, missing external data."""
 
