@@ -33,7 +33,9 @@ class Init:
 
     def weight(self, name: str, shape: Sequence[int], fan_in: int) -> None:
         """Normal weights of variance 2 / fan_in."""
-        self.params[name] = (self.rng.standard_normal(tuple(shape)) * np.sqrt(2.0 / max(1, fan_in))).astype(np.float32)
+        values = self.rng.standard_normal(tuple(shape), dtype=np.float32)
+        values *= np.float32(np.sqrt(2.0 / max(1, fan_in)))
+        self.params[name] = values
 
     def vector(self, name: str, size: int, low: float, high: float) -> None:
         """A uniform vector."""
