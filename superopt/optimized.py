@@ -7,34 +7,24 @@ go through the optimised program itself), and `validate` checks it from these fi
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 import operator
-import zipfile
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from superopt.errors import ArgumentError, InputError, ShapeError
+from superopt.errors import ArgumentError, InputError
 from superopt.ir.types import TensorType
 from superopt.result import Report, Speedup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy as np
-
     from superopt.backends.xla import XlaExecutable
     from superopt.frontends.jaxpr import Imported
-    from superopt.ir.graph import Node
     from superopt.ir.program import Program
     from superopt.kernels.choice import Choice
     from superopt.plan import Plan
     from superopt.store import Store
     from superopt.validate import Validation
-
-FORMAT = 1
 
 
 class Optimized:
@@ -102,7 +92,7 @@ class Optimized:
         """
         import numpy as np  # late: importing this module costs nothing
 
-        from superopt.ir.text import print_graph  # late: see above
+        from superopt import saved  # late: see above
         from superopt.measure.compare import serialisable  # late: see above
 
         if not serialisable(self.program):
@@ -111,38 +101,25 @@ class Optimized:
                 f"{self.report.program} holds opaque operations ({kept}) and cannot be saved",
                 hint="save is for programs whose ops are all in the op table; the report can be saved as it is",
             )
-        target = Path(path)
-        arrays = io.BytesIO()
-        np.savez(arrays, *[_raw(np.asarray(x)) for x in self._plain_prepared()])
-        meta = {
-            "format": FORMAT,
-            "names": [self.imported.names[i] for i in self.imported.live],
-            "live": list(self.imported.live),
-            "narrowed": list(self.imported.narrowed),
-            "report": self.report.to_json(),
-            "arguments": list(self.imported.names),
-            "frozen": [
-                [i, kind, digest_of(self.imported.examples[i], kind)]
-                for i in self.imported.frozen
-                for kind in [self.imported.graph.inputs[i].dtype]
-            ],
-            "constants": {name: digest_of(value) for name, value in self.imported.graph.constants.items()},
-        }
-        in_tree, out_tree = _tree_bytes(self.imported.in_tree), _tree_bytes(self.imported.out_tree)
-        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("meta.json", json.dumps(meta, default=str))
-            archive.writestr("hot.txt", print_graph(self.program.hot))
-            archive.writestr("prepared.npz", arrays.getvalue())
-            archive.writestr("original.txt", print_graph(self.imported.graph))
-            if self.program.prepare is not None:
-                archive.writestr("prepare.txt", print_graph(self.program.prepare))
-            if self.kernels:
-                archive.writestr("kernels.json", json.dumps([c.to_json() for c in self.kernels]))
-            if self.plan is not None:
-                archive.writestr("plan.json", json.dumps(self.plan.to_json()))
-            archive.writestr("in_tree", in_tree)
-            archive.writestr("out_tree", out_tree)
-        return target
+        graph = self.imported.graph
+        kinds = {i: graph.inputs[i].dtype for i in self.imported.frozen}
+        content = saved.Saved(
+            hot=self.program.hot,
+            prepared=tuple(map(np.asarray, self._plain_prepared())),
+            names=tuple(self.imported.names),
+            live=tuple(self.imported.live),
+            narrowed=frozenset(self.imported.narrowed),
+            frozen=tuple((i, kind, saved.digest_of(self.imported.examples[i], kind)) for i, kind in kinds.items()),
+            constants={name: saved.digest_of(value) for name, value in graph.constants.items()},
+            report=self.report.to_json(),
+            options={},
+            foreign={},
+            kernels=self.kernels,
+            in_tree=self.imported.in_tree,
+            out_tree=self.imported.out_tree,
+        )
+        source = None if self.plan is None else saved.Source(graph, self.program, self.plan)
+        return saved.write(path, content, source, graph)
 
     def _plain_prepared(self) -> tuple[Any, ...]:
         """The prepared tensors of the program without kernels: what every machine can read."""
@@ -163,34 +140,20 @@ class Loaded:
         from superopt.backends.build import build_any  # late: see above
         from superopt.frontends.jaxpr import as_taken  # late: see above
         from superopt.ir.program import original_program  # late: see above
-        from superopt.ir.text import parse_graph  # late: see above
-        from superopt.kernels.choice import read_choice  # late: see above
+        from superopt.reading import typed  # late: see above
+        from superopt.saved import digest_of, read  # late: see above
 
-        try:
-            with zipfile.ZipFile(path) as archive:
-                meta = json.loads(archive.read("meta.json"))
-                if meta["format"] != FORMAT:
-                    raise InputError(f"{path} has format {meta['format']}, this version reads {FORMAT}")
-                self.graph = parse_graph(archive.read("hot.txt").decode())
-                self.live: list[int] = [int(i) for i in meta["live"]]
-                self.narrowed = frozenset(map(int, meta.get("narrowed", ())))
-                self.names: list[str] = [str(name) for name in meta["names"]]
-                self._frozen = [
-                    (int(i), str(meta["arguments"][i]), str(kind), str(digest))
-                    for i, kind, digest in meta.get("frozen", ())
-                ]
-                self.report: dict[str, Any] = dict(meta["report"])
-                chosen = json.loads(archive.read("kernels.json")) if "kernels.json" in archive.namelist() else []
-                self.kernels = tuple(map(read_choice, chosen))
-                self.prepared = _read_prepared(archive.read("prepared.npz"), self.graph.inputs[len(self.live) :])
-                registry = jax.tree_util.default_registry
-                read = jax.tree_util.PyTreeDef.deserialize_using_proto
-                self.in_tree = read(registry, archive.read("in_tree"))
-                self.out_tree = read(registry, archive.read("out_tree"))
-        except (OSError, zipfile.BadZipFile, zlib.error, KeyError, TypeError, ValueError, ShapeError) as error:
-            raise InputError(f"{path} is not a saved program: {error}", hint="write one with .save(path)") from error
-        options = self.report.get("compiler_options")
-        self._executable = build_any(original_program(self.graph), self.prepared, options, self.kernels)
+        held = read(path)
+        self.graph, self.live, self.narrowed, self.kernels = held.hot, held.live, held.narrowed, held.kernels
+        self.names = tuple(held.names[i] for i in held.live)
+        self._frozen = [(i, held.names[i], kind, digest) for i, kind, digest in held.frozen]
+        self.report: dict[str, Any] = dict(held.report)
+        self._foreign, self._digest_of = held.foreign, digest_of
+        self.in_tree, self.out_tree = held.in_tree, held.out_tree
+        with jax.enable_x64(True):  # 64-bit tensors keep their type whatever the caller has enabled
+            self.prepared = tuple(map(jax.device_put, held.prepared))
+        with typed(f"{path} cannot be built on this machine"):
+            self._executable = build_any(original_program(self.graph), self.prepared, held.options, self.kernels)
         self._run: Callable[[list[Any]], Sequence[Any]] = self._hot if not self.kernels else self._with_derivative()
         self.path = Path(path)
         self._tree = jax.tree_util
@@ -218,7 +181,7 @@ class Loaded:
     @property
     def refused(self) -> dict[str, str]:
         """Options of the compiler and kernels that this machine does without, with the reason."""
-        return dict(self._executable.refused)
+        return {**self._foreign, **self._executable.refused}
 
     @property
     def speedup(self) -> Speedup:
@@ -256,7 +219,7 @@ class Loaded:
         if len(given) == len(self._known) and all(map(operator.is_, given, self._known)):
             return
         for leaf, (_, name, kind, digest) in zip(given, self._frozen, strict=True):
-            if not isinstance(leaf, self._without_values) and digest_of(leaf, kind) != digest:
+            if not isinstance(leaf, self._without_values) and self._digest_of(leaf, kind) != digest:
                 raise ArgumentError(
                     f"argument {name} is frozen, and is not what the program was saved with",
                     hint="pass the arrays of then, or jax.ShapeDtypeStruct in their place; or optimise again",
@@ -277,52 +240,6 @@ class Loaded:
             return list(executable.hot(live, executable.prepared))
 
         return with_derivative(self._hot, plain)
-
-
-def digest_of(value: Any, kind: str | None = None) -> str:
-    """Digest of an array with its type, as one of this dtype where it is given."""
-    import numpy as np  # late: see Loaded
-
-    from superopt.measure.arrays import dtype  # late: see Loaded
-
-    array = np.asarray(value)
-    array = array if kind is None else array.astype(dtype(kind), copy=False)
-    head = f"{array.dtype}{array.shape}".encode()
-    return hashlib.sha256(head + np.ascontiguousarray(array).tobytes()).hexdigest()[:32]
-
-
-def _raw(array: np.ndarray) -> np.ndarray:
-    """The bytes of an array: the program knows its type, and `.npy` has no name for bfloat16."""
-    import numpy as np  # late: see Loaded
-
-    return np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
-
-
-def _read_prepared(data: bytes, nodes: Sequence[Node]) -> tuple[Any, ...]:
-    import jax  # late: see Loaded
-    import numpy as np  # late: see Loaded
-
-    from superopt.measure.arrays import dtype  # late: see Loaded
-
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        raw = [arrays[name] for name in arrays.files]
-    if len(raw) != len(nodes):
-        raise ValueError(f"{len(raw)} prepared tensors for {len(nodes)} inputs")
-    with jax.enable_x64(True):  # 64-bit tensors keep their type whatever the caller has enabled
-        return tuple(
-            jax.device_put(array.view(dtype(node.dtype)).reshape(node.shape))
-            for array, node in zip(raw, nodes, strict=True)
-        )
-
-
-def _tree_bytes(tree: Any) -> bytes:
-    try:
-        return tree.serialize_using_proto()
-    except ValueError as error:
-        raise InputError(
-            f"the structure {tree} holds types of its own and cannot be saved",
-            hint="save functions of tuples, lists and dictionaries",
-        ) from error
 
 
 def load(path: str | Path) -> Loaded:

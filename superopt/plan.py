@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph, print_graph
+from superopt.reading import Allowance, field, typed
 
 FORMAT = 1
+_STEPS_OF_INSTANCE = 100  # of the allowance of a file: about the tokens that an instance takes as text
 Axis = tuple[tuple[int, int], ...]
 Layout = tuple[Axis, ...]
 
@@ -90,20 +93,31 @@ class BodyPlan:
     plan: Plan
 
 
-def read_plan(data: Mapping[str, Any]) -> Plan:
+def read_plan(data: Any, allowance: Allowance | None = None) -> Plan:
     """The plan that `to_json` wrote.
 
     Raises:
-        KeyError, TypeError, ValueError, ShapeError: it is none.
+        InputError: it is none.
+        FileLimitError: it asks for more than the allowance of its file.
     """
-    if data["format"] != FORMAT:
-        raise ValueError(f"a plan of format {data['format']}, this version reads {FORMAT}")
+    with typed("it holds no plan of this version"):
+        return _plan(data, allowance)
+
+
+def _plan(data: Mapping[str, Any], allowance: Allowance | None) -> Plan:
+    if field(data, "format", int) != FORMAT:
+        raise InputError(f"it has format {data['format']}, this version reads {FORMAT}")
+    if allowance is not None:
+        allowance.spend(_STEPS_OF_INSTANCE * len(field(data, "instances", list)))
     return Plan(
         str(data["numerics"]),
         {str(k): str(v) for k, v in data["rules"].items()},
-        parse_graph(data["terms"]),
+        parse_graph(data["terms"], allowance=allowance),
         tuple(_instance(i) for i in data["instances"]),
-        tuple(BodyPlan(parse_graph(a), parse_graph(b), read_plan(p)) for a, b, p in data["bodies"]),
+        tuple(
+            BodyPlan(parse_graph(a, allowance=allowance), parse_graph(b, allowance=allowance), _plan(p, allowance))
+            for a, b, p in data["bodies"]
+        ),
         str(data["note"]),
     )
 

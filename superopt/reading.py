@@ -6,7 +6,8 @@ texts of rules) does it with the means of this module:
     with typed("m.superopt", "write one with .save(path)"):      every fault below is one typed error
         with plain_file("m.superopt") as handle:                  no device, no pipe, no folder
             archive = Archive(handle, allowed)                    known members, no bomb, digests bound to their names
-            meta = json_of(archive.read("meta.json"))             bounded size and depth
+            meta = archive.json("meta.json")                      bounded size and depth
+            archive.read_into("prepared/0", buffer)               weights go where they will stay, at their stated size
             size = bytes_of((8, 64), 4)                           bounded sizes, no overflow
             allowance.spend()                                     bounded work and time
 
@@ -40,22 +41,26 @@ class Limits:
     """What a file may ask for.
 
     Attributes:
-        text_bytes: of a text or JSON object; the largest networks of the benchmarks print less than 1 MB.
+        text_bytes: of a program's text; the largest networks of the benchmarks print less than 1 MB.
+        json_bytes: of a JSON object, whose values take up to 25 times its text.
         inflated: bytes that a packed byte may become; programs pack 10 to 30 times, a bomb 1,000 times.
         members: of an archive.
         depth: of lists within lists, bodies within bodies; control flow of real programs nests fewer than 10.
         nodes: of a program with its bodies.
+        work: steps of reading: tokens of a text, entries of a list.
         rank: axes of a tensor; NumPy's bound is 64, XLA's kernels are slow long before.
         value_bytes: of one tensor.
         digits: of an integer.
         seconds, seconds_per_mb: that reading may take, on top of the reading of weights.
     """
 
-    text_bytes: int = 2**26
+    text_bytes: int = 2**25
+    json_bytes: int = 2**24
     inflated: int = 100
     members: int = 20_000
     depth: int = 50
     nodes: int = 200_000
+    work: int = 5_000_000
     rank: int = 32
     value_bytes: int = 2**36
     digits: int = 40
@@ -69,8 +74,8 @@ LIMITS = Limits()
 class Allowance:
     """Work and time that are left for one file; what reads it says what it does, and is stopped at the limit."""
 
-    def __init__(self, what: str, size_bytes: int = 0, work: int = LIMITS.nodes, limits: Limits = LIMITS) -> None:
-        """An allowance for a file of so many bytes: `work` units (nodes, as a rule) and the time of its size."""
+    def __init__(self, what: str, size_bytes: int = 0, work: int = LIMITS.work, limits: Limits = LIMITS) -> None:
+        """An allowance for a file of so many bytes: `work` steps and the time that its size allows."""
         self.what, self.left, self.work = shown(what), work, work
         self.seconds = limits.seconds + limits.seconds_per_mb * size_bytes / 1e6
         self.until = time.monotonic() + self.seconds
@@ -83,7 +88,7 @@ class Allowance:
         """
         self.left -= work
         if self.left < 0:
-            raise FileLimitError(f"{self.what} asks for more than {self.work} units of work")
+            raise FileLimitError(f"{self.what} asks for more than {self.work} steps of reading")
         if time.monotonic() > self.until:
             raise FileLimitError(f"{self.what} takes more than {self.seconds:.0f} s to read")
 
@@ -95,12 +100,13 @@ def typed(what: str, hint: str = "", error: type[SuperoptError] = InputError) ->
     Args:
         what: the file and what it should be: "m.superopt is not a saved program".
         hint: what the user can do.
-        error: the class of the error; errors of this class pass as they are.
+        error: the class of the error; one of a narrower class keeps its class and its own hint.
     """
     try:
         yield
-    except error:
-        raise
+    except error as cause:
+        own = cause.hint if cause.hint != cause.usual_hint else ""
+        raise type(cause)(f"{shown(what, 300)}: {cause.args[0]}", hint=own or hint) from cause
     except MemoryError as cause:
         raise error(f"{shown(what, 300)}: it asks for more memory than there is", hint=hint) from cause
     except RecursionError as cause:
@@ -110,10 +116,10 @@ def typed(what: str, hint: str = "", error: type[SuperoptError] = InputError) ->
 
 
 def cause_of(error: BaseException) -> str:
-    """An error in one printable line; of unnamed kinds with their name, as their text says little (`KeyError: 'x'`)."""
-    text = error.args[0] if isinstance(error, SuperoptError) and error.args else error
+    """An error in one printable line, with its kind where the text alone says little (`KeyError: x`)."""
+    text = error.args[0] if isinstance(error, SuperoptError | KeyError) and error.args else error
     line = (str(text).strip().splitlines() or [""])[0]
-    if isinstance(error, SuperoptError | OSError | ValueError):
+    if isinstance(error, SuperoptError | OSError | ValueError) or (isinstance(error, KeyError) and " " in line):
         return shown(line, 200)
     return shown(f"{type(error).__name__}: {line}" if line else type(error).__name__, 200)
 
@@ -178,8 +184,8 @@ def json_of(data: bytes | str, what: str = "the object", limits: Limits = LIMITS
     Raises:
         InputError: it is none, too large, or nested too deep.
     """
-    if len(data) > limits.text_bytes:
-        raise FileLimitError(f"{what} has more than {limits.text_bytes} bytes")
+    if len(data) > limits.json_bytes:
+        raise FileLimitError(f"{what} has more than {limits.json_bytes} bytes")
     text = data if isinstance(data, str) else text_of(data, what)
     try:
         value = json.loads(text, object_pairs_hook=_once)
@@ -254,9 +260,13 @@ def bytes_of(shape: Sequence[int], itemsize: int, what: str = "a tensor", limits
 
 def digest(name: str, data: bytes | memoryview) -> str:
     """Digest of bytes that stand under a name: those of another name have another one."""
-    found = hashlib.sha256(f"{len(name.encode())}:{name}:{len(data)}:".encode())
+    found = _begun(name, len(data))
     found.update(data)
     return found.hexdigest()
+
+
+def _begun(name: str, size: int) -> Any:
+    return hashlib.sha256(f"{len(name.encode())}:{name}:{size}:".encode())
 
 
 class Archive:
@@ -316,6 +326,11 @@ class Archive:
         """Names of the members, without the digests."""
         return tuple(name for name in self._members if name != DIGESTS)
 
+    def size_of(self, name: str) -> int:
+        """The bytes that a member states to have; 0 where it is absent."""
+        row = self._members.get(name)
+        return 0 if row is None else row.file_size
+
     def read(self, name: str) -> bytes:
         """The bytes of a member.
 
@@ -351,38 +366,42 @@ class Archive:
             raise InputError(f"its {name!r} has not the size that it states")
         return data
 
-    def span(self, name: str) -> tuple[int, int]:
-        """Where the bytes of a member that is not packed stand in the file: first byte and length.
-
-        They are to be mapped and compared with `expected`.
+    def read_into(self, name: str, buffer: memoryview) -> None:
+        """Fill a buffer with the bytes of a member that is not packed and has its size.
 
         Raises:
-            InputError: absent, packed, or outside of the file.
+            InputError: absent, packed, of another size, damaged, or not what its digest says.
         """
         row = self._members.get(name)
         if row is None:
             raise InputError(f"it holds no {name!r}")
         if row.compress_type != zipfile.ZIP_STORED or row.compress_size != row.file_size:
             raise InputError(f"its {name!r} is packed, and should not be")
+        if row.file_size != len(buffer):
+            raise InputError(f"its {name!r} has {row.file_size} bytes, the program needs {len(buffer)}")
+        found, at = _begun(name, len(buffer)), 0
+        self.handle.seek(self._begin(row))
+        while at < len(buffer):
+            block = buffer[at : at + _BLOCK]
+            count = self.handle.readinto(block)  # pyright: ignore[reportAttributeAccessIssue]
+            if not count:
+                raise InputError(f"its {name!r} ends too soon")
+            found.update(block[:count])
+            at += count
+        if found.hexdigest() != self._digests.get(name):
+            raise InputError(f"its {name!r} is not what its digest says")
+
+    def _begin(self, row: zipfile.ZipInfo) -> int:
+        """The first byte of a member in the file, behind its header there."""
         self.handle.seek(row.header_offset)
         head = self.handle.read(30)
         if len(head) < 30 or head[:4] != b"PK\x03\x04":
-            raise InputError(f"its {name!r} is damaged: no header")
-        begin = row.header_offset + 30 + int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
-        if begin + row.file_size > self.size_bytes:
-            raise InputError(f"its {name!r} ends behind the end of the file")
-        return begin, row.file_size
-
-    def expected(self, name: str) -> str:
-        """The digest that a member should have (see `digest`)."""
-        return str(self._digests.get(name))
+            raise InputError(f"its {row.filename!r} is damaged: no header")
+        return row.header_offset + 30 + int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
 
 
 class ArchiveWriter:
-    """Writes what `Archive` reads; the file appears under its name only when it is whole.
-
-    Members that are to be mapped (`aligned`) start at multiples of 64 bytes and are not packed.
-    """
+    """Writes what `Archive` reads; the file appears under its name only when it is whole."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -405,7 +424,7 @@ class ArchiveWriter:
         self.text(name, json.dumps(value, default=str))
 
     def aligned(self, name: str, data: memoryview) -> None:
-        """Write a member that is not packed, at a multiple of 64 bytes."""
+        """Write a member that is not packed, at a multiple of 64 bytes (so that it can be mapped)."""
         entry = _entry(name, zipfile.ZIP_STORED)
         begin = self._handle.tell() + 30 + len(name.encode()) + (20 if len(data) >= 2**31 - 1 else 0)
         pad = -(begin + 4) % 64

@@ -8,25 +8,20 @@ are checked as well: the schedule of each is proved against the denotation of it
 
 from __future__ import annotations
 
-import io
-import json
 import time
-import zipfile
-import zlib
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superopt.errors import InputError, ShapeError, UsageError
+from superopt.errors import InputError, UsageError
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
-from superopt.ir.text import parse_graph
-from superopt.kernels.choice import Choice, read_choice
+from superopt.kernels.choice import Choice
 from superopt.library import ledger_of
-from superopt.optimized import digest_of
-from superopt.plan import Plan, read_plan
+from superopt.saved import Saved, digest_of, read_whole
 from superopt.validate import Validation, validate
 from verifier.elements import Labels
 
@@ -58,17 +53,17 @@ def validate_file(path: str | Path, original: Any = None, store: Store | None = 
     Raises:
         InputError: not a saved program, or one without a plan.
     """
-    saved = _read(path)
-    meta, graph, program, plan, prepared = saved.meta, saved.graph, saved.program, saved.plan, saved.prepared
+    saved, source = read_whole(path)
+    graph, program, plan, prepared = source.original, source.program, source.plan, saved.prepared
     notes: tuple[str, ...] = ()
     other = None
-    unlike = _calls(saved)
+    unlike = _calls(saved, graph)
     if unlike:
         return _refused(unlike)
     if original is not None:
-        other = _import(original, graph, tuple(meta["arguments"]), saved.in_tree)
-        difference = _difference(graph, other.graph, meta["constants"])
-        if not difference and (other.names != tuple(meta["arguments"]) or other.out_tree != saved.out_tree):
+        other = _import(original, graph, saved.names, saved.in_tree)
+        difference = _difference(graph, other.graph, saved.constants)
+        if not difference and (tuple(other.names) != saved.names or other.out_tree != saved.out_tree):
             difference = "the original takes or returns another structure than the file says"
         if difference:
             return _refused(difference)
@@ -103,55 +98,16 @@ def _refused(cause: str) -> Validation:
     return Validation(False, cause, 0, {}, "exact", (), 0, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    """What a file holds."""
-
-    meta: dict[str, Any]
-    graph: Graph
-    program: Program
-    plan: Plan
-    prepared: list[np.ndarray]
-    in_tree: Any
-    out_tree: Any
-    kernels: tuple[Choice, ...]
-
-
-def _calls(saved: _Saved) -> str:
+def _calls(saved: Saved, graph: Graph) -> str:
     """Why a call would pass or return other things than the programs in the file say, or an empty text."""
-    arguments, live = list(saved.meta["arguments"]), list(saved.meta["live"])
-    taken = saved.graph.inputs[: len(arguments)]
-    if [n["name"] for n in taken] != arguments or saved.in_tree.num_leaves != len(arguments):
+    taken = graph.inputs[: len(saved.names)]
+    if tuple(n["name"] for n in taken) != saved.names:
         return "the file names other arguments than the original takes"
-    if live != [i for i, n in enumerate(taken) if not n["frozen"]]:
+    if saved.live != tuple(i for i, n in enumerate(taken) if not n["frozen"]):
         return "a call would pass other arguments than the returned program takes"
-    if saved.out_tree.num_leaves != len(saved.graph.outputs):
+    if saved.out_tree.num_leaves != len(graph.outputs):
         return "the file has another structure of results than the original"
     return ""
-
-
-def _read(path: str | Path) -> _Saved:
-    import jax  # late: only for the structure of arguments
-
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = set(archive.namelist())
-            if not {"original.txt", "plan.json"} <= names:
-                raise InputError(f"{path} holds no plan", hint="save the program again with this version")
-            meta = json.loads(archive.read("meta.json"))
-            graph = parse_graph(archive.read("original.txt").decode())
-            prepare = parse_graph(archive.read("prepare.txt").decode()) if "prepare.txt" in names else None
-            program = Program(prepare, parse_graph(archive.read("hot.txt").decode()))
-            plan = read_plan(json.loads(archive.read("plan.json")))
-            chosen = json.loads(archive.read("kernels.json")) if "kernels.json" in names else []
-            kernels = tuple(map(read_choice, chosen))
-            with np.load(io.BytesIO(archive.read("prepared.npz")), allow_pickle=False) as arrays:
-                prepared = [arrays[name] for name in arrays.files]
-            read = jax.tree_util.PyTreeDef.deserialize_using_proto
-            trees = [read(jax.tree_util.default_registry, archive.read(name)) for name in ("in_tree", "out_tree")]
-    except (OSError, zipfile.BadZipFile, zlib.error, KeyError, TypeError, ValueError, ShapeError) as error:
-        raise InputError(f"{path} is not a saved program: {error}", hint="write one with .save(path)") from error
-    return _Saved(meta, graph, program, plan, prepared, trees[0], trees[1], kernels)
 
 
 def _import(original: Any, graph: Graph, names: tuple[str, ...], tree: Any) -> Imported:
@@ -172,7 +128,7 @@ def _import(original: Any, graph: Graph, names: tuple[str, ...], tree: Any) -> I
     return import_function(original, args, kwargs)
 
 
-def _difference(graph: Graph, other: Graph, constants: dict[str, str]) -> str:
+def _difference(graph: Graph, other: Graph, constants: Mapping[str, str]) -> str:
     """How two originals differ, or an empty text: by element labels, and by their constants' digests."""
     if [n.types for n in graph.outputs] != [n.types for n in other.outputs]:
         return "the original has results of other types than the program that was optimised"
@@ -185,7 +141,7 @@ def _difference(graph: Graph, other: Graph, constants: dict[str, str]) -> str:
     return f"the original has other values in {', '.join(changed[:5])}" if changed else ""
 
 
-def _prepares(program: Program, constants: Any, prepared: list[np.ndarray]) -> bool:
+def _prepares(program: Program, constants: Any, prepared: Sequence[np.ndarray]) -> bool:
     from superopt.backends.xla import build  # late: compiles
 
     assert program.prepare is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from saved_files import edited
 from search_cases import BUILDERS, case, selection_of
 from search_table import TableObjective
 from test_search_selections import scramble
@@ -432,24 +432,14 @@ def test_a_saved_program_is_validated_from_its_file(saved: Path) -> None:
     assert superopt.verify(None, loaded).valid
 
 
-def _edited(saved: Path, target: Path, **changes: Callable[[str], str] | None) -> Path:
-    with zipfile.ZipFile(saved) as source, zipfile.ZipFile(target, "w") as out:
-        for name in source.namelist():
-            edit = changes.get(name.partition(".")[0], str)
-            if edit is not None:
-                data = source.read(name)
-                out.writestr(name, edit(data.decode()) if edit is not str else data)
-    return target
-
-
 def test_tampered_files_are_refused(saved: Path, tmp_path: Path) -> None:
-    path = _edited(saved, tmp_path / "hot.superopt", hot=lambda text: text.replace("max(", "min("))
+    path = edited(saved, tmp_path / "hot.superopt", hot=lambda text: text.replace(b"max(", b"min("))
     told = superopt.load(path).validate()
     assert not told.valid
     assert "min" in told.cause
-    path = _edited(saved, tmp_path / "original.superopt", original=lambda text: text.replace("max(", "min("))
+    path = edited(saved, tmp_path / "original.superopt", original=lambda text: text.replace(b"max(", b"min("))
     assert not superopt.load(path).validate().valid
-    path = _edited(saved, tmp_path / "none.superopt", plan=None)
+    path = edited(saved, tmp_path / "none.superopt", plan=None)
     with pytest.raises(InputError, match="no plan"):
         superopt.load(path).validate()
 
@@ -459,7 +449,7 @@ def test_the_command_line_validates_a_file(saved: Path, tmp_path: Path, monkeypa
     said = CliRunner().invoke(cli, ["verify", "--program", str(saved), "--json"])
     assert said.exit_code == 0, said.output
     assert json.loads(said.stdout)["valid"] is True
-    path = _edited(saved, tmp_path / "hot.superopt", hot=lambda text: text.replace("max(", "min("))
+    path = edited(saved, tmp_path / "hot.superopt", hot=lambda text: text.replace(b"max(", b"min("))
     said = CliRunner().invoke(cli, ["verify", "--program", str(path)])
     assert said.exit_code == 3
     assert "NOT VALIDATED" in said.output

@@ -14,6 +14,7 @@ transformation the function is compiled as part of what surrounds it, without th
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import Any
 import jax
 
 from superopt import machine
+from superopt.reading import shown
 
 _NESTED = "compiler_options"  # what JAX's refusal below the top level names
 
@@ -85,6 +87,28 @@ def options_of(choices: Iterable[Choice]) -> dict[str, Value]:
         kinds = [kind for kind in _LIBRARY_DEFAULT if kind not in drops]
         found[LIBRARY] = ",".join(f"LIBRARY_FUSION_TYPE_{kind}" for kind in kinds)
     return found
+
+
+@functools.cache
+def _own_values() -> frozenset[tuple[str, Value]]:
+    """Every option that some set of choices has."""
+    sets = (c for size in range(len(CHOICES) + 1) for c in itertools.combinations(CHOICES, size))
+    return frozenset(option for choices in sets for option in options_of(choices).items())
+
+
+def own(options: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, str]]:
+    """Those of some options that are choices of this project, and why the others are left out.
+
+    For options that come from a file: XLA has some that write files, change results or end the process.
+    """
+    kept: dict[str, Value] = {}
+    foreign: dict[str, str] = {}
+    for name, value in options.items():
+        if any(name == n and type(value) is type(v) and value == v for n, v in _own_values()):
+            kept[name] = value
+        else:
+            foreign[shown(name)] = "not a choice of this project, and not taken from a file"
+    return kept, foreign
 
 
 def choices_for(ops: Iterable[str], choices: Iterable[Choice] = CHOICES) -> tuple[list[Choice], dict[str, str]]:

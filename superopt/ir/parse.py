@@ -7,7 +7,8 @@
     value     = number | string | None | True | False | type | "(" values ")" | "{" graph "}"
     type      = word "[" sizes "]"
 
-Every node is made anew and typed by the op table; a printed type that disagrees is an error.
+Every node is made anew and typed by the op table; a printed type that disagrees is an error.  A text may come from a
+stranger: whatever is wrong with it ends in one `InputError` with the line, and its size, depth and types have limits.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from superopt.errors import InputError, SuperoptError
+from superopt.errors import FileLimitError, InputError
 from superopt.ir.graph import Graph, Node, make_input, mk
 from superopt.ir.scalar import DTYPE
-from superopt.ir.types import LONG, TensorType
+from superopt.ir.types import ITEMSIZE_BYTES, LONG, TensorType
+from superopt.reading import LIMITS, Allowance, bytes_of, cause_of, shown
 
 T = TypeVar("T")
 _TOKEN = re.compile(
@@ -34,21 +36,25 @@ _TOKEN = re.compile(
       | (?P<mark>[=:,(){}\[\]])""",
     re.VERBOSE,
 )
+_STEP = 256  # tokens between two looks at the allowance
+_WIDEST_BYTES = 16  # of an element whose dtype is not in the table of types
 _CONSTANT_WORDS = {"None": None, "True": True, "False": False}
 
 
-def parse_graph(text: str, constants: Mapping[str, Any] | None = None) -> Graph:
+def parse_graph(text: str, constants: Mapping[str, Any] | None = None, allowance: Allowance | None = None) -> Graph:
     """The graph of a text.
 
     Args:
         text: what `print_graph` gave.
         constants: values of the inputs marked `constant` whose values the text leaves out; those without one become
             ordinary frozen inputs.
+        allowance: of the file that the text comes from; each token is a step.
 
     Raises:
         InputError: the text is not a graph, or a node in it is ill-typed; says the line.
+        FileLimitError: it asks for more than is accepted.
     """
-    parser = _Parser(text, constants or {})
+    parser = _Parser(text, constants or {}, allowance)
     graph = parser.graph()
     if parser.kind != "end":
         raise parser.wrong("the end of the text")
@@ -58,9 +64,9 @@ def parse_graph(text: str, constants: Mapping[str, Any] | None = None) -> Graph:
 class _Parser:
     """The tokens of a text and the position in them."""
 
-    def __init__(self, text: str, constants: Mapping[str, Any]) -> None:
-        self.text, self.constants = text, constants
-        self.position = 0
+    def __init__(self, text: str, constants: Mapping[str, Any], allowance: Allowance | None) -> None:
+        self.text, self.constants, self.allowance = text, constants, allowance
+        self.position = self.depth = self.nodes = self.spent = 0
         self.kind = self.token = ""
         self.start = 0
         self.advance()
@@ -76,6 +82,9 @@ class _Parser:
                 raise self.wrong("a token")
             self.position = found.end()
             if found.lastgroup != "skip":
+                self.spent += 1
+                if self.allowance is not None and self.spent % _STEP == 0:
+                    self.allowance.spend(_STEP)
                 self.kind, self.token = found.lastgroup or "", found.group()
                 return taken
         self.start, self.kind, self.token = len(self.text), "end", ""
@@ -83,7 +92,7 @@ class _Parser:
 
     def wrong(self, expected: str) -> InputError:
         line = self.text.count("\n", 0, self.start) + 1
-        return InputError(f"line {line}: expected {expected}, got {self.token or 'the end of the text'!r}")
+        return InputError(f"line {line}: expected {expected}, got {shown(self.token) or 'the end of the text'!r}")
 
     def take(self, token: str) -> None:
         if self.token != token or self.kind == "string":
@@ -101,7 +110,12 @@ class _Parser:
 
     def word(self) -> str:
         if self.kind == "string":
-            return json.loads(self.advance())
+            try:
+                name = json.loads(self.token)
+            except ValueError as error:
+                raise self.wrong("a string") from error
+            self.advance()
+            return name
         if self.kind == "word" or self.token in ("inf", "nan"):
             return self.advance()
         raise self.wrong("a name")
@@ -116,31 +130,50 @@ class _Parser:
         return found
 
     def integer(self) -> int:
-        if self.kind != "number":
+        if self.kind != "number" or not self.token.lstrip("-").isdigit() or len(self.token) > LIMITS.digits:
             raise self.wrong("an integer")
         return int(self.advance())
 
     def type(self) -> TensorType:
-        name = self.word()
+        return self.shaped(self.word())
+
+    def shaped(self, name: str) -> TensorType:
+        """The type of this dtype with the sizes that follow."""
         self.take("[")
-        return TensorType(tuple(self.items("]", self.integer)), LONG.get(name, name))
+        kind = TensorType(tuple(self.items("]", self.integer)), LONG.get(name, name))
+        self.sized(kind)
+        return kind
+
+    def sized(self, kind: TensorType) -> None:
+        """Refuse a type of too many axes or bytes."""
+        bytes_of(kind.shape, ITEMSIZE_BYTES.get(kind.dtype, _WIDEST_BYTES), "a value")  # pyright: ignore[reportArgumentType]
+
+    def inside(self, read: Callable[[], T]) -> T:
+        """What is read one level deeper."""
+        self.depth += 1
+        if self.depth > LIMITS.depth:
+            raise FileLimitError(f"values and bodies are nested more than {LIMITS.depth} deep")
+        found = read()
+        self.depth -= 1
+        return found
 
     def value(self) -> Any:
         if self.kind == "number":
-            token = self.advance()
-            return int(token) if re.fullmatch(r"-?\d+", token) else float(token)
+            if self.token.lstrip("-").isdigit():
+                return self.integer()
+            return float(self.advance())
         if self.accept("("):
-            return tuple(self.items(")", self.value))
+            return tuple(self.inside(lambda: self.items(")", self.value)))
         if self.accept("{"):
-            body = self.graph()
+            body = self.inside(self.graph)
             self.take("}")
             return body
         if self.kind == "word" and self.token in _CONSTANT_WORDS:
             return _CONSTANT_WORDS[self.advance()]
         quoted = self.kind == "string"
         name = self.word()
-        if self.accept("["):
-            return TensorType(tuple(self.items("]", self.integer)), LONG.get(name, name))
+        if self.at("["):
+            return self.shaped(name)
         if not quoted:
             raise self.wrong(f"a value instead of {name!r}")
         return name
@@ -157,11 +190,13 @@ class _Parser:
             self.take("=")
             try:
                 node = self.statement(known, constants)
-            except (SuperoptError, KeyError) as error:
-                if isinstance(error, InputError):
-                    raise
+            except InputError:
+                raise
+            except Exception as error:  # type rules of ops compute with attributes that may be anything
                 line = self.text.count("\n", 0, start) + 1
-                raise InputError(f"line {line}: {error.args[0]}") from error
+                raise InputError(f"line {line}: {cause_of(error)}") from error
+            if name in known:
+                raise InputError(f"line {self.text.count(chr(10), 0, start) + 1}: {name} is defined twice")
             known[name] = node
             if node.op == "input":
                 inputs.append(node)
@@ -178,6 +213,9 @@ class _Parser:
         return known[self.advance()]
 
     def statement(self, known: Mapping[str, Node], constants: dict[str, Any]) -> Node:
+        self.nodes += 1
+        if self.nodes > LIMITS.nodes:
+            raise FileLimitError(f"a program of more than {LIMITS.nodes} nodes")
         op = self.word()
         if op == "input":
             return self.input(constants)
@@ -194,6 +232,8 @@ class _Parser:
             attrs[name] = self.value()
         stated = tuple(self.items(")", self.type)) if self.accept("(") else (self.type(),)
         node = mk(op, *operands, **attrs)
+        for kind in node.types:
+            self.sized(kind)
         if node.types != stated:
             raise self.wrong(f"the types {', '.join(map(str, node.types))} of {op} before this point")
         return node

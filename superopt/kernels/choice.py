@@ -6,13 +6,14 @@ primitives with their decisions; without one the kernel has the default schedule
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.kernels.partition import Region, region_of
+from superopt.reading import field, shown, typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +35,18 @@ class Choice:
         return {"root": self.root, "reads": list(self.reads), "trace": None if self.trace is None else list(self.trace)}
 
 
-def read_choice(data: Mapping[str, Any]) -> Choice:
+def read_choice(data: Any) -> Choice:
     """The choice that `to_json` was made of.
 
     Raises:
-        KeyError, TypeError, ValueError: something else.
+        InputError: something else.
     """
-    trace = data["trace"]
-    return Choice(int(data["root"]), tuple(int(n) for n in data["reads"]), None if trace is None else _tuples(trace))
+    with typed("it holds no kernel of this version"):
+        root, reads = field(data, "root", int), field(data, "reads", list)
+        if not all(type(n) is int for n in reads):
+            raise InputError(f"the kernel for value {root} reads {shown(reads)}")
+        trace = field(data, "trace", (list, type(None)))
+        return Choice(root, tuple(reads), None if trace is None else _tuples(trace))
 
 
 def _tuples(value: Any) -> Any:

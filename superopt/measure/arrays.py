@@ -6,6 +6,7 @@ No pickle, and no `.npy`, whose header cannot name bfloat16.  Also the random va
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -49,6 +50,14 @@ def dtype(name: str) -> np.dtype:
 
         return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(name)
+
+
+def aligned(shape: Sequence[int], kind: np.dtype) -> np.ndarray:
+    """An array without values that begins at a multiple of 64 bytes: `jax.device_put` takes it over without a copy."""
+    nbytes = math.prod(shape) * kind.itemsize
+    raw = np.empty(nbytes + _ALIGN, np.uint8)
+    begin = -raw.ctypes.data % _ALIGN
+    return raw[begin : begin + nbytes].view(kind).reshape(shape)
 
 
 def random_values(
