@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from superopt.attribution import Gain
+from superopt.barrier import Barrier
 from superopt.checks import Builds, check
 from superopt.frontends.jaxpr import Imported
 from superopt.ir.program import Program, original_program
@@ -59,6 +60,13 @@ class Judgement:
 def presumed(imported: Imported, build_s: float) -> Judgement:
     """The original, where kernels are tried before finalists are built."""
     return Judgement(original_program(imported.graph), None, "nothing was measured", build_s=build_s, presumed=True)
+
+
+def given_back(imported: Imported, barrier: Barrier) -> Judgement:
+    """The original, after a stage was lost that would have found something better."""
+    stage, cause = list(barrier.lost.items())[-1]
+    verdict = f"the original was returned: {stage} {cause}"
+    return Judgement(original_program(imported.graph), None, verdict, interrupted=barrier.interrupted)
 
 
 def is_enough(judgement: Judgement, promised: float) -> bool:

@@ -7,6 +7,9 @@ Where builds are slow, kernels come before the finalists, and these are built on
 
 The winner is returned only when it measures faster than the original, beyond the noise floor, and computes the same
 values; otherwise the original is.  Everything that was found, timed and left out goes into the report.
+
+Every stage from the exploration on runs behind a barrier (`superopt.barrier`): when one fails, what was there before it
+is returned, and the report says so.
 """
 
 from __future__ import annotations
@@ -26,24 +29,27 @@ import numpy as np
 from jax.core import Tracer
 
 from costmodel.load import load_objective
-from costmodel.objective import Objective
+from costmodel.objective import Objective, Roofline
+from costmodel.weights_file import uncalibrated
 from rewrites.term import Rule
+from superopt.backends.xla import XlaExecutable
+from superopt.barrier import Barrier
 from superopt.budget import ALL, EXPLORE, EXPLORE_ALONE, EXPLORE_FIRST, JUDGE, SearchBudget, parse_budget
 from superopt.checks import Builds, run_original
 from superopt.errors import ArgumentError, SuperoptError, UsageError, told
-from superopt.explore import explore
+from superopt.explore import Exploration, explore
 from superopt.frontends.jaxpr import Imported, import_function
 from superopt.implement import implement
 from superopt.ir.program import original_program
 from superopt.judge import judge
-from superopt.judgement import Judgement, faster_one, is_enough, presumed, settled
-from superopt.library import proved_library
+from superopt.judgement import Judgement, faster_one, given_back, is_enough, presumed, settled
+from superopt.library import ProvedLibrary, proved_library
 from superopt.measure import Timing, Worker, compare
 from superopt.measure.compare import serialisable
 from superopt.optimized import Optimized
 from superopt.plan import empty_plan
 from superopt.remember import recall, remember, run_key
-from superopt.result import Stage
+from superopt.result import Speedup, Stage, least_report
 from superopt.store import Store
 from superopt.summary import make_report
 from superopt.trace import make_plan
@@ -56,6 +62,7 @@ Progress = Callable[[str], None]
 
 _UNHURRIED_S = 60.0  # budgets from here on leave time to calibrate a model that was fitted on another machine
 _ADAPT_S = 30.0
+_FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
 
 
 def optimize(
@@ -112,16 +119,17 @@ def optimize(
         imported, name = _import(fn, args, kwargs, frozen, dims, seed)
     if any(isinstance(x, jax.ShapeDtypeStruct) for x in imported.examples):
         imported = _with_examples(imported, seed)
-    archive = _open_store(store)
+    barrier, worker = Barrier(), Worker()
+    archive = barrier.around("the store", lambda: _open_store(store), None, let=_FIRST)
     try:
-        with Worker() as worker:
-            return _optimize(
-                imported, name, limits, seed, deterministic, archive, rules, objective, max_prepared_bytes, numerics,
-                kernels, clock, worker,
-            )  # fmt: skip
+        return _optimize(
+            imported, name, limits, seed, deterministic, archive, rules, objective, max_prepared_bytes, numerics,
+            kernels, clock, worker, barrier,
+        )  # fmt: skip
     finally:
+        barrier.around("the end of the measuring process", worker.close, None)
         if archive is not None:
-            archive.close()
+            barrier.around("the end of the store", archive.close, None)
 
 
 def _optimize(
@@ -138,17 +146,29 @@ def _optimize(
     kernels: bool,
     clock: _Clock,
     worker: Worker,
+    barrier: Barrier,
 ) -> Optimized:
     ahead, builds = None, Builds()
     with clock.stage("rules"), ThreadPoolExecutor(2) as beside:
         if archive is None and not deterministic:  # proofs take seconds, in which the original can be built
             ahead = _build_ahead(imported, worker, builds, beside)
-        library = proved_library(archive, rules, numerics)
+        library = barrier.around(
+            "the library of rules",
+            lambda: proved_library(archive, rules, numerics),
+            ProvedLibrary((), {}),
+            let=(SuperoptError, *_FIRST),
+        )
     with clock.stage("model"):
         unhurried = not deterministic and (limits.seconds or 0.0) >= _UNHURRIED_S
-        objective = objective or load_objective(archive, adapt_s=_ADAPT_S * unhurried, progress=clock.say)
-    key = run_key(imported, limits, seed, deterministic, library, objective, max_prepared_bytes, numerics, kernels)
-    known = recall(archive, key, imported)
+        objective = objective or barrier.around(
+            "the performance model",
+            lambda: load_objective(archive, adapt_s=_ADAPT_S * unhurried, progress=clock.say),
+            Roofline(uncalibrated(), "uncalibrated"),
+            let=_FIRST,
+        )
+    whole = (imported, limits, seed, deterministic, library, objective, max_prepared_bytes, numerics, kernels)
+    key = barrier.around("the key of the call in the store", lambda: run_key(*whole), "", let=_FIRST)
+    known = barrier.around("an answer from the store", lambda: recall(archive, key, imported), None, let=_FIRST)
     if known is not None:
         clock.say("answered from the store")
         return known
@@ -156,64 +176,121 @@ def _optimize(
         with ThreadPoolExecutor(2) as beside:
             ahead = _build_ahead(imported, worker, builds, beside)
     limits, begin_s = limits.after(clock.elapsed_s), time.monotonic()
-    build_s = 0.0 if ahead is None else ahead.result()
+    build_s = 0.0 if ahead is None else barrier.around("the original built ahead", ahead.result, 0.0, let=_FIRST)
     first = limits.hurries(build_s)
     with clock.stage("explore"):
-        found = explore(
-            imported.graph,
-            library.rules,
-            objective,
-            limits.until(begin_s, EXPLORE_FIRST if first else EXPLORE if kernels else EXPLORE_ALONE),
-            seed,
-            measure=not deterministic,
-            max_prepared_bytes=max_prepared_bytes,
-            numerics=numerics,
-            progress=clock.say,
+        found = barrier.around(
+            "the search",
+            lambda: explore(
+                imported.graph,
+                library.rules,
+                objective,
+                limits.until(begin_s, EXPLORE_FIRST if first else EXPLORE if kernels else EXPLORE_ALONE),
+                seed,
+                measure=not deterministic,
+                max_prepared_bytes=max_prepared_bytes,
+                numerics=numerics,
+                progress=clock.say,
+            ),
+            None,
         )
 
-    def judged(share: float, later: bool) -> Judgement:
+    def judged(found: Exploration, share: float, later: bool) -> Judgement:
         with clock.stage("judge"):
-            return judge(
-                imported, found, limits.until(begin_s, share), seed, measure=not deterministic,
-                exact=numerics == "exact", worker=worker, builds=builds, later=later, progress=clock.say,
+            judgement = barrier.around(
+                "the judgement",
+                lambda: judge(
+                    imported, found, limits.until(begin_s, share), seed, measure=not deterministic,
+                    exact=numerics == "exact", worker=worker, builds=builds, later=later, progress=clock.say,
+                ),
+                None,
             )  # fmt: skip
+        return judgement or given_back(imported, barrier)
 
-    def implemented(judgement: Judgement, limits: SearchBudget) -> Judgement:
+    def implemented(found: Exploration, judgement: Judgement, limits: SearchBudget) -> Judgement:
         with clock.stage("kernels"):
-            return implement(
-                imported, found, judgement, limits.until(begin_s, ALL), seed, store=archive, worker=worker,
-                max_prepared_bytes=max_prepared_bytes, builds=builds, progress=clock.say,
+            return barrier.around(
+                "kernels of our own",
+                lambda: implement(
+                    imported, found, judgement, limits.until(begin_s, ALL), seed, store=archive, worker=worker,
+                    max_prepared_bytes=max_prepared_bytes, builds=builds, progress=clock.say,
+                ),
+                judgement,
             )  # fmt: skip
 
-    if found.interrupted or not kernels:
-        judgement = judged(JUDGE if kernels else ALL, kernels)
+    if found is None:
+        judgement = given_back(imported, barrier)
+    elif found.interrupted or not kernels:
+        judgement = judged(found, JUDGE if kernels else ALL, kernels)
     elif first:
-        judgement = implemented(presumed(imported, build_s), replace(limits, first=True))
-        if not judgement.interrupted and not is_enough(judgement, found.promised):
-            judgement = faster_one(judgement, judged(ALL, True))
+        judgement = implemented(found, presumed(imported, build_s), replace(limits, first=True))
+        if not (judgement.interrupted or barrier.interrupted or is_enough(judgement, found.promised)):
+            judgement = faster_one(judgement, judged(found, ALL, True))
     else:
-        judgement = judged(JUDGE, True)
-        if not judgement.interrupted:
-            judgement = implemented(judgement, limits)
+        judgement = judged(found, JUDGE, True)
+        if not (judgement.interrupted or barrier.interrupted):
+            judgement = implemented(found, judgement, limits)
     with clock.stage("check"):
-        judgement = settled(imported, judgement, seed, builds)
-    with clock.stage("plan"):
-        plan = empty_plan(imported.graph, numerics)
-        if judgement.winner is not None:
-            plan = make_plan(found, judgement.winner, library.rules, numerics)
+        checked = barrier.around("the check", lambda: settled(imported, judgement, seed, builds), None)
+    return _finished(
+        imported, name, found, checked or given_back(imported, barrier), library, objective, numerics, archive, key,
+        builds, clock, barrier,
+    )  # fmt: skip
+
+
+def _finished(
+    imported: Imported,
+    name: str,
+    found: Exploration | None,
+    judgement: Judgement,
+    library: ProvedLibrary,
+    objective: Objective,
+    numerics: str,
+    archive: Store | None,
+    key: str,
+    builds: Builds,
+    clock: _Clock,
+    barrier: Barrier,
+) -> Optimized:
+    """The judgement's program, built, with its plan and its report; the original where it cannot be built."""
+
+    def built(judgement: Judgement) -> XlaExecutable:
+        return builds.candidate(judgement.program, imported.frozen_values, judgement.options, judgement.kernels)
+
     with clock.stage("build"):
-        executable = builds.candidate(judgement.program, imported.frozen_values, judgement.options, judgement.kernels)
+        chosen = judgement
+        executable = barrier.around("the chosen program", lambda: built(chosen), None)
+        if executable is None:
+            judgement = given_back(imported, barrier)
+            executable = built(judgement)
+    winner = judgement.winner
+    with clock.stage("plan"):
+        plan = barrier.around(
+            "the plan",
+            lambda: (
+                empty_plan(imported.graph, numerics)
+                if found is None or winner is None
+                else make_plan(found, winner, library.rules, numerics)
+            ),
+            None,
+        )
     with clock.stage("explain"):
         memory = {
             "frozen_bytes": executable.frozen_bytes,
             "prepared_bytes": executable.prepared_bytes,
             "added_bytes": executable.added_bytes,
         }
-        report = make_report(name, imported, found, judgement, library, objective, memory, numerics)
+        speedup, original = judgement.speedup or Speedup(1.0, 1.0, 1.0), winner is None and not judgement.kernels
+        report = barrier.around(
+            "the report",
+            lambda: make_report(name, imported, found, judgement, library, objective, memory, barrier, numerics),
+            least_report(name, judgement.verdict, speedup, original),
+        )
     report = replace(report, stages=tuple(clock.stages))
     result = Optimized(imported, judgement.program, executable, report, plan, judgement.kernels)
-    if not judgement.interrupted:
-        remember(archive, key, result)
+    if not (judgement.interrupted or barrier.lost):
+        barrier.around("the entry in the store", lambda: remember(archive, key, result), None)
+    result.report = replace(report, lost=dict(barrier.lost), notes=(*report.notes, *barrier.notes))
     return result
 
 

@@ -208,6 +208,7 @@ class Report:
         native: regions tried as kernels of our own.
         implementation: what these kernels brought: `gain` over the same choice without them, the `form` of the program
             that they are in, how many `regions` it has and how many are `kernels`; empty where none were tried.
+        lost: stages that failed or were interrupted, with what happened: the program was returned without them.
     """
 
     program: str
@@ -241,6 +242,7 @@ class Report:
     exactness: str = "real"
     native: tuple[NativeKernel, ...] = ()
     implementation: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    lost: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def seconds(self) -> float:
@@ -278,6 +280,13 @@ class Report:
 
     def __repr__(self) -> str:
         return f"<superopt report: {self.program}: {self.verdict}, {self.speedup}>"
+
+
+def least_report(program: str, verdict: str, speedup: Speedup, original_returned: bool) -> Report:
+    """A report that says only what was returned: for where making a better one failed."""
+    return Report(
+        program, verdict, None, None, speedup, None, (), None, {}, (), (), {}, {}, {}, "", {}, 0, original_returned
+    )
 
 
 _PLAIN = (
@@ -318,4 +327,5 @@ def read_report(data: Mapping[str, Any]) -> Report:
         drawing=None
         if drawing is None
         else Drawing(tuple(map(node, drawing["before"])), tuple(map(node, drawing["after"]))),
+        lost=data.get("lost", {}),
     )

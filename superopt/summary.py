@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from costmodel.objective import Objective
 from rewrites.show import statement
 from superopt import machine
+from superopt.barrier import Barrier
 from superopt.drawing import draw
 from superopt.evidence import kernels, measured_by_finalists, model_figures, not_chosen, sites
 from superopt.explore import Exploration
@@ -19,16 +21,26 @@ from superopt.result import Report, Speedup, UsedRewrite
 def make_report(
     name: str,
     imported: Imported,
-    found: Exploration,
+    found: Exploration | None,
     judgement: Judgement,
     library: ProvedLibrary,
     objective: Objective,
     memory: Mapping[str, int],
+    barrier: Barrier,
     exactness: str = "real",
 ) -> Report:
-    """The report of an optimisation; its stages are filled in once the last of them is over."""
-    shown = judgement.winner or found.result.original
-    uses = kernels(found, shown)
+    """The report of an optimisation; its stages are filled in once the last of them is over.
+
+    Args:
+        found: what the search found; None where there was none.
+        barrier: what each part of the report stands behind: one that fails is left out.
+    """
+    unknown: dict[str, str] = {}
+    searched: dict[str, Any] = {}
+    if found is not None:
+        searched = barrier.around(
+            "what the search tells", lambda: _of_search(found, judgement, library, barrier), searched
+        )
     return Report(
         program=name,
         verdict=judgement.verdict,
@@ -36,43 +48,66 @@ def make_report(
         after_ms=judgement.after_ms,
         speedup=judgement.speedup or Speedup(1.0, 1.0, 1.0),
         noise_floor=judgement.noise_floor,
-        rewrites=_used(found, judgement, library),
         numerics=judgement.numerics,
         opaque_ops=dict(imported.opaque_ops),
         stages=(),
         finalists=judgement.finalists,
-        growth=found.growth,
-        search=found.statistics,
         memory=dict(memory),
-        objective=_described(objective),
-        environment={**machine.as_dict(), "versions": machine.versions()},
+        objective=barrier.around("the name of the objective", lambda: _described(objective), ""),
+        environment=barrier.around("the description of the machine", _environment, unknown),
         rules_proved=len(library.certificates),
         original_returned=judgement.winner is None and not judgement.kernels,
-        notes=(*found.notes, *judgement.notes),
         samples_ms=judgement.samples_ms,
-        before_text=found.before_text,
         after_text=judgement.after_text,
-        model=model_figures(found, uses),
-        not_chosen=not_chosen(found, shown),
-        kernels=uses,
         compiler_options=judgement.options,
         tuning=judgement.tuning,
-        drawing=draw(found, judgement.winner),
         exactness=exactness,
         native=judgement.native,
         implementation=judgement.implementation,
+        notes=(*(() if found is None else found.notes), *judgement.notes),
+        **{"rewrites": (), "growth": {}, "search": {}, **searched},
     )
 
 
-def _used(found: Exploration, judgement: Judgement, library: ProvedLibrary) -> tuple[UsedRewrite, ...]:
+def _of_search(found: Exploration, judgement: Judgement, library: ProvedLibrary, barrier: Barrier) -> dict[str, Any]:
+    """What is read off the search and its e-graph."""
+    shown = judgement.winner or found.result.original
+    uses = barrier.around("the table of kernels", lambda: kernels(found, shown), ())
+    return {
+        "rewrites": barrier.around("the table of rules", lambda: _used(found, judgement, library, barrier), ()),
+        "growth": found.growth,
+        "search": found.statistics,
+        "before_text": found.before_text,
+        "model": barrier.around("the figures of the model", lambda: model_figures(found, uses), {}),
+        "not_chosen": barrier.around("the rules that were not chosen", lambda: not_chosen(found, shown), ()),
+        "kernels": uses,
+        "drawing": barrier.around("the drawing", lambda: draw(found, judgement.winner), None),
+    }
+
+
+def _environment() -> dict[str, Any]:
+    return {**machine.as_dict(), "versions": machine.versions()}
+
+
+def _used(
+    found: Exploration, judgement: Judgement, library: ProvedLibrary, barrier: Barrier
+) -> tuple[UsedRewrite, ...]:
     """The rules of the winner, those that the model says gain most first."""
     winner = judgement.winner
     if winner is None:
         return ()
-    predicted, where = found.gains_ms(winner), sites(found, winner)
+    predicted = barrier.around("predicted gains of rules", lambda: found.gains_ms(winner), dict[str, float]())
+    where = barrier.around("the places of rules", lambda: sites(found, winner), dict[str, dict[str, int]]())
     rows = {f.name: f.measured_ms for f in judgement.finalists if f.measured_ms is not None}
-    hedged = measured_by_finalists(rows, winner.name, list(winner.rules)) if winner is found.result.best else {}
-    rules = {rule.name: rule for rule in library.rules}
+    hedged = dict[str, float]()
+    if winner is found.result.best:
+        names = list(winner.rules)
+        hedged = barrier.around(
+            "gains of rules among finalists", lambda: measured_by_finalists(rows, winner.name, names), hedged
+        )
+    texts = barrier.around(
+        "the texts of rules", lambda: {r.name: statement(r) for r in library.rules if r.name in winner.rules}, {}
+    )
     out: list[UsedRewrite] = []
     for rule, count in winner.rules.items():
         certificate, gain = library.certificates[rule], judgement.gains.get(rule)
@@ -84,7 +119,7 @@ def _used(found: Exploration, judgement: Judgement, library: ProvedLibrary) -> t
                 certificate.exactness,
                 predicted.get(rule, 0.0),
                 certificate.equation,
-                statement(rules[rule]),
+                texts.get(rule, ""),
                 where.get(rule, {}),
                 gain.milliseconds if gain else hedged.get(rule),
                 gain.ratio if gain else None,

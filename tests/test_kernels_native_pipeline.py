@@ -19,6 +19,7 @@ from superopt import implement as stage
 from superopt import optimizer
 from superopt.backends import native
 from superopt.backends.native import NativeExecutable
+from superopt.barrier import Barrier
 from superopt.budget import SearchBudget, parse_budget
 from superopt.explore import Exploration, explore
 from superopt.frontends.jaxpr import Imported, import_function
@@ -237,7 +238,9 @@ def test_kernels_are_reported_remembered_and_validated(
 
     memory = {"frozen_bytes": 1, "prepared_bytes": 2, "added_bytes": 3}
     library = ProvedLibrary((), {})
-    report: Report = make_report("mixer", imported, exploration, judgement, library, load_objective(None), memory)
+    report: Report = make_report(
+        "mixer", imported, exploration, judgement, library, load_objective(None), memory, Barrier()
+    )
     assert read_report(report.to_json()) == report
     assert re.search(r"2 of 2 regions.* are our own: 2.00x", str(report))
     assert not report.original_returned

@@ -133,6 +133,9 @@ class Store:
                     self._to_memory(str(error))
                 except sqlite3.DatabaseError as error:
                     self._set_aside(str(error))
+                except Exception as error:  # a store is a cache: whatever fails in it is a miss
+                    self._notice(f"store failed, entry skipped: {type(error).__name__}: {error}")
+                    return None
                 if attempt == 2:
                     self._to_memory("it failed again after a new start")
             return action(self._conn) if self._conn is not None else None

@@ -1,0 +1,72 @@
+"""A barrier around stages whose failure must not lose the program.
+
+Once there is a program to return, what is still to be done may improve it (search, measuring, kernels) or tell of it
+(plan, drawing, explanation, report, store).  Such a stage runs behind a barrier: when it fails, or is interrupted,
+something plainer takes the place of its result, and what happened is kept for the report and given as a warning.
+"""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+class StageWarning(RuntimeWarning):
+    """A stage of an optimisation failed; the program was returned without what it would have brought."""
+
+
+class Barrier:
+    """What failed in one optimisation, and where.
+
+    Attributes:
+        lost: stage -> what happened to it in one line, in the order in which they were lost.
+        interrupted: whether Ctrl-C ended a stage.
+    """
+
+    def __init__(self) -> None:
+        self.lost: dict[str, str] = {}
+        self.interrupted = False
+
+    def around(
+        self, stage: str, work: Callable[[], T], otherwise: D, *, let: tuple[type[BaseException], ...] = ()
+    ) -> T | D:
+        """The result of a stage; `otherwise` where it fails or is interrupted.  Errors of the classes `let` pass."""
+        try:
+            return work()
+        except let:
+            raise
+        except KeyboardInterrupt:
+            self.interrupted = True
+            self.lost[stage] = "was interrupted"
+            return otherwise
+        except Exception as error:  # whatever it is: the program must not be lost with it
+            self.lost[stage] = f"failed: {in_one_line(error)}{_place(error)}"
+            warnings.warn(self.said(stage), StageWarning, stacklevel=3)
+            return otherwise
+
+    def said(self, stage: str) -> str:
+        """What became of a stage, for a note of the report."""
+        return f"done without {stage}, which {self.lost[stage]}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """One line for each stage that was lost."""
+        return tuple(map(self.said, self.lost))
+
+
+def in_one_line(error: BaseException, most: int = 200) -> str:
+    """Class and message of an error, without line breaks."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}{': ' if text else ''}{text if len(text) <= most else text[:most] + ' ...'}"
+
+
+def _place(error: BaseException) -> str:
+    """File and line that raised: a report of the fault needs them, and there is no traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
