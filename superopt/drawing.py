@@ -68,12 +68,14 @@ def _side(state: State, other: State) -> tuple[DrawnNode, ...]:
 def _ahead(found: Exploration, state: State) -> tuple[DrawnNode, ...]:
     """What the program computes of frozen inputs alone, which the returned program has done ahead of time.
 
-    Such values are no part of a selection; they get negative numbers.
+    Such values are no part of a selection; they get negative numbers, one for each class of the e-graph.  Of equal
+    values the first is drawn: a value that equals one of its own operands would read itself.
     """
     eg, graph = state.snapshot.eg, found.graph
     nodes = list(dict.fromkeys((*graph.inputs, *graph.nodes())))
     wanted = {eg.find(leaf.source) >> SHIFT for leaf in _leaves(state) if leaf.value is None}
     number: dict[Node, int] = {}
+    drawn: set[int] = set()
     out: list[DrawnNode] = []
     needed = {n for n, ref in zip(nodes, eg.imported, strict=True) if eg.find(ref) >> SHIFT in wanted}
     for node in reversed(nodes):
@@ -87,10 +89,13 @@ def _ahead(found: Exploration, state: State) -> tuple[DrawnNode, ...]:
                 number[node] = number[node.inputs[0]]
             continue
         number[node] = -1 - (eg.find(ref) >> SHIFT)
+        if number[node] in drawn:
+            continue
+        drawn.add(number[node])
         reads = tuple(dict.fromkeys(number[x] for x in node.inputs if x in number))
         given = tuple(str(x.type) for x in node.inputs if x.op == "input")
         out.append(DrawnNode(number[node], node.op, str(node.type), reads, given, number[node], None, "ahead"))
-    return _joined(tuple({node.id: node for node in out}.values()))
+    return _joined(out)
 
 
 def _joined(nodes: Sequence[DrawnNode]) -> tuple[DrawnNode, ...]:
