@@ -25,7 +25,7 @@ import stat
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -209,19 +209,17 @@ def depth_of(value: Any, what: str = "the value", most: int = LIMITS.depth) -> i
     Raises:
         FileLimitError: deeper than `most`.
     """
-    level: list[Any] = [value]
-    depth = 0
-    while level := [x for v in level for x in _parts(v)]:
+    level, depth = _containers((value,)), 0
+    while level:
         depth += 1
         if depth > most:
             raise FileLimitError(f"{what} is nested more than {most} deep")
+        level = [x for v in level for x in _containers(v.values() if isinstance(v, dict) else v)]
     return depth
 
 
-def _parts(value: Any) -> Sequence[Any]:
-    if isinstance(value, dict):
-        return [None, *value.values()]  # pyright: ignore[reportUnknownVariableType]
-    return [None, *value] if isinstance(value, list | tuple) else ()  # pyright: ignore[reportUnknownVariableType]
+def _containers(values: Iterable[Any]) -> list[Any]:
+    return [v for v in values if isinstance(v, dict | list | tuple)]
 
 
 def field(data: Any, name: str, kind: type | tuple[type, ...], low: float = -math.inf, high: float = math.inf) -> Any:

@@ -4,14 +4,19 @@ A key covers the graph as text, the values of its constants, budget, seed, rules
 objective, machine, versions and flags of XLA.  The values of arguments, frozen ones too, are not part of it: no rewrite
 reads them, so the program is right for any; the figures of the report are those of the arrays that it was measured
 with.  Structures of arguments and results come from the call.  Not kept: programs with opaque operations, which exist
-only in their process, and runs that were cut short.  An entry that cannot be read is a miss.
+only in their process, and runs that were cut short.
+
+An entry that cannot be read is a miss, and so is one whose program does not prove itself: before it is returned it runs
+once on the arguments of the call, beside the original, and must give the same results.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -19,22 +24,25 @@ from costmodel.objective import Objective
 from rewrites.show import show
 from superopt import machine
 from superopt.backends.build import build_any
+from superopt.backends.options import own
 from superopt.budget import SearchBudget
-from superopt.errors import SuperoptError
+from superopt.checks import differs_from_original
+from superopt.errors import InputError
 from superopt.frontends.jaxpr import Imported
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
 from superopt.ir.text import parse_graph, print_graph
-from superopt.kernels.choice import read_choice
+from superopt.kernels.choice import Choice, read_choice
 from superopt.library import ProvedLibrary
 from superopt.measure.compare import serialisable
 from superopt.optimized import Optimized
-from superopt.plan import read_plan
+from superopt.plan import Plan, read_plan
+from superopt.reading import Allowance, typed
 from superopt.result import Report, read_report
 from superopt.store import Store, content_key
 
 _TABLE = "runs"
-_FORMAT = 4  # of what is kept under a key; another number makes every older entry a miss
+_FORMAT = 5  # of what is kept under a key; another number makes every older entry a miss
 
 
 def run_key(
@@ -98,16 +106,12 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
     if kept is None:
         return None
     try:
-        prepare = None
-        if kept["prepare"] is not None:
-            parsed = parse_graph(kept["prepare"])
-            prepare = Graph(parsed.inputs, parsed.outputs, imported.graph.constants)
-        program = Program(prepare, parse_graph(kept["hot"]))
-        report = read_report(kept["report"])
-        plan = None if kept["plan"] is None else read_plan(kept["plan"])
-        kernels = tuple(map(read_choice, kept["kernels"]))
-        executable = build_any(program, imported.frozen_values, report.compiler_options, kernels)
-    except (SuperoptError, AttributeError, KeyError, TypeError, ValueError):
+        with typed("the entry of the store"):
+            program, report, plan, kernels = _read(kept, imported)
+            executable = build_any(program, imported.frozen_values, report.compiler_options, kernels)
+            if differs_from_original(imported, executable, exact=report.exactness == "exact"):
+                return None
+    except InputError:
         return None  # written by other code than this: as good as absent
     note = "answered from the store: optimised earlier on this machine with these versions"
     notes = (*report.notes, note, *(f"built without it: {why}" for why in executable.refused.values()))
@@ -115,3 +119,17 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
         imported, program, executable, replace(report, notes=notes, compiler_options=dict(executable.options)), plan,
         kernels,
     )  # fmt: skip
+
+
+def _read(kept: Mapping[str, Any], imported: Imported) -> tuple[Program, Report, Plan | None, tuple[Choice, ...]]:
+    """What an entry holds, with the constants of this call."""
+    allowance = Allowance("the entry of the store", sum(len(x) for x in (kept["hot"], kept["prepare"] or "")))
+    prepare = None
+    if kept["prepare"] is not None:
+        parsed = parse_graph(kept["prepare"], allowance=allowance)
+        prepare = Graph(parsed.inputs, parsed.outputs, imported.graph.constants)
+    report = read_report(kept["report"])
+    options, _ = own(report.compiler_options)
+    plan = None if kept["plan"] is None else read_plan(kept["plan"], allowance)
+    program = Program(prepare, parse_graph(kept["hot"], allowance=allowance))
+    return program, replace(report, compiler_options=options), plan, tuple(map(read_choice, kept["kernels"]))

@@ -100,6 +100,45 @@ def test_entries_that_cannot_be_read_are_misses(tmp_path) -> None:
             assert store.get("runs", key)["hot"] == kept["hot"], "the next run mends the entry"
 
 
+def test_a_recalled_program_proves_itself(tmp_path) -> None:
+    """An entry with a right digest and another program in it is a miss: it runs beside the original first."""
+    w, x = arrays("float32")
+    path = tmp_path / "store.sqlite"
+    want = superopt.optimize(scaled, w, x, store=path, **OPTIONS)
+    with Store(path) as store:
+        (key, kept), *_ = store.items("runs")
+        for old, new in (("tanh", "sin"), ("literal 2.0", "literal 3.0")):
+            assert old in kept["hot"]
+            store.put("runs", key, {**kept, "hot": kept["hot"].replace(old, new)})
+            again = superopt.optimize(scaled, w, x, store=path, **OPTIONS)
+            assert not any("answered from the store" in note for note in again.report.notes)
+            np.testing.assert_array_equal(again(w, x), want(w, x))
+    again = superopt.optimize(scaled, w, x, store=path, **OPTIONS)
+    assert any("answered from the store" in note for note in again.report.notes)
+
+
+def test_only_own_options_of_the_compiler_are_taken_from_a_file(tmp_path) -> None:
+    """XLA has options that write files, end the process, or change results."""
+    w, x = arrays("float32")
+    fast = superopt.optimize(scaled, w, x, store=False, **OPTIONS)
+    foreign = {
+        "xla_dump_to": str(tmp_path / "dump"),
+        "xla_cpu_parallel_codegen_split_count": "-5",
+        "xla_cpu_enable_fast_math": True,
+        "xla_cpu_use_fusion_emitters": "no",
+        "xla_cpu_prefer_vector_width": "64\x1b[2J",
+    }
+    fast.report = replace(fast.report, compiler_options={**foreign, "xla_cpu_use_fusion_emitters": True})
+    loaded = superopt.load(fast.save(tmp_path / "p.superopt"))
+    np.testing.assert_array_equal(loaded(w, x), fast(w, x))
+    assert loaded.compiler_options == {}
+    assert set(loaded.refused) == set(foreign)
+    assert [p.name for p in tmp_path.iterdir()] == ["p.superopt"]
+    fast.report = replace(fast.report, compiler_options={"xla_cpu_use_fusion_emitters": False})
+    own = superopt.load(fast.save(tmp_path / "p.superopt"))
+    assert own.compiler_options == {"xla_cpu_use_fusion_emitters": False}
+
+
 def test_runs_cut_short_are_not_kept() -> None:
     w, x = arrays("float32")
     result = superopt.optimize(scaled, w, x, store=False, **OPTIONS)

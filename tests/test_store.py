@@ -75,6 +75,50 @@ def test_damaged_file_is_moved_aside(path: Path, damage: str) -> None:
         assert store.notices == []
 
 
+def test_rows_in_each_others_place_are_misses(path: Path) -> None:
+    """The digest of a row covers its table and key as well as its value."""
+    with Store(path) as store:
+        store.put("runs", "a", {"program": "x @ a @ b"})
+        store.put("runs", "b", {"program": "3 * (x @ a @ b)"})
+        store.put("schedules", "a", {"trace": []})
+    with sqlite3.connect(path) as other:
+        rows = {key: (value, digest) for key, value, digest in other.execute("SELECT key, value, digest FROM runs")}
+        for key, source in (("a", "b"), ("b", "a")):
+            other.execute("UPDATE runs SET value = ?, digest = ? WHERE key = ?", (*rows[source], key))
+        other.execute("INSERT INTO calibration SELECT * FROM schedules")
+    other.close()
+    with Store(path) as store:
+        assert store.get("runs", "a") is None
+        assert store.get("runs", "b") is None
+        assert store.items("runs") == []
+        assert store.get("calibration", "a") is None
+        assert store.get("schedules", "a") == {"trace": []}
+
+
+def test_files_that_would_run_something_are_no_stores(path: Path) -> None:
+    with Store(path) as store:
+        store.put("runs", "a", {"x": 1})
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM certificates; END")
+    other.close()
+    with pytest.warns(StoreWarning, match="damaged"), Store(path) as store:
+        assert store.get("runs", "a") is None
+    assert list(path.parent.glob("*.damaged-*"))
+
+
+def test_letters_that_are_none_are_a_miss_of_one_row(path: Path) -> None:
+    with Store(path) as store:
+        store.put("runs", "a", {"x": 1})
+        store.put("runs", "b", {"x": 2})
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE runs SET value = CAST(x'ff7b7d' AS TEXT) WHERE key = 'a'")
+    other.close()
+    with Store(path) as store:
+        assert store.get("runs", "a") is None
+        assert store.get("runs", "b") == {"x": 2}
+        assert store.notices == []
+
+
 def test_flipped_bits_in_a_value_are_a_miss(path: Path) -> None:
     with Store(path) as store:
         store.put("runs", "a", {"text": "SENTINEL" * 20})

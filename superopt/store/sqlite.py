@@ -1,5 +1,8 @@
 """One SQLite file behind `get` and `put`.
 
+A row carries a digest of its table, key and value: what was damaged, and a row that stands where another was put, is a
+miss.  Nothing in a file is run: one with views or triggers is not a store.
+
 A connection belongs to one process (a forked child opens its own) and is guarded by a lock between threads.  Moving a
 damaged file aside happens under a file lock after a second look, or two processes that meet the damage together
 would move each other's fresh file.
@@ -19,7 +22,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-SCHEMA_VERSION = 2
+from superopt.errors import InputError
+from superopt.reading import digest, json_of, shown
+
+SCHEMA_VERSION = 3
 TABLES = ("certificates", "measurements", "runs", "calibration", "schedules")
 BUSY_TIMEOUT_S = 30.0
 _MEMORY = ":memory:"
@@ -61,7 +67,7 @@ class Store:
         """The value put under a key, or None: absent, damaged or unreadable."""
         _check_table(table)
         row = self._run(lambda c: c.execute(f"SELECT value, digest FROM {table} WHERE key = ?", (key,)).fetchone())
-        return _decode(row) if row else None
+        return _decode(table, key, row) if row else None
 
     def put(self, table: str, key: str, value: Mapping[str, Any]) -> None:
         """Keep a JSON object under a key, replacing what was there."""
@@ -71,7 +77,8 @@ class Store:
         """Keep several objects in one transaction."""
         _check_table(table)
         now = time.time()
-        rows = [(k, text, _digest(text), now) for k, v in items.items() for text in [json.dumps(v, sort_keys=True)]]
+        texts = {key: json.dumps(value, sort_keys=True) for key, value in items.items()}
+        rows = [(key, text, _digest(table, key, text), now) for key, text in texts.items()]
 
         def write(conn: sqlite3.Connection) -> None:
             with _immediate(conn):
@@ -84,7 +91,7 @@ class Store:
         _check_table(table)
         query = f"SELECT value, digest, key FROM {table} ORDER BY created DESC, rowid DESC LIMIT ?"
         rows = self._run(lambda c: c.execute(query, (limit,)).fetchall()) or []
-        return [(row[2], value) for row in rows if (value := _decode(row)) is not None]
+        return [(row[2], value) for row in rows if (value := _decode(table, row[2], row)) is not None]
 
     def delete(self, table: str, key: str) -> None:
         """Forget one key."""
@@ -202,7 +209,10 @@ class _NewerSchemaError(Exception):
 
 def _prepare(path: str) -> sqlite3.Connection:
     conn = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    conn.text_factory = _text  # else one damaged letter is an error of the whole file
     try:
+        conn.execute("PRAGMA trusted_schema=OFF")
+        conn.execute("PRAGMA cell_size_check=ON")
         if path != _MEMORY:
             conn.execute("PRAGMA journal_mode=WAL")
             conn.execute("PRAGMA synchronous=NORMAL")
@@ -215,6 +225,9 @@ def _prepare(path: str) -> sqlite3.Connection:
                     columns = "key TEXT PRIMARY KEY, value TEXT NOT NULL, digest TEXT NOT NULL, created REAL NOT NULL"
                     conn.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
                 conn.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        for kind, name in conn.execute("SELECT type, name FROM sqlite_master"):
+            if kind not in ("table", "index"):
+                raise sqlite3.DatabaseError(f"not a superopt store: it has a {shown(kind)} {shown(name)}")
         for table in TABLES:
             conn.execute(f"SELECT key, value, digest, created FROM {table} LIMIT 1").fetchone()
     except sqlite3.OperationalError as error:
@@ -226,6 +239,10 @@ def _prepare(path: str) -> sqlite3.Connection:
         conn.close()
         raise
     return conn
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
 
 
 @contextlib.contextmanager
@@ -259,8 +276,9 @@ def _is_damaged(path: Path) -> bool:
     try:
         if conn.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
             return True
-        present = {name for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        return not set(TABLES) <= present
+        present = conn.execute("SELECT type, name FROM sqlite_master").fetchall()
+        tables = {name for kind, name in present if kind == "table"}
+        return not set(TABLES) <= tables or any(kind not in ("table", "index") for kind, _ in present)
     except sqlite3.OperationalError as error:
         return not _is_busy(error)
     except sqlite3.DatabaseError:
@@ -278,16 +296,17 @@ def _check_table(table: str) -> None:
         raise ValueError(f"unknown table {table!r}; the store has {', '.join(TABLES)}")
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def _digest(table: str, key: str, text: str) -> str:
+    return digest(f"{table}/{key}", text.encode())[:32]
 
 
-def _decode(row: tuple[Any, ...]) -> dict[str, Any] | None:
-    value, digest = row[0], row[1]
-    if not isinstance(value, str) or _digest(value) != digest:
+def _decode(table: str, key: Any, row: tuple[Any, ...]) -> dict[str, Any] | None:
+    """The value of a row, or None where it is not what was put under this key of this table."""
+    value, stated = row[0], row[1]
+    if not isinstance(key, str) or not isinstance(value, str) or _digest(table, key, value) != stated:
         return None
     try:
-        decoded = json.loads(value)
-    except ValueError:
+        decoded = json_of(value)
+    except InputError:
         return None
-    return decoded if isinstance(decoded, dict) else None
+    return decoded if isinstance(decoded, dict) else None  # pyright: ignore[reportUnknownVariableType]
