@@ -22,6 +22,7 @@ from superopt.ir.graph import Graph
 from superopt.ir.interp import evaluate
 from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.program import Program, original_program
+from superopt.ir.types import DTYPES
 from superopt.kernels.choice import Choice
 from superopt.measure.numerics import Tolerance, output_errors
 from superopt.result import NumericCheck
@@ -196,6 +197,8 @@ def _special(live: Sequence[Any], seed: int, kind: int) -> list[Any]:
 def _truth(graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> tuple[np.ndarray, ...] | None:
     """Results of the reference interpreter over float64, or None where there are none."""
     if graph_cost(graph).flops > LIMIT_FLOPS or _prefix_steps(graph) > LIMIT_PREFIX_STEPS:
+        return None
+    if any(node.dtype not in DTYPES for node in graph.inputs):
         return None
     arguments = [node for node in graph.inputs if not node["frozen"]]
     values = {node["name"]: np.asarray(x).astype(node.dtype) for node, x in zip(arguments, live, strict=True)}

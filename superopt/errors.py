@@ -107,7 +107,23 @@ def told(error: BaseException, path: str) -> str:
     """An error of the user's code in one line, with the last line of this file that it went through."""
     import traceback  # late: only where something failed
 
-    first = (str(error).strip().splitlines() or [""])[0]
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    name = type(error).__name__
-    return f"{name}{f' in line {lines[-1]}' if lines else ''}{f': {first}' if first else ''}"
+    return _in_one_line(error, f" in line {lines[-1]}" if lines else "")
+
+
+def told_with_line(error: BaseException, packages: tuple[str, ...]) -> str:
+    """An error of the user's code in one line, with the last line that it went through outside of these folders."""
+    import os  # late: as above
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith((*packages, "<frozen")) and f.filename != "<string>"]
+    if not own:
+        return _in_one_line(error, "")
+    code = f" (`{own[-1].line}`)" if own[-1].line else ""
+    return _in_one_line(error, f" in {os.path.basename(own[-1].filename)}:{own[-1].lineno}{code}")
+
+
+def _in_one_line(error: BaseException, where: str) -> str:
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}{where}{f': {first}' if first else ''}"

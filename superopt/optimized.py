@@ -43,6 +43,7 @@ class Optimized:
 
         from superopt.backends.options import jit_with  # late: see above
         from superopt.backends.xla import needs_x64  # late: see above
+        from superopt.frontends.boundary import outside, user_function  # late: see above
         from superopt.frontends.jaxpr import wrap_like_original  # late: see above
 
         self.imported = imported
@@ -55,10 +56,11 @@ class Optimized:
         widened = not jax.config.read("jax_enable_x64") and needs_x64(imported.graph)
         if report.original_returned and not imported.graph.constants and not widened:
             # with the default options the very thing that was compared with
-            self._call: Callable[..., Any] = jit_with(imported.fn, executable.options)
+            call: Callable[..., Any] = jit_with(imported.fn, executable.options)
         else:
-            self._call = wrap_like_original(imported, executable)
-        self.__wrapped__ = imported.fn
+            call = wrap_like_original(imported, executable)
+        self._call = outside(imported.fn, call)
+        self.__wrapped__ = user_function(imported.fn)
         self.__name__ = getattr(imported.fn, "__name__", "optimized")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -88,7 +90,7 @@ class Optimized:
         """Write program, prepared tensors, report, original and plan to a `.superopt` file.
 
         Raises:
-            InputError: the program holds opaque operations, which exist only in the process that imported them.
+            InputError: the program holds operations that exist only in this process (callbacks into Python).
         """
         import numpy as np  # late: importing this module costs nothing
 
@@ -98,8 +100,8 @@ class Optimized:
         if not serialisable(self.program):
             kept = ", ".join(sorted(self.imported.opaque_ops))
             raise InputError(
-                f"{self.report.program} holds opaque operations ({kept}) and cannot be saved",
-                hint="save is for programs whose ops are all in the op table; the report can be saved as it is",
+                f"{self.report.program} holds operations of this process alone and cannot be saved; opaque: {kept}",
+                hint="callbacks into Python and effects cannot be saved; the report can be saved as it is",
             )
         graph = self.imported.graph
         kinds = {i: graph.inputs[i].dtype for i in self.imported.frozen}

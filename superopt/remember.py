@@ -3,8 +3,8 @@
 A key covers the graph as text, the values of its constants, budget, seed, rules with their proofs and what steers them,
 objective, machine, versions and flags of XLA.  The values of arguments, frozen ones too, are not part of it: no rewrite
 reads them, so the program is right for any; the figures of the report are those of the arrays that it was measured
-with.  Structures of arguments and results come from the call.  Not kept: programs with opaque operations, which exist
-only in their process, and runs that were cut short.
+with.  Structures of arguments and results come from the call.  Not kept: programs with operations that exist only in
+their process (callbacks into Python), and runs that were cut short.
 
 An entry that cannot be read is a miss, and so is one whose program does not prove itself: before it is returned it runs
 once on the arguments of the call, beside the original, and must give the same results.
@@ -35,6 +35,7 @@ from superopt.ir.text import parse_graph, print_graph
 from superopt.kernels.choice import Choice, read_choice
 from superopt.library import ProvedLibrary
 from superopt.measure.compare import serialisable
+from superopt.modules import carried, require_modules, restore
 from superopt.optimized import Optimized
 from superopt.plan import Plan, read_plan
 from superopt.reading import Allowance, typed
@@ -88,6 +89,7 @@ def remember(store: Store | None, key: str, result: Optimized) -> None:
         {
             "prepare": prepare,
             "hot": print_graph(program.hot),
+            "modules": carried(program.graphs),
             "report": result.report.to_json(),
             "plan": plan,
             "kernels": [c.to_json() for c in result.kernels],
@@ -124,6 +126,9 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
 def _read(kept: Mapping[str, Any], imported: Imported) -> tuple[Program, Report, Plan | None, tuple[Choice, ...]]:
     """What an entry holds, with the constants of this call."""
     allowance = Allowance("the entry of the store", sum(len(x) for x in (kept["hot"], kept["prepare"] or "")))
+    if not isinstance(kept["modules"], dict):
+        raise InputError("its modules are no table")
+    restore(kept["modules"])
     prepare = None
     if kept["prepare"] is not None:
         parsed = parse_graph(kept["prepare"], allowance=allowance)
@@ -132,4 +137,6 @@ def _read(kept: Mapping[str, Any], imported: Imported) -> tuple[Program, Report,
     options, _ = own(report.compiler_options)
     plan = None if kept["plan"] is None else read_plan(kept["plan"], allowance)
     program = Program(prepare, parse_graph(kept["hot"], allowance=allowance))
+    for graph in program.graphs:
+        require_modules(graph)
     return program, replace(report, compiler_options=options), plan, tuple(map(read_choice, kept["kernels"]))

@@ -6,6 +6,7 @@ A `.superopt` file is a zip archive of these members, with a digest of each boun
     trees.json           structures of arguments and results
     hot.txt              the returned program; its inputs are the live arguments, then the prepared tensors
     prepared/0 ...       the bytes of these tensors, not packed
+    modules.json         what the opaque operations of these programs compute (`superopt.modules`)
     kernels.json         which regions are kernels of our own, with their schedules
     original.txt         the program that was optimised; with prepare.txt and plan.json what validation reads
 
@@ -29,16 +30,17 @@ from superopt.errors import InputError
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program, type_bytes
 from superopt.ir.text import parse_graph, print_graph
-from superopt.ir.types import ITEMSIZE_BYTES
+from superopt.ir.types import STORED_BYTES
 from superopt.kernels.choice import Choice, read_choice, regions_of
 from superopt.measure.arrays import aligned, dtype
+from superopt.modules import carried, require_modules, restore
 from superopt.plan import Plan, read_plan
 from superopt.reading import LIMITS, Allowance, Archive, ArchiveWriter, field, plain_file, shown, typed
 from superopt.trees import read_tree, tree_data
 
 FORMAT = 2
 _MEMBERS = re.compile(
-    r"meta\.json|trees\.json|hot\.txt|original\.txt|prepare\.txt|plan\.json|kernels\.json|prepared/(0|[1-9][0-9]{0,5})"
+    r"meta\.json|trees\.json|hot\.txt|original\.txt|prepare\.txt|plan\.json|kernels\.json|modules\.json|prepared/(0|[1-9][0-9]{0,5})"
 )
 _HINT = "write one with .save(path)"
 
@@ -95,8 +97,12 @@ def write(path: str | Path, saved: Saved, source: Source | None, original: Graph
         original: the program that was optimised.
 
     Raises:
-        InputError: a structure of arguments or results has no plain form.
+        InputError: a structure of arguments or results has no plain form, or an operation no module.
     """
+    graphs = (original, *((saved.hot,) if source is None else source.program.graphs))
+    modules = carried(graphs)
+    if modules is None:
+        raise InputError("the program holds operations that exist only in this process")
     trees = {"arguments": tree_data(saved.in_tree), "results": tree_data(saved.out_tree)}
     meta = {
         "format": FORMAT,
@@ -112,6 +118,8 @@ def write(path: str | Path, saved: Saved, source: Source | None, original: Graph
         out.json("trees.json", trees)
         out.text("hot.txt", print_graph(saved.hot))
         out.text("original.txt", print_graph(original))
+        if modules:
+            out.json("modules.json", modules)
         if saved.kernels:
             out.json("kernels.json", [c.to_json() for c in saved.kernels])
         if source is not None and source.program.prepare is not None:
@@ -153,6 +161,8 @@ def _read(path: str | Path, *, whole: bool) -> tuple[Saved, Source | None]:
         found = field(meta, "format", int)
         if found != FORMAT:
             raise InputError(f"it has format {found}, this version reads {FORMAT}", hint="save the program again")
+        if "modules.json" in archive:
+            _modules(archive)
         saved = _saved(archive, meta, allowance)
         return saved, _source(archive, saved, allowance) if whole else None
 
@@ -201,23 +211,15 @@ def _graph(archive: Archive, member: str, allowance: Allowance) -> Graph:
         names = [node["name"] for node in graph.inputs]
         if len(set(names)) != len(names):
             raise InputError("two inputs have one name")
-        refuse_opaque(graph)
+        require_modules(graph)
         return graph
 
 
-def refuse_opaque(graph: Graph) -> None:
-    """Refuse operations that only the process knows in which they were imported.
-
-    Raises:
-        InputError: the program or a body in it holds one.
-    """
-    for node in graph.nodes():
-        if node.op == "opaque":
-            raise InputError(f"it holds the opaque operation {shown(node['key'])}, which no file can hold")
-        for _, value in node.attrs:
-            for body in value if isinstance(value, tuple) else (value,):  # pyright: ignore[reportUnknownVariableType]
-                if isinstance(body, Graph):
-                    refuse_opaque(body)
+def _modules(archive: Archive) -> None:
+    rows = archive.json("modules.json")
+    if not isinstance(rows, dict) or len(rows) > LIMITS.members:  # pyright: ignore[reportUnknownArgumentType]
+        raise InputError("its modules are no table")
+    restore(rows)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _kernels(archive: Archive, hot: Graph) -> tuple[Choice, ...]:
@@ -238,7 +240,7 @@ def _prepared(archive: Archive, nodes: Sequence[Node]) -> tuple[np.ndarray, ...]
         raise InputError(f"it holds {len(members)} prepared tensors for {len(nodes)} inputs")
     found: list[np.ndarray] = []
     for number, node in enumerate(nodes):
-        if node.dtype not in ITEMSIZE_BYTES:
+        if node.dtype not in STORED_BYTES:
             raise InputError(f"its program takes a prepared tensor of dtype {shown(node.dtype)}")
         member, size = f"prepared/{number}", type_bytes(node.type)
         if archive.size_of(member) != size:
@@ -282,9 +284,9 @@ def _frozen(row: Any, names: Sequence[str]) -> tuple[int, str, str]:
     if not isinstance(row, list) or len(row) != 3:  # pyright: ignore[reportUnknownArgumentType]
         raise InputError(f"{shown(row)} is no frozen argument")
     position, kind, digest = row  # pyright: ignore[reportUnknownVariableType]
-    if kind not in ITEMSIZE_BYTES:
+    if kind not in STORED_BYTES:
         raise InputError(f"{shown(kind)} is no dtype of a frozen argument")
     return _position(position, names), _text(kind), _text(digest)
 
 
-__all__ = ["FORMAT", "Saved", "Source", "digest_of", "read", "read_whole", "refuse_opaque", "write"]
+__all__ = ["FORMAT", "Saved", "Source", "digest_of", "read", "read_whole", "write"]

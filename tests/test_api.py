@@ -173,7 +173,7 @@ def test_bad_arguments() -> None:
     params, x = arguments()
     with pytest.raises(ArgumentError, match="not an array"):
         superopt.optimize(chain, params, "x", store=False)
-    with pytest.raises(ArgumentError, match="does not accept"):
+    with pytest.raises(ArgumentError, match="fails on these arguments: TypeError in test_api"):
         superopt.optimize(chain, params, x[:5], store=False)
     with pytest.raises(ArgumentError, match="neither a function nor a path"):
         superopt.optimize(np.ones(3), x, store=False)

@@ -418,11 +418,9 @@ def bad(fn: Any, *args: Any, **options: Any) -> str:
 
 def test_arguments_that_are_not_arrays() -> None:
     assert "argument x is a str" in bad(lambda x: x, "text")
-    assert "argument p.cfg is a function" in bad(lambda p: p, {"cfg": len and (lambda: 0)})
+    assert "argument p.cfg is a object" in bad(lambda p: p, {"cfg": object()})
     assert "dtype object" in bad(lambda x: x, np.array([None, {}], dtype=object))
-    assert "complex64" in bad(lambda x: x, jnp.ones(2, "complex64"))
-    assert "float8_e4m3fn" in bad(lambda x: x, jnp.ones(2, "float8_e4m3fn"))
-    assert "key_data" in bad(lambda k: jax.random.uniform(k), jax.random.key(0))
+    assert "dtype <U1" in bad(lambda x: x, np.array(["a"]))
 
 
 def test_frozen_that_names_nothing() -> None:
@@ -434,7 +432,9 @@ def test_frozen_that_names_nothing() -> None:
 
 
 def test_functions_that_refuse_the_arguments() -> None:
-    assert "does not accept" in bad(lambda x, y: x @ y, rand(2, 3), rand(2, 3))
+    said = bad(lambda x, y: x @ y, rand(2, 3), rand(2, 3))
+    assert "fails on these arguments: TypeError in test_frontend_jax.py:" in said
+    assert "lambda x, y: x @ y" in said
     assert "do not fit" in bad(lambda x: x, rand(2), rand(2))
     assert "cannot be traced" in bad(lambda x, flag: x if flag else -x, rand(2), True)
     assert "functools.partial" in bad(lambda x: float(x[0]), rand(2))

@@ -270,12 +270,12 @@ def _as_algorithm(value: Any, xs: Sequence[Node], wanted: str | None) -> tuple[s
 def _accumulation(p: Params, xs: Sequence[Node]) -> tuple[Sequence[Node], str | None]:
     """Operands of one dtype, and the accumulation dtype where it differs from theirs.
 
-    Operands of two float dtypes are widened first, which is exact and what lax does with them.
+    Operands of two dtypes are first converted to that of the result, as lax does with them on processors.
     """
     wanted = p.get("preferred_element_type")
     wanted = None if wanted is None else np.dtype(wanted).name
     dtypes = {x.dtype for x in xs}
-    if len(dtypes) == 2 and wanted in FLOATS and all(d in FLOATS for d in dtypes) and wanted in dtypes:
+    if len(dtypes) == 2 and wanted is not None:
         xs = [convert(x, wanted) for x in xs]
     return xs, None if wanted == xs[0].dtype else wanted
 

@@ -11,20 +11,22 @@ parameters.  Each refusal of the op table is counted with its cause.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from jax import lax
 from jax import numpy as jnp
 from jax.extend import core
 
 from superopt.errors import ShapeError
-from superopt.frontends.builders import full, scalar
+from superopt.frontends.builders import broadcast, full, scalar
 from superopt.frontends.jax_ops import IMPORT
-from superopt.frontends.sizes import size, sizes
-from superopt.ir import opaque
+from superopt.frontends.kept import keep, keep_call, results_of, types_of
+from superopt.frontends.keys import data_of, data_type
+from superopt.frontends.sizes import size
 from superopt.ir.graph import Graph, Node, make_input, mk
-from superopt.ir.types import DTYPES, TensorType
+from superopt.ir.types import DTYPES
 
 # call primitive -> the parameter that holds its jaxpr
 INLINED = {
@@ -62,17 +64,16 @@ class Importer:
 
     def constant(self, value: Any) -> Node:
         """The node of an array that came with the program: a literal, a broadcast literal, or a frozen input."""
+        value = data_of(value)
         dtype = str(value.dtype if hasattr(value, "dtype") else jnp.result_type(value))
-        if dtype not in DTYPES:
-            return _foreign_constant(value, dtype)
         array = np.asarray(value, jnp.dtype(dtype))
-        if array.ndim == 0:
+        if array.ndim == 0 and dtype in DTYPES:
             return scalar(array.item(), dtype)
         # one array gets one input, in whatever objects jax wraps it
         where = (array.__array_interface__["data"][0], array.shape, array.strides, dtype)
         known = self._known.get(where)
         if known is None:
-            if _uniform(array):
+            if dtype in DTYPES and _uniform(array):
                 return full(array.shape, array.flat[0].item() if array.size else 0, dtype)
             name = f"const{len(self.constants)}"
             while name in self._names:
@@ -132,14 +133,13 @@ class Importer:
         return scalar(value, dtype) if dtype in DTYPES and not np.shape(value) else self.constant(value)
 
     def _equation(self, eqn: Any, name: str, xs: Sequence[Node]) -> Sequence[Node]:
-        out = _types(eqn)
-        native = all(t.dtype in DTYPES for t in out) and all(x.dtype in DTYPES for x in xs)
-        entry = IMPORT.get(name) if native else None
-        if entry is None:
-            control = _CONTROL.get(name)
-            return control(self, eqn, xs) if control is not None else keep(eqn, xs, out)
+        out = types_of(eqn)
+        if name in ("random_wrap", "random_unwrap"):  # a graph holds the data of keys
+            return xs
+        native = all(str(getattr(v.aval, "dtype", "")) in DTYPES for v in (*eqn.invars, *eqn.outvars))
+        entry, control = IMPORT.get(name) if native else None, _CONTROL.get(name)
         try:
-            got = entry(eqn.params, xs, out)
+            got = entry(eqn.params, xs, out) if entry else control(self, eqn, xs) if control else None
         except ShapeError as error:
             self.refused[name, str(error)] += 1
             got = None
@@ -166,56 +166,6 @@ class _Frame:
         self.env: dict[Any, Node] = dict(zip((*jaxpr.constvars, *jaxpr.invars), values, strict=True))
 
 
-def _types(eqn: Any) -> tuple[TensorType, ...]:
-    return tuple(TensorType(sizes(v.aval.shape), str(v.aval.dtype)) for v in eqn.outvars)
-
-
-def results_of(node: Node) -> tuple[Node, ...]:
-    """The results of a node as nodes of one type each."""
-    return (node,) if len(node.types) == 1 else tuple(mk("result", node, index=i) for i in range(len(node.types)))
-
-
-def keep(eqn: Any, xs: Sequence[Node], out: Sequence[TensorType]) -> tuple[Node, ...]:
-    """The equation verbatim, as an opaque node."""
-    if not out:
-        return ()
-    name, primitive, params = eqn.primitive.name, eqn.primitive, dict(eqn.params)
-
-    def call(*operands: Any) -> Sequence[Any]:
-        results = primitive.bind(*map(jnp.asarray, operands), **params)
-        return results if primitive.multiple_results else (results,)
-
-    key = opaque.register(name, (primitive, _identity(params)), call)
-    return results_of(mk("opaque", *xs, primitive=name, params_key=key, result_types=tuple(out)))
-
-
-def keep_function(name: str, closed: Any, xs: Sequence[Node], out: Sequence[TensorType]) -> tuple[Node, ...]:
-    """A whole jaxpr as one opaque node (it has effects whose order matters, or values that are not tensors)."""
-    key = opaque.register(name, _Same(closed), core.jaxpr_as_fun(closed))
-    return results_of(mk("opaque", *xs, primitive=name, params_key=key, result_types=tuple(out)))
-
-
-class _Same:
-    """Equal only to itself, whatever the equality of what it holds."""
-
-    __slots__ = ("held",)
-
-    def __init__(self, held: Any) -> None:
-        self.held = held
-
-    def __repr__(self) -> str:
-        return type(self.held).__name__
-
-
-def _identity(params: Mapping[str, Any]) -> Any:
-    items = tuple(sorted(params.items()))
-    try:
-        hash(items)
-    except TypeError:
-        return _Same(items)
-    return items
-
-
 def _uniform(array: np.ndarray) -> bool:
     """Are all elements the same bit pattern?"""
     if array.size == 0:
@@ -224,19 +174,23 @@ def _uniform(array: np.ndarray) -> bool:
     return bool((flat[-1] == flat[0]).all() and (flat[array.size // 2] == flat[0]).all() and (flat == flat[0]).all())
 
 
-def _foreign_constant(value: Any, dtype: str) -> Node:
-    def call() -> Sequence[Any]:
-        return (value,)
-
-    key = opaque.register("constant", _Same(value), call)
-    return mk("opaque", primitive="constant", params_key=key, result_types=(TensorType(tuple(value.shape), dtype),))
-
-
-def _body_inputs(xs: Sequence[Node], frozen: Sequence[bool], types: Sequence[Any]) -> list[Node]:
+def _body_inputs(avals: Sequence[Any], frozen: Sequence[bool]) -> list[Node]:
+    types = map(data_type, avals)
     return [
-        make_input(f"arg{i}", sizes(t.shape), str(t.dtype), frozen=f)
-        for i, (t, f) in enumerate(zip(types, frozen, strict=True))
+        make_input(f"arg{i}", t.shape, t.dtype, frozen=f) for i, (t, f) in enumerate(zip(types, frozen, strict=True))
     ]
+
+
+def _select(which: Node, then: Node, orelse: Node) -> Node:
+    """`then` where the selector holds, else `orelse`."""
+    if then.dtype in DTYPES:
+        return mk("select_n", which, orelse, then)
+
+    def call(*operands: Any) -> Sequence[Any]:
+        return (lax.select_n(*operands),)
+
+    (node,) = keep_call("select_n", "masked", call, [which, orelse, then], [then.type])
+    return node
 
 
 def _scan(outer: Importer, eqn: Any, xs: Sequence[Node]) -> Sequence[Node]:
@@ -244,7 +198,7 @@ def _scan(outer: Importer, eqn: Any, xs: Sequence[Node]) -> Sequence[Node]:
     fixed, carries = int(p["num_consts"]), int(p["num_carry"])
     frozen = [i < fixed and not outer.varies(x) for i, x in enumerate(xs)]
     scope = Importer(outer)
-    inputs = _body_inputs(xs, frozen, closed.in_avals)
+    inputs = _body_inputs(closed.in_avals, frozen)
     outputs = outer.body(closed, inputs, scope)
     lifted = [outer.constant(c) for c in scope.constants.values()]
     node = mk(
@@ -262,16 +216,37 @@ def _scan(outer: Importer, eqn: Any, xs: Sequence[Node]) -> Sequence[Node]:
 
 
 def _while(outer: Importer, eqn: Any, xs: Sequence[Node]) -> Sequence[Node]:
+    """A loop; under `vmap` its condition is one bit per element, and elements that are done keep their state."""
     p = eqn.params
     of_cond, of_body = int(p["cond_nconsts"]), int(p["body_nconsts"])
-    state = xs[of_cond + of_body :]
+    cond_consts, body_consts, state = xs[:of_cond], xs[of_cond : of_cond + of_body], xs[of_cond + of_body :]
+    batched = bool(p["cond_jaxpr"].out_avals[0].shape)
+
+    def cond(scope: Importer, inputs: Sequence[Node]) -> tuple[Node, ...]:
+        (going,) = outer.body(p["cond_jaxpr"], inputs, scope)
+        return (mk("reduce_or", going, axes=tuple(range(len(going.shape)))) if batched else going,)
+
+    def body(scope: Importer, inputs: Sequence[Node]) -> tuple[Node, ...]:
+        if not batched:
+            return outer.body(p["body_jaxpr"], inputs, scope)
+        held, old = inputs[:of_cond], inputs[of_cond + of_body :]
+        (going,) = outer.body(p["cond_jaxpr"], [*held, *old], scope)
+        new = outer.body(p["body_jaxpr"], inputs[of_cond:], scope)
+        kept = [broadcast(going, a.shape, range(len(going.shape))) for a in old]
+        return tuple(_select(which, b, a) for which, a, b in zip(kept, old, new, strict=True))
+
     graphs: list[Graph] = []
     operands: list[list[Node]] = []
-    for name, consts in (("cond_jaxpr", xs[:of_cond]), ("body_jaxpr", xs[of_cond : of_cond + of_body])):
-        closed, scope = p[name], Importer(outer)
+    kinds = [*p["cond_jaxpr"].in_avals[:of_cond], *p["body_jaxpr"].in_avals]
+    first = 0 if batched else of_cond  # the body of a batched loop asks the condition too
+    both = [*cond_consts, *body_consts]
+    for results, consts, avals in (
+        (cond, cond_consts, p["cond_jaxpr"].in_avals), (body, both[first:], kinds[first:])
+    ):  # fmt: skip
+        scope = Importer(outer)
         frozen = [*(not outer.varies(x) for x in consts), *(False for _ in state)]
-        inputs = _body_inputs([*consts, *state], frozen, closed.in_avals)
-        outputs = outer.body(closed, inputs, scope)
+        inputs = _body_inputs(avals, frozen)
+        outputs = results(scope, inputs)
         graphs.append(Graph((*scope.constants, *inputs), outputs))
         operands.append([*(outer.constant(c) for c in scope.constants.values()), *consts])
     node = mk(
@@ -293,7 +268,7 @@ def _cond(outer: Importer, eqn: Any, xs: Sequence[Node]) -> Sequence[Node]:
     frozen = [not outer.varies(x) for x in operands]
     bodies: list[tuple[list[Node], tuple[Node, ...]]] = []
     for closed in eqn.params["branches"]:
-        inputs = _body_inputs(operands, frozen, closed.in_avals)
+        inputs = _body_inputs(closed.in_avals, frozen)
         bodies.append((inputs, outer.body(closed, inputs, scope)))
     lifted = [outer.constant(c) for c in scope.constants.values()]
     branches = tuple(Graph((*scope.constants, *inputs), outputs) for inputs, outputs in bodies)

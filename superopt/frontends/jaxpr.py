@@ -17,21 +17,25 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from jax import tree_util
-from jax.core import Tracer
 
-from superopt.errors import ArgumentError, SuperoptError, told
+from superopt.errors import ArgumentError, SuperoptError, told_with_line
+from superopt.frontends.arguments import abstract, as_taken, check_leaf, check_value, is_type, is_weak
+from superopt.frontends.boundary import Inside, enter, is_static
 from superopt.frontends.jax_call import wrap_like_original
-from superopt.frontends.jax_walk import Importer, keep_function
+from superopt.frontends.jax_walk import Importer
+from superopt.frontends.kept import keep_function
+from superopt.frontends.keys import is_key
 from superopt.ir.graph import Graph, Node, make_input
-from superopt.ir.types import DTYPES, TensorType
+from superopt.ir.types import TensorType
 
-__all__ = ["Imported", "count_opaque", "import_function", "wrap_like_original"]
+__all__ = ["Imported", "as_taken", "count_opaque", "import_function", "wrap_like_original"]
 
 Frozen = int | str | Iterable[int | str] | None
 Function = Callable[..., Any]
@@ -54,6 +58,7 @@ class Imported:
         dropped: debugging effects left out of the graph.
         refused: (primitive, cause) where an equation has a form in the IR and the op table did not accept it.
         narrowed: positions of the flat arguments of 32 bits that stand for 64-bit ones, values of which must fit.
+        same_if_strong: whether the function is the same program with arrays in place of the numbers at these positions.
     """
 
     graph: Graph
@@ -68,6 +73,7 @@ class Imported:
     dropped: Counter[str]
     refused: Counter[tuple[str, str]]
     narrowed: tuple[int, ...] = ()
+    same_if_strong: dict[tuple[int, ...], bool] = field(default_factory=dict[tuple[int, ...], bool])
 
     @property
     def frozen_values(self) -> dict[str, Any]:
@@ -93,15 +99,48 @@ class Imported:
             )
         for i in self.live:
             leaves[i] = as_taken(self.names[i], leaves[i], self.graph.inputs[i].dtype, i in self.narrowed)
-        for name, leaf, example, node in zip(self.names, leaves, self.examples, self.graph.inputs, strict=False):
-            if leaf is not example and (not _is_type(leaf, node) or (_is_number(example) and not _is_weak(leaf))):
-                _check_leaf(name, leaf)
-                got = _abstract(leaf)
+        strong: list[int] = []
+        for i, (name, leaf, example, node) in enumerate(
+            zip(self.names, leaves, self.examples, self.graph.inputs, strict=False)
+        ):
+            if leaf is example:
+                continue
+            if not is_type(leaf, node):
+                check_leaf(name, leaf)
+                got = abstract(leaf)
                 raise ArgumentError(
                     f"argument {name} is {TensorType(got.shape, str(got.dtype))}, the program was made for {node.type}",
                     hint="call with the shapes and dtypes of the example arguments, or optimise again",
                 )
+            if is_weak(example) and not is_weak(leaf):
+                strong.append(i)
+        if strong:
+            self._check_strong(tuple(strong))
         return leaves
+
+    def _check_strong(self, where: tuple[int, ...]) -> None:
+        """Whether the function is the same program when these numbers are arrays, whose dtype gives way to no other's.
+
+        Raises:
+            ArgumentError: it is another one.
+        """
+        if where not in self.same_if_strong:
+            leaves = list(map(abstract, self.examples))
+            for i in where:
+                leaves[i] = jax.ShapeDtypeStruct(leaves[i].shape, leaves[i].dtype)
+            closed, _ = _trace(self.fn, tree_util.tree_unflatten(self.in_tree, leaves))
+            importer = Importer(reserved=self.names)
+            outputs = _outputs(importer, self.fn, closed, self.graph.inputs[: len(self.names)])
+            constants = {node["name"]: array for node, array in importer.constants.items()}
+            self.same_if_strong[where] = tuple(outputs) == self.graph.outputs and _equal(
+                constants, self.graph.constants
+            )
+        if not self.same_if_strong[where]:
+            i = where[0]
+            raise ArgumentError(
+                f"argument {self.names[i]} is an array, the program was made for a number, whose dtype gives way",
+                hint=f"optimise with an array in its place: jax.numpy.asarray({self.examples[i]!r})",
+            )
 
     def unflatten(self, results: Sequence[Any]) -> Any:
         """The result of the function from flat results."""
@@ -127,19 +166,25 @@ def import_function(
     is_frozen = _frozen_parameters(fn, args, kwargs, names_of, frozen)
     normal = _normal(fn, args, kwargs)
     paths, in_tree = tree_util.tree_flatten_with_path(normal)
+    if any(is_key(leaf) or (len(path) > 2 and is_static(leaf)) for path, leaf in paths):
+        fn, normal = Inside(fn), enter(normal)
+        paths, in_tree = tree_util.tree_flatten_with_path(normal)
     leaves = [leaf for _, leaf in paths]
     owners = [_owner(path, names_of) for path, _ in paths]
     names = _unique(".".join([owner, *map(_entry, path[2:])]) for owner, (path, _) in zip(owners, paths, strict=True))
     fixed = [owner in is_frozen for owner in owners]
     for name, leaf, held in zip(names, leaves, fixed, strict=True):
-        _check_leaf(name, leaf)
-        _check_value(name, leaf)
+        check_leaf(name, leaf)
+        check_value(name, leaf)
         if held and isinstance(leaf, jax.ShapeDtypeStruct):
             raise ArgumentError(
                 f"the frozen argument {name} has a type but no value", hint="pass the array itself, or do not freeze it"
             )
-    avals = [_abstract(leaf) for leaf in leaves]
+    avals = [abstract(leaf) for leaf in leaves]
     closed, out_shape = _trace(fn, tree_util.tree_unflatten(in_tree, avals))
+    if any(map(is_key, closed.out_avals)):  # made inside
+        fn = Inside(fn)
+        closed, out_shape = _trace(fn, tree_util.tree_unflatten(in_tree, avals))
     inputs = [
         make_input(name, tuple(map(int, a.shape)), str(a.dtype), frozen=held)
         for name, a, held in zip(names, avals, fixed, strict=True)
@@ -197,16 +242,24 @@ def _trace(fn: Function, avals: Any) -> tuple[Any, Any]:
             f"the function cannot be traced: {first}",
             hint="close over the arguments that steer Python control flow (functools.partial)",
         ) from error
-    except (TypeError, ValueError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ArgumentError(
-            f"the function does not accept these arguments: {lines[0]}", hint="check the example arguments' shapes"
-        ) from error
     except SuperoptError:
         raise
     except Exception as error:  # the user's own; the place is more than its type says
-        path = getattr(getattr(fn, "__code__", None), "co_filename", "")
-        raise ArgumentError(f"the function fails: {told(error, path)}", hint="jax.jit must accept it") from error
+        raise ArgumentError(
+            f"the function fails on these arguments: {told_with_line(error, _PACKAGES)}",
+            hint="check the example arguments; jax.jit must accept the function",
+        ) from error
+
+
+_PACKAGES = (str(Path(jax.__file__).parent), str(Path(__file__).parents[1]))
+
+
+def _equal(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
+    """Have the constants the same names, types and bytes?"""
+    return a.keys() == b.keys() and all(
+        x.shape == b[name].shape and x.dtype == b[name].dtype and x.tobytes() == b[name].tobytes()
+        for name, x in a.items()
+    )
 
 
 def _normal(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -285,9 +338,9 @@ def _owner(path: Sequence[Any], names: Sequence[str]) -> str:
 
 
 def _entry(key: Any) -> str:
-    for field in ("key", "idx", "name"):
-        if hasattr(key, field):
-            return str(getattr(key, field))
+    for name in ("key", "idx", "name"):
+        if hasattr(key, name):
+            return str(getattr(key, name))
     return str(key)
 
 
@@ -304,74 +357,3 @@ def _unique(names: Iterable[str]) -> list[str]:
         seen[name] += 1
         found.append(name)
     return found
-
-
-def as_taken(name: str, value: Any, dtype: str, narrowed: bool) -> Any:
-    """A NumPy value as an input of this dtype takes it, where JAX would make 32 bits of 64; others as they are.
-
-    Raises:
-        ArgumentError: a value does not fit into the 32 bits of an input that stands for one of 64.
-    """
-    if not isinstance(value, np.ndarray | np.generic) or value.dtype.itemsize < 8:
-        return value
-    if str(value.dtype) == dtype:
-        with jax.enable_x64(True):
-            return jax.device_put(value)
-    if narrowed and value.dtype.kind == "i" and value.size:
-        limits = np.iinfo(dtype)
-        if value.min() < limits.min or value.max() > limits.max:
-            raise ArgumentError(
-                f"argument {name} has values that {dtype} cannot hold",
-                hint="enable 64-bit types before optimising: jax.config.update('jax_enable_x64', True)",
-            )
-    return value
-
-
-def _check_leaf(name: str, leaf: Any) -> None:
-    if isinstance(leaf, np.ndarray | np.generic | jax.Array | jax.ShapeDtypeStruct):
-        dtype = str(leaf.dtype)
-        if dtype in DTYPES:
-            return
-        kind, hint = f"of dtype {dtype}", f"dtypes here are {', '.join(DTYPES)}"
-        if dtype.startswith("key<"):
-            hint = "pass the key as uint32 data (jax.random.key_data) and wrap it inside (jax.random.wrap_key_data)"
-    elif isinstance(leaf, bool | int | float):
-        return
-    else:
-        kind = f"a {type(leaf).__name__}"
-        hint = "arguments are pytrees of arrays and numbers; close over everything else (functools.partial)"
-    raise ArgumentError(f"argument {name} is {kind}, not an array that can be optimised over", hint=hint)
-
-
-def _check_value(name: str, leaf: Any) -> None:
-    if isinstance(leaf, Tracer):
-        raise ArgumentError(
-            f"argument {name} is being traced and has no value",
-            hint="optimise outside of jit, vmap and grad, and call the result inside",
-        )
-    if isinstance(leaf, jax.Array) and leaf.is_deleted():
-        raise ArgumentError(f"argument {name} is an array that was deleted", hint="it was given away by donate_argnums")
-
-
-def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
-    aval: Any = jax.api_util.shaped_abstractify(leaf)
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
-
-
-def _is_number(leaf: Any) -> bool:
-    """A Python int or float: its dtype gives way to that of what it meets (that of a bool does not)."""
-    return isinstance(leaf, int | float) and not isinstance(leaf, bool | np.generic)
-
-
-def _is_weak(leaf: Any) -> bool:
-    """A Python number, or what stands for one under a trace."""
-    return _is_number(leaf) or bool(getattr(leaf, "weak_type", False))
-
-
-def _is_type(leaf: Any, node: Node) -> bool:
-    if not isinstance(leaf, jax.Array):
-        try:
-            leaf = jax.api_util.shaped_abstractify(leaf)
-        except TypeError:
-            return False
-    return leaf.shape == node.shape and str(leaf.dtype) == node.dtype

@@ -263,6 +263,8 @@ def _argument(node: Node, env: Mapping[str, Array], wide: bool) -> Array:
     array = np.asarray(env[name])
     if array.shape != node.shape:
         raise ArgumentError(f"the input {name!r} is {node.type}, got shape {array.shape}")
+    if node.dtype not in scalar.DTYPE:
+        raise InputError(f"the input {name!r} is {node.type}, which the interpreter has no numbers for")
     kind = scalar.numpy_dtype(node.dtype)
     if array.dtype != kind and not (node.dtype in FLOATS and array.dtype == np.float64 and wide):
         raise ArgumentError(f"the input {name!r} is {node.type}, got {array.dtype}")

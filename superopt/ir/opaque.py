@@ -1,11 +1,14 @@
 """What opaque nodes do: a table from a key, which the node carries, to the function that it stands for.
 
 An opaque node is kept verbatim: the graph knows its name, its operands and its result types, and nothing else.  The
-node holds a printable key (`sort#1f3a9c02`); the function, which belongs to the library that the program came from,
-is registered here under that key.  Equal primitives with equal parameters get the same key, so that opaque nodes are
-shared like any other; parameters that cannot be compared get a key of their own.
+node holds a printable key; the function, which belongs to the library that the program came from, is registered here
+under that key.
 
-Keys of another process are unknown here: a backend ships what they stand for and registers it again with `restore`.
+An operation that has a module, a text of its own that other processes can run (`superopt.modules`), is named by the
+digest of that text (`sort@9f0c...`): equal keys mean equal operations, in every process and in every file, and `carry`
+gives the modules that go with a graph.  Others get a key that means something in this process only
+(`pure_callback#1f3a9c02`): equal primitives with equal parameters share it, parameters that cannot be compared get one
+of their own.
 """
 
 from __future__ import annotations
@@ -13,23 +16,26 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from superopt.errors import InputError
+from superopt.ir.graph import Graph
 
 Call = Callable[..., Sequence[Any]]
+_DIGITS = 40  # 160 bits of the digest: nobody finds two modules with one key
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opaque:
-    """One registered operation: its name and the function from operands to a sequence of results."""
+    """One registered operation: its name, the function from operands to a sequence of results, and its module."""
 
     primitive: str
     identity: Hashable
     call: Call
+    module: bytes = b""
 
 
 _BY_KEY: dict[str, Opaque] = {}
@@ -60,10 +66,42 @@ def register(primitive: str, identity: Hashable, call: Call) -> str:
         return key
 
 
-def restore(key: str, primitive: str, call: Call) -> None:
-    """Register an operation of another process under its own key (a key that is known is left as it is)."""
+def register_module(primitive: str, module: bytes, call: Call) -> str:
+    """Key of an operation that its module defines; the first function that was registered for it is kept."""
+    key = key_of_module(primitive, module)
     with _LOCK:
-        _BY_KEY.setdefault(key, Opaque(primitive, key, call))
+        _BY_KEY.setdefault(key, Opaque(primitive, key, call, module))
+    return key
+
+
+def key_of_module(primitive: str, module: bytes) -> str:
+    """The key that a module gives: its name and its digest."""
+    return f"{primitive}@{hashlib.sha256(module).hexdigest()[:_DIGITS]}"
+
+
+def module_of(key: str) -> bytes:
+    """The module of an operation; empty where it is unknown or has none."""
+    known = _BY_KEY.get(key)
+    return b"" if known is None else known.module
+
+
+def carry(graphs: Iterable[Graph]) -> dict[str, bytes] | None:
+    """The modules of the opaque nodes of these graphs and their bodies by key; None where one has no module."""
+    found: dict[str, bytes] = {}
+    todo = list(graphs)
+    seen = set[Graph]()
+    while todo:
+        for node in todo.pop().nodes():
+            if node.op == "opaque" and node["params_key"] not in found:
+                module = module_of(node["params_key"])
+                if not module:
+                    return None
+                found[node["params_key"]] = module
+            for _, value in node.attrs:
+                bodies = [g for g in (value if isinstance(value, tuple) else (value,)) if isinstance(g, Graph)]  # pyright: ignore[reportUnknownVariableType]
+                todo.extend(g for g in bodies if g not in seen)
+                seen.update(bodies)
+    return found
 
 
 def resolve(key: str) -> Opaque:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph, Node, make_input, topological, with_inputs
-from superopt.ir.types import ITEMSIZE_BYTES, TensorType
+from superopt.ir.types import STORED_BYTES, TensorType
 
 PREPARED = "prepared"
 
@@ -32,6 +32,11 @@ class Program:
 
     prepare: Graph | None
     hot: Graph
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """Its parts."""
+        return (self.hot,) if self.prepare is None else (self.hot, self.prepare)
 
     @property
     def live_inputs(self) -> tuple[Node, ...]:
@@ -56,12 +61,8 @@ class Program:
 
 
 def type_bytes(kind: TensorType) -> int:
-    """Size of a tensor of this type; foreign dtypes (complex, random keys) count by the digits of their name."""
-    size = ITEMSIZE_BYTES.get(kind.dtype)
-    if size is None:
-        digits = "".join(c for c in kind.dtype if c.isdigit())
-        size = max(1, int(digits) // 8) if digits else 8
-    return size * math.prod(int(n) for n in kind.shape)  # pyright: ignore[reportArgumentType] (sizes are concrete here)
+    """Size of a tensor of this type; what is no dtype of an array counts as eight bytes an element."""
+    return STORED_BYTES.get(kind.dtype, 8) * math.prod(int(n) for n in kind.shape)  # pyright: ignore[reportArgumentType] (sizes are concrete here)
 
 
 def original_program(graph: Graph) -> Program:

@@ -23,6 +23,13 @@ ITEMSIZE_BYTES = {
     "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2,
     "int32": 4, "uint32": 4, "float32": 4, "int64": 8, "uint64": 8, "float64": 8,
 }  # fmt: skip
+# dtypes without arithmetic of their own here: inputs and results of opaque operations, and the bytes that hold one
+FOREIGN_BYTES = {
+    "complex64": 8, "complex128": 16, "int2": 1, "uint2": 1, "int4": 1, "uint4": 1, "float4_e2m1fn": 1,
+    "float8_e3m4": 1, "float8_e4m3": 1, "float8_e4m3b11fnuz": 1, "float8_e4m3fn": 1, "float8_e4m3fnuz": 1,
+    "float8_e5m2": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
+}  # fmt: skip
+STORED_BYTES = ITEMSIZE_BYTES | FOREIGN_BYTES
 SHORT = {
     "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16",
     "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",

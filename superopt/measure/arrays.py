@@ -44,12 +44,13 @@ def load(path: Path) -> dict[str, np.ndarray]:
 
 
 def dtype(name: str) -> np.dtype:
-    """NumPy dtype of a name, bfloat16 included."""
-    if name == "bfloat16":
-        import ml_dtypes  # late: registers bfloat16, seldom needed
+    """NumPy dtype of a name, bfloat16 and other narrow types included."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes  # late: registers narrow types, seldom needed
 
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
+        return np.dtype(getattr(ml_dtypes, name))
 
 
 def aligned(shape: Sequence[int], kind: np.dtype) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 The programs travel to the worker as text, their arrays in a mapped file.  When the worker dies, the candidate it was
 busy with is out, and a new worker starts over with the rest, so that all figures of one comparison come from one
-process. Programs that hold opaque operations exist only in the process that imported them; they are compared there,
-without protection, and the comparison says so.
+process.  Opaque operations travel as modules; programs with one that has none (callbacks into Python) exist only in the
+process that imported them; they are compared there, without protection, and the comparison says so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from superopt.ir.graph import Graph
+from superopt.ir import opaque
 from superopt.ir.program import Program
 from superopt.measure import arrays
 from superopt.measure.numerics import OutputError, Tolerance
@@ -62,7 +62,7 @@ def compare(
             `builds_s`: see `Settings`.
         limits: of a worker started for this call.
         worker: a running worker to use instead.
-        isolate: False compares in the calling process, unprotected; so do opaque operations.
+        isolate: False compares in the calling process, unprotected; so do opaque operations without a module.
         backend: `module:function` that builds a program from frozen values.
     """
     settings = Settings(
@@ -70,9 +70,9 @@ def compare(
     )
     frozen = dict(frozen or {})
     programs = [reference, *candidates]
-    opaque = any(not serialisable(_program(p)) for p in programs if not isinstance(p, EntryPoint))
-    if opaque or not isolate:
-        notes = ("timed in the calling process: the program holds opaque operations",) if opaque else ()
+    bound = any(not serialisable(_program(p)) for p in programs if not isinstance(p, EntryPoint))
+    if bound or not isolate:
+        notes = ("timed in the calling process: the program holds operations of that process",) if bound else ()
         record = _Record(len(candidates))
         makers = [_local_maker(p, frozen, backend) for p in programs]
         record.absorb(compare_events(makers[0], dict(enumerate(makers[1:])), inputs, settings))
@@ -136,15 +136,8 @@ def pooled(first: Comparison, second: Comparison, *, seed: int = 0) -> Compariso
 
 
 def serialisable(program: Program) -> bool:
-    """Whether the program can leave this process: no opaque operation in it or in its bodies."""
-    graphs = [program.hot] if program.prepare is None else [program.hot, program.prepare]
-    while graphs:
-        for node in graphs.pop().nodes():
-            if node.op == "opaque":
-                return False
-            for _, value in node.attrs:
-                graphs.extend(g for g in (value if isinstance(value, tuple) else (value,)) if isinstance(g, Graph))
-    return True
+    """Whether the program can leave this process: every opaque operation in it or in its bodies has a module."""
+    return opaque.carry(program.graphs) is not None
 
 
 class _Record:
@@ -252,6 +245,7 @@ def _spec(candidate: Candidate, key_of: Callable[[Any], str]) -> dict[str, Any]:
     given = _given(candidate)
     program = _program(candidate)
     from superopt.ir.text import print_graph  # late: entry points need no IR text
+    from superopt.modules import carried  # late: as above
 
     prepare = program.prepare
     constants = {} if prepare is None else {name: key_of(value) for name, value in prepare.constants.items()}
@@ -259,6 +253,7 @@ def _spec(candidate: Candidate, key_of: Callable[[Any], str]) -> dict[str, Any]:
         "hot": print_graph(program.hot),
         "prepare": None if prepare is None else print_graph(prepare),
         "constants": constants,
+        "modules": carried(program.graphs),
         "given": given,
     }
 

@@ -123,6 +123,10 @@ def _program(
     from superopt.ir.program import Program
     from superopt.ir.text import parse_graph
 
+    if spec["modules"]:
+        from superopt.modules import restore  # late: only programs with opaque operations
+
+        restore(spec["modules"])
     prepare = None
     if spec["prepare"] is not None:
         bare = parse_graph(spec["prepare"])
