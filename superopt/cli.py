@@ -67,6 +67,9 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
     help="Rules that may be used: exact keeps every bit; range may overflow where the original does not.",
 )
 @click.option("--kernels/--no-kernels", default=True, show_default=True, help="Try kernels of our own beside XLA's.")
+@click.option(
+    "--data-root", type=click.Path(file_okay=False), help="Follow links to a model's data inside this folder."
+)
 @click.option("--random-weights", is_flag=True, help="Replace the model's weights by random ones of the right scale.")
 @click.option("--strict", is_flag=True, help="Exit 5 when nothing faster was found, or an op was opaque.")
 @click.option("--no-store", is_flag=True, help="Neither read nor write the store of earlier results.")
@@ -82,6 +85,7 @@ def optimize(
     deterministic: bool,
     numerics: str,
     kernels: bool,
+    data_root: str | None,
     random_weights: bool,
     strict: bool,
     no_store: bool,
@@ -106,6 +110,7 @@ def optimize(
         deterministic=deterministic,
         numerics=numerics,
         kernels=kernels,
+        data_root=data_root,
         random_weights=random_weights,
         store=not no_store,
         progress=progress(as_json),
@@ -280,8 +285,8 @@ def demo(budget: str, report_path: str, as_json: bool) -> int:
     "--suite",
     default="core",
     show_default=True,
-    help="aa, ablation, alternatives, core, kernels, native, onnx-nodes, options, pallas, rewrites, schedules, search "
-    "or verifier.",
+    help="aa, ablation, alternatives, core, kernels, native, onnx-nodes, onnx-types, options, pallas, rewrites, "
+    "schedules, search or verifier.",
 )
 @click.option("--verifier", "suite", flag_value="verifier", help="The same as --suite verifier.")
 @click.option("--kernels", "suite", flag_value="kernels", help="The same as --suite kernels.")

@@ -65,7 +65,8 @@ class Optimized:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call with the pytrees of the original function."""
-        return self._call(*args, **kwargs)
+        results = self._call(*args, **kwargs)
+        return results if self.imported.tail is None else self.imported.tail(results)
 
     def __repr__(self) -> str:
         return f"<superopt program {self.__name__}: {self.report.verdict}, {self.speedup}>"

@@ -80,6 +80,7 @@ def optimize(
     max_prepared_bytes: int | None = None,
     numerics: str = "real",
     kernels: bool = True,
+    data_root: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Optimized:
     """Optimise a JAX function on example arguments, or an ONNX model.
@@ -102,6 +103,7 @@ def optimize(
             every bit; NaN is NaN) or `range` (also rules that may overflow where the original does not).
         kernels: try kernels of our own in place of XLA's; not with numerics `exact`, since they round otherwise, and
             not with `deterministic`, since they are chosen by measuring.
+        data_root: a folder inside which symbolic links to the external data of a model are followed.
         progress: called with one line per stage.
 
     Raises:
@@ -116,7 +118,7 @@ def optimize(
     limits = replace(parse_budget(budget), kernels=kernels)
     clock = _Clock(progress)
     with clock.stage("import"):
-        imported, name = _import(fn, args, kwargs, frozen, dims, seed)
+        imported, name = _import(fn, args, kwargs, frozen, dims, seed, data_root)
     if any(isinstance(x, jax.ShapeDtypeStruct) for x in imported.examples):
         imported = _with_examples(imported, seed)
     barrier, worker = Barrier(), Worker()
@@ -317,6 +319,7 @@ def _import(
     frozen: Any,
     dims: Mapping[str, int] | None,
     seed: int,
+    data_root: str | Path | None = None,
 ) -> tuple[Imported, str]:
     if isinstance(fn, str | Path) or type(fn).__name__ == "OnnxModel":
         if kwargs or not _is_empty(frozen):
@@ -327,13 +330,15 @@ def _import(
         from superopt.frontends.onnx import OnnxModel, import_model, import_onnx  # late: an optional dependency
 
         if isinstance(fn, OnnxModel):
-            if dims:
-                raise UsageError("this model has its sizes already", hint="give dims to load_model, or give its path")
+            if dims or data_root is not None:
+                raise UsageError("this model is loaded already", hint="give the option to load_model, or give its path")
             return import_model(fn, *args, seed=seed), fn.name
         assert isinstance(fn, str | Path)
-        return import_onnx(fn, *args, dims=dims, seed=seed), Path(fn).name
+        return import_onnx(fn, *args, dims=dims, seed=seed, data_root=data_root), Path(fn).name
     if not callable(fn):
         raise ArgumentError(f"a {type(fn).__name__} is neither a function nor a path", hint="pass f itself, not f(x)")
+    if data_root is not None:
+        raise UsageError("data_root is for ONNX models that are files")
     if dims:
         raise UsageError("dims is for ONNX models", hint="the shapes of a function are those of its example arguments")
     return import_function(fn, args, kwargs, frozen=frozen), getattr(fn, "__name__", type(fn).__name__)
@@ -446,7 +451,8 @@ def optimize_target(target: str, *, random_weights: bool = False, seed: int = 0,
     if random_weights:
         from superopt.frontends.onnx import load_model, randomize_weights  # late: onnx is an optional dependency
 
-        model = randomize_weights(load_model(target, dims=options.pop("dims", None)), seed)
+        loading = {name: options.pop(name, None) for name in ("dims", "data_root")}
+        model = randomize_weights(load_model(target, **loading), seed)
         return optimize(model, seed=seed, **options)
     return optimize(target, seed=seed, **options)
 

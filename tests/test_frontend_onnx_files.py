@@ -245,8 +245,9 @@ def unary(op: str, shape: tuple[int, ...] = (2, 3), **attrs: object) -> onnx.Mod
 def test_operators_that_cannot_be_run() -> None:
     refused(UnsupportedOpError, unary("NoSuchOp"), "NoSuchOp.*opset 20")
     refused(UnsupportedOpError, unary("NonMaxSuppressionX"), "is not an operator")
-    refused(InputError, unary("Relu", domain="com.acme"), "'com.acme'")
-    refused(StaticValueError, unary("NonZero"), "must be known at conversion")
+    refused(InputError, unary("Relu", domain="com.acme"), "com.acme.Relu.*another maker")
+    shaped = model([node("Reshape", "x s", "y")], [info("x", [4]), info("s", [1], np.int64)], [info("y", [4])])
+    refused(StaticValueError, shaped, "must be known at conversion")
     refused(InputError, unary("Relu", slope=1.0), "no attribute 'slope'")
     refused(InputError, unary("Transpose", perm=1), "of the wrong kind")
     refused(InputError, unary("Cast"), "lacks the attribute 'to'")

@@ -24,6 +24,7 @@ SUITES = (
     "kernels",
     "native",
     "onnx-nodes",
+    "onnx-types",
     "options",
     "pallas",
     "rewrites",
@@ -64,6 +65,8 @@ def run_suite(suite: str, *, budget: str | None, cases: Sequence[str], seed: int
         from superopt.bench.core import run_native as run  # late: see above
     elif suite == "onnx-nodes":
         from superopt.bench.onnx_nodes import run  # late: see above
+    elif suite == "onnx-types":
+        from superopt.bench.onnx_types import run  # late: see above
     elif suite == "options":
         from superopt.bench.options import run  # late: see above
     elif suite == "pallas":

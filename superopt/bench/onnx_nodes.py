@@ -105,7 +105,7 @@ def run_case(case: Any) -> Row:
         given = dict(zip([v.name for v in model.graph.input], map(_array, inputs), strict=False))
         outputs = [_array(o) for o in outputs]
         try:
-            bound, got, through_graph = _evaluate(model, given)
+            bound, got, through_graph = run_model(model, given)
             as_graph = as_graph and through_graph
         except SuperoptError as error:
             status = "unsupported" if error.code in ("SO213", "SO214") else "error"
@@ -127,7 +127,7 @@ def run_case(case: Any) -> Row:
     )
 
 
-def _evaluate(model: onnx.ModelProto, given: dict[str, Any]) -> tuple[tuple[str, ...], Any, bool]:
+def run_model(model: onnx.ModelProto, given: dict[str, Any]) -> tuple[tuple[str, ...], Any, bool]:
     """Outputs, with as few inputs bound at conversion as the ops allow, and whether they are the graph's."""
     values = {v.name: given.get(v.name) for v in model.graph.input if v.type.WhichOneof("value") != "tensor_type"}
     dims = {
@@ -159,7 +159,8 @@ def _run_graph(loaded: OnnxModel, arguments: Sequence[Any]) -> Any:
         imported = import_model(loaded, *arguments)
         names = [node["name"] for node in imported.graph.inputs[len(arguments) :]]
         arrays = [*imported.examples, *(imported.graph.constants[name] for name in names)]
-        return imported.unflatten(jax.jit(to_jax(imported.graph))(*arrays))
+        results = imported.unflatten(jax.jit(to_jax(imported.graph))(*arrays))
+        return results if imported.tail is None else imported.tail(results)
 
 
 def run(

@@ -7,7 +7,8 @@ weights are frozen inputs under their own names whose values come with the graph
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from superopt.frontends.onnx_eval import StaticValueError, UnsupportedOpError
 from superopt.frontends.onnx_model import OnnxModel, TensorInfo, check_arguments, load_model
 from superopt.frontends.onnx_weights import light_model_path, randomize_weights
 from superopt.ir.graph import Graph
+from superopt.reading import typed
 
 __all__ = [
     "OnnxModel",
@@ -43,6 +45,8 @@ def import_onnx(
     dims: Mapping[str, int] | None = None,
     values: Mapping[str, Any] | None = None,
     seed: int = 0,
+    data_root: str | Path | None = None,
+    operators: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Imported:
     """The graph of an ONNX model.
 
@@ -52,11 +56,14 @@ def import_onnx(
         dims: sizes of symbolic dimensions.
         values: inputs to bind to constants.
         seed: of the random inputs.
+        data_root: a folder inside which links to external data are followed.
+        operators: functions for operators that are not known here (see `load_model`).
 
     Raises:
         InputError: the model or the arguments cannot be accepted (see `load_model`, `check_arguments`).
     """
-    return import_model(load_model(source, dims=dims, values=values), *arguments, seed=seed)
+    model = load_model(source, dims=dims, values=values, data_root=data_root, operators=operators)
+    return import_model(model, *arguments, seed=seed)
 
 
 def import_model(model: OnnxModel, *arguments: Any, seed: int = 0) -> Imported:
@@ -73,7 +80,7 @@ def import_model(model: OnnxModel, *arguments: Any, seed: int = 0) -> Imported:
     if not jax.config.read("jax_enable_x64"):
         narrowed = tuple(i for i, x in enumerate(examples) if x.dtype == np.int64)
         examples = tuple(_narrow(model, i, x) if i in narrowed else x for i, x in enumerate(examples))
-    with jax.enable_x64(True):
+    with typed(f"{model.name} cannot be imported"), jax.enable_x64(True):
         imported = import_function(model.fn, (dict(model.params), *examples), frozen=0)
     return _bound(imported, model, examples, narrowed)
 
@@ -107,4 +114,6 @@ def _bound(
         frozen=(),
         examples=examples,
         narrowed=narrowed,
+        tail=model.tail,
+        opaque_ops=imported.opaque_ops + Counter(model.tail.ops if model.tail is not None else {}),
     )

@@ -3,8 +3,9 @@
 A `TensorProto` states its dims, its element type and where its bytes are: in the message, or in another file
 ("external data").  A hostile or damaged file may state anything, so the dims must be non-negative, the bytes must be
 exactly as many as dims and type ask for, and an external file must be a plain file below the model's own folder
-reached without symbolic links and without a second hard link.  External bytes are memory-mapped, so that the weights
-of a large model are not read before they are used.
+reached without symbolic links and without a second hard link.  Links are followed only where the user names a root
+that they may not leave (caches that keep every file under its digest have such links).  External bytes are
+memory-mapped, so that the weights of a large model are not read before they are used.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 import os
 import stat
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import ml_dtypes
@@ -21,12 +23,29 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from superopt.errors import ExternalDataError, InputError, ModelFileError
+from superopt.reading import LIMITS, shown
 
-MAX_TENSOR_BYTES = 2**36
+MAX_TENSOR_BYTES = LIMITS.value_bytes
+MAX_DENSE_BYTES = 2**28  # of a sparse tensor made dense, which a file of a few bytes can ask for
 _TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 _SUB_BYTE_BITS: dict[int, int] = {
     TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.FLOAT4E2M1: 4, TensorProto.INT2: 2, TensorProto.UINT2: 2,
 }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DataFolder:
+    """Where the external data of a model may stand.
+
+    Attributes:
+        path: the folder of the model, as the user named it.
+        target: the folder that the model's file is really in, where its name is a link; else the same.
+        root: links are followed as long as they stay below; None follows none.
+    """
+
+    path: Path
+    target: Path
+    root: Path | None = None
 
 
 def numpy_dtype(elem_type: int, what: str) -> np.dtype:
@@ -45,8 +64,10 @@ def check_dims(dims: tuple[int, ...], dtype: np.dtype, what: str) -> int:
     """Number of elements of a tensor of these dims.
 
     Raises:
-        ModelFileError: a dim is negative, or the tensor would pass `MAX_TENSOR_BYTES`.
+        ModelFileError: a dim is negative, there are too many, or the tensor would pass `MAX_TENSOR_BYTES`.
     """
+    if len(dims) > LIMITS.rank:
+        raise ModelFileError(f"{what} has {len(dims)} dimensions; at most {LIMITS.rank} are accepted")
     if any(d < 0 for d in dims):
         raise ModelFileError(f"{what} has a negative dimension: {list(dims)}")
     # NumPy multiplies the other sizes even where one is 0
@@ -56,7 +77,7 @@ def check_dims(dims: tuple[int, ...], dtype: np.dtype, what: str) -> int:
     return math.prod(dims)
 
 
-def tensor_array(tensor: TensorProto, folder: Path | None, what: str) -> np.ndarray:
+def tensor_array(tensor: TensorProto, folder: DataFolder | None, what: str) -> np.ndarray:
     """The values of a tensor.
 
     Args:
@@ -108,8 +129,8 @@ def _decode(tensor: TensorProto, what: str) -> np.ndarray:
         raise ModelFileError(f"{what} cannot be decoded: {_first_line(error)}") from error
 
 
-def sparse_array(sparse: onnx.SparseTensorProto, folder: Path | None, what: str) -> np.ndarray:
-    """The dense values of a sparse tensor (at most 1 GiB of them).
+def sparse_array(sparse: onnx.SparseTensorProto, folder: DataFolder | None, what: str) -> np.ndarray:
+    """The dense values of a sparse tensor (at most `MAX_DENSE_BYTES` of them).
 
     Raises:
         ModelFileError: values and indices do not agree with each other or with the dims.
@@ -117,7 +138,7 @@ def sparse_array(sparse: onnx.SparseTensorProto, folder: Path | None, what: str)
     values = tensor_array(sparse.values, folder, what)
     indices = tensor_array(sparse.indices, folder, f"indices of {what}")
     dims = tuple(sparse.dims)
-    if check_dims(dims, values.dtype, what) * values.dtype.itemsize > 2**30:
+    if check_dims(dims, values.dtype, what) * values.dtype.itemsize > MAX_DENSE_BYTES:
         raise ModelFileError(f"{what}: a sparse tensor of shape {list(dims)} is too large to be made dense")
     flat = indices.astype(np.int64)
     if flat.ndim == 2 and flat.shape == (values.size, len(dims)):
@@ -132,24 +153,34 @@ def sparse_array(sparse: onnx.SparseTensorProto, folder: Path | None, what: str)
     return dense.reshape(dims)
 
 
-def _external_bytes(tensor: TensorProto, folder: Path | None, n_bytes: int, what: str) -> np.ndarray:
+def _external_bytes(tensor: TensorProto, folder: DataFolder | None, n_bytes: int, what: str) -> np.ndarray:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     if folder is None:
-        raise ExternalDataError(f"{what} is stored in the file {location!r}, and the model was not read from a folder")
+        raise ExternalDataError(
+            f"{what} is stored in the file {shown(location)!r}, and the model was not read from a folder"
+        )
     path = _contained(folder, location, what)
     offset, length = _offset_length(entries, n_bytes, what)
-    size = path.stat().st_size
     if length != n_bytes:
         raise ExternalDataError(f"{what} needs {n_bytes} bytes and states a length of {length}")
-    if offset + length > size:
+    try:
+        with path.open("rb") as file:
+            if not os.path.samestat(os.fstat(file.fileno()), os.lstat(path)):
+                raise ExternalDataError(f"{what}: external data {shown(location)!r} was exchanged while it was opened")
+            size = os.fstat(file.fileno()).st_size
+            if offset + length > size:
+                raise ExternalDataError(
+                    f"{what} needs bytes {offset} to {offset + length} of {shown(location)!r}, which has {size}",
+                    hint="the data file is truncated or belongs to another model",
+                )
+            if n_bytes == 0:
+                return np.zeros(0, np.uint8)
+            return np.memmap(file, np.uint8, mode="r", offset=offset, shape=(n_bytes,))
+    except OSError as error:
         raise ExternalDataError(
-            f"{what} needs bytes {offset} to {offset + length} of {location!r}, which has {size}",
-            hint="the data file is truncated or belongs to another model",
-        )
-    if n_bytes == 0:
-        return np.zeros(0, np.uint8)
-    return np.memmap(path, np.uint8, mode="r", offset=offset, shape=(n_bytes,))
+            f"{what}: external data {shown(location)!r} cannot be read: {error.strerror}"
+        ) from error
 
 
 def _offset_length(entries: Mapping[str, str], n_bytes: int, what: str) -> tuple[int, int]:
@@ -162,33 +193,59 @@ def _offset_length(entries: Mapping[str, str], n_bytes: int, what: str) -> tuple
     return offset, length
 
 
-def _contained(folder: Path, location: str, what: str) -> Path:
-    """The external file, when it is a plain file strictly inside the folder."""
-    refused = ExternalDataError(
-        f"{what}: external data location {location!r} leaves the folder of the model",
-        hint="external data must be a plain file beside the model, named by a relative path without '..'",
-    )
+_LINK_HINT = (
+    "external data must be a plain file beside the model; data_root= (--data-root) names a folder inside which links "
+    "are followed"
+)
+
+
+def _contained(folder: DataFolder, location: str, what: str) -> Path:
+    """The external file, when it is a plain file inside the folder, or reached by links inside the user's root."""
+    name = repr(shown(location, 200))
     parts = location.replace("\\", "/").split("/")
     if not location or "\0" in location or location.startswith(("/", "\\")) or ".." in parts or ":" in parts[0]:
-        raise refused
-    path = folder
+        raise ExternalDataError(
+            f"{what}: external data location {name} leaves the folder of the model",
+            hint="external data must be a plain file beside the model, named by a relative path without '..'",
+        )
+    refused: ExternalDataError | None = None
+    for base in dict.fromkeys((folder.path, folder.target)):
+        try:
+            path = _below(base, parts, folder.root, f"{what}: external data {name}")
+            status = os.lstat(path)
+        except OSError as error:
+            refused = refused or ExternalDataError(
+                f"{what}: external data file {name} is missing ({error.strerror})",
+                hint=f"it should stand in {folder.path}",
+            )
+            continue
+        if not stat.S_ISREG(status.st_mode):
+            raise ExternalDataError(f"{what}: external data {name} is not a plain file", hint=_LINK_HINT)
+        if status.st_nlink > 1:
+            raise ExternalDataError(f"{what}: external data {name} has a second hard link", hint=_LINK_HINT)
+        return path
+    assert refused is not None
+    raise refused
+
+
+def _below(base: Path, parts: list[str], root: Path | None, what: str) -> Path:
+    """The path of a file below a folder, with links followed inside the root.
+
+    Raises:
+        ExternalDataError: a link without a root, or out of it.
+        OSError: there is no such file.
+    """
+    path = base
     for part in parts:
         path = path / part
-        if path.is_symlink():
-            raise ExternalDataError(
-                f"{what}: external data {location!r} goes through a symbolic link", hint=refused.hint
-            )
-    try:
-        status = os.lstat(path)
-    except OSError as error:
-        raise ExternalDataError(
-            f"{what}: external data file {location!r} is missing", hint=f"it should stand in {folder}"
-        ) from error
-    if not stat.S_ISREG(status.st_mode):
-        raise ExternalDataError(f"{what}: external data {location!r} is not a plain file", hint=refused.hint)
-    if status.st_nlink > 1:
-        raise ExternalDataError(f"{what}: external data {location!r} has a second hard link", hint=refused.hint)
-    return path
+        if os.path.islink(path) and root is None:
+            raise ExternalDataError(f"{what} goes through a symbolic link", hint=_LINK_HINT)
+    if root is None:
+        return path
+    real = path.resolve(strict=True)
+    if not real.is_relative_to(root.resolve()):
+        raise ExternalDataError(f"{what} leads out of {root}", hint=_LINK_HINT)
+    return real
 
 
 def _first_line(error: BaseException) -> str:

@@ -12,11 +12,9 @@ running that body.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,9 +23,27 @@ import numpy as np
 import onnx
 
 from superopt.errors import InputError, SuperoptError
-from superopt.frontends.onnx_data import MAX_TENSOR_BYTES, sparse_array, tensor_array
-from superopt.frontends.onnx_read import check_domain, label, ordered, reads
-from superopt.frontends.onnx_schema import attribute, check_call, defaults, function_body, schema_of, substitute
+from superopt.frontends.onnx_data import MAX_TENSOR_BYTES, DataFolder, sparse_array, tensor_array
+from superopt.frontends.onnx_host import (
+    Deferred,
+    HostNode,
+    HostValueError,
+    captured,
+    holds_host_values,
+    in_program,
+    run_on_host,
+)
+from superopt.frontends.onnx_read import DOMAINS, label, ordered, reads
+from superopt.frontends.onnx_schema import (
+    attribute,
+    check_call,
+    check_ranges,
+    defaults,
+    function_body,
+    schema_of,
+    substitute,
+)
+from superopt.reading import LIMITS, Allowance, Limits
 
 Value = Any
 FOLD_LIMIT = 2**16
@@ -36,8 +52,15 @@ EARLY_LIMIT = 256
 _NEVER_EARLY = frozenset({
     "If", "Loop", "Scan", "RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike", "Dropout",
 })  # fmt: skip
+# sequences and optional values are passed on whatever they hold
+_CARRIERS = frozenset({
+    "SequenceConstruct", "SequenceAt", "SequenceInsert", "SequenceErase", "SequenceLength", "Optional",
+    "OptionalHasElement", "OptionalGetElement",
+})  # fmt: skip
 MAX_FUNCTION_DEPTH = 64
 MAX_STEPS = 400_000
+# tracing a node takes a millisecond; a few of the largest take seconds on a machine that does other work
+CONVERSION = Limits(seconds=60.0)
 # what JAX and NumPy raise on operands that do not fit
 _OPERAND_ERRORS = (
     TypeError, ValueError, IndexError, KeyError, ZeroDivisionError, OverflowError, NotImplementedError, MemoryError,
@@ -67,23 +90,38 @@ class StaticValueError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """One entry of the op table."""
+    """One entry of the op table.
+
+    Attributes:
+        run: from the call and its operands to the results.
+        fold: written against the array module of the call.
+        sized: the size of a result may depend on values; where those are not known the host runs the node.
+        attributes: defaults of an operator that the `onnx` package does not define.
+    """
 
     run: Callable[..., Any]
     fold: bool
+    sized: bool = False
+    attributes: Mapping[str, Any] | None = None
 
 
 TABLE: dict[tuple[str, str], Implementation] = {}
 
 
-def op(*names: str, domain: str = "", fold: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enter a function into the op table under these names."""
+def op(
+    *names: str,
+    domain: str = "",
+    fold: bool = False,
+    sized: bool = False,
+    attributes: Mapping[str, Any] | None = None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enter a function into the op table under these names (see `Implementation`)."""
 
     def enter(run: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
             if (domain, name) in TABLE:
                 raise ValueError(f"{name} has two implementations")
-            TABLE[domain, name] = Implementation(run, fold)
+            TABLE[domain, name] = Implementation(run, fold, sized, attributes)
         return run
 
     return enter
@@ -91,13 +129,25 @@ def op(*names: str, domain: str = "", fold: bool = False) -> Callable[[Callable[
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What all scopes of one model share."""
+    """What all scopes of one model share.
+
+    Attributes:
+        opsets: versions of the operator sets.
+        functions: of the model, by domain, name and overload.
+        folder: where external data may stand.
+        name: of the model.
+        operators: functions of the user for operators, by `domain.Name`.
+        parameters: names of the stored tensors whose values can be had at conversion.
+        allowance: what is left of the work and time of this conversion.
+    """
 
     opsets: Mapping[str, int]
     functions: Mapping[tuple[str, str, str], onnx.FunctionProto]
-    folder: Path | None = None
+    folder: DataFolder | None = None
     name: str = "model"
-    steps: Iterator[int] = field(default_factory=itertools.count)
+    operators: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    parameters: Collection[str] = ()
+    allowance: Allowance = field(default_factory=lambda: Allowance("the model", 0, MAX_STEPS, CONVERSION))
 
 
 @dataclass(slots=True)
@@ -112,6 +162,7 @@ class Scope:
     origin: dict[str, tuple[str, ...]] = field(default_factory=dict)
     producers: dict[str, onnx.NodeProto] = field(default_factory=dict)
     depth: int = 0
+    trips: int = 1
 
     def get(self, name: str) -> Value:
         """Value of a name, here or in an enclosing graph."""
@@ -234,10 +285,15 @@ def run_graph(graph: onnx.GraphProto, scope: Scope) -> list[Value]:
 
 
 def run_subgraph(
-    graph: onnx.GraphProto, outer: Scope, arguments: Sequence[Value] = (), names: Sequence[str] = ()
+    graph: onnx.GraphProto,
+    outer: Scope,
+    arguments: Sequence[Value] = (),
+    names: Sequence[str] = (),
+    trips: int = 1,
 ) -> list[Value]:
-    """Outputs of the body of a control node, for these values of its inputs."""
+    """Outputs of the body of a control node, for these values of its inputs; the program runs it `trips` times."""
     inner = Scope(outer.context, outer.opsets, parent=outer, caller=outer, depth=outer.depth + 1)
+    inner.trips = outer.trips * max(trips, 1)
     formals = [v.name for v in graph.input]
     if len(arguments) != len(formals):
         raise InputError(f"a body takes {len(formals)} values and is given {len(arguments)}")
@@ -259,22 +315,68 @@ def run_nodes(nodes: Sequence[onnx.NodeProto], scope: Scope) -> None:
 
 
 def _run_node(node: onnx.NodeProto, scope: Scope) -> Sequence[Value]:
-    if next(scope.context.steps) > MAX_STEPS:
-        raise InputError(f"{scope.context.name} takes more than {MAX_STEPS} evaluations of nodes to convert")
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    values = [scope.get(name) if name else None for name in node.input]
+    scope.context.allowance.spend()
+    given = [scope.get(name) if name else None for name in node.input]
     own = scope.context.functions.get((node.domain, node.op_type, node.overload))
     if own is not None:
-        return _run_function(own, node, scope, values)
-    check_domain(node)
+        return _run_function(own, node, scope, given)
+    values = [in_program(v) for v in given]
+    if node.op_type not in _CARRIERS and any(map(holds_host_values, values)):
+        return _on_host(node, scope, given)
+    try:
+        return _in_program(node, scope, values)
+    except HostValueError:
+        return _on_host(node, scope, given)
+    except UnsupportedOpError as error:
+        try:
+            return _on_host(node, scope, given)
+        except HostValueError:
+            raise error from None
+    except StaticValueError as error:
+        entry = TABLE.get((_domain(node), node.op_type))
+        sized = entry is not None and entry.sized and not (error.sources and error.sources <= set(_parameters(scope)))
+        if sized or any(v is not g for v, g in zip(values, given, strict=True)):
+            return _on_host(node, scope, given)
+        raise
+
+
+def _domain(node: onnx.NodeProto) -> str:
+    return "" if node.domain == "ai.onnx" else node.domain
+
+
+def _parameters(scope: Scope) -> Collection[str]:
+    return scope.context.parameters
+
+
+def _on_host(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> Sequence[Value]:
+    """The node's results from ONNX's reference evaluator."""
+    opsets = {**scope.opsets, "": scope.opsets.get("", scope.context.opsets[""])}
+    needed = {domain: version for domain, version in opsets.items() if domain in ("", node.domain)}
+    outside = {name: scope.get(name) for name in sorted(captured(node))}
+    functions = tuple(scope.context.functions.values()) if outside else ()
+    return run_on_host(HostNode(node, tuple(values), outside, needed, functions))
+
+
+def _in_program(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> Sequence[Value]:
+    domain = _domain(node)
+    custom = scope.context.operators.get(f"{domain}.{node.op_type}" if domain else node.op_type)
+    if custom is not None:
+        return _run_custom(custom, node, scope, values)
     opset = scope.opsets.get(domain, 1 if domain else scope.context.opsets[""])
+    entry = TABLE.get((domain, node.op_type))
     schema = schema_of(node.op_type, opset, domain)
+    if schema is None and entry is not None and entry.attributes is not None:
+        return _run_undefined(entry, node, scope, values)
+    if domain not in DOMAINS:
+        raise UnsupportedOpError(
+            f"{label(node)} belongs to another maker",
+            hint='give its function to load_model: operators={"domain.Name": function}, or export standard operators',
+        )
     if schema is None:
         raise UnsupportedOpError(f"{label(node)} is not an operator of opset {opset}")
-    if schema.deprecated and (domain, node.op_type) not in TABLE:
+    if schema.deprecated and entry is None:
         raise UnsupportedOpError(f"{label(node)} is deprecated in opset {opset}")
     check_call(node, schema, values)
-    entry = TABLE.get((domain, node.op_type))
     if entry is None:
         body = function_body(node, schema, opset, values)
         if body is None:
@@ -287,6 +389,36 @@ def _run_node(node: onnx.NodeProto, scope: Scope) -> Sequence[Value]:
     return _apply(entry, call)
 
 
+def _run_undefined(
+    entry: Implementation, node: onnx.NodeProto, scope: Scope, values: Sequence[Value]
+) -> Sequence[Value]:
+    """A node of an operator that the `onnx` package does not define."""
+    attrs = dict(entry.attributes or {})
+    check_ranges(node)
+    for attr in node.attribute:
+        value = attribute(attr, scope.context.folder)
+        known = attrs.get(attr.name)
+        if attr.name not in attrs:
+            raise UnsupportedOpError(f"{label(node)}: the attribute {attr.name!r} is not supported")
+        if isinstance(known, int | float) and not isinstance(value, type(known)):
+            raise InputError(f"{label(node)}: attribute {attr.name!r} is of the wrong kind")
+        attrs[attr.name] = value
+    return _apply(entry, Call(node, scope, attrs, 1, node.input, values, jnp))
+
+
+def _run_custom(
+    run: Callable[..., Any], node: onnx.NodeProto, scope: Scope, values: Sequence[Value]
+) -> Sequence[Value]:
+    """A node of an operator whose function the user gives."""
+    attrs = {a.name: attribute(a, scope.context.folder) for a in node.attribute}
+
+    def called(call: Call, *operands: Any) -> Any:
+        results = run(*operands, **attrs)
+        return tuple(results) if isinstance(results, tuple | list) else results
+
+    return _apply(Implementation(called, False), Call(node, scope, attrs, 1, node.input, values, jnp))
+
+
 def _apply(entry: Implementation, call: Call) -> Sequence[Value]:
     values = call.values
     known = all(v is None or isinstance(v, np.ndarray) for v in values)
@@ -295,7 +427,7 @@ def _apply(entry: Implementation, call: Call) -> Sequence[Value]:
             call.xp, call.given = np, values
             with np.errstate(all="ignore"):
                 results = entry.run(call, *values)
-        elif known and values and call.node.op_type not in _NEVER_EARLY and _count(values) <= EARLY_LIMIT:
+        elif known and values and _is_early(entry, call):
             with jax.ensure_compile_time_eval():
                 call.given = [_as_jax(v) for v in values]
                 results = _as_numpy(entry.run(call, *call.given))
@@ -307,11 +439,26 @@ def _apply(entry: Implementation, call: Call) -> Sequence[Value]:
     except _OPERAND_ERRORS as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"{label(call.node)} does not accept {_types(values)}: {reason}") from error
-    single = not isinstance(results, tuple)
-    return [
-        v if v is None or isinstance(v, (list, jax.Array)) else np.asarray(v)
-        for v in ((results,) if single else results)
+    found = [
+        v if v is None or isinstance(v, (list, jax.Array, Deferred)) else np.asarray(v)
+        for v in (results if isinstance(results, tuple) else (results,))
     ]
+    if any(getattr(v, "ndim", 0) > LIMITS.rank for v in found):
+        raise InputError(f"{label(call.node)} gives more than {LIMITS.rank} dimensions")
+    return found
+
+
+def _is_early(entry: Implementation, call: Call) -> bool:
+    """Is a node of known values to be evaluated at conversion: few values, and few results?"""
+    if call.node.op_type in _NEVER_EARLY or _count(call.values) > EARLY_LIMIT:
+        return False
+
+    def shapes() -> Any:
+        call.given = [_as_jax(v) for v in call.values]
+        return entry.run(call, *call.given)
+
+    results = jax.tree_util.tree_leaves(jax.eval_shape(shapes))
+    return all(r.size <= FOLD_LIMIT for r in results)
 
 
 def _count(values: Sequence[Value]) -> int:
@@ -342,6 +489,7 @@ def _run_function(
         raise InputError(f"{label(node)}: functions are nested more than {MAX_FUNCTION_DEPTH} deep")
     versions = {("" if o.domain == "ai.onnx" else o.domain): int(o.version) for o in body.opset_import}
     inner = Scope(scope.context, {**scope.opsets, **versions}, caller=scope, depth=scope.depth + 1)
+    inner.trips = scope.trips
     formals = list(body.input)
     inner.values.update(zip(formals, [*values, *([None] * (len(formals) - len(values)))], strict=False))
     inner.origin.update({f: (n,) for f, n in zip(formals, node.input, strict=False)})

@@ -12,7 +12,6 @@ values, so that a model that cannot be converted is refused here, by name of nod
 from __future__ import annotations
 
 import inspect
-import itertools
 import keyword
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,17 +21,48 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import onnx
 
 from superopt.errors import ArgumentError, InputError, ModelFileError
 from superopt.frontends import onnx_ops  # noqa: F401  (importing it fills the op table)
-from superopt.frontends.onnx_data import check_dims, is_float, numpy_dtype, sparse_array, tensor_array
-from superopt.frontends.onnx_eval import FOLD_LIMIT, Context, Scope, StaticValueError, run_nodes
+from superopt.frontends.onnx_data import DataFolder, check_dims, is_float, numpy_dtype, sparse_array, tensor_array
+from superopt.frontends.onnx_eval import (
+    CONVERSION,
+    FOLD_LIMIT,
+    MAX_STEPS,
+    Context,
+    Scope,
+    StaticValueError,
+    run_nodes,
+)
+from superopt.frontends.onnx_host import Tail, in_program, split_outputs
 from superopt.frontends.onnx_read import check_model, function_table, opsets, ordered, parse_model, read_model, reads
 from superopt.frontends.onnx_schema import attribute
+from superopt.reading import Allowance, shown, typed
 
 MAX_STATIC_INTS = 1024
+# types of stored tensors that graphs have not, and what holds their values
+CARRIER = {
+    "int4": np.dtype(np.int8),
+    "uint4": np.dtype(np.uint8),
+    "int2": np.dtype(np.int8),
+    "uint2": np.dtype(np.uint8),
+} | {
+    name: np.dtype(ml_dtypes.bfloat16)
+    for name in (
+        "float4_e2m1fn",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    )
+}
+# where a value of such a type only moves, and where its type tells nothing more
+_MOVES = frozenset({"Reshape", "Transpose", "Identity", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Split"})
+_WIDENS = {"DequantizeLinear": (0, 2), "Cast": (0,)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +81,14 @@ class OnnxModel:
     Attributes:
         name: the file's name, or the graph's.
         fn: `fn(params, *inputs)` gives the tuple of outputs; traceable by JAX, best under `jax.enable_x64(True)`.
-        params: weights by name, as the file stores them.
+        params: weights by name, as the file stores them; 2-, 4- and 8-bit numbers that no graph has in a type that
+            holds them (`CARRIER`).
         inputs: the arguments, in call order.
         outputs: the results.
         opset: version of the standard operator set.
         op_counts: how often each operator occurs in the file.
         graph: the graph as read; `onnx_weights` finds there how each weight is used.
+        tail: what is computed from the results of `fn` on the host, where an output has no fixed shape or type.
     """
 
     name: str
@@ -67,6 +99,7 @@ class OnnxModel:
     opset: int
     op_counts: Mapping[str, int]
     graph: onnx.GraphProto
+    tail: Tail | None = None
 
     def with_params(self, params: Mapping[str, np.ndarray]) -> OnnxModel:
         """The same model with other weights of the same shapes and dtypes.
@@ -99,7 +132,8 @@ class OnnxModel:
         """
         ready = check_arguments(self, arguments)
         with jax.enable_x64(True):
-            return jax.jit(self.fn)(dict(self.params), *ready)
+            results = jax.jit(self.fn)(dict(self.params), *ready)
+        return results if self.tail is None else self.tail(results)
 
 
 def check_arguments(model: OnnxModel, arguments: Sequence[Any]) -> tuple[np.ndarray, ...]:
@@ -135,6 +169,8 @@ def load_model(
     *,
     dims: Mapping[str, int] | None = None,
     values: Mapping[str, Any] | None = None,
+    data_root: str | Path | None = None,
+    operators: Mapping[str, Callable[..., Any]] | None = None,
 ) -> OnnxModel:
     """Read an ONNX model and make it a JAX function.
 
@@ -142,22 +178,31 @@ def load_model(
         source: a file, its bytes, or a message.
         dims: sizes of symbolic dimensions by their name; `"input:axis"` names one that has none.
         values: inputs to bind to constants (an input that the program's shapes depend on).
+        data_root: a folder inside which symbolic links to external data are followed (that of a cache that keeps
+            files under their digests); None follows none.
 
     Raises:
         ModelFileError: the file cannot be read (also `UnsupportedOpsetError`, `ExternalDataError`).
         ArgumentError: `dims` or `values` do not fit.
         InputError: an operator is not supported, or operands do not fit it.
     """
-    folder: Path | None = None
-    if isinstance(source, onnx.ModelProto):
-        model, name = source, source.graph.name or "model"
-        check_model(model, name)
-    elif isinstance(source, bytes):
-        model, name = parse_model(source, "model"), "model"
-    else:
-        path = Path(source)
-        model, name, folder = read_model(path), path.name, path.resolve().parent
-    return _assemble(model, name, folder, dict(dims or {}), dict(values or {}))
+    name = shown(Path(source).name) if isinstance(source, str | Path) else "model"
+    with typed(f"{name} cannot be converted"):
+        folder: DataFolder | None = None
+        if isinstance(source, onnx.ModelProto):
+            model, name = source, shown(source.graph.name or "model")
+            check_model(model, name)
+        elif isinstance(source, bytes):
+            model = parse_model(source, name)
+        else:
+            model, folder = read_model(source), _data_folder(Path(source), data_root)
+        return _assemble(model, name, folder, dict(dims or {}), dict(values or {}), dict(operators or {}))
+
+
+def _data_folder(path: Path, root: str | Path | None) -> DataFolder:
+    if root is not None and not Path(root).is_dir():
+        raise ArgumentError(f"data_root {str(root)!r} is not a folder")
+    return DataFolder(path.absolute().parent, path.resolve().parent, None if root is None else Path(root))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +215,19 @@ class _Parts:
     static: dict[str, Any]
     params: dict[str, np.ndarray]
     outputs: list[str]
+    narrow: dict[str, str]
 
 
 def _assemble(
-    model: onnx.ModelProto, name: str, folder: Path | None, dims: dict[str, int], values: dict[str, Any]
+    model: onnx.ModelProto,
+    name: str,
+    folder: DataFolder | None,
+    dims: dict[str, int],
+    values: dict[str, Any],
+    operators: dict[str, Callable[..., Any]],
 ) -> OnnxModel:
     graph = model.graph
     versions = opsets(model, name)
-    context = Context(versions, function_table(model), folder, name)
     stored: dict[str, np.ndarray] = {}
     for tensor in graph.initializer:
         stored[tensor.name] = tensor_array(tensor, folder, f"initializer {tensor.name!r}")
@@ -189,11 +239,20 @@ def _assemble(
     nodes = ordered(graph.node, name)
     kept = _fold_constants(nodes, stored, folder)
     wanted = {v for node in kept for v in reads(node)} | {o.name for o in graph.output}
+    for key in _only_widened(kept, stored, {o.name for o in graph.output}):
+        stored[key] = stored[key].astype(CARRIER[stored[key].dtype.name])
+    narrow: dict[str, str] = {}
     for key, array in stored.items():
         if key in wanted and key not in static:
-            (static if _is_static(array) else params)[key] = array
-    parts = _Parts(context, kept, inputs, static, params, [o.name for o in graph.output])
-    outputs = _trace_types(parts)
+            if _is_static(array):
+                static[key] = array
+                continue
+            if array.dtype.name in CARRIER:
+                narrow[key] = array.dtype.name
+            params[key] = array.astype(CARRIER.get(array.dtype.name, array.dtype), copy=False)
+    context = Context(versions, function_table(model), folder, name, operators, params.keys())
+    parts = _Parts(context, kept, inputs, static, params, [o.name for o in graph.output], narrow)
+    outputs, tail = _trace_types(parts)
     counts: dict[str, int] = {}
     for node in graph.node:
         counts[node.op_type] = counts.get(node.op_type, 0) + 1
@@ -202,7 +261,27 @@ def _assemble(
         for o, t in zip(graph.output, outputs, strict=True)
         if t is not None
     )
-    return OnnxModel(name, _function(parts), params, tuple(inputs), infos, versions[""], counts, graph)
+    return OnnxModel(name, _function(parts), params, tuple(inputs), infos, versions[""], counts, graph, tail)
+
+
+def _only_widened(nodes: Sequence[onnx.NodeProto], stored: Mapping[str, np.ndarray], outputs: set[str]) -> list[str]:
+    """Stored tensors of narrow types that are only moved, and then widened: they may be stored wide."""
+    root: dict[str, str] = {key: key for key, array in stored.items() if array.dtype.name in CARRIER}
+    refused = {root[name] for name in outputs & root.keys()}
+    for node in nodes:
+        standard = node.domain in ("", "ai.onnx")
+        for i, name in enumerate(node.input):
+            if name not in root:
+                continue
+            if standard and node.op_type in _MOVES and i == 0:
+                root.update(dict.fromkeys(node.output, root[name]))
+                refused |= {root[name]} if outputs & set(node.output) else set()
+            elif not standard or i not in _WIDENS.get(node.op_type, ()):
+                refused.add(root[name])
+        for name in reads(node):
+            if name in root and name not in node.input:
+                refused.add(root[name])
+    return [key for key in root if root[key] == key and key not in refused]
 
 
 def _bound(value: Any, name: str) -> Any:
@@ -212,14 +291,16 @@ def _bound(value: Any, name: str) -> Any:
     if isinstance(value, list):
         return [_bound(v, name) for v in value]
     array = np.asarray(value)
-    if array.dtype.kind in "OUST":
-        raise ArgumentError(f"the value given for {name!r} is not an array of numbers")
+    if array.dtype.kind in "UST":
+        return array.astype(object)
+    if array.dtype.kind == "O" and not all(isinstance(x, str | bytes) for x in array.flat):
+        raise ArgumentError(f"the value given for {name!r} is not an array of numbers or strings")
     return array
 
 
 def _is_static(array: np.ndarray) -> bool:
     """Whether a stored tensor is taken for part of the program rather than for a weight."""
-    if array.size <= 1:
+    if array.size <= 1 or array.dtype.kind in "OUST":
         return True
     if array.dtype == np.int64:
         return array.size <= FOLD_LIMIT
@@ -295,7 +376,7 @@ def _some(names: set[str]) -> str:
 
 
 def _fold_constants(
-    nodes: Sequence[onnx.NodeProto], stored: dict[str, np.ndarray], folder: Path | None
+    nodes: Sequence[onnx.NodeProto], stored: dict[str, np.ndarray], folder: DataFolder | None
 ) -> list[onnx.NodeProto]:
     """Take constant tensors out of the graph: exporters write weights as nodes too.
 
@@ -321,19 +402,25 @@ def _fold_constants(
     return kept
 
 
-def _function(parts: _Parts) -> Callable[..., tuple[Any, ...]]:
-    """The model as a function of its weights and inputs."""
+def _function(parts: _Parts, found: list[Tail | None] | None = None) -> Callable[..., tuple[Any, ...]]:
+    """The model as a function of its weights and inputs; what is left to the host goes to `found`."""
     infos = tuple(parts.inputs)
 
     def fn(params: Mapping[str, Any], *inputs: Any) -> tuple[Any, ...]:
         with jax.enable_x64(True):
-            scope = Scope(replace(parts.context, steps=itertools.count()), parts.context.opsets)
+            allowance = Allowance(parts.context.name, 0, MAX_STEPS, CONVERSION)
+            scope = Scope(replace(parts.context, allowance=allowance), parts.context.opsets)
             scope.values.update(parts.static)
-            scope.values.update({key: jnp.asarray(params[key]) for key in parts.params})
+            for key in parts.params:
+                held = jnp.asarray(params[key])
+                scope.values[key] = held.astype(parts.narrow[key]) if key in parts.narrow else held
             for info, value in zip(infos, inputs, strict=True):
                 scope.values[info.name] = jnp.asarray(value).astype(info.dtype)
             run_nodes(parts.nodes, scope)
-            return tuple(_result(scope.get(name)) for name in parts.outputs)
+            results, tail = split_outputs([in_program(scope.get(name)) for name in parts.outputs])
+            if found is not None:
+                found.append(tail)
+            return tuple(map(_result, results))
 
     kind = inspect.Parameter.POSITIONAL_ONLY
     names = ["params", *identifiers([i.name for i in infos])]
@@ -357,24 +444,26 @@ def identifiers(names: Sequence[str]) -> list[str]:
 def _result(value: Any) -> Any:
     if isinstance(value, list):
         return [_result(v) for v in value]
-    if isinstance(value, np.ndarray) and value.dtype.kind in "OUST":
-        raise InputError("an output of strings is not supported")
     return value if value is None else jnp.asarray(value)
 
 
-def _trace_types(parts: _Parts) -> list[Any]:
+def _trace_types(parts: _Parts) -> tuple[list[Any], Tail | None]:
     """Types of the outputs; stored tensors that an op needs at conversion move from `params` to `static`."""
     while True:
         inputs = [jax.ShapeDtypeStruct(i.shape, np.dtype(i.dtype)) for i in parts.inputs]
         weights = {k: jax.ShapeDtypeStruct(v.shape, v.dtype) for k, v in parts.params.items()}
+        tails: list[Tail | None] = []
         try:
             with jax.enable_x64(True):
-                traced = jax.eval_shape(_function(parts), weights, *inputs)
-            return [t if hasattr(t, "shape") else None for t in traced]
+                traced = jax.eval_shape(_function(parts, tails), weights, *inputs)
+            (tail,) = tails
+            types = [t if hasattr(t, "shape") else None for t in traced]
+            return (types, None) if tail is None else ([None if h else types[i] for h, i in tail.places], tail)
         except StaticValueError as error:
             if not error.sources or not error.sources <= set(parts.params):
                 raise
             for name in error.sources:
-                parts.static[name] = parts.params.pop(name)
+                stored = parts.params.pop(name)
+                parts.static[name] = stored.astype(np.dtype(parts.narrow.get(name, stored.dtype)))
         except RecursionError as error:
             raise InputError(f"{parts.context.name}: subgraphs are nested too deep") from error

@@ -8,6 +8,7 @@ checked in `onnx_data`, types and shapes of nodes where they are traced.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from google.protobuf.message import DecodeError
 from onnx import defs
 
 from superopt.errors import InputError, ModelFileError, UnsupportedOpsetError
+from superopt.reading import LIMITS, plain_file, shown
 
 MIN_OPSET = 7
-MAX_NODES = 200_000
+MAX_NODES = LIMITS.nodes
 MAX_DEPTH = 40
 DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 _PICKLE_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz")
@@ -40,21 +42,23 @@ def read_model(path: str | Path) -> onnx.ModelProto:
         UnsupportedOpsetError: its opset is outside the supported range.
     """
     path = Path(path)
+    name = shown(path.name)
     if path.suffix.lower() in _PICKLE_SUFFIXES:
-        raise ModelFileError(f"{path.name} is a {path.suffix} file, not an ONNX model", hint=_EXPORT_HINT)
+        raise ModelFileError(f"{name} is a {shown(path.suffix)} file, not an ONNX model", hint=_EXPORT_HINT)
     try:
-        if not path.is_file():
-            reason = "is a folder" if path.is_dir() else "is not a plain file" if path.exists() else "does not exist"
-            raise ModelFileError(f"model file {str(path)!r} {reason}")
-        if path.stat().st_size >= 2**31:
-            raise ModelFileError(
-                f"{path.name} has {path.stat().st_size / 2**30:.1f} GiB; an ONNX file is at most 2 GiB",
-                hint="save the weights as external data",
-            )
-        data = path.read_bytes()
-    except OSError as error:
-        raise ModelFileError(f"model file {str(path)!r} cannot be read: {error.strerror}") from error
-    return parse_model(data, path.name)
+        with plain_file(path) as handle:
+            size = os.fstat(handle.fileno()).st_size
+            if size >= 2**31:
+                raise ModelFileError(
+                    f"{name} has {size / 2**30:.1f} GiB; an ONNX file is at most 2 GiB",
+                    hint="save the weights as external data",
+                )
+            data = handle.read()
+    except ModelFileError:
+        raise
+    except InputError as error:
+        raise ModelFileError(f"model file {error.args[0]}") from error
+    return parse_model(data, name)
 
 
 def parse_model(data: bytes, name: str) -> onnx.ModelProto:
@@ -289,19 +293,7 @@ def ordered(nodes: Sequence[onnx.NodeProto], name: str) -> list[onnx.NodeProto]:
 
 def label(node: onnx.NodeProto) -> str:
     """How a node is named in messages."""
-    where = node.name or (f"producing {node.output[0]!r}" if node.output else "")
-    domain = f"{node.domain}." if node.domain not in ("", "ai.onnx") else ""
-    return f"node {where!r} ({domain}{node.op_type})" if node.name else f"{domain}{node.op_type} node {where}"
-
-
-def check_domain(node: onnx.NodeProto) -> None:
-    """Refuse operators of other makers.
-
-    Raises:
-        InputError: the node's domain has no implementation.
-    """
-    if node.domain not in DOMAINS:
-        raise InputError(
-            f"{label(node)}: operators of domain {node.domain!r} are not supported",
-            hint="export with the standard ONNX operators",
-        )
+    kind = shown(f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type)
+    if node.name:
+        return f"node {shown(node.name)!r} ({kind})"
+    return f"{kind} node producing {shown(node.output[0])!r}" if node.output else f"{kind} node"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,11 @@ import onnx
 from onnx import AttributeProto, defs, helper
 
 from superopt.errors import InputError
-from superopt.frontends.onnx_data import sparse_array, tensor_array
+from superopt.frontends.onnx_data import DataFolder, sparse_array, tensor_array
 from superopt.frontends.onnx_read import label
 
 
-def attribute(attr: AttributeProto, folder: Path | None) -> Any:
+def attribute(attr: AttributeProto, folder: DataFolder | None) -> Any:
     """Python value of an attribute (tensors as arrays, graphs as messages)."""
     kind = attr.type
     if kind == AttributeProto.TENSOR:
@@ -87,6 +86,44 @@ def check_call(node: onnx.NodeProto, schema: Any, values: Sequence[Any]) -> None
     for name, formal in schema.attributes.items():
         if formal.required and name not in given:
             raise InputError(f"{label(node)} lacks the attribute {name!r}")
+    check_ranges(node)
+
+
+# integers that definitions call sizes, counts and steps without saying that the type of the attribute allows others
+_POSITIVE = frozenset({
+    "strides", "dilations", "kernel_shape", "group", "offset_group", "blocksize", "num_groups", "num_outputs", "size",
+    "num_heads", "q_num_heads", "kv_num_heads", "hidden_size", "output_height", "output_width", "num_scan_inputs", "p",
+})  # fmt: skip
+_NOT_NEGATIVE = frozenset({"output_padding", "output_shape", "block_size", "batch_dims", "sampling_ratio"})
+_NOT_NEGATIVE_PADS = frozenset({
+    "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "QLinearConv", "MaxPool", "AveragePool", "LpPool",
+    "MaxUnpool", "Col2Im",
+})  # fmt: skip
+MAX_EXTENT = 2**31 - 1  # of anything that counts positions of one axis
+
+
+def check_ranges(node: onnx.NodeProto) -> None:
+    """Refuse sizes, counts and steps that no operator can have.
+
+    Raises:
+        InputError: an attribute is out of its range.
+    """
+    for attr in node.attribute:
+        if attr.type not in (AttributeProto.INT, AttributeProto.INTS):
+            continue
+        values = [attr.i] if attr.type == AttributeProto.INT else list(attr.ints)
+        pads = attr.name == "pads" and node.op_type in _NOT_NEGATIVE_PADS
+        if attr.name in _POSITIVE:
+            low = 1
+        elif attr.name in _NOT_NEGATIVE or pads:
+            low = 0
+        else:
+            continue
+        if any(not low <= v <= MAX_EXTENT for v in values):
+            raise InputError(
+                f"{label(node)}: {attr.name} is {values if attr.type == AttributeProto.INTS else attr.i}",
+                hint=f"the definition takes {low} to {MAX_EXTENT}",
+            )
 
 
 def function_body(node: onnx.NodeProto, schema: Any, opset: int, values: Sequence[Any]) -> onnx.FunctionProto | None:

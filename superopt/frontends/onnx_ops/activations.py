@@ -13,7 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from superopt.frontends.onnx_data import is_float
 from superopt.frontends.onnx_eval import Call, op
+from superopt.frontends.onnx_ops.elementwise import cast
 
 
 def like(x: Any, value: float) -> np.ndarray:
@@ -111,8 +113,11 @@ def _gelu(call: Call, x: Any) -> Any:
 
 @op("Shrink")
 def _shrink(call: Call, x: Any) -> Any:
-    lambd, bias = like(x, call.attrs["lambd"]), like(x, call.attrs["bias"])
-    return jnp.where(x < -lambd, x + bias, jnp.where(x > lambd, x - bias, like(x, 0)))
+    # the attributes are fractions also where the values are integers
+    wide = x if is_float(np.dtype(x.dtype)) else x.astype(np.float64)
+    lambd, bias = like(wide, call.attrs["lambd"]), like(wide, call.attrs["bias"])
+    result = jnp.where(wide < -lambd, wide + bias, jnp.where(wide > lambd, wide - bias, like(wide, 0)))
+    return cast(jnp, result, np.dtype(x.dtype))
 
 
 def _softmax_axes(call: Call, x: Any) -> tuple[Any, tuple[int, ...]]:

@@ -2,7 +2,10 @@
 
 A condition or trip count that is known is decided at conversion: the branch is inlined, a short loop unrolled.
 Otherwise `If` is `lax.cond`, a counted loop `lax.scan`, a conditional one `lax.while_loop` (which cannot collect scan
-outputs: their number would not be known).  Sequences are Python lists, so their length must be known.
+outputs: their number would not be known).  Sequences are Python lists, so their length must be known.  What cannot be
+told at conversion is left to the host (`onnx_host`).
+
+A body is converted once, whatever the number of its steps; steps are bounded, those of nested loops together.
 """
 
 from __future__ import annotations
@@ -13,14 +16,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import core, lax
 
 from superopt.errors import InputError
-from superopt.frontends.onnx_eval import Call, StaticValueError, bounded, op, run_subgraph
+from superopt.frontends.onnx_data import MAX_TENSOR_BYTES
+from superopt.frontends.onnx_eval import FOLD_LIMIT, Call, StaticValueError, bounded, op, run_subgraph
+from superopt.frontends.onnx_host import HostValueError, in_program
 from superopt.frontends.onnx_ops.movement import axis_of, slice_axis
 
 UNROLL = 32
 MAX_UNROLL = 4096
+# of a loop whose end is known at conversion, with the loops around it: a minute, where a step takes 60 ns
+MAX_TRIPS = 10**9
 
 
 def _known(call: Call, index: int) -> np.ndarray | None:
@@ -29,9 +36,11 @@ def _known(call: Call, index: int) -> np.ndarray | None:
 
 
 def _live(values: Sequence[Any]) -> list[Any]:
-    if any(not hasattr(v, "dtype") for v in values):
-        raise InputError("a sequence or optional value in control flow that is not known at conversion")
-    return [jnp.asarray(v) for v in values]
+    values = [in_program(v) for v in values]
+    if any(not hasattr(v, "dtype") or v.dtype.kind in "OUST" for v in values):
+        raise HostValueError("a sequence or optional value in control flow that is not known at conversion")
+    # with a dtype of their own, or the loop would be traced a second time for the type of the first step
+    return [jnp.asarray(v, v.dtype) for v in values]
 
 
 def _holds_sequences(body: Any) -> bool:
@@ -39,7 +48,7 @@ def _holds_sequences(body: Any) -> bool:
     return bool(kinds & {"sequence_type", "optional_type"})
 
 
-@op("If")
+@op("If", sized=True)
 def _if(call: Call, condition: Any) -> Any:
     then, other = call.attrs["then_branch"], call.attrs["else_branch"]
     known = _known(call, 0)
@@ -55,7 +64,7 @@ def _if(call: Call, condition: Any) -> Any:
     return tuple(results)
 
 
-@op("Loop")
+@op("Loop", sized=True)
 def _loop(call: Call, trip: Any = None, condition: Any = None, *initial: Any) -> Any:
     body = call.attrs["body"]
     carried = list(call.values[2:])
@@ -70,12 +79,18 @@ def _loop(call: Call, trip: Any = None, condition: Any = None, *initial: Any) ->
             start = call.static(condition, "the condition of a loop over sequences")
     if start is not None and not bool(start.ravel()[0]):
         return _collect(carried, [[] for _ in range(len(body.output) - 1 - n)], body, n)
+    if count is not None:
+        _check_trips(call, int(count.ravel()[0]), ends=condition is not None or not _goes_on(body))
     # nested loops are unrolled less, or their product could be anything
     if count is not None and start is not None and int(count.ravel()[0]) <= UNROLL >> (3 * call.scope.depth):
         return _unrolled(call, body, int(count.ravel()[0]), carried, names)
     if count is not None and start is not None:
-        scanned = _scanned(call, body, int(count.ravel()[0]), carried, names)
-        return _unrolled(call, body, int(count.ravel()[0]), carried, names) if scanned is None else scanned
+        steady, results = _scanned(call, body, int(count.ravel()[0]), carried, names)
+        if results is not None:
+            return results
+        if not steady or len(body.output) - 1 > n:
+            return _unrolled(call, body, int(count.ravel()[0]), carried, names)
+        return _while(call, body, trip, condition, carried, names)
     if len(body.output) - 1 > n:
         if trip is None and condition is not None and start is not None:
             return _unrolled(call, body, MAX_UNROLL, carried, names)
@@ -84,13 +99,38 @@ def _loop(call: Call, trip: Any = None, condition: Any = None, *initial: Any) ->
     return _while(call, body, trip, condition, carried, names)
 
 
+def _check_trips(call: Call, count: int, ends: bool) -> None:
+    """Refuse a loop that no condition ends before a number of steps that nobody waits for."""
+    if not ends and count * call.scope.trips > MAX_TRIPS:
+        raise InputError(
+            f"a loop of {count} steps{f' inside of {call.scope.trips}' if call.scope.trips > 1 else ''}",
+            hint=f"at most {MAX_TRIPS} are accepted where no condition ends it",
+        )
+
+
+def _goes_on(body: Any) -> bool:
+    """Is the condition that a body gives the one that it got, or a constant?"""
+    ends = body.output[0].name if body.output else ""
+    if len(body.input) > 1 and ends == body.input[1].name:
+        return True
+    if any(t.name == ends for t in body.initializer):
+        return True
+    maker = next((n for n in body.node if ends in n.output), None)
+    while maker is not None and maker.op_type in ("Identity", "Cast") and maker.input:
+        ends = maker.input[0]
+        if len(body.input) > 1 and ends == body.input[1].name:
+            return True
+        maker = next((n for n in body.node if ends in n.output), None)
+    return maker is not None and maker.op_type == "Constant"
+
+
 def _unrolled(call: Call, body: Any, count: int, carried: list[Any], names: Sequence[str]) -> Any:
     n = len(carried)
     if count > MAX_UNROLL:
         raise InputError(f"a loop of {count} steps whose state changes shape cannot be unrolled")
     collected: list[list[Any]] = [[] for _ in range(len(body.output) - 1 - n)]
     for i in range(count):
-        results = run_subgraph(body, call.scope, [np.array(i, np.int64), np.array(True), *carried], names)
+        results = run_subgraph(body, call.scope, [np.array(i, np.int64), np.array(True), *carried], names, trips=count)
         carried = results[1 : 1 + n]
         for one, value in zip(collected, results[1 + n :], strict=True):
             one.append(value)
@@ -117,24 +157,40 @@ def _collect(carried: list[Any], collected: list[list[Any]], body: Any, n: int) 
     return (*carried, *stacked)
 
 
-def _scanned(call: Call, body: Any, count: int, carried: list[Any], names: Sequence[str]) -> Any:
-    """The loop as `lax.scan`, or None when its condition can change or its state changes type."""
+def _scanned(call: Call, body: Any, count: int, carried: list[Any], names: Sequence[str]) -> tuple[bool, Any]:
+    """Whether the state keeps its types, and the loop as `lax.scan` where it does and the condition cannot change."""
     n = len(carried)
     always = True
 
     def step(state: tuple[Any, ...], i: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         nonlocal always
-        results = run_subgraph(body, call.scope, [i, np.array(True), *state], names)
+        results = run_subgraph(body, call.scope, [i, np.array(True), *state], names, trips=count)
         always = always and isinstance(results[0], np.ndarray) and bool(results[0].ravel()[0])
         live = _live(results[1:])
         return tuple(live[:n]), tuple(live[n:])
 
     start = tuple(_live(carried))
-    types = jax.eval_shape(step, start, jax.ShapeDtypeStruct((), np.int64))
-    if not always or [(t.shape, t.dtype) for t in types[0]] != [(s.shape, s.dtype) for s in start]:
-        return None
-    final, stacked = lax.scan(step, start, jnp.arange(count, dtype=np.int64))
-    return (*final, *stacked)
+    # the body is converted here, once: bodies within bodies would else be converted twice at each level
+    converted, types = jax.make_jaxpr(step, return_shape=True)(start, jax.ShapeDtypeStruct((), np.int64))
+    steady = [(t.shape, t.dtype) for t in types[0]] == [(s.shape, s.dtype) for s in start]
+    if not always or not steady:
+        return steady, None
+    bounded(count * sum(t.size * t.dtype.itemsize for t in types[1]), MAX_TENSOR_BYTES, "bytes of a loop's results")
+
+    def again(state: tuple[Any, ...], i: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        results = core.eval_jaxpr(converted.jaxpr, converted.consts, *state, i)
+        return tuple(results[:n]), tuple(results[n:])
+
+    def counted(state: tuple[Any, ...], _: None) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        values, results = again(state[1:], state[0])
+        return (state[0] + np.int64(1), *values), results
+
+    if count <= FOLD_LIMIT:
+        final, stacked = lax.scan(again, start, jnp.arange(count, dtype=np.int64))
+        return True, (*final, *stacked)
+    # the numbers of very many steps are counted, not stored
+    final, stacked = lax.scan(counted, (jnp.zeros((), np.int64), *start), None, length=count)
+    return True, (*final[1:], *stacked)
 
 
 def _while(call: Call, body: Any, trip: Any, condition: Any, carried: list[Any], names: Sequence[str]) -> Any:
@@ -153,7 +209,7 @@ def _while(call: Call, body: Any, trip: Any, condition: Any, carried: list[Any],
     return lax.while_loop(more, step, (jnp.zeros((), np.int64), go, tuple(_live(carried))))[2]
 
 
-@op("Scan")
+@op("Scan", sized=True)
 def _scan(call: Call, *operands: Any) -> Any:
     body, scans = call.attrs["body"], call.attrs["num_scan_inputs"]
     batched = call.since < 9
@@ -199,7 +255,7 @@ def _sequence_construct(call: Call, *values: Any) -> Any:
     return (list(call.values),)
 
 
-@op("SequenceInsert")
+@op("SequenceInsert", sized=True)
 def _sequence_insert(call: Call, sequence: list[Any], value: Any, position: Any = None) -> Any:
     at = len(sequence) if position is None else int(call.static(position, "position").ravel()[0])
     if not -len(sequence) <= at <= len(sequence):
@@ -208,14 +264,14 @@ def _sequence_insert(call: Call, sequence: list[Any], value: Any, position: Any 
     return ([*sequence[:at], value, *sequence[at:]],)
 
 
-@op("SequenceErase")
+@op("SequenceErase", sized=True)
 def _sequence_erase(call: Call, sequence: list[Any], position: Any = None) -> Any:
     at = len(sequence) - 1 if position is None else int(call.static(position, "position").ravel()[0])
     at = axis_of(at, len(sequence))
     return ([*sequence[:at], *sequence[at + 1 :]],)
 
 
-@op("SequenceAt")
+@op("SequenceAt", sized=True)
 def _sequence_at(call: Call, sequence: list[Any], position: Any) -> Any:
     return sequence[axis_of(int(call.static(position, "position").ravel()[0]), len(sequence))]
 
@@ -231,7 +287,7 @@ def _concat_from_sequence(call: Call, sequence: list[Any]) -> Any:
     return join([jnp.asarray(v) for v in sequence], call.attrs["axis"])
 
 
-@op("SplitToSequence")
+@op("SplitToSequence", sized=True)
 def _split_to_sequence(call: Call, x: Any, split: Any = None) -> Any:
     axis = axis_of(call.attrs["axis"], x.ndim)
     size = x.shape[axis]

@@ -70,13 +70,22 @@ def _div(call: Call, a: Any, b: Any) -> Any:
     xp = broadcast_room(call, a, b)
     if is_float(np.dtype(a.dtype)):
         return xp.divide(a, b)
+    return quotient(xp, a, b)
+
+
+def quotient(xp: Any, a: Any, b: Any) -> Any:
+    """Integer division as C has it: towards zero.
+
+    Raises:
+        InputError: known values are divided by zero.
+    """
     if xp is jnp:
-        a, b = jnp.broadcast_arrays(a, b)
-        return lax.div(a, b)
+        return lax.div(*jnp.broadcast_arrays(a, b))
     if not np.all(b):
         raise InputError("integer division by zero")
-    # C division truncates, NumPy's floors
-    return (np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))).astype(a.dtype) if a.dtype.kind == "i" else a // b
+    floor = a // b
+    # NumPy's division floors; the least integer has no absolute value to divide instead
+    return floor if a.dtype.kind == "u" else floor + ((floor * b != a) & ((a < 0) != (b < 0))).astype(a.dtype)
 
 
 @op("Mod", fold=True)

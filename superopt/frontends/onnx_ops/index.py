@@ -136,7 +136,7 @@ def _top_k(call: Call, x: Any, k: Any = None) -> Any:
     return slice_axis(values, axis, 0, count), slice_axis(order, axis, 0, count)
 
 
-@op("Compress")
+@op("Compress", sized=True)
 def _compress(call: Call, x: Any, condition: Any) -> Any:
     chosen = np.flatnonzero(call.static(condition, "condition"))
     if "axis" not in call.attrs:
@@ -144,13 +144,13 @@ def _compress(call: Call, x: Any, condition: Any) -> Any:
     return jnp.take(x, chosen, axis_of(call.attrs["axis"], x.ndim), mode="clip")
 
 
-@op("NonZero", fold=True)
+@op("NonZero", fold=True, sized=True)
 def _non_zero(call: Call, x: Any) -> Any:
     known = call.static(x, "input")
     return np.array(np.nonzero(known), np.int64).reshape(known.ndim, -1)
 
 
-@op("Unique")
+@op("Unique", sized=True)
 def _unique(call: Call, x: Any) -> Any:
     known = call.static(x, "input")
     axis = call.attrs.get("axis")

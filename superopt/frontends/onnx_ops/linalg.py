@@ -10,6 +10,7 @@ from jax import lax
 
 from superopt.frontends.onnx_data import is_float
 from superopt.frontends.onnx_eval import Call, op
+from superopt.frontends.onnx_ops.elementwise import cast
 
 
 def matmul(a: Any, b: Any, accumulate: Any = None) -> Any:
@@ -33,12 +34,19 @@ def _gemm(call: Call, a: Any, b: Any, c: Any = None) -> Any:
     contract = ((0 if call.attrs["transA"] else 1,), (1 if call.attrs["transB"] else 0,))
     accumulate = None if is_float(np.dtype(a.dtype)) else a.dtype
     result = lax.dot_general(a, b, (contract, ((), ())), preferred_element_type=accumulate)
-    alpha, beta = call.attrs["alpha"], call.attrs["beta"]
-    if alpha != 1.0:
-        result = (result * np.asarray(alpha, result.dtype)).astype(a.dtype)
-    if c is None or beta == 0.0:
-        return result
-    return result + (c if beta == 1.0 else c * np.asarray(beta, c.dtype))
+    return scaled_sum(result, call.attrs["alpha"], c, call.attrs["beta"])
+
+
+def scaled_sum(x: Any, alpha: float, c: Any, beta: float) -> Any:
+    """`alpha x + beta c` in the type of `x`; integers are scaled as fractions and rounded towards zero at the end."""
+    c = None if beta == 0.0 else c
+    if alpha == 1.0 and (c is None or beta == 1.0):
+        return x if c is None else x + c
+    wide = x if is_float(np.dtype(x.dtype)) else x.astype(np.float64)
+    total = wide if alpha == 1.0 else wide * np.asarray(alpha, wide.dtype)
+    if c is not None:
+        total = total + c.astype(wide.dtype) * np.asarray(beta, wide.dtype)
+    return cast(jnp, total, np.dtype(x.dtype))
 
 
 @op("Einsum")

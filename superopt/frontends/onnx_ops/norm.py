@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax.numpy as jnp
@@ -36,9 +37,17 @@ def _batch_norm(call: Call, x: Any, scale: Any, bias: Any, mean: Any, var: Any) 
 
 
 def _normalise(x: Any, scale: Any, bias: Any, mean: Any, var: Any, eps: float) -> Any:
-    factor = scale.astype(x.dtype) * lax.rsqrt(var + np.asarray(eps, var.dtype)).astype(x.dtype)
-    centred = x - _per_channel(mean.astype(x.dtype), x.ndim)
-    return centred * _per_channel(factor, x.ndim) + _per_channel(bias.astype(x.dtype), x.ndim)
+    kind = x.dtype
+    x, scale, bias, mean, var = promoted(x, scale, bias, mean, var)
+    factor = scale * lax.rsqrt(var + np.asarray(eps, var.dtype))
+    centred = x - _per_channel(mean, x.ndim)
+    return (centred * _per_channel(factor, x.ndim) + _per_channel(bias, x.ndim)).astype(kind)
+
+
+def promoted(*arrays: Any) -> list[Any]:
+    """The arrays in the widest of their types: data and statistics may have types of their own."""
+    wide = functools.reduce(jnp.promote_types, (x.dtype for x in arrays))
+    return [x.astype(wide) for x in arrays]
 
 
 @op("InstanceNormalization")

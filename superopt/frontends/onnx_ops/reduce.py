@@ -13,6 +13,7 @@ from jax import lax
 
 from superopt.frontends.onnx_data import is_float
 from superopt.frontends.onnx_eval import Call, op
+from superopt.frontends.onnx_ops.elementwise import quotient
 from superopt.frontends.onnx_ops.movement import axes_of, axis_of
 
 
@@ -66,7 +67,9 @@ def _mean(call: Call, x: Any, axes: Any = None) -> Any:
     chosen = _axes(call, x, axes)
     total = call.xp.sum(x, axis=chosen, keepdims=bool(call.attrs["keepdims"]), dtype=x.dtype)
     count = np.asarray(math.prod(x.shape[a] for a in chosen), x.dtype)
-    return total / count if is_float(np.dtype(x.dtype)) else total // count
+    if is_float(np.dtype(x.dtype)):
+        return total / count
+    return quotient(call.xp, total, count) if count else total  # over no elements 0, as ONNX Runtime has it
 
 
 @op("ReduceL1")

@@ -1,0 +1,138 @@
+"""Operators without a form in JAX are run on the host, and never end the run: strings, and results sized by data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import superopt
+from superopt.bench.onnx_types import difference, reference
+from superopt.errors import InputError
+from superopt.frontends.onnx import UnsupportedOpError, import_model, load_model
+from tests.onnx_models import info, model, node
+
+X = np.random.default_rng(0).standard_normal((4, 5)).astype(np.float32)
+
+
+def agrees(one: onnx.ModelProto, *arrays: np.ndarray) -> Any:
+    """The loaded model, after its results were compared with the reference evaluator's."""
+    loaded = load_model(one)
+    wanted = reference(one, {i.name: a for i, a in zip(loaded.inputs, arrays, strict=True)})
+    got = loaded(*arrays)
+    assert len(got) == len(wanted)
+    assert not any(difference(g, w) for g, w in zip(got, wanted, strict=True))
+    return loaded
+
+
+def test_an_output_whose_size_depends_on_the_data() -> None:
+    nodes = [node("Relu", "x", "r"), node("NonZero", "r", "y")]
+    loaded = agrees(model(nodes, [info("x", X.shape)], [info("y", (2, None), np.int64)]), X)
+    assert loaded.tail.ops == {"onnx.NonZero": 1}
+
+
+def test_values_of_known_type_return_to_the_program() -> None:
+    nodes = [
+        node("Relu", "x", "r"), node("NonZero", "r", "i"), node("Size", "i", "n"), node("Transpose", "i", "t"),
+        node("GatherND", "x t", "g"), node("ReduceSum", "g", "s", keepdims=0), node("Exp", "s", "y"),
+    ]  # fmt: skip
+    loaded = agrees(model(nodes, [info("x", X.shape)], [info("y", ()), info("n", (), np.int64)]), X)
+    assert loaded.tail is None
+    imported = import_model(loaded, X)
+    assert {name.split(".")[0] for name in imported.opaque_ops} == {"onnx"}
+    assert [n.dtype for n in imported.graph.outputs] == ["float32", "int64"]
+
+
+def test_shapes_that_depend_on_the_host() -> None:
+    nodes = [
+        node("NonZero", "x", "i"), node("Shape", "i", "n"), node("ConstantOfShape", "n", "z"),
+        node("Add", "z one", "y"),
+    ]  # fmt: skip
+    agrees(model(nodes, [info("x", X.shape)], [info("y", (2, None))], {"one": np.float32(1)}), X)
+
+
+def test_boxes_are_selected_on_the_host() -> None:
+    rng = np.random.default_rng(1)
+    boxes, scores = rng.random((1, 6, 4)).astype(np.float32), rng.random((1, 2, 6)).astype(np.float32)
+    stored = {"m": np.array([3]), "i": np.array([0.5], np.float32)}
+    inputs = [info("b", boxes.shape), info("s", scores.shape)]
+    nodes = [node("Neg", "s", "t"), node("NonMaxSuppression", "b t m i", "y")]
+    agrees(model(nodes, inputs, [info("y", (None, 3), np.int64)], stored), boxes, scores)
+
+
+def labels() -> onnx.ModelProto:
+    """Class names of the largest score."""
+    encode = helper.make_node(
+        "LabelEncoder", ["a"], ["y"], domain="ai.onnx.ml", keys_int64s=list(range(5)), values_strings=list("abcde")
+    )
+    one = model(
+        [node("Softmax", "x", "p"), node("ArgMax", "p", "a", axis=1, keepdims=0), encode],
+        [info("x", X.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.STRING, (4,)), info("p", X.shape)],
+    )
+    one.opset_import.append(helper.make_opsetid("ai.onnx.ml", 2))
+    return one
+
+
+def test_strings_come_after_the_program() -> None:
+    optimized = superopt.optimize(load_model(labels()), X, budget="2s", store=False, deterministic=True)
+    names, scores = optimized(X)
+    assert names.tolist() == [list("abcde")[i] for i in X.argmax(1)]
+    np.testing.assert_allclose(scores.sum(1), np.ones(4), rtol=1e-6)
+    assert optimized.report.opaque_ops == {"onnx.LabelEncoder": 1}
+    with pytest.raises(InputError, match="no fixed shape or type"):
+        jax.jit(lambda x: optimized(x))(X)
+
+
+def test_known_strings_are_computed_at_conversion() -> None:
+    upper = node("StringConcat", "w v", "t")
+    tall = [upper, node("Shape", "t", "n"), node("Cast", "n", "f", to=1), node("Add", "x f", "y")]
+    words = helper.make_tensor("w", TensorProto.STRING, [2], [b"a", b"b"])
+    one = model(tall, [info("x", (1,))], [info("y", (1,))])
+    one.graph.initializer.extend([words, helper.make_tensor("v", TensorProto.STRING, [2], [b"c", b"d"])])
+    (y,) = load_model(one)(np.zeros(1, np.float32))
+    np.testing.assert_array_equal(y, [2.0])
+
+
+def test_conditions_around_host_values() -> None:
+    then = helper.make_graph([node("NonZero", "x", "i"), node("Size", "i", "t")], "then", [], [info("t", (), np.int64)])
+    other = helper.make_graph([node("Size", "x", "e")], "else", [], [info("e", (), np.int64)])
+    branch = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)
+    nodes = [node("ReduceMax", "x", "m", keepdims=0), node("Greater", "m zero", "c"), branch]
+    agrees(model(nodes, [info("x", X.shape)], [info("y", (), np.int64)], {"zero": np.float32(0)}), X)
+
+
+def acme(**attrs: Any) -> onnx.ModelProto:
+    """An operator of another maker."""
+    own = helper.make_node("Foo", ["x"], ["h"], domain="com.acme", **attrs)
+    one = model([own, node("Relu", "h", "y")], [info("x", X.shape)], [info("y", X.shape)])
+    one.opset_import.append(helper.make_opsetid("com.acme", 1))
+    return one
+
+
+def test_functions_for_operators_of_other_makers() -> None:
+    with pytest.raises(UnsupportedOpError, match="operators="):
+        load_model(acme())
+    loaded = load_model(acme(alpha=2.0), operators={"com.acme.Foo": lambda x, alpha: jnp.tanh(x) * alpha})
+    np.testing.assert_allclose(loaded(X)[0], np.maximum(np.tanh(X) * 2, 0), rtol=1e-5)
+
+
+def test_four_bit_weights() -> None:
+    import ml_dtypes
+
+    w = np.arange(-8, 8).reshape(4, 4).astype(ml_dtypes.int4)
+    stored = {"s": np.float32(0.5), "z": np.asarray(1, ml_dtypes.int4)}
+    nodes = [node("DequantizeLinear", "w s z", "d"), node("MatMul", "x d", "y")]
+    one = model(nodes, [info("x", (2, 4))], [info("y", (2, 4))], stored, opset=21)
+    one.graph.initializer.append(helper.make_tensor("w", TensorProto.INT4, [4, 4], w.astype(np.int8).ravel()))
+    x = X[:2, :4]
+    imported = import_model(load_model(one), x)
+    assert not imported.opaque_ops
+    optimized = superopt.optimize(load_model(one), x, budget="2s", store=False, deterministic=True)
+    wanted = x @ ((w.astype(np.float32) - 1) * 0.5)
+    np.testing.assert_allclose(optimized(x)[0], wanted, rtol=1e-5)
