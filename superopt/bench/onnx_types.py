@@ -1,6 +1,7 @@
 """Every ONNX operator with every element type that ONNX Runtime runs, against it and the reference evaluator.
 
-The cases are the single-node tests of the `onnx` package, each with every element type that the operator's definition
+The cases are those of `onnx_contrib` for operators of ONNX Runtime's own, and the single-node tests of the `onnx`
+package, each with every element type that the operator's definition
 allows for its first operand (and for each other operand with a type of its own), on two kinds of values: those of the
 test, cast, and the extremes of the type.  A result is right when it agrees with ONNX Runtime; where it does not, the
 reference evaluator decides: `reference` (we agree with it, ONNX Runtime does not), `named` (a difference that
@@ -27,6 +28,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from superopt.bench.onnx_contrib import contrib_cases
 from superopt.bench.onnx_nodes import RANDOM_OPS, node_cases, run_model
 from superopt.errors import SuperoptError
 from superopt.frontends.onnx_data import is_float
@@ -50,7 +52,9 @@ SUMS = frozenset({
     "Adam", "Adagrad", "Momentum", "Mean", "Sum", "CumSum", "CumProd", "Swish", "Mish",
 })  # fmt: skip
 # (operator or "*", element type or "*", kind of values or "*"): why a difference is none
-NAMED: dict[tuple[str, str, str], str] = {}
+NAMED: dict[tuple[str, str, str], str] = {
+    ("com.microsoft.QLinearAveragePool", "*", "*"): "means halfway between two integers, one unit apart",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,9 @@ class Row:
 
 def typed_cases(parts: Sequence[str] = ()) -> Iterator[Case]:
     """All cases, or those whose `operator-type` contains one of `parts`."""
+    for number, (op, dtype, model, inputs) in enumerate(contrib_cases()):
+        if not parts or any(p in f"com.microsoft.{op}-{dtype}" for p in parts):
+            yield Case(f"com.microsoft.{op}", dtype, f"contrib_{number}", "test", model, inputs)
     taken: Counter[str] = Counter()
     for test in node_cases():
         model = test.model

@@ -21,9 +21,9 @@ from jax import tree_util
 from superopt.frontends.jaxpr import Imported, as_taken, import_function
 from superopt.frontends.onnx_eval import StaticValueError, UnsupportedOpError
 from superopt.frontends.onnx_model import OnnxModel, TensorInfo, check_arguments, load_model
+from superopt.frontends.onnx_read import converting
 from superopt.frontends.onnx_weights import light_model_path, randomize_weights
 from superopt.ir.graph import Graph
-from superopt.reading import typed
 
 __all__ = [
     "OnnxModel",
@@ -80,7 +80,7 @@ def import_model(model: OnnxModel, *arguments: Any, seed: int = 0) -> Imported:
     if not jax.config.read("jax_enable_x64"):
         narrowed = tuple(i for i, x in enumerate(examples) if x.dtype == np.int64)
         examples = tuple(_narrow(model, i, x) if i in narrowed else x for i, x in enumerate(examples))
-    with typed(f"{model.name} cannot be imported"), jax.enable_x64(True):
+    with converting(model.name), jax.enable_x64(True):
         imported = import_function(model.fn, (dict(model.params), *examples), frozen=0)
     return _bound(imported, model, examples, narrowed)
 

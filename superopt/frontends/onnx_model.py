@@ -38,9 +38,18 @@ from superopt.frontends.onnx_eval import (
     run_nodes,
 )
 from superopt.frontends.onnx_host import Tail, in_program, split_outputs
-from superopt.frontends.onnx_read import check_model, function_table, opsets, ordered, parse_model, read_model, reads
+from superopt.frontends.onnx_read import (
+    check_model,
+    converting,
+    function_table,
+    opsets,
+    ordered,
+    parse_model,
+    read_model,
+    reads,
+)
 from superopt.frontends.onnx_schema import attribute
-from superopt.reading import Allowance, shown, typed
+from superopt.reading import Allowance, shown
 
 MAX_STATIC_INTS = 1024
 # types of stored tensors that graphs have not, and what holds their values
@@ -187,7 +196,7 @@ def load_model(
         InputError: an operator is not supported, or operands do not fit it.
     """
     name = shown(Path(source).name) if isinstance(source, str | Path) else "model"
-    with typed(f"{name} cannot be converted"):
+    with converting(name):
         folder: DataFolder | None = None
         if isinstance(source, onnx.ModelProto):
             model, name = source, shown(source.graph.name or "model")

@@ -8,16 +8,17 @@ checked in `onnx_data`, types and shapes of nodes where they are traced.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import defs
 
-from superopt.errors import InputError, ModelFileError, UnsupportedOpsetError
-from superopt.reading import LIMITS, plain_file, shown
+from superopt.errors import InputError, ModelFileError, SuperoptError, UnsupportedOpsetError
+from superopt.reading import LIMITS, cause_of, plain_file, shown
 
 MIN_OPSET = 7
 MAX_NODES = LIMITS.nodes
@@ -32,6 +33,19 @@ _MAGIC = (
     (b"\x1f\x8b", "a gzip archive"), (b"<", "an XML or HTML file"), (b"version https://git-lfs", "a Git LFS pointer"),
 )  # fmt: skip
 _EXPORT_HINT = "pickle-based files are never opened; export to ONNX first (torch.onnx.export for PyTorch)"
+
+
+@contextlib.contextmanager
+def converting(name: str) -> Iterator[None]:
+    """Turn whatever goes wrong while a model is converted into a typed error; typed ones pass as they are."""
+    try:
+        yield
+    except SuperoptError:
+        raise
+    except RecursionError as error:
+        raise InputError(f"{name} cannot be converted: it is nested too deep") from error
+    except Exception as error:
+        raise InputError(f"{name} cannot be converted: {cause_of(error)}") from error
 
 
 def read_model(path: str | Path) -> onnx.ModelProto:

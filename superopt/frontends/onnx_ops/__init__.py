@@ -2,6 +2,7 @@
 
 from superopt.frontends.onnx_ops import (
     activations,
+    contrib,
     control,
     conv,
     elementwise,
@@ -20,6 +21,6 @@ from superopt.frontends.onnx_ops import (
 )
 
 FAMILIES = (
-    activations, control, conv, elementwise, index, linalg, movement, norm, pool, quant, reduce, resize,
+    activations, contrib, control, conv, elementwise, index, linalg, movement, norm, pool, quant, reduce, resize,
     rnn, signal, training, vision,
 )  # fmt: skip

@@ -45,7 +45,8 @@ def _narrow(value: Any) -> bool:
     return np.dtype(value.dtype).name in _SMALL_INTS
 
 
-def _quantise(x: Any, scale: Any, zero: Any, dtype: np.dtype, saturate: bool, precision: Any = None) -> Any:
+def quantise(x: Any, scale: Any, zero: Any, dtype: np.dtype, saturate: bool, precision: Any = None) -> Any:
+    """Real numbers over the scale, rounded to the nearest (halves to even), shifted, and held in the type."""
     wide = np.float32 if precision is None else precision
     scaled = x.astype(wide) / scale.astype(wide)
     if is_float(dtype):
@@ -72,7 +73,7 @@ def _quantize_linear(call: Call, x: Any, scale: Any, zero: Any = None) -> Any:
     if precision is None and call.since >= 23 and scale.dtype == np.float16:
         precision = np.float16
     scale, zero = _spread(call, scale, x), _spread(call, zero, x)
-    return _quantise(x, scale, zero, dtype, bool(call.attrs.get("saturate", 1)), precision)
+    return quantise(x, scale, zero, dtype, bool(call.attrs.get("saturate", 1)), precision)
 
 
 @op("DequantizeLinear")
@@ -89,6 +90,11 @@ def _dequantize_linear(call: Call, x: Any, scale: Any, zero: Any = None) -> Any:
 
 @op("DynamicQuantizeLinear")
 def _dynamic_quantize(call: Call, x: Any) -> Any:
+    return dynamic_range(x)
+
+
+def dynamic_range(x: Any) -> tuple[Any, Any, Any]:
+    """A tensor as unsigned bytes over its own range with 0: values, scale and zero point."""
     zero_f = np.float32(0)
     low, high = jnp.minimum(jnp.min(x), zero_f), jnp.maximum(jnp.max(x), zero_f)
     scale = (high - low) / np.float32(255)
@@ -113,7 +119,7 @@ def _qlinear_matmul(
     scale = _column(a_scale, a.ndim, -2).astype(wide) * _column(b_scale, b.ndim, -1).astype(wide)
     scaled = total.astype(wide) * scale
     out_zero = _column(y_zero, scaled.ndim, -2)
-    return _quantise(scaled, _column(y_scale, scaled.ndim, -2), out_zero, np.dtype(y_zero.dtype), True)
+    return quantise(scaled, _column(y_scale, scaled.ndim, -2), out_zero, np.dtype(y_zero.dtype), True)
 
 
 def _float_centred(x: Any, zero: Any, axis: int) -> Any:
@@ -132,7 +138,7 @@ def _qlinear_conv(
         total = total + _column(bias, total.ndim, 1)
     scale = x_scale.reshape(()) * _column(w_scale, total.ndim, 1)
     scaled = total.astype(np.float32) * scale
-    return _quantise(scaled, y_scale.reshape(()), y_zero.reshape(()), np.dtype(y_zero.dtype), True)
+    return quantise(scaled, y_scale.reshape(()), y_zero.reshape(()), np.dtype(y_zero.dtype), True)
 
 
 __all__ = ["finfo_range", "int_range"]
