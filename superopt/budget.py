@@ -1,7 +1,7 @@
 """Budgets as users write them: seconds, "30s", "2min", "1h", or "5000steps".
 
-Seconds are shared by growth, search and measuring.  Steps bound the search alone and make it deterministic; measuring
-then takes its usual rounds.
+Seconds are the wall time of the whole call, shared by all that it does.  Steps bound the search alone and make it
+deterministic; measuring then takes its usual rounds.
 
 Every stage has an instant at which it is to end (`until`): its own share of the seconds and what stages before it left
 over.  Long steps are cut to what is left, and what cannot end in time, by what equal steps took, is not begun.
@@ -17,12 +17,15 @@ from dataclasses import dataclass, replace
 from superopt.errors import UsageError
 
 _UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
-_LEAST_LEFT = 0.5  # of the seconds, for what follows the proofs of the rules, however long these took
 _LEAST_STEP_S = 0.3  # that a step gets when the time of its stage is over
-EXPLORE, EXPLORE_ALONE, JUDGE, ALL = 0.3, 0.6, 0.6, 1.2  # of the seconds, when these stages end at the latest
-EXPLORE_FIRST = 0.15  # where kernels are tried right after it
-_SLOW_BUILD = 0.03  # of the seconds: where building a program takes more, kernels are tried before finalists are built
-_KERNELS, _KERNELS_FIRST = 0.35, 0.6  # of the seconds, for kernels of our own after the judgement, or before it
+PLAIN = 0.6  # of the seconds, when the making of the plain candidate's kernels ends
+EXPLORE, EXPLORE_ALONE, FORMS, JUDGE, ALL = 0.3, 0.6, 0.4, 0.6, 0.8  # of what is left then, when these stages end
+CONTEST = 0.95  # what follows builds the winner and writes the report
+_SLOW_BUILD = 0.03  # of the seconds: where building a program takes more, regions and schedules are not tried alone
+_KERNELS = 0.35  # of the seconds, for regions and schedules of kernels
+KEPT_FROM_S = 10.0  # budgets from here on are kept; of less, half is left for the search whatever came before
+LEAST_KERNELS_S = 5.0  # a budget of less leaves no time for kernels: processes alone take two to start
+LEAST_S = 1.0  # a search of less finds nothing (saturation alone takes half a second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,28 +34,32 @@ class SearchBudget:
 
     Attributes:
         kernels: a part of the seconds is for kernels of our own.
-        first: these are tried before the judgement.
         end_s: instant of `time.monotonic` at which the stage is to end.
     """
 
     seconds: float | None
     steps: int | None
     kernels: bool = False
-    first: bool = False
     end_s: float = math.inf
 
     def after(self, spent_s: float) -> SearchBudget:
-        """What is left when so many seconds are spent: half of them at least."""
+        """What is left when so many seconds are spent; half of them at least where they are few."""
         if self.seconds is None:
             return self
-        return replace(self, seconds=max(_LEAST_LEFT * self.seconds, self.seconds - spent_s))
+        least_s = 1e-3 if self.is_kept else 0.5 * self.seconds
+        return replace(self, seconds=max(least_s, self.seconds - spent_s))
+
+    @property
+    def is_kept(self) -> bool:
+        """Is nothing begun that could end after the budget, proofs of rules included?"""
+        return self.seconds is not None and self.seconds >= KEPT_FROM_S
 
     def until(self, begin_s: float, share: float) -> SearchBudget:
         """The budget of a stage that is to end when this share of the seconds is over."""
         return self if self.seconds is None else replace(self, end_s=begin_s + share * self.seconds)
 
     def hurries(self, build_s: float) -> bool:
-        """Are builds so slow that there is no time for kernels once finalists are built?"""
+        """Are builds so slow that there is no time to try regions and schedules one by one?"""
         return self.kernels and self.seconds is not None and build_s > _SLOW_BUILD * self.seconds
 
     @property
@@ -82,8 +89,7 @@ class SearchBudget:
     @property
     def kernel_seconds(self) -> float:
         """The part of the seconds that trying kernels of our own may take, builds included."""
-        share = _KERNELS_FIRST if self.first else _KERNELS
-        return 20.0 if self.seconds is None else min(120.0, share * self.seconds)
+        return 20.0 if self.seconds is None else min(120.0, _KERNELS * self.seconds)
 
 
 def parse_budget(budget: str | float) -> SearchBudget:

@@ -67,6 +67,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
     help="Rules that may be used: exact keeps every bit; range may overflow where the original does not.",
 )
 @click.option("--kernels/--no-kernels", default=True, show_default=True, help="Try kernels of our own beside XLA's.")
+@click.option("--search/--no-search", default=True, help="Without: every region a kernel of our own, checked, at once.")
 @click.option(
     "--data-root", type=click.Path(file_okay=False), help="Follow links to a model's data inside this folder."
 )
@@ -85,6 +86,7 @@ def optimize(
     deterministic: bool,
     numerics: str,
     kernels: bool,
+    search: bool,
     data_root: str | None,
     random_weights: bool,
     strict: bool,
@@ -110,6 +112,7 @@ def optimize(
         deterministic=deterministic,
         numerics=numerics,
         kernels=kernels,
+        search=search,
         data_root=data_root,
         random_weights=random_weights,
         store=not no_store,
@@ -251,12 +254,15 @@ def discover(
 
 
 @cli.command()
+@click.option("--calibrate", is_flag=True, help="Time kernels for half a minute to fit the cost model to this machine.")
 @_JSON
 @guarded
-def doctor(as_json: bool) -> int:
+def doctor(calibrate: bool, as_json: bool) -> int:
     """Check this installation: machine, libraries, store, calibration, a tiny program end to end."""
-    from superopt.doctor import examine  # late: loads jax and z3
+    from superopt.doctor import calibrated, examine  # late: loads jax and z3
 
+    if calibrate:
+        calibrated(progress(as_json))
     summary, text = examine()
     if as_json:
         emit(summary)

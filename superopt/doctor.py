@@ -9,6 +9,8 @@ from typing import Any
 from superopt import machine
 from superopt.store import Store
 
+CALIBRATION_S = 30.0  # the micro-suite times its 60 kernels at least in that time, on two cores
+
 
 def examine() -> tuple[dict[str, Any], str]:
     """Check the parts one by one; a summary with `ok`, and lines for a terminal."""
@@ -22,6 +24,22 @@ def examine() -> tuple[dict[str, Any], str]:
     ok = all(c["ok"] for c in checks)
     lines.append("everything works" if ok else "something is broken, see above")
     return {"ok": ok, "machine": facts, "versions": machine.versions(), "checks": checks}, "\n".join(lines)
+
+
+def calibrated(progress: Callable[[str], None], seconds: float = CALIBRATION_S) -> str:
+    """Fit the cost model to this machine where it was fitted on another, and keep that in the store; what came of it.
+
+    Nothing else calibrates: a search takes the model as it finds it.
+    """
+    from costmodel.load import load_objective  # late: reads weights
+
+    store = Store()
+    try:
+        source = load_objective(store, adapt_s=seconds, progress=progress).source
+    finally:
+        store.close()
+    progress(source)
+    return source
 
 
 def _check(name: str, run: Callable[[], str]) -> dict[str, Any]:

@@ -43,7 +43,6 @@ from superopt.trials import WORTH, Trial, TrialPool, estimate, make_likely, repo
 _SAMPLES, _TRIALS, _PARTITIONS, _SCHEDULES = 0.15, 0.5, 0.6, 0.7  # of the stage's time, when these steps end
 _IN_FULL = 0.7  # when trials of the best form end: what is not tried then takes what regions of its kind say
 _FEW = 8  # regions of a form that are tried before forms are compared
-_SAYS, _LEAST_PARTITIONS_S = 0.01, 4.0  # where time is short: what a trial must say; least time to search partitions
 _KNOWN = 0.2  # of a form's estimated time must be tried before it is compared with others
 _ALL = 1.5  # the kernels of regions that were not tried are made until then
 _LEAST_MAKING = 0.5  # what they may take in any case: a program whose kernels are half XLA's is not worth confirming
@@ -69,12 +68,13 @@ def implement(
     max_prepared_bytes: int | None = None,
     store: Store | None = None,
     worker: Worker | None = None,
+    pool: TrialPool | None = None,
     builds: Builds | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Judgement:
     """The judgement with kernels in the program where that is faster; else as it was, with what was tried.
 
-    `worker` and `builds` are those of the judgement, so that what was built there is not built again.
+    `worker`, `pool` and `builds` are those of stages before, so that what was built there is not built again.
     """
     from superopt.backends.native import unavailable  # late: loads LLVM
 
@@ -86,8 +86,8 @@ def implement(
     if reason:
         return replace(judgement, notes=(*judgement.notes, f"no kernels of our own: {reason}"))
     try:
-        with TrialPool(seed) as alone, ExitStack() as stack:
-            whole = worker or stack.enter_context(Worker())
+        with ExitStack() as stack:
+            whole, alone = worker or stack.enter_context(Worker()), pool or stack.enter_context(TrialPool(seed))
             stage = _Stage(
                 imported, found, judgement, limits, seed, max_prepared_bytes, store, alone, whole, progress,
                 time.monotonic(), builds or Builds(),
@@ -124,7 +124,7 @@ class _Stage:
         order = sorted(forms, key=lambda form: self._expected_s(form, tried))
         best = order[0]
         tried = self._made(best, tried)
-        if (left_s := self._left_s(_PARTITIONS)) > _LEAST_PARTITIONS_S * self.limits.first:
+        if (left_s := self._left_s(_PARTITIONS)) > 0.0:
             other, tried = search_partition(best, tried, self.alone, budget_s=left_s, progress=self.progress)
             order = order if other is best else [other, *order]
         regions = list(dict.fromkeys((*best.regions, *order[0].regions)))
@@ -137,7 +137,7 @@ class _Stage:
         near = [form for form in order if expected[form.name] < _CLOSE * expected[order[0].name]]
         for form in near:
             tried = self._made(form, tried)
-        tried = proved(tried, self.store, _LEAST, self.progress)
+        tried = proved(tried, self.store, self.progress, _LEAST)
         entries: dict[tuple[str, _Chosen], tuple[Form, _Chosen]] = {}
         for least in (_EVEN, WORTH, _LEAST):  # of every form the likeliest first
             for form in near:
@@ -181,7 +181,7 @@ class _Stage:
     ) -> dict[Graph, Trial]:
         return try_regions(
             form.regions, self.alone, budget_s=self._left_s(until), most=_FEW if few else None,
-            least=_SAYS * self.limits.first, known=tried, progress=self.progress,
+            known=tried, progress=self.progress,
         )  # fmt: skip
 
     def _made(self, form: Form, tried: Mapping[Graph, Trial]) -> dict[Graph, Trial]:
@@ -224,7 +224,7 @@ class _Stage:
     ) -> Judgement:
         """The best of several programs, with kernels in doubt left out or taken in, if fresh rounds confirm it."""
         (form, choices), builds_s = entries[0], self._builds_s()
-        if builds_s and builds_s < (1.0 if self.judgement.presumed else 2.0) * self.judgement.build_s:
+        if builds_s and builds_s < 2.0 * self.judgement.build_s:
             entries = entries[:1]  # no two can be built (faster than the original alone): the likeliest is confirmed
         if len(entries) > 1:
             programs = [self._tuned(form.program, choices) for form, choices in entries]
@@ -294,7 +294,7 @@ class _Stage:
         self.progress(f"confirming {len(choices)} kernels in the form: {form.name}")
         judged = self.judgement
         candidate = self._tuned(form.program, choices)
-        fresh = self._fresh([candidate] if judged.presumed else [candidate, self._current()])
+        fresh = self._fresh([candidate, self._current()])
         with_kernels, before = (*fresh.candidates, fresh.reference)[:2]
         if not (isinstance(with_kernels, Timing) and isinstance(before, Timing)):
             lost = with_kernels if isinstance(with_kernels, Failure) else before
@@ -325,7 +325,7 @@ class _Stage:
             numerics=numerics,
             samples_ms={
                 "original": tuple(1e3 * s for s in fresh.reference.samples_s),
-                **({} if judged.presumed else {"without kernels": tuple(1e3 * s for s in before.samples_s)}),
+                "without kernels": tuple(1e3 * s for s in before.samples_s),
                 "returned": tuple(1e3 * s for s in with_kernels.samples_s),
             },
             after_text=print_graph(form.program.hot),
@@ -333,7 +333,6 @@ class _Stage:
             kernels=choices,
             native=rows,
             unchecked=False,
-            presumed=False,
             implementation={
                 "form": form.name,
                 "gain": asdict(Speedup(gain.ratio, gain.low, gain.high)),

@@ -1,8 +1,7 @@
-"""What a judgement says, and the numerical check of a program that the judgement left for later.
+"""What a judgement says of the program that is returned, and the numerical check that was left for last.
 
-Where builds are slow and kernels of our own are still to be tried, the judgement's program may be replaced within
-seconds; building it once more in the process of the user, to compare it with the original on random inputs, then waits
-until it is known to be the one that is returned.
+A program that another may still replace is not built in the process of the user: comparing it with the original on
+random inputs there waits until it is known to be the one that is returned.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from superopt.kernels.choice import Choice
 from superopt.result import Finalist, NativeKernel, NumericCheck, Speedup
 from superopt.search.search import Finalist as Candidate
 
-_AS_PROMISED = 0.9
-
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -29,7 +26,8 @@ class Judgement:
     Attributes:
         build_s: what building a program took at most: an estimate for those that follow.
         unchecked: the program was compared on the example inputs only; `settled` does the rest if it is returned.
-        presumed: nothing was measured; the original stands for what a judgement would have chosen.
+        own_form: the program is the original's own form, not one that the search found.
+        noisy: the rounds leave a doubt about which program is the fastest; the result is not kept.
         interrupted: the user ended the measuring; nothing more is to be begun, and the result is not kept.
     """
 
@@ -53,54 +51,41 @@ class Judgement:
     implementation: dict[str, Any] = field(default_factory=dict[str, Any])
     build_s: float = 0.0
     unchecked: bool = False
-    presumed: bool = False
+    own_form: bool = False
+    noisy: bool = False
     interrupted: bool = False
 
+    @property
+    def returns_original(self) -> bool:
+        """Is the program the original, perhaps with options of the compiler?"""
+        return self.winner is None and not self.own_form and not self.kernels
 
-def presumed(imported: Imported, build_s: float) -> Judgement:
-    """The original, where kernels are tried before finalists are built."""
-    return Judgement(original_program(imported.graph), None, "nothing was measured", build_s=build_s, presumed=True)
+
+def original_returned(imported: Imported, cause: str, **found: Any) -> Judgement:
+    """The original, and why."""
+    return Judgement(original_program(imported.graph), None, f"the original was returned: {cause}", **found)
 
 
 def given_back(imported: Imported, barrier: Barrier) -> Judgement:
     """The original, after a stage was lost that would have found something better."""
     stage, cause = list(barrier.lost.items())[-1]
-    verdict = f"the original was returned: {stage} {cause}"
-    return Judgement(original_program(imported.graph), None, verdict, interrupted=barrier.interrupted)
+    return original_returned(imported, f"{stage} {cause}", interrupted=barrier.interrupted)
 
 
-def is_enough(judgement: Judgement, promised: float) -> bool:
-    """Is the program with kernels as fast, next to the original, as the search promises without them?"""
-    return judgement.speedup is not None and judgement.speedup.ratio > _AS_PROMISED * promised
-
-
-def faster_one(first: Judgement, second: Judgement) -> Judgement:
-    """The faster of a judgement with kernels tried first and of one on the finalists after it, with what both tried."""
-    ratios = [1.0 if j.speedup is None else j.speedup.ratio for j in (first, second)]
-    if first.kernels and ratios[0] >= ratios[1]:
-        notes, interrupted = (*first.notes, *second.notes), second.interrupted
-        return replace(
-            first, finalists=second.finalists, notes=notes, tuning=second.tuning, interrupted=interrupted
-        )  # fmt: skip
-    notes = first.notes
-    if first.kernels:
-        notes = (*notes, f"the program with kernels was {ratios[0]:.2f} times as fast as the original")
-    native = tuple(replace(row, used=False) for row in first.native)
-    figures = {**first.implementation, "form": None, "gain": None, "kernels": 0} if first.implementation else {}
-    return replace(second, notes=(*notes, *second.notes), native=native, implementation=figures)
-
-
-def settled(imported: Imported, judgement: Judgement, seed: int, builds: Builds) -> Judgement:
-    """The judgement with the check that it was short of time for; the original, if the program does not pass it."""
+def settled(imported: Imported, judgement: Judgement, seed: int, builds: Builds, exact: bool = False) -> Judgement:
+    """The judgement with the check that was left for last; the original, if the program does not pass it."""
     if not judgement.unchecked:
         return judgement
     live, frozen = imported.live_values, imported.frozen_values
-    numerics, cause = check(imported.graph, judgement.program, live, frozen, seed, judgement.options, builds=builds)
+    numerics, cause = check(
+        imported.graph, judgement.program, live, frozen, seed, judgement.options, imported if exact else None,
+        judgement.kernels, builds,
+    )  # fmt: skip
     if not cause:
         return replace(judgement, numerics=numerics, unchecked=False)
-    return Judgement(
-        original_program(imported.graph), None, f"the original was returned: the program was refused: {cause}",
-        judgement.before_ms, judgement.before_ms, noise_floor=judgement.noise_floor, finalists=judgement.finalists,
-        notes=judgement.notes, tuning=judgement.tuning, native=judgement.native,
-        implementation=judgement.implementation, interrupted=judgement.interrupted,
+    return original_returned(
+        imported, f"the program was refused: {cause}", before_ms=judgement.before_ms, after_ms=judgement.before_ms,
+        noise_floor=judgement.noise_floor, finalists=judgement.finalists, notes=judgement.notes,
+        tuning=judgement.tuning, native=tuple(replace(row, used=False) for row in judgement.native),
+        interrupted=judgement.interrupted,
     )  # fmt: skip

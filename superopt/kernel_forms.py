@@ -44,17 +44,14 @@ class Form:
 
 
 def forms_of(found: Exploration, judgement: Judgement) -> list[Form]:
-    """The distinct forms, those first in which kernels promise most; without a judgement none with XLA's ways."""
+    """The distinct forms, those first in which kernels promise most."""
     own = found.result.original
     programs: list[tuple[str, Program, Finalist | None]] = []
-    if judgement.presumed:
-        programs = [("own form", found.program(own), own), *_plain_form(found, found.result.best)]
-    else:
-        if judgement.winner is not None:
-            programs += _plain_form(found, judgement.winner)
-        programs.append(("returned", judgement.program, judgement.winner))
-        if judgement.winner is not own:
-            programs.append(("own form", found.program(own), own))
+    if judgement.winner is not None:
+        programs += _plain_form(found, judgement.winner)
+    programs.append(("returned", judgement.program, judgement.winner))
+    if judgement.winner is not own:
+        programs.append(("own form", found.program(own), own))
     forms: list[Form] = []
     seen: set[str] = set()
     for name, program, finalist in programs:
@@ -67,6 +64,18 @@ def forms_of(found: Exploration, judgement: Judgement) -> list[Form]:
             forms.append(_form(f"{name}, channels last", moved[0], finalist, partition(moved[0].hot, moved[1])))
         forms.append(_form(name, program, finalist, partition(program.hot)))
     return [form for form in forms if form.regions]
+
+
+def forms_of_finalists(found: Exploration) -> list[tuple[str, Program, Finalist]]:
+    """The distinct programs of the search, cheapest first by prediction, each without ways to compute with XLA."""
+    forms: dict[str, tuple[str, Program, Finalist]] = {}
+    for finalist in sorted(found.result.finalists, key=lambda f: f.predicted_s):
+        if not finalist.original:
+            plain = _plain_form(found, finalist)
+            _, program, shown = plain[0] if plain else ("", found.program(finalist), finalist)
+            assert shown is not None
+            forms.setdefault(print_graph(program.hot), (finalist.name, program, shown))
+    return list(forms.values())
 
 
 def _plain_form(found: Exploration, finalist: Finalist) -> list[tuple[str, Program, Finalist | None]]:

@@ -99,15 +99,15 @@ def _better(region: Region, default: Trial, trace: tuple[object, ...], pool: Tri
 
 
 def proved(
-    tried: Mapping[Graph, Trial], store: Store | None, least: float, say: Callable[[str], None]
+    tried: Mapping[Graph, Trial], store: Store | None, say: Callable[[str], None], least: float = -1.0
 ) -> dict[Graph, Trial]:
-    """The trials; those of kernels that gain more than `least`, and whose schedules are not proved, as failed."""
+    """The trials; those of kernels whose schedules are not proved as failed, where they gain more than `least`."""
     from superopt.kernel_proofs import prove_kernel  # late: loads the prover
     from verifier.schedules.ledger import ScheduleLedger  # late: see above
 
     ledger, found = ScheduleLedger(store), dict(tried)
     for graph, trial in tried.items():
-        if trial.gain > least:
+        if trial.gain > least and not trial.failure:
             verdict = prove_kernel(graph, trial.trace, ledger)
             if not verdict.proved:
                 say(f"{trial.name}: its schedule is {verdict.status}")

@@ -7,6 +7,7 @@ PROVED is never used.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,10 +23,11 @@ _OF_THIS_PROCESS = Ledger()
 
 @dataclass(frozen=True, slots=True)
 class ProvedLibrary:
-    """Proved rules with their certificates by rule name."""
+    """Proved rules with their certificates by rule name; `unproved` of the library were not proved in the time."""
 
     rules: tuple[Rule, ...]
     certificates: Mapping[str, Certificate]
+    unproved: int = 0
 
 
 def ledger_of(store: Store | None) -> Ledger:
@@ -33,18 +35,11 @@ def ledger_of(store: Store | None) -> Ledger:
     return _OF_THIS_PROCESS if store is None else Ledger(store)
 
 
-def proved_library(store: Store | None, rules: Sequence[Rule] | None = None, numerics: str = "real") -> ProvedLibrary:
-    """The rules of the library, or of `rules`, whose class `numerics` allows, with a certificate for each.
-
-    Args:
-        store: of certificates.
-        rules: in place of the library.
-        numerics: `exact` (only rules that keep every bit), `real`, or `range` (also rules that may overflow where the
-            original does not).
+def given_rules(rules: Sequence[Rule] | None) -> tuple[Rule, ...] | None:
+    """What a caller gives in place of the library; None for the library.
 
     Raises:
         UsageError: something else than rules is given.
-        VerificationError: one of the given rules is not proved, or not for floats of every rank.
     """
     for given in rules or ():
         if not isinstance(given, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]: callers may be untyped
@@ -53,13 +48,33 @@ def proved_library(store: Store | None, rules: Sequence[Rule] | None = None, num
                 hint="superopt.rule makes one of a text or of two functions, "
                 "rewrites.library.by_name finds one of the library",
             )
-    ledger = ledger_of(store)
-    proved, certificates = require_proved(load() if rules is None else rules, ledger, strict=rules is not None)
+    return None if rules is None else tuple(rules)
+
+
+def proved_library(
+    store: Store | None, rules: Sequence[Rule] | None = None, numerics: str = "real", end_s: float = math.inf
+) -> ProvedLibrary:
+    """The rules of the library, or of `rules`, whose class `numerics` allows, with a certificate for each.
+
+    Args:
+        store: of certificates.
+        rules: in place of the library.
+        numerics: `exact` (only rules that keep every bit), `real`, or `range` (also rules that may overflow where the
+            original does not).
+        end_s: instant of `time.monotonic` from which on no proof of a rule of the library is begun.
+
+    Raises:
+        VerificationError: one of the given rules is not proved, or not for floats of every rank.
+    """
+    ledger, wanted = ledger_of(store), load() if rules is None else rules
+    strict = rules is not None
+    proved, certificates = require_proved(wanted, ledger, strict=strict, end_s=math.inf if strict else end_s)
+    unproved = len(wanted) - len(certificates)
     for rule in proved:
         why = unusable(rule, certificates[rule.name])
-        if why and rules is not None:
+        if why and strict:
             raise VerificationError(f"the rule {rule.name} cannot be used: {why}", hint="a site may be of any rank")
     proved = tuple(rule for rule in proved if not unusable(rule, certificates[rule.name]))
     widest = EXACTNESS.index(numerics)
     kept = tuple(rule for rule in proved if EXACTNESS.index(certificates[rule.name].exactness) <= widest)
-    return ProvedLibrary(kept, {rule.name: certificates[rule.name] for rule in kept})
+    return ProvedLibrary(kept, {rule.name: certificates[rule.name] for rule in kept}, unproved)

@@ -1,26 +1,28 @@
 """The pipeline, readable from top to bottom.
 
-    import -> e-graph grown by proved rules -> search over selections -> finalists built, checked and measured -> winner
-    -> kernels of our own in place of XLA's where they are faster
+    import -> plain candidate: every region of the program a kernel of our own, nothing searched
+    -> e-graph grown by proved rules -> search over selections -> its programs in kernels, and as XLA computes them
+    -> where builds are fast: regions and schedules one by one
+    -> contest of all of these and the original -> winner, checked
 
-Where builds are slow, kernels come before the finalists, and these are built only if they promise more.
+Without the search the plain candidate is returned, checked against the original as a compiler would.  With it, what is
+returned is the fastest of all in rounds with the original; nothing is returned that is slower than the plain candidate
+or the original.  Everything that was found, timed and left out goes into the report.
 
-The winner is returned only when it measures faster than the original, beyond the noise floor, and computes the same
-values; otherwise the original is.  Everything that was found, timed and left out goes into the report.
-
-Every stage from the exploration on runs behind a barrier (`superopt.barrier`): when one fails, what was there before it
-is returned, and the report says so.
+Every stage behind which there is a program already runs behind a barrier (`superopt.barrier`): when one fails, what was
+there before it is returned, and the report says so.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,25 +36,41 @@ from costmodel.weights_file import uncalibrated
 from rewrites.term import Rule
 from superopt.backends.xla import XlaExecutable
 from superopt.barrier import Barrier
-from superopt.budget import ALL, EXPLORE, EXPLORE_ALONE, EXPLORE_FIRST, JUDGE, SearchBudget, parse_budget
+from superopt.budget import (
+    ALL,
+    CONTEST,
+    EXPLORE,
+    EXPLORE_ALONE,
+    FORMS,
+    JUDGE,
+    LEAST_KERNELS_S,
+    LEAST_S,
+    PLAIN,
+    SearchBudget,
+    parse_budget,
+)
 from superopt.checks import Builds, run_original
+from superopt.contest import Candidate, Entry, candidate_of, contest, decided, undecided
 from superopt.errors import ArgumentError, SuperoptError, UsageError, told
 from superopt.explore import Exploration, explore
 from superopt.frontends.jaxpr import Imported, import_function
 from superopt.implement import implement
 from superopt.ir.program import original_program
 from superopt.judge import judge
-from superopt.judgement import Judgement, faster_one, given_back, is_enough, presumed, settled
-from superopt.library import ProvedLibrary, proved_library
+from superopt.judgement import Judgement, given_back, original_returned, settled
+from superopt.kernel_forms import forms_of_finalists
+from superopt.library import ProvedLibrary, given_rules, proved_library
 from superopt.measure import Timing, Worker, compare
 from superopt.measure.compare import serialisable
 from superopt.optimized import Optimized
-from superopt.plan import empty_plan
+from superopt.plain import KernelMaker, KernelProgram, in_kernels, own_form
+from superopt.plan import Plan, empty_plan
 from superopt.remember import recall, remember, run_key
 from superopt.result import Speedup, Stage, least_report
 from superopt.store import Store
 from superopt.summary import make_report
 from superopt.trace import make_plan
+from superopt.trials import TrialPool
 from verifier.verdict import EXACTNESS
 
 if TYPE_CHECKING:
@@ -60,9 +78,9 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 
-_UNHURRIED_S = 60.0  # budgets from here on leave time to calibrate a model that was fitted on another machine
-_ADAPT_S = 30.0
 _FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
+_PROOFS = 0.5  # of the time for growth and search, that proofs of rules which are in no store may take
+_MOST_FORMS = 3  # of the search's programs that are made in kernels: what follows them is no cheaper to the model
 
 
 def optimize(
@@ -80,6 +98,7 @@ def optimize(
     max_prepared_bytes: int | None = None,
     numerics: str = "real",
     kernels: bool = True,
+    search: bool = True,
     data_root: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Optimized:
@@ -90,8 +109,8 @@ def optimize(
         args: example arguments (any pytrees); for a model they may be left out and are then random.
         frozen: positions or names of arguments that do not change between calls (weights).
         kwargs: example keyword arguments of the function.
-        budget: time for the call: seconds, "30s", "2min", or "5000steps" (same result anywhere).  What cannot be cut
-            may take it beyond: proofs of rules that are in no store, one build of the original and of the winner.
+        budget: time for the call: seconds, "30s", "2min", or "5000steps" (same result anywhere).  Of less than ten
+            seconds, what cannot be cut may take it beyond: proofs of rules that are in no store, builds.
         seed: of the search, of random inputs and of the timing order.
         deterministic: let the performance model alone decide; nothing is measured.
         dims: sizes of the symbolic dimensions of a model.
@@ -103,6 +122,8 @@ def optimize(
             every bit; NaN is NaN) or `range` (also rules that may overflow where the original does not).
         kernels: try kernels of our own in place of XLA's; not with numerics `exact`, since they round otherwise, and
             not with `deterministic`, since they are chosen by measuring.
+        search: False returns the plain candidate as soon as it is ready, whatever the budget: the program's own form,
+            every region a kernel with its default schedule, compared with the original but not timed.
         data_root: a folder inside which symbolic links to the external data of a model are followed.
         progress: called with one line per stage.
 
@@ -114,186 +135,287 @@ def optimize(
     """
     if numerics not in EXACTNESS:
         raise UsageError(f"numerics {numerics!r} is none of {', '.join(EXACTNESS)}")
-    kernels = kernels and not deterministic and numerics != "exact"
+    kernels = kernels and numerics != "exact" and not (deterministic and search)
     limits = replace(parse_budget(budget), kernels=kernels)
+    given = given_rules(rules)
     clock = _Clock(progress)
     with clock.stage("import"):
         imported, name = _import(fn, args, kwargs, frozen, dims, seed, data_root)
     if any(isinstance(x, jax.ShapeDtypeStruct) for x in imported.examples):
         imported = _with_examples(imported, seed)
-    barrier, worker = Barrier(), Worker()
-    archive = barrier.around("the store", lambda: _open_store(store), None, let=_FIRST)
-    try:
-        return _optimize(
-            imported, name, limits, seed, deterministic, archive, rules, objective, max_prepared_bytes, numerics,
-            kernels, clock, worker, barrier,
-        )  # fmt: skip
-    finally:
-        barrier.around("the end of the measuring process", worker.close, None)
+    barrier = Barrier()
+    with ExitStack() as stack:
+        archive = barrier.around("the store", lambda: _open_store(store), None, let=_FIRST)
         if archive is not None:
-            barrier.around("the end of the store", archive.close, None)
+            stack.callback(barrier.around, "the end of the store", archive.close, None)
+        with clock.stage("model"):
+            objective = objective or barrier.around(
+                "the performance model",
+                lambda: load_objective(archive, progress=clock.say),
+                Roofline(uncalibrated(), "uncalibrated"),
+                let=_FIRST,
+            )
+        call = (imported, limits, seed, deterministic, given, objective, max_prepared_bytes, numerics, kernels, search)
+        key = barrier.around("the key of the call in the store", lambda: run_key(*call), "", let=_FIRST)
+        known = barrier.around("an answer from the store", lambda: recall(archive, key, imported), None, let=_FIRST)
+        if known is not None:
+            clock.say("answered from the store")
+            return known
+        worker, pool = Worker(), TrialPool(seed)
+        stack.callback(barrier.around, "the end of the measuring process", worker.close, None)
+        stack.callback(barrier.around, "the end of the processes that try kernels", pool.close, None)
+        run = _Run(
+            imported, limits, seed, numerics, deterministic, archive, given, objective, max_prepared_bytes, clock,
+            barrier, worker, pool, KernelMaker(pool, archive, max_prepared_bytes, clock.say),
+        )  # fmt: skip
+        return run.finished(name, run.searched() if search else run.unsearched(), key)
 
 
-def _optimize(
-    imported: Imported,
-    name: str,
-    limits: SearchBudget,
-    seed: int,
-    deterministic: bool,
-    archive: Store | None,
-    rules: Sequence[Rule] | None,
-    objective: Objective | None,
-    max_prepared_bytes: int | None,
-    numerics: str,
-    kernels: bool,
-    clock: _Clock,
-    worker: Worker,
-    barrier: Barrier,
-) -> Optimized:
-    ahead, builds = None, Builds()
-    with clock.stage("rules"), ThreadPoolExecutor(2) as beside:
-        if archive is None and not deterministic:  # proofs take seconds, in which the original can be built
-            ahead = _build_ahead(imported, worker, builds, beside)
-        library = barrier.around(
-            "the library of rules",
-            lambda: proved_library(archive, rules, numerics),
-            ProvedLibrary((), {}),
-            let=(SuperoptError, *_FIRST),
-        )
-    with clock.stage("model"):
-        unhurried = not deterministic and (limits.seconds or 0.0) >= _UNHURRIED_S
-        objective = objective or barrier.around(
-            "the performance model",
-            lambda: load_objective(archive, adapt_s=_ADAPT_S * unhurried, progress=clock.say),
-            Roofline(uncalibrated(), "uncalibrated"),
-            let=_FIRST,
-        )
-    whole = (imported, limits, seed, deterministic, library, objective, max_prepared_bytes, numerics, kernels)
-    key = barrier.around("the key of the call in the store", lambda: run_key(*whole), "", let=_FIRST)
-    known = barrier.around("an answer from the store", lambda: recall(archive, key, imported), None, let=_FIRST)
-    if known is not None:
-        clock.say("answered from the store")
-        return known
-    if ahead is None and not deterministic:  # not before: an answer from the store needs none
+@dataclass(slots=True)
+class _Run:
+    """One optimisation: what its stages share, and what they found."""
+
+    imported: Imported
+    limits: SearchBudget
+    seed: int
+    numerics: str
+    deterministic: bool
+    archive: Store | None
+    rules: tuple[Rule, ...] | None
+    objective: Objective
+    max_prepared_bytes: int | None
+    clock: _Clock
+    barrier: Barrier
+    worker: Worker
+    pool: TrialPool
+    maker: KernelMaker
+    builds: Builds = field(default_factory=Builds)
+    library: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
+    found: Exploration | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Must results agree in every bit?"""
+        return self.numerics == "exact"
+
+    @property
+    def kernels(self) -> bool:
+        """Is there time for kernels of our own?"""
+        seconds = self.limits.seconds
+        return self.limits.kernels and (seconds is None or seconds >= LEAST_KERNELS_S)
+
+    def unsearched(self) -> Judgement:
+        """The plain candidate, as soon as it is ready."""
+        plain = self._plain(math.inf, self.limits.kernels)
+        if plain is None:
+            return given_back(self.imported, self.barrier)
+        if plain.same_as_original:
+            return original_returned(self.imported, "nothing can be done ahead, and no region can be a kernel")
+        verdict = f"plain program returned, {len(plain.choices)} of its kernels are our own; nothing was timed"
+        return self._checked(in_kernels(plain, verdict))
+
+    def searched(self) -> Judgement:
+        """The fastest of the plain candidate, what the search finds, and the original."""
+        if self.deterministic:
+            self._explore(self.limits)
+            return self._checked(self._judged(self.limits))
+        candidates: list[Candidate] = []
         with ThreadPoolExecutor(2) as beside:
-            ahead = _build_ahead(imported, worker, builds, beside)
-    limits, begin_s = limits.after(clock.elapsed_s), time.monotonic()
-    build_s = 0.0 if ahead is None else barrier.around("the original built ahead", ahead.result, 0.0, let=_FIRST)
-    first = limits.hurries(build_s)
-    with clock.stage("explore"):
-        found = barrier.around(
-            "the search",
-            lambda: explore(
-                imported.graph,
-                library.rules,
-                objective,
-                limits.until(begin_s, EXPLORE_FIRST if first else EXPLORE if kernels else EXPLORE_ALONE),
-                seed,
-                measure=not deterministic,
-                max_prepared_bytes=max_prepared_bytes,
-                numerics=numerics,
-                progress=clock.say,
-            ),
-            None,
-        )
+            ahead = _build_ahead(self.imported, self.worker, self.builds, beside)
+            if self.kernels:
+                plain = self._plain(PLAIN * (self.limits.seconds or math.inf))
+                if plain is not None and not plain.same_as_original:
+                    candidates.append(candidate_of(plain))
+            build_s = self.barrier.around("the original built ahead", ahead.result, 0.0, let=_FIRST)
+        limits, begin_s = self.limits.after(self.clock.elapsed_s + build_s), time.monotonic()
+        self._explore(limits.until(begin_s, EXPLORE if self.kernels else EXPLORE_ALONE))
+        judgement = original_returned(self.imported, "nothing faster was found", build_s=build_s)
+        if self.found is not None and not self._interrupted(judgement):
+            hurried = limits.hurries(build_s)
+            if self.kernels:
+                candidates += self._in_kernels(limits.until(begin_s, ALL if hurried else FORMS), build_s)
+            if not ((hurried and candidates) or self.barrier.interrupted):
+                judgement = self._judged(limits.until(begin_s, JUDGE if self.kernels else ALL))
+            if self.kernels and not (hurried or self._interrupted(judgement)):
+                judgement = self._implemented(judgement, limits.until(begin_s, ALL))
+        if self._interrupted(judgement):
+            return self._checked(self._at_hand(candidates, judgement))
+        return self._contested(candidates, judgement, limits.until(begin_s, CONTEST))
 
-    def judged(found: Exploration, share: float, later: bool) -> Judgement:
-        with clock.stage("judge"):
-            judgement = barrier.around(
-                "the judgement",
-                lambda: judge(
-                    imported, found, limits.until(begin_s, share), seed, measure=not deterministic,
-                    exact=numerics == "exact", worker=worker, builds=builds, later=later, progress=clock.say,
+    def _interrupted(self, judgement: Judgement) -> bool:
+        """Has Ctrl-C ended one of the stages?"""
+        found = self.found is not None and self.found.interrupted
+        return found or judgement.interrupted or self.barrier.interrupted
+
+    def _plain(self, budget_s: float, kernels: bool = True) -> KernelProgram | None:
+        with self.clock.stage("plain"):
+            form = own_form(self.imported.graph)
+            if not kernels:
+                return KernelProgram("own form", form)
+            return self.barrier.around(
+                "the plain candidate", lambda: self.maker.make("own form", form, budget_s=budget_s), None, let=_FIRST
+            )
+
+    def _explore(self, limits: SearchBudget) -> None:
+        """What rules and search find, where there is time left for it."""
+        if self.limits.is_kept and limits.left_s < LEAST_S:
+            self.clock.say("no time was left to search")
+            return
+        end_s = time.monotonic() + _PROOFS * limits.left_s if self.limits.is_kept else math.inf
+        with self.clock.stage("rules"):
+            self.library = self.barrier.around(
+                "the library of rules",
+                lambda: proved_library(self.archive, self.rules, self.numerics, end_s),
+                self.library,
+                let=(SuperoptError, *_FIRST),
+            )
+        with self.clock.stage("explore"):
+            self.found = self.barrier.around(
+                "the search",
+                lambda: explore(
+                    self.imported.graph, self.library.rules, self.objective, limits, self.seed,
+                    measure=not self.deterministic, max_prepared_bytes=self.max_prepared_bytes,
+                    numerics=self.numerics, progress=self.clock.say,
                 ),
                 None,
             )  # fmt: skip
-        return judgement or given_back(imported, barrier)
 
-    def implemented(found: Exploration, judgement: Judgement, limits: SearchBudget) -> Judgement:
-        with clock.stage("kernels"):
-            return barrier.around(
+    def _in_kernels(self, limits: SearchBudget, build_s: float) -> list[Candidate]:
+        """The best programs of the search in kernels, as far as these can be made in the time."""
+        made: list[Candidate] = []
+        with self.clock.stage("forms"):
+            self.barrier.around(
+                "programs of the search in kernels", lambda: self._make_forms(made, limits, build_s), None
+            )
+        return made
+
+    def _make_forms(self, made: list[Candidate], limits: SearchBudget, build_s: float) -> None:
+        assert self.found is not None
+        for name, program, finalist in forms_of_finalists(self.found)[:_MOST_FORMS]:
+            left_s = limits.left_s - build_s
+            if self.maker.seconds_for(program) > left_s:
+                self.clock.say(f"{name} in kernels: the time does not suffice to make them")
+                continue
+            form = self.maker.make(f"{name} in kernels", program, finalist, left_s)
+            if form.choices:
+                made.append(candidate_of(form))
+
+    def _judged(self, limits: SearchBudget) -> Judgement:
+        """The best of the search's programs as XLA computes them, or the original."""
+        found = self.found
+        if found is None:
+            return given_back(self.imported, self.barrier)
+        with self.clock.stage("judge"):
+            judgement = self.barrier.around(
+                "the judgement",
+                lambda: judge(
+                    self.imported, found, limits, self.seed, measure=not self.deterministic, exact=self.exact,
+                    worker=self.worker, builds=self.builds, later=self.kernels, progress=self.clock.say,
+                ),
+                None,
+            )  # fmt: skip
+        return judgement or given_back(self.imported, self.barrier)
+
+    def _implemented(self, judgement: Judgement, limits: SearchBudget) -> Judgement:
+        found = self.found
+        assert found is not None
+        with self.clock.stage("kernels"):
+            return self.barrier.around(
                 "kernels of our own",
                 lambda: implement(
-                    imported, found, judgement, limits.until(begin_s, ALL), seed, store=archive, worker=worker,
-                    max_prepared_bytes=max_prepared_bytes, builds=builds, progress=clock.say,
+                    self.imported, found, judgement, limits, self.seed, store=self.archive, worker=self.worker,
+                    pool=self.pool, max_prepared_bytes=self.max_prepared_bytes, builds=self.builds,
+                    progress=self.clock.say,
                 ),
                 judgement,
             )  # fmt: skip
 
-    if found is None:
-        judgement = given_back(imported, barrier)
-    elif found.interrupted or not kernels:
-        judgement = judged(found, JUDGE if kernels else ALL, kernels)
-    elif first:
-        judgement = implemented(found, presumed(imported, build_s), replace(limits, first=True))
-        if not (judgement.interrupted or barrier.interrupted or is_enough(judgement, found.promised)):
-            judgement = faster_one(judgement, judged(found, ALL, True))
-    else:
-        judgement = judged(found, JUDGE, True)
-        if not (judgement.interrupted or barrier.interrupted):
-            judgement = implemented(found, judgement, limits)
-    with clock.stage("check"):
-        checked = barrier.around("the check", lambda: settled(imported, judgement, seed, builds), None)
-    return _finished(
-        imported, name, found, checked or given_back(imported, barrier), library, objective, numerics, archive, key,
-        builds, clock, barrier,
-    )  # fmt: skip
+    def _contested(self, candidates: list[Candidate], judgement: Judgement, limits: SearchBudget) -> Judgement:
+        """The fastest of the candidates, of what was judged, and of the original, that passes the check."""
+        if not candidates:
+            return self._checked(judgement)
+        if not judgement.returns_original or judgement.options:
+            entry = Entry("as searched", judgement.program, judgement.kernels, judgement.options)
+            candidates = [*candidates, (entry, judgement)]
+        entries = [entry for entry, _ in candidates]
+        with self.clock.stage("contest"):
+            said = self.barrier.around(
+                "the contest",
+                lambda: contest(self.imported, entries, limits, self.seed, self.worker, self.clock.say),
+                None,
+            )
+        if said is None:
+            return self._checked(self._at_hand(candidates, judgement))
+        refused: list[str] = []
+        for number in said.order:
+            winner = decided(said, number, candidates, judgement)
+            checked = self._checked(winner)
+            if not checked.returns_original or winner.returns_original:
+                return replace(checked, notes=(*checked.notes, *refused))
+            refused.append(f"{entries[number].name}: {checked.verdict}")
+        last = undecided(self.imported, said, candidates, judgement)
+        return replace(last, notes=(*last.notes, *refused))
 
+    def _at_hand(self, candidates: Sequence[Candidate], judgement: Judgement) -> Judgement:
+        """What is returned where the search was cut off: what was confirmed, the plain candidate, or a prediction."""
+        cut = self._interrupted(judgement)
+        if candidates and (judgement.returns_original or judgement.speedup is None):
+            what = "the search was interrupted" if cut else "the contest failed"
+            verdict = f"plain program returned; {what} and nothing was timed"
+            return replace(candidates[0][1], verdict=verdict, notes=judgement.notes, interrupted=cut)
+        predicted = self.found is not None and self.found.interrupted
+        return replace(self._judged(self.limits) if predicted else judgement, interrupted=cut)
 
-def _finished(
-    imported: Imported,
-    name: str,
-    found: Exploration | None,
-    judgement: Judgement,
-    library: ProvedLibrary,
-    objective: Objective,
-    numerics: str,
-    archive: Store | None,
-    key: str,
-    builds: Builds,
-    clock: _Clock,
-    barrier: Barrier,
-) -> Optimized:
-    """The judgement's program, built, with its plan and its report; the original where it cannot be built."""
+    def _checked(self, judgement: Judgement) -> Judgement:
+        with self.clock.stage("check"):
+            checked = self.barrier.around(
+                "the check", lambda: settled(self.imported, judgement, self.seed, self.builds, self.exact), None
+            )
+        return checked or given_back(self.imported, self.barrier)
 
-    def built(judgement: Judgement) -> XlaExecutable:
-        return builds.candidate(judgement.program, imported.frozen_values, judgement.options, judgement.kernels)
+    def finished(self, name: str, judgement: Judgement, key: str) -> Optimized:
+        """The judgement's program, built, with its plan and its report; the original where it cannot be built."""
+        with self.clock.stage("build"):
+            executable = self.barrier.around("the chosen program", lambda: self._built(judgement), None)
+            if executable is None:
+                judgement = given_back(self.imported, self.barrier)
+                executable = self._built(judgement)
+        with self.clock.stage("plan"):
+            plan = self.barrier.around("the plan", lambda: self._plan(judgement), None)
+        if self.library.unproved:
+            note = f"{self.library.unproved} rules were not proved in the time, and not used"
+            judgement = replace(judgement, notes=(*judgement.notes, note))
+        with self.clock.stage("explain"):
+            memory = {
+                "frozen_bytes": executable.frozen_bytes,
+                "prepared_bytes": executable.prepared_bytes,
+                "added_bytes": executable.added_bytes,
+            }
+            speedup = judgement.speedup or Speedup(1.0, 1.0, 1.0)
+            report = self.barrier.around(
+                "the report",
+                lambda: make_report(
+                    name, self.imported, self.found, judgement, self.library, self.objective, memory, self.barrier,
+                    self.numerics,
+                ),
+                least_report(name, judgement.verdict, speedup, judgement.returns_original),
+            )  # fmt: skip
+        report = replace(report, stages=tuple(self.clock.stages))
+        result = Optimized(self.imported, judgement.program, executable, report, plan, judgement.kernels)
+        if not (judgement.interrupted or judgement.noisy or self.library.unproved or self.barrier.lost):
+            self.barrier.around("the entry in the store", lambda: remember(self.archive, key, result), None)
+        notes = (*report.notes, *self.barrier.notes)
+        result.report = replace(report, lost=dict(self.barrier.lost), notes=notes)
+        return result
 
-    with clock.stage("build"):
-        chosen = judgement
-        executable = barrier.around("the chosen program", lambda: built(chosen), None)
-        if executable is None:
-            judgement = given_back(imported, barrier)
-            executable = built(judgement)
-    winner = judgement.winner
-    with clock.stage("plan"):
-        plan = barrier.around(
-            "the plan",
-            lambda: (
-                empty_plan(imported.graph, numerics)
-                if found is None or winner is None
-                else make_plan(found, winner, library.rules, numerics)
-            ),
-            None,
-        )
-    with clock.stage("explain"):
-        memory = {
-            "frozen_bytes": executable.frozen_bytes,
-            "prepared_bytes": executable.prepared_bytes,
-            "added_bytes": executable.added_bytes,
-        }
-        speedup, original = judgement.speedup or Speedup(1.0, 1.0, 1.0), winner is None and not judgement.kernels
-        report = barrier.around(
-            "the report",
-            lambda: make_report(name, imported, found, judgement, library, objective, memory, barrier, numerics),
-            least_report(name, judgement.verdict, speedup, original),
-        )
-    report = replace(report, stages=tuple(clock.stages))
-    result = Optimized(imported, judgement.program, executable, report, plan, judgement.kernels)
-    if not (judgement.interrupted or barrier.lost):
-        barrier.around("the entry in the store", lambda: remember(archive, key, result), None)
-    result.report = replace(report, lost=dict(barrier.lost), notes=(*report.notes, *barrier.notes))
-    return result
+    def _built(self, judgement: Judgement) -> XlaExecutable:
+        frozen = self.imported.frozen_values
+        return self.builds.candidate(judgement.program, frozen, judgement.options, judgement.kernels)
+
+    def _plan(self, judgement: Judgement) -> Plan:
+        if judgement.winner is None or self.found is None:
+            return empty_plan(self.imported.graph, self.numerics)
+        return make_plan(self.found, judgement.winner, self.library.rules, self.numerics)
 
 
 def _build_ahead(imported: Imported, worker: Worker, builds: Builds, beside: ThreadPoolExecutor) -> Future[float]:

@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from costmodel.objective import Objective
+from rewrites.library import load
 from rewrites.show import show
+from rewrites.term import Rule
 from superopt import machine
 from superopt.backends.build import build_any
 from superopt.backends.options import own
@@ -33,7 +35,6 @@ from superopt.ir.graph import Graph
 from superopt.ir.program import Program
 from superopt.ir.text import parse_graph, print_graph
 from superopt.kernels.choice import Choice, read_choice
-from superopt.library import ProvedLibrary
 from superopt.measure.compare import serialisable
 from superopt.modules import carried, require_modules, restore
 from superopt.optimized import Optimized
@@ -41,9 +42,10 @@ from superopt.plan import Plan, read_plan
 from superopt.reading import Allowance, typed
 from superopt.result import Report, read_report
 from superopt.store import Store, content_key
+from verifier.ledger import certificate_key
 
 _TABLE = "runs"
-_FORMAT = 5  # of what is kept under a key; another number makes every older entry a miss
+_FORMAT = 6  # of what is kept under a key; another number makes every older entry a miss
 
 
 def run_key(
@@ -51,13 +53,15 @@ def run_key(
     limits: SearchBudget,
     seed: int,
     deterministic: bool,
-    library: ProvedLibrary,
+    rules: Sequence[Rule] | None,
     objective: Objective,
     max_prepared_bytes: int | None,
     numerics: str = "real",
     kernels: bool = False,
+    searches: bool = True,
 ) -> str:
-    """Digest of everything that the result depends on."""
+    """Digest of everything that the result depends on; `rules` is None for the library."""
+    chosen = load() if rules is None else rules
     digest = hashlib.sha256()
     for name, value in sorted(imported.graph.constants.items()):
         digest.update(name.encode())
@@ -66,9 +70,9 @@ def run_key(
         _FORMAT,
         print_graph(imported.graph),
         digest.hexdigest(),
-        [limits.seconds, limits.steps, seed, deterministic, max_prepared_bytes, numerics, kernels],
-        sorted(c.key for c in library.certificates.values()),
-        [show(rule) for rule in library.rules],
+        [limits.seconds, limits.steps, seed, deterministic, max_prepared_bytes, numerics, kernels, searches],
+        sorted(map(certificate_key, chosen)),
+        [show(rule) for rule in chosen],
         [objective.name, objective.version],
         machine.environment_key(),
         os.environ.get("XLA_FLAGS", ""),

@@ -187,7 +187,7 @@ class Finalist:
     """A candidate that was built and measured, or the reason why it was not."""
 
     name: str
-    predicted_ms: float
+    predicted_ms: float | None
     measured_ms: float | None
     ratio: Speedup | None
     failure: str = ""

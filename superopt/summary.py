@@ -13,6 +13,7 @@ from superopt.drawing import draw
 from superopt.evidence import kernels, measured_by_finalists, model_figures, not_chosen, sites
 from superopt.explore import Exploration
 from superopt.frontends.jaxpr import Imported
+from superopt.ir.text import print_graph
 from superopt.judgement import Judgement
 from superopt.library import ProvedLibrary
 from superopt.result import Report, Speedup, UsedRewrite
@@ -56,7 +57,7 @@ def make_report(
         objective=barrier.around("the name of the objective", lambda: _described(objective), ""),
         environment=barrier.around("the description of the machine", _environment, unknown),
         rules_proved=len(library.certificates),
-        original_returned=judgement.winner is None and not judgement.kernels,
+        original_returned=judgement.returns_original,
         samples_ms=judgement.samples_ms,
         after_text=judgement.after_text,
         compiler_options=judgement.options,
@@ -65,7 +66,7 @@ def make_report(
         native=judgement.native,
         implementation=judgement.implementation,
         notes=(*(() if found is None else found.notes), *judgement.notes),
-        **{"rewrites": (), "growth": {}, "search": {}, **searched},
+        **{"rewrites": (), "growth": {}, "search": {}, "before_text": print_graph(imported.graph), **searched},
     )
 
 

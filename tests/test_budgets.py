@@ -45,7 +45,9 @@ def test_stages_get_what_is_left(clock: Clock) -> None:
     whole = parse_budget("30s")
     assert whole.left_s == float("inf")
     assert whole.after(10.0).seconds == 20.0
-    assert whole.after(29.0).seconds == 15.0, "proofs that take long leave half"
+    assert whole.after(29.0).seconds == 1.0, "a budget is that of the call, whatever came first"
+    assert 0.0 < (whole.after(40.0).seconds or 0.0) < 0.01
+    assert parse_budget("4s").after(9.0).seconds == 2.0, "a search of a short one has half of it in any case"
     limits = whole.until(clock.now, 0.5)
     assert limits.left_s == 15.0
     assert limits.within(20.0) == 15.0

@@ -48,7 +48,7 @@ def run() -> superopt.Optimized:
 
 def test_nothing_begins_after_measuring_was_interrupted(monkeypatch: pytest.MonkeyPatch, begun: list[str]) -> None:
     monkeypatch.setattr(superopt.judge._Court, "judge", interrupt)
-    assert "measuring was interrupted" in run().report.verdict
+    assert "the search was interrupted" in run().report.verdict
     assert begun == ["judge"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,18 +13,15 @@ from jax import lax
 from superopt.backends.packing import packing_of
 from superopt.backends.xla import build
 from superopt.budget import SearchBudget
-from superopt.explore import Exploration
 from superopt.frontends.jaxpr import import_function
 from superopt.ir.graph import Graph, make_input
 from superopt.ir.index import Symbol, iterator, of_atom
 from superopt.ir.program import original_program
-from superopt.judgement import Judgement, faster_one, is_enough, presumed
 from superopt.kernels.cpu import supported
 from superopt.kernels.jit import cache_folder
 from superopt.kernels.partition import Region, cost_of, partition
 from superopt.kernels.relayout import channels_last
 from superopt.likeness import in_order, kind_of
-from superopt.result import NativeKernel, Speedup
 from superopt.trials import Trial, TrialPool, estimate, make_likely, report_rows, with_likely
 from verifier.schedules.domain import Domain
 from verifier.schedules.intervals import box_of
@@ -117,35 +113,12 @@ def test_kernels_are_made_in_processes() -> None:
     assert cache_folder().is_dir()
 
 
-def judgement(ratio: float | None, **given: Any) -> Judgement:
-    graph = import_function(jnp.tanh, (np.zeros(4, np.float32),))
-    speedup = None if ratio is None else Speedup(ratio, ratio, ratio)
-    return Judgement(presumed(graph, 1.0).program, None, "said", speedup=speedup, **given)
-
-
-def test_kernels_come_first_where_a_build_takes_a_share_of_the_budget() -> None:
+def test_regions_are_not_tried_one_by_one_where_a_build_takes_a_share_of_the_budget() -> None:
     budget = SearchBudget(30.0, None, kernels=True)
     assert budget.hurries(3.0)
     assert not budget.hurries(0.3)
     assert not SearchBudget(30.0, None).hurries(3.0)
     assert not SearchBudget(None, 500, kernels=True).hurries(3.0)
-    assert SearchBudget(30.0, None, True, first=True).kernel_seconds > budget.kernel_seconds
-
-
-def test_the_judgement_follows_where_kernels_bring_less_than_the_search_promises() -> None:
-    kernels: Any = ("a kernel",)
-    row = NativeKernel("tanh", "map", 1, True)
-    first = judgement(2.0, kernels=kernels, native=(row,), notes=("first",), implementation={"kernels": 1})
-    assert is_enough(first, 2.1)
-    assert not is_enough(first, 3.0)
-    assert not is_enough(judgement(None), 1.0)
-    slower, faster = judgement(1.5, notes=("second",)), judgement(2.5, notes=("second",))
-    assert faster_one(first, slower).kernels == kernels
-    assert faster_one(first, slower).notes == ("first", "second")
-    best = faster_one(first, faster)
-    assert (best.kernels, best.implementation["kernels"], best.native[0].used) == ((), 0, False)
-    assert "2.00 times" in best.notes[1]
-    assert faster_one(judgement(None), slower).speedup == slower.speedup
 
 
 def test_one_convolution_in_another_order_does_not_keep_the_others_from_being_channels_last() -> None:
@@ -175,32 +148,6 @@ def test_vectors_that_opaque_operations_read_are_arguments_of_their_own() -> Non
     assert packing_of(vectors).alone == ()
     assert packing_of(vectors, {vectors[2], vectors[3]}).alone == (2, 3)
     assert packing_of(vectors, set(vectors[:5])).buffers == ()
-
-
-@pytest.mark.parametrize(
-    ("ratio", "stages"), [(3.0, ["kernels"]), (1.1, ["kernels", "judge"]), (None, ["kernels", "judge"])]
-)
-def test_kernels_are_tried_before_finalists_are_built(
-    monkeypatch: pytest.MonkeyPatch, ratio: float | None, stages: list[str]
-) -> None:
-    from superopt import optimizer
-
-    def implemented(
-        imported: Any, found: Any, judged: Judgement, limits: SearchBudget, *_: Any, **__: Any
-    ) -> Judgement:
-        assert judged.presumed
-        assert limits.first
-        speedup = None if ratio is None else Speedup(ratio, ratio, ratio)
-        return replace(judged, presumed=False, speedup=speedup, verdict="with kernels")
-
-    monkeypatch.setattr(SearchBudget, "hurries", lambda limits, build_s: True)
-    monkeypatch.setattr(Exploration, "promised", property(lambda found: 2.0))
-    monkeypatch.setattr(optimizer, "implement", implemented)
-    monkeypatch.setattr(optimizer, "judge", lambda imported, *_, **__: judgement(None))
-    x = np.ones((6, 8), np.float32)
-    result = optimizer.optimize(lambda x: jnp.tanh(x), x, budget="5s", store=False, rules=())
-    assert [s.name for s in result.report.stages if s.name in ("kernels", "judge")] == stages
-    np.testing.assert_allclose(result(x), np.tanh(x), rtol=1e-6)
 
 
 def test_digits_that_a_guard_keeps_apart_are_solved() -> None:

@@ -18,6 +18,7 @@ import binascii
 import functools
 import hashlib
 import json
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -240,10 +241,10 @@ def _kept(rule: Rule, verdict: Verdict, ledger: Ledger | None) -> Verdict:
     return verdict
 
 
-def _verify_all(rules: Sequence[Rule], ledger: Ledger) -> list[Verdict]:
+def _verify_all(rules: Sequence[Rule], ledger: Ledger, end_s: float) -> list[Verdict]:
     """The forward verdict of each rule; those that are not on record by several provers at once."""
     fresh = [rule for rule in rules if ledger.get(rule) is None]
-    made = dict(zip(map(rule_key, fresh), check_all(fresh), strict=True))
+    made = dict(zip(map(rule_key, fresh), check_all(fresh, end_s=end_s), strict=True))
     for rule in fresh:
         _kept(rule, made[rule_key(rule)], ledger)
     return [made.get(rule_key(rule)) or _verify(rule, ledger, "forward") for rule in rules]
@@ -255,10 +256,12 @@ def require_proved(
     *,
     strict: bool = False,
     backward: bool = False,
+    end_s: float = math.inf,
 ) -> tuple[tuple[Rule, ...], dict[str, Certificate]]:
     """The rules that are proved, and their certificates by rule name.
 
-    With `backward`, each usable backward reading that is proved follows as a rule of its own.
+    With `backward`, each usable backward reading that is proved follows as a rule of its own.  From `end_s` on, an
+    instant of `time.monotonic`, no proof is begun; what is not on record then is not proved.
 
     Raises:
         VerificationError: `strict`, and a rule is not proved; the message holds its verdict.
@@ -266,7 +269,7 @@ def require_proved(
     kept: list[Rule] = []
     certificates: dict[str, Certificate] = {}
     ledger = ledger or Ledger()
-    for rule, verdict in zip(rules, _verify_all(rules, ledger), strict=True):
+    for rule, verdict in zip(rules, _verify_all(rules, ledger, end_s), strict=True):
         if not verdict.proved:
             if strict:
                 raise VerificationError(str(verdict), hint="a rule is used only when it is proved for all sizes")

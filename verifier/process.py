@@ -9,7 +9,9 @@ one gets a new process.
 from __future__ import annotations
 
 import atexit
+import math
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -114,13 +116,14 @@ class Prover:
         return event
 
 
-def check_all(rules: Sequence[Rule], provers: int = 0) -> list[Verdict]:
+def check_all(rules: Sequence[Rule], provers: int = 0, end_s: float = math.inf) -> list[Verdict]:
     """The forward verdict on each rule, by as many provers at once as there are cores, four at most.
 
     The first is the shared one; the others start where there is work for them, and end with it.
 
     Args:
         provers: in place of that number.
+        end_s: instant of `time.monotonic` from which on no proof is begun; what is left then is UNKNOWN.
 
     Raises:
         VerificationError: a rule is proved and refuted at once.
@@ -135,6 +138,10 @@ def check_all(rules: Sequence[Rule], provers: int = 0) -> list[Verdict]:
             idle.put(prover)
 
         def check(rule: Rule) -> Verdict:
+            if time.monotonic() > end_s:
+                return Verdict(
+                    rule.name, rule_key(rule), rule.where, "forward", UNKNOWN, cause="no time was left to prove it"
+                )
             prover = idle.get()
             try:
                 return prover.check(rule)

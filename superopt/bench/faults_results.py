@@ -40,8 +40,8 @@ _ERRORS: tuple[Callable[[], BaseException], ...] = (
 _BEFORE = ("library", "model", "store")  # stages in which Ctrl-C ends the call: there is no program yet
 
 MODEL_ALONE: Mapping[str, Any] = {"deterministic": True, "budget": "20steps"}
-MEASURED: Mapping[str, Any] = {"budget": "2s", "kernels": False}
-WITH_KERNELS: Mapping[str, Any] = {"budget": "8s"}
+MEASURED: Mapping[str, Any] = {"budget": "50steps", "kernels": False}
+WITH_KERNELS: Mapping[str, Any] = {"budget": "50steps"}
 
 STAGES: tuple[tuple[str, tuple[str, ...], Mapping[str, Any]], ...] = (
     ("library", ("superopt.library", "rewrites.show"), MODEL_ALONE),
@@ -61,6 +61,7 @@ STAGES: tuple[tuple[str, tuple[str, ...], Mapping[str, Any]], ...] = (
         ),
         WITH_KERNELS,
     ),
+    ("plain", ("superopt.plain", "superopt.contest"), WITH_KERNELS),
 )
 """(name, modules or packages, options of `optimize` with which they are used)."""
 

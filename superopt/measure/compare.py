@@ -183,7 +183,7 @@ class _Record:
                 found.append(self._timing(i, paired_ratio(base, self.samples[i], seed=seed)))
             else:
                 found.append(Failure("run", "no round was completed"))
-        return Comparison(reference, tuple(found), isolated, notes)
+        return Comparison(reference, tuple(found), isolated, notes, tuple(self.samples[AGAIN]))
 
     def _timing(self, index: int, ratio: Ratio) -> Timing:
         ready = self.ready[index]

@@ -116,12 +116,14 @@ class Comparison:
         candidates: one entry per candidate, in order.
         isolated: False when the programs had to be timed in the calling process.
         notes: what a reader should know (programs timed in process, rounds cut short).
+        again_s: seconds per call of the reference's second series, one value per round.
     """
 
     reference: Timing | Failure
     candidates: tuple[Timing | Failure, ...]
     isolated: bool = True
     notes: tuple[str, ...] = field(default=())
+    again_s: tuple[float, ...] = ()
 
     @property
     def noise_floor(self) -> float:

@@ -187,8 +187,8 @@ def native_line(report: Report) -> str:
     if not figures or not figures["kernels"]:
         return f"none of our own are used; {len(report.native)} kinds of regions were tried" if report.native else ""
     form = "" if figures["form"] == "returned" else f" ({figures['form']})"
-    gain = Speedup(**figures["gain"])
-    return f"{figures['kernels']} of {figures['regions']} regions{form} are our own: {gain} over XLA's"
+    gain = f": {Speedup(**figures['gain'])} over XLA's" if figures["gain"] else ""
+    return f"{figures['kernels']} of {figures['regions']} regions{form} are our own{gain}"
 
 
 def _native_lines(report: Report) -> list[str]:
@@ -197,8 +197,10 @@ def _native_lines(report: Report) -> list[str]:
         return []
     lines = [f"  kernels {line}"]
     for k in report.native[:_MOST]:
-        if k.gain is None or k.failure:
-            said_of = f"left to XLA: {k.failure}"
+        if k.failure or not (k.used or k.gain):
+            said_of = f"left to XLA: {k.failure or 'not tried'}"
+        elif k.gain is None:
+            said_of = f"schedule {k.schedule}, not timed alone"
         else:
             searched = f", schedule {k.schedule}" if k.schedule.startswith("best") else ""
             said_of = f"{_ms(k.xla_ms)} -> {_ms(k.own_ms)}, {k.gain:.2f}x{searched}{'' if k.used else ', not used'}"
