@@ -89,7 +89,8 @@ class KernelMaker:
             self._progress(f"{name}: what kernels pack is more than max_prepared_bytes allows")
             choices = ()
         chosen = {r.graph for r, _ in usable} if choices else set[Graph]()
-        return KernelProgram(name, program, finalist, choices, report_rows(regions, chosen, self._made))
+        late = {r.graph: _made(r, "not made: the time does not suffice") for r in regions}
+        return KernelProgram(name, program, finalist, choices, report_rows(regions, chosen, {**late, **self._made}))
 
     def seconds_for(self, program: Program) -> float:
         """What making the kernels of a program is likely to take."""
