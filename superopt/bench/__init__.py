@@ -20,6 +20,7 @@ SUITES = (
     "aa",
     "ablation",
     "alternatives",
+    "budget",
     "core",
     "kernels",
     "native",
@@ -57,6 +58,8 @@ def run_suite(suite: str, *, budget: str | None, cases: Sequence[str], seed: int
         from superopt.bench.ablation import run  # late: see above
     elif suite == "alternatives":
         from superopt.bench.alternatives import run  # late: see above
+    elif suite == "budget":
+        from superopt.bench.budget import run  # late: see above
     elif suite == "core":
         from superopt.bench.core import run  # late: see above
     elif suite == "kernels":
