@@ -1,6 +1,6 @@
 """The budget suite: is a budget the wall time of the call?
 
-Twelve programs with five budgets each, every call in a process of its own with an empty store and an empty cache of kernels,
+Twelve programs with five budgets each, every call in a process of its own, store and cache of kernels empty,
 as on the first day of a user.  A call keeps its budget where it takes at most 1.15 times as long.
 """
 
