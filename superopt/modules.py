@@ -5,6 +5,8 @@ Its module is a line of JSON with the types of operands and results, then Stable
 places in files that it came from; so equal equations give equal bytes, and the digest of the bytes is the name of the
 operation.
 
+A call of the host (`superopt.onnx_calls`) is a module too, of ONNX in the place of StableHLO.
+
 A module may come from a stranger's file.  It is taken only if its digest is the one in its key, its size is bounded,
 its main function has the types of its head, and every operation in it computes: StableHLO without communication and
 side effects, and custom calls to those routines of LAPACK alone whose meaning JAX keeps from version to version.
@@ -28,6 +30,7 @@ from superopt.errors import InputError
 from superopt.ir import opaque
 from superopt.ir.graph import Graph
 from superopt.ir.types import STORED_BYTES, TensorType
+from superopt.onnx_calls import PREFIX, host_call, refusal
 
 PLATFORM = "cpu"
 MOST_BYTES = 1 << 24  # of one module: weights are constants of a graph, an equation holds small tables at most
@@ -67,6 +70,17 @@ def export(call: Callable[..., Sequence[Any]], operands: Sequence[TensorType], r
         module = json.dumps(head).encode() + b"\n" + text
         _checked("", module)
     except Exception:  # whatever it is that cannot be exported stays in this process
+        return b""
+    return module
+
+
+def export_model(model: bytes, name: str, operands: Sequence[TensorType], results: Sequence[TensorType]) -> bytes:
+    """The module of a call of the host (`superopt.onnx_calls`); empty where it has none."""
+    head = {"operands": [_type(t) for t in operands], "results": [_type(t) for t in results], "host": name}
+    module = json.dumps(head).encode() + b"\n" + model
+    try:
+        _checked("", module)
+    except InputError:
         return b""
     return module
 
@@ -123,6 +137,7 @@ class _Head:
 
     operands: tuple[TensorType, ...]
     results: tuple[TensorType, ...]
+    host: str = ""
 
 
 class _Restored:
@@ -143,6 +158,9 @@ class _Restored:
 
     def _made(self) -> Callable[..., Any]:
         head = self.head
+        if head.host:
+            results = tuple((t.shape, t.dtype) for t in head.results)
+            return lambda *arrays: host_call(head.host, self.module.partition(b"\n")[2], results, arrays)  # pyright: ignore[reportArgumentType]
 
         def like(*arrays: Any) -> tuple[Any, ...]:
             return tuple(jnp.zeros(t.shape, t.dtype) for t in head.results)  # pyright: ignore[reportArgumentType]
@@ -186,7 +204,7 @@ def _checked(key: str, module: bytes) -> tuple[_Head, bytes]:
         head = _head(module)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"the module of {_shown(key)} has no head that can be read", hint=_HINT) from error
-    refused = _refused(code, head)
+    refused = refusal(code) if head.host else _refused(code, head)
     if refused:
         raise InputError(f"the module of {_shown(key)} is refused: {refused}", hint=_HINT)
     return head, code
@@ -194,7 +212,10 @@ def _checked(key: str, module: bytes) -> tuple[_Head, bytes]:
 
 def _head(module: bytes) -> _Head:
     data = json.loads(module.partition(b"\n")[0])
-    return _Head(*(tuple(_read_type(t) for t in data[name]) for name in ("operands", "results")))
+    host = data.get("host", "")
+    if not isinstance(host, str) or len(host) > 100 or (host and not host.startswith(PREFIX)):
+        raise ValueError("no call of the host")
+    return _Head(*(tuple(_read_type(t) for t in data[name]) for name in ("operands", "results")), host)
 
 
 def _refused(code: bytes, head: _Head) -> str:

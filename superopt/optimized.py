@@ -120,6 +120,7 @@ class Optimized:
             kernels=self.kernels,
             in_tree=self.imported.in_tree,
             out_tree=self.imported.out_tree,
+            tail=self.imported.tail,
         )
         source = None if self.plan is None else saved.Source(graph, self.program, self.plan)
         return saved.write(path, content, source, graph)
@@ -151,7 +152,7 @@ class Loaded:
         self.names = tuple(held.names[i] for i in held.live)
         self._frozen = [(i, held.names[i], kind, digest) for i, kind, digest in held.frozen]
         self.report: dict[str, Any] = dict(held.report)
-        self._foreign, self._digest_of = held.foreign, digest_of
+        self._foreign, self._digest_of, self._tail = held.foreign, digest_of, held.tail
         self.in_tree, self.out_tree = held.in_tree, held.out_tree
         with jax.enable_x64(True):  # 64-bit tensors keep their type whatever the caller has enabled
             self.prepared = tuple(map(jax.device_put, held.prepared))
@@ -215,7 +216,8 @@ class Loaded:
             if got.shape != node.shape or str(got.dtype) != node.dtype:
                 kind = TensorType(got.shape, str(got.dtype))
                 raise ArgumentError(f"argument {name} is {kind}, the program was made for {node.type}")
-        return self._tree.tree_unflatten(self.out_tree, self._run(live))
+        results = self._tree.tree_unflatten(self.out_tree, self._run(live))
+        return results if self._tail is None else self._tail(results)
 
     def _check_frozen(self, leaves: list[Any]) -> None:
         given = [leaves[i] for i, *_ in self._frozen]

@@ -34,13 +34,14 @@ from superopt.ir.types import STORED_BYTES
 from superopt.kernels.choice import Choice, read_choice, regions_of
 from superopt.measure.arrays import aligned, dtype
 from superopt.modules import carried, require_modules, restore
+from superopt.onnx_calls import Tail, read_tail
 from superopt.plan import Plan, read_plan
 from superopt.reading import LIMITS, Allowance, Archive, ArchiveWriter, field, plain_file, shown, typed
 from superopt.trees import read_tree, tree_data
 
 FORMAT = 2
 _MEMBERS = re.compile(
-    r"meta\.json|trees\.json|hot\.txt|original\.txt|prepare\.txt|plan\.json|kernels\.json|modules\.json|prepared/(0|[1-9][0-9]{0,5})"
+    r"meta\.json|trees\.json|hot\.txt|original\.txt|prepare\.txt|plan\.json|kernels\.json|modules\.json|tail\.json|prepared/(0|[1-9][0-9]{0,5})"
 )
 _HINT = "write one with .save(path)"
 
@@ -61,6 +62,7 @@ class Saved:
         options: of the compiler, as far as they are this project's own.
         foreign: options that are not, with the reason why they are left out.
         kernels: regions that are kernels of our own.
+        tail: what is computed from the results on the host.
     """
 
     hot: Graph
@@ -76,6 +78,7 @@ class Saved:
     kernels: tuple[Choice, ...]
     in_tree: Any
     out_tree: Any
+    tail: Tail | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,8 @@ def write(path: str | Path, saved: Saved, source: Source | None, original: Graph
         out.text("original.txt", print_graph(original))
         if modules:
             out.json("modules.json", modules)
+        if saved.tail is not None:
+            out.json("tail.json", saved.tail.to_json())
         if saved.kernels:
             out.json("kernels.json", [c.to_json() for c in saved.kernels])
         if source is not None and source.program.prepare is not None:
@@ -192,7 +197,7 @@ def _saved(archive: Archive, meta: Any, allowance: Allowance) -> Saved:
     return Saved(
         hot, prepared, names, live, frozenset(_position(x, names) for x in field(meta, "narrowed", list)), frozen,
         {_text(k): _text(v) for k, v in field(meta, "constants", dict).items()}, report, options, foreign, kernels,
-        in_tree, out_tree,
+        in_tree, out_tree, read_tail(archive.json("tail.json"), len(hot.outputs)) if "tail.json" in archive else None,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -87,6 +88,37 @@ def test_strings_come_after_the_program() -> None:
     assert optimized.report.opaque_ops == {"onnx.LabelEncoder": 1}
     with pytest.raises(InputError, match="no fixed shape or type"):
         jax.jit(lambda x: optimized(x))(X)
+
+
+def test_calls_of_the_host_are_saved(tmp_path: Path) -> None:
+    counted = [node("Relu", "x", "r"), node("NonZero", "r", "i"), node("Size", "i", "n"), node("Cast", "n", "f", to=1)]
+    one = model([*counted, node("Mul", "r f", "y"), node("NonZero", "y", "z")], [info("x", X.shape)],
+                [info("y", X.shape), info("z", (2, None), np.int64)])  # fmt: skip
+    optimized = superopt.optimize(load_model(one), X, budget="2s", store=False, deterministic=True)
+    wanted = reference(one, {"x": X})
+    loaded = superopt.load(optimized.save(tmp_path / "p.superopt"))
+    for results in (optimized(X), loaded(X)):
+        assert not any(difference(g, w) for g, w in zip(results, wanted, strict=True))
+
+
+def test_models_of_strangers_only_compute() -> None:
+    from superopt import onnx_calls
+
+    tail = load_model(labels()).tail
+    assert tail is not None
+    assert onnx_calls.refusal(tail.model) == ""
+    assert onnx_calls.read_tail(tail.to_json(), 2) == tail
+    outside = onnx.ModelProto.FromString(tail.model)
+    tensor = outside.graph.initializer.add(name="w", data_type=1, dims=[1], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="/etc/passwd")
+    assert onnx_calls.refusal(outside.SerializeToString()) == "it reads another file"
+    other = onnx.ModelProto.FromString(tail.model)
+    other.graph.node[0].domain = "com.acme"
+    assert "other makers" in onnx_calls.refusal(other.SerializeToString())
+    assert onnx_calls.refusal(b"\xff" * 20) == "it is no ONNX model"
+    for change in ({"reads": [7]}, {"places": [[True, 9]]}, {"places": [3]}, {"model": "####"}, {"reads": []}):
+        with pytest.raises((InputError, ValueError)):
+            onnx_calls.read_tail({**tail.to_json(), **change}, 2)
 
 
 def test_known_strings_are_computed_at_conversion() -> None:

@@ -104,7 +104,7 @@ def test_names_are_printed_harmlessly(text: str) -> None:
         setattr(bad.graph.node[1], part, text)
         if part == "name":
             bad.graph.node[1].op_type = "Nothing"
-        with pytest.raises(UnsupportedOpError) as caught:
+        with pytest.raises(UnsupportedOpError if len(text) < 1000 else ModelFileError) as caught:
             load_model(bad)
         first = str(caught.value).split("\n  hint")[0]
         assert first.isprintable()

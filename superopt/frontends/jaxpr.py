@@ -34,6 +34,7 @@ from superopt.frontends.kept import keep_function
 from superopt.frontends.keys import is_key
 from superopt.ir.graph import Graph, Node, make_input
 from superopt.ir.types import TensorType
+from superopt.onnx_calls import Tail
 
 __all__ = ["Imported", "as_taken", "count_opaque", "import_function", "wrap_like_original"]
 
@@ -59,7 +60,7 @@ class Imported:
         refused: (primitive, cause) where an equation has a form in the IR and the op table did not accept it.
         narrowed: positions of the flat arguments of 32 bits that stand for 64-bit ones, values of which must fit.
         same_if_strong: whether the function is the same program with arrays in place of the numbers at these positions.
-        tail: what is computed from the results afterwards, outside of any trace (see `superopt.frontends.onnx_host`).
+        tail: what is computed from the results afterwards, outside of any trace (see `superopt.onnx_calls`).
     """
 
     graph: Graph
@@ -75,7 +76,7 @@ class Imported:
     refused: Counter[tuple[str, str]]
     narrowed: tuple[int, ...] = ()
     same_if_strong: dict[tuple[int, ...], bool] = field(default_factory=dict[tuple[int, ...], bool])
-    tail: Callable[[Any], Any] | None = None
+    tail: Tail | None = None
 
     @property
     def frozen_values(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from superopt.frontends.sizes import has_symbols
 from superopt.ir import opaque
 from superopt.ir.graph import Node, mk
 from superopt.ir.types import TensorType
+from superopt.onnx_calls import is_host_call
 
 _KNOWN: dict[Any, str] = {}  # (primitive, parameters, types) -> key
 _MOST_KNOWN = 4096
@@ -47,7 +48,8 @@ def keep(eqn: Any, xs: Sequence[Node], out: Sequence[TensorType]) -> tuple[Node,
         results = primitive.bind(*given, **params)
         return [data_of(x) for x in (results if primitive.multiple_results else (results,))]
 
-    return _node(primitive.name, (primitive, _identity(params), kinds), call, xs, out, pure=not eqn.effects)
+    host = params["model"] if is_host_call(primitive) else b""
+    return _node(primitive.name, (primitive, _identity(params), kinds), call, xs, out, not eqn.effects, host)
 
 
 def keep_function(name: str, closed: Any, xs: Sequence[Node], out: Sequence[TensorType]) -> tuple[Node, ...]:
@@ -76,6 +78,7 @@ def _node(
     xs: Sequence[Node],
     out: Sequence[TensorType],
     pure: bool,
+    host: bytes = b"",
 ) -> tuple[Node, ...]:
     operands, results = tuple(x.type for x in xs), tuple(out)
     if not pure or any(has_symbols(t.shape) for t in (*operands, *results)):
@@ -84,7 +87,8 @@ def _node(
         known = (name, identity, operands, results)
         key = _KNOWN.get(known)
         if key is None:
-            module = modules.export(call, operands, results)
+            exported = modules.export_model(host, name, operands, results) if host else None
+            module = modules.export(call, operands, results) if exported is None else exported
             key = opaque.register_module(name, module, call) if module else opaque.register(name, identity, call)
             while len(_KNOWN) >= _MOST_KNOWN:
                 del _KNOWN[next(iter(_KNOWN))]

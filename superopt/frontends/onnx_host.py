@@ -7,14 +7,11 @@ become one call of the host inside the program: a primitive whose parameters are
 is still deferred at the outputs of the model is computed after the program, from the values that the program gives
 (`Tail`).  Where everything that a node reads is known, it is run at conversion.
 
-The primitive is pure and has no derivative.  Equal calls are one node of the program, and their bytes say all there
-is to know about them, in any process.
+What runs them is `superopt.onnx_calls`.
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,17 +21,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
-from jax import core as jax_core
-from jax.extend import core
-from jax.interpreters import mlir
 from onnx import helper, numpy_helper, shape_inference
 
 from superopt.errors import InputError
 from superopt.frontends.onnx_read import free_names, label, subgraphs
 from superopt.ir.types import DTYPES
-from superopt.reading import cause_of
+from superopt.onnx_calls import PREFIX, Tail, evaluate, evaluator_of, host_call
 
-PREFIX = "onnx."  # of the names of opaque operations that are nodes of the host
 MAX_RESULT_BYTES = 2**30  # of what the host computes at conversion
 
 
@@ -209,10 +202,10 @@ def run_on_host(source: HostNode) -> list[Any]:
     model, _ = _island(wanted)
     data = model.SerializeToString(deterministic=True)
     if all(is_known(v) for v in (*source.operands, *source.captured.values())):
-        results = iter(_evaluate(data, ()))
+        results = iter(evaluate(data, ()))
         return [None if d is None else _plain(next(results), source.node) for d in deferred]
     try:
-        _evaluator(data)
+        evaluator_of(data)
     except Exception as error:  # what its operators raise while they are looked up
         raise HostValueError(
             f"{label(source.node)} has no implementation here, and none in ONNX's reference evaluator",
@@ -266,122 +259,6 @@ def _called(values: Sequence[Deferred], types: Sequence[jax.ShapeDtypeStruct]) -
     name = f"{PREFIX}{values[0].source.node.op_type}" if len(ops) == 1 else f"{PREFIX}{'+'.join(ops)[:60]}"
     results = tuple((tuple(t.shape), np.dtype(t.dtype).name) for t in types)
     return host_call(name, model.SerializeToString(deterministic=True), results, [jnp.asarray(x) for x in live])
-
-
-Results = tuple[tuple[tuple[int, ...], str], ...]
-
-
-def host_call(name: str, model: bytes, results: Results, operands: Sequence[Any]) -> list[Any]:
-    """Run a small ONNX model on the host, inside of a traced program.
-
-    Args:
-        name: shown in reports (`onnx.NonMaxSuppression`).
-        model: bytes of an ONNX model whose inputs are the operands in order.
-        results: shapes and dtypes that it gives.
-        operands: arrays.
-    """
-    return primitive_of(name).bind(*operands, model=model, results=results)
-
-
-@functools.lru_cache(maxsize=1024)
-def primitive_of(name: str) -> Any:
-    """The primitive of this name: `bind(*operands, model=bytes, results=types)`."""
-    primitive = core.Primitive(name)
-    primitive.multiple_results = True
-
-    def abstract(*_: Any, model: bytes, results: Results) -> list[Any]:
-        return [jax_core.ShapedArray(shape, np.dtype(dtype)) for shape, dtype in results]
-
-    def run(*operands: Any, model: bytes, results: Results) -> list[Any]:
-        return [jnp.asarray(x) for x in _checked(model, results, operands)]
-
-    def lower(ctx: Any, *operands: Any, model: bytes, results: Results) -> Any:
-        def call(*arrays: Any) -> tuple[Any, ...]:
-            return tuple(_checked(model, results, arrays))
-
-        found, _, _ = mlir.emit_python_callback(
-            ctx, call, None, list(operands), ctx.avals_in, ctx.avals_out, has_side_effect=False, returns_token=False
-        )
-        return found
-
-    primitive.def_abstract_eval(abstract)
-    primitive.def_impl(run)
-    mlir.register_lowering(primitive, lower)
-    return primitive
-
-
-def _checked(model: bytes, results: Results, operands: Sequence[Any]) -> list[np.ndarray]:
-    arrays = _evaluate(model, [np.asarray(x) for x in operands])
-    found: list[np.ndarray] = []
-    for array, (shape, dtype) in zip(arrays, results, strict=True):
-        value = np.asarray(array)
-        if value.shape != shape or value.dtype.name != dtype:
-            raise InputError(f"the host gave {value.dtype}{list(value.shape)} for {dtype}{list(shape)}")
-        found.append(np.ascontiguousarray(value).reshape(shape))
-    return found
-
-
-@functools.lru_cache(maxsize=256)
-def _evaluator(model: bytes) -> tuple[Any, tuple[str, ...]]:
-    from onnx.reference import ReferenceEvaluator  # late: loads every operator
-
-    parsed = onnx.load_model_from_string(model)
-    return ReferenceEvaluator(parsed), tuple(v.name for v in parsed.graph.input)
-
-
-def _evaluate(model: bytes, operands: Sequence[np.ndarray]) -> list[Any]:
-    """Outputs of a small model.
-
-    Raises:
-        InputError: the reference evaluator cannot run it.
-    """
-    try:
-        evaluator, names = _evaluator(model)
-        with np.errstate(all="ignore"):
-            return list(evaluator.run(None, dict(zip(names, operands, strict=True))))
-    except Exception as error:  # the evaluator raises what NumPy, Python and its own operators raise
-        raise InputError(f"ONNX's reference evaluator does not run it: {cause_of(error)}") from error
-
-
-# ---- what is left after the program
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """What is computed on the host from the values that a program gives.
-
-    Attributes:
-        model: bytes of an ONNX model.
-        places: of each output of the whole: (False, its place among the program's results), or (True, its place among
-            the outputs of `model`).
-        reads: places among the program's results of the inputs of `model`.
-        ops: how often each operator occurs in it.
-    """
-
-    model: bytes
-    places: tuple[tuple[bool, int], ...]
-    reads: tuple[int, ...]
-    ops: Mapping[str, int]
-
-    def __call__(self, results: Sequence[Any]) -> tuple[Any, ...]:
-        """All outputs: arrays of NumPy where the host gives them.
-
-        Raises:
-            InputError: called inside of a traced function, or the reference evaluator fails.
-        """
-        needed = [results[i] for i in self.reads]
-        if any(isinstance(x, jax_core.Tracer) for x in needed):
-            raise InputError(
-                f"outputs of {', '.join(sorted(self.ops))} have no fixed shape or type",
-                hint="call the program outside of jit, vmap and grad",
-            )
-        found = _evaluate(self.model, [np.asarray(x) for x in needed])
-        return tuple(found[i] if host else results[i] for host, i in self.places)
-
-    @property
-    def digest(self) -> str:
-        """Digest of what it computes."""
-        return hashlib.sha256(repr((self.model, self.places, self.reads)).encode()).hexdigest()[:32]
 
 
 def split_outputs(values: Sequence[Any]) -> tuple[list[Any], Tail | None]:

@@ -37,7 +37,7 @@ from superopt.frontends.onnx_eval import (
     StaticValueError,
     run_nodes,
 )
-from superopt.frontends.onnx_host import Tail, in_program, split_outputs
+from superopt.frontends.onnx_host import in_program, split_outputs
 from superopt.frontends.onnx_read import (
     check_model,
     converting,
@@ -49,6 +49,7 @@ from superopt.frontends.onnx_read import (
     reads,
 )
 from superopt.frontends.onnx_schema import attribute
+from superopt.onnx_calls import Tail
 from superopt.reading import Allowance, shown
 
 MAX_STATIC_INTS = 1024

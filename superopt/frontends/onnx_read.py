@@ -23,6 +23,7 @@ from superopt.reading import LIMITS, cause_of, plain_file, shown
 MIN_OPSET = 7
 MAX_NODES = LIMITS.nodes
 MAX_DEPTH = 40
+MAX_NAME = 1000  # exporters write scopes of a few hundred characters
 DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 _PICKLE_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz")
 _MAGIC = (
@@ -117,7 +118,7 @@ def check_model(model: onnx.ModelProto, name: str) -> None:
 
 
 def _check_text(model: onnx.ModelProto, name: str) -> None:
-    """Refuse names that are not UTF-8 (protobuf hands them out as bytes)."""
+    """Refuse names that are not UTF-8 (protobuf hands them out as bytes), or too long to be told in a message."""
     work = [model.graph]
     texts: list[object] = []
     bodies = [model.graph.node, *(f.node for f in model.functions)]
@@ -142,6 +143,9 @@ def _check_text(model: onnx.ModelProto, name: str) -> None:
     texts += [model.graph.name, *(o.domain for o in model.opset_import)]
     if not all(isinstance(text, str) for text in texts):
         raise ModelFileError(f"{name} is damaged: a name in it is not text")
+    longest = max((len(str(text)) for text in texts), default=0)
+    if longest > MAX_NAME:
+        raise ModelFileError(f"{name} has a name of {longest} characters; at most {MAX_NAME} are accepted")
 
 
 def opsets(model: onnx.ModelProto, name: str) -> dict[str, int]:

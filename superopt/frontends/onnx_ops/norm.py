@@ -27,13 +27,15 @@ def _batch_norm(call: Call, x: Any, scale: Any, bias: Any, mean: Any, var: Any) 
     if not call.attrs.get("training_mode", 0):
         return _normalise(x, scale, bias, mean, var, eps)
     axes = tuple(i for i in range(x.ndim) if i != 1)
-    wide = x.astype(mean.dtype)
+    wide, mean, var = promoted(x, mean, var)
+    kinds = [v.dtype for v in call.values[3:5]]
     now_mean = jnp.mean(wide, axes)
     now_var = jnp.mean(jnp.square(wide - _per_channel(now_mean, x.ndim)), axes)
     keep = np.asarray(call.attrs["momentum"], mean.dtype)
     fresh = np.asarray(1.0 - call.attrs["momentum"], mean.dtype)
     result = _normalise(x, scale, bias, now_mean, now_var, eps)
-    return result, mean * keep + now_mean * fresh, var * keep + now_var * fresh
+    running = (mean * keep + now_mean * fresh, var * keep + now_var * fresh)
+    return (result, *(r.astype(kind) for r, kind in zip(running, kinds, strict=True)))
 
 
 def _normalise(x: Any, scale: Any, bias: Any, mean: Any, var: Any, eps: float) -> Any:
