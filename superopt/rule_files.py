@@ -12,7 +12,7 @@ import ast
 import runpy
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -182,12 +182,12 @@ def _verify(rules: Sequence[Rule], made: Sequence[tuple[Any, bool]] = ()) -> tup
 
     begin = time.perf_counter()
     texts = [*rules, *(x for x, _ in made if isinstance(x, Rule))]
-    verdicts = [explained(rule, verdict) for rule, verdict in zip(texts, verify_rules(texts), strict=True)]
+    verdicts = [_barred(rule, lambda rule: explained(rule, verify_rules([rule])[0])) for rule in texts]
     for x, lift in made:
         if not isinstance(x, Rule):
             from verifier.statement import as_rule, check_statement  # late: loads jax
 
-            verdicts.append(as_rule(x)[1] if lift else check_statement(x))
+            verdicts.append(_barred(x, (lambda x: as_rule(x)[1]) if lift else check_statement))
     data = summary(verdicts, time.perf_counter() - begin)
     lines = [f"{v}{_as_test(v)}" for v in verdicts]
     lines.append(
@@ -195,6 +195,18 @@ def _verify(rules: Sequence[Rule], made: Sequence[tuple[Any, bool]] = ()) -> tup
         f" in {data['seconds']:.1f} s"
     )
     return data, "\n".join(lines)
+
+
+def _barred(made: Any, judge: Callable[[Any], Verdict]) -> Verdict:
+    """The verdict on one rule or statement; whatever goes wrong there is UNKNOWN with that cause."""
+    from verifier.verdict import UNKNOWN, Verdict  # late: see verify_library
+
+    try:
+        return judge(made)
+    except Exception as error:  # the others are still to be judged
+        first = str(error).strip().partition("\n")[0]
+        kind = "statement" if hasattr(made, "specs") else "forward"
+        return Verdict(made.name, "", made.where, kind, UNKNOWN, cause=f"{type(error).__name__}: {first}")
 
 
 def _as_test(verdict: Verdict) -> str:

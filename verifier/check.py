@@ -59,8 +59,9 @@ def check(
         verdict
     ):  # integers wrap: where arrays show it, the rule is false as it stands
         found = found or search(reading, after, before, attempts)
-        if found is not None:
-            verdict = replace(verdict, status=UNKNOWN, domain=None, proved_when=NO_OVERFLOW)
+        if found is not None or reading.vars:  # of entries nothing says that they are small
+            cause = f"proved only where {NO_OVERFLOW}"
+            verdict = replace(verdict, status=UNKNOWN, domain=None, proved_when=NO_OVERFLOW, cause=cause)
     if found is None and not verdict.proved:
         found = _first(suspects, attempts) or search(reading, after, before, attempts)
         found = found or _first(solved_envs(reading, after), attempts)

@@ -61,8 +61,6 @@ class Elementary(Powers):
             return super()._apply(t)
         if t.fn == "add":
             return combine(super()._apply(t))
-        if t.fn.startswith("narrow["):  # rounding to fewer bits is nothing over the reals
-            return self.nf(t.args[0])
         if self.laws == RANGE and t.fn in _DEFINED:
             return self.nf(_DEFINED[t.fn](t.args[0]))
         return super()._apply(t)

@@ -16,7 +16,7 @@ from verifier import conditions as c
 from verifier.conditions import Cond
 from verifier.denominators import outside, undischarged
 from verifier.elementary import Elementary
-from verifier.integers import ALWAYS, equal_integers, integral
+from verifier.integers import ALWAYS, IN_RANGE, equal_integers, integral
 from verifier.labels import INF, infinite
 from verifier.monomial import NF, Atom, Unsupported
 from verifier.normal import EXACT, PARTIAL, RANGE, REAL
@@ -81,6 +81,8 @@ def equal_terms(
     done: Proof,
     given: Sequence[Premise] = (),
     dtype: str = "",
+    *,
+    machine: bool = False,
 ) -> None:
     """Prove that two scalars are equal under the facts, by the strongest laws that suffice.
 
@@ -91,6 +93,7 @@ def equal_terms(
         done: what the proof gathers.
         given: premises about values.
         dtype: `int` for integers alone.
+        machine: integers have a width: what holds of integers without bounds alone is not proved.
 
     Raises:
         Stop: they are not proved equal; holds the causes.
@@ -111,6 +114,8 @@ def equal_terms(
             break
     else:
         range_of_proof = _by_integers(ctx, left, right, facts, given, causes, dtype) if dtype == "int" else ""
+        if machine and range_of_proof == IN_RANGE:
+            causes, range_of_proof = ["it holds of integers without bounds; machine integers may overflow"], ""
         if range_of_proof:
             if range_of_proof != ALWAYS:
                 done.assume(NO_OVERFLOW)

@@ -288,6 +288,8 @@ class Normaliser:
     def _truth(self, t: Term) -> NF:
         if isinstance(t, Read) or (isinstance(t, Apply) and (t.fn in LOGIC or t.fn in COMPARE or t.fn == "select_n")):
             return self.nf(t)
+        if isinstance(t, Apply) and t.fn.startswith("?"):  # a predicate of which nothing is known
+            return self._opaque_term(t.fn, t.args)
         if isinstance(t, Const) and t.value in (0, 1):
             return [ONE] if t.value else []
         if isinstance(t, Where):

@@ -80,7 +80,7 @@ class _Pickler(pickle.Pickler):
 def _written(pair: Pair) -> str:
     sides = [_rows(graph) for graph in (pair.left, pair.right)]
     out = io.BytesIO()
-    _Pickler(out).dump((sides, pair.sizes, pair.lowest, pair.premises))
+    _Pickler(out).dump((sides, pair.sizes, pair.lowest, pair.premises, pair.compared))
     return base64.b64encode(out.getvalue()).decode()
 
 
@@ -92,9 +92,9 @@ def _rows(graph: Graph) -> Any:
 
 
 def _read(text: str) -> Pair:
-    sides, sizes, lowest, premises = pickle.loads(base64.b64decode(text))
+    sides, sizes, lowest, premises, compared = pickle.loads(base64.b64decode(text))
     left, right = [_graph(*side) for side in sides]
-    return Pair(left, right, sizes, lowest, premises)
+    return Pair(left, right, sizes, lowest, premises, compared)
 
 
 def _graph(rows: Any, inputs: list[int], outputs: list[int], constants: Any) -> Graph:

@@ -35,7 +35,7 @@ LIMIT = "the prover's limit"
 
 
 class LimitExceededError(Exception):
-    """A limit of the prover's process was exceeded, or it died; the message says how."""
+    """A limit of the prover's process was exceeded, it died, or the prover is at fault; the message says how."""
 
 
 class Prover:
@@ -112,7 +112,10 @@ class Prover:
         if event["event"] == "deep":
             raise LimitExceededError("it is nested too deeply for the prover")
         if event["event"] == "fault":
-            raise RuntimeError(f"the prover failed:\n{event['traceback']}")
+            lines = [line.strip() for line in event["traceback"].splitlines() if line.strip()]
+            places = [line for line in lines if line.startswith("File ")]
+            place = places[-1].replace('"', "") if places else "an unknown place"
+            raise LimitExceededError(f"the prover failed, please report it: {lines[-1]} ({place})")
         return event
 
 

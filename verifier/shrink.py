@@ -162,6 +162,8 @@ def simplest(found: D, values_of: Callable[[D], Arrays], fits: Callable[[Arrays]
     for name, array in values_of(found).items():
         for place in np.ndindex(array.shape):
             for value in _nearer(values_of(found)[name][place]):
+                if np.asarray(value).astype(array.dtype) != value:
+                    continue  # the type has no such value
                 changed = values_of(found)[name].copy()
                 changed[place] = value
                 other = fits({**values_of(found), name: changed})

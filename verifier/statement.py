@@ -21,6 +21,8 @@ from superopt.frontends.symbolic import Traced, parameters_of, trace_symbolic
 from verifier.pair_wire import prove_elsewhere
 from verifier.process import LIMIT, shared
 from verifier.prove import DEFINED, Proof, Stop
+from verifier.statement_constants import by_contents
+from verifier.statement_dtypes import really_differs
 from verifier.statement_lift import any_rank, general, lifted
 from verifier.statement_prove import Pair, unsupported_ops
 from verifier.statement_refute import (
@@ -31,8 +33,10 @@ from verifier.statement_refute import (
     show_sizes,
     simpler,
     smaller,
+    telling_sizes,
     tiny_sizes,
 )
+from verifier.statement_scalars import FINITE_TEST
 from verifier.statement_show import counterexample, statement_key
 from verifier.verdict import PROVED, REFUTED, UNKNOWN, UNSUPPORTED, Domain, Query, Verdict
 
@@ -127,12 +131,14 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
     )
     sizes = tiny_sizes(statement.specs, pair.lowest)
     try:
-        found = _search(pair, [at for at, _ in zip(sizes, range(before), strict=False)])
+        tried = [*(at for at, _ in zip(sizes, range(before), strict=False)), *telling_sizes(pair)]
+        found = _search(pair, tried)
         if found is None or found.undefined:
             verdict = _proved(pair, verdict, done, problem)
             if verdict.proved:
                 if found is not None and _excluded(found, verdict):
                     found = None
+                verdict = verdict if found is not None else _tried_in_earnest(pair, verdict, tried)
             elif found is None:
                 found = _search(pair, [at for at, _ in zip(sizes, range(after), strict=False)])
     except OtherGraph as other:
@@ -160,6 +166,18 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
     return verdict, pair
 
 
+def _tried_in_earnest(pair: Pairing, verdict: Verdict, tried: Sequence[dict[str, int]]) -> Verdict:
+    """The verdict of a proof after both functions were evaluated in their own dtypes."""
+    assert verdict.domain is not None
+    tested = FINITE_TEST in verdict.domain.assumptions
+    for at in tried:
+        difference = really_differs(pair, at, verdict.domain.exactness, tested)
+        if difference:
+            cause = f"the proof says {verdict.domain.exactness}, evaluation in the dtypes gives {difference}"
+            return replace(verdict, status=UNKNOWN, domain=None, cause=cause)
+    return verdict
+
+
 def _excluded(found: Difference, verdict: Verdict) -> bool:
     """Does the certificate exclude the inputs: sizes below its least one, values where the left side is undefined?"""
     assumed = () if verdict.domain is None else verdict.domain.assumptions
@@ -177,7 +195,9 @@ def _traced(statement: Statement) -> tuple[Pairing, str]:
         except ArgumentError as error:
             problem = f"at symbolic sizes: {error.args[0]}"
             continue
-        return Pairing(statement.left, statement.right, statement.specs, (left, right), lowest), ""
+        named = by_contents((left.graph, right.graph))
+        traced = (replace(left, graph=named[0]), replace(right, graph=named[1]))
+        return Pairing(statement.left, statement.right, statement.specs, traced, lowest), ""
     return Pairing(statement.left, statement.right, statement.specs, lowest=1), problem
 
 
@@ -215,13 +235,14 @@ def _proved(pair: Pairing, verdict: Verdict, done: Proof, problem: str) -> Verdi
 def _at_lowest(pair: Pairing, left: Traced, right: Traced, done: Proof) -> tuple[Domain, tuple[Query, ...]]:
     """Prove for sizes from 0 on; where that fails and nothing speaks against it, from 1 on."""
     sizes = pair.specs.sizes
+    compared = tuple((q.zero, str(q)) for q in dict.fromkeys((*left.comparisons, *right.comparisons)))
+    made = Pair(left.graph, right.graph, sizes, pair.lowest, pair.specs.premises, compared)
     try:
-        made = Pair(left.graph, right.graph, sizes, pair.lowest, pair.specs.premises)
         domain, asked = prove_elsewhere(made, done)
     except Stop as stop:
         if pair.lowest or not sizes or stop.status == UNSUPPORTED or stop.cause.startswith(LIMIT):
             raise
-        made = Pair(left.graph, right.graph, sizes, 1, pair.specs.premises)
+        made = replace(made, lowest=1)
         again = Proof()
         try:
             domain, asked = prove_elsewhere(made, again)

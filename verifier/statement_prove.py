@@ -12,18 +12,15 @@ order:
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from superopt.ir.denote import denote
 from superopt.ir.graph import Graph, Node, topological
 from superopt.ir.index import Form
 from superopt.ir.index import Poly as Sizes
-from superopt.ir.types import SIGNED
+from superopt.ir.types import FLOATS, SIGNED
 from verifier import conditions as c
 from verifier.conditions import Cond
 from verifier.integers import Machine
@@ -31,8 +28,9 @@ from verifier.monomial import Unsupported
 from verifier.pointwise import decide
 from verifier.poly import Poly, form_of, var
 from verifier.prove import EMPTY_ONLY, FINITE, Proof, Stop, equal_terms
-from verifier.solver import CannotLower, Context
-from verifier.statement_scalars import ranges
+from verifier.solver import NO, CannotLower, Context
+from verifier.statement_ranges import Ranges
+from verifier.statement_scalars import ROUNDED, Wraps, ranges
 from verifier.statement_terms import Terms, factorings, to_poly
 from verifier.terms import Apply, Read, Reduce, Term, Where, walk_terms
 from verifier.verdict import UNKNOWN, UNSUPPORTED, Domain
@@ -47,10 +45,11 @@ class Pair:
     """Two graphs over the same inputs and symbols.
 
     Attributes:
-        left, right: the graphs; equal arrays that they close over count as one input.
+        left, right: the graphs; what they close over is named by contents (`statement_constants.by_contents`).
         sizes: names of the free sizes.
         lowest: the least value of every size.
         premises: polynomials of sizes that are at least 0.
+        compared: sizes that a function asked to be 0 while it was traced as if they never were, and the question.
     """
 
     left: Graph
@@ -58,6 +57,7 @@ class Pair:
     sizes: tuple[str, ...]
     lowest: int
     premises: tuple[Any, ...] = ()
+    compared: tuple[tuple[Any, str], ...] = ()
 
 
 @dataclass
@@ -126,6 +126,9 @@ def _premises(work: _Work) -> None:
             raise Stop(UNKNOWN, EMPTY_ONLY)
         raise Stop(UNKNOWN, "no sizes meet the constraints")
     work.done.sizes = tuple(sorted(witness.items()))
+    for size, question in pair.compared:
+        if size is None or ctx.possible(c.eq(to_poly(size), 0)) != NO:
+            raise Stop(UNKNOWN, f"code that depends on sizes: traced as if not {question}")
 
 
 def _plain(n: Poly) -> bool:
@@ -213,7 +216,7 @@ def _entries(p: Poly) -> Iterator[str]:
 
 
 def _equal(work: _Work, a: Node, b: Node) -> None:
-    ctx, done = work.ctx, work.done
+    done = work.done
     sizes = [to_poly(n) for n in a.shape]
     for n, m in zip(sizes, map(to_poly, b.shape), strict=True):
         _goal(work, c.eq(n, m), (), "the outputs may have different shapes")
@@ -221,24 +224,47 @@ def _equal(work: _Work, a: Node, b: Node) -> None:
         done.obligations += 1
         done.note("exact", "same graph")
         return
-    terms, left, right, facts = _denoted(work, a, b, machine=False)
+    terms = _terms(work)
+    try:
+        _equal_over(work, terms, a, b)
+    except Stop:
+        if not terms.tested:
+            raise
+        terms = _terms(work, finite=True)
+        _equal_over(work, terms, a, b)
+        done.note("real", "finite numbers")
+    for text in terms.assumptions:
+        done.assume(text)
+    if ROUNDED in terms.assumptions:
+        done.note("real", "sizes as floats")
+    if terms.ranges.assumption:
+        done.assume(terms.ranges.assumption)
+
+
+def _equal_over(work: _Work, terms: Terms, a: Node, b: Node) -> None:
+    ctx, done = work.ctx, work.done
+    left, right, facts = _denoted(work, terms, a, b)
     for side in (left, right):
         _in_bounds(work, side, facts)
     integers = any(id(t) in terms.arithmetic for side in (left, right) for t in walk_terms(side))
     try:
-        equal_terms(ctx, left, right, facts, done, dtype="int" if integers else "")
+        equal_terms(ctx, left, right, facts, done, dtype="int" if integers else "", machine=True)
     except Stop as stop:
         if not integers or not _by_machine(work, a, b):
             raise
         del stop
     except (Unsupported, NotImplementedError) as missing:
         raise Stop(UNSUPPORTED, str(missing)) from missing
-    for text in terms.assumptions:
-        done.assume(text)
+    if integers and a.dtype in FLOATS and "normal form (real)" in (done.tiers or ()):
+        done.note("real", "normal form (real)")  # beside integers floats may have been reordered
 
 
-def _denoted(work: _Work, a: Node, b: Node, machine: bool) -> tuple[Terms, Term, Term, tuple[Cond, ...]]:
-    terms: Any = Terms(work.ctx, machine, products=work.products)
+def _terms(work: _Work, machine: bool = False, finite: bool = False) -> Any:
+    least = max((n for _, n in work.done.sizes), default=1)
+    return Terms(work.ctx, Ranges(work.ctx, least), machine, finite, products=work.products)
+
+
+def _denoted(work: _Work, terms: Any, a: Node, b: Node) -> tuple[Term, Term, tuple[Cond, ...]]:
     made: list[tuple[str, Poly]] = []
     index = [terms.variable(to_poly(n), "o", made) for n in a.shape]
     facts = tuple(f for name, _ in made for f in ranges(work.ctx, (name,)))
@@ -248,26 +274,20 @@ def _denoted(work: _Work, a: Node, b: Node, machine: bool) -> tuple[Terms, Term,
             sides.append(denote(root, terms, _reader(work, terms, graph), site=terms.site)(*index))
     except (Unsupported, NotImplementedError) as missing:
         raise Stop(UNSUPPORTED, str(missing)) from missing
-    return terms, sides[0], sides[1], facts
+    except Wraps as wraps:
+        raise Stop(UNKNOWN, str(wraps)) from wraps
+    return sides[0], sides[1], facts
 
 
 def _reader(work: _Work, terms: Terms, graph: Graph) -> Any:
     def read(node: Node, index: Sequence[Any]) -> Term:
         name, array = node["name"], graph.constants.get(node["name"])
-        if array is not None:
-            if array.size <= SMALL and array.size:
-                return terms.entries(array, index)
-            name = constant_name(array)
+        if array is not None and 0 < array.size <= SMALL:
+            return terms.entries(array, index)
         work.shapes.setdefault(name, tuple(to_poly(n) for n in node.shape))
         return terms.read(name, index, node.dtype)
 
     return read
-
-
-def constant_name(array: np.ndarray) -> str:
-    """One name for all arrays of equal contents."""
-    text = f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes()
-    return f"array_{hashlib.sha256(text).hexdigest()[:8]}"
 
 
 def _by_machine(work: _Work, a: Node, b: Node) -> bool:
@@ -275,7 +295,7 @@ def _by_machine(work: _Work, a: Node, b: Node) -> bool:
     kinds = {x.dtype for x in topological((a, b)) if x.dtype not in ("bool",)}
     if len(kinds) != 1 or not (kind := kinds.pop()).startswith(("int", "uint")):
         return False
-    _, left, right, facts = _denoted(work, a, b, machine=True)
+    left, right, facts = _denoted(work, _terms(work, machine=True), a, b)
     width = int("".join(ch for ch in kind if ch.isdigit()))
     try:
         proved = decide(work.ctx, Machine(work.ctx, width, kind in SIGNED), left, right, facts)

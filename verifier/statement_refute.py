@@ -21,7 +21,7 @@ from superopt.errors import ArgumentError, SuperoptError
 from superopt.frontends.specs import Specs
 from superopt.frontends.symbolic import Traced, trace_concrete
 from superopt.ir.graph import Graph, Node
-from superopt.ir.index import Symbol
+from superopt.ir.index import Form, Poly, Symbol
 from superopt.ir.interp import evaluate
 from superopt.ir.resize import resize
 from superopt.ir.scalar import numpy_dtype
@@ -32,6 +32,8 @@ from verifier.statement_prove import unsupported_ops
 
 TOLERANCE, CONSTANTS_TOLERANCE, JAX_TOLERANCE = 1e-9, 3e-7, 1e-4
 ATTEMPTS = 5
+TOLD, LARGEST = 4, 1 << 13
+"""Integers of a statement that sizes are tried beside, and elements of all inputs there."""
 Sizes = dict[str, int]
 
 
@@ -62,6 +64,10 @@ class Difference:
 
 class OtherGraph(Exception):
     """A function that has another graph at some size than at symbolic ones; the message says where."""
+
+
+class Unevaluated(Exception):
+    """A function has no value on these inputs; the message says why."""
 
 
 @dataclass(slots=True)
@@ -99,6 +105,45 @@ def tiny_sizes(specs: Specs, lowest: int) -> Iterator[Sizes]:
             yield at
 
 
+def telling_sizes(pair: Pairing) -> Iterator[Sizes]:
+    """Sizes at which a guard may change: beside the integers of constraints, comparisons of sizes and literals."""
+    told: dict[int, None] = {}
+    for premise in pair.specs.premises:
+        told |= dict.fromkeys(_integers(premise))
+    for traced in pair.traced or ():
+        for question in traced.comparisons:
+            told |= dict.fromkeys(_integers(question.zero))
+        told |= {
+            node["value"]: None
+            for node in traced.graph.nodes()
+            if node.op == "literal" and type(node["value"]) is int and node["value"] > 2
+        }
+    tried = set[tuple[int, ...]]()
+    for n in sorted(told)[:TOLD]:
+        for name, value in itertools.product(pair.specs.sizes, (n, n + 2, n - 1, n + 1)):
+            at = {**dict.fromkeys(pair.specs.sizes, 2), name: value}
+            key = tuple(at.values())
+            if key in tried or value < pair.lowest or not pair.specs.admits(at):
+                continue
+            tried.add(key)
+            if sum(math.prod(shape) for shape in pair.specs.shapes(at)) <= LARGEST:
+                yield at
+
+
+def _integers(x: Any) -> Iterator[int]:
+    """The integers of a size but the least ones, as they stand."""
+    if isinstance(x, int):
+        if abs(x) > 2:
+            yield abs(x)
+    elif isinstance(x, Poly):
+        for mono, k in x.terms:
+            yield from _integers(k)
+            for atom in mono:
+                if isinstance(atom, Form):
+                    for arg in atom.args:
+                        yield from _integers(arg)
+
+
 def differ_at(pair: Pairing, sizes: Sizes) -> Difference | None:
     """Compare the two functions at some sizes.
 
@@ -120,7 +165,10 @@ def differ_at(pair: Pairing, sizes: Sizes) -> Difference | None:
     undefined: Difference | None = None
     for attempt in range(ATTEMPTS):
         values = make_values(left.graph.inputs, pair.specs.names, attempt)
-        results = [_evaluate(t, fn, pair.specs, values) for t, fn in ((left, pair.left), (right, pair.right))]
+        try:
+            results = [_evaluate(t, fn, pair.specs, values) for t, fn in ((left, pair.left), (right, pair.right))]
+        except Unevaluated:
+            return undefined
         found = _compare(left, right, sizes, values, results)
         if found is not None and not found.undefined:
             return found
@@ -150,7 +198,10 @@ def _evaluate(t: Traced, fn: Callable[..., Any], specs: Specs, values: Mapping[s
         return [np.asarray(x) for x in evaluate(t.graph, values, wide=True)]
     put: Callable[[Any], Any] = jax.device_put  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     args, kwargs = specs.unflatten([put(values[name]) for name in specs.names])
-    return [np.asarray(x) for x in jax.tree.leaves(fn(*args, **kwargs))]
+    try:
+        return [np.asarray(x) for x in jax.tree.leaves(fn(*args, **kwargs))]
+    except Exception as error:  # XLA has no such operation here, or what the function calls fails
+        raise Unevaluated(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
 
 
 def _same_graphs(

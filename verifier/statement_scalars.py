@@ -1,10 +1,11 @@
 """Scalars of statements: constants, scalar functions and integers that are positions.
 
 An integer scalar that is a size or an index stays an index polynomial: a mask `iota(n) <= k` is an index condition, and
-an index computed from other indices can be read at.  Arithmetic on entries of integer inputs wraps; where its result is
-used as an index it is taken not to, and `assumptions` says so.  Functions of integers that the reals do not have are
-named `$div[int32]`: nothing but congruence is known of them, except where the terms are for the tier that knows
-machine integers.
+an index computed from other indices can be read at.  It stays one only where its type holds it (`statement_ranges`).
+Arithmetic on entries of integer inputs wraps; where its result is used as an index it must be seen not to.  Functions
+of integers that the reals do not have are named `$div[int32]`: nothing but congruence is known of them, except where
+the terms are for the tier that knows machine integers.  The same holds of roundings to fewer bits, of conversions whose
+values are not exact, and of the tests for numbers that are none.
 """
 
 from __future__ import annotations
@@ -17,27 +18,42 @@ from typing import Any
 
 import numpy as np
 
-from superopt.ir.types import FLOATS, SIGNED, UNSIGNED
+from superopt.ir.types import FLOATS
 from verifier import conditions as c
 from verifier.conditions import Cond
-from verifier.poly import Poly, const, divide, entry, greatest, least, var
+from verifier.poly import Poly, const, divide, greatest, least, var
 from verifier.solver import Context
+from verifier.statement_positions import (
+    INTEGERS,
+    LATTICE,
+    bits,
+    constant_as,
+    index_condition,
+    indicator,
+    integer,
+    of_positions,
+    plain_position,
+    position,
+)
+from verifier.statement_ranges import FRACTION, Ranges
 from verifier.symbols import Int, Sym, unwrap
 from verifier.terms import FALSE, ONE, TRUE, ZERO, Apply, Const, Infinity, Read, Size, Term, Where
 
-INTEGERS = (*SIGNED, *UNSIGNED)
+NAN = Apply("nan", ())
 WIDE = ("int32", "int64", "uint32", "uint64")
-"""Integers that hold every size and position."""
+"""Integers that hold every position of an axis."""
+SINGLE = ("float32", "float64")
+"""Floats that round sizes no more than results."""
 RING = frozenset({"add", "sub", "mul", "neg"})
-LATTICE = frozenset({"max", "min"})
 COMPARE = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 LARGEST_DENOMINATOR = 1000
-LARGEST_CONSTANT = 2**30
-POSITIONS = "positions and their sums are in the range of the type"
-PRODUCTS = "products of positions are in the range of the type"
-NO_OVERFLOW = "arithmetic on indices does not overflow"
 FRACTIONS = "a float constant is the simplest fraction that rounds to it"
 FINITE_TEST = "values that are tested for being finite numbers are"
+ROUNDED = "a size as a float is rounded as results of floats are"
+
+
+class Wraps(Exception):
+    """An index that is computed in a type which may not hold it; the message says which."""
 
 
 @dataclass
@@ -47,14 +63,20 @@ class Scalars:
     Attributes:
         ctx: premises, ranges of index variables, the solver.
         machine: name integer functions plainly, for the tier that knows machine integers.
+        ranges: what integers can be.
+        finite: values that are tested for being finite numbers are taken to be.
+        tested: there are such values.
         assumptions: what was taken for granted on the way.
-        arithmetic: terms of integer arithmetic on values that are no positions, which wraps, by identity.
+        arithmetic: terms of integer arithmetic on values that are no positions, which wraps, by identity; with dtypes.
     """
 
     ctx: Context
+    ranges: Ranges
     machine: bool = False
+    finite: bool = False
+    tested: bool = False
     assumptions: dict[str, None] = field(default_factory=dict[str, None])
-    arithmetic: dict[int, Term] = field(default_factory=dict[int, Term])
+    arithmetic: dict[int, tuple[Term, str]] = field(default_factory=dict[int, tuple[Term, str]])
 
     def known(self, fact: Cond) -> bool:
         """Does a condition follow from the premises and the ranges of its variables?"""
@@ -65,6 +87,7 @@ class Scalars:
     # ---- leaves
     def read(self, name: str, index: Sequence[Int], dtype: str) -> Term:
         """The entry of an input."""
+        self.ranges.kinds[name] = dtype
         return Read(name, tuple([unwrap(i) for i in index]), dtype == "bool")
 
     def entries(self, array: np.ndarray, index: Sequence[Int]) -> Term:
@@ -89,7 +112,7 @@ class Scalars:
         """A constant; a float stands for the simplest fraction that rounds to it."""
         if isinstance(value, float):
             if math.isnan(value):
-                return Apply("nan", ())
+                return NAN
             if math.isinf(value):
                 return Infinity(1 if value > 0 else -1)
             if not value and math.copysign(1.0, value) < 0:
@@ -111,38 +134,60 @@ class Scalars:
             return self._select(args)
         if fn in COMPARE and (found := self._compare(fn, dtype, args)) is not None:
             return found
-        if fn in ("eq", "ne") and args[0] == args[1] and not _without_value(args[0]):  # is it a number?
-            self.assumptions[FINITE_TEST] = None
-            return TRUE if fn == "eq" else FALSE
         if dtype == "bool":
             return self._logical(fn, args)
-        if fn == "is_finite" and not _without_value(args[0]):
-            self.assumptions[FINITE_TEST] = None
-            return TRUE
+        if dtype in FLOATS and (found := self._number_test(fn, dtype, args)) is not None:
+            return found
         if dtype in INTEGERS:
             return self._integers(fn, dtype, args)
-        if fn in RING and any(isinstance(a, Size) for a in args):  # sizes as floats: numbers that are known exactly
+        if fn in RING and any(isinstance(a, Size) for a in args):  # sizes as floats
             known = [p for a in args if (p := position(a)) is not None]
-            if len(known) == len(args) and (found := self._of_positions(fn, known)) is not None:
-                return found
+            if len(known) == len(args) and (p := of_positions(fn, known)) is not None:
+                self._as_float(p, dtype)
+                return integer(p)
         return Apply(fn, args)
+
+    def _number_test(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
+        """Is a value finite, is it a number at all: nothing is known of these predicates, or they are taken to hold."""
+        if fn in ("eq", "ne") and args[0] == args[1]:
+            if position(args[0]) is not None or _without_value(args[0]):
+                return TRUE if (fn == "eq") != (args[0] == NAN) else FALSE
+            number = self._finite(Apply("?number", (args[0],)))
+            return number if fn == "eq" else self._logical("not", (number,))
+        if fn == "is_finite":
+            if _without_value(args[0]):
+                return FALSE
+            return TRUE if position(args[0]) is not None else self._finite(Apply("?is_finite", tuple(args)))
+        if fn in COMPARE and any(isinstance(a, Size) for a in args):  # of sizes that may be rounded
+            return Apply(f"?{fn}[{dtype}]", tuple(args))
+        return None
+
+    def _finite(self, test: Term) -> Term:
+        self.tested = True
+        if not self.finite:
+            return test
+        self.assumptions[FINITE_TEST] = None
+        return TRUE
+
+    def _as_float(self, p: Poly, dtype: str) -> None:
+        if not self.ranges.exact(p, dtype):
+            self.assumptions[ROUNDED] = None
 
     def _integers(self, fn: str, dtype: str, args: Sequence[Term]) -> Term:
         positions = [position(a) for a in args]
-        signed = dtype in WIDE and (dtype in SIGNED or fn in ("add", "mul", "max", "min", "div", "rem"))
-        if signed and None not in positions:
-            found = self._of_positions(fn, [p for p in positions if p is not None])
-            if found is not None:
-                return found
+        if None not in positions:
+            found = self._positions(fn, [p for p in positions if p is not None])
+            if found is not None and self.ranges.fits(found, dtype):
+                return integer(found)
         if any(isinstance(a, Where) for a in args) and fn not in COMPARE:
             return self._cases(fn, dtype, args)
         plain = self.machine or fn in RING | LATTICE | COMPARE
         made = Apply(fn if plain else f"${fn}[{dtype}]", tuple(args))
-        return made if fn in LATTICE | COMPARE else self.wrapping(made)
+        return made if fn in LATTICE | COMPARE else self.wrapping(made, dtype)
 
-    def wrapping(self, made: Term) -> Term:
+    def wrapping(self, made: Term, dtype: str) -> Term:
         """A term of integer arithmetic."""
-        self.arithmetic[id(made)] = made
+        self.arithmetic[id(made)] = made, dtype
         return made
 
     def _cases(self, fn: str, dtype: str, args: Sequence[Term]) -> Term:
@@ -158,8 +203,10 @@ class Scalars:
 
     def _compare(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
         """A comparison of positions (sizes, indices, entries of integer inputs) as an index condition."""
-        sides = [_plain_position(a, dtype in INTEGERS) for a in args]
+        sides = [plain_position(a, dtype in INTEGERS) for a in args]
         if None in sides or all(isinstance(a, Read) for a in args):
+            return None
+        if dtype in FLOATS and not self._compared_alike([p for p in sides if p is not None], dtype):
             return None
         a, b = sides
         assert a is not None
@@ -168,6 +215,11 @@ class Scalars:
             "lt": c.lt(a, b), "gt": c.lt(b, a), "ge": c.ge(a, b), "le": c.ge(b, a), "eq": c.eq(a, b), "ne": c.ne(a, b),
         }[fn]  # fmt: skip
         return self._truth(made)
+
+    def _compared_alike(self, sides: Sequence[Poly], dtype: str) -> bool:
+        """Do integers compare as floats as they do by themselves: rounding is monotone, and small ones stay."""
+        exact = [self.ranges.exact(p, dtype) for p in sides]
+        return all(exact) or any(p.value is not None and abs(p.value) < 2 ** FRACTION[dtype] for p in sides)
 
     def _truth(self, g: Cond) -> Term:
         if self.known(g):
@@ -210,39 +262,22 @@ class Scalars:
                     pass
         return Apply(fn if fn in ("and", "or", "xor", "not") else f"?{fn}[bool]", tuple(args))
 
-    def _of_positions(self, fn: str, xs: list[Poly]) -> Term | None:
-        """Arithmetic of sizes and indices, as integers that do not overflow."""
+    def _positions(self, fn: str, xs: list[Poly]) -> Poly | None:
+        """A function of sizes and indices as integers without bounds."""
         match fn, xs:
-            case "add", [a, b]:
-                p = a + b
-            case "sub", [a, b]:
-                p = a - b
-            case "mul", [a, b]:
-                p = a * b
-            case "neg", [a]:
-                p = -a
-            case "max", [a, b]:
-                p = greatest(a, b)
-            case "min", [a, b]:
-                p = least(a, b)
             case (("div" | "rem"), [a, b]):
                 if not (self.known(c.ge(a, 0)) and self.known(c.ge(b, 1))):
                     return None
-                p = divide(a, b)[0 if fn == "div" else 1]
+                return divide(a, b)[0 if fn == "div" else 1]
             case "sign", [a]:
-                if self.known(c.ge(a, 1)):
-                    return ONE
-                p = least(1, greatest(-1, a))
+                return const(1) if self.known(c.ge(a, 1)) else least(1, greatest(-1, a))
             case "abs", [a]:
-                p = greatest(a, -a)
+                return greatest(a, -a)
             case _:
-                return None
-        if p.value is None and fn in RING:
-            self.assumptions[POSITIONS if fn != "mul" or any(x.value is not None for x in xs) else PRODUCTS] = None
-        return integer(p) if abs(p.value or 0) <= LARGEST_CONSTANT else None
+                return of_positions(fn, xs)
 
     def convert(self, value: Term, source: str, target: str) -> Term:
-        """The value in another dtype: rounding to fewer bits is a function of its own, widening is none."""
+        """The value in another dtype: what is not exact is a function of its own, widening is none."""
         if source == target:
             return value
         if target == "bool":
@@ -251,12 +286,10 @@ class Scalars:
             guard = index_condition(value)
             return Where(guard, ONE, ZERO) if guard is not None else Apply("select_n", (value, ZERO, ONE))
         known = position(value)
-        if known is not None and target in (*FLOATS, *WIDE) and (target not in UNSIGNED or self.known(c.ge(known, 0))):
-            if known.value is None:
-                self.assumptions[POSITIONS] = None
-            return value
+        if known is not None and (found := self._position_as(known, value, source, target)) is not None:
+            return found
         if source in FLOATS and target in FLOATS:
-            if all(a >= b for a, b in zip(_bits(target), _bits(source), strict=True)):
+            if all(a >= b for a, b in zip(bits(target), bits(source), strict=True)):
                 return value
             return Apply(f"narrow[{target}]", (value,))
         if isinstance(value, Where):
@@ -264,47 +297,64 @@ class Scalars:
             return Where(value.guard, parts[0], parts[1])
         return Apply(f"convert[{source},{target}]", (value,))
 
+    def _position_as(self, p: Poly, value: Term, source: str, target: str) -> Term | None:
+        """An integer in another dtype, None where it may be another number there."""
+        if p.value is not None:
+            return constant_as(p.value, source, target)
+        if target in INTEGERS:
+            whole = source in INTEGERS or self.ranges.exact(p, source)
+            return value if whole and self.ranges.fits(p, target, assume=source in INTEGERS) else None
+        if target in SINGLE or self.ranges.exact(p, target):
+            self._as_float(p, target)
+            return value
+        return None
+
     # ---- indices
     def to_index(self, value: Term) -> Int:
         """An integer scalar as an index.
 
         Raises:
             NotImplementedError: it is computed in a way that indices do not have.
+            Wraps: it is computed in a type that may not hold it.
         """
-        return Sym(self._index(value))
+        return Sym(self._index(value, ()))
 
-    def _index(self, t: Term) -> Poly:
+    def _index(self, t: Term, facts: tuple[Cond, ...]) -> Poly:
         known = position(t, entries=True)
         if known is not None:
             return known
-        if isinstance(t, Where) and (one := _indicator(t.guard)) is not None:
-            then, orelse = self._index(t.then), self._index(t.orelse)
+        if isinstance(t, Where) and (one := indicator(t.guard)) is not None:
+            then = self._index(t.then, (*facts, *c.clauses(t.guard)))
+            orelse = self._index(t.orelse, (*facts, *c.clauses(c.negate(t.guard))))
             return orelse + (then - orelse) * one
         if isinstance(t, Apply) and t.fn.partition("[")[0] in (*RING, *LATTICE, "convert"):
-            self.assumptions[NO_OVERFLOW] = None
-            parts = [self._index(a) for a in t.args]
+            parts = [self._index(a, facts) for a in t.args]
             if t.fn.startswith("convert["):
-                source, _, target = t.fn[8:-1].partition(",")
-                if source in INTEGERS and target in INTEGERS:
-                    return parts[0]
+                source, _, kind = t.fn[8:-1].partition(",")
+                made = parts[0] if source in INTEGERS and kind in INTEGERS else None
             else:
-                made = self._of_positions(t.fn, parts)
-                known = None if made is None else position(made)
-                if known is not None:
-                    return known
+                made, kind = of_positions(t.fn, parts), self.arithmetic.get(id(t), (t, ""))[1]
+            if made is not None:
+                if not self.ranges.fits(made, kind, facts):
+                    raise Wraps(f"an index is computed by {t.fn.partition('[')[0]} in {kind}, which may wrap")
+                return made
         raise NotImplementedError("an index that is computed by " + (t.fn if isinstance(t, Apply) else "a reduction"))
 
     def from_index(self, index: Int, dtype: str) -> Term:
         """An index as a scalar."""
-        found = integer(unwrap(index))
-        if dtype in (*WIDE, "float32", "float64"):
+        p = unwrap(index)
+        found = integer(p)
+        if dtype in WIDE:  # the axis exists, so that it is no longer than any axis may be
+            if p.value is None and not self.ranges.fits(p, dtype, assume=False):
+                self.ranges.assume()
             return found
-        return Apply(f"convert[int64,{dtype}]", (found,))  # few bits: positions wrap or are rounded
+        made = self._position_as(p, found, "int64", dtype)
+        return Apply(f"convert[int64,{dtype}]", (found,)) if made is None else made
 
 
 def _without_value(t: Term) -> bool:
     """Is a term a constant that is no finite number?"""
-    return isinstance(t, Infinity) or (isinstance(t, Apply) and t.fn == "nan")
+    return isinstance(t, Infinity) or t == NAN
 
 
 def ranges(ctx: Context, names: Iterable[str]) -> tuple[Cond, ...]:
@@ -315,55 +365,3 @@ def ranges(ctx: Context, names: Iterable[str]) -> tuple[Cond, ...]:
         if n is not None:
             out += [c.ge(var(name), 0), c.lt(var(name), n)]
     return tuple(out)
-
-
-def position(t: Term, entries: bool = False) -> Poly | None:
-    """The integer that a term is, if it is a size, an index, an integer constant (or an entry of an input)."""
-    if isinstance(t, Size):
-        return t.value
-    if isinstance(t, Const) and t.value.denominator == 1:
-        return const(int(t.value))
-    if entries and isinstance(t, Read) and not t.boolean:
-        return entry(t.name, t.index)
-    return None
-
-
-def _plain_position(t: Term, entries: bool) -> Poly | None:
-    """The integer that a term is where nothing can overflow: positions, entries, their maxima and minima."""
-    if entries and isinstance(t, Apply) and t.fn in LATTICE:
-        a, b = (_plain_position(x, entries) for x in t.args)
-        if a is None or b is None:
-            return None
-        return greatest(a, b) if t.fn == "max" else least(a, b)
-    return position(t, entries)
-
-
-def integer(p: Poly) -> Term:
-    """A position as a scalar."""
-    return Size(p) if p.value is None else Const(Fraction(p.value))
-
-
-def index_condition(t: Term) -> Cond | None:
-    """The index condition that a predicate is."""
-    if t == ONE:
-        return c.TRUE
-    if t == ZERO:
-        return c.FALSE
-    if isinstance(t, Where) and t.then == ONE and t.orelse == ZERO:
-        return t.guard
-    return None
-
-
-def _indicator(g: Cond) -> Poly | None:
-    """1 where the condition holds, else 0."""
-    if g.poly is None:
-        return None
-    if g.kind == "ge":
-        return greatest(0, least(1, g.poly + 1))
-    distance = least(1, greatest(g.poly, -g.poly))
-    return distance if g.kind == "ne" else 1 - distance
-
-
-def _bits(dtype: str) -> tuple[int, int]:
-    """Exponent and mantissa bits."""
-    return {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23), "float64": (11, 52)}[dtype]

@@ -95,7 +95,7 @@ class Terms(Scalars):
             term = Reduce(kind, name, n, term)
         if kind == "sum" and dtype in FLOATS and sizes and not binders:
             term = self.op("add", dtype, ZERO, term)  # of -0 that is 0
-        return self.wrapping(term) if dtype in INTEGERS and monoid == "sum" else term
+        return self.wrapping(term, dtype) if dtype in INTEGERS and monoid == "sum" else term
 
     def _unrolled(self, monoid: str, counts: Sequence[int], body: Callable[..., Term], dtype: str) -> Term:
         total: Term | None = None

@@ -120,8 +120,10 @@ class Verdict:
         head = f"{self.status} {self.rule} ({self.direction})"
         if self.domain is not None:
             ranks = ", ".join(f"{r}: {n}" for r, n in self.domain.ranks) or "none"
-            return f"{head} {self.domain.exactness}; ranks {ranks}; {', '.join(self.domain.dtypes)}"
+            said = f"{head} {self.domain.exactness}; ranks {ranks}; {', '.join(self.domain.dtypes)}"
+            return "\n".join([said, *(f"  assuming: {text}" for text in self.domain.assumptions)])
         if self.counterexample is not None:
             remedy = f"\n  it is proved when {self.proved_when}" if self.proved_when else ""
             return f"{head} at {self.where}\n{self.counterexample}{remedy}"
-        return f"{head} at {self.where}: {self.cause}"
+        remedy = f"\n  it is proved when {self.proved_when}" if self.proved_when else ""
+        return f"{head} at {self.where}: {self.cause}{remedy}"

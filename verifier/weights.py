@@ -25,6 +25,7 @@ from verifier.poly import Poly, const, var
 from verifier.solver import NO, Context
 
 MAX_ORDERS = 720
+WRITTEN = 6  # a seventh equal atom would pass MAX_ORDERS
 Signature: TypeAlias = "tuple[tuple[str, int, int], ...]"
 """Atoms of a monomial, powers written out: (label, sign of the power, number of arguments)."""
 
@@ -35,10 +36,11 @@ def signature(m: Monomial) -> Signature:
 
 
 def spread(m: Monomial) -> Monomial:
-    """Powers written out as repeated atoms, in order of label."""
+    """Powers written out as repeated atoms, in order of label; a high one is an atom of its own."""
     atoms: list[Atom] = []
     for a in m.atoms:
-        atoms += [Atom(a.label, a.args, 1 if a.exp > 0 else -1)] * abs(a.exp)
+        n, sign = abs(a.exp), 1 if a.exp > 0 else -1
+        atoms += [Atom(a.label, a.args, sign)] * n if n <= WRITTEN else [Atom(f"{a.label}^{n}", a.args, sign)]
     atoms.sort(key=lambda a: (a.label, a.exp, len(a.args)))
     return replace(m, atoms=tuple(atoms))
 

@@ -3,7 +3,7 @@
 JAX takes a dimension variable to be at least 1 and decides comparisons of sizes by that.  To learn whether a function
 has one graph for empty arrays too, it is traced with `n - 1` in the place of n, which JAX takes to be at least 0; where
 that is refused, the names from 1 on remain.  What is traced is a function of sizes only as far as JAX sees: Python code
-that compares sizes for equality takes the branch for different sizes.
+that compares sizes for equality takes the branch for different sizes, so comparisons are kept with the trace.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 from jax import export, tree_util
 
 from superopt.errors import ArgumentError, InputError, SuperoptError
+from superopt.frontends.comparisons import Comparison, recorded
 from superopt.frontends.jax_walk import Importer
 from superopt.frontends.sizes import sizes
 from superopt.frontends.specs import Specs
@@ -39,11 +40,13 @@ class Traced:
         graph: inputs are the flat arguments, then arrays that the function closes over.
         tree: structure of the result.
         refused: (primitive, cause) of equations that the op table did not accept.
+        comparisons: what the function asked about symbolic sizes.
     """
 
     graph: Graph
     tree: Any
     refused: tuple[tuple[str, str], ...]
+    comparisons: tuple[Comparison, ...] = ()
 
 
 def parameters_of(fn: Callable[..., Any]) -> list[str]:
@@ -80,7 +83,8 @@ def trace_symbolic(fn: Callable[..., Any], specs: Specs, lowest: int) -> Traced:
     if not names:
         return traced
     known = {Symbol(name, 1): symbol(name, lowest) + shift for name in specs.sizes}
-    return Traced(resize(traced.graph, known), traced.tree, traced.refused)
+    comparisons = [replace(c, zero=None if c.zero is None else substitute(c.zero, known)) for c in traced.comparisons]
+    return Traced(resize(traced.graph, known), traced.tree, traced.refused, tuple(comparisons))
 
 
 def trace_concrete(fn: Callable[..., Any], specs: Specs, values: Mapping[str, int]) -> Traced:
@@ -98,7 +102,8 @@ def trace_concrete(fn: Callable[..., Any], specs: Specs, values: Mapping[str, in
 
 def _trace(fn: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], specs: Specs) -> Traced:
     try:
-        closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args, **kwargs)
+        with recorded() as asked:
+            closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args, **kwargs)
     except (TypeError, ValueError, IndexError, ZeroDivisionError, NotImplementedError) as error:
         raise ArgumentError(f"the function cannot be traced: {_first(error)}", hint="check the shapes") from error
     except Exception as error:
@@ -117,7 +122,7 @@ def _trace(fn: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], spec
     wanted = [TensorType(sizes(s.shape), str(s.dtype)) for s in tree_util.tree_leaves(shape)]
     if [node.type for node in outputs] != wanted:
         raise SuperoptError(f"the graph gives {[str(n.type) for n in outputs]}, the function {list(map(str, wanted))}")
-    return Traced(graph, tree_util.tree_structure(shape), tuple(importer.refused))
+    return Traced(graph, tree_util.tree_structure(shape), tuple(importer.refused), tuple(asked))
 
 
 def _first(error: BaseException) -> str:

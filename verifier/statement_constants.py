@@ -1,0 +1,43 @@
+"""Arrays that functions close over: one name for equal contents, different names for different ones.
+
+Nodes are made once per name, so that two graphs may be compared only after this: an array called `const0` in both is
+one node, whatever it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from superopt.ir.graph import Graph, Node, make_input, topological, with_inputs
+
+
+def by_contents(graphs: Sequence[Graph]) -> list[Graph]:
+    """The graphs with their constants named by dtype, shape and bytes."""
+    taken = {x["name"] for graph in graphs for x in graph.inputs if x["name"] not in graph.constants}
+    names: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+
+    def name_of(graph: Graph, node: Node) -> str:
+        array = graph.constants[node["name"]]
+        name = f"const{len(names)}"
+        while name in taken:
+            name += "_"
+        return names.setdefault((str(array.dtype), array.shape, array.tobytes()), name)
+
+    return [
+        _renamed(graph, {x: name_of(graph, x) for x in graph.inputs if x["name"] in graph.constants})
+        for graph in graphs
+    ]
+
+
+def _renamed(graph: Graph, names: dict[Node, str]) -> Graph:
+    if not names:
+        return graph
+    done: dict[Node, Node] = {}
+    for node in topological((*graph.inputs, *graph.outputs)):
+        if node in names:
+            done[node] = make_input(names[node], node.shape, node.dtype, frozen=True)
+        else:
+            done[node] = with_inputs(node, [done[x] for x in node.inputs])
+    inputs = tuple(dict.fromkeys(done[x] for x in graph.inputs))
+    constants = {name: graph.constants[node["name"]] for node, name in names.items()}
+    return Graph(inputs, tuple(done[x] for x in graph.outputs), constants)
