@@ -123,7 +123,11 @@ def _split(name: str, labels: Sequence[Label], held: np.ndarray) -> Split:
     return Split(name, train, np.flatnonzero(held), int((~held).sum() - len(train)))
 
 
-def noise_floor(labels: Sequence[Label]) -> float | None:
-    """Median of |second visit - first| / first, where there was a second visit; None without any."""
+def noise_floors(labels: Sequence[Label]) -> dict[str, float | None]:
+    """Mean and median of |second visit - first| / first, where there was a second visit; None without any.
+
+    The mean is what stands beside a mean relative error.
+    """
     found = [abs(x.again_s - x.seconds) / x.seconds for x in labels if x.again_s is not None]
-    return float(np.median(found)) if found else None
+    figures = {"noise_floor_mean": np.mean, "noise_floor_median": np.median}
+    return {name: float(of(found)) if found else None for name, of in figures.items()}

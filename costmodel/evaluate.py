@@ -72,6 +72,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """The evaluation as plain data: summary figures, one entry per split, the labels' facts.
 
+    Features are those of the machine on which the labels were measured, wherever this runs.
+
     Args:
         found: the labels.
         seeds: fits per split.
@@ -81,19 +83,32 @@ def evaluate(
         workers: processes; the usable cores by default.
         progress: called with one line per split.
     """
+    with machine.taken(machine.from_dict(found.header.get("machine"))):
+        return _evaluate(found, seeds, families, settings or Settings(), budget_s, workers, progress)
+
+
+def _evaluate(
+    found: Corpus,
+    seeds: int,
+    families: Sequence[str] | None,
+    settings: Settings,
+    budget_s: float,
+    workers: int | None,
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
     begin = time.monotonic()
     labels = found.labels
     names = sorted({x.family for x in labels})
     chosen = [f for f in names if families is None or f in families]
     splits = [corpus.by_family(labels, f) for f in chosen]
     splits += [corpus.by_program(labels, k) for k in range(RANDOM_SPLITS)]
-    results = run_splits(labels, splits, seeds, settings or Settings(), budget_s, workers, progress)
+    results = run_splits(labels, splits, seeds, settings, budget_s, workers, progress)
     held, programs = results[: len(chosen)], results[len(chosen) :]
     return {
         "summary": {
             **_summary(held, programs),
             **ceiling(labels),
-            "noise_floor": corpus.noise_floor(labels),
+            **corpus.noise_floors(labels),
             "fit_seconds": round(float(np.mean([r.fit_seconds for r in results])), 2),
         },
         "families": [_row(r) for r in held],
@@ -127,7 +142,10 @@ def run_splits(
     results: list[SplitResult] = []
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
-        max(count, 1), mp_context=context, initializer=_start, initargs=(data, tuple(labels_facts(labels)))
+        max(count, 1),
+        mp_context=context,
+        initializer=_start,
+        initargs=(data, tuple(labels_facts(labels)), machine.describe()),
     ) as pool:
         for seed in range(seeds):
             jobs = {pool.submit(_score, split, seed, settings): k for k, split in enumerate(splits)}
@@ -173,8 +191,9 @@ def labels_facts(labels: Sequence[Label]) -> list[_Facts]:
 _STATE: dict[str, Any] = {}
 
 
-def _start(data: Any, facts: Sequence[_Facts]) -> None:
-    machine.describe()  # as the parent sees it: features depend on the number of cores
+def _start(data: Any, facts: Sequence[_Facts], described: machine.Machine) -> None:
+    _STATE["machine"] = machine.taken(described)  # as the parent sees it: features depend on the number of cores
+    _STATE["machine"].__enter__()
     if hasattr(os, "sched_setaffinity"):
         identity = multiprocessing.current_process()._identity  # pyright: ignore[reportAttributeAccessIssue]
         cores = sorted(os.sched_getaffinity(0))

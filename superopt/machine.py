@@ -14,8 +14,11 @@ import json
 import os
 import platform
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 LIBRARIES = ("jax", "jaxlib", "numpy", "z3-solver", "superopt")
 # vector extensions that change generated code; the rest of the flags says nothing about speed
@@ -47,9 +50,38 @@ class Machine:
     system: str
 
 
-@functools.cache
+_TAKEN: list[Machine] = []
+
+
 def describe() -> Machine:
-    """The machine this process runs on."""
+    """The machine this process runs on, or the one that `taken` puts in its place."""
+    return _TAKEN[-1] if _TAKEN else _own()
+
+
+@contextmanager
+def taken(machine: Machine | None) -> Generator[None]:
+    """Inside, features are those of another machine: the one on which labels were measured; None changes nothing."""
+    if machine is None:
+        yield
+        return
+    _TAKEN.append(machine)
+    try:
+        yield
+    finally:
+        _TAKEN.remove(machine)
+
+
+def from_dict(facts: Mapping[str, Any] | None) -> Machine | None:
+    """The machine that `as_dict` wrote down; None where facts are missing."""
+    if facts is None or any(f.name not in facts for f in fields(Machine)):
+        return None
+    values = {f.name: facts[f.name] for f in fields(Machine)}
+    values |= {"features": tuple(facts["features"]), "caches_bytes": tuple(dict(facts["caches_bytes"]).items())}
+    return Machine(**values)
+
+
+@functools.cache
+def _own() -> Machine:
     cpu, flags = _cpuinfo()
     return Machine(
         cpu=cpu,

@@ -240,6 +240,19 @@ def test_splits_share_no_kernel_and_no_task() -> None:
     assert {found[i].program for i in program.test}.isdisjoint({found[i].program for i in program.train})
 
 
+def test_features_are_those_of_the_machine_of_the_labels() -> None:
+    own = machine.describe()
+    other = machine.from_dict({**machine.as_dict(), "cores": own.cores + 3, "caches_bytes": {"L2": 1, "L3": 1 << 40}})
+    with machine.taken(other):
+        assert machine.describe().cores == own.cores + 3
+        assert machine.as_dict()["fingerprint"] != machine.fingerprint(own)
+    with machine.taken(machine.from_dict({"cores": 3})):  # facts are missing: nothing is known of the other
+        assert machine.describe() == own
+    assert machine.describe() == own
+    header = corpus.load().header["machine"]
+    assert machine.fingerprint(machine.from_dict(header)) == header["fingerprint"]
+
+
 def test_a_label_file_is_read_or_refused(tmp_path: Path) -> None:
     graph = CASES[0].graph
     line = {
@@ -251,7 +264,7 @@ def test_a_label_file_is_read_or_refused(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
     found = corpus.load(path)
     assert [x.seconds for x in found.labels] == [1e-5]
-    assert corpus.noise_floor(found.labels) == pytest.approx(1.2)
+    assert corpus.noise_floors(found.labels) == pytest.approx({"noise_floor_mean": 1.2, "noise_floor_median": 1.2})
     path.write_bytes(gzip.compress(b'{"family": 1}'))
     with pytest.raises(corpus.CorpusError, match="line 1"):
         corpus.load(path)

@@ -214,7 +214,7 @@ def test_a_second_slice_goes_on(tmp_path: Path) -> None:
     assert [{**row, "again_s": None} for row in second.rows[: len(first.rows)]] == first.rows
     figures = summary(second, tasks)
     assert (figures["labels"], figures["tasks"], figures["left"]) == (4, 2, 0)
-    assert figures["noise_floor"] is not None
+    assert figures["noise_floor_mean"] is not None
     assert len(say) == 2
 
 

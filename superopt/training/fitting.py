@@ -44,7 +44,8 @@ def fit_weights(
     settings = Settings()
     begin = time.monotonic()
     say(f"{len(labels)} labels of {len({x.family for x in labels})} families")
-    prepared = fit.prepare(labels)
+    with machine.taken(machine.from_dict(found.header.get("machine"))):
+        prepared = fit.prepare(labels)
     model = fit.fit(prepared, settings, seed, progress=say)
     seconds = time.monotonic() - begin
     result = predict.predict(model, prepared.table, prepared.structures, prepared.rows)
