@@ -51,9 +51,11 @@ SUMS = frozenset({
     "ReduceSumSquare", "Resize", "RoiAlign", "RotaryEmbedding", "STFT", "SoftmaxCrossEntropyLoss", "Upsample",
     "Adam", "Adagrad", "Momentum", "Mean", "Sum", "CumSum", "CumProd", "Swish", "Mish",
 })  # fmt: skip
-# (operator or "*", element type or "*", kind of values or "*"): why a difference is none
+_HALVES = "real values halfway between two integers, rounded one unit apart"
+# (operator or "*", element type or "*", kind of values or "*"): why a difference is none; docs/onnx.md says the same
 NAMED: dict[tuple[str, str, str], str] = {
-    ("com.microsoft.QLinearAveragePool", "*", "*"): "means halfway between two integers, one unit apart",
+    ("com.microsoft.QLinearAveragePool", "*", "*"): _HALVES,
+    ("com.microsoft.QLinearMul", "*", "*"): _HALVES,
 }
 
 

@@ -49,12 +49,8 @@ def rounded(x: Any, scale: Any, zero: Any, like_type: Any) -> Any:
 def _qlinear_binary(
     call: Call, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, scale: Any, zero: Any = None
 ) -> Any:
-    if call.node.op_type == "QLinearAdd":
-        return rounded(real(a, a_scale, a_zero) + real(b, b_scale, b_zero), scale, zero, a)
-    product = (centred(a, a_zero) * centred(b, b_zero)).astype(scale.dtype)
-    # one factor for all three scales, as ONNX Runtime has it: halves depend on it
-    factor = a_scale.reshape(()) * b_scale.reshape(()) / scale.reshape(())
-    return rounded(product * factor, jnp.ones((), scale.dtype), zero, a)
+    x, y = real(a, a_scale, a_zero), real(b, b_scale, b_zero)
+    return rounded(x + y if call.node.op_type == "QLinearAdd" else x * y, scale, zero, a)
 
 
 @ms("QLinearSigmoid", attributes={})
