@@ -15,7 +15,7 @@ A region that this machine cannot run as a kernel is left to XLA; `refused` says
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -228,17 +228,38 @@ def scheduled_program(graph: Graph, trace: Trace = None) -> LoopProgram:
 
 @functools.lru_cache(maxsize=1024)
 def default_trace(graph: Graph) -> tuple[Any, ...]:
-    """The default schedule of a region on this machine.
+    """The default schedule of a region on this machine: the first of `default_traces`.
 
     Raises:
         InputError: no kernel can be made of it.
     """
-    from superopt.kernels import defaults  # late: as above
+    found = next(default_traces(graph), None)
+    if found is None:
+        raise InputError("no default schedule of the region has code")
+    return found
+
+
+def default_traces(graph: Graph) -> Iterator[tuple[Any, ...]]:
+    """The default schedules of a region for which there is code, each plainer than the one before.
+
+    One that is not proved, or whose kernel differs from XLA's values, is followed by one that asks for less.
+    """
+    from superopt.backends.made import find, key_of  # late: as above
+    from superopt.kernels import defaults
     from superopt.kernels.cpu import host
     from superopt.kernels.program import from_graph
+    from superopt.kernels.schedule.trace import apply
     from superopt.machine import usable_cores
 
-    return defaults.default_trace(from_graph(graph.outputs), host(), usable_cores())
+    program = from_graph(graph.outputs)
+    for steps in defaults.traces(program, host(), usable_cores()):
+        key = key_of(graph, steps)
+        if not key or unavailable() or find(key) is None:
+            try:
+                defaults.require_code(apply(program, steps))
+            except InputError:
+                continue
+        yield steps
 
 
 class _Assembly:

@@ -8,24 +8,29 @@ that are not hoisted, and caches; they rank, they do not predict.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from superopt.errors import InputError
+from superopt.errors import InputError, UnsupportedKernel
 from superopt.ir.expr import subexpressions
 from superopt.ir.index import bounds
 from superopt.ir.scalar import SCALARS
 from superopt.kernels.chains import chain
 from superopt.kernels.contract import outermost
 from superopt.kernels.cpu import Cpu, host
+from superopt.kernels.default_copies import along_lane
 from superopt.kernels.default_prefix import in_blocks
 from superopt.kernels.default_tiles import FORK, decide
-from superopt.kernels.program import checked
+from superopt.kernels.generate import generate
+from superopt.kernels.program import checked, hoisted
+from superopt.kernels.runtime import MOST_STACK_BYTES
 from superopt.kernels.schedule import set_knob
 from superopt.kernels.schedule.edit import reductions, terms
 from superopt.kernels.schedule.guards import inside
 from superopt.kernels.schedule.tensorizing import pairs_of
-from superopt.kernels.schedule.trace import Trace, apply, trace
+from superopt.kernels.schedule.trace import Trace, apply, attempt, trace
 from superopt.kernels.stage import LoopProgram, Stage
 from superopt.kernels.tensorize import ContractionDecisions, tensorize
 
@@ -41,54 +46,161 @@ def default(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> L
         cpu: what it runs on; this machine when None.
         threads: that a call may use.
     """
-    return _chosen(program, cpu or host(), threads)[0]
+    return apply(program, default_trace(program, cpu, threads))
 
 
 def default_trace(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> Trace:
-    """The steps whose application is `default`."""
-    return trace(_chosen(program, cpu or host(), threads)[1])
+    """The steps whose application is `default`: the first of `traces` for which there is code.
+
+    Raises:
+        UnsupportedKernel: there is code for none of them; says why not for the plainest.
+    """
+    refused: InputError | None = None
+    for steps in traces(program, cpu, threads):
+        try:
+            require_code(apply(program, steps), cpu)
+        except InputError as error:
+            refused = error
+        else:
+            return steps
+    raise refused or UnsupportedKernel(f"{program.name} has no default schedule")
 
 
-def _chosen(program: LoopProgram, cpu: Cpu, threads: int) -> tuple[LoopProgram, list[list[Any]]]:
+def traces(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> Iterator[Trace]:
+    """Default schedules, each plainer than the one before.
+
+    What no code can be written for with one (a tile that reads in an order it does not know, reductions written out at
+    too many points) is plain enough with a later one; the last is one element after the other, every sum in a stage.
+    """
+    cpu, seen = cpu or host(), set[Trace]()
+    for plainness in _PLAINNESS:
+        steps = trace(_chosen(program, cpu, threads, plainness)[1])
+        if steps not in seen:
+            seen.add(steps)
+            yield steps
+
+
+def require_code(program: LoopProgram, cpu: Cpu | None = None) -> None:
+    """Write the code of a scheduled program, and of what packs its frozen operands.
+
+    Raises:
+        InputError: there is none, or more than is worth compiling.
+    """
+    for part in hoisted(program):
+        code = None if part is None else generate(part, cpu)
+        if code is not None and code.stack_bytes > MOST_STACK_BYTES:
+            raise UnsupportedKernel(f"{code.name} keeps {code.stack_bytes} bytes on the stack")
+
+
+@dataclass(frozen=True, slots=True)
+class _Plainness:
+    """What a default schedule goes without.
+
+    Attributes:
+        chains: contractions one after the other in one task.
+        tiles: register tiles, copies of operands, and prefixes in blocks.
+        knobs: of stages without a tile, in place of those that estimates choose.
+        apart: every reduction in a stage of its own.
+    """
+
+    chains: bool = True
+    tiles: bool = True
+    knobs: tuple[tuple[str, int | str], ...] = ()
+    apart: bool = False
+
+
+_SHORT = (("rows", 1), ("vectors", 1))  # nothing at several points, so that windows are written out once
+_LOOPS = (
+    ("accumulators", 1),
+    ("cache", "none"),
+    ("cut", 0),
+    ("rows", 1),
+    ("transpose", 0),
+    ("vectors", 1),
+    ("window", 0),
+)
+_SCALAR = (*_LOOPS, ("lane", 0))
+_PLAINNESS = (
+    _Plainness(),
+    _Plainness(knobs=_SHORT),
+    _Plainness(chains=False),
+    _Plainness(chains=False, knobs=_SHORT),
+    _Plainness(False, False),
+    _Plainness(False, False, _SHORT),
+    _Plainness(False, False, _LOOPS),
+    _Plainness(False, False, _SCALAR),
+    _Plainness(False, False, _SCALAR, True),
+)
+
+
+def _chosen(program: LoopProgram, cpu: Cpu, threads: int, plain: _Plainness) -> tuple[LoopProgram, list[list[Any]]]:
     """The scheduled program and the steps that lead to it."""
     steps: list[list[Any]] = []
     waiting = [s.buffer for s in program.stages]
     while waiting:
         name = waiting.pop(0)
-        chained = chain(program, name, cpu, threads)
+        chained = chain(program, name, cpu, threads) if plain.chains else None
         if chained is not None:
             program, steps = chained[0], [*steps, *chained[1]]
             continue
         before = {s.buffer for s in program.stages}
-        program, cut = _apart(program, name, cpu, threads)
-        steps += cut
-        decisions = decide(program, name, cpu, threads)
-        tiled = None if decisions is None else _tried(program, name, decisions, cpu)
-        if tiled is not None and decisions is not None:
-            program = tiled
-            steps.append(["tensorize", name, pairs_of(decisions)])
+        if plain.tiles:
+            program, made = _tiled(program, name, cpu, threads)
+            steps += made
+        elif plain.apart:
+            program, made = _reductions_apart(program, name)
+            steps += made
         waiting += [s.buffer for s in program.stages if s.buffer not in before and s.value.height]
-    for name in [s.buffer for s in program.stages]:
+    for name in [s.buffer for s in program.stages] if plain.tiles else ():
         blocks = in_blocks(program, name, cpu, threads)
         if blocks is not None:
             program, steps = blocks[0], [*steps, *blocks[1]]
     for stage in program.stages:
-        if _alone(stage):
-            program = set_knob(program, stage.buffer, "tasks", 1)
-            steps.append(["set_knob", stage.buffer, "tasks", 1])
-        wide = _LONG * cpu.lanes("float32")
-        rows = _of_rows(stage)
-        chosen: dict[str, int | str] = {}
-        if rows and stage.axes[-1].extent >= wide:
-            chosen["vectors"] = _WIDE
-        if rows and _read_together(stage):
-            chosen |= {"keep": "all", "rows": 1 if stage.axes[-1].extent >= wide else 2, "accumulators": 2}
-        if _long_body(stage):
-            chosen["vectors"] = 1
-        for knob, value in chosen.items():
+        for knob, value in _knobs(stage, cpu, plain).items():
             program = set_knob(program, stage.buffer, knob, value)
             steps.append(["set_knob", stage.buffer, knob, value])
     return program, steps
+
+
+def _tiled(program: LoopProgram, name: str, cpu: Cpu, threads: int) -> tuple[LoopProgram, list[list[Any]]]:
+    """The contractions of a stage as register tiles, operands of its windows along the lane."""
+    program, steps = _apart(program, name, cpu, threads)
+    decisions = decide(program, name, cpu, threads)
+    tiled = None if decisions is None else _tried(program, name, decisions, cpu)
+    if tiled is not None and decisions is not None:
+        return tiled, [*steps, ["tensorize", name, pairs_of(decisions)]]
+    copies = along_lane(program, name)
+    return apply(program, copies), [*steps, *copies]
+
+
+def _reductions_apart(program: LoopProgram, name: str) -> tuple[LoopProgram, list[list[Any]]]:
+    """The reductions inside a stage in stages of their own, where what they read lies inside of its buffers."""
+    steps: list[list[Any]] = []
+    place = 0
+    while place < len(found := reductions(program.stage(name))):
+        step = ["materialize", name, f"reduce:{place}", f"{name}_r{len(steps)}"]
+        after = None if program.stage(name).value is found[place] else attempt(program, [step])
+        if isinstance(after, LoopProgram):
+            program, steps = after, [*steps, step]
+        else:
+            place += 1
+    return program, steps
+
+
+def _knobs(stage: Stage, cpu: Cpu, plain: _Plainness) -> dict[str, int | str]:
+    """Decisions of the generator for a stage without a tile."""
+    chosen: dict[str, int | str] = {"tasks": 1} if _alone(stage) else {}
+    wide = _LONG * cpu.lanes("float32")
+    rows = _of_rows(stage)
+    if rows and stage.axes[-1].extent >= wide:
+        chosen["vectors"] = _WIDE
+    if rows and _read_together(stage):
+        chosen |= {"keep": "all", "rows": 1 if stage.axes[-1].extent >= wide else 2, "accumulators": 2}
+    if _long_body(stage):
+        chosen["vectors"] = 1
+    if stage.tile is None:
+        chosen |= dict(plain.knobs)
+    return chosen
 
 
 def _tried(program: LoopProgram, name: str, decisions: ContractionDecisions, cpu: Cpu) -> LoopProgram | None:

@@ -216,6 +216,14 @@ def affine(em: Emitter, x: Size) -> int | None:
     return coefficient(x, em.lane) if em.lane is not None else 0
 
 
+def lane_step(em: Emitter, x: Size) -> int:
+    """How often an index has the lane itself as a term.
+
+    Where the lane begins at a constant, `parts` has that term in the constant: this says how lanes differ.
+    """
+    return next((c for m, c in x.terms if m == (em.lane,)), 0) if isinstance(x, Poly) else 0
+
+
 def bits_for(em: Emitter, xs: list[Size]) -> int:
     """32 where all that these indices consist of fits, else 64."""
     for x in xs:

@@ -23,6 +23,7 @@ class Knobs:
         tasks: how many tasks to aim at.
         cut: 1: iterators are cut at the interior of guards; 0: guards stay choices.
         transpose: 1: loads along another axis go through register transposes; 0: they are gathered.
+        lane: 1: vectors along the axis that suits; 0: one element after the other, where no axis is scheduled as one.
     """
 
     vectors: int = 4
@@ -35,6 +36,7 @@ class Knobs:
     tasks: int = 16
     cut: int = 1
     transpose: int = 1
+    lane: int = 1
 
 
 def knobs_of(stage: Stage) -> Knobs:

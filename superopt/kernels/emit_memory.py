@@ -43,7 +43,8 @@ def place(em: Emitter, e: Expr) -> tuple[object, ...] | None:
         return None
     buffer, (at,) = e.args
     terms, constant = emit_index.parts(em, at)
-    return "place", buffer, em.lanes, constant, tuple([(emit_index.mono_key(em, mono), c) for _, mono, c in terms])
+    found = tuple([(emit_index.mono_key(em, mono), c) for _, mono, c in terms])
+    return "place", buffer, em.lanes, emit_index.lane_step(em, at), constant, found
 
 
 def _uniform(em: Emitter, buffer: str, at: Size, e: Expr) -> str:

@@ -121,7 +121,7 @@ def _scheduled(
     a: Arrangement, kinds: Mapping[Symbol, str], cpu: Cpu, knobs: Knobs, stage: Stage, held: frozenset[Symbol]
 ) -> tuple[tuple[Loop, ...], int]:
     lane = next((s for s in a.axes if kinds[s] == "vector"), None)
-    if lane is None:
+    if lane is None and knobs.lane:
         lane = _lane(a, [s for s in a.axes if kinds[s] == "serial" and s not in held])
     if lane is not None and stage.combine is not None and lane not in _symbols(a.at):
         lane = None
@@ -148,7 +148,7 @@ def _scheduled(
 def _arranged(a: Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...], int]:
     _split(a)
     _fuse(a)
-    lane = _lane(a, a.axes)
+    lane = _lane(a, a.axes) if knobs.lane else None
     if lane is None or _along_reductions(a, lane):
         _order(a)
         return tuple([Loop(s, "task" if s in _tasks(a, a.axes, knobs) else "serial") for s in a.axes]), 0

@@ -7,6 +7,7 @@ sizes.  It knows loads, guards, reductions and scalar functions, never an op.  A
 
 from __future__ import annotations
 
+import functools
 from math import prod
 
 from superopt.errors import UnsupportedKernel
@@ -28,6 +29,7 @@ from superopt.kernels.stage import LoopProgram, Stage
 MOST_NODES = 20_000  # of the expression of a stage
 
 
+@functools.lru_cache(maxsize=4)  # what says that a default schedule has code is asked for that code next
 def generate(program: LoopProgram, cpu: Cpu | None = None, licence: Licence = DEFAULT) -> Code:
     """The code of a loop program.
 

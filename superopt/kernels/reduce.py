@@ -95,7 +95,10 @@ class _Reduction:
         self.small = self.along is None and steps <= em.knobs.window
 
     def _lane(self) -> Symbol | None:
-        """The iterator along which lanes run: unit stride in most loads; None if the licence keeps the order."""
+        """The iterator along which lanes run: unit stride in most loads; None without lanes, or if the licence keeps
+        the order."""
+        if not self.em.knobs.lane:
+            return None
         if is_float(self.e.dtype) and self.monoid in ("sum", "prod") and not self.em.licence.reassociation:
             return None
         loads = [x for x in subexpressions(self.body) if x.kind == "load"]
@@ -174,7 +177,8 @@ class _Reduction:
         """The loops from iterator j on."""
         em, it = self.em, self.order[j]
         n = extent(it)
-        for low, high in simplify.cuts(it, 0, n, simplify.guards_in([body]), em.ranges):
+        sides = simplify.guards_in([body]) if em.knobs.cut else []
+        for low, high in simplify.cuts(it, 0, n, sides, em.ranges):
             em.narrow(it, low, high)
             accumulators = self._piece(j, accumulators, simplify.decide(body, em.ranges), low, high)
         em.release(it)

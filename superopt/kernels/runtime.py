@@ -64,6 +64,11 @@ class Code:
     pointers: tuple[Buffer, ...]
     name: str = "kernel"
 
+    @property
+    def stack_bytes(self) -> int:
+        """The most that a function keeps on the stack."""
+        return max([f.stack_bytes for f in self.module.functions.values()], default=0)
+
 
 class Kernel:
     """Mapped code with its buffers; made by `build`.
@@ -237,9 +242,10 @@ def build(code: Code, threads_hint: int = 0, pipeline: jit.Pipeline = "auto", ca
         CompileError: LLVM refuses the module.
         UnsupportedKernel: it keeps more on the stack than a thread may have.
     """
-    stack = max([f.stack_bytes for f in code.module.functions.values()], default=0)
-    if stack > MOST_STACK_BYTES:
-        raise UnsupportedKernel(f"{code.name} keeps {stack} bytes on the stack, more than {MOST_STACK_BYTES}")
+    if code.stack_bytes > MOST_STACK_BYTES:
+        raise UnsupportedKernel(
+            f"{code.name} keeps {code.stack_bytes} bytes on the stack, more than {MOST_STACK_BYTES}"
+        )
     module, shape = code.module.copy(), _shape()
     phases = [(p.symbol, p.tasks) for p in code.phases]
     threads = (threads_hint or MOST_THREADS) if shared(code.phases) else 1

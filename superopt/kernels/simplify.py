@@ -39,6 +39,7 @@ from superopt.kernels.stage import Buffer
 
 Ranges = Mapping[Symbol, tuple[int, int]]
 MOST_PIECES = 8  # of one iterator
+MOST_PARTS = 48  # of one iterator where every cut decides a guard: what is left of a concatenation is one part of it
 MOST_SPLITS = 8
 
 
@@ -271,6 +272,7 @@ def cuts(it: Symbol, low: int, high: int, guards: Sequence[Poly], ranges: Ranges
     `rest` varies by less than half the range of `it`: else little is interior.
     """
     points: set[int] = set()
+    exact = True
     for p in guards:
         k = coefficient(p, it)
         if not k:
@@ -281,9 +283,10 @@ def cuts(it: Symbol, low: int, high: int, guards: Sequence[Poly], ranges: Ranges
         points.add(-(int(least) // k) if k > 0 else int(least) // -k + 1)
         if most == least:
             continue
+        exact = False
         points.add(-(int(most) // k) if k > 0 else int(most) // -k + 1)  # beyond this it never holds
     inner = sorted(q for q in points if low < q < high)
-    if len(inner) >= MOST_PIECES:
+    if len(inner) >= (MOST_PARTS if exact else MOST_PIECES):
         return [(low, high)]
     ends = [low, *inner, high]
     return list(itertools.pairwise(ends))
