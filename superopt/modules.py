@@ -9,7 +9,7 @@ A call of the host (`superopt.onnx_calls`) is a module too, of ONNX in the place
 
 A module may come from a stranger's file.  It is taken only if its digest is the one in its key, its size is bounded,
 its main function has the types of its head, and every operation in it computes: StableHLO without communication and
-side effects, and custom calls to those routines of LAPACK alone whose meaning JAX keeps from version to version.
+side effects, and custom calls to routines whose meaning JAX keeps from version to version (LAPACK) alone.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import functools
 import itertools
 import json
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -37,10 +38,13 @@ MOST_BYTES = 1 << 24  # of one module: weights are constants of a graph, an equa
 _HINT = "save the program again with this version, from the function"
 _ROUTINES = "potrf geqrf orgqr syevd geev gesdd getrf sytrd gehrd gees trsm gtsv"
 _COMPLEX_ROUTINES = {"orgqr": "ungqr", "syevd": "heevd", "sytrd": "hetrd"}
-CUSTOM_CALLS = frozenset(
-    f"lapack_{kind}{_COMPLEX_ROUTINES.get(name, name) if kind in 'cz' else name}_ffi"
-    for name, kind in itertools.product(_ROUTINES.split(), "sdcz")
-)
+CUSTOM_CALLS = {
+    "ApproxTopK",  # by sorting, with a comparison of the module itself
+    *(
+        f"lapack_{kind}{_COMPLEX_ROUTINES.get(name, name) if kind in 'cz' else name}_ffi"
+        for name, kind in itertools.product(_ROUTINES.split(), "sdcz")
+    ),
+}
 _FOREIGN = frozenset((
     "infeed", "outfeed", "send", "recv", "create_token", "after_all", "all_gather", "all_reduce", "all_to_all",
     "collective_broadcast", "collective_permute", "reduce_scatter", "partition_id", "replica_id",
@@ -65,10 +69,12 @@ def export(call: Callable[..., Sequence[Any]], operands: Sequence[TensorType], r
             found = jax.export.export(jax.jit(main, keep_unused=True), platforms=(PLATFORM,))(*map(_struct, operands))
         if found.ordered_effects or found.unordered_effects:
             return b""
-        text = _without_places(found.mlir_module_serialized)
-        head = {"operands": [_type(t) for t in operands], "results": [_type(t) for t in results]}
-        module = json.dumps(head).encode() + b"\n" + text
-        _checked("", module)
+        head = _Head(tuple(operands), tuple(results))
+        code = _without_places(found.mlir_module_serialized, head)
+        data = {"operands": [_type(t) for t in operands], "results": [_type(t) for t in results]}
+        module = json.dumps(data).encode() + b"\n" + code
+        if len(module) > MOST_BYTES:
+            return b""
     except Exception:  # whatever it is that cannot be exported stays in this process
         return b""
     return module
@@ -220,25 +226,42 @@ def _head(module: bytes) -> _Head:
 
 def _refused(code: bytes, head: _Head) -> str:
     """Why the StableHLO is not taken, or an empty text."""
-    from jax.extend.mlir import ir  # late: only where modules are read
-    from jax.extend.mlir.dialects import stablehlo
-    from jax.interpreters import mlir
+    from jax.extend.mlir.dialects import stablehlo  # late: only where modules are read
 
-    with mlir.make_ir_context() as context:
+    with _context() as context:
         try:
             module = stablehlo.deserialize_portable_artifact(context, code)
         except Exception:  # errors of the reader have no common class
             return "it is no StableHLO"
-        main = ""
-        for op in _operations(module):
-            cause = _not_computing(op)
-            if cause:
-                return cause
-            if op.name == "func.func" and ir.StringAttr(op.attributes["sym_name"]).value == "main":
-                kind = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
-                main = f"{[str(t) for t in kind.inputs]} -> {[str(t) for t in kind.results]}"
-        wanted = [[_mlir_type(t) for t in types] for types in (head.operands, head.results)]
+        return _beyond(module, head)
+
+
+def _beyond(module: Any, head: _Head) -> str:
+    """What a module does that is more than to compute results of these types from operands, or an empty text."""
+    from jax.extend.mlir import ir  # late: as above
+
+    main = ""
+    for op in _operations(module):
+        cause = _not_computing(op)
+        if cause:
+            return cause
+        if op.name == "func.func" and ir.StringAttr(op.attributes["sym_name"]).value == "main":
+            kind = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
+            main = f"{[str(t) for t in kind.inputs]} -> {[str(t) for t in kind.results]}"
+    wanted = [[_mlir_type(t) for t in types] for types in (head.operands, head.results)]
     return "" if main == f"{wanted[0]} -> {wanted[1]}" else "its main function has other types than its head says"
+
+
+_CONTEXTS = threading.local()
+
+
+def _context() -> Any:
+    """The context of MLIR of this thread: making one takes as long as reading ten modules."""
+    from jax.interpreters import mlir  # late: as above
+
+    if not hasattr(_CONTEXTS, "context"):
+        _CONTEXTS.context = mlir.make_ir_context()
+    return _CONTEXTS.context
 
 
 def _operations(module: Any) -> Iterator[Any]:
@@ -266,24 +289,28 @@ def _not_computing(op: Any) -> str:
     if name == "custom_call":
         target = ir.StringAttr(op.attributes["call_target_name"]).value
         if target not in CUSTOM_CALLS:
-            return f"it calls {_shown(target)}, which is not one of the routines of LAPACK"
-        if "called_computations" in op.attributes and len(ir.ArrayAttr(op.attributes["called_computations"])):
-            return f"its call of {target} calls back"
+            return f"it calls {_shown(target)}, which is none of the routines that are known"
     return ""
 
 
-def _without_places(code: bytes) -> bytes:
-    """The same StableHLO without file names and lines."""
+def _without_places(code: bytes, head: _Head) -> bytes:
+    """The same StableHLO without file names and lines.
+
+    Raises:
+        InputError: it would be refused when it is read.
+    """
     from jax.extend.mlir import passmanager  # late: as above
     from jax.extend.mlir.dialects import stablehlo
-    from jax.interpreters import mlir
 
-    with mlir.make_ir_context() as context:
+    with _context() as context:
         module = stablehlo.deserialize_portable_artifact(context, code)
         passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
         for op in _operations(module):
             for name in [name for name in op.attributes if name.startswith("sdy.")]:
                 del op.attributes[name]  # how it might be spread over devices
+        cause = _beyond(module, head)
+        if cause:
+            raise InputError(cause)
         age = stablehlo.StablehloCompatibilityRequirement.WEEK_12
         version = stablehlo.get_version_from_compatibility_requirement(age)
         return stablehlo.serialize_portable_artifact(module, version)

@@ -156,11 +156,20 @@ VECTOR = [[[4], "float32"]]
 PLAIN = "func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {{ {0} return %0 : tensor<4xf32> }}"
 
 
+CALL = "%0 = stablehlo.custom_call @{}(%arg0) : (tensor<4xf32>) -> tensor<4xf32>"
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("%0 = stablehlo.custom_call @xla_python_cpu_callback(%arg0) : (tensor<4xf32>) -> tensor<4xf32>", "routines"),
-        ("%0 = stablehlo.custom_call @superopt_kernel(%arg0) : (tensor<4xf32>) -> tensor<4xf32>", "routines"),
+        (
+            "%0 = stablehlo.custom_call @xla_python_cpu_callback(%arg0) : (tensor<4xf32>) -> tensor<4xf32>",
+            "none of the rout",
+        ),
+        (
+            "%0 = stablehlo.custom_call @superopt_kernel(%arg0) : (tensor<4xf32>) -> tensor<4xf32>",
+            "none of the rout",
+        ),
         (
             '%0 = "stablehlo.all_reduce"(%arg0) ({ ^bb0(%a: tensor<f32>, %b: tensor<f32>): '
             "stablehlo.return %a : tensor<f32> }) {replica_groups = dense<0> : tensor<1x1xi64>} "

@@ -20,13 +20,13 @@ from jax import numpy as jnp
 from jax.extend import core
 
 from superopt.errors import ShapeError
-from superopt.frontends.builders import broadcast, full, scalar
+from superopt.frontends.builders import broadcast, full, reshape, scalar, window
 from superopt.frontends.jax_ops import IMPORT
 from superopt.frontends.kept import keep, keep_call, results_of, types_of
-from superopt.frontends.keys import data_of, data_type
+from superopt.frontends.keys import data_of, data_type, is_key
 from superopt.frontends.sizes import size
 from superopt.ir.graph import Graph, Node, make_input, mk
-from superopt.ir.types import DTYPES
+from superopt.ir.types import DTYPES, TensorType
 
 # call primitive -> the parameter that holds its jaxpr
 INLINED = {
@@ -136,6 +136,8 @@ class Importer:
         out = types_of(eqn)
         if name in ("random_wrap", "random_unwrap"):  # a graph holds the data of keys
             return xs
+        if name in ("squeeze", "expand_dims", "slice") and is_key(eqn.invars[0].aval):
+            return [_key_part(eqn, xs[0], out[0])]
         native = all(str(getattr(v.aval, "dtype", "")) in DTYPES for v in (*eqn.invars, *eqn.outvars))
         entry, control = IMPORT.get(name) if native else None, _CONTROL.get(name)
         try:
@@ -179,6 +181,16 @@ def _body_inputs(avals: Sequence[Any], frozen: Sequence[bool]) -> list[Node]:
     return [
         make_input(f"arg{i}", t.shape, t.dtype, frozen=f) for i, (t, f) in enumerate(zip(types, frozen, strict=True))
     ]
+
+
+def _key_part(eqn: Any, x: Node, out: TensorType) -> Node:
+    """One or some of several keys: a part of their data."""
+    if eqn.primitive.name != "slice":
+        return reshape(x, out.shape)
+    start, limit, strides = (eqn.params[name] for name in ("start_indices", "limit_indices", "strides"))
+    own = x.shape[len(start) :]
+    steps = strides or (1,) * len(start)
+    return window(x, (*start, *(0 for _ in own)), (*limit, *own), (*steps, *(1 for _ in own)))
 
 
 def _select(which: Node, then: Node, orelse: Node) -> Node:
