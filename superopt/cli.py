@@ -291,23 +291,26 @@ def demo(budget: str, report_path: str, as_json: bool) -> int:
     "--suite",
     default="core",
     show_default=True,
-    help="aa, ablation, alternatives, core, kernels, native, onnx-nodes, onnx-types, options, pallas, rewrites, "
+    help="aa, ablation, alternatives, core, kernels, native, onnx-nodes, onnx-types, options, pallas, plain, rewrites, "
     "schedules, search or verifier.",
 )
 @click.option("--verifier", "suite", flag_value="verifier", help="The same as --suite verifier.")
 @click.option("--kernels", "suite", flag_value="kernels", help="The same as --suite kernels.")
 @click.option("--budget", help="Search time for each case.  [default: that of the suite; core: 60s]")
 @click.option("--case", "cases", multiple=True, help="Only cases whose name contains this text.")
+@click.option("--no-search", is_flag=True, help="core, native, rewrites: their programs as they are built at once.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", type=click.Path(dir_okay=False), help="Also write the JSON object to a file.")
 @_JSON
 @guarded
-def bench(suite: str, budget: str | None, cases: tuple[str, ...], seed: int, out: str | None, as_json: bool) -> int:
+def bench(
+    suite: str, budget: str | None, cases: tuple[str, ...], no_search: bool, seed: int, out: str | None, as_json: bool
+) -> int:
     """Run a benchmark suite and print its table."""
     from superopt.bench import run_suite  # late: loads everything
 
     check_folder(out)
-    result = run_suite(suite, budget=budget, cases=cases, seed=seed, say=progress(as_json))
+    result = run_suite(suite, budget=budget, cases=cases, seed=seed, say=progress(as_json), search=not no_search)
     if out:
         from superopt.report import json_text  # late: `--help` answers at once
 

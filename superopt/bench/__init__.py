@@ -6,11 +6,13 @@ The object holds `suite`, `machine`, `versions`, `rows` (one per case, with ever
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from superopt.errors import UsageError
@@ -28,14 +30,18 @@ SUITES = (
     "onnx-types",
     "options",
     "pallas",
+    "plain",
     "rewrites",
     "schedules",
     "search",
     "verifier",
 )
+NO_SEARCH = "--no-search"
+WITHOUT_SEARCH = ("core", "native", "rewrites")  # their programs can be taken as `optimize(search=False)` builds them
 BUDGETS = {
     "aa": "6s",
     "kernels": "8s",
+    "plain": "30s",
     "schedules": "20s",
     "rewrites": "15s",
     "ablation": "5s",
@@ -44,11 +50,15 @@ BUDGETS = {
 }
 
 
-def run_suite(suite: str, *, budget: str | None, cases: Sequence[str], seed: int, say: Say) -> dict[str, Any]:
+def run_suite(
+    suite: str, *, budget: str | None, cases: Sequence[str], seed: int, say: Say, search: bool = True
+) -> dict[str, Any]:
     """Run a suite by name, each case with the budget of the suite where none is given.
 
+    Without `search` its programs are built as `optimize(search=False)` does.
+
     Raises:
-        UsageError: there is no such suite, or it has no case whose name contains one of `cases`.
+        UsageError: there is no such suite, it has no case whose name contains one of `cases`, or it optimises nothing.
     """
     from superopt import machine  # late: the package imports nothing heavy before a suite is chosen
 
@@ -74,6 +84,8 @@ def run_suite(suite: str, *, budget: str | None, cases: Sequence[str], seed: int
         from superopt.bench.options import run  # late: see above
     elif suite == "pallas":
         from superopt.bench.pallas import run  # late: see above
+    elif suite == "plain":
+        from superopt.bench.plain import run  # late: see above
     elif suite == "rewrites":
         from superopt.bench.rewrites import run  # late: see above
     elif suite == "schedules":
@@ -84,6 +96,10 @@ def run_suite(suite: str, *, budget: str | None, cases: Sequence[str], seed: int
         from superopt.bench.verifier import run  # late: see above
     else:
         raise UsageError(f"there is no suite {suite!r}", hint=", ".join(SUITES))
+    if not search:
+        if suite not in WITHOUT_SEARCH:
+            raise UsageError(f"--no-search is not for the suite {suite}", hint=", ".join(WITHOUT_SEARCH))
+        run = functools.partial(run, search=False)
     rows, summary, text = run(budget=budget or BUDGETS.get(suite, "60s"), cases=tuple(cases), seed=seed, say=say)
     if not rows:
         raise UsageError(f"the suite {suite} has no case named {', '.join(map(repr, cases))}")
@@ -111,11 +127,24 @@ def geomean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values)) if values else 0.0
 
 
-def in_own_process(module: str, case: str, budget: str, seed: int, timeout_s: float) -> dict[str, Any]:
-    """The row that `python -m module case budget seed` prints as its last line, or a row with the `failure`."""
-    command = [sys.executable, "-m", module, case, budget, str(seed)]
+def in_own_process(
+    module: str,
+    case: str,
+    budget: str,
+    seed: int,
+    timeout_s: float,
+    *,
+    flags: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The row that `python -m module case budget seed flags` prints as its last line, or a row with the `failure`.
+
+    `environment` is added to that of this process.
+    """
+    command = [sys.executable, "-m", module, case, budget, str(seed), *flags]
+    added = {**os.environ, **(environment or {})}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=added)
     except subprocess.TimeoutExpired:
         return {"case": case, "failure": f"no result within {timeout_s:.0f} s"}
     lines = done.stdout.strip().splitlines()

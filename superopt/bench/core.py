@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from superopt.bench import Say, geomean, in_own_process, table
+from superopt.bench import NO_SEARCH, Say, geomean, in_own_process, table
 
 LIGHT = ("squeezenet", "resnet50", "shufflenet", "inception_v1", "densenet121")
 PROGRAMS = ("bert_layer", "inverted_residual", "linear_attention", "low_rank_chain", "lstm_step")
@@ -42,27 +42,28 @@ _COLUMNS = (
 
 
 def run(
-    *, budget: str, cases: Sequence[str], seed: int, say: Say
+    *, budget: str, cases: Sequence[str], seed: int, say: Say, search: bool = True
 ) -> tuple[list[dict[str, Any]], dict[str, float], str]:
     """Optimise and measure every case through XLA alone."""
-    return _run("core", budget, cases, seed, say)
+    return _run("core", budget, cases, seed, say, search)
 
 
 def run_native(
-    *, budget: str, cases: Sequence[str], seed: int, say: Say
+    *, budget: str, cases: Sequence[str], seed: int, say: Say, search: bool = True
 ) -> tuple[list[dict[str, Any]], dict[str, float], str]:
     """Optimise and measure every case through XLA and kernels of our own."""
-    return _run("native", budget, cases, seed, say)
+    return _run("native", budget, cases, seed, say, search)
 
 
 def _run(
-    suite: str, budget: str, cases: Sequence[str], seed: int, say: Say
+    suite: str, budget: str, cases: Sequence[str], seed: int, say: Say, search: bool
 ) -> tuple[list[dict[str, Any]], dict[str, float], str]:
     rows: list[dict[str, Any]] = []
+    flags = () if search else (NO_SEARCH,)
     for case in (*CASES, *SMALL) if cases else CASES:
         if cases and not any(text in case for text in cases):
             continue
-        row = in_own_process("superopt.bench.core", f"{suite}:{case}", budget, seed, _TIMEOUT_S)
+        row = in_own_process("superopt.bench.core", f"{suite}:{case}", budget, seed, _TIMEOUT_S, flags=flags)
         rows.append(row)
         if "failure" in row:
             say(f"{case}: failed: {row['failure']}")
@@ -83,7 +84,7 @@ def _run(
     return rows, summary, table(rows, _COLUMNS) + "\n\n" + ", ".join(f"{k} {v:.4g}" for k, v in summary.items())
 
 
-def measure_case(case: str, budget: str, seed: int, kernels: bool = False) -> dict[str, Any]:
+def measure_case(case: str, budget: str, seed: int, kernels: bool = False, search: bool = True) -> dict[str, Any]:
     """Optimise one case in this process, with or without kernels of our own, and time it afresh."""
     from superopt.bench.programs import build_case  # late: jax and onnx are loaded in the process of the case
     from superopt.bench.timing import time_against_jit  # late: see above
@@ -92,8 +93,9 @@ def measure_case(case: str, budget: str, seed: int, kernels: bool = False) -> di
     program = build_case(case, seed)
     begin = time.perf_counter()
     result = optimize(
-        program.fn, program.params, *program.inputs, frozen=0, budget=budget, seed=seed, store=False, kernels=kernels
-    )
+        program.fn, program.params, *program.inputs, frozen=0, budget=budget, seed=seed, store=False,
+        kernels=kernels or not search, search=search,
+    )  # fmt: skip
     seconds = time.perf_counter() - begin
     peak_kb = sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     fresh = time_against_jit(program.fn, program.params, program.inputs, result, seed=seed)
@@ -126,4 +128,5 @@ def measure_case(case: str, budget: str, seed: int, kernels: bool = False) -> di
 
 if __name__ == "__main__":
     _suite, _case = sys.argv[1].split(":")
-    print(json.dumps(measure_case(_case, sys.argv[2], int(sys.argv[3]), _suite == "native"), default=str))
+    _search = NO_SEARCH not in sys.argv
+    print(json.dumps(measure_case(_case, sys.argv[2], int(sys.argv[3]), _suite == "native", _search), default=str))

@@ -1,4 +1,4 @@
-"""The programs of the core suite, by name: ONNX networks that ship with the onnx package, and JAX functions.
+"""The programs of the core and plain suites, by name: ONNX networks that ship with the onnx package, and JAX functions.
 
 Those called small have other sizes than any program that results are reported on.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from superopt.bench import nets
+from superopt.bench.models import MODELS
 from superopt.bench.nets import Net
 from superopt.frontends.onnx import light_model_path, load_model, randomize_weights
 
@@ -20,10 +21,10 @@ _JAX: dict[str, Callable[[], Net]] = {
     "low_rank_chain": nets.low_rank_chain,
     "lstm_step": nets.lstm_step,
     "transformer_block": nets.transformer_block,
-    "mobilenet_v2": nets.mobilenet_v2,
     "small_encoder": lambda: nets.bert(1, 320, 5, 160),
     "small_mobilenet": lambda: nets.mobilenet_v2(_SMALL_MOBILENET, size=192, classes=400, last=900),
     "small_resnet": lambda: nets.resnet((1, 2, 1, 1), width=48, size=160, classes=200),
+    **MODELS,
 }
 
 

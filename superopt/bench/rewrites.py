@@ -25,7 +25,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from superopt.bench import Say, geomean, in_own_process, table
+from superopt.bench import NO_SEARCH, Say, geomean, in_own_process, table
 from superopt.measure import Ratio
 
 PART = 0.85
@@ -64,12 +64,13 @@ def build_case(name: str) -> Any:
 
 
 def run(
-    *, budget: str, cases: Sequence[str], seed: int, say: Say
+    *, budget: str, cases: Sequence[str], seed: int, say: Say, search: bool = True
 ) -> tuple[list[dict[str, Any]], dict[str, float], str]:
     """Optimise and measure every case named by `cases` (a name, or a part of names); the budget is per case."""
     rows: list[dict[str, Any]] = []
+    flags = () if search else (NO_SEARCH,)
     for case in chosen(names(), cases):
-        row = in_own_process("superopt.bench.rewrites", case, budget, seed, _TIMEOUT_S)
+        row = in_own_process("superopt.bench.rewrites", case, budget, seed, _TIMEOUT_S, flags=flags)
         rows.append(row)
         if "failure" in row:
             say(f"{case}: failed: {row['failure']}")
@@ -103,7 +104,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def measure_case(case: str, budget: str, seed: int) -> dict[str, Any]:
+def measure_case(case: str, budget: str, seed: int, search: bool = True) -> dict[str, Any]:
     """Optimise one case in this process, then time it beside its variants by hand."""
     import jax  # late: only the process of a case loads jax
 
@@ -114,8 +115,9 @@ def measure_case(case: str, budget: str, seed: int) -> dict[str, Any]:
     made = build_case(case)
     begin = time.perf_counter()
     result = optimize(
-        made.fn, made.params, *made.inputs, frozen=0, budget=budget, seed=seed, store=False, kernels=False
-    )
+        made.fn, made.params, *made.inputs, frozen=0, budget=budget, seed=seed, store=False, kernels=not search,
+        search=search,
+    )  # fmt: skip
     seconds = time.perf_counter() - begin
     params, inputs = jax.device_put((made.params, made.inputs))
     original = jax.jit(made.fn)
@@ -186,4 +188,5 @@ def judged(
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure_case(sys.argv[1], sys.argv[2], int(sys.argv[3])), default=str))
+    _search = NO_SEARCH not in sys.argv
+    print(json.dumps(measure_case(sys.argv[1], sys.argv[2], int(sys.argv[3]), _search), default=str))
