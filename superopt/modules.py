@@ -221,7 +221,8 @@ def _head(module: bytes) -> _Head:
     host = data.get("host", "")
     if not isinstance(host, str) or len(host) > 100 or (host and not host.startswith(PREFIX)):
         raise ValueError("no call of the host")
-    return _Head(*(tuple(_read_type(t) for t in data[name]) for name in ("operands", "results")), host)
+    operands, results = (tuple(_read_type(t) for t in data[name]) for name in ("operands", "results"))
+    return _Head(operands, results, host)
 
 
 def _refused(code: bytes, head: _Head) -> str:

@@ -233,6 +233,7 @@ def equal(message: Mapping[str, Any]) -> dict[str, Any]:
     from verifier.equality import ORDER, Proof, Stop, equal_terms
     from verifier.monomial import Unsupported
     from verifier.solver import Context
+    from verifier.statement_ranges import Ranges
     from verifier.statement_terms import Terms
     from verifier.symbols import Sym
 
@@ -255,7 +256,7 @@ def equal(message: Mapping[str, Any]) -> dict[str, Any]:
         facts += [c.ge(_var(name), 0), c.lt(_var(name), extent)]
     lower = _Lower(list(names), list(names.values()))
     facts += [c.ge(lower.size(read.size(f)), 0) for f in message["facts"]]
-    terms: Any = Terms(ctx)
+    terms: Any = Terms(ctx, Ranges(ctx))
     left, right = read.expr(message["left"]), read.expr(message["right"])
     done = Proof()
     try:

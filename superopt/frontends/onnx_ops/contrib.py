@@ -345,9 +345,8 @@ def _attend(call: Call, q: Any, k: Any, v: Any, mask: Any, added: Any) -> Any:
         seen = lax.broadcasted_iota(np.int32, (rows, columns), 1) <= (
             lax.broadcasted_iota(np.int32, (rows, columns), 0) + np.int32(columns - rows)
         )
-        scores = jnp.where(
-            seen, scores, like(scores, np.finfo(np.float32).min if scores.dtype != np.float16 else -65504)
-        )
+        least = float(np.finfo(np.float16 if scores.dtype == np.float16 else np.float32).min)
+        scores = jnp.where(seen, scores, like(scores, least))
     if mask is not None:
         scores = scores + jnp.where(mask, like(scores, 0), hidden)
     context = matmul(softmax(scores, (scores.ndim - 1,)), v)
