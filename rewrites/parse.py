@@ -27,6 +27,7 @@ from rewrites.kinds import kinds
 from rewrites.parse_terms import Reader, fail
 from rewrites.term import MODES, REDUCERS, Expr, Rule, Term, roles_of, stem, subterms
 from superopt.errors import RuleError
+from superopt.shared import parse_expression
 
 CLAUSES = ("with", "if", "given", "dtype", "prefer", "mode", "source")
 _DECLARATION = re.compile(
@@ -189,7 +190,7 @@ def _frame(text: str, where: str) -> tuple[str, str, list[_Section], Callable[[i
 
 def _elements(text: str, context: str) -> list[ast.expr]:
     try:
-        tree = ast.parse(f"({text.strip()},)", mode="eval").body
+        tree = parse_expression(f"({text.strip()},)")
     except SyntaxError as error:
         raise RuleError(f"{context}: {error.msg} in {text.strip()!r}") from error
     assert isinstance(tree, ast.Tuple)

@@ -12,6 +12,7 @@ the order in which programs were read; those of higher rank are interned as they
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Sequence
 
 from superopt.errors import SuperoptError
@@ -24,6 +25,7 @@ PERMS: list[tuple[int, ...]] = [()]  # name -> permutation; the entry of the ide
 _NAMES: dict[tuple[int, ...], int] = {}
 _COMPOSED: dict[int, int] = {}
 _INVERSE: dict[int, int] = {0: 0}
+_LOCK = threading.Lock()
 
 
 class PermutationLimitError(SuperoptError):
@@ -41,16 +43,22 @@ def intern(perm: Sequence[int]) -> int:
     key = tuple(perm)
     name = _NAMES.get(key)
     if name is None:
-        if key == tuple(range(len(key))):
-            name = IDENTITY
-        else:
-            if sorted(key) != list(range(len(key))):
-                raise ValueError(f"{key} is not a permutation")
-            name = len(PERMS)
-            if name > PERM_MASK:
-                raise PermutationLimitError(f"more than {PERM_MASK} permutations of axes in one process")
-            PERMS.append(key)
-        _NAMES[key] = name
+        if sorted(key) != list(range(len(key))):
+            raise ValueError(f"{key} is not a permutation")
+        with _LOCK:  # two threads that name the next one would name two permutations alike
+            name = _NAMES.get(key)
+            if name is None:
+                name = _named(key)
+    return name
+
+
+def _named(key: tuple[int, ...]) -> int:
+    name = IDENTITY if key == tuple(range(len(key))) else len(PERMS)
+    if name > PERM_MASK:
+        raise PermutationLimitError(f"more than {PERM_MASK} permutations of axes in one process")
+    if name != IDENTITY:
+        PERMS.append(key)
+    _NAMES[key] = name  # last: whoever finds a name finds its permutation
     return name
 
 

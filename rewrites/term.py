@@ -103,11 +103,14 @@ def term(op: str, *args: Term, **at: Any) -> Term:
 def _intern(op: str, args: tuple[Term, ...], at: tuple[tuple[str, Any], ...]) -> Term:
     # 1 == 1.0 == True in Python: literals are keyed by their printed value
     key = (op, args, at if op != "lit" else repr(at))
-    with _LOCK:
-        found = _TABLE.get(key)
-        if found is None:
-            found = _TABLE[key] = Term(op, args, at)
-    return found
+    known = _TABLE.get(key)
+    if known is None:
+        made = Term(op, args, at)
+        with _LOCK:  # held for two look-ups: threads that wait for it wait for the interpreter as well
+            known = _TABLE.get(key)
+            if known is None:
+                known = _TABLE[key] = made
+    return known
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)

@@ -7,7 +7,9 @@ under `--strict`, 6 internal.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
@@ -70,6 +72,7 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**options: Any) -> None:
+        _heed_interruptions()
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _show_warning
@@ -90,6 +93,16 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
         sys.exit(status or OK)
 
     return run
+
+
+def _heed_interruptions() -> None:
+    """Have Ctrl-C, or `kill -INT`, end the command also where whoever started it ignores that signal.
+
+    Shells start what runs in the background of a script so, and children inherit it.  An interruption is how a search
+    is told to return what it has.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def progress(quiet: bool) -> Callable[[str], None]:

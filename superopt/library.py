@@ -8,6 +8,8 @@ PROVED is never used.
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +21,7 @@ from verifier.ledger import Certificate, Ledger, require_proved, unusable
 from verifier.verdict import EXACTNESS
 
 _OF_THIS_PROCESS = Ledger()
+_PROVING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,15 @@ def proved_library(
     """
     ledger, wanted = ledger_of(store), load() if rules is None else rules
     strict = rules is not None
-    proved, certificates = require_proved(wanted, ledger, strict=strict, end_s=math.inf if strict else end_s)
+    end_s = math.inf if strict else end_s
+    # threads that ask for the same proofs wait for them, as long as they may
+    wait_s = -1.0 if end_s == math.inf else max(0.0, end_s - time.monotonic())
+    mine = _PROVING.acquire(timeout=wait_s)
+    try:
+        proved, certificates = require_proved(wanted, ledger, strict=strict, end_s=end_s)
+    finally:
+        if mine:
+            _PROVING.release()
     unproved = len(wanted) - len(certificates)
     for rule in proved:
         why = unusable(rule, certificates[rule.name])

@@ -91,7 +91,7 @@ class Optimized:
         """Write program, prepared tensors, report, original and plan to a `.superopt` file.
 
         Raises:
-            InputError: the program holds operations that exist only in this process (callbacks into Python).
+            InputError: the program holds operations that exist only in this process (callbacks into Python, effects).
         """
         import numpy as np  # late: importing this module costs nothing
 
@@ -103,6 +103,11 @@ class Optimized:
             raise InputError(
                 f"{self.report.program} holds operations of this process alone and cannot be saved; opaque: {kept}",
                 hint="callbacks into Python and effects cannot be saved; the report can be saved as it is",
+            )
+        if self.imported.effects:
+            raise InputError(
+                f"{self.report.program} has effects (jax.debug), which exist only in this process, and cannot be saved",
+                hint="optimise the function without them to save it",
             )
         graph = self.imported.graph
         kinds = {i: graph.inputs[i].dtype for i in self.imported.frozen}

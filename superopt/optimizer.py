@@ -168,6 +168,8 @@ def optimize(
             imported, limits, seed, numerics, deterministic, archive, given, objective, max_prepared_bytes, clock,
             barrier, worker, pool, KernelMaker(pool, archive, max_prepared_bytes, clock.say),
         )  # fmt: skip
+        if imported.whole:  # there is nothing to choose, and its effects are not to be had before it is called
+            return run.finished(name, original_returned(imported, f"it is kept whole, since {imported.whole}"), key)
         return run.finished(name, run.searched() if search else run.unsearched(), key)
 
 

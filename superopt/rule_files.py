@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from superopt.errors import InputError, SuperoptError
 from superopt.proving import collected
+from superopt.shared import parse_module
 
 if TYPE_CHECKING:
     from rewrites.term import Rule
@@ -115,7 +116,7 @@ def _run(file: str) -> list[tuple[Any, bool]]:
 
 def _parsed(file: str) -> ast.Module:
     try:
-        return ast.parse(_read(file))
+        return parse_module(_read(file))
     except (SyntaxError, ValueError) as error:
         raise InputError(f"{file} is not Python: {error}", hint="give a text file of rules") from error
 

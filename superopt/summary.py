@@ -65,7 +65,7 @@ def make_report(
         exactness=exactness,
         native=judgement.native,
         implementation=judgement.implementation,
-        notes=(*(() if found is None else found.notes), *judgement.notes),
+        notes=(*imported.notes, *(() if found is None else found.notes), *judgement.notes),
         **{"rewrites": (), "growth": {}, "search": {}, "before_text": print_graph(imported.graph), **searched},
     )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -65,3 +68,16 @@ def test_interrupted_trials_of_kernels_are_not_kept(monkeypatch: pytest.MonkeyPa
     report = run().report
     assert "trying kernels was interrupted" in " ".join(report.notes)
     assert begun == ["judge", "implement"]
+
+
+def test_an_ignored_ctrl_c_is_heeded_by_commands() -> None:
+    code = (
+        "import signal, time; from superopt.console import guarded; signal.signal(signal.SIGINT, signal.SIG_IGN);"
+        "guarded(lambda: print('on', flush=True) or time.sleep(60))()"
+    )
+    command = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert command.stdout is not None
+    assert command.stdout.readline() == "on\n"
+    command.send_signal(signal.SIGINT)
+    _, told = command.communicate(timeout=30)
+    assert (command.returncode, told) == (130, "superopt: interrupted\n")

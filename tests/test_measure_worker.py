@@ -109,7 +109,8 @@ def test_in_process_comparison_and_confirmation() -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_worker_does_not_outlive_its_parent(how: signal.Signals) -> None:
-    code = (
+    code = (  # whoever runs the tests may ignore SIGINT, which children inherit
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         "import sys, numpy as np; from superopt.measure import *; w = Worker();"
         "print(next(w.request({'request': 'ping'}))['pid'], flush=True);"
         f"compare(EntryPoint('measure_faults:good', {HERE!r}), [EntryPoint('measure_faults:hangs', {HERE!r})],"

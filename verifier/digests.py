@@ -22,6 +22,7 @@ from rewrites import named
 from rewrites.term import REDUCERS, Rule, subterms
 from superopt.ir import scalar
 from superopt.ir.ops import table
+from superopt.shared import parse_module
 from verifier import sem
 
 _PACKAGE = Path(__file__).parent
@@ -156,7 +157,7 @@ def _scalar_row(function: str) -> str:
 @functools.cache
 def _parsed(file: Path) -> ast.Module:
     """A module without docstrings (comments are gone anyway)."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree = parse_module(file.read_text(encoding="utf-8"))
     for part in ast.walk(tree):
         if isinstance(part, ast.Module | ast.FunctionDef | ast.ClassDef) and part.body:
             first = part.body[0]

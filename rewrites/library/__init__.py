@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-
 from rewrites import texts
 from rewrites.term import Rule
 from superopt.errors import RuleError
+from superopt.shared import once
 
 
-@functools.cache
+@once
 def load() -> tuple[Rule, ...]:
     """All rules of the library, in order of module and text.
 

@@ -23,6 +23,7 @@ from rewrites.term import Rule
 from superopt.discovery.implied import derived, equations
 from superopt.ir.graph import Graph, Node, literal, make_input, mk
 from superopt.ir.interp import evaluate
+from superopt.shared import parse_expression
 from verifier.check import check
 
 SHAPES = {
@@ -63,7 +64,7 @@ def substitutions() -> list[Substitution]:
 def read(line: str) -> Substitution:
     """One substitution from its text."""
     inputs: dict[str, Node] = {}
-    sides = [[_build(ast.parse(t.strip(), mode="eval").body, inputs) for t in s.split(";")] for s in line.split("==")]
+    sides = [[_build(parse_expression(t.strip()), inputs) for t in s.split(";")] for s in line.split("==")]
     left, right = ([t.node for t in side] for side in sides)
     return Substitution(line, Graph(tuple(inputs.values()), (*left, *right)), len(left))
 

@@ -84,7 +84,7 @@ def wrap_like_original(imported: Imported, executable: Prepared) -> Callable[...
         if any(isinstance(x, Tracer) for x in frozen):
 
             def fast(live: list[Any], frozen: list[Any]) -> list[Any]:
-                return list(executable.hot(live, executable.prepare(frozen)))
+                return imported.results(executable.hot(live, executable.prepare(frozen)))
 
             def slow(live: list[Any], frozen: list[Any]) -> list[Any]:
                 return original(merged(live, frozen))
@@ -93,7 +93,7 @@ def wrap_like_original(imported: Imported, executable: Prepared) -> Callable[...
         prepared = prepared_for(frozen)
 
         def fast_live(live: list[Any]) -> list[Any]:
-            return list(executable.hot(live, prepared))
+            return imported.results(executable.hot(live, prepared))
 
         def slow_live(live: list[Any]) -> list[Any]:
             return original(merged(live, frozen))
@@ -105,7 +105,7 @@ def wrap_like_original(imported: Imported, executable: Prepared) -> Callable[...
         live, frozen = [leaves[i] for i in imported.live], [leaves[i] for i in imported.frozen]
         if any(isinstance(x, Tracer) for x in leaves):
             return imported.unflatten(traced(live, frozen))
-        return imported.unflatten(executable.hot(live, prepared_for(frozen)))
+        return imported.unflatten(imported.results(executable.hot(live, prepared_for(frozen))))
 
     return functools.wraps(imported.fn, updated=())(_quick_call(imported, executable, lambda: remembered, general))
 
@@ -154,14 +154,14 @@ def _quick_call(
     bare = all(tree_util.treedef_is_leaf(trees[i]) for i in places)
     device_array, count = type(jax.device_put(0.0)), len(trees)
     last = (remembered()[0], executable.packed)  # replaced as a whole: threads may share the function
-    pure = not imported.opaque_ops  # what is thrown away must have had no effect
+    pure = not (imported.opaque_ops or imported.effects)  # what is thrown away must have had no effect
     steady = False
 
     def body(packed: tuple[Any, ...], *args: Any) -> Any:
         leaves, tree = tree_util.tree_flatten(args)
         if tree != structure or [(x.shape, str(x.dtype)) for x in leaves] != types:
             raise _OtherTypesError
-        return imported.unflatten(executable.run_packed(*leaves, *packed))
+        return imported.unflatten(imported.results(executable.run_packed(*leaves, *packed)))
 
     jitted = executable.jit(body)
 

@@ -3,7 +3,9 @@
 Calls (`jit`, `custom_jvp_call`, `custom_vjp_call`, `remat`, `closed_call` ...) are walked in place, with an explicit
 stack of frames.  `scan`, `while` and `cond` become control nodes whose bodies are graphs; arrays that a body closes
 over are lifted out of it, so that bodies hold no constants and equal bodies are one object.  Body inputs that are the
-same on every iteration and depend on frozen inputs alone are flagged frozen.  Every other equation goes through
+same on every iteration and depend on frozen inputs alone are flagged frozen.  Debugging effects (`jax.debug.print`)
+are no part of the graph: what they read is, and they are had with it after the call, in their order; a function with
+other effects, or with effects inside of what computes something, is kept whole.  Every other equation goes through
 `jax_ops.IMPORT`; what has no form there is kept verbatim as an opaque node that binds the same primitive with the same
 parameters.  Each refusal of the op table is counted with its cause.
 """
@@ -11,7 +13,8 @@ parameters.  Each refusal of the op table is counted with its cause.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +26,7 @@ from superopt.errors import ShapeError
 from superopt.frontends.builders import broadcast, full, reshape, scalar, window
 from superopt.frontends.jax_ops import IMPORT
 from superopt.frontends.kept import keep, keep_call, results_of, types_of
-from superopt.frontends.keys import data_of, data_type, is_key
+from superopt.frontends.keys import data_of, data_type, is_key, kind_of
 from superopt.frontends.sizes import size
 from superopt.ir.graph import Graph, Node, make_input, mk
 from superopt.ir.types import DTYPES, TensorType
@@ -42,7 +45,20 @@ INLINED = {
     "remat": "jaxpr",
     "remat2": "jaxpr",
 }
-DEBUG = ("debug_callback", "debug_print")
+DEBUG = ("DebugEffect", "OrderedDebugEffect")  # what may be had after the results
+
+
+class KeptWhole(Exception):
+    """The function has effects that cannot be told apart from its computation; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """An equation without results, as it is bound after a call; `kinds` of keys among its operands (None: an array)."""
+
+    primitive: Any
+    params: Mapping[str, Any]
+    kinds: tuple[Any, ...]
 
 
 class Importer:
@@ -50,14 +66,14 @@ class Importer:
 
     Attributes:
         constants: lifted arrays by their input node, in order.
-        dropped: debugging effects that are left out, by primitive.
+        effects: debugging effects with what they read, in their order.
         refused: (primitive, cause) of equations that the op table did not accept although they have an entry.
     """
 
     def __init__(self, outer: Importer | None = None, reserved: Iterable[str] = ()) -> None:
         self._names = set(reserved)
         self.constants: dict[Node, np.ndarray] = {}
-        self.dropped: Counter[str] = outer.dropped if outer else Counter()
+        self.effects: list[tuple[Effect, Sequence[Node]]] = []
         self.refused: Counter[tuple[str, str]] = outer.refused if outer else Counter()
         self._known: dict[Any, Node] = {}
         self._varies: dict[Node, bool] = {}
@@ -113,17 +129,27 @@ class Importer:
             eqn = frame.jaxpr.eqns[frame.at]
             frame.at += 1
             name = eqn.primitive.name
-            if name in DEBUG:
-                self.dropped[name] += 1
-                continue
             xs = [self._read(frame, atom) for atom in eqn.invars]
             inner = eqn.params.get(INLINED[name]) if name in INLINED else None
+            if eqn.effects and inner is None:
+                self._effect(eqn, xs, frame)
+                continue
             if inner is not None:
                 closed = hasattr(inner, "consts")
                 held = [self.constant(c) for c in inner.consts] if closed else []
                 frames.append(_Frame(inner.jaxpr if closed else inner, [*held, *xs], eqn.outvars))
             else:
                 frame.env.update(zip(eqn.outvars, self._equation(eqn, name, xs), strict=True))
+
+    def _effect(self, eqn: Any, xs: Sequence[Node], frame: _Frame) -> None:
+        name, made = eqn.primitive.name, set(eqn.outvars)
+        readers = [*(e.invars for e in frame.jaxpr.eqns[frame.at :]), frame.jaxpr.outvars]
+        if any(not isinstance(x, core.Literal) and x in made for read in readers for x in read):
+            raise KeptWhole(f"{name} computes something and has effects besides")
+        if not of_debugging(eqn.effects) or any(x.dtype not in DTYPES for x in xs):
+            raise KeptWhole(f"{name} has effects")
+        kinds = tuple(kind_of(v.aval) for v in eqn.invars)
+        self.effects.append((Effect(eqn.primitive, dict(eqn.params), kinds), xs))
 
     def _read(self, frame: _Frame, atom: Any) -> Node:
         if not isinstance(atom, core.Literal):
@@ -166,6 +192,11 @@ class _Frame:
     def __init__(self, jaxpr: Any, values: Sequence[Node], dest: Sequence[Any]) -> None:
         self.jaxpr, self.at, self.dest = jaxpr, 0, dest
         self.env: dict[Any, Node] = dict(zip((*jaxpr.constvars, *jaxpr.invars), values, strict=True))
+
+
+def of_debugging(effects: Iterable[Any]) -> bool:
+    """Are these effects of debugging, which nothing waits for?"""
+    return all(type(effect).__name__ in DEBUG for effect in effects)
 
 
 def _uniform(array: np.ndarray) -> bool:

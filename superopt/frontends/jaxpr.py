@@ -29,9 +29,9 @@ from superopt.errors import ArgumentError, SuperoptError, told_with_line
 from superopt.frontends.arguments import abstract, as_taken, check_leaf, check_value, is_type, is_weak
 from superopt.frontends.boundary import Inside, enter, is_static
 from superopt.frontends.jax_call import wrap_like_original
-from superopt.frontends.jax_walk import Importer
+from superopt.frontends.jax_walk import Effect, Importer, KeptWhole, of_debugging
 from superopt.frontends.kept import keep_function
-from superopt.frontends.keys import is_key
+from superopt.frontends.keys import is_key, with_kind
 from superopt.ir.graph import Graph, Node, make_input
 from superopt.ir.types import TensorType
 from superopt.onnx_calls import Tail
@@ -56,7 +56,8 @@ class Imported:
         frozen: positions of the flat arguments that do not.
         examples: the flat example arguments.
         opaque_ops: primitives that are kept verbatim, in bodies too.
-        dropped: debugging effects left out of the graph.
+        effects: debugging effects, had after a call; what they read are the last outputs of the graph.
+        whole: why the function is kept whole, as one opaque node; empty where it is not.
         refused: (primitive, cause) where an equation has a form in the IR and the op table did not accept it.
         narrowed: positions of the flat arguments of 32 bits that stand for 64-bit ones, values of which must fit.
         same_if_strong: whether the function is the same program with arrays in place of the numbers at these positions.
@@ -72,11 +73,20 @@ class Imported:
     frozen: tuple[int, ...]
     examples: tuple[Any, ...]
     opaque_ops: Counter[str]
-    dropped: Counter[str]
     refused: Counter[tuple[str, str]]
     narrowed: tuple[int, ...] = ()
     same_if_strong: dict[tuple[int, ...], bool] = field(default_factory=dict[tuple[int, ...], bool])
     tail: Tail | None = None
+    effects: tuple[Effect, ...] = ()
+    whole: str = ""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a report must say of the import."""
+        if not self.effects:
+            return ()
+        names = ", ".join(f"{name} x{n}" for name, n in Counter(e.primitive.name for e in self.effects).items())
+        return (f"effects are kept: {names} in their order, after the results of a call are computed",)
 
     @property
     def frozen_values(self) -> dict[str, Any]:
@@ -133,7 +143,7 @@ class Imported:
                 leaves[i] = jax.ShapeDtypeStruct(leaves[i].shape, leaves[i].dtype)
             closed, _ = _trace(self.fn, tree_util.tree_unflatten(self.in_tree, leaves))
             importer = Importer(reserved=self.names)
-            outputs = _outputs(importer, self.fn, closed, self.graph.inputs[: len(self.names)])
+            outputs, _ = _outputs(importer, self.fn, closed, self.graph.inputs[: len(self.names)])
             constants = {node["name"]: array for node, array in importer.constants.items()}
             self.same_if_strong[where] = tuple(outputs) == self.graph.outputs and _equal(
                 constants, self.graph.constants
@@ -144,6 +154,15 @@ class Imported:
                 f"argument {self.names[i]} is an array, the program was made for a number, whose dtype gives way",
                 hint=f"optimise with an array in its place: jax.numpy.asarray({self.examples[i]!r})",
             )
+
+    def results(self, outputs: Sequence[Any]) -> list[Any]:
+        """The flat results of the function from the outputs of its graph; its effects are had here."""
+        results, rest = list(outputs[: self.out_tree.num_leaves]), list(outputs[self.out_tree.num_leaves :])
+        for effect in self.effects:
+            count = len(effect.kinds)
+            effect.primitive.bind(*map(with_kind, rest[:count], effect.kinds), **effect.params)
+            del rest[:count]
+        return results
 
     def unflatten(self, results: Sequence[Any]) -> Any:
         """The result of the function from flat results."""
@@ -193,10 +212,11 @@ def import_function(
         for name, a, held in zip(names, avals, fixed, strict=True)
     ]
     importer = Importer(reserved=names)
-    outputs = _outputs(importer, fn, closed, inputs)
+    outputs, whole = _outputs(importer, fn, closed, inputs)
+    results = outputs[: len(closed.out_avals)]
     wanted = [TensorType(tuple(s.shape), str(s.dtype)) for s in tree_util.tree_leaves(out_shape)]
-    if [node.type for node in outputs] != wanted:
-        raise SuperoptError(f"the graph gives {[str(n.type) for n in outputs]}, the function {list(map(str, wanted))}")
+    if [node.type for node in results] != wanted:
+        raise SuperoptError(f"the graph gives {[str(n.type) for n in results]}, the function {list(map(str, wanted))}")
     constants = {node["name"]: array for node, array in importer.constants.items()}
     graph = Graph((*inputs, *importer.constants), tuple(outputs), constants)
     return Imported(
@@ -209,8 +229,9 @@ def import_function(
         frozen=tuple(i for i, held in enumerate(fixed) if held),
         examples=tuple(leaves),
         opaque_ops=count_opaque(graph),
-        dropped=importer.dropped,
         refused=importer.refused,
+        effects=tuple(effect for effect, _ in importer.effects),
+        whole=whole,
     )
 
 
@@ -227,12 +248,18 @@ def count_opaque(graph: Graph) -> Counter[str]:
     return count
 
 
-def _outputs(importer: Importer, fn: Function, closed: Any, inputs: Sequence[Node]) -> list[Node]:
-    # effects other than debugging are ordered against each other: such a function is kept whole
-    if any(type(effect).__name__ != "DebugEffect" for effect in closed.effects):
+def _outputs(importer: Importer, fn: Function, closed: Any, inputs: Sequence[Node]) -> tuple[list[Node], str]:
+    """The results and what effects read, as nodes, and why the function is kept whole if it is."""
+    try:
+        if not of_debugging(closed.effects):  # these are ordered against each other
+            raise KeptWhole("it has effects besides its results")
+        results = importer.run(closed.jaxpr, [importer.constant(c) for c in closed.consts], inputs)
+        return [*results, *(x for _, xs in importer.effects for x in xs)], ""
+    except KeptWhole as cause:
+        importer.constants.clear()
+        importer.effects.clear()
         types = [TensorType(tuple(a.shape), str(a.dtype)) for a in closed.out_avals]
-        return list(keep_function(getattr(fn, "__name__", "function"), closed, inputs, types))
-    return importer.run(closed.jaxpr, [importer.constant(c) for c in closed.consts], inputs)
+        return list(keep_function(getattr(fn, "__name__", "function"), closed, inputs, types)), str(cause)
 
 
 def _trace(fn: Function, avals: Any) -> tuple[Any, Any]:

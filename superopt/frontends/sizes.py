@@ -16,6 +16,7 @@ from typing import Any
 from superopt.errors import InputError
 from superopt.ir.index import Poly, divide, greatest, least, symbol
 from superopt.ir.types import Size
+from superopt.shared import parse_expression
 
 
 def size(n: Any) -> Size:
@@ -55,7 +56,7 @@ def dimension(text: str, lowest: int = 1) -> Size:
         InputError: the text is no such expression.
     """
     try:
-        tree = ast.parse(text.strip().replace("^", "**"), mode="eval").body
+        tree = parse_expression(text.strip().replace("^", "**"))
         return _value(tree, lowest)
     except (SyntaxError, ValueError, ZeroDivisionError) as error:
         raise InputError(

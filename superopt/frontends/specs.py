@@ -26,6 +26,7 @@ from superopt.errors import InputError
 from superopt.frontends.sizes import dimension
 from superopt.ir.index import Poly, Size, Symbol, concrete, substitute, symbol
 from superopt.ir.types import DTYPES, LONG, TensorType
+from superopt.shared import parse_expression
 
 _SPEC = re.compile(r"\s*(?:(?P<dtype>[a-z_]+\d*)?\s*\[(?P<inner>[^\[\]]*)\]|(?P<outer>[^\[\]]*))\s*")
 HINT = 'write shapes as in "m k", "int32[n]", ("m k", "bfloat16")'
@@ -205,7 +206,7 @@ _OPS: dict[type[ast.cmpop], str] = {
 
 def _comparisons(text: str) -> list[tuple[str, Size, Size]]:
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = parse_expression(text.strip())
     except SyntaxError as error:
         raise InputError(f"the constraint {text!r} cannot be read", hint='write "m >= 2" or "n % 4 == 0"') from error
     if not isinstance(tree, ast.Compare) or any(type(op) not in _OPS for op in tree.ops):

@@ -121,26 +121,29 @@ def _integer_range(dtype: str) -> tuple[int, int]:
 
 def _make(kind: str, dtype: str, *args: Any) -> Expr:
     key = (kind, dtype, repr(args[0]) if kind == "const" else args)  # 0.0 == -0.0 == False
-    with _LOCK:
-        found = _TABLE.get(key)
-        if found is None:
-            found = Expr()
-            found.kind, found.dtype, found.args, found.uid = kind, dtype, args, next(_UID)
-            inner = found.operands
-            free = frozenset[Symbol]().union(*(x.symbols for x in inner))
-            height = max((x.height for x in inner), default=0)
-            for index in found.indices:
-                if isinstance(index, Poly):
-                    free |= index.symbols
-                    height = max(height, max((v.height for v in values_of(index)), default=0))
-            if kind == "reduce":
-                free -= frozenset(args[1])
-                for it in args[1]:
-                    free |= frozenset() if isinstance(it.high, int) else it.high.symbols
-                height += 1
-            found.symbols, found.height = free, height
-            _TABLE[key] = found
-    return found
+    known = _TABLE.get(key)
+    if known is not None:
+        return known
+    made = Expr()
+    made.kind, made.dtype, made.args, made.uid = kind, dtype, args, next(_UID)
+    inner = made.operands
+    free = frozenset[Symbol]().union(*(x.symbols for x in inner))
+    height = max((x.height for x in inner), default=0)
+    for index in made.indices:
+        if isinstance(index, Poly):
+            free |= index.symbols
+            height = max(height, max((v.height for v in values_of(index)), default=0))
+    if kind == "reduce":
+        free -= frozenset(args[1])
+        for it in args[1]:
+            free |= frozenset() if isinstance(it.high, int) else it.high.symbols
+        height += 1
+    made.symbols, made.height = free, height
+    with _LOCK:  # held for two look-ups: threads that wait for it wait for the interpreter as well
+        known = _TABLE.get(key)
+        if known is None:
+            known = _TABLE[key] = made
+    return known
 
 
 def values_of(index: Size) -> Iterator[Expr]:

@@ -88,14 +88,17 @@ def _intern(op: str, inputs: tuple[Node, ...], attrs: Attrs) -> Node:
 
     # 1 == 1.0 == True and 0.0 == -0.0 in Python: literals are keyed by their printed value
     key = (op, tuple(map(id, inputs)), attrs if op != "literal" else repr(attrs))
-    with _LOCK:
-        node = _TABLE.get(key)
-        if node is None:
-            node = Node()
-            node.op, node.inputs, node.attrs = op, inputs, attrs
-            node.types = table.result_types(op, inputs, attrs)
-            _TABLE[key] = node
-    return node
+    known = _TABLE.get(key)
+    if known is not None:
+        return known
+    node = Node()
+    node.op, node.inputs, node.attrs = op, inputs, attrs
+    node.types = table.result_types(op, inputs, attrs)
+    with _LOCK:  # held for two look-ups: threads that wait for it wait for the interpreter as well
+        known = _TABLE.get(key)
+        if known is None:
+            known = _TABLE[key] = node
+    return known
 
 
 def with_inputs(node: Node, inputs: Iterable[Node]) -> Node:

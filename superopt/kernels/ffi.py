@@ -11,7 +11,6 @@ kernels are not used: the reason is kept and a warning is given once.
 from __future__ import annotations
 
 import ctypes
-import functools
 import threading
 import warnings
 
@@ -24,6 +23,7 @@ from superopt.kernels.ffi_layout import FfiUnavailable, Layout, layout
 from superopt.kernels.llvm import Function, Module, Value
 from superopt.kernels.pool import field
 from superopt.kernels.team import at
+from superopt.shared import once
 
 __all__ = ["FfiUnavailable", "codes", "emit_handler", "probe", "register"]
 
@@ -112,7 +112,7 @@ def register(digest: str, address: int) -> str:
     return name
 
 
-@functools.cache
+@once
 def probe() -> str:
     """Why kernels cannot be called from XLA here; empty when they can.  Warns once when not."""
     try:

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from superopt.errors import SuperoptError
+from superopt.shared import once
 
 if TYPE_CHECKING:
     import llvmlite.binding
@@ -159,7 +160,7 @@ def cache_folder() -> Path:
 # ---- LLVM
 
 
-@functools.cache
+@once
 def _binding() -> Any:
     import llvmlite.binding as llvm  # late: loads LLVM
 
@@ -169,7 +170,7 @@ def _binding() -> Any:
     return llvm
 
 
-@functools.cache
+@once
 def _linker() -> Any:
     """The in-process linker: one mapping per object, so that code and constants are near each other."""
     ctypes.CDLL(ctypes.util.find_library("m"), ctypes.RTLD_GLOBAL)  # functions that generated code may call

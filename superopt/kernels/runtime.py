@@ -10,7 +10,6 @@ without arguments for timing, `Kernel.call` is used inside `jax.jit`: one FFI ca
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ from superopt.kernels.entry import describe
 from superopt.kernels.ffi_layout import Layout, layout
 from superopt.kernels.llvm import Module
 from superopt.kernels.stage import Buffer
+from superopt.shared import once
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SERIAL_BELOW_MICROSECONDS = 2.0  # asking helpers that are awake costs about 1
@@ -263,7 +263,7 @@ def _shape() -> Layout | None:
         return None
 
 
-@functools.cache
+@once
 def _entries() -> jit.Library:
     """The code that all kernels share."""
     module, shape = Module(), _shape()

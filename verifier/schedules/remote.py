@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import json
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -118,6 +119,7 @@ def _checked(model: Sequence[int] | None, domain: Domain, goal: Size) -> Mapping
 
 
 _PROVER: list[Any] = []
+_ASKING = threading.Lock()
 
 
 @dataclass
@@ -143,17 +145,18 @@ class _Asking:
     def _call(self, name: str, message: Mapping[str, Any]) -> Any:
         from verifier.process import LimitExceededError, Prover  # late: most checks need no process
 
-        left = self.deadline - time.monotonic()
-        if left <= 0:
+        if self.deadline <= time.monotonic():
             return None
-        if not _PROVER:
-            _PROVER.append(Prover(self.limits.seconds))
-            atexit.register(_PROVER[0].close)
-        _PROVER[0].seconds = max(left, 0.1)
-        try:
-            return _PROVER[0].call(f"verifier.schedules.remote:{name}", message)
-        except LimitExceededError:
-            return None
+        with _ASKING:  # one process, one limit: threads ask in turn
+            left = max(self.deadline - time.monotonic(), 0.1)
+            if not _PROVER:
+                _PROVER.append(Prover(self.limits.seconds))
+                atexit.register(_PROVER[0].close)
+            _PROVER[0].seconds = left
+            try:
+                return _PROVER[0].call(f"verifier.schedules.remote:{name}", message)
+            except LimitExceededError:
+                return None
 
 
 def _all_yes(answer: Mapping[str, Any]) -> bool:
