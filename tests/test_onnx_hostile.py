@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from superopt.errors import ExternalDataError, InputError, ModelFileError
+from superopt.errors import ExternalDataError, FileLimitError, InputError, ModelFileError
 from superopt.frontends import onnx_eval
 from superopt.frontends.onnx import UnsupportedOpError, load_model
 from tests.onnx_models import info, mlp, model, node
@@ -161,3 +161,14 @@ def test_links_out_of_the_root_are_refused(tmp_path: Path) -> None:
         load_model(path, data_root=tmp_path / "models--a--b")
     with pytest.raises(InputError, match="not a folder"):
         load_model(path, data_root=tmp_path / "none")
+
+
+def test_conversion_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_eval, "SECONDS", 0.0)
+    monkeypatch.setattr(onnx_eval, "SECONDS_PER_NODE", 0.0)
+    with pytest.raises(FileLimitError, match="to convert"):
+        load_model(mlp())
+    monkeypatch.undo()
+    monkeypatch.setattr(onnx_eval, "MAX_STEPS", 2)
+    with pytest.raises(FileLimitError, match="2 evaluations"):
+        load_model(mlp())

@@ -56,6 +56,7 @@ _HALVES = "real values halfway between two integers, rounded one unit apart"
 NAMED: dict[tuple[str, str, str], str] = {
     ("com.microsoft.QLinearAveragePool", "*", "*"): _HALVES,
     ("com.microsoft.QLinearMul", "*", "*"): _HALVES,
+    ("Gelu", "float64", "*"): "the constants of the tanh form, which both peers have in float32 only",
 }
 
 

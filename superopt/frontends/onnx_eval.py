@@ -13,6 +13,7 @@ running that body.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 
-from superopt.errors import InputError, SuperoptError
+from superopt.errors import FileLimitError, InputError, SuperoptError
 from superopt.frontends.onnx_data import MAX_TENSOR_BYTES, DataFolder, sparse_array, tensor_array
 from superopt.frontends.onnx_host import (
     Deferred,
@@ -59,12 +60,32 @@ _CARRIERS = frozenset({
 })  # fmt: skip
 MAX_FUNCTION_DEPTH = 64
 MAX_STEPS = 400_000
-# tracing a node takes a millisecond; a few of the largest take seconds on a machine that does other work
-CONVERSION = Limits(seconds=60.0)
+# of the thread's own time, so that other work on the machine counts for nothing; a node takes some milliseconds
+SECONDS, SECONDS_PER_NODE = 8.0, 0.05
 # what JAX and NumPy raise on operands that do not fit
 _OPERAND_ERRORS = (
     TypeError, ValueError, IndexError, KeyError, ZeroDivisionError, OverflowError, NotImplementedError, MemoryError,
 )  # fmt: skip
+
+
+class Work(Allowance):
+    """The work and the time of this thread that are left for the conversion of a model of so many nodes."""
+
+    def __init__(self, what: str, nodes: int) -> None:
+        super().__init__(what, 0, MAX_STEPS, Limits(seconds=SECONDS + SECONDS_PER_NODE * nodes))
+        self.thread_until = time.thread_time() + self.seconds
+
+    def spend(self, work: int = 1) -> None:
+        """Use some of it.
+
+        Raises:
+            FileLimitError: there is not enough left.
+        """
+        self.left -= work
+        if self.left < 0:
+            raise FileLimitError(f"{self.what} takes more than {self.work} evaluations of nodes to convert")
+        if time.thread_time() > self.thread_until:
+            raise FileLimitError(f"{self.what} takes more than {self.seconds:.0f} s to convert")
 
 
 class UnsupportedOpError(InputError):
@@ -147,7 +168,7 @@ class Context:
     name: str = "model"
     operators: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     parameters: Collection[str] = ()
-    allowance: Allowance = field(default_factory=lambda: Allowance("the model", 0, MAX_STEPS, CONVERSION))
+    allowance: Work = field(default_factory=lambda: Work("the model", MAX_STEPS))
 
 
 @dataclass(slots=True)
@@ -241,6 +262,14 @@ class Call:
                     f"{label(self.node)}: {needed} must be known at conversion", self.scope.sources(name)
                 )
         raise StaticValueError(f"{label(self.node)}: {what} must be known at conversion", frozenset())
+
+    def spend(self) -> None:
+        """Count one part of a node that is made of many.
+
+        Raises:
+            FileLimitError: the conversion takes more work or time than is accepted.
+        """
+        self.scope.context.allowance.spend()
 
     def ints(self, value: Value, what: str = "") -> tuple[int, ...]:
         """The operand's values as Python integers."""

@@ -29,12 +29,11 @@ from superopt.errors import ArgumentError, InputError, ModelFileError
 from superopt.frontends import onnx_ops  # noqa: F401  (importing it fills the op table)
 from superopt.frontends.onnx_data import DataFolder, check_dims, is_float, numpy_dtype, sparse_array, tensor_array
 from superopt.frontends.onnx_eval import (
-    CONVERSION,
     FOLD_LIMIT,
-    MAX_STEPS,
     Context,
     Scope,
     StaticValueError,
+    Work,
     run_nodes,
 )
 from superopt.frontends.onnx_host import in_program, split_outputs
@@ -47,10 +46,11 @@ from superopt.frontends.onnx_read import (
     parse_model,
     read_model,
     reads,
+    subgraphs,
 )
 from superopt.frontends.onnx_schema import attribute
 from superopt.onnx_calls import Tail
-from superopt.reading import Allowance, shown
+from superopt.reading import shown
 
 MAX_STATIC_INTS = 1024
 # types of stored tensors that graphs have not, and what holds their values
@@ -226,6 +226,7 @@ class _Parts:
     params: dict[str, np.ndarray]
     outputs: list[str]
     narrow: dict[str, str]
+    size: int
 
 
 def _assemble(
@@ -261,7 +262,7 @@ def _assemble(
                 narrow[key] = array.dtype.name
             params[key] = array.astype(CARRIER.get(array.dtype.name, array.dtype), copy=False)
     context = Context(versions, function_table(model), folder, name, operators, params.keys())
-    parts = _Parts(context, kept, inputs, static, params, [o.name for o in graph.output], narrow)
+    parts = _Parts(context, kept, inputs, static, params, [o.name for o in graph.output], narrow, _size(model))
     outputs, tail = _trace_types(parts)
     counts: dict[str, int] = {}
     for node in graph.node:
@@ -272,6 +273,17 @@ def _assemble(
         if t is not None
     )
     return OnnxModel(name, _function(parts), params, tuple(inputs), infos, versions[""], counts, graph, tail)
+
+
+def _size(model: onnx.ModelProto) -> int:
+    """How many nodes the file holds, those of bodies and functions included."""
+    todo: list[Sequence[onnx.NodeProto]] = [model.graph.node, *(f.node for f in model.functions)]
+    count = 0
+    while todo:
+        nodes = todo.pop()
+        count += len(nodes)
+        todo += [graph.node for node in nodes for graph in subgraphs(node)]
+    return count
 
 
 def _only_widened(nodes: Sequence[onnx.NodeProto], stored: Mapping[str, np.ndarray], outputs: set[str]) -> list[str]:
@@ -418,7 +430,7 @@ def _function(parts: _Parts, found: list[Tail | None] | None = None) -> Callable
 
     def fn(params: Mapping[str, Any], *inputs: Any) -> tuple[Any, ...]:
         with jax.enable_x64(True):
-            allowance = Allowance(parts.context.name, 0, MAX_STEPS, CONVERSION)
+            allowance = Work(parts.context.name, parts.size)
             scope = Scope(replace(parts.context, allowance=allowance), parts.context.opsets)
             scope.values.update(parts.static)
             for key in parts.params:

@@ -133,6 +133,7 @@ def _col2im(call: Call, x: Any, image_shape: Any, block_shape: Any) -> Any:
     result = jnp.zeros((n, channels, *(i + lo + hi for i, (lo, hi) in zip(image, pads, strict=True))), x.dtype)
     bounded(math.prod(block), 4096, "a block")
     for offset in np.ndindex(*block):
+        call.spend()
         starts = [o * d for o, d in zip(offset, dilations, strict=True)]
         place = tuple(slice(a, a + (c - 1) * s + 1, s) for a, c, s in zip(starts, counts, strides, strict=True))
         result = result.at[(slice(None), slice(None), *place)].add(columns[(slice(None), slice(None), *offset)])

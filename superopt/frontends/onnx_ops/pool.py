@@ -97,6 +97,7 @@ def _arg_max(call: Call, x: Any, w: Window, lowest: Any) -> Any:
     indices = lax.pad(flat, np.int64(-1), [(lo, hi, 0) for lo, hi in padding])
     sizes = padded.shape[2:]
     for offset in np.ndindex(*w.sizes):
+        call.spend()
         starts = [o * d for o, d in zip(offset, w.dilations, strict=True)]
         last = [e - (s - 1) * d for e, s, d in zip(sizes, w.sizes, w.dilations, strict=True)]
         place = (slice(None), slice(None), *(

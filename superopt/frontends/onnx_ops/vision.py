@@ -170,6 +170,7 @@ def _deform_conv(call: Call, x: Any, w: Any, offset: Any, bias: Any = None, mask
     columns = []
     bounded(math.prod(kernel), 4096, "a deformable kernel")
     for tap in np.ndindex(*kernel):
+        call.spend()
         positions = []
         for i in range(k):
             start = np.arange(out[i]) * strides[i] - pads[i][0] + tap[i] * dilations[i]
