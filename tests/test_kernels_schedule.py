@@ -173,9 +173,9 @@ def test_kinds_follow_into_placed_stages() -> None:
 
 
 def test_knobs_are_set_and_taken_back() -> None:
-    program = apply(pointwise(4), [["set_knob", "out0", "b", 2], ["set_knob", "out0", "a", "x"]])
-    assert program.stage("out0").knobs == (("a", "x"), ("b", 2))
-    assert apply(program, [["set_knob", "out0", "b", None]]).stage("out0").knobs == (("a", "x"),)
+    program = apply(pointwise(4), [["set_knob", "out0", "rows", 2], ["set_knob", "out0", "cache", "none"]])
+    assert program.stage("out0").knobs == (("cache", "none"), ("rows", 2))
+    assert apply(program, [["set_knob", "out0", "rows", None]]).stage("out0").knobs == (("cache", "none"),)
 
 
 def test_the_executor_notices_what_the_oracle_cannot() -> None:

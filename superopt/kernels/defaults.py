@@ -36,6 +36,7 @@ from superopt.kernels.tensorize import ContractionDecisions, tensorize
 
 _LONG = 49  # vectors of a row from which its last phase takes ...
 _WIDE = 8  # ... so many at a time
+_MOST_APART = 16  # reductions of a stage for which a stage of their own is tried: each goes through the whole value
 
 
 def default(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> LoopProgram:
@@ -150,7 +151,8 @@ def _chosen(program: LoopProgram, cpu: Cpu, threads: int, plain: _Plainness) -> 
         elif plain.apart:
             program, made = _reductions_apart(program, name)
             steps += made
-        waiting += [s.buffer for s in program.stages if s.buffer not in before and s.value.height]
+        if plain.tiles:
+            waiting += [s.buffer for s in program.stages if s.buffer not in before and s.value.height]
     for name in [s.buffer for s in program.stages] if plain.tiles else ():
         blocks = in_blocks(program, name, cpu, threads)
         if blocks is not None:
@@ -174,16 +176,20 @@ def _tiled(program: LoopProgram, name: str, cpu: Cpu, threads: int) -> tuple[Loo
 
 
 def _reductions_apart(program: LoopProgram, name: str) -> tuple[LoopProgram, list[list[Any]]]:
-    """The reductions inside a stage in stages of their own, where what they read lies inside of its buffers."""
+    """Reductions inside a stage in stages of their own, inner ones first, where they read inside of their buffers."""
     steps: list[list[Any]] = []
-    place = 0
-    while place < len(found := reductions(program.stage(name))):
-        step = ["materialize", name, f"reduce:{place}", f"{name}_r{len(steps)}"]
-        after = None if program.stage(name).value is found[place] else attempt(program, [step])
+    refused = 0
+    while len(steps) + refused < _MOST_APART:
+        value, found = program.stage(name).value, reductions(program.stage(name))
+        inner = [place for place, e in enumerate(found) if e.height == 1 and e is not value]
+        if len(inner) <= refused:
+            break
+        step = ["materialize", name, f"reduce:{inner[refused]}", f"{name}_r{len(steps)}"]
+        after = attempt(program, [step])
         if isinstance(after, LoopProgram):
             program, steps = after, [*steps, step]
         else:
-            place += 1
+            refused += 1
     return program, steps
 
 

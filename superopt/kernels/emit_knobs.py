@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from superopt.errors import InputError
+from superopt.kernels.ranges import knob_fault
 from superopt.kernels.stage import Stage
 
 
@@ -43,13 +44,13 @@ def knobs_of(stage: Stage) -> Knobs:
     """The decisions of a stage.
 
     Raises:
-        InputError: a knob of the generator has a value of the wrong kind.
+        InputError: a knob has a value outside of its range.
     """
     made = Knobs()
     for name, value in stage.knobs:
+        fault = knob_fault(name, value)
+        if fault:
+            raise InputError(f"stage {stage.buffer}: {fault}")
         if name in Knobs.__slots__:
-            known = getattr(made, name)
-            if type(value) is not type(known):
-                raise InputError(f"the knob {name} of stage {stage.buffer} is {value!r}; it must be like {known!r}")
             made = replace(made, **{name: value})
     return made

@@ -70,7 +70,12 @@ def array(buffer: Buffer, rng: Rng) -> np.ndarray[Any, Any]:
     if buffer.dtype in FLOATS:
         return rng.standard_normal(buffer.shape).astype(kind)
     low = -4 if buffer.dtype in SIGNED else 0
-    return rng.integers(low, 6, buffer.shape).astype(kind)
+    made = rng.integers(low, 6, buffer.shape).astype(kind)
+    if rng.random() < 0.3:  # what wraps, and what no shift or quotient likes
+        ends = np.iinfo(kind)
+        special = np.array([ends.min, ends.min + 1, ends.max, ends.max - 1, ends.max // 2 + 1, 0, 1], kind)
+        made = np.where(rng.random(buffer.shape) < 0.5, rng.choice(special, buffer.shape), made)
+    return made
 
 
 def _size(x: Node) -> int:
@@ -139,6 +144,88 @@ def _concatenate(g: _Graph, x: Node) -> Node:
     s[d] = int(g.pick([0, 1, 4, 16]))
     y = g.new(tuple(s), x.dtype)
     return mk("concatenate", *((x, y) if g.rng.random() < 0.5 else (y, x)), dimension=d)
+
+
+def _part(x: Node, d: int, start: int, limit: int, step: int = 1) -> Node:
+    """A slice along one axis."""
+    s = _shape(x)
+    return mk(
+        "slice", x, start_indices=[start if k == d else 0 for k in range(len(s))],
+        limit_indices=[limit if k == d else n for k, n in enumerate(s)],
+        strides=[step if k == d else 1 for k in range(len(s))],
+    )  # fmt: skip
+
+
+def _turned(x: Node, d: int) -> Node:
+    return mk("rev", x, dimensions=[d])
+
+
+def _mirror(g: _Graph, x: Node) -> Node:
+    """Padded with what the array holds: reflected, symmetric, its edge, or wrapped around; along one axis or all."""
+    mode = g.pick(["reflect", "symmetric", "edge", "wrap"])
+    for d in range(len(x.shape)) if g.rng.random() < 0.4 else [_axis(g, x)]:
+        n = _shape(x)[d]
+        k, skip = int(g.pick([1, 1, 2, 3])), int(mode == "reflect")
+        if mode == "edge":
+            before, after = [[_part(x, d, j, j + 1)] * k for j in (0, n - 1)]
+        elif k + skip > n:
+            raise ShapeError("too short to be mirrored")
+        elif mode == "wrap":
+            before, after = [_part(x, d, n - k, n)], [_part(x, d, 0, k)]
+        else:
+            before, after = [_turned(_part(x, d, a, a + k), d) for a in (skip, n - k - skip)], []
+            before, after = before[:1], before[1:]
+        x = mk("concatenate", *before, x, *after, dimension=d)
+    return x
+
+
+def _view(g: _Graph, x: Node, d: int, size: int) -> Node:
+    """So many elements along an axis, one or several apart, from a random start, forward or backward."""
+    n = _shape(x)[d]
+    step = int(g.pick([k for k in (1, 1, 1, 2, 3) if (size - 1) * k < n]))
+    start = int(g.rng.integers(0, n - (size - 1) * step))
+    if g.rng.random() < 0.3:
+        start = int(g.pick([0, n - (size - 1) * step - 1]))
+    found = _part(x, d, start, start + (size - 1) * step + 1, step)
+    return _turned(found, d) if g.rng.random() < 0.5 else found
+
+
+def _views(g: _Graph, x: Node) -> Node:
+    """Two views of one array, beside each other or combined."""
+    d = _axis(g, x)
+    size = int(g.rng.integers(1, _shape(x)[d] + 1))
+    a, b = [_view(g, x, d, size) for _ in range(2)]
+    if g.rng.random() < 0.3:
+        return mk("concatenate", a, b, dimension=d)
+    return mk(g.pick(["add", "sub", "min", "xor"]), a, b)
+
+
+def _roll(g: _Graph, x: Node) -> Node:
+    d = _axis(g, x)
+    n = _shape(x)[d]
+    k = int(g.rng.integers(0, n))
+    return mk("concatenate", _part(x, d, k, n), _part(x, d, 0, k), dimension=d) if 0 < k < n else x
+
+
+def _many(g: _Graph, x: Node) -> Node:
+    """Many parts beside each other, of other arrays and of this one."""
+    d, s = _axis(g, x), _shape(x)
+    parts = [x]
+    for _ in range(int(g.pick([2, 5, 12]))):
+        size = int(g.pick([1, 2, 8, 16]))
+        own = size <= s[d] and g.rng.random() < 0.3
+        parts.append(
+            _view(g, x, d, size) if own else g.new(tuple(size if k == d else n for k, n in enumerate(s)), x.dtype)
+        )
+    return mk("concatenate", *[parts[int(j)] for j in g.rng.permutation(len(parts))], dimension=d)
+
+
+def _bits(g: _Graph, x: Node) -> Node:
+    """Functions of integers that are special at the ends of their range."""
+    if x.dtype in FLOATS or x.dtype == "bool":
+        raise ShapeError("integers only")
+    name = g.pick(["rem", "div", "shift_left", "shift_right_logical", "shift_right_arithmetic", "abs", "clz", "neg"])
+    return mk(name, x) if name in ("abs", "clz", "neg") else mk(name, x, g.new(_shape(x), x.dtype))
 
 
 def _reduce(g: _Graph, x: Node) -> Node:
@@ -263,4 +350,5 @@ def _arg(g: _Graph, x: Node) -> Node:
 _STEPS: list[Callable[[_Graph, Node], Node]] = [
     _unary, _unary, _bias, _same, _transpose, _reshape, _slice, _pad, _rev, _concatenate, _reduce, _reduce,
     _normalized, _window, _dot, _conv, _stack, _choice, _iota, _causal, _prefix, _gather, _update, _convert, _arg,
+    _mirror, _mirror, _views, _views, _roll, _many, _bits,
 ]  # fmt: skip

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from superopt.errors import InputError
-from superopt.kernels import schedule
+from superopt.kernels import defaults, schedule
+from superopt.kernels.cpu import host
+from superopt.kernels.schedule.trace import apply
 from superopt.kernels.stage import LoopProgram
 
 Rng = np.random.Generator
@@ -16,7 +19,7 @@ _KNOBS: dict[str, list[int | str]] = {
     "vectors": [1, 2, 4, 8],
     "rows": [0, 0, 1, 2, 3], "accumulators": [1, 2, 4], "cache": ["none", "scratch", "output"],
     "keep": ["costly", "all"], "window": [0, 9, 64], "rows_per_task": [0, 0, 1, 7], "tasks": [1, 3, 16],
-    "cut": [1, 1, 0], "transpose": [1, 1, 0],
+    "cut": [1, 1, 0], "transpose": [1, 1, 0], "lane": [1, 1, 1, 0],
 }  # fmt: skip
 
 
@@ -43,7 +46,9 @@ _STEPS = [
 
 
 def scheduled(program: LoopProgram, rng: Rng) -> tuple[LoopProgram, tuple[str, ...]]:
-    """The program under random decisions, and what they are."""
+    """The program under random decisions, or a default schedule however plain, and what they are."""
+    if rng.random() < 0.3:
+        return _by_default(program, rng)
     stages = [
         replace(s, knobs=tuple([(k, v[int(rng.integers(len(v)))]) for k, v in _KNOBS.items()])) for s in program.stages
     ]
@@ -62,6 +67,11 @@ def scheduled(program: LoopProgram, rng: Rng) -> tuple[LoopProgram, tuple[str, .
             continue
         trace.append(f"{name}{tuple(args)}")
     return program, tuple(trace)
+
+
+def _by_default(program: LoopProgram, rng: Rng) -> tuple[LoopProgram, tuple[str, ...]]:
+    found = list(itertools.islice(defaults.traces(program, host(), int(rng.integers(1, 5))), 1 + int(rng.integers(8))))
+    return apply(program, found[-1]), tuple(map(str, found[-1]))
 
 
 def _step(program: LoopProgram, rng: Rng) -> tuple[str, list[Any]] | None:

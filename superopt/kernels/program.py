@@ -17,6 +17,7 @@ from superopt.ir.expr import Expr, Loops, const, load, subexpressions, values_of
 from superopt.ir.graph import Node, topological
 from superopt.ir.index import Guard, Poly, Size, Symbol, iterator
 from superopt.ir.scalar import DTYPE
+from superopt.kernels.ranges import stage_fault
 from superopt.kernels.stage import Axis, Buffer, LoopProgram, Scope, Stage
 
 SCOPES: tuple[Scope, ...] = ("input", "frozen", "output", "scratch", "local")
@@ -144,7 +145,7 @@ def checked(program: LoopProgram) -> LoopProgram:
     """The program, if it is well-formed.
 
     Raises:
-        InputError: says what is not: names, ranks, dtypes, order of stages, kinds of axes, placement.
+        InputError: says what is not: names, ranks, dtypes, order of stages, kinds of axes, placement, ranges of knobs.
     """
     names = [b.name for b in program.buffers]
     _require(len(set(names)) == len(names), f"{program.name} has two buffers of one name: {names}")
@@ -166,10 +167,10 @@ def checked(program: LoopProgram) -> LoopProgram:
             _require(
                 e.args[0] in available, f"stage {stage.buffer} reads {e.args[0]}, which is written later or by itself"
             )
-            _require(
-                e.dtype == buffer.dtype and len(e.args[1]) == len(buffer.shape),
-                f"stage {stage.buffer} reads {e} as {e.dtype}; it is {buffer.dtype}{list(buffer.shape)}",
-            )
+            if e.dtype != buffer.dtype or len(e.args[1]) != len(buffer.shape):  # to print a load may take long
+                raise InputError(
+                    f"stage {stage.buffer} reads {e} as {e.dtype}; it is {buffer.dtype}{list(buffer.shape)}"
+                )
         available.add(stage.buffer)
     for stage in program.stages:
         _check_placement(program, stage)
@@ -201,6 +202,8 @@ def _check_stage(stage: Stage, known: dict[str, Buffer]) -> None:
         f"the parallel axes of stage {name} are not its outermost: {[*zip(axes, kinds, strict=True)]}",
     )
     _require("vector" not in kinds[:-1], f"the vector axis of stage {name} is not its innermost: {axes}")
+    fault = stage_fault(stage)
+    _require(not fault, fault)
 
 
 def _check_placement(program: LoopProgram, stage: Stage) -> None:

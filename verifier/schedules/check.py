@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from superopt.errors import InputError
 from superopt.kernels.program import checked
+from superopt.kernels.ranges import require_within
 from superopt.kernels.show import digest
 from superopt.kernels.stage import LoopProgram
 from verifier.schedules import obligations
@@ -59,7 +60,7 @@ def check_schedule(
     real = False
     try:
         if obligations.sequence(after, out):
-            real = _discharge(before, checked(after), aliases, out, answers)
+            real = _discharge(before, require_within(before, checked(after)), aliases, out, answers)
     except InputError as error:
         out.add(ORDER, after.name, "a well-formed program", REFUTED, "structure", Witness((), (), str(error.args[0])))
     except (ExhaustedError, RecursionError) as spent:

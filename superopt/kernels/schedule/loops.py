@@ -233,7 +233,7 @@ def set_knob(program: LoopProgram, stage: str, knob: str, value: int | str | Non
           out0[o0] = exp(x[o0])   # accumulators=4
 
     Raises:
-        InputError: no such stage.
+        InputError: no such stage, no such knob, or a value outside of its range (`superopt.kernels.ranges`).
     """
     found = program.stage(stage)
     knobs = dict(found.knobs)

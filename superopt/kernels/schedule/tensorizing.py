@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from superopt.errors import InputError
 from superopt.kernels.program import checked
+from superopt.kernels.ranges import decision_fault
 from superopt.kernels.schedule.edit import terms
 from superopt.kernels.schedule.guards import inside
 from superopt.kernels.stage import LoopProgram
@@ -66,6 +67,9 @@ def decisions_of(pairs: Pairs) -> ContractionDecisions:
             raise InputError(f"tensorize has no decision {list(pair)}", hint=f"decisions: {', '.join(hints)}")
         name, value = pair
         given[name] = _value(name, value, hints[name])
+        fault = decision_fault(name, given[name])
+        if fault:
+            raise InputError(f"the decision {fault}")
     return ContractionDecisions(**given)
 
 

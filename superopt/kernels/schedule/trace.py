@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from superopt.errors import InputError
+from superopt.kernels.ranges import require_within
 from superopt.kernels.schedule import PRIMITIVES
 from superopt.kernels.stage import LoopProgram
+
+_MOST_INTEGER = 1 << 40  # in a step: beyond any extent, and quick to calculate with
 
 Step = tuple[Any, ...]
 Trace = tuple[Step, ...]
@@ -49,7 +52,7 @@ def _checked(step: Sequence[Any]) -> Step:
 def _frozen(x: Any) -> Any:
     if isinstance(x, list | tuple):
         return tuple(map(_frozen, x))
-    if x is None or isinstance(x, int | str):
+    if x is None or isinstance(x, str) or (isinstance(x, int) and -_MOST_INTEGER <= x <= _MOST_INTEGER):
         return x
     raise InputError(f"a trace holds integers, strings and lists, not {x!r}")
 
@@ -78,18 +81,20 @@ def apply(program: LoopProgram, steps: Sequence[Sequence[Any]]) -> LoopProgram:
     """The program after all steps.
 
     Raises:
-        InputError: a step is illegal; says which.
+        InputError: a step is illegal, says which; or all steps together make far more iterations or memory.
     """
+    before = program
     for number, step in enumerate(steps):
         program = _applied(program, number, _checked(step))
-    return program
+    return require_within(before, program)
 
 
 def attempt(program: LoopProgram, steps: Sequence[Sequence[Any]]) -> LoopProgram | Illegal:
     """The program after all steps, or the first step that is illegal."""
+    before = program
     for number, step in enumerate(steps):
         try:
-            program = _applied(program, number, _checked(step))
+            program = require_within(before, _applied(program, number, _checked(step)))
         except InputError as error:
             return Illegal(number, _frozen(step), Exception.__str__(error))
     return program
