@@ -72,7 +72,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
     "--data-root", type=click.Path(file_okay=False), help="Follow links to a model's data inside this folder."
 )
 @click.option("--random-weights", is_flag=True, help="Replace the model's weights by random ones of the right scale.")
-@click.option("--strict", is_flag=True, help="Exit 5 when nothing faster was found, or an op was opaque.")
+@click.option("--strict", is_flag=True, help="Exit 5 when nothing was measured to be faster, or an op was opaque.")
 @click.option("--no-store", is_flag=True, help="Neither read nor write the store of earlier results.")
 @click.option("--report", "report_path", type=click.Path(dir_okay=False), help="Write .html, .json or .txt.")
 @click.option("--out", type=click.Path(dir_okay=False), help="Save the optimised program as a .superopt file.")
@@ -129,7 +129,7 @@ def optimize(
         click.echo(str(report))
         if report_path:
             click.echo(f"  report  {report_path}")
-    return NOTHING_FOUND if strict and (report.speedup.low <= 1.0 or report.opaque_ops) else OK
+    return NOTHING_FOUND if strict and (not report.speedup.is_gain or report.opaque_ops) else OK
 
 
 @cli.command()

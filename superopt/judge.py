@@ -32,7 +32,7 @@ from superopt.judgement import Judgement
 from superopt.measure import Comparison, Failure, Timing, Tolerance, Tuned, Worker, compare, pooled
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
-from superopt.result import Finalist, Speedup
+from superopt.result import Finalist, Speedup, predicted_speedup
 from superopt.search.search import Finalist as Candidate
 from superopt.tuning import WORTH, Trial, Tuning, tune
 
@@ -371,9 +371,7 @@ def _by_prediction(
             program,
             chosen,
             "program chosen by the performance model; times are predictions, nothing was measured",
-            1e3 * before,
-            1e3 * chosen.predicted_s,
-            Speedup(ratio, ratio, ratio),
+            speedup=predicted_speedup(ratio),
             numerics=numerics,
             finalists=tuple(Finalist(f.name, 1e3 * f.predicted_s, None, None) for f in found.finalists),
             notes=tuple(refused),

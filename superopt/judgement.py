@@ -15,7 +15,7 @@ from superopt.checks import Builds, check
 from superopt.frontends.jaxpr import Imported
 from superopt.ir.program import Program, original_program
 from superopt.kernels.choice import Choice
-from superopt.result import Finalist, NativeKernel, NumericCheck, Speedup
+from superopt.result import UNTIMED, Finalist, NativeKernel, NumericCheck, Speedup
 from superopt.search.search import Finalist as Candidate
 
 
@@ -54,6 +54,11 @@ class Judgement:
     own_form: bool = False
     noisy: bool = False
     interrupted: bool = False
+
+    @property
+    def stated_speedup(self) -> Speedup:
+        """The speed-up as a report states it: that of the original over itself is 1."""
+        return self.speedup or (Speedup(1.0, 1.0, 1.0) if self.returns_original else UNTIMED)
 
     @property
     def returns_original(self) -> bool:

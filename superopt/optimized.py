@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from superopt.errors import ArgumentError, InputError
 from superopt.ir.types import TensorType
-from superopt.result import Report, Speedup
+from superopt.result import Report, Speedup, read_speedup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,7 +73,7 @@ class Optimized:
 
     @property
     def speedup(self) -> Speedup:
-        """Measured ratio, original over optimised, with its 95 % interval."""
+        """Ratio original over optimised with its 95 % interval; its `basis` says whether it was measured."""
         return self.report.speedup
 
     def validate(self, original: Any = None, *, store: Store | None = None) -> Validation:
@@ -195,7 +195,7 @@ class Loaded:
     @property
     def speedup(self) -> Speedup:
         """The speed-up measured when the program was made."""
-        return Speedup(**self.report["speedup"])
+        return read_speedup(self.report["speedup"])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call with the pytrees of the original function; frozen arguments are taken as they were when saved.

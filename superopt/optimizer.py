@@ -66,7 +66,7 @@ from superopt.optimized import Optimized
 from superopt.plain import KernelMaker, KernelProgram, in_kernels, own_form
 from superopt.plan import Plan, empty_plan
 from superopt.remember import recall, remember, run_key
-from superopt.result import Speedup, Stage, least_report
+from superopt.result import Stage, least_report
 from superopt.store import Store
 from superopt.summary import make_report
 from superopt.trace import make_plan
@@ -393,14 +393,13 @@ class _Run:
                 "prepared_bytes": executable.prepared_bytes,
                 "added_bytes": executable.added_bytes,
             }
-            speedup = judgement.speedup or Speedup(1.0, 1.0, 1.0)
             report = self.barrier.around(
                 "the report",
                 lambda: make_report(
                     name, self.imported, self.found, judgement, self.library, self.objective, memory, self.barrier,
                     self.numerics,
                 ),
-                least_report(name, judgement.verdict, speedup, judgement.returns_original),
+                least_report(name, judgement.verdict, judgement.stated_speedup, judgement.returns_original),
             )  # fmt: skip
         report = replace(report, stages=tuple(self.clock.stages))
         result = Optimized(self.imported, judgement.program, executable, report, plan, judgement.kernels)

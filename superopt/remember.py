@@ -45,7 +45,7 @@ from superopt.store import Store, content_key
 from verifier.ledger import certificate_key
 
 _TABLE = "runs"
-_FORMAT = 6  # of what is kept under a key; another number makes every older entry a miss
+_FORMAT = 7  # of what is kept under a key; another number makes every older entry a miss
 
 
 def run_key(
@@ -103,7 +103,9 @@ def remember(store: Store | None, key: str, result: Optimized) -> None:
 
 def _cut_short(report: Report) -> bool:
     """Interrupted, or without a timing of the original although there were candidates to compare with it."""
-    return bool(report.search.get("interrupted")) or (bool(report.finalists) and report.before_ms is None)
+    return bool(report.search.get("interrupted")) or (
+        report.speedup.basis == "measured" and bool(report.finalists) and report.before_ms is None
+    )
 
 
 def recall(store: Store | None, key: str, imported: Imported) -> Optimized | None:

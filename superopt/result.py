@@ -1,5 +1,6 @@
 """What an optimisation reports: plain data, printable, serialisable to JSON, nothing computed here.
 
+Predictions are told from measurements: `Speedup.basis`, and no times before and after but those of the search.
 Times are in milliseconds (`_ms`) or seconds (`_s`); a `Speedup` is the ratio of paired timings, original over
 optimised, with its 95 % interval, so 1.0 means equal and 2.0 twice as fast.  `read_report` reads
 back what `to_json` wrote.
@@ -7,6 +8,7 @@ back what `to_json` wrote.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,14 +16,42 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """Ratio of paired timings, original over optimised, with a 95 % interval."""
+    """Ratio of paired timings, original over optimised, with a 95 % interval.
+
+    Attributes:
+        ratio: 1.0 where nothing was timed.
+        low, high: the interval; NaN, which is neither more nor less than anything, where nothing was timed.
+        basis: `measured`, `predicted` (the performance model's word: nothing was timed) or `untimed`.
+    """
 
     ratio: float
     low: float
     high: float
+    basis: str = "measured"
+
+    @property
+    def is_gain(self) -> bool:
+        """Was the program measured to be faster, all of the interval?"""
+        return self.basis == "measured" and self.low > 1.0
 
     def __str__(self) -> str:
-        return f"{self.ratio:.2f}x [{self.low:.2f}, {self.high:.2f}]"
+        if self.basis == "measured":
+            return f"{self.ratio:.2f}x [{self.low:.2f}, {self.high:.2f}]"
+        return f"{self.ratio:.2f}x predicted, not measured" if self.basis == "predicted" else "not measured"
+
+
+def predicted_speedup(ratio: float) -> Speedup:
+    """What the performance model promises."""
+    return Speedup(ratio, math.nan, math.nan, "predicted")
+
+
+UNTIMED = Speedup(1.0, math.nan, math.nan, "untimed")
+
+
+def read_speedup(value: Mapping[str, Any]) -> Speedup:
+    """The speed-up that a report in JSON has, where NaN is null."""
+    bounds = {name: math.nan if value[name] is None else value[name] for name in ("low", "high")}
+    return Speedup(**{**value, **bounds})
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +334,7 @@ def read_report(data: Mapping[str, Any]) -> Report:
     """
 
     def speedup(value: Mapping[str, Any] | None) -> Speedup | None:
-        return None if value is None else Speedup(**value)
+        return None if value is None else read_speedup(value)
 
     def node(value: Mapping[str, Any]) -> DrawnNode:
         return DrawnNode(**{**value, "reads": tuple(value["reads"]), "frozen": tuple(value["frozen"])})
@@ -313,7 +343,7 @@ def read_report(data: Mapping[str, Any]) -> Report:
     plain = {name: data[name] for name in _PLAIN}
     return Report(
         **plain,
-        speedup=Speedup(**data["speedup"]),
+        speedup=read_speedup(data["speedup"]),
         rewrites=tuple(UsedRewrite(**{**r, "measured": speedup(r["measured"])}) for r in data["rewrites"]),
         numerics=NumericCheck(**data["numerics"]) if data["numerics"] else None,
         opaque_ops=data["opaque"],

@@ -16,7 +16,7 @@ from superopt.frontends.jaxpr import Imported
 from superopt.ir.text import print_graph
 from superopt.judgement import Judgement
 from superopt.library import ProvedLibrary
-from superopt.result import Report, Speedup, UsedRewrite
+from superopt.result import Report, UsedRewrite
 
 
 def make_report(
@@ -47,7 +47,7 @@ def make_report(
         verdict=judgement.verdict,
         before_ms=judgement.before_ms,
         after_ms=judgement.after_ms,
-        speedup=judgement.speedup or Speedup(1.0, 1.0, 1.0),
+        speedup=judgement.stated_speedup,
         noise_floor=judgement.noise_floor,
         numerics=judgement.numerics,
         opaque_ops=dict(imported.opaque_ops),

@@ -314,7 +314,7 @@ def test_json_is_strict() -> None:
         raise AssertionError(f"{word} is not JSON")
 
     data = json.loads(json_text(report.to_json()), parse_constant=refuse)
-    assert data["speedup"] == {"ratio": 1.0, "low": None, "high": None}
+    assert data["speedup"] == {"ratio": 1.0, "low": None, "high": None, "basis": "measured"}
     assert data["noise_floor"] is None
     assert data["opaque_ops"] == 2
 

@@ -14,7 +14,15 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from superopt.report.graph import CLASSES, Box, boxes_of, fold, svg
-from superopt.report.text import model_line, native_line, near_misses, options_line, proof_line
+from superopt.report.text import (
+    medians_line,
+    model_line,
+    native_line,
+    near_misses,
+    options_line,
+    predicted_ms,
+    proof_line,
+)
 from superopt.result import Report
 
 _WIDTH = 640
@@ -41,9 +49,12 @@ def to_html(report: Report) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["plain"] = _plain
     environment.filters["ms"] = _ms
+    predicted = report.speedup.basis == "predicted"
     return environment.from_string(source).render(
         report=report,
-        measured=bool(report.samples_ms),
+        times=predicted_ms(report) if predicted else (report.before_ms, report.after_ms),
+        predicted=predicted,
+        medians=medians_line(report),
         drawn=_drawn(report),
         legend=CLASSES,
         largest_gain=max((abs(r.predicted_gain_ms) for r in report.rewrites), default=0.0) or 1.0,

@@ -13,6 +13,7 @@ WIDTH = 100
 _MOST = 8
 _EQUATIONS = 3
 _FEW = 4
+_APART = 0.02  # medians that give a ratio further from that of paired rounds are told with it
 _LONG = 170  # of a rule's statement
 _HANGING = " " * 10  # under the text that follows `  before ` and its like
 
@@ -112,7 +113,28 @@ def _ms(value: float | None) -> str:
 
 def _times_line(report: Report) -> str:
     floor = f"   noise floor {report.noise_floor:.1%}" if report.noise_floor is not None else ""
-    return f"  before {_ms(report.before_ms)}   after {_ms(report.after_ms)}   speed-up {report.speedup}{floor}"
+    if report.speedup.basis == "predicted":
+        before, after = predicted_ms(report)
+        return f"  predicted, not measured: before {_ms(before)}   after {_ms(after)}   {report.speedup.ratio:.2f}x"
+    return (
+        f"  before {_ms(report.before_ms)}   after {_ms(report.after_ms)}   speed-up {report.speedup}"
+        f"{medians_line(report)}{floor}"
+    )
+
+
+def predicted_ms(report: Report) -> tuple[float | None, float | None]:
+    """Times before and after by the performance model, where these are what the report has."""
+    before = report.search.get("predicted_before_ms")
+    return before, None if before is None else before / report.speedup.ratio
+
+
+def medians_line(report: Report) -> str:
+    """What the medians of both programs give, where that is not the ratio of paired rounds."""
+    if not (report.before_ms and report.after_ms) or report.speedup.basis != "measured":
+        return ""
+    ratio = report.before_ms / report.after_ms
+    apart = abs(ratio / report.speedup.ratio - 1.0) if report.speedup.ratio > 0.0 else 0.0
+    return f" of paired rounds (of medians {ratio:.2f}x)" if apart > _APART else ""
 
 
 def _search_lines(report: Report) -> list[str]:
