@@ -11,7 +11,7 @@ pytestmark = pytest.mark.skipif(not cpu.supported(), reason="no code is generate
 
 def test_random_kernels() -> None:
     """In a process of their own: a wrong kernel can end it."""
-    results = dict(fuzz.run(first=100, cases=30))
+    results = dict(fuzz.results(first=100, cases=30))
     assert sorted(results) == list(range(100, 130))
     assert {s: r for s, r in results.items() if r not in ("ok", "skipped")} == {}
     assert list(results.values()).count("ok") >= 20
@@ -25,3 +25,16 @@ def test_wrong_kernels_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reduce, "extent", lambda it: max(1, kept(it) - 1))
     results = [fuzz.check(seed) for seed in range(40, 60)]
     assert sum(r.startswith("wrong") for r in results) >= 2
+
+
+def test_a_run_counts_and_ends_in_time() -> None:
+    found = fuzz.run(0.0, seed=100)
+    assert (found.kernels + found.refused, found.wrong, found.crashes, found.hangs) == (1, 0, 0, 0)
+    assert fuzz.run(60.0, seed=100, count=3).failures == ()
+
+
+def test_a_failure_comes_with_a_command_that_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzz, "results", lambda *_: iter([(7, "ok"), (8, "wrong: out0"), (9, "died: status -11")]))
+    found = fuzz.run(60.0)
+    assert (found.kernels, found.wrong, found.crashes, found.hangs) == (3, 1, 1, 0)
+    assert [f.reproducer.split()[-1] for f in found.failures] == ["8", "9"]

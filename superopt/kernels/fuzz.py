@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import itertools
 import json
 import os
 import signal
@@ -39,6 +40,7 @@ from superopt.kernels.program import from_graph
 from superopt.kernels.runtime import build
 from superopt.kernels.stage import LoopProgram
 
+_ENDLESS = 1 << 40  # cases
 MOST_NODES = 3000
 MOST_SECONDS = 60  # of processor time, of a case
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 8e-2}
@@ -127,20 +129,86 @@ def _difference(got: Any, exact: Any, wide: Any, program: LoopProgram, strict: b
 # ---- workers
 
 
-def run(first: int, cases: int, workers: int = 1, batch: int = 50) -> Iterator[tuple[int, str]]:
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A case that is wrong, ends its process or does not end.
+
+    Attributes:
+        seed: number of the case.
+        result: what is wrong with it.
+        reproducer: a command that runs it alone.
+    """
+
+    seed: int
+    result: str
+    reproducer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What random kernels came to.
+
+    Attributes:
+        kernels: that were made and compared.
+        refused: schedules for which there is no code.
+        wrong, crashes, hangs: of the kernels; a crash is an error of the generator or the end of the process.
+        failures: one for each of these, in the order in which they were found.
+    """
+
+    kernels: int
+    refused: int
+    wrong: int
+    crashes: int
+    hangs: int
+    failures: tuple[Failure, ...]
+
+
+_KINDS = {"wrong": "wrong", "error": "crashes", "died": "crashes", "slow": "hangs"}
+
+
+def run(seconds: float, seed: int = 0, count: int | None = None, workers: int = 1) -> Counts:
+    """Random kernels until the time is over.
+
+    Args:
+        seconds: of wall time; the case that runs then is finished.
+        seed: number of the first case; a run goes on where another one ended.
+        count: of cases at most.
+        workers: processes at once.
+    """
+    end = time.monotonic() + seconds
+    found, failures = collections.Counter[str](), list[Failure]()
+    todo = _ENDLESS if count is None else count
+    for number, result in results(seed, todo, workers):
+        kind = result.split(":")[0]
+        found[_KINDS.get(kind, kind)] += 1
+        if kind in _KINDS:
+            failures.append(Failure(number, result, f"python -m superopt.kernels.fuzz --describe {number}"))
+        if time.monotonic() > end:
+            break
+    kernels = sum(found[k] for k in ("ok", "wrong", "crashes", "hangs"))
+    return Counts(kernels, found["refused"], found["wrong"], found["crashes"], found["hangs"], tuple(failures))
+
+
+def results(first: int, cases: int, workers: int = 1, batch: int = 200) -> Iterator[tuple[int, str]]:
     """Run cases in worker processes; a case that ends its process is reported as such."""
-    todo = collections.deque(range(first, first + cases, batch))
+    todo = iter(range(first, first + cases, batch))
     busy: dict[int, _Worker] = {}
-    while todo or busy:
-        while todo and len(busy) < workers:
-            begin = todo.popleft()
-            busy[begin] = _Worker(begin, min(begin + batch, first + cases))
-        for begin, worker in list(busy.items()):
-            line = worker.line()
-            if line is not None:
-                yield line
-            elif worker.finished():
-                del busy[begin]
+    try:
+        while True:
+            for begin in itertools.islice(todo, workers - len(busy)):
+                busy[begin] = _Worker(begin, min(begin + batch, first + cases))
+            if not busy:
+                return
+            for begin, worker in list(busy.items()):
+                line = worker.line()
+                if line is not None:
+                    yield line
+                else:
+                    busy.pop(begin).finish()
+    finally:  # also where nobody asks for the rest
+        for worker in busy.values():
+            worker.process.kill()
+            worker.finish()
 
 
 class _Worker:
@@ -171,13 +239,12 @@ class _Worker:
             self._begin()
         return seed, f"died: status {status}"
 
-    def finished(self) -> bool:
+    def finish(self) -> None:
         """Wait for the end."""
         assert self.process.stdout is not None
         self.process.stdout.close()
         self.process.wait()
         self.folder.cleanup()
-        return True
 
 
 def _serve(first: int, end: int) -> None:
@@ -208,12 +275,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="number of the first case")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--worker", type=int, nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--describe", type=int, metavar="CASE", help="run one case in this process, and print it")
     args = parser.parse_args(argv)
     if args.worker:
         _serve(*args.worker)
         return 0
+    if args.describe is not None:
+        print(described(args.describe))
+        result = check(args.describe)
+        print(result)
+        return int(result.split(":")[0] in _KINDS)
     start, counts = time.monotonic(), collections.Counter[str]()
-    for seed, result in run(args.seed, args.cases, args.workers):
+    for seed, result in results(args.seed, args.cases, args.workers):
         counts[result.split(":")[0]] += 1
         if result not in ("ok", "skipped"):
             print(f"{seed}: {result}", flush=True)
