@@ -40,12 +40,14 @@ NEWEST_OPSET = 25  # of the operator sets that ONNX Runtime 1.32 knows
 TOLERANCE = {"float64": 1e-9, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 # values of casts that every target has, halves among them
 IN_RANGE = np.array([0.0, 1.0, 0.75, 1.5, 0.5, 1.25])
-# operators that add products: infinities and the largest numbers meet others, in an order that is nobody's promise
+# operators that add products, or choose among NaN: infinities and the largest numbers meet others, in an order that is
+# nobody's promise
 SUMS = frozenset({
     "AffineGrid", "Attention", "AveragePool", "BatchNormalization", "CausalConvWithState", "CenterCropPad", "Conv",
     "ConvTranspose", "DFT", "DeformConv", "Det", "DynamicQuantizeLinear", "Einsum", "FlexAttention", "GRU", "Gemm",
     "GlobalAveragePool", "GlobalLpPool", "GridSample", "GroupNormalization", "InstanceNormalization", "LRN", "LSTM",
     "LayerNormalization", "LinearAttention", "LpNormalization", "LpPool", "MatMul", "MeanVarianceNormalization",
+    "MaxPool",
     "NegativeLogLikelihoodLoss", "QLinearConv", "QLinearMatMul", "QuantizeLinear", "DequantizeLinear",
     "RMSNormalization", "RNN", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd", "ReduceSum",
     "ReduceSumSquare", "Resize", "RoiAlign", "RotaryEmbedding", "STFT", "SoftmaxCrossEntropyLoss", "Upsample",
@@ -56,6 +58,10 @@ _HALVES = "real values halfway between two integers, rounded one unit apart"
 NAMED: dict[tuple[str, str, str], str] = {
     ("com.microsoft.QLinearAveragePool", "*", "*"): _HALVES,
     ("com.microsoft.QLinearMul", "*", "*"): _HALVES,
+    **{
+        (op, kind, "extreme"): "integers beyond the range of the type on the way"
+        for op, kind in itertools.product(("Pow", "ReduceL2", "ReduceMean"), ("int32", "int64"))
+    },
     ("Gelu", "float64", "*"): "the constants of the tanh form, which both peers have in float32 only",
 }
 
