@@ -254,6 +254,28 @@ def discover(
 
 
 @cli.command()
+@click.option("--seconds", default=60.0, show_default=True, type=click.FloatRange(1), help="Time of the run.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Number of the first program.")
+@click.option("--programs", type=click.IntRange(0), help="Whole programs at most.  [default: as many as fit]")
+@click.option(
+    "--kernels", type=click.IntRange(0), help="Random kernels at most; 0 for none.  [default: as many as fit]"
+)
+@click.option("--store", help="Keep proofs here between runs.")
+@_JSON
+@guarded
+def fuzz(seconds: float, seed: int, programs: int | None, kernels: int | None, store: str | None, as_json: bool) -> int:
+    """Run random whole programs and kernels against oracles; reduce what fails to a few lines."""
+    from superopt.fuzz.cli import run  # late: jax and onnx take seconds to load
+
+    found = run(seconds, seed, programs, kernels, store, progress(as_json))
+    if as_json:
+        emit(found.summary())
+    else:
+        click.echo(str(found))
+    return INTERNAL if found.failed else OK
+
+
+@cli.command()
 @click.option("--calibrate", is_flag=True, help="Time kernels for half a minute to fit the cost model to this machine.")
 @_JSON
 @guarded
