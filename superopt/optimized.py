@@ -97,6 +97,7 @@ class Optimized:
 
         from superopt import saved  # late: see above
         from superopt.measure.compare import serialisable  # late: see above
+        from superopt.trees import read_tree, tree_data  # late: see above
 
         if not serialisable(self.program):
             kept = ", ".join(sorted(self.imported.opaque_ops))
@@ -109,6 +110,8 @@ class Optimized:
                 f"{self.report.program} has effects (jax.debug), which exist only in this process, and cannot be saved",
                 hint="optimise the function without them to save it",
             )
+        arguments, results = (read_tree(tree_data(t)) for t in (self.imported.in_tree, self.imported.out_tree))
+        results.tree(self.imported.in_tree)  # says which of its types no file can hold
         graph = self.imported.graph
         kinds = {i: graph.inputs[i].dtype for i in self.imported.frozen}
         content = saved.Saved(
@@ -123,8 +126,8 @@ class Optimized:
             options={},
             foreign={},
             kernels=self.kernels,
-            in_tree=self.imported.in_tree,
-            out_tree=self.imported.out_tree,
+            in_tree=arguments,
+            out_tree=results,
             tail=self.imported.tail,
         )
         source = None if self.plan is None else saved.Source(graph, self.program, self.plan)
@@ -147,6 +150,7 @@ class Loaded:
         from jax.core import Tracer  # late: see above
 
         from superopt.backends.build import build_any  # late: see above
+        from superopt.frontends.boundary import ADAPTED, enter, leave  # late: see above
         from superopt.frontends.jaxpr import as_taken  # late: see above
         from superopt.ir.program import original_program  # late: see above
         from superopt.reading import typed  # late: see above
@@ -159,6 +163,8 @@ class Loaded:
         self.report: dict[str, Any] = dict(held.report)
         self._foreign, self._digest_of, self._tail = held.foreign, digest_of, held.tail
         self.in_tree, self.out_tree = held.in_tree, held.out_tree
+        self._adapted = any(name in ADAPTED for name in (*held.in_tree.types, *held.out_tree.types))
+        self._enter, self._leave = enter, leave
         with jax.enable_x64(True):  # 64-bit tensors keep their type whatever the caller has enabled
             self.prepared = tuple(map(jax.device_put, held.prepared))
         with typed(f"{path} cannot be built on this machine"):
@@ -205,9 +211,10 @@ class Loaded:
         Raises:
             ArgumentError: another structure, shape or dtype, or other values of a frozen argument.
         """
-        leaves, tree = self._tree.tree_flatten((args, kwargs))
-        if tree != self.in_tree:
-            raise ArgumentError(f"the arguments have the structure {tree}, the program was made for {self.in_tree}")
+        given = self._enter((args, kwargs)) if self._adapted else (args, kwargs)
+        leaves, tree = self._tree.tree_flatten(given)
+        if not self.in_tree.matches(tree):
+            raise ArgumentError(f"the arguments have another structure than the program was made for: {tree}")
         self._check_frozen(leaves)
         live = [
             self._as_taken(name, leaves[i], node.dtype, i in self.narrowed)
@@ -221,7 +228,8 @@ class Loaded:
             if got.shape != node.shape or str(got.dtype) != node.dtype:
                 kind = TensorType(got.shape, str(got.dtype))
                 raise ArgumentError(f"argument {name} is {kind}, the program was made for {node.type}")
-        results = self._tree.tree_unflatten(self.out_tree, self._run(live))
+        results = self._tree.tree_unflatten(self.out_tree.tree(tree), self._run(live))
+        results = self._leave(results) if self._adapted else results
         return results if self._tail is None else self._tail(results)
 
     def _check_frozen(self, leaves: list[Any]) -> None:

@@ -61,9 +61,9 @@ def validate_file(path: str | Path, original: Any = None, store: Store | None = 
     if unlike:
         return _refused(unlike)
     if original is not None:
-        other = _import(original, graph, saved.names, saved.in_tree)
+        other = _import(original, graph, saved.names, saved.in_tree.tree())
         difference = _difference(graph, other.graph, saved.constants)
-        if not difference and (tuple(other.names) != saved.names or other.out_tree != saved.out_tree):
+        if not difference and (tuple(other.names) != saved.names or not saved.out_tree.matches(other.out_tree)):
             difference = "the original takes or returns another structure than the file says"
         if difference:
             return _refused(difference)
@@ -114,11 +114,12 @@ def _import(original: Any, graph: Graph, names: tuple[str, ...], tree: Any) -> I
     """What is compared with, on the arguments of the program in hand."""
     import jax  # late: as above
 
+    from superopt.frontends.boundary import leave  # late: as above
     from superopt.frontends.jaxpr import import_function  # late: as above
 
     types = {node["name"]: node.type for node in graph.inputs}
     leaves = [jax.ShapeDtypeStruct(types[n].shape, types[n].dtype) for n in names]
-    args, kwargs = jax.tree_util.tree_unflatten(tree, leaves)
+    args, kwargs = leave(jax.tree_util.tree_unflatten(tree, leaves))
     if isinstance(original, str | Path):
         from superopt.frontends.onnx import import_onnx  # late: an optional dependency
 

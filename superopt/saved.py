@@ -37,7 +37,7 @@ from superopt.modules import carried, require_modules, restore
 from superopt.onnx_calls import Tail, read_tail
 from superopt.plan import Plan, read_plan
 from superopt.reading import LIMITS, Allowance, Archive, ArchiveWriter, field, plain_file, shown, typed
-from superopt.trees import read_tree, tree_data
+from superopt.trees import Structure, read_tree
 
 FORMAT = 2
 _MEMBERS = re.compile(
@@ -63,6 +63,8 @@ class Saved:
         foreign: options that are not, with the reason why they are left out.
         kernels: regions that are kernels of our own.
         tail: what is computed from the results on the host.
+        in_tree: structure of the arguments.
+        out_tree: structure of the results.
     """
 
     hot: Graph
@@ -76,8 +78,8 @@ class Saved:
     options: Mapping[str, Value]
     foreign: Mapping[str, str]
     kernels: tuple[Choice, ...]
-    in_tree: Any
-    out_tree: Any
+    in_tree: Structure
+    out_tree: Structure
     tail: Tail | None = None
 
 
@@ -106,7 +108,7 @@ def write(path: str | Path, saved: Saved, source: Source | None, original: Graph
     modules = carried(graphs)
     if modules is None:
         raise InputError("the program holds operations that exist only in this process")
-    trees = {"arguments": tree_data(saved.in_tree), "results": tree_data(saved.out_tree)}
+    trees = {"arguments": saved.in_tree.data, "results": saved.out_tree.data}
     meta = {
         "format": FORMAT,
         "names": list(saved.names),

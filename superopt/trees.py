@@ -1,29 +1,83 @@
 """Structures of arguments and results as plain data, for files.
 
-    "*"                     a leaf
-    null                    None, which has no leaves
-    {"tuple": [...]}        also "list"
-    {"dict": [[key, ...]]}  keys are texts or integers, in order
+    "*"                                               a leaf
+    null                                              None, which has no leaves
+    {"tuple": [...]}                                  also "list"
+    {"dict": [[key, ...]]}                            keys are texts or integers, in order
+    {"type": "module:Name", "aux": ..., "children"}   any other node: named tuples, dataclasses, modules of a library
 
-Nothing else is read from a file: no class of a file's choosing is imported, looked up or made.
+A structure of a call is compared with one of a file by this form, so that arguments are never made.  Results are made:
+of types that the process has imported already and JAX knows as nodes, found by name; what such a node holds besides its
+children is plain data, or that of a node of the arguments which is described alike.  So nothing that a file names is
+imported, called or looked up other than that.
 """
 
 from __future__ import annotations
 
+import math
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any
+
+import numpy as np
 
 from superopt.errors import InputError
 from superopt.reading import LIMITS, depth_of, shown
 
 _LEAF = "*"
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_MOST_DESCRIBED = 20  # levels of what a node holds besides its children
+
+
+class Structure:
+    """A structure of a file.
+
+    Attributes:
+        data: its plain form.
+        num_leaves: how many leaves it has.
+    """
+
+    def __init__(self, data: Any) -> None:
+        """Raises `InputError` where this is no plain form."""
+        depth_of(data, "a structure of arguments", LIMITS.depth)
+        self.data = data
+        self.num_leaves = _leaves(data)
+        self._known: list[Any] = []
+        self._made: tuple[Any, Any] | None = None
+
+    def matches(self, tree: Any) -> bool:
+        """Is this a structure of JAX (`PyTreeDef`) with this plain form?"""
+        if any(tree == known for known in self._known):
+            return True
+        if tree.num_leaves != self.num_leaves or tree_data(tree) != self.data:
+            return False
+        self._known = [tree, *self._known[:7]]
+        return True
+
+    def tree(self, given: Any = None) -> Any:
+        """The structure of JAX.
+
+        Args:
+            given: a structure, nodes of which are taken where they are described alike.
+
+        Raises:
+            InputError: a type in it was not imported, or what a node holds cannot be made.
+        """
+        if self._made is None or self._made[0] != given:
+            nodes = {} if given is None else {_described(tree): tree.node_data() for tree in _nodes(given)}
+            self._made = (given, _built(self.data, nodes))
+        return self._made[1]
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Names of the types of nodes that are not Python's own."""
+        return tuple(dict.fromkeys(_types(self.data)))
 
 
 def tree_data(tree: Any) -> Any:
-    """A structure of JAX (`PyTreeDef`) as plain data.
-
-    Raises:
-        InputError: it holds types of its own.
-    """
+    """A structure of JAX (`PyTreeDef`) as plain data."""
     node = tree.node_data()
     if node is None:
         return _LEAF if tree.num_leaves else None
@@ -35,37 +89,32 @@ def tree_data(tree: Any) -> Any:
         return {kind.__name__: children}
     if kind is dict and all(type(key) in (str, int) for key in aux):
         return {"dict": [[key, child] for key, child in zip(aux, children, strict=True)]}
-    raise InputError(
-        f"the structure {tree} holds types of its own and cannot be saved",
-        hint="save functions of tuples, lists and dictionaries",
-    )
+    return {"type": _name(kind), "aux": _plain(aux, _MOST_DESCRIBED), "children": children}
 
 
-def read_tree(data: Any) -> Any:
+def read_tree(data: Any) -> Structure:
     """The structure that `tree_data` made plain.
 
     Raises:
         InputError: it is none.
     """
-    import jax  # late: importing this module costs nothing
-
-    depth_of(data, "a structure of arguments", LIMITS.depth)
-    return jax.tree_util.tree_structure(_skeleton(data))
+    return Structure(data)
 
 
-def _skeleton(data: Any) -> Any:
-    """Plain data as a value of the structure that it describes."""
+def _leaves(data: Any) -> int:
     match data:
         case "*":
-            return 0
+            return 1
         case None:
-            return None
+            return 0
         case {"tuple": list(items), **rest} if not rest:
-            return tuple(map(_skeleton, items))
+            return sum(map(_leaves, items))
         case {"list": list(items), **rest} if not rest:
-            return list(map(_skeleton, items))
+            return sum(map(_leaves, items))
         case {"dict": list(items), **rest} if not rest:
-            return _dictionary(items)
+            return sum(_leaves(child) for child in _dictionary(items).values())
+        case {"type": str(), "aux": _, "children": list(items), **rest} if not rest:
+            return sum(map(_leaves, items))
         case _:
             raise InputError(f"{shown(data)} is no structure of arguments")
 
@@ -75,7 +124,7 @@ def _dictionary(items: list[Any]) -> dict[Any, Any]:
     for item in items:
         match item:
             case [str() | int() as key, child] if not isinstance(key, bool) and key not in found:
-                found[key] = _skeleton(child)
+                found[key] = child
             case _:
                 raise InputError(f"{shown(item)} is no entry of a dictionary of arguments")
     if len({type(key) for key in found}) > 1:
@@ -83,4 +132,133 @@ def _dictionary(items: list[Any]) -> dict[Any, Any]:
     return found
 
 
-__all__ = ["read_tree", "tree_data"]
+def _types(data: Any) -> Iterator[str]:
+    if isinstance(data, dict):
+        kind: Any = data.get("type")
+        if isinstance(kind, str):
+            yield kind
+        for value in data.values():
+            yield from _types(value)
+    elif isinstance(data, list):
+        for item in data:  # pyright: ignore[reportUnknownVariableType]
+            yield from _types(item)
+
+
+# ---- making
+
+
+def _built(data: Any, nodes: dict[str, Any]) -> Any:
+    import jax  # late: importing this module costs nothing
+
+    util = jax.tree_util
+    match data:
+        case "*":
+            return util.tree_structure(0)
+        case None:
+            return util.tree_structure(None)
+        case {"type": str(name), "aux": aux, "children": list(items)}:
+            held = nodes.get(_text(name, aux, len(items)))
+            held = (_type(name), _value(aux, name)) if held is None else held
+            try:
+                return util.PyTreeDef.from_node_data_and_children(
+                    util.default_registry, held, [_built(child, nodes) for child in items]
+                )
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise InputError(f"{shown(name)} is no type of nodes: {error}") from error
+        case {"dict": list(items)}:
+            entries = _dictionary(items)
+            children, held = [_built(child, nodes) for child in entries.values()], (dict, list(entries))
+        case {"tuple": list(items)}:
+            children, held = [_built(child, nodes) for child in items], (tuple, None)
+        case _:
+            children, held = [_built(child, nodes) for child in data["list"]], (list, None)
+    return util.PyTreeDef.from_node_data_and_children(util.default_registry, held, children)
+
+
+def _type(name: str) -> type:
+    """A class that the process has imported already; nothing is imported or run for it."""
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = None if found is None else vars(found).get(part) if hasattr(found, "__dict__") else None
+    if not isinstance(found, type):
+        raise InputError(
+            f"its results hold nodes of the type {shown(name)}, which this process has not imported",
+            hint=f"import {module} before the program is called" if module != "__main__" else "define the type first",
+        )
+    return found
+
+
+def _value(aux: Any, name: str) -> Any:
+    """What a node holds besides its children, from its plain form."""
+    match aux:
+        case None | bool() | int() | float() | str():
+            return aux
+        case {"tuple": list(items), **rest} if not rest:
+            return tuple(_value(x, name) for x in items)
+        case {"list": list(items), **rest} if not rest:
+            return [_value(x, name) for x in items]
+        case {"dict": list(items), **rest} if not rest and all(isinstance(x, list) and len(x) == 2 for x in items):  # pyright: ignore[reportUnknownArgumentType]
+            return {_value(key, name): _value(x, name) for key, x in items}
+        case _:
+            raise InputError(
+                f"its results hold nodes of the type {shown(name)} with more than plain data",
+                hint="only such as stand in the arguments, too, can be made of a file",
+            )
+
+
+# ---- describing
+
+
+def _nodes(tree: Any) -> Iterator[Any]:
+    yield tree
+    for child in tree.children():
+        yield from _nodes(child)
+
+
+def _described(tree: Any) -> str:
+    data = tree_data(tree)
+    if not isinstance(data, dict) or "type" not in data:
+        return ""
+    return _text(data["type"], data["aux"], len(data["children"]))
+
+
+def _text(name: str, aux: Any, children: int) -> str:
+    return repr((name, aux, children))
+
+
+def _name(kind: Any) -> str:
+    return f"{getattr(kind, '__module__', '')}:{getattr(kind, '__qualname__', type(kind).__qualname__)}"
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """A value as plain data: itself where that is possible, else a description of it."""
+    if value is None or type(value) in (bool, int, str) or _is_finite(value):
+        return value
+    if depth == 0:
+        return {"described": _name(type(value))}
+    if type(value) in (tuple, list):
+        return {type(value).__name__: [_plain(x, depth - 1) for x in value]}
+    if type(value) is dict:
+        return {"dict": [[_plain(key, depth - 1), _plain(x, depth - 1)] for key, x in value.items()]}
+    if isinstance(value, np.dtype):
+        return {"described": f"dtype {value}"}
+    if isinstance(value, type) or hasattr(value, "__qualname__"):
+        return {"described": _name(value)}
+    return {"described": _name(type(value)), "of": [_plain(x, depth - 1) for x in _contents(value)]}
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) is float and math.isfinite(value)
+
+
+def _contents(value: Any) -> list[Any]:
+    """What tells objects of a class apart, as far as it can be seen."""
+    if is_dataclass(value):
+        return [getattr(value, f.name, None) for f in fields(value)]
+    slots = [getattr(value, name, None) for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    held = list(vars(value).values()) if hasattr(value, "__dict__") else []
+    return [*slots, *held] or [_ADDRESS.sub("", repr(value))]
+
+
+__all__ = ["Structure", "read_tree", "tree_data"]

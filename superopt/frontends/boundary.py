@@ -90,9 +90,15 @@ def _wrapped(leaf: Any) -> Any:
 
 
 def _bare(leaf: Any) -> Any:
+    if isinstance(leaf, Keys) and isinstance(leaf.data, jax.ShapeDtypeStruct):
+        return jax.eval_shape(lambda data: with_kind(data, leaf.kind), leaf.data)
     if isinstance(leaf, Keys):
         return with_kind(leaf.data, leaf.kind)
     return leaf.value if isinstance(leaf, Static) else leaf
+
+
+ADAPTED = tuple(f"{kind.__module__}:{kind.__qualname__}" for kind in (Keys, Static))
+"""Names of the nodes that stand for what is no tensor."""
 
 
 class Inside:
