@@ -11,9 +11,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from superopt.errors import ExternalDataError, FileLimitError, InputError, ModelFileError
+from superopt.errors import ArgumentError, ExternalDataError, FileLimitError, InputError, ModelFileError
 from superopt.frontends import onnx_eval
-from superopt.frontends.onnx import UnsupportedOpError, load_model
+from superopt.frontends.onnx import UnsupportedOpError, import_model, load_model
 from tests.onnx_models import info, mlp, model, node
 
 
@@ -83,6 +83,12 @@ def test_many_dimensions_are_refused() -> None:
     grown = [node("Unsqueeze", "x a", "y")]
     with pytest.raises(InputError, match="dimensions"):
         load_model(model(grown, [info("x", (2,))], [info("y", None or ())], {"a": np.arange(60)}))
+
+
+def test_immense_inputs_are_not_made_up() -> None:
+    loaded = load_model(model([node("Relu", "x", "y")], [info("x", (3, 2**31))], [info("y", (3, 2**31))]))
+    with pytest.raises(ArgumentError, match="24 GiB"):
+        import_model(loaded)
 
 
 def test_a_long_location_is_refused(tmp_path: Path) -> None:

@@ -75,7 +75,8 @@ def import_model(model: OnnxModel, *arguments: Any, seed: int = 0) -> Imported:
     Raises:
         ArgumentError: the arguments do not fit.
     """
-    examples = check_arguments(model, arguments) if arguments else model.example_inputs(seed)
+    with converting(model.name):
+        examples = check_arguments(model, arguments) if arguments else model.example_inputs(seed)
     narrowed: tuple[int, ...] = ()
     if not jax.config.read("jax_enable_x64"):
         narrowed = tuple(i for i, x in enumerate(examples) if x.dtype == np.int64)

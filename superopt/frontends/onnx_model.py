@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import keyword
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,6 +54,7 @@ from superopt.onnx_calls import Tail
 from superopt.reading import shown
 
 MAX_STATIC_INTS = 1024
+MAX_EXAMPLE_BYTES = 2**31  # a file of a few bytes can declare inputs of any size
 # types of stored tensors that graphs have not, and what holds their values
 CARRIER = {
     "int4": np.dtype(np.int8),
@@ -125,7 +127,16 @@ class OnnxModel:
         return replace(self, params={name: params[name] for name in self.params})
 
     def example_inputs(self, seed: int = 0) -> tuple[np.ndarray, ...]:
-        """Random arguments: normal floats, integers 0 and 1."""
+        """Random arguments: normal floats, integers 0 and 1.
+
+        Raises:
+            ArgumentError: they would have more than `MAX_EXAMPLE_BYTES`.
+        """
+        wanted = sum(math.prod(i.shape) * np.dtype(i.dtype).itemsize for i in self.inputs)
+        if wanted > MAX_EXAMPLE_BYTES:
+            raise ArgumentError(
+                f"random inputs of {self.name} would have {wanted / 2**30:.3g} GiB", hint="pass example inputs"
+            )
         rng = np.random.default_rng([seed, 7])
         made: list[np.ndarray] = []
         for info in self.inputs:
