@@ -34,6 +34,11 @@ class Speedup:
         """Was the program measured to be faster, all of the interval?"""
         return self.basis == "measured" and self.low > 1.0
 
+    def to_json(self) -> dict[str, Any]:
+        """One JSON-serialisable object: bounds that are none are null."""
+        bounds = {name: x if math.isfinite(x) else None for name, x in (("low", self.low), ("high", self.high))}
+        return {**asdict(self), **bounds}
+
     def __str__(self) -> str:
         if self.basis == "measured":
             return f"{self.ratio:.2f}x [{self.low:.2f}, {self.high:.2f}]"
@@ -288,7 +293,7 @@ class Report:
             "verdict": self.verdict,
             "before_ms": self.before_ms,
             "after_ms": self.after_ms,
-            "speedup": asdict(self.speedup),
+            "speedup": self.speedup.to_json(),
             "rewrites": data["rewrites"],
             "max_rel_error": checks.get("max_rel_error"),
             "opaque_ops": sum(self.opaque_ops.values()),

@@ -191,8 +191,10 @@ def _saved(archive: Archive, meta: Any, allowance: Allowance) -> Saved:
         raise InputError("its program takes other inputs than the file has")
     report = field(meta, "report", dict)
     speedup = field(report, "speedup", dict)
-    for end in ("ratio", "low", "high"):
-        field(speedup, end, (int, float))
+    field(speedup, "ratio", (int, float))
+    for end in ("low", "high"):
+        field(speedup, end, (int, float, type(None)))
+    field({"basis": "measured", **speedup}, "basis", str)  # files of before had measured ones only
     options, foreign = own(field(report, "compiler_options", dict))
     kernels = _kernels(archive, hot)
     prepared = _prepared(archive, hot.inputs[len(live) :])

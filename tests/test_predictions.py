@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,12 +30,22 @@ def product(a: Any, b: Any, x: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def predicted() -> Report:
+def program() -> superopt.Optimized:
     rules = [rule for rule in load() if rule.name == "dot-assoc"]
     found = superopt.optimize(product, A, B, X, budget="50steps", deterministic=True, store=False, rules=rules)
     assert found.report.rewrites
     assert found.speedup == found.report.speedup
-    return found.report
+    return found
+
+
+@pytest.fixture(scope="module")
+def predicted(program: superopt.Optimized) -> Report:
+    return program.report
+
+
+def test_a_saved_prediction_is_one(program: superopt.Optimized, tmp_path: Path) -> None:
+    loaded = superopt.load(program.save(tmp_path / "product.superopt"))
+    assert loaded.speedup == program.speedup
 
 
 def test_a_prediction_has_neither_interval_nor_times(predicted: Report) -> None:
