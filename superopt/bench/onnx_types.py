@@ -60,7 +60,7 @@ NAMED: dict[tuple[str, str, str], str] = {
     ("com.microsoft.QLinearMul", "*", "*"): _HALVES,
     **{
         (op, kind, "extreme"): "integers beyond the range of the type on the way"
-        for op, kind in itertools.product(("Pow", "ReduceL2", "ReduceMean"), ("int32", "int64"))
+        for op, kind in itertools.product(("Pow", "ReduceL2", "ReduceMean", "ReduceSumSquare"), ("int32", "int64"))
     },
     ("Gelu", "float64", "*"): "the constants of the tanh form, which both peers have in float32 only",
 }
