@@ -237,7 +237,7 @@ class _Run:
             if self.kernels:
                 candidates += self._in_kernels(limits.until(begin_s, ALL if hurried else FORMS), build_s)
             if not ((hurried and candidates) or self.barrier.interrupted):
-                judgement = self._judged(limits.until(begin_s, JUDGE if self.kernels else ALL))
+                judgement = self._judged(limits.until(begin_s, JUDGE if self.kernels else CONTEST))
             if self.kernels and not (hurried or self._interrupted(judgement)):
                 judgement = self._implemented(judgement, limits.until(begin_s, ALL))
         if self._interrupted(judgement):

@@ -17,6 +17,7 @@ texts of rules) does it with the means of this module:
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -399,10 +400,16 @@ class Archive:
 
 
 class ArchiveWriter:
-    """Writes what `Archive` reads; the file appears under its name only when it is whole."""
+    """Writes what `Archive` reads; the file appears under its name, or where a link leads, only when it is whole.
+
+    Raises:
+        OSError: the place cannot be written to, or is no regular file (a device, say).
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = Path(os.path.realpath(path))
+        if self.path.exists() and not self.path.is_file():
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
         self._digests: dict[str, str] = {}
 
     def __enter__(self) -> ArchiveWriter:

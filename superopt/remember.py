@@ -140,9 +140,15 @@ def _read(kept: Mapping[str, Any], imported: Imported) -> tuple[Program, Report,
         parsed = parse_graph(kept["prepare"], allowance=allowance)
         prepare = Graph(parsed.inputs, parsed.outputs, imported.graph.constants)
     report = read_report(kept["report"])
-    options, _ = own(report.compiler_options)
+    options, foreign = own(report.compiler_options)
+    notes = (*report.notes, *(f"built without {name}: {why}" for name, why in foreign.items()))
     plan = None if kept["plan"] is None else read_plan(kept["plan"], allowance)
     program = Program(prepare, parse_graph(kept["hot"], allowance=allowance))
     for graph in program.graphs:
         require_modules(graph)
-    return program, replace(report, compiler_options=options), plan, tuple(map(read_choice, kept["kernels"]))
+    return (
+        program,
+        replace(report, compiler_options=options, notes=notes),
+        plan,
+        tuple(map(read_choice, kept["kernels"])),
+    )

@@ -44,7 +44,7 @@ def test_options_that_do_not_go_together(model) -> None:
     for options in ({"frozen": 0}, {"frozen": "x"}, {"kwargs": {"x": X}}):
         with pytest.raises(UsageError):
             superopt.optimize(model, dims={"n": 3}, store=False, **options)
-    with pytest.raises(UsageError, match="sizes already"):
+    with pytest.raises(UsageError, match="loaded already"):
         superopt.optimize(load_model(model, dims={"n": 3}), dims={"n": 4}, store=False)
     assert superopt.optimize(model, dims={"n": 3}, budget="5steps", deterministic=True, store=False)(X[0])[0].shape == (
         3,

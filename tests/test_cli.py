@@ -93,7 +93,7 @@ def test_bad_input_is_one_line_with_a_code(capsys, program, tmp_path, monkeypatc
     ("maker", "said"),
     [
         ("raises", "cannot be run: RuntimeError in line 14: not today"),
-        ("untraceable", "the function fails: AttributeError in line 17: "),
+        ("untraceable", "the function fails on these arguments: AttributeError in program.py:17 ("),
     ],
 )
 def test_errors_of_the_program_are_told_with_their_place(capsys, program, maker, said) -> None:
@@ -112,14 +112,18 @@ def test_a_program_that_is_no_python_is_told_so(capsys, tmp_path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a file that cannot be written is a device of Linux")
-@pytest.mark.parametrize(("option", "ending"), [("--report", "html"), ("--out", "superopt")])
-def test_a_file_that_cannot_be_written_is_told_so(capsys, program, tmp_path, option, ending) -> None:
+@pytest.mark.parametrize(
+    ("option", "ending", "cause"),
+    [("--report", "html", "No space left on device"), ("--out", "superopt", "not a regular file")],
+)
+def test_a_file_that_cannot_be_written_is_told_so(capsys, program, tmp_path, option, ending, cause) -> None:
     full = tmp_path / f"full.{ending}"
     full.symlink_to("/dev/full")
     args = ("--budget", "20steps", "--deterministic", "--no-store", "--json", option, str(full))
     status, out, err = run(capsys, "optimize", f"{program}:make", *args)
     assert status == 1
-    assert f"cannot write {full}: No space left on device" in err
+    assert f"cannot write {full}: {cause}" in err
+    assert full.is_symlink()
     assert json.loads(out)["error"]["code"] == "SO100"
 
 
