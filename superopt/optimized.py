@@ -168,6 +168,8 @@ class Loaded:
         with jax.enable_x64(True):  # 64-bit tensors keep their type whatever the caller has enabled
             self.prepared = tuple(map(jax.device_put, held.prepared))
         with typed(f"{path} cannot be built on this machine"):
+            if self.kernels:
+                self._foreign = {**self._foreign, **self._without_disagreeing()}
             self._executable = build_any(original_program(self.graph), self.prepared, held.options, self.kernels)
         self._run: Callable[[list[Any]], Sequence[Any]] = self._hot if not self.kernels else self._with_derivative()
         self.path = Path(path)
@@ -187,6 +189,15 @@ class Loaded:
         from superopt.revalidate import validate_file  # late: the prover takes a while to load
 
         return validate_file(self.path, original, store)
+
+    def _without_disagreeing(self) -> dict[str, str]:
+        """Leave the kernels to XLA that do not give its values; says which and why."""
+        from superopt.kernel_checks import disagreeing  # late: loads LLVM
+
+        wrong = disagreeing(self.graph, self.kernels)
+        named = {f"kernel of value {self.kernels[i].root}": why for i, why in wrong.items()}
+        self.kernels = tuple(c for i, c in enumerate(self.kernels) if i not in wrong)
+        return named
 
     @property
     def compiler_options(self) -> dict[str, bool | str]:

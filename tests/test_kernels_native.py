@@ -209,6 +209,13 @@ def test_saved_with_kernels_and_loaded(built: tuple[Imported, Program, Any], tmp
     close(jax.jit(loaded)(params, x), layer(params, x))
     gradient = jax.grad(lambda x: loaded(params, x)[0][:, 0].sum())(x)
     close(gradient, jax.grad(lambda x: layer(params, x)[0][:, 0].sum())(x))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("superopt.backends.made.agrees", lambda key: False)
+        patched.setattr("superopt.kernel_checks._difference", lambda kernel: "it differs")
+        without = superopt.load(path)
+    assert without.kernels == ()
+    assert set(without.refused.values()) == {"it differs"}
+    close(without(params, x), layer(params, x))
 
 
 def test_guarded_kernels_run_alone_first(built: tuple[Imported, Program, Any], monkeypatch: pytest.MonkeyPatch) -> None:

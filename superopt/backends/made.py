@@ -63,6 +63,16 @@ def keep(key: str, parts: Parts, cache: Path | None = None) -> None:
     jit.write_beside(_path(key, cache), json.dumps(rows).encode())
 
 
+def agrees(key: str, cache: Path | None = None) -> bool:
+    """Was the kernel under a key found to give XLA's values on this machine?"""
+    return _path(key, cache).with_suffix(".agrees").exists()
+
+
+def agree(key: str, cache: Path | None = None) -> None:
+    """Remember that the kernel under a key gives XLA's values."""
+    jit.write_beside(_path(key, cache).with_suffix(".agrees"), b"1")
+
+
 def _path(key: str, cache: Path | None) -> Path:
     return (cache or jit.cache_folder()) / f"{key}.kernel"
 
