@@ -8,6 +8,9 @@ go through the optimised program itself), and `validate` checks it from these fi
 from __future__ import annotations
 
 import operator
+import weakref
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +49,7 @@ class Optimized:
         from superopt.frontends.boundary import outside, user_function  # late: see above
         from superopt.frontends.jaxpr import wrap_like_original  # late: see above
 
-        self.imported = imported
+        self.imported = imported if not imported.placed else replace(imported, placed={})
         self.program = program
         self.executable = executable
         self.report = report
@@ -156,7 +159,9 @@ class Loaded:
         from superopt.reading import typed  # late: see above
         from superopt.saved import digest_of, read  # late: see above
 
-        held = read(path)
+        files = ExitStack()  # the file stays open: derivatives, which need what kernels do not, read it again
+        weakref.finalize(self, files.close)
+        held = read(path, files)
         self.graph, self.live, self.narrowed, self.kernels = held.hot, held.live, held.narrowed, held.kernels
         self.names = tuple(held.names[i] for i in held.live)
         self._frozen = [(i, held.names[i], kind, digest) for i, kind, digest in held.frozen]
@@ -165,8 +170,7 @@ class Loaded:
         self.in_tree, self.out_tree = held.in_tree, held.out_tree
         self._adapted = any(name in ADAPTED for name in (*held.in_tree.types, *held.out_tree.types))
         self._enter, self._leave = enter, leave
-        with jax.enable_x64(True):  # 64-bit tensors keep their type whatever the caller has enabled
-            self.prepared = tuple(map(jax.device_put, held.prepared))
+        self.prepared = held.prepared
         with typed(f"{path} cannot be built on this machine"):
             if self.kernels:
                 self._foreign = {**self._foreign, **self._without_disagreeing()}

@@ -71,6 +71,7 @@ from superopt.store import Store
 from superopt.summary import make_report
 from superopt.trace import make_plan
 from superopt.trials import TrialPool
+from superopt.weights import Shelf
 from verifier.verdict import EXACTNESS
 
 if TYPE_CHECKING:
@@ -139,12 +140,13 @@ def optimize(
     limits = replace(parse_budget(budget), kernels=kernels)
     given = given_rules(rules)
     clock = _Clock(progress)
-    with clock.stage("import"):
-        imported, name = _import(fn, args, kwargs, frozen, dims, seed, data_root)
-    if any(isinstance(x, jax.ShapeDtypeStruct) for x in imported.examples):
-        imported = _with_examples(imported, seed)
     barrier = Barrier()
     with ExitStack() as stack:
+        shelf = stack.enter_context(Shelf())
+        with clock.stage("import"):
+            imported, name = _import(fn, args, kwargs, frozen, dims, seed, shelf, data_root)
+        if any(isinstance(x, jax.ShapeDtypeStruct) for x in imported.examples):
+            imported = _with_examples(imported, seed)
         archive = barrier.around("the store", lambda: _open_store(store), None, let=_FIRST)
         if archive is not None:
             stack.callback(barrier.around, "the end of the store", archive.close, None)
@@ -161,6 +163,8 @@ def optimize(
         if known is not None:
             clock.say("answered from the store")
             return known
+        asked = imported
+        imported = barrier.around("the file of the weights", lambda: shelf.imported(asked), asked)
         worker, pool = Worker(), TrialPool(seed)
         stack.callback(barrier.around, "the end of the measuring process", worker.close, None)
         stack.callback(barrier.around, "the end of the processes that try kernels", pool.close, None)
@@ -442,6 +446,7 @@ def _import(
     frozen: Any,
     dims: Mapping[str, int] | None,
     seed: int,
+    shelf: Shelf,
     data_root: str | Path | None = None,
 ) -> tuple[Imported, str]:
     if isinstance(fn, str | Path) or type(fn).__name__ == "OnnxModel":
@@ -450,14 +455,15 @@ def _import(
                 "an ONNX model takes neither keyword arguments nor frozen=",
                 hint="pass its inputs in order; its initializers are frozen anyway",
             )
-        from superopt.frontends.onnx import OnnxModel, import_model, import_onnx  # late: an optional dependency
+        from superopt.frontends.onnx import OnnxModel, import_model, load_model  # late: an optional dependency
 
         if isinstance(fn, OnnxModel):
             if dims or data_root is not None:
                 raise UsageError("this model is loaded already", hint="give the option to load_model, or give its path")
-            return import_model(fn, *args, seed=seed), fn.name
+            return import_model(shelf.model(fn), *args, seed=seed), fn.name
         assert isinstance(fn, str | Path)
-        return import_onnx(fn, *args, dims=dims, seed=seed, data_root=data_root), Path(fn).name
+        model = load_model(fn, dims=dims, data_root=data_root)
+        return import_model(shelf.model(model), *args, seed=seed), Path(fn).name
     if not callable(fn):
         raise ArgumentError(f"a {type(fn).__name__} is neither a function nor a path", hint="pass f itself, not f(x)")
     if data_root is not None:

@@ -16,11 +16,14 @@ acts outside of its operands, and options of the compiler are those of this proj
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -32,9 +35,10 @@ from superopt.ir.program import Program, type_bytes
 from superopt.ir.text import parse_graph, print_graph
 from superopt.ir.types import STORED_BYTES
 from superopt.kernels.choice import Choice, read_choice, regions_of
-from superopt.measure.arrays import aligned, dtype
+from superopt.measure.arrays import dtype
 from superopt.modules import carried, require_modules, restore
 from superopt.onnx_calls import Tail, read_tail
+from superopt.placing import Later, aligned
 from superopt.plan import Plan, read_plan
 from superopt.reading import LIMITS, Allowance, Archive, ArchiveWriter, field, plain_file, shown, typed
 from superopt.trees import Structure, read_tree
@@ -52,7 +56,7 @@ class Saved:
 
     Attributes:
         hot: the returned program over the live arguments and the prepared tensors.
-        prepared: these tensors.
+        prepared: these tensors; such as are read `Later` where a file is read for calls.
         names: of all arguments.
         live: positions of those that are not frozen, in the order of the inputs of `hot`.
         narrowed: positions of arguments that stand for such of 64 bits.
@@ -68,7 +72,7 @@ class Saved:
     """
 
     hot: Graph
-    prepared: tuple[np.ndarray, ...]
+    prepared: tuple[Any, ...]
     names: tuple[str, ...]
     live: tuple[int, ...]
     narrowed: frozenset[int]
@@ -138,14 +142,14 @@ def write(path: str | Path, saved: Saved, source: Source | None, original: Graph
     return Path(path)
 
 
-def read(path: str | Path) -> Saved:
-    """What a file holds for calls.
+def read(path: str | Path, files: ExitStack) -> Saved:
+    """What a file holds for calls; its prepared tensors are read when they are needed, while `files` is open.
 
     Raises:
         InputError: it is not a saved program, or of another format.
         FileLimitError: it asks for more than is accepted.
     """
-    return _read(path, whole=False)[0]
+    return _read(path, files)[0]
 
 
 def read_whole(path: str | Path) -> tuple[Saved, Source]:
@@ -154,14 +158,16 @@ def read_whole(path: str | Path) -> tuple[Saved, Source]:
     Raises:
         InputError: as `read`, or it holds no plan.
     """
-    saved, source = _read(path, whole=True)
+    saved, source = _read(path, None)
     assert source is not None
     return saved, source
 
 
-def _read(path: str | Path, *, whole: bool) -> tuple[Saved, Source | None]:
+def _read(path: str | Path, files: ExitStack | None) -> tuple[Saved, Source | None]:
+    """For calls where `files` is given, which keeps the file open; for validation otherwise."""
     name = shown(path, 200)
-    with typed(f"{name} is not a saved program", _HINT), plain_file(path) as handle:
+    with ExitStack() as own, typed(f"{name} is not a saved program", _HINT):
+        handle = own.enter_context(plain_file(path))
         archive = Archive(handle, lambda member: _MEMBERS.fullmatch(member) is not None)
         allowance = Allowance(name, archive.size_bytes)
         meta: Any = archive.json("meta.json")
@@ -170,11 +176,14 @@ def _read(path: str | Path, *, whole: bool) -> tuple[Saved, Source | None]:
             raise InputError(f"it has format {found}, this version reads {FORMAT}", hint="save the program again")
         if "modules.json" in archive:
             _modules(archive)
-        saved = _saved(archive, meta, allowance)
-        return saved, _source(archive, saved, allowance) if whole else None
+        saved = _saved(archive, meta, allowance, "" if files is None else name)
+        if files is None:
+            return saved, _source(archive, saved, allowance)
+        files.push(own.pop_all())
+        return saved, None
 
 
-def _saved(archive: Archive, meta: Any, allowance: Allowance) -> Saved:
+def _saved(archive: Archive, meta: Any, allowance: Allowance, later: str) -> Saved:
     hot = _graph(archive, "hot.txt", allowance)
     trees: Any = archive.json("trees.json")
     in_tree, out_tree = read_tree(field(trees, "arguments", _ANY)), read_tree(field(trees, "results", _ANY))
@@ -197,7 +206,7 @@ def _saved(archive: Archive, meta: Any, allowance: Allowance) -> Saved:
     field({"basis": "measured", **speedup}, "basis", str)  # files of before had measured ones only
     options, foreign = own(field(report, "compiler_options", dict))
     kernels = _kernels(archive, hot)
-    prepared = _prepared(archive, hot.inputs[len(live) :])
+    prepared = _prepared(archive, hot.inputs[len(live) :], later)
     return Saved(
         hot, prepared, names, live, frozenset(_position(x, names) for x in field(meta, "narrowed", list)), frozen,
         {_text(k): _text(v) for k, v in field(meta, "constants", dict).items()}, report, options, foreign, kernels,
@@ -242,21 +251,38 @@ def _kernels(archive: Archive, hot: Graph) -> tuple[Choice, ...]:
     return kernels
 
 
-def _prepared(archive: Archive, nodes: Sequence[Node]) -> tuple[np.ndarray, ...]:
-    """The prepared tensors, each read into the memory where it stays (JAX takes it over as it is)."""
+def _prepared(archive: Archive, nodes: Sequence[Node], later: str) -> tuple[Any, ...]:
+    """The prepared tensors, each read into the memory where it stays (JAX takes it over as it is).
+
+    They are read when they are needed where `later` names the file, which is open for as long.
+    """
     members = {name for name in archive.names if name.startswith("prepared/")}
     if members != {f"prepared/{i}" for i in range(len(nodes))}:
         raise InputError(f"it holds {len(members)} prepared tensors for {len(nodes)} inputs")
-    found: list[np.ndarray] = []
+    lock = Lock()
+
+    def tensor(member: str, node: Node) -> np.ndarray:
+        array = aligned(node.shape, dtype(node.dtype))  # pyright: ignore[reportArgumentType] -- sizes in a text are numbers
+        with lock:  # one place in the file at a time
+            archive.read_into(member, bytes_view(array))
+        return array
+
+    def postponed(member: str, node: Node) -> np.ndarray:
+        with typed(f"{later} is not a saved program", _HINT):
+            return tensor(member, node)
+
+    found: list[Any] = []
     for number, node in enumerate(nodes):
         if node.dtype not in STORED_BYTES:
             raise InputError(f"its program takes a prepared tensor of dtype {shown(node.dtype)}")
         member, size = f"prepared/{number}", type_bytes(node.type)
         if archive.size_of(member) != size:
             raise InputError(f"its {member!r} has {archive.size_of(member)} bytes, {node.type} has {size}")
-        array = aligned(node.shape, dtype(node.dtype))  # pyright: ignore[reportArgumentType] -- sizes in a text are numbers
-        archive.read_into(member, bytes_view(array))
-        found.append(array)
+        if later:
+            read_it = functools.partial(postponed, member, node)
+            found.append(Later(read_it, node.shape, dtype(node.dtype)))  # pyright: ignore[reportArgumentType] -- as above
+        else:
+            found.append(tensor(member, node))
     return tuple(found)
 
 

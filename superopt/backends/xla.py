@@ -22,10 +22,12 @@ from jax import numpy as jnp
 from superopt.backends.lower import LOWER, array_bytes, dtype_of
 from superopt.backends.options import Options, Value, accepted, jit_with
 from superopt.backends.packing import packing_of
+from superopt.backends.preparing import pieces_of, run_pieces, taken
 from superopt.errors import ArgumentError, InputError
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program
 from superopt.kernels.pages import enlarge
+from superopt.placing import Later
 
 ArrayFunction = Callable[..., tuple[Any, ...]]
 
@@ -106,9 +108,8 @@ class XlaExecutable:
         if program.prepare is not None:
             given = program.prepare
             self._computed = tuple(dict.fromkeys(node for node in given.outputs if node.op != "input"))
-            self._prepare = jax.jit(to_jax(Graph(given.inputs, self._computed)))
-        with _x64(self._wide):
-            self._constants = {name: _copied(x) for name, x in self._constant_values().items()}
+        self._pieces = pieces_of(self._computed)
+        self._constants = self._constant_values()
         self.prepared = self.prepare(self._in_order(frozen_values))
         held = {id(x): x for x in self.prepared}
         self.frozen_bytes = program.frozen_bytes
@@ -143,9 +144,8 @@ class XlaExecutable:
         with _x64(self._wide):
             values: dict[Node, Any] = {n: self._constants.get(n["name"]) for n in graph.inputs}
             values |= {node: _fitting(node, x) for node, x in zip(own, frozen, strict=True)}
-            if self._computed:
-                results = self._prepare(*[values[node] for node in graph.inputs])
-                values |= dict(zip(self._computed, results, strict=True))
+            values |= {node: taken(values[node]) for node in graph.outputs if node.op == "input"}
+            values |= run_pieces(self._pieces, values, to_jax)
         return tuple(values[node] for node in graph.outputs)
 
     def pack(self, prepared: Sequence[Any]) -> tuple[Any, ...]:
@@ -225,22 +225,17 @@ def _as_array(x: Any) -> Any:
     return jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x
 
 
-def _copied(x: Any) -> Any:
-    """A value as an array of JAX; one of NumPy is copied, since its owner may change it.
-
-    `jnp.asarray` would do, but compiles a program for every shape, which takes seconds for a large network.
-    """
-    if isinstance(x, np.ndarray):
-        return jax.device_put(x, may_alias=False)
-    return jnp.asarray(x)
-
-
 def _fitting(node: Node, x: Any) -> Any:
-    array = _copied(x)
-    if array.shape != node.shape or str(array.dtype) != node.dtype:
-        got = f"{array.dtype}{list(array.shape)}"
-        raise ArgumentError(f"the frozen input {node['name']!r} is {node.type}, got {got}")
-    return array
+    """The value of a frozen input, as it is where it has the very type, else as an array of JAX."""
+    given = x if _has_type(x, node) else taken(x)
+    if not _has_type(given, node):
+        raise ArgumentError(f"the frozen input {node['name']!r} is {node.type}, got {given.dtype}{list(given.shape)}")
+    return given
+
+
+def _has_type(x: Any, node: Node) -> bool:
+    kinds = (np.ndarray, jax.Array, Later)
+    return isinstance(x, kinds) and tuple(x.shape) == node.shape and str(x.dtype) == node.dtype
 
 
 def _lowering(node: Node) -> Callable[..., Any]:

@@ -62,6 +62,7 @@ class Imported:
         narrowed: positions of the flat arguments of 32 bits that stand for 64-bit ones, values of which must fit.
         same_if_strong: whether the function is the same program with arrays in place of the numbers at these positions.
         tail: what is computed from the results afterwards, outside of any trace (see `superopt.onnx_calls`).
+        placed: position of a frozen argument -> its value in a file (`superopt.weights`), read in place of the example.
     """
 
     graph: Graph
@@ -79,6 +80,7 @@ class Imported:
     tail: Tail | None = None
     effects: tuple[Effect, ...] = ()
     whole: str = ""
+    placed: Mapping[int, Any] = field(default_factory=dict[int, Any])
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -91,7 +93,7 @@ class Imported:
     @property
     def frozen_values(self) -> dict[str, Any]:
         """Values of the frozen arguments by input name (constants are in `graph.constants`)."""
-        return {self.names[i]: self.examples[i] for i in self.frozen}
+        return {self.names[i]: self.placed.get(i, self.examples[i]) for i in self.frozen}
 
     @property
     def live_values(self) -> list[Any]:

@@ -255,6 +255,7 @@ def _assemble(
         stored[tensor.name] = tensor_array(tensor, folder, f"initializer {tensor.name!r}")
     for sparse in graph.sparse_initializer:
         stored[sparse.values.name] = sparse_array(sparse, folder, f"initializer {sparse.values.name!r}")
+    graph = _without_values(graph)
     inputs = _inputs(graph, stored, dims, values)
     static: dict[str, Any] = {key: _bound(value, key) for key, value in values.items()}
     params: dict[str, np.ndarray] = {}
@@ -272,7 +273,7 @@ def _assemble(
             if array.dtype.name in CARRIER:
                 narrow[key] = array.dtype.name
             params[key] = array.astype(CARRIER.get(array.dtype.name, array.dtype), copy=False)
-    context = Context(versions, function_table(model), folder, name, operators, params.keys())
+    context = Context(versions, _copies(function_table(model)), folder, name, operators, params.keys())
     parts = _Parts(context, kept, inputs, static, params, [o.name for o in graph.output], narrow, _size(model))
     outputs, tail = _trace_types(parts)
     counts: dict[str, int] = {}
@@ -283,6 +284,8 @@ def _assemble(
         for o, t in zip(graph.output, outputs, strict=True)
         if t is not None
     )
+    # the function takes its weights as arguments, and does not keep these
+    parts = replace(parts, context=replace(context, parameters=frozenset(params)), params=dict.fromkeys(params))
     return OnnxModel(name, _function(parts), params, tuple(inputs), infos, versions[""], counts, graph, tail)
 
 
@@ -315,6 +318,28 @@ def _only_widened(nodes: Sequence[onnx.NodeProto], stored: Mapping[str, np.ndarr
             if name in root and name not in node.input:
                 refused.add(root[name])
     return [key for key in root if root[key] == key and key not in refused]
+
+
+def _without_values(graph: onnx.GraphProto) -> onnx.GraphProto:
+    """A graph without the values of its initializers, which are arrays by now: the file's message can go."""
+    lean = onnx.GraphProto(name=graph.name)
+    for kind in ("node", "input", "output"):
+        getattr(lean, kind).extend(getattr(graph, kind))
+    for tensor in graph.initializer:
+        lean.initializer.add(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
+    for sparse in graph.sparse_initializer:
+        lean.sparse_initializer.add(dims=sparse.dims).values.name = sparse.values.name
+    return lean
+
+
+def _copies(
+    functions: Mapping[tuple[str, str, str], onnx.FunctionProto],
+) -> dict[tuple[str, str, str], onnx.FunctionProto]:
+    found: dict[tuple[str, str, str], onnx.FunctionProto] = {}
+    for key, function in functions.items():
+        found[key] = onnx.FunctionProto()
+        found[key].CopyFrom(function)
+    return found
 
 
 def _bound(value: Any, name: str) -> Any:

@@ -1,6 +1,7 @@
 """Arrays between processes: one flat file beside a JSON manifest, mapped and not copied by the reader.
 
-No pickle, and no `.npy`, whose header cannot name bfloat16.  Also the random values that kernels are tried on.
+What every request needs again, the weights of a program, is placed (`superopt.placing`).  No pickle, and no `.npy`,
+whose header cannot name bfloat16.  Also the random values that kernels are tried on.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-_ALIGN = 64
+from superopt.placing import SHARED, mapped, write_aligned
 
 
 def save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -25,21 +26,18 @@ def save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     with open(path, "wb") as out:
         for name, value in arrays.items():
             array = np.asarray(value)
-            out.write(b"\0" * (-out.tell() % _ALIGN))
-            manifest.append((name, str(array.dtype), array.shape, out.tell()))
-            out.write(np.ascontiguousarray(array).tobytes())
+            manifest.append((name, str(array.dtype), array.shape, write_aligned(out, array)))
     Path(f"{path}.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
 def load(path: Path) -> dict[str, np.ndarray]:
     """The arrays that `save` wrote, as read-only views of the mapped file."""
     manifest = json.loads(Path(f"{path}.json").read_text(encoding="utf-8"))
-    raw = np.memmap(path, dtype=np.uint8, mode="r") if os.path.getsize(path) else np.zeros(0, np.uint8)
+    raw = np.asarray(mapped(path))
     found: dict[str, np.ndarray] = {}
     for name, dtype_name, shape, offset in manifest:
         kind = dtype(dtype_name)
-        count = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-        found[name] = np.asarray(raw[offset : offset + count]).view(kind).reshape(shape)
+        found[name] = raw[offset : offset + math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
     return found
 
 
@@ -51,14 +49,6 @@ def dtype(name: str) -> np.dtype:
         import ml_dtypes  # late: registers narrow types, seldom needed
 
         return np.dtype(getattr(ml_dtypes, name))
-
-
-def aligned(shape: Sequence[int], kind: np.dtype) -> np.ndarray:
-    """An array without values that begins at a multiple of 64 bytes: `jax.device_put` takes it over without a copy."""
-    nbytes = math.prod(shape) * kind.itemsize
-    raw = np.empty(nbytes + _ALIGN, np.uint8)
-    begin = -raw.ctypes.data % _ALIGN
-    return raw[begin : begin + nbytes].view(kind).reshape(shape)
 
 
 def random_values(
@@ -93,7 +83,7 @@ def scratch_folder(nbytes: int) -> tempfile.TemporaryDirectory[str]:
 
     Folders that killed processes left behind are removed first: in shared memory they would hold it until a reboot.
     """
-    shared = Path("/dev/shm")
+    shared = SHARED
     roomy = shared.is_dir() and os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > 4 * nbytes + (64 << 20)
     place = shared if roomy else Path(tempfile.gettempdir())
     for left in place.glob("superopt-*-*"):

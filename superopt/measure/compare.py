@@ -1,9 +1,10 @@
 """`compare`: candidates against a reference; `confirm`: one winner again.
 
-The programs travel to the worker as text, their arrays in a mapped file.  When the worker dies, the candidate it was
-busy with is out, and a new worker starts over with the rest, so that all figures of one comparison come from one
-process.  Opaque operations travel as modules; programs with one that has none (callbacks into Python) exist only in the
-process that imported them; they are compared there, without protection, and the comparison says so.
+The programs travel to the worker as text, their arrays in a mapped file, those that are placed by their place.  When
+the worker dies, the candidate it was busy with is out, and a new worker starts over with the rest, so that all figures
+of one comparison come from one process.  Opaque operations travel as modules; programs with one that has none
+(callbacks into Python) exist only in the process that imported them; they are compared there, without protection, and
+the comparison says so.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from superopt import placing
 from superopt.ir import opaque
 from superopt.ir.program import Program
 from superopt.measure import arrays
@@ -77,7 +79,7 @@ def compare(
         makers = [_local_maker(p, frozen, backend) for p in programs]
         record.absorb(compare_events(makers[0], dict(enumerate(makers[1:])), inputs, settings))
         return record.comparison(seed, isolated=False, notes=notes)
-    nbytes = sum(np.asarray(x).nbytes for x in (*inputs, *frozen.values()))
+    nbytes = sum(np.asarray(x).nbytes for x in (*inputs, *frozen.values()) if placing.place_of(x) is None)
     with arrays.scratch_folder(nbytes) as folder:
         request = _request(reference, candidates, inputs, frozen, settings, backend, Path(folder))
         if worker is not None:
@@ -217,17 +219,23 @@ def _request(
     folder: Path,
 ) -> dict[str, Any]:
     bundle: dict[str, np.ndarray] = {}
+    placed: dict[str, placing.Place] = {}
     keys: dict[int, str] = {}
 
     def key_of(value: Any) -> str:
         if id(value) not in keys:
-            keys[id(value)] = f"a{len(keys)}"
-            bundle[keys[id(value)]] = np.asarray(value)
+            key = keys[id(value)] = f"a{len(keys)}"
+            place = placing.place_of(value)
+            if place is None:
+                bundle[key] = np.asarray(value)
+            else:
+                placed[key] = place
         return keys[id(value)]
 
     request = {
         "request": "compare",
         "arrays": str(folder / "arrays"),
+        "placed": placed,
         "inputs": [key_of(x) for x in inputs],
         "frozen": {name: key_of(x) for name, x in frozen.items()},
         "settings": asdict(settings),

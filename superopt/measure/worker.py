@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from superopt import placing
 from superopt.measure import arrays, kernels, session
 from superopt.measure.compare import KERNELS
 from superopt.measure.numerics import Tolerance
@@ -62,7 +63,7 @@ def resolve(target: str, path: str | None = None) -> Any:
 
 
 def _compare(request: Mapping[str, Any]) -> Iterator[Event]:
-    bundle = arrays.load(Path(request["arrays"]))
+    bundle = arrays.load(Path(request["arrays"])) | {key: placing.placed(at) for key, at in request["placed"].items()}
     inputs = [bundle[key] for key in request["inputs"]]
     frozen = {name: bundle[key] for name, key in request["frozen"].items()}
     fields = dict(request["settings"])
@@ -104,11 +105,13 @@ def _kept(
 
 
 def _digest(values: Mapping[str, Any]) -> str:
+    """Digest of arrays; of one that is placed, its place stands for what it holds."""
     found = hashlib.blake2b()
     for name in sorted(values):
-        array = np.ascontiguousarray(values[name])
-        found.update(f"{name} {array.dtype} {array.shape} ".encode())
-        found.update(array.reshape(-1).view(np.uint8).data)
+        array, place = np.ascontiguousarray(values[name]), placing.place_of(values[name])
+        found.update(f"{name} {array.dtype} {array.shape} {place} ".encode())
+        if place is None:
+            found.update(array.reshape(-1).view(np.uint8).data)
     return found.hexdigest()
 
 
