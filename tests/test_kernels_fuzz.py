@@ -27,6 +27,11 @@ def test_wrong_kernels_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(r.startswith("wrong") for r in results) >= 2
 
 
+def test_roundings_that_a_schedule_leaves_out_are_no_fault() -> None:
+    """Case 60032: `widen` under the strict licence."""
+    assert fuzz.check(60032) == "ok"
+
+
 def test_a_run_counts_and_ends_in_time() -> None:
     found = fuzz.run(0.0, seed=100)
     assert (found.kernels + found.refused, found.wrong, found.crashes, found.hangs) == (1, 0, 0, 0)

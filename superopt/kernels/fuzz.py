@@ -77,7 +77,8 @@ def check(seed: int) -> str:
     if made is None:
         return "skipped"
     rng = np.random.default_rng([8, seed])
-    strict = is_exact(made.plain) and rng.random() < 0.5
+    widened = any("widen" in step for step in made.trace)  # it leaves roundings to 16 bits out
+    strict = is_exact(made.plain) and rng.random() < 0.5 and not widened
     cpu = host() if rng.random() < 0.7 else restricted(host(), 256)
     try:
         code = generate(made.scheduled, cpu, STRICT if strict else DEFAULT)
