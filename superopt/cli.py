@@ -138,6 +138,7 @@ def optimize(
 @click.option("--rule", "names", multiple=True, help="Only rules whose name contains this text.")
 @click.option("--program", type=click.Path(), help="Validate a saved .superopt file from its plan, without the search.")
 @click.option("--original", metavar="MODEL", help="With --program: the ONNX file that it was made from.")
+@click.option("--no-limit", is_flag=True, help="With --program: validate it however much memory and time it takes.")
 @click.option("--recheck", is_flag=True, help="Replay the solver's questions behind certificates, with all solvers.")
 @click.option("--preconditions", is_flag=True, help="Drop each premise in turn: is every one needed?")
 @click.option("--fuzz", type=click.IntRange(1), metavar="N", help="Try N mutants: is anything proved that is false?")
@@ -152,6 +153,7 @@ def verify(
     names: tuple[str, ...],
     program: str | None,
     original: str | None,
+    no_limit: bool,
     recheck: bool,
     preconditions: bool,
     fuzz: int | None,
@@ -169,7 +171,7 @@ def verify(
         from superopt.store import Store  # late: as above
 
         with Store() as store:
-            found = validate_file(program, original, store)
+            found = validate_file(program, original, store, limited=not no_limit)
         emit(found.to_json()) if as_json else click.echo(str(found))
         return OK if found.valid else UNVERIFIED
     if kernels:
@@ -313,11 +315,13 @@ def demo(budget: str, report_path: str, as_json: bool) -> int:
     "--suite",
     default="core",
     show_default=True,
-    help="aa, ablation, alternatives, core, kernels, native, onnx-nodes, onnx-types, options, pallas, plain, rewrites, "
-    "schedules, search or verifier.",
+    help="aa, ablation, alternatives, budget, core, faults, kernels, native, onnx-nodes, onnx-types, options, pallas, "
+    "plain, rewrites, schedules, search or verifier.",
 )
 @click.option("--verifier", "suite", flag_value="verifier", help="The same as --suite verifier.")
 @click.option("--kernels", "suite", flag_value="kernels", help="The same as --suite kernels.")
+@click.option("--faults", "suite", flag_value="faults", help="The same as --suite faults.")
+@click.option("--count", type=click.IntRange(1), help="Files of each kind that --faults reads.  [default: 200]")
 @click.option("--budget", help="Search time for each case.  [default: that of the suite; core: 60s]")
 @click.option("--case", "cases", multiple=True, help="Only cases whose name contains this text.")
 @click.option("--no-search", is_flag=True, help="core, native, rewrites: their programs as they are built at once.")
@@ -326,13 +330,22 @@ def demo(budget: str, report_path: str, as_json: bool) -> int:
 @_JSON
 @guarded
 def bench(
-    suite: str, budget: str | None, cases: tuple[str, ...], no_search: bool, seed: int, out: str | None, as_json: bool
+    suite: str,
+    count: int | None,
+    budget: str | None,
+    cases: tuple[str, ...],
+    no_search: bool,
+    seed: int,
+    out: str | None,
+    as_json: bool,
 ) -> int:
     """Run a benchmark suite and print its table."""
     from superopt.bench import run_suite  # late: loads everything
 
     check_folder(out)
-    result = run_suite(suite, budget=budget, cases=cases, seed=seed, say=progress(as_json), search=not no_search)
+    result = run_suite(
+        suite, budget=budget, cases=cases, seed=seed, say=progress(as_json), search=not no_search, count=count
+    )
     if out:
         from superopt.report import json_text  # late: `--help` answers at once
 

@@ -25,7 +25,12 @@ class SuperoptError(Exception):
 
     def __str__(self) -> str:
         text = f"[{self.code}] {super().__str__()}"
-        return f"{text}\n  hint: {self.hint}" if self.hint else text
+        return printable(f"{text}\n  hint: {self.hint}" if self.hint else text)
+
+
+def printable(text: str) -> str:
+    """A text without the control characters that names in files may have: a terminal would obey them."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 class UsageError(SuperoptError):

@@ -183,16 +183,20 @@ class Loaded:
         self._as_taken = as_taken
         self._known: list[Any] = []  # frozen arguments that were found to be those of the file
 
-    def validate(self, original: Any = None, *, store: Store | None = None) -> Validation:
+    def validate(self, original: Any = None, *, store: Store | None = None, limited: bool = True) -> Validation:
         """Check from the file alone that the program computes what the original does (see `superopt.revalidate`).
 
         Args:
             original: the function or model to compare with as well; None for the one in the file.
             store: where certificates are looked up.
+            limited: refuse a program whose values have many more elements than its file has bytes.
+
+        Raises:
+            FileLimitError: it is refused for that.
         """
         from superopt.revalidate import validate_file  # late: the prover takes a while to load
 
-        return validate_file(self.path, original, store)
+        return validate_file(self.path, original, store, limited=limited)
 
     def _without_disagreeing(self) -> dict[str, str]:
         """Leave the kernels to XLA that do not give its values; says which and why."""

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from superopt.errors import FileLimitError, InputError, SuperoptError
+from superopt.errors import FileLimitError, InputError, SuperoptError, printable
 
 DIGESTS = "digests.json"
 _BLOCK = 2**20
@@ -130,7 +130,7 @@ def shown(text: object, most: int = 80) -> str:
     plain = str(text)
     if len(plain) > most:
         plain = plain[: most - 3] + "..."
-    return plain if plain.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in plain)
+    return printable(plain).replace("\n", "\\n").replace("\t", "\\t")
 
 
 @contextlib.contextmanager

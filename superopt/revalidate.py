@@ -8,6 +8,8 @@ are checked as well: the schedule of each is proved against the denotation of it
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +23,7 @@ from superopt.ir.graph import Graph
 from superopt.ir.program import Program
 from superopt.kernels.choice import Choice
 from superopt.library import ledger_of
+from superopt.reading import typed
 from superopt.saved import Saved, digest_of, read_whole
 from superopt.validate import Validation, validate
 from verifier.elements import Labels
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from superopt.optimized import Optimized
     from superopt.store import Store
 
+_LEAST_ELEMENTS, _ELEMENTS_OF_BYTE = 2**24, 64  # some seconds; values of networks whose weights are in the file
 _NOT_COMPUTED = "prepared tensors were not computed again: the values of frozen arguments are not in the file"
 
 
@@ -47,12 +51,28 @@ def validate_optimized(result: Optimized, original: Any = None, store: Store | N
     return _with_kernels(found, result.program.hot, result.kernels, store)
 
 
-def validate_file(path: str | Path, original: Any = None, store: Store | None = None) -> Validation:
+def validate_file(
+    path: str | Path, original: Any = None, store: Store | None = None, *, limited: bool = True
+) -> Validation:
     """Check a saved program, from its file.
+
+    Args:
+        path: the file.
+        original: the function or model to compare with as well; None for the one in the file.
+        store: where certificates are looked up.
+        limited: refuse a program whose values have many more elements than its file has bytes: labelling them takes
+            memory and time as its author likes.
 
     Raises:
         InputError: not a saved program, or one without a plan.
+        FileLimitError: it asks for more than is accepted.
     """
+    most = _LEAST_ELEMENTS + _ELEMENTS_OF_BYTE * os.path.getsize(path) if limited else math.inf
+    with typed(f"{path} cannot be validated"):
+        return _validated(path, original, store, most)
+
+
+def _validated(path: str | Path, original: Any, store: Store | None, most: float) -> Validation:
     saved, source = read_whole(path)
     graph, program, plan, prepared = source.original, source.program, source.plan, saved.prepared
     notes: tuple[str, ...] = ()
@@ -67,7 +87,7 @@ def validate_file(path: str | Path, original: Any = None, store: Store | None = 
             difference = "the original takes or returns another structure than the file says"
         if difference:
             return _refused(difference)
-    found = validate(graph, program, plan, ledger_of(store))
+    found = validate(graph, program, plan, ledger_of(store), most)
     if found.valid and program.prepare is not None and program.prepare.outputs:
         constants = other.graph.constants if other is not None else {}
         if any(node["name"] not in constants for node in program.prepare.inputs):

@@ -14,6 +14,7 @@ the returned program that nothing explains is named.
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,11 +26,12 @@ import numpy.typing as npt
 from rewrites.named import Env
 from rewrites.parse import parse
 from rewrites.term import Rule
-from superopt.errors import RuleError, SuperoptError
+from superopt.errors import FileLimitError, RuleError, SuperoptError
 from superopt.ir.graph import Graph, Node, topological
 from superopt.ir.program import Program, replace
 from superopt.ir.text import print_graph
 from superopt.plan import Instance, Plan
+from superopt.reading import shown
 from verifier.elements import Labels, compact
 from verifier.instances import NotAnInstance, sides
 from verifier.ledger import Certificate, Ledger, require_proved, unusable
@@ -88,7 +90,9 @@ class _Refused(Exception):
     """The plan does not hold; the message names the step or operation."""
 
 
-def validate(original: Graph, returned: Program, plan: Plan, ledger: Ledger | None = None) -> Validation:
+def validate(
+    original: Graph, returned: Program, plan: Plan, ledger: Ledger | None = None, most: float = math.inf
+) -> Validation:
     """Check that a program computes what another does, step by step of its plan.
 
     Args:
@@ -96,14 +100,18 @@ def validate(original: Graph, returned: Program, plan: Plan, ledger: Ledger | No
         returned: the program that is said to be equal.
         plan: its plan; what it says is not believed.
         ledger: certificates; rules that it does not hold are proved now.
+        most: elements that may be looked at in a round: those of all values, and of the windows over them.
+
+    Raises:
+        FileLimitError: there are more.
     """
     begin = time.perf_counter()
     certificates: dict[str, Certificate] = {}
     passes, cause = 0, ""
     try:
-        passes = _check(original, returned, plan, ledger or Ledger(), certificates)
+        passes = _check(original, returned, plan, ledger or Ledger(), certificates, most)
     except _Refused as refused:
-        cause = str(refused)
+        cause = shown(refused, 1000)
     classes = [EXACTNESS.index(c.exactness) for c in certificates.values()]
     assumptions = dict.fromkeys(a for c in certificates.values() for a in c.assumptions)
     steps = len(plan.instances) + sum(len(b.plan.instances) for b in plan.bodies)
@@ -112,7 +120,14 @@ def validate(original: Graph, returned: Program, plan: Plan, ledger: Ledger | No
     return Validation(not cause, cause, steps, keys, exactness, tuple(assumptions), passes, time.perf_counter() - begin)
 
 
-def _check(original: Graph, returned: Program, plan: Plan, ledger: Ledger, certificates: dict[str, Certificate]) -> int:
+def _check(
+    original: Graph,
+    returned: Program,
+    plan: Plan,
+    ledger: Ledger,
+    certificates: dict[str, Certificate],
+    most: float,
+) -> int:
     if plan.numerics not in EXACTNESS:
         raise _Refused(f"the plan says numerics {plan.numerics!r}")
     outputs = _whole(original, returned)
@@ -122,7 +137,7 @@ def _check(original: Graph, returned: Program, plan: Plan, ledger: Ledger, certi
         if body.plan.numerics != plan.numerics:
             raise _Refused(f"body {number}: its plan says {body.plan.numerics}, that of the program {plan.numerics}")
         try:
-            _check(body.before, Program(None, body.after), body.plan, ledger, certificates)
+            _check(body.before, Program(None, body.after), body.plan, ledger, certificates, most)
         except _Refused as refused:
             raise _Refused(f"body {number}: {refused}") from refused
         bodies[print_graph(body.after)] = print_graph(body.before)
@@ -136,6 +151,11 @@ def _check(original: Graph, returned: Program, plan: Plan, ledger: Ledger, certi
     labels = Labels(key, exact=plan.numerics == "exact", bodies=bodies)
     sides = [pair for pairs in steps for pair in pairs]
     order = tasks(original.outputs, sides, outputs)
+    if (count := sum(_elements(task.node) for task in order)) > most:
+        raise FileLimitError(
+            f"a round of the validation looks at {count:.0f} elements; a file of this size is given {most:.0f}",
+            hint="validate it without a limit if you trust where it comes from",
+        )
     for count in range(1, _PASSES + 1):
         before = labels.merges.united
         found = sweep(labels, order)
@@ -146,6 +166,14 @@ def _check(original: Graph, returned: Program, plan: Plan, ledger: Ledger, certi
                 raise _Refused(_unexplained(labels, order, original, outputs, plan, steps))
             labels.merges.sampling = False  # look at every label before anything is refused
     raise _Refused(f"labels still change after {_PASSES} rounds")
+
+
+def _elements(node: Node) -> float:
+    """The elements that labelling a node looks at: of its operands and results, for each place of a window."""
+    sizes = [float(math.prod(t.shape)) for x in (node, *node.inputs) for t in x.types]  # pyright: ignore[reportArgumentType] -- numbers
+    window: Any = node.inputs[1].shape if node.op == "conv_general_dilated" else ()
+    window = dict(node.attrs).get("window_dimensions", window[2:])
+    return sum(sizes) * float(math.prod(window))
 
 
 def _whole(original: Graph, returned: Program) -> tuple[Node, ...]:

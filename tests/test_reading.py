@@ -198,3 +198,4 @@ def test_texts_of_files_are_printable() -> None:
     assert shown("plain é") == "plain é"
     assert shown("\x1b[2Jx\n\u202e") == "\\x1b[2Jx\\n\\u202e"
     assert len(shown("a" * 5000)) == 80
+    assert str(InputError("a node named \x1b[2J", hint="x\0")) == "[SO200] a node named \\x1b[2J\n  hint: x\\x00"

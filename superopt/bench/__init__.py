@@ -24,6 +24,7 @@ SUITES = (
     "alternatives",
     "budget",
     "core",
+    "faults",
     "kernels",
     "native",
     "onnx-nodes",
@@ -51,11 +52,19 @@ BUDGETS = {
 
 
 def run_suite(
-    suite: str, *, budget: str | None, cases: Sequence[str], seed: int, say: Say, search: bool = True
+    suite: str,
+    *,
+    budget: str | None,
+    cases: Sequence[str],
+    seed: int,
+    say: Say,
+    search: bool = True,
+    count: int | None = None,
 ) -> dict[str, Any]:
     """Run a suite by name, each case with the budget of the suite where none is given.
 
-    Without `search` its programs are built as `optimize(search=False)` does.
+    Without `search` its programs are built as `optimize(search=False)` does.  `count` is for `faults`: how many files
+    of each kind.
 
     Raises:
         UsageError: there is no such suite, it has no case whose name contains one of `cases`, or it optimises nothing.
@@ -72,6 +81,10 @@ def run_suite(
         from superopt.bench.budget import run  # late: see above
     elif suite == "core":
         from superopt.bench.core import run  # late: see above
+    elif suite == "faults":
+        from superopt.bench import faults  # late: see above
+
+        run = faults.run if count is None else functools.partial(faults.run, count=count)
     elif suite == "kernels":
         from superopt.bench.kernels import run  # late: see above
     elif suite == "native":

@@ -1,0 +1,101 @@
+"""A sample of `superopt bench --faults`: mutated files end in one typed error, within bounds, and do nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from saved_files import edited
+
+import superopt
+from superopt.bench import faults, faults_saved, faults_worker
+from superopt.cli import cli
+from superopt.errors import FileLimitError, InputError
+
+
+@pytest.mark.parametrize(("kind", "count"), [("flips", 30), ("rules", 60), ("weights", 30), ("saved", 24)])
+def test_mutated_files_end_in_typed_errors(
+    kind: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows, summary, text = faults.run(budget="", cases=[kind], seed=3, say=lambda _: None, count=count)
+    assert rows[0]["files"] >= count
+    assert rows[0]["refused"] >= (0 if kind == "flips" else count // 4), "mutations do something"
+    assert {name: summary[name] for name in summary if name != "files"} == dict.fromkeys(
+        ("untyped", "deaths", "outside", "foreign_answers", "lost_results", "over_limits"), 0.0
+    ), text
+
+
+def test_a_watch_hears_what_happens_outside(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    watch = faults_worker.Watch(inside)
+    watch.on = True
+    (inside / "x").write_text("fine")
+    (outside / "x").write_text("not fine")
+    (outside / "x").read_text()
+    (outside / "x").unlink()
+    watch.on = False
+    assert [text.split()[0] for text in watch.seen] == ["write", "read", "os.remove"]
+
+
+def test_outcomes_tell_faults_from_refusals(tmp_path: Path) -> None:
+    class Reader:
+        def __init__(self, found: str | BaseException) -> None:
+            self.found = found
+
+        def read(self, path: Path, good: Path) -> str:
+            if isinstance(self.found, BaseException):
+                raise self.found
+            return self.found
+
+    watch = faults_worker.Watch(tmp_path)
+    for found, expected in (
+        ("", {"refused": 0}),
+        (InputError("no"), {"refused": 1}),
+        ("another answer", {"refused": 0, "foreign_answers": "another answer"}),
+        (InputError("\x1b[2J"), {"refused": 1}),
+        (KeyError("x"), {"refused": 0, "untyped": None}),
+    ):
+        told = faults_worker.outcome(Reader(found), tmp_path, tmp_path, watch)
+        assert {name: told[name] if value else None for name, value in expected.items() if name != "refused"} == {
+            name: value for name, value in expected.items() if name != "refused"
+        }
+        assert told["refused"] == expected["refused"]
+        assert ("untyped" in told) == ("untyped" in expected)
+
+
+def test_the_command_line_counts_faults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = CliRunner().invoke(cli, ["bench", "--faults", "--case", "rules", "--count", "5", "--json"])
+    assert said.exit_code == 0, said.output
+    summary = json.loads(said.stdout)["summary"]
+    assert summary["files"] == 5
+    assert summary["untyped"] == summary["deaths"] == summary["foreign_answers"] == 0
+
+
+def test_validation_of_a_file_is_bounded_by_its_size(tmp_path: Path) -> None:
+    """A few words make a program with billions of elements; labelling them would take all memory."""
+    good = tmp_path / "good"
+    good.mkdir()
+    faults_saved.corpus(good)
+    big = (
+        b'%900 = iota() dimension=0 dtype="float32" shape=(4000000000,) : f32[4000000000]\n'
+        b"%901 = reduce_sum(%900) axes=(0,) : f32[]\n"
+        b"%902 = broadcast_in_dim(%901) broadcast_dimensions=() shape=(4, 8) : f32[4,8]\n"
+        b"%903 = mul(%6, %902) : f32[4,8]\n"
+    )
+    path = edited(
+        good / "scaled.superopt",
+        tmp_path / "big.superopt",
+        hot=lambda text: text.replace(b"return %6", big + b"return %903"),
+    )
+    with pytest.raises(FileLimitError, match="elements"):
+        superopt.load(path).validate(store=None)
+
+
+def test_every_kind_of_files_has_a_reader() -> None:
+    assert set(faults.KINDS) - {"stages"} <= set(faults_worker.MODULES)
