@@ -235,7 +235,7 @@ def field(data: Any, name: str, kind: type | tuple[type, ...], low: float = -mat
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise InputError(f"its {name!r} is {shown(repr(value))}, not a {' or '.join(k.__name__ for k in kinds)}")
-    if isinstance(value, int | float) and not low <= value <= high:
+    if isinstance(value, int | float) and (low > -math.inf or high < math.inf) and not low <= value <= high:
         raise InputError(f"its {name!r} is {shown(value)}, outside of {low} to {high}")
     return value
 

@@ -98,4 +98,4 @@ def test_validation_of_a_file_is_bounded_by_its_size(tmp_path: Path) -> None:
 
 
 def test_every_kind_of_files_has_a_reader() -> None:
-    assert set(faults.KINDS) - {"stages"} <= set(faults_worker.MODULES)
+    assert set(faults.KINDS) - {"onnx", "stages"} == set(faults_worker.MODULES)

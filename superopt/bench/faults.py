@@ -26,12 +26,13 @@ from typing import Any
 from superopt.bench import Say, table
 from superopt.measure.process import Limits, Worker, WorkerDiedError
 
-KINDS = ("saved", "store", "flips", "rules", "weights", "stages")
+KINDS = ("saved", "store", "flips", "onnx", "rules", "weights", "stages")
 FAULTS = ("untyped", "outside", "foreign_answers", "over_limits")  # that a process can tell of itself
 SECONDS, BYTES = 10.0, 500_000_000  # of processor time and of memory that reading one file may take
 KEPT = "superopt-faults"
 _OFTEN = {"flips": 10}  # files of a kind for each file of the others
 _FRESH = 500  # files after which the process is replaced
+_LOADED = 400_000_000  # bytes of a process that has loaded JAX and ONNX and read nothing
 _SHOWN = 20  # faults that are told of each kind
 _MODULE = "superopt.bench.faults_worker"
 
@@ -74,7 +75,13 @@ def run(
         if cases and not any(text in kind for text in cases):
             continue
         files = count * _OFTEN.get(kind, 1)
-        found.append(_stages(count) if kind == "stages" else _files(kind, files, seed, say))
+        match kind:
+            case "stages":
+                found.append(_stages(count))
+            case "onnx":
+                found.append(_onnx(count, seed, say))
+            case _:
+                found.append(_files(kind, files, seed, say))
         say(f"{kind}: {found[-1].files} files, {len(found[-1].faults)} faults told")
     rows = [x.row() for x in found]
     fields = ("files", "untyped", "deaths", "outside", "foreign_answers", "lost_results", "over_limits")
@@ -153,6 +160,19 @@ def keep(path: Path, kind: str, seed: int, number: int, folder: Path | None = No
     target.parent.mkdir(exist_ok=True)
     shutil.copyfile(path, target)
     return f"{KEPT}/{target.name}"
+
+
+def _onnx(count: int, seed: int, say: Say) -> _Found:
+    """Read changed models, in processes of their own kind."""
+    from superopt.bench.faults_onnx import check  # late: an optional dependency
+
+    counts = check(count, seed, say=lambda line: say(f"onnx: {line}"))
+    found = _Found("onnx", files=counts["files"], refused=counts["typed"], untyped=counts["untyped"])
+    found.deaths, found.outside = counts["deaths"], counts["outside"]
+    found.seconds, found.bytes = counts["slowest_seconds"], counts["peak_mb"] * 10**6
+    found.over_limits = sum(bool(x.get("slow")) for x in counts["faults"]) + (found.bytes > BYTES + _LOADED)
+    found.faults = [f"onnx {x['file']}: {x['status']}: {x.get('cause', x)}" for x in counts["faults"][:_SHOWN]]
+    return found
 
 
 def _stages(count: int) -> _Found:

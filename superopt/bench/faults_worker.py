@@ -26,7 +26,6 @@ MODULES = {
     "saved": "superopt.bench.faults_saved",
     "store": "superopt.bench.faults_store",
     "flips": "superopt.bench.faults_flips",
-    "onnx": "superopt.bench.faults_onnx",
     "rules": "superopt.bench.faults_rules",
     "weights": "superopt.bench.faults_weights",
 }
