@@ -148,8 +148,11 @@ def _events(
             number = last
             worker.close()
         except WorkerDiedError as error:
+            read = next(Path(folder, "in").glob("mutated*"), None)
+            if read is None:
+                raise RuntimeError(f"good files of the kind {kind} are not read: {error.failure.detail}") from error
             found.files += 1
-            kept = keep(next(Path(folder, "in").glob("mutated*")), kind, seed, number)
+            kept = keep(read, kind, seed, number)
             found.told(kept, "deaths", f"{error.failure.cause}: {error.failure.detail}")
             number += 1
 

@@ -198,7 +198,7 @@ def _arguments(loaded: Loaded) -> Any:
     leaves: list[Any] = [jax.ShapeDtypeStruct((), "float32")] * loaded.in_tree.num_leaves
     for i, node in zip(loaded.live, live, strict=True):
         leaves[i] = np.ones(node.shape, jnp.dtype(node.dtype))  # pyright: ignore[reportArgumentType, reportCallIssue]
-    return jax.tree_util.tree_unflatten(loaded.in_tree, leaves)
+    return jax.tree_util.tree_unflatten(loaded.in_tree.tree(), leaves)
 
 
 __all__ = ["corpus", "mutated", "read"]
