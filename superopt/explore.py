@@ -22,7 +22,7 @@ from rewrites.expander import Expand, library_expander
 from rewrites.grow import GrowthReport, Limits, grow
 from rewrites.proof import ProvingEGraph
 from rewrites.term import Rule
-from superopt.bodies import improve_bodies
+from superopt.bodies import body_size, body_sizes, improve_bodies
 from superopt.budget import SearchBudget
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
@@ -38,6 +38,9 @@ from superopt.search.snapshot import Forms
 
 _GROWTH_SECONDS = 15.0
 _BODY_STEPS = 2_000
+_BODIES_SHARE = 0.5  # of the time, for all bodies together
+_LEAST_BODY_S = 0.05  # below which a body is left as it is,
+_LEAST_NODE_S = 1e-3  # or below this for each of its nodes: that long import, one pass of the rules and a descent take
 _ROUNDS = (
     0.3,
     0.3,
@@ -167,18 +170,15 @@ def explore(
     notes: list[str] = []
     before_text = print_graph(graph)
 
-    bodies: list[BodyPlan] = []
-
-    def improve(body: Graph) -> Graph:
-        better, plan = _best_body(body, rules, objective, seed, numerics)
-        if plan is not None:
-            bodies.append(plan)
-        return better
-
     imported = graph
-    graph, changed = improve_bodies(imported, improve)
+    bodies = _Bodies(rules, objective, seed, numerics, limits, body_sizes(imported))
+    graph, changed = improve_bodies(imported, bodies.improved)
     if changed:
         notes.append(f"{changed} bodies of control flow were optimised by the model alone")
+    if bodies.left_out:
+        notes.append(f"{bodies.left_out} bodies of control flow were left as they are for lack of time")
+    if bodies.interrupted:
+        limits = replace(limits, end_s=time.monotonic())
     expand = library_expander(rules)
     eg = import_into(ProvingEGraph(exact=numerics == "exact"), graph)
     run = _Run(eg, rules, limits, seed, max_prepared_bytes, progress)
@@ -187,6 +187,7 @@ def explore(
         timer = KernelTimer(model, limits, worker) if measure else None
         run.search(model, timer)
     assert run.result is not None
+    run.interrupted = run.interrupted or bodies.interrupted
     if run.interrupted:
         notes.append("the search was interrupted; this is the best program it had found")
     stop = run.growth.reports[0].stop
@@ -204,7 +205,7 @@ def explore(
         tuple(notes),
         before_text,
         run.interrupted,
-        tuple(bodies),
+        tuple(bodies.plans),
     )
 
 
@@ -264,8 +265,9 @@ class _Run:
     def _searching(self, share: float, end_s: float) -> Budget:
         """The budget of one search: its share, or a part of the time until the end of the round."""
         budget = _part(self.limits, share)
-        if budget.seconds is None:
-            return budget
+        if budget.seconds is None:  # steps, and a body's time where the program has a limit of time
+            most_s = _SEARCH_END * (end_s - time.monotonic())
+            return budget if end_s == math.inf else replace(budget, seconds=max(1e-2, most_s))
         return replace(budget, seconds=max(1e-2, min(budget.seconds, _SEARCH_END * (end_s - time.monotonic()))))
 
     def _time_kernels(self, timer: KernelTimer, number: int, most_s: float) -> None:
@@ -307,8 +309,10 @@ def _finalists(limits: SearchBudget, classes: int) -> int:
 
 
 def _growth_limits(limits: SearchBudget, share: float = 1.0, most_s: float = math.inf) -> Limits:
-    if limits.seconds is None:
+    if limits.seconds is None and limits.end_s == math.inf:
         return Limits(seconds=math.inf)  # e-nodes alone stop it: the same growth on every machine
+    if limits.seconds is None:
+        return Limits(seconds=max(_LEAST_BODY_S, min(most_s, share * limits.left_s)))
     return Limits(seconds=max(_LEAST_S, min(most_s, share * min(_GROWTH_SECONDS, 0.25 * limits.seconds))))
 
 
@@ -319,16 +323,52 @@ def _part(limits: SearchBudget, share: float) -> Budget:
     return Budget(max(1e-2, share * (limits.search_seconds or 0.0)), None)
 
 
-def _best_body(
-    body: Graph, rules: Sequence[Rule], objective: Objective, seed: int, numerics: str
-) -> tuple[Graph, BodyPlan | None]:
-    """The best form of a body by the model, if it is clearly cheaper and prepares nothing, and its plan."""
-    from superopt.trace import make_plan  # late: it reads explorations
+@dataclass(slots=True)
+class _Bodies:
+    """Bodies of control flow, each explored within its part of the time that they have together.
 
-    found = explore(body, rules, objective, SearchBudget(None, _BODY_STEPS), seed, numerics=numerics)
-    if found.result.best.original or found.result.best.predicted_s > 0.95 * found.result.original.predicted_s:
-        return body, None
-    program = found.program(found.result.best)
-    if program.prepare is not None:
-        return body, None
-    return program.hot, BodyPlan(body, program.hot, make_plan(found, found.result.best, rules, numerics))
+    Attributes:
+        sizes: nodes of the bodies that wait; time is shared by them.
+        plans: of the bodies that were replaced.
+        left_out: bodies for which there was no time.
+        interrupted: by the user; what waits is left as it is.
+    """
+
+    rules: Sequence[Rule]
+    objective: Objective
+    seed: int
+    numerics: str
+    limits: SearchBudget
+    sizes: Sequence[int]
+    plans: list[BodyPlan] = field(default_factory=list[BodyPlan])
+    left_out: int = 0
+    interrupted: bool = False
+    _end_s: float = math.inf
+    _waiting: int = 0
+
+    def __post_init__(self) -> None:
+        self._waiting = sum(self.sizes)
+        if self.limits.end_s < math.inf:
+            self._end_s = time.monotonic() + _BODIES_SHARE * self.limits.left_s
+
+    def improved(self, body: Graph) -> Graph:
+        """The best form of a body by the model, if it is clearly cheaper and prepares nothing."""
+        size, now_s = body_size(body), time.monotonic()
+        part_s = (self._end_s - now_s) * size / max(size, self._waiting)
+        self._waiting -= size
+        if self.interrupted or part_s < max(_LEAST_BODY_S, _LEAST_NODE_S * size):
+            self.left_out += 1
+            return body
+        limits = SearchBudget(None, _BODY_STEPS, end_s=now_s + part_s)
+        found = explore(body, self.rules, self.objective, limits, self.seed, numerics=self.numerics)
+        self.interrupted = found.interrupted
+        best, own = found.result.best, found.result.original
+        if best.original or best.predicted_s > 0.95 * own.predicted_s:
+            return body
+        program = found.program(best)
+        if program.prepare is not None:
+            return body
+        from superopt.trace import make_plan  # late: it reads explorations
+
+        self.plans.append(BodyPlan(body, program.hot, make_plan(found, best, self.rules, self.numerics)))
+        return program.hot
