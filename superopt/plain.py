@@ -7,8 +7,8 @@
 
 Nothing is searched and nothing is timed: the plain candidate is ready in seconds, and a search has to be worth its
 minute against it.  Kernels are compiled in the worker processes that try regions, where they also run once between
-bands of memory, the largest first; the schedules of those that came through are proved meanwhile.  What fails, or is
-beyond the time, is left to XLA.
+bands of memory, the largest first; the schedules of those that came through are proved meanwhile.  What fails
+there has the next plainer default; what is beyond the time is left to XLA.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program, frozen_cut, split
 from superopt.ir.text import print_graph
@@ -120,10 +121,29 @@ class KernelMaker:
                 waiting = {r.graph: _made(r, found) for r, found in zip(batch, making.result(), strict=True)}
                 done += len(batch)
             self._made |= proved(waiting, self._store, self._progress)
+        for region in order[:done]:
+            if self._made[region.graph].failure and time.monotonic() - begin < budget_s:
+                self._made[region.graph] = self._plainer(region, self._made[region.graph])
         if order:
             seconds = time.monotonic() - begin
             self.seconds_each = seconds / max(1, done)
             self._progress(f"{done} of {len(order)} kernels made in {seconds:.1f} s")
+
+    def _plainer(self, region: Region, failed: Trial) -> Trial:
+        """The kernel with the next plainer default that can be made and is proved; the failed one if there is none."""
+        from superopt.backends.native import default_trace, default_traces  # late: loads LLVM
+
+        try:
+            refused = failed.trace or default_trace(region.graph)
+            for trace in default_traces(region.graph):
+                if trace != refused:
+                    (found,) = self._pool.make_all([(region, trace)])
+                    trial = proved({region.graph: _made(region, found)}, self._store, self._progress)[region.graph]
+                    if not trial.failure:
+                        return trial
+        except InputError:  # no schedule has code here
+            pass
+        return failed
 
     def _fits(self, program: Program, choices: Sequence[Choice]) -> bool:
         if self._most_bytes is None or not choices:

@@ -87,6 +87,28 @@ def test_equal_regions_are_made_once_and_what_the_time_does_not_allow_is_left_to
     assert 0 < len(none.choices) < 4  # the first batch is made in any case
 
 
+def test_a_schedule_that_is_not_proved_is_followed_by_a_plainer_default(
+    pool: TrialPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from superopt import plain
+    from superopt.backends.native import default_trace
+
+    imported = import_function(lambda x: jnp.tanh(x @ x.T), (values(24, 16),))
+    form = own_form(imported.graph)
+
+    def doubted(tried: Any, store: Any, say: Any) -> Any:
+        return {
+            g: replace(t, failure="its schedule is UNKNOWN") if t.trace == default_trace(g) else t
+            for g, t in tried.items()
+        }
+
+    monkeypatch.setattr(plain, "proved", doubted)
+    made = KernelMaker(pool).make("own form", form)
+    assert made.choices
+    assert all(row.used for row in made.rows)
+    assert all(choice.trace is not None for choice in made.choices)
+
+
 def test_without_a_search_the_plain_candidate_is_returned_and_nothing_is_claimed(tmp_path: Any) -> None:
     lines: list[str] = []
     fast = superopt.optimize(
