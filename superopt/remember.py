@@ -117,6 +117,7 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
         with typed("the entry of the store"):
             program, report, plan, kernels = _read(kept, imported)
             executable = build_any(program, imported.frozen_values, report.compiler_options, kernels)
+            str(report)  # a report that cannot be shown is none
             if differs_from_original(imported, executable, exact=report.exactness == "exact"):
                 return None
     except InputError:

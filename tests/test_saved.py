@@ -88,6 +88,7 @@ def test_entries_that_cannot_be_read_are_misses(tmp_path) -> None:
             {**kept, "hot": "%0 = nonsense"},
             {**kept, "hot": kept["hot"].replace("tanh", "tan_h")},
             {**kept, "report": {**report, "speedup": None}},
+            {**kept, "report": {**report, "growth": "cannot be shown"}},
             {**kept, "report": {k: v for k, v in report.items() if k != "verdict"}},
         ]
     for entry in broken:
