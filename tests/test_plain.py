@@ -18,6 +18,7 @@ from superopt.errors import SuperoptError
 from superopt.explore import explore
 from superopt.frontends.jaxpr import import_function
 from superopt.ir.program import original_program
+from superopt.judgement import Judgement
 from superopt.measure import Comparison, Failure, Timing
 from superopt.measure.result import Ratio
 from superopt.plain import KernelMaker, own_form
@@ -34,6 +35,11 @@ def values(*shape: int) -> np.ndarray:
 def pool() -> Iterator[TrialPool]:
     with TrialPool(processes=1) as made:
         yield made
+
+
+def as_judged(imported: Any, found: Any, judgement: Judgement, *_: Any, **__: Any) -> Judgement:
+    """In place of trying regions and schedules one by one, which takes half a minute."""
+    return judgement
 
 
 def network(p: dict[str, Any], x: Any) -> Any:
@@ -152,6 +158,7 @@ def test_what_a_slower_search_finds_does_not_replace_the_plain_candidate(monkeyp
         return series.outcome
 
     monkeypatch.setattr(optimizer, "contest", outcome)
+    monkeypatch.setattr(optimizer, "implement", as_judged)
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="300steps", store=False, rules=[])
     assert fast.report.implementation["form"] == "own form"
     assert fast.kernels
@@ -264,10 +271,10 @@ def test_a_verdict_reached_under_noise_is_marked_and_not_stored(monkeypatch: pyt
         return series.outcome
 
     monkeypatch.setattr(optimizer, "contest", outcome)
+    monkeypatch.setattr(optimizer, "implement", as_judged)
     options: dict[str, Any] = {"frozen": 0, "budget": "300steps", "rules": [], "store": tmp_path / "store.sqlite"}
     fast = superopt.optimize(network, WEIGHTS, IMAGE, **options)
     assert any("too noisy" in note for note in fast.report.notes)
-    monkeypatch.undo()
     again = superopt.optimize(network, WEIGHTS, IMAGE, **options)
     assert not any("from the store" in note for note in again.report.notes)
 

@@ -25,7 +25,7 @@ import numpy as np
 from superopt.errors import SuperoptError
 from superopt.fuzz.case import Case, from_dict
 
-BUDGETS = {"kernels": 0.5, "jit": 0.3}
+BUDGETS = {"jit": 0.3}
 STEPS = "40steps"
 TOLERANCE = {"float64": 1e-9, "float32": 2e-4, "float16": 2e-2, "bfloat16": 1e-1}
 WORSE = 8.0  # a result may be so many times as far from float64 as the original
@@ -79,6 +79,8 @@ def _optimised(case: Case, fn: Any, args: Sequence[Any], store: str) -> Callable
     options: dict[str, Any] = {"frozen": case.frozen, "seed": case.seed, "store": store}
     if case.mode in BUDGETS:
         options["budget"] = BUDGETS[case.mode]
+    elif case.mode == "kernels":
+        options["search"] = False
     else:
         options |= {"budget": STEPS, "deterministic": True}
     if case.kind == "onnx":
@@ -90,6 +92,8 @@ def _optimised(case: Case, fn: Any, args: Sequence[Any], store: str) -> Callable
     result = superopt.optimize(fn, *args, **options)
     if case.mode == "recall":
         result = superopt.optimize(fn, *args, **options)
+    if result.report.lost:  # the program came through; what was lost on the way is a fault all the same
+        raise RuntimeError("; ".join(f"{stage} {cause}" for stage, cause in result.report.lost.items()))
     if case.mode == "save":
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "p.superopt"
@@ -166,21 +170,27 @@ def _told(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def warm() -> Any:
-    """One measuring worker for all calls inside."""
+    """One measuring worker, and one pool of processes that make kernels, for all calls inside."""
     from superopt import optimizer  # late: see above
     from superopt.measure.process import Worker
+    from superopt.trials import TrialPool
 
-    class Kept(Worker):
+    class KeptWorker(Worker):
         def close(self) -> None:
             """Stay."""
 
-    own, kept = optimizer.Worker, Kept()
-    optimizer.Worker = lambda: kept  # type: ignore[assignment, misc]
+    class KeptPool(TrialPool):
+        def close(self) -> None:
+            """Stay."""
+
+    own, kept = (optimizer.Worker, optimizer.TrialPool), (KeptWorker(), KeptPool(0, processes=1))
+    optimizer.Worker, optimizer.TrialPool = (lambda: kept[0]), (lambda seed: kept[1])  # type: ignore[assignment, misc]
     try:
         yield
     finally:
-        optimizer.Worker = own
-        Worker.close(kept)
+        optimizer.Worker, optimizer.TrialPool = own
+        Worker.close(kept[0])
+        TrialPool.close(kept[1])
 
 
 def main() -> None:

@@ -41,13 +41,9 @@ def _kernels(found: Found, seconds: float, seed: int, most: int | None, say: Cal
     if not cpu.supported():
         return
     begin = time.monotonic()
-    statuses = {"wrong": "wrong", "error": "crash", "died": "crash", "slow": "hang"}
-    for number, result in run_kernels(seed, most if most is not None else 1 << 30):
-        kind = statuses.get(result.partition(":")[0], "ok")
-        if result != "skipped":
-            found.kernels[kind] = found.kernels.get(kind, 0) + 1
-        if kind != "ok":
-            say(f"kernel {number}: {result}")
-        if time.monotonic() - begin > seconds:
-            break
+    counts = run_kernels(seconds, seed, most)
+    found.kernels = {"wrong": counts.wrong, "crash": counts.crashes, "hang": counts.hangs}
+    found.kernels["ok"] = counts.kernels - sum(found.kernels.values())
+    for failure in counts.failures:
+        say(f"kernel {failure.seed}: {failure.result}\n    {failure.reproducer}")
     found.seconds += time.monotonic() - begin

@@ -45,5 +45,4 @@ def corpus() -> list[Case]:
         _onnx("ReduceMean", {}, ((1, 1), "int32"), integers),
         _onnx("Shrink", {"bias": 0.5, "lambd": 0.5}, ((3, 4), "int32"), integers),
         _onnx("Gemm", {"alpha": 0.5, "transB": 1}, ((3, 3), "int32"), integers, replace(integers, name="x1")),
-        _onnx("LRN", {"size": 4}, ((2, 5, 3, 3), "float32"), Value("x0", (2, 5, 3, 3), "float32")),
     ]  # fmt: skip
