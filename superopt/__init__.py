@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from superopt.errors import SuperoptError
+    from superopt.jitted import jit
     from superopt.memory import keep_memory
     from superopt.optimized import Optimized, load
-    from superopt.optimizer import jit, optimize
+    from superopt.optimizer import optimize
     from superopt.proving import rule, statement, verify
     from superopt.result import Report, Speedup
 
@@ -23,7 +24,7 @@ __version__ = "0.1.0"
 _HOME = {
     "SuperoptError": "superopt.errors",
     "optimize": "superopt.optimizer",
-    "jit": "superopt.optimizer",
+    "jit": "superopt.jitted",
     "Optimized": "superopt.optimized",
     "keep_memory": "superopt.memory",
     "load": "superopt.optimized",

@@ -12,14 +12,14 @@ import weakref
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from superopt.errors import ArgumentError, InputError
 from superopt.ir.types import TensorType
 from superopt.result import Report, Speedup, read_speedup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from superopt.backends.xla import XlaExecutable
     from superopt.frontends.jaxpr import Imported
@@ -30,8 +30,16 @@ if TYPE_CHECKING:
     from superopt.validate import Validation
 
 
-class Optimized:
-    """What `optimize` returns: a callable with `.speedup`, `.report` and `.save`."""
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+
+class Optimized(Generic[P, R]):
+    """What `optimize` returns: a callable with `.speedup`, `.report` and `.save`.
+
+    Attributes:
+        direct: calls as one jitted call (see `superopt.frontends.jax_call.direct_call`), where there is such a one.
+    """
 
     def __init__(
         self,
@@ -42,12 +50,8 @@ class Optimized:
         plan: Plan | None = None,
         kernels: tuple[Choice, ...] = (),
     ) -> None:
-        import jax  # late: importing this module costs nothing
-
-        from superopt.backends.options import jit_with  # late: see above
-        from superopt.backends.xla import needs_x64  # late: see above
-        from superopt.frontends.boundary import outside, user_function  # late: see above
-        from superopt.frontends.jaxpr import wrap_like_original  # late: see above
+        from superopt.frontends.boundary import outside, user_function  # late: importing this module costs nothing
+        from superopt.frontends.jax_call import direct_call, wrap_like_original  # late: see above
 
         self.imported = imported if not imported.placed else replace(imported, placed={})
         self.program = program
@@ -55,24 +59,25 @@ class Optimized:
         self.report = report
         self.plan = plan
         self.kernels = kernels
-        # models have 64-bit types where the process has not, which `jit` alone would not keep
-        widened = not jax.config.read("jax_enable_x64") and needs_x64(imported.graph)
-        if report.original_returned and not imported.graph.constants and not widened:
-            # with the default options the very thing that was compared with
-            call: Callable[..., Any] = jit_with(imported.fn, executable.options)
-        else:
-            call = wrap_like_original(imported, executable)
-        self._call = outside(imported.fn, call)
+        original = _jit_original(imported, executable.options) if report.original_returned else None
+        self.direct = None if original else direct_call(imported, executable)
+        general = original or outside(imported.fn, wrap_like_original(imported, executable))
+        self._call = general if self.direct is None else _first(self.direct, general)
         self.__wrapped__ = user_function(imported.fn)
         self.__name__ = getattr(imported.fn, "__name__", "optimized")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call with the pytrees of the original function."""
-        results = self._call(*args, **kwargs)
-        return results if self.imported.tail is None else self.imported.tail(results)
+        results: Any = self._call(*args, **kwargs)
+        return results if self.imported.tail is None else self.imported.tail(results)  # pyright: ignore[reportReturnType]
 
     def __repr__(self) -> str:
         return f"<superopt program {self.__name__}: {self.report.verdict}, {self.speedup}>"
+
+    def without_examples(self) -> Optimized[P, R]:
+        """The same without the example arguments that are not frozen, which it would keep alive."""
+        imported = self.imported.without_examples()
+        return Optimized(imported, self.program, self.executable, self.report, self.plan, self.kernels)
 
     @property
     def speedup(self) -> Speedup:
@@ -143,6 +148,36 @@ class Optimized:
         from superopt.backends.xla import build  # late: see above
 
         return build(self.program, self.imported.frozen_values).prepared
+
+
+def _first(direct: Callable[..., Any], general: Callable[..., Any]) -> Callable[..., Any]:
+    """The direct call, and for what it refuses the general one."""
+    from superopt.frontends.jax_call import OtherTypesError  # late: importing this module costs nothing
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return direct(*args, **kwargs)
+        except (OtherTypesError, TypeError):  # the latter for what is no array, which `general` names
+            return general(*args, **kwargs)
+
+    return call
+
+
+def _jit_original(imported: Imported, options: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """The function itself under `jax.jit`, as the user would have it: what it closes over stays constant.
+
+    None for a model: its weights are no part of its function, and it may have types that the process has not enabled.
+    """
+    from superopt.backends.options import jit_with  # late: importing this module costs nothing
+    from superopt.frontends.boundary import outside, user_function  # late: see above
+    from superopt.frontends.held import is_jitted  # late: see above
+
+    if imported.weakness is None:
+        return None
+    fn, settings = user_function(imported.fn), imported.settings
+    if not imported.functions:
+        return fn if is_jitted(fn) and not options else jit_with(fn, options, **settings.arguments)
+    return outside(imported.fn, jit_with(imported.fn, options, **settings.given_away))
 
 
 class Loaded:

@@ -15,9 +15,7 @@ there before it is returned, and the report says so.
 
 from __future__ import annotations
 
-import functools
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from jax.core import Tracer
 
 from costmodel.load import load_objective
 from costmodel.objective import Objective, Roofline
@@ -521,41 +518,6 @@ class _Clock:
         seconds = time.perf_counter() - begin
         self.stages.append(Stage(name, seconds))
         self.say(f"{name}: {seconds:.1f} s")
-
-
-def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Like `jax.jit`: optimise on the first call for each structure, shape and dtype of the arguments.
-
-    Options are those of `optimize`.  Calls under a JAX trace before the first concrete call run the original.  One
-    thread optimises at a time, others wait for it.
-    """
-    if fn is None:
-        return functools.partial(jit, **options)
-    cache: dict[Any, Callable[..., Any]] = {}
-    lock = threading.RLock()
-
-    @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
-        key = (tree, tuple(map(_kind, leaves)))
-        if key not in cache:
-            if any(isinstance(x, Tracer) for x in leaves):
-                return fn(*args, **kwargs)
-            with lock:
-                if key not in cache:
-                    cache[key] = optimize(fn, *args, kwargs=kwargs, **options)
-        return cache[key](*args, **kwargs)
-
-    return call
-
-
-def _kind(leaf: Any) -> Any:
-    """Shape, dtype and weakness of an argument, all of which `jax.jit` tells apart; its class when it is no array."""
-    try:
-        kind: Any = jax.api_util.shaped_abstractify(leaf)
-    except TypeError:  # `optimize` says what is wrong with it
-        return type(leaf)
-    return kind.shape, str(kind.dtype), kind.weak_type
 
 
 def optimize_target(target: str, *, random_weights: bool = False, seed: int = 0, **options: Any) -> Optimized:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -139,21 +135,6 @@ def test_jit_decorator_optimises_per_shape() -> None:
     np.testing.assert_allclose(f(np.ones(3, np.float32)), np.tanh(np.ones(3)) + 1, rtol=1e-6)
     np.testing.assert_allclose(f(np.ones(5, np.float32)), np.tanh(np.ones(5)) + 1, rtol=1e-6)
     np.testing.assert_allclose(jax.jit(f)(np.ones(7, np.float32)), np.tanh(np.ones(7)) + 1, rtol=1e-6)
-
-
-def test_jit_optimises_once_for_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[int] = []
-
-    def slowly(fn: Callable[..., object], *args: object, **options: object) -> Callable[..., object]:
-        begun.append(1)
-        time.sleep(0.2)
-        return fn
-
-    monkeypatch.setattr(superopt.optimizer, "optimize", slowly)
-    f = superopt.jit(lambda x: x + 1)
-    with ThreadPoolExecutor(8) as pool:
-        assert [float(y) for y in pool.map(f, [np.float32(2)] * 8)] == [3.0] * 8
-    assert len(begun) == 1
 
 
 @pytest.mark.parametrize("budget", [0, "0s", -1, "soon", "5parsecs", None, True, "1e-400s"])

@@ -159,12 +159,18 @@ def _probe() -> jax.stages.Lowered:
     return jax.jit(lambda x: x + 1.0).lower(jax.ShapeDtypeStruct((), "float32"))
 
 
-def jit_with(fn: Callable[..., Any], options: Options) -> Callable[..., Any]:
-    """`jax.jit` with options of the compiler, usable inside other transformations too (there without them)."""
-    plain = jax.jit(fn)
+def jit_with(fn: Callable[..., Any], options: Options, **arguments: Any) -> Callable[..., Any]:
+    """`jax.jit` with options of the compiler, usable inside other transformations too (there without them).
+
+    Args:
+        fn: the function.
+        options: of the compiler.
+        arguments: what `jax.jit` is told of the arguments (`static_argnums`, `donate_argnums` and their like).
+    """
+    plain = jax.jit(fn, **arguments)
     if not options:
         return plain
-    tuned = jax.jit(fn, compiler_options=dict(options))
+    tuned = jax.jit(fn, compiler_options=dict(options), **arguments)
 
     @functools.wraps(fn, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:

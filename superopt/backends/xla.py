@@ -126,6 +126,11 @@ class XlaExecutable:
         for x in added.values():
             enlarge(x)
 
+    @property
+    def wide(self) -> bool:
+        """Does it run with 64-bit types whatever the process has enabled?"""
+        return self._wide
+
     def __call__(self, *live: Any) -> tuple[Any, ...]:
         """Results for these live inputs, with the prepared tensors of the build."""
         if not self._wide:  # nothing between the caller and jit: small programs run in microseconds
@@ -166,15 +171,20 @@ class XlaExecutable:
         with _x64(self._wide):
             return self._hot(*live, *prepared)
 
-    def jit(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Compile a function around `run` or `run_packed` as the hot part is compiled."""
-        jitted = jit_with(fn, self.options)
+    def jit(self, fn: Callable[..., Any], **given_away: Any) -> Callable[..., Any]:
+        """Compile a function around `run` or `run_packed` as the hot part is compiled.
+
+        Args:
+            fn: the function.
+            given_away: `donate_argnums` and `donate_argnames` of `jax.jit`.
+        """
+        jitted = jit_with(fn, self.options, **given_away)
         if not self._wide:
             return jitted
 
-        def call(*args: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
             with _x64(True):
-                return jitted(*args)
+                return jitted(*args, **kwargs)
 
         return call
 

@@ -2,8 +2,8 @@
 
 Inside, a program takes and returns tensors.  A typed key stands in a structure as `Keys`, a node over its data; a
 function, a name or a dtype within a container (an activation in a module, say) as `Static`, a node without leaves: so
-both belong to the structure that calls are checked against.  `Inside` is the user's function as the program sees it,
-`outside` a program as the user calls it.
+both belong to the structure that calls are checked against, as static arguments do (`superopt.frontends.held`).
+`Inside` is the user's function as the program sees it, `outside` a program as the user calls it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jax import tree_util
 
+from superopt.frontends.held import NO_SETTINGS, Held, Settings, hold
 from superopt.frontends.keys import data_of, is_key, kind_of, with_kind
 
 Function = Callable[..., Any]
@@ -78,7 +79,34 @@ def enter(tree: Any) -> Any:
 
 def leave(tree: Any) -> Any:
     """A structure of the program as the user sees it."""
-    return tree_util.tree_map(_bare, tree, is_leaf=lambda x: isinstance(x, Keys | Static))
+    return tree_util.tree_map(_bare, tree, is_leaf=lambda x: isinstance(x, Keys | Static | Held))
+
+
+def leave_keys(tree: Any) -> Any:
+    """The same as far as a traced function may return it: what is no array stays in the structure."""
+    return tree_util.tree_map(lambda x: _bare(x) if isinstance(x, Keys) else x, tree, is_leaf=_is_keys)
+
+
+def fix(args: Sequence[Any], kwargs: Any, settings: Settings) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call with all that is no array in their structure; keys stay keys."""
+    args, kwargs = hold(args, kwargs, settings)
+    return tuple(map(_fixed, args)), {name: _fixed(x) for name, x in kwargs.items()}
+
+
+def holds_static(tree: Any) -> bool:
+    """Is there something in a structure that is no array, a static argument aside?"""
+    return any(isinstance(x, Static) for x in tree_util.tree_leaves(tree, is_leaf=lambda x: isinstance(x, Static)))
+
+
+def _is_keys(x: Any) -> bool:
+    return isinstance(x, Keys)
+
+
+def _fixed(argument: Any) -> Any:
+    """What stands in containers only: an argument that is a function or a text itself is a mistake."""
+    if tree_util.all_leaves((argument,)):
+        return argument
+    return tree_util.tree_map(lambda x: Static(x) if is_static(x) and not is_key(x) else x, argument)
 
 
 def _wrapped(leaf: Any) -> Any:
@@ -94,7 +122,7 @@ def _bare(leaf: Any) -> Any:
         return jax.eval_shape(lambda data: with_kind(data, leaf.kind), leaf.data)
     if isinstance(leaf, Keys):
         return with_kind(leaf.data, leaf.kind)
-    return leaf.value if isinstance(leaf, Static) else leaf
+    return leaf.value if isinstance(leaf, Static | Held) else leaf
 
 
 ADAPTED = tuple(f"{kind.__module__}:{kind.__qualname__}" for kind in (Keys, Static))
@@ -104,9 +132,9 @@ ADAPTED = tuple(f"{kind.__module__}:{kind.__qualname__}" for kind in (Keys, Stat
 class Inside:
     """The user's function as the program sees it."""
 
-    def __init__(self, fn: Function) -> None:
+    def __init__(self, fn: Function, settings: Settings = NO_SETTINGS) -> None:
         functools.update_wrapper(self, fn, updated=())
-        self.fn = fn
+        self.fn, self.settings = fn, settings
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = leave((args, kwargs))
@@ -122,10 +150,11 @@ def outside(fn: Function, program: Function) -> Function:
     """A program made of `Inside(fn)` as the user calls it; one of `fn` itself as it is."""
     if not isinstance(fn, Inside):
         return program
+    settings = fn.settings
 
     @functools.wraps(fn.fn, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = enter((args, kwargs))
+        args, kwargs = enter(hold(args, kwargs, settings))
         return leave(program(*args, **kwargs))
 
     return call

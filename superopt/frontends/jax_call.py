@@ -7,9 +7,10 @@ so that every derivative is the one that the user had.
 Prepared tensors are kept for the frozen arrays last seen, compared by identity: arrays declared frozen do not
 change.  Frozen arguments that are being traced are prepared inside the trace.
 
-The usual call, device arrays and the frozen arrays of the call before, is one jitted call.  Its results are computed
-asynchronously, so it is started first and the frozen arrays are compared while it runs; results for other arrays than
-those of this call are thrown away.
+Small programs run in tens of microseconds, in which every line of Python shows.  So the usual call is one jitted call:
+its cache knows the types that the program was made for, and what it traces refuses others.  Where arguments are frozen,
+it is the usual call if they are the arrays of the call before; results are computed asynchronously, so it is started
+first and the frozen arrays are compared while it runs; results for other arrays than these are thrown away.
 """
 
 from __future__ import annotations
@@ -20,8 +21,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
+import numpy as np
 from jax import tree_util
 from jax.core import Tracer
+
+from superopt.frontends.boundary import Inside, enter, fix, holds_static, leave, leave_keys
+from superopt.frontends.held import hold, is_jit_disabled, settings_of_jax
 
 if TYPE_CHECKING:
     from superopt.frontends.jaxpr import Imported
@@ -33,8 +38,14 @@ class Prepared(Protocol):
     prepared: tuple[Any, ...]
     packed: tuple[Any, ...]
 
-    def jit(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Compile a function around `run_packed` as the hot part is compiled."""
+    @property
+    def wide(self) -> bool:
+        """Does it run with 64-bit types whatever the process has enabled?"""
+        ...
+
+    def jit(self, fn: Callable[..., Any], **given_away: Any) -> Callable[..., Any]:
+        """Compile a function around `run_packed` as the hot part is compiled; the arguments to donate by their names
+        in `jax.jit`."""
         ...
 
     def run_packed(self, *arrays: Any) -> tuple[Any, ...]:
@@ -104,8 +115,9 @@ def wrap_like_original(imported: Imported, executable: Prepared) -> Callable[...
         leaves = imported.flatten(args, kwargs)
         live, frozen = [leaves[i] for i in imported.live], [leaves[i] for i in imported.frozen]
         if any(isinstance(x, Tracer) for x in leaves):
-            return imported.unflatten(traced(live, frozen))
-        return imported.unflatten(imported.results(executable.hot(live, prepared_for(frozen))))
+            return imported.unflatten(traced(live, frozen), imported.weak_results(leaves))
+        results = executable.hot(live, prepared_for(frozen))
+        return imported.unflatten(imported.results(results), imported.weak_results(leaves))
 
     return functools.wraps(imported.fn, updated=())(_quick_call(imported, executable, lambda: remembered, general))
 
@@ -121,8 +133,69 @@ def with_derivative(fast: Callable[..., list[Any]], slow: Callable[..., list[Any
     return run
 
 
-class _OtherTypesError(Exception):
+class OtherTypesError(Exception):
     """The arguments are not of the types that the program was made for."""
+
+
+def direct_call(imported: Imported, executable: Prepared) -> Callable[..., Any] | None:
+    """Calls, as the user makes them, as one jitted call that raises `OtherTypesError` for arguments of other types.
+
+    None where more has to be looked at: frozen arguments, values that must fit, effects (not every one may be inside of
+    a function with its own derivative).  Arguments that the original gives away are given away.
+    """
+    if imported.frozen or imported.narrowed or imported.effects or imported.whole:
+        return None
+    settings, inside = imported.settings, isinstance(imported.fn, Inside)
+    context = (True, *imported.context[1:]) if executable.wide else imported.context
+
+    def fast(packed: Sequence[Any], leaves: list[Any]) -> list[Any]:
+        return imported.results(executable.run_packed(*leaves, *packed))
+
+    def slow(packed: Sequence[Any], leaves: list[Any]) -> list[Any]:
+        args, kwargs = tree_util.tree_unflatten(imported.in_tree, leaves)
+        return tree_util.tree_leaves(imported.fn(*args, **kwargs))
+
+    def body(packed: Sequence[Any], /, *args: Any, **kwargs: Any) -> Any:
+        if is_jit_disabled() or settings_of_jax() != context:
+            raise OtherTypesError
+        if inside:
+            args, kwargs = enter((args, kwargs))
+        leaves, weak = _leaves_of_types(imported, args, kwargs)
+        results = imported.unflatten(with_derivative(fast, slow)(packed, leaves), weak)
+        return leave_keys(results) if inside else results
+
+    jitted = executable.jit(
+        body, donate_argnums=tuple(i + 1 for i in settings.donate_argnums), donate_argnames=settings.donate_argnames
+    )
+    packed = executable.packed
+    if not (imported.functions or settings.static):
+        return functools.partial(jitted, packed)
+    returns_static = holds_static(tree_util.tree_unflatten(imported.out_tree, [0] * imported.out_tree.num_leaves))
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = fix(args, kwargs, settings) if imported.functions else hold(args, kwargs, settings)
+        results = jitted(packed, *args, **kwargs)
+        return leave(results) if returns_static else results
+
+    return call
+
+
+def _leaves_of_types(
+    imported: Imported, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[list[Any], tuple[bool, ...]]:
+    """Traced arguments flat, and which results are weakly typed.
+
+    Raises:
+        OtherTypesError: they are not of the types of the import.
+    """
+    leaves, tree = tree_util.tree_flatten(imported.positional(args, kwargs))
+    inputs = imported.graph.inputs[: len(leaves)]
+    if tree != imported.in_tree or [(x.shape, str(x.dtype)) for x in leaves] != [(n.shape, n.dtype) for n in inputs]:
+        raise OtherTypesError
+    weak = imported.weak_results(leaves, find=False)
+    if weak is None:
+        raise OtherTypesError
+    return leaves, weak
 
 
 def _quick_call(
@@ -144,7 +217,7 @@ def _quick_call(
         if kinds == {False}:
             places.append(place)
         first += tree.num_leaves
-    if named.num_leaves or any(isinstance(imported.examples[i], bool | int | float) for i in imported.live):
+    if named.num_leaves or imported.narrowed:
         return lambda *args, **kwargs: general(args, kwargs)
     example = tuple(tree_util.tree_unflatten(tree, [0] * tree.num_leaves) for tree in trees)
     live, others = _picker(places), _picker([i for i in range(len(trees)) if i not in places])
@@ -152,7 +225,7 @@ def _quick_call(
     structure, held = tree_util.tree_structure(live(example)), tree_util.tree_structure(others(example))
     types = [(imported.graph.inputs[i].shape, imported.graph.inputs[i].dtype) for i in imported.live]
     bare = all(tree_util.treedef_is_leaf(trees[i]) for i in places)
-    device_array, count = type(jax.device_put(0.0)), len(trees)
+    concrete, count = frozenset((type(jax.device_put(0.0)), np.ndarray, int, float)), len(trees)
     last = (remembered()[0], executable.packed)  # replaced as a whole: threads may share the function
     pure = not (imported.opaque_ops or imported.effects)  # what is thrown away must have had no effect
     steady = False
@@ -160,10 +233,18 @@ def _quick_call(
     def body(packed: tuple[Any, ...], *args: Any) -> Any:
         leaves, tree = tree_util.tree_flatten(args)
         if tree != structure or [(x.shape, str(x.dtype)) for x in leaves] != types:
-            raise _OtherTypesError
-        return imported.unflatten(imported.results(executable.run_packed(*leaves, *packed)))
+            raise OtherTypesError
+        every = list(imported.examples)
+        for i, x in zip(imported.live, leaves, strict=True):
+            every[i] = x
+        weak = imported.weak_results(every, find=False)
+        if weak is None:
+            raise OtherTypesError
+        return imported.unflatten(imported.results(executable.run_packed(*leaves, *packed)), weak)
 
-    jitted = executable.jit(body)
+    given_away = [i for i in imported.settings.donate_argnums if i in places]
+    jitted = executable.jit(body, donate_argnums=tuple(1 + places.index(i) for i in given_away))
+    pure = pure and not given_away
 
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal last, steady
@@ -171,7 +252,7 @@ def _quick_call(
             return general(args, kwargs)
         changing = live(args)
         for leaf in changing if bare else flatten(changing)[0]:
-            if type(leaf) is not device_array:
+            if type(leaf) not in concrete:
                 return general(args, kwargs)
         if not steady:
             known, prepared = remembered()
@@ -184,7 +265,7 @@ def _quick_call(
         known, packed = last
         try:
             result = jitted(packed, *changing)
-        except _OtherTypesError:
+        except OtherTypesError:
             return general(args, kwargs)
         leaves, tree = flatten(others(args))
         if tree == held and all(map(operator.is_, leaves, known)):

@@ -17,7 +17,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from jax import tree_util
 from superopt.errors import ArgumentError, SuperoptError, told_with_line
 from superopt.frontends.arguments import abstract, as_taken, check_leaf, check_value, is_type, is_weak
 from superopt.frontends.boundary import Inside, enter, is_static
+from superopt.frontends.held import NO_SETTINGS, Settings, hold, is_jitted, settings_of, settings_of_jax, unjitted
 from superopt.frontends.jax_call import wrap_like_original
 from superopt.frontends.jax_walk import Effect, Importer, KeptWhole, of_debugging
 from superopt.frontends.kept import keep_function
@@ -36,7 +37,7 @@ from superopt.ir.graph import Graph, Node, make_input
 from superopt.ir.types import TensorType
 from superopt.onnx_calls import Tail
 
-__all__ = ["Imported", "as_taken", "count_opaque", "import_function", "wrap_like_original"]
+__all__ = ["Imported", "as_taken", "count_opaque", "import_function", "positional", "wrap_like_original"]
 
 Frozen = int | str | Iterable[int | str] | None
 Function = Callable[..., Any]
@@ -60,7 +61,11 @@ class Imported:
         whole: why the function is kept whole, as one opaque node; empty where it is not.
         refused: (primitive, cause) where an equation has a form in the IR and the op table did not accept it.
         narrowed: positions of the flat arguments of 32 bits that stand for 64-bit ones, values of which must fit.
-        same_if_strong: whether the function is the same program with arrays in place of the numbers at these positions.
+        weakness: which flat arguments may be weakly typed together, and which results then are; None where weak types
+            do not matter (models).
+        settings: which arguments are static or given away, of a jitted function.
+        functions: whether something in the arguments' containers is no array.
+        context: the settings of JAX at the import.
         tail: what is computed from the results afterwards, outside of any trace (see `superopt.onnx_calls`).
         placed: position of a frozen argument -> its value in a file (`superopt.weights`), read in place of the example.
     """
@@ -76,7 +81,10 @@ class Imported:
     opaque_ops: Counter[str]
     refused: Counter[tuple[str, str]]
     narrowed: tuple[int, ...] = ()
-    same_if_strong: dict[tuple[int, ...], bool] = field(default_factory=dict[tuple[int, ...], bool])
+    weakness: dict[tuple[bool, ...], tuple[bool, ...] | None] | None = None
+    settings: Settings = NO_SETTINGS
+    functions: bool = False
+    context: tuple[Any, ...] = ()
     tail: Tail | None = None
     effects: tuple[Effect, ...] = ()
     whole: str = ""
@@ -106,7 +114,7 @@ class Imported:
         Raises:
             ArgumentError: another structure, shape or dtype.
         """
-        leaves, tree = tree_util.tree_flatten(_normal(self.fn, args, kwargs or {}))
+        leaves, tree = tree_util.tree_flatten(positional(self.fn, args, kwargs or {}))
         if tree != self.in_tree:
             raise ArgumentError(
                 f"the arguments have the structure {tree}, the program was made for {self.in_tree}",
@@ -114,48 +122,66 @@ class Imported:
             )
         for i in self.live:
             leaves[i] = as_taken(self.names[i], leaves[i], self.graph.inputs[i].dtype, i in self.narrowed)
-        strong: list[int] = []
-        for i, (name, leaf, example, node) in enumerate(
-            zip(self.names, leaves, self.examples, self.graph.inputs, strict=False)
-        ):
-            if leaf is example:
-                continue
-            if not is_type(leaf, node):
+        for name, leaf, example, node in zip(self.names, leaves, self.examples, self.graph.inputs, strict=False):
+            if leaf is not example and not is_type(leaf, node):
                 check_leaf(name, leaf)
                 got = abstract(leaf)
                 raise ArgumentError(
                     f"argument {name} is {TensorType(got.shape, str(got.dtype))}, the program was made for {node.type}",
                     hint="call with the shapes and dtypes of the example arguments, or optimise again",
                 )
-            if is_weak(example) and not is_weak(leaf):
-                strong.append(i)
-        if strong:
-            self._check_strong(tuple(strong))
+        if self.weak_results(leaves) is None:
+            self._refuse_weak(leaves)
         return leaves
 
-    def _check_strong(self, where: tuple[int, ...]) -> None:
-        """Whether the function is the same program when these numbers are arrays, whose dtype gives way to no other's.
+    def positional(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call in the form that `in_tree` describes."""
+        return positional(self.fn, args, kwargs)
 
-        Raises:
-            ArgumentError: it is another one.
+    def weak_results(self, leaves: Sequence[Any], *, find: bool = True) -> tuple[bool, ...] | None:
+        """Which results are weakly typed for these flat arguments; None where the program would be another one.
+
+        A Python number takes the dtype of what it meets and an array does not, but in most functions that makes no
+        difference: then either may be given (a counter that begins as 0 and comes back as an array).  What is not known
+        yet is found out by tracing the function, or is None without `find`.
         """
-        if where not in self.same_if_strong:
-            leaves = list(map(abstract, self.examples))
-            for i in where:
-                leaves[i] = jax.ShapeDtypeStruct(leaves[i].shape, leaves[i].dtype)
+        if self.weakness is None:
+            return ()
+        weak = tuple(map(is_weak, leaves))
+        if weak not in self.weakness and find:
+            self.weakness[weak] = self._traced_weak(weak)
+        return self.weakness.get(weak)
+
+    def _traced_weak(self, weak: Sequence[bool]) -> tuple[bool, ...] | None:
+        types = map(abstract, self.examples)
+        leaves = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=w) for a, w in zip(types, weak, strict=True)]
+        try:
             closed, _ = _trace(self.fn, tree_util.tree_unflatten(self.in_tree, leaves))
             importer = Importer(reserved=self.names)
             outputs, _ = _outputs(importer, self.fn, closed, self.graph.inputs[: len(self.names)])
-            constants = {node["name"]: array for node, array in importer.constants.items()}
-            self.same_if_strong[where] = tuple(outputs) == self.graph.outputs and _equal(
-                constants, self.graph.constants
-            )
-        if not self.same_if_strong[where]:
-            i = where[0]
-            raise ArgumentError(
-                f"argument {self.names[i]} is an array, the program was made for a number, whose dtype gives way",
-                hint=f"optimise with an array in its place: jax.numpy.asarray({self.examples[i]!r})",
-            )
+        except SuperoptError:  # it does not take them so
+            return None
+        constants = {node["name"]: array for node, array in importer.constants.items()}
+        same = tuple(outputs) == self.graph.outputs and _equal(constants, self.graph.constants)
+        return _weak_flags(closed) if same else None
+
+    def _refuse_weak(self, leaves: Sequence[Any]) -> None:
+        for name, leaf, example in zip(self.names, leaves, self.examples, strict=True):
+            if is_weak(example) and not is_weak(leaf):
+                raise ArgumentError(
+                    f"argument {name} is an array, the program was made for a number, whose dtype gives way",
+                    hint="optimise with an array in its place: jax.numpy.asarray of the number",
+                )
+            if is_weak(leaf) and not is_weak(example):
+                raise ArgumentError(
+                    f"argument {name} is a number, whose dtype gives way, the program was made for an array",
+                    hint="call with an array in its place: jax.numpy.asarray of the number, with its dtype",
+                )
+
+    def without_examples(self) -> Imported:
+        """The same with types in place of the example values that are not frozen."""
+        examples = tuple(x if i in self.frozen else abstract(x) for i, x in enumerate(self.examples))
+        return replace(self, examples=examples)
 
     def results(self, outputs: Sequence[Any]) -> list[Any]:
         """The flat results of the function from the outputs of its graph; its effects are had here."""
@@ -166,8 +192,10 @@ class Imported:
             del rest[:count]
         return results
 
-    def unflatten(self, results: Sequence[Any]) -> Any:
-        """The result of the function from flat results."""
+    def unflatten(self, results: Sequence[Any], weak: Sequence[bool] | None = ()) -> Any:
+        """The result of the function from flat results, of which these are to be weakly typed."""
+        if weak and any(weak):
+            results = [_as_weak(x) if w else x for x, w in zip(results, weak, strict=True)]
         return tree_util.tree_unflatten(self.out_tree, results)
 
 
@@ -188,10 +216,14 @@ def import_function(
     kwargs = dict(kwargs or {})
     names_of = _parameter_names(fn, args, kwargs)
     is_frozen = _frozen_parameters(fn, args, kwargs, names_of, frozen)
-    normal = _normal(fn, args, kwargs)
+    settings = settings_of(fn)
+    normal = positional(fn, *hold(args, kwargs, settings))
     paths, in_tree = tree_util.tree_flatten_with_path(normal)
-    if any(is_key(leaf) or (len(path) > 2 and is_static(leaf)) for path, leaf in paths):
-        fn, normal = Inside(fn), enter(normal)
+    functions = any(len(path) > 2 and is_static(leaf) for path, leaf in paths)
+    if functions and is_jitted(fn):  # which would not take them
+        fn = unjitted(fn)
+    if functions or settings.static or any(is_key(leaf) for _, leaf in paths):
+        fn, normal = Inside(fn, settings), enter(normal)
         paths, in_tree = tree_util.tree_flatten_with_path(normal)
     leaves = [leaf for _, leaf in paths]
     owners = [_owner(path, names_of) for path, _ in paths]
@@ -207,7 +239,7 @@ def import_function(
     avals = [abstract(leaf) for leaf in leaves]
     closed, out_shape = _trace(fn, tree_util.tree_unflatten(in_tree, avals))
     if any(map(is_key, closed.out_avals)):  # made inside
-        fn = Inside(fn)
+        fn = Inside(fn, settings)
         closed, out_shape = _trace(fn, tree_util.tree_unflatten(in_tree, avals))
     inputs = [
         make_input(name, tuple(map(int, a.shape)), str(a.dtype), frozen=held)
@@ -234,7 +266,19 @@ def import_function(
         refused=importer.refused,
         effects=tuple(effect for effect, _ in importer.effects),
         whole=whole,
+        weakness={tuple(map(is_weak, avals)): _weak_flags(closed)},
+        settings=settings,
+        functions=functions,
+        context=settings_of_jax(),
     )
+
+
+def _weak_flags(closed: Any) -> tuple[bool, ...]:
+    return tuple(bool(getattr(a, "weak_type", False)) for a in closed.out_avals)
+
+
+def _as_weak(x: Any) -> Any:
+    return jax.lax.convert_element_type_p.bind(x, new_dtype=x.dtype, weak_type=True, sharding=None)
 
 
 def count_opaque(graph: Graph) -> Counter[str]:
@@ -294,7 +338,7 @@ def _equal(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
     )
 
 
-def _normal(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def positional(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments as positional where the signature allows it, so that both ways of passing them are one structure."""
     if not kwargs:
         return tuple(args), {}
@@ -348,7 +392,7 @@ def _frozen_parameters(
 ) -> set[str]:
     """Names of the frozen arguments; a position counts the positional parameters."""
     given = (frozen,) if isinstance(frozen, int | str) else tuple(frozen or ())
-    keys = [*names, *(k for k in _normal(fn, args, kwargs)[1])]
+    keys = [*names, *(k for k in positional(fn, args, kwargs)[1])]
     found: set[str] = set()
     for item in given:
         if isinstance(item, str):

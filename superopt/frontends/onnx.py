@@ -116,5 +116,6 @@ def _bound(
         examples=examples,
         narrowed=narrowed,
         tail=model.tail,
+        weakness=None,
         opaque_ops=imported.opaque_ops + Counter(model.tail.ops if model.tail is not None else {}),
     )
