@@ -23,8 +23,7 @@ EXPLORE, EXPLORE_ALONE, FORMS, JUDGE, ALL = 0.3, 0.6, 0.4, 0.6, 0.8  # of what i
 CONTEST = 0.95  # what follows builds the winner and writes the report
 _SLOW_BUILD = 0.03  # of the seconds: where building a program takes more, regions and schedules are not tried alone
 _KERNELS = 0.35  # of the seconds, for regions and schedules of kernels
-KEPT_FROM_S = 10.0  # budgets from here on are kept; of less, half is left for the search whatever came before
-LEAST_KERNELS_S = 5.0  # a budget of less leaves no time for kernels: processes alone take two to start
+LEAST_KERNELS_S = 5.0  # of less is no time for kernels, whose processes take two to start, and half is the search's
 LEAST_S = 1.0  # a search of less finds nothing (saturation alone takes half a second)
 
 
@@ -52,7 +51,7 @@ class SearchBudget:
     @property
     def is_kept(self) -> bool:
         """Is nothing begun that could end after the budget, proofs of rules included?"""
-        return self.seconds is not None and self.seconds >= KEPT_FROM_S
+        return self.seconds is not None and self.seconds >= LEAST_KERNELS_S
 
     def until(self, begin_s: float, share: float) -> SearchBudget:
         """The budget of a stage that is to end when this share of the seconds is over."""

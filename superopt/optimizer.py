@@ -107,7 +107,7 @@ def optimize(
         args: example arguments (any pytrees); for a model they may be left out and are then random.
         frozen: positions or names of arguments that do not change between calls (weights).
         kwargs: example keyword arguments of the function.
-        budget: time for the call: seconds, "30s", "2min", or "5000steps" (same result anywhere).  Of less than ten
+        budget: time for the call: seconds, "30s", "2min", or "5000steps" (same result anywhere).  Of less than five
             seconds, what cannot be cut may take it beyond: proofs of rules that are in no store, builds.
         seed: of the search, of random inputs and of the timing order.
         deterministic: let the performance model alone decide; nothing is measured.
@@ -220,7 +220,7 @@ class _Run:
     def searched(self) -> Judgement:
         """The fastest of the plain candidate, what the search finds, and the original."""
         if self.deterministic:
-            self._explore(self.limits)
+            self._explore(self.limits.until(time.monotonic(), EXPLORE_ALONE))
             return self._checked(self._judged(self.limits))
         candidates: list[Candidate] = []
         with ThreadPoolExecutor(2) as beside:
