@@ -119,9 +119,12 @@ def encoded(text: str) -> bytes:
 
 def mutated_json(data: bytes, rng: random.Random, outside: Path) -> bytes:
     """Plain data with a value put in the place of another, taken out, or moved."""
+    try:
+        root: list[Any] = [json.loads(data)]
+    except (ValueError, RecursionError):  # mutated before
+        return mutated_bytes(data, rng)
     if rng.random() < 0.25:
         return encoded(mutated_text(data.decode(), rng, outside))
-    root: list[Any] = [json.loads(data)]
     for _ in range(rng.choice((1, 1, 2, 3))):
         holders = _holders(root)
         holder, key = rng.choice(holders)

@@ -98,8 +98,8 @@ def _read(request: Mapping[str, Any]) -> Iterator[Event]:
             raise RuntimeError(f"the good file {path.name} is not read as it should be: {answer}")
     watch = Watch(folder / "in")
     for number in range(int(request["first"]), int(request["last"])):
-        yield {"event": "begin", "number": number}
         path, source = _mutated(module, kind, good, seed, number, folder)
+        yield {"event": "begin", "number": number}
         found = outcome(module, path, source, watch)
         if any(what in found for what in FAULTS):
             found["kept"] = keep(path, kind, seed, number, Path(request["kept"]))
