@@ -165,13 +165,18 @@ def optimize(
         worker, pool = Worker(), TrialPool(seed)
         stack.callback(barrier.around, "the end of the measuring process", worker.close, None)
         stack.callback(barrier.around, "the end of the processes that try kernels", pool.close, None)
+        maker = barrier.around(
+            "the maker of kernels", lambda: KernelMaker(pool, archive, max_prepared_bytes, clock.say), None, let=_FIRST
+        )
         run = _Run(
             imported, limits, seed, numerics, deterministic, archive, given, objective, max_prepared_bytes, clock,
-            barrier, worker, pool, KernelMaker(pool, archive, max_prepared_bytes, clock.say),
+            barrier, worker, pool, maker,
         )  # fmt: skip
         if imported.whole:  # there is nothing to choose, and its effects are not to be had before it is called
             return run.finished(name, original_returned(imported, f"it is kept whole, since {imported.whole}"), key)
-        return run.finished(name, run.searched() if search else run.unsearched(), key)
+        work = run.searched if search else run.unsearched
+        judgement = barrier.around("the choice of a program", work, None, let=(SuperoptError, *_FIRST))
+        return run.finished(name, judgement or run.at_hand_alone(), key)
 
 
 @dataclass(slots=True)
@@ -191,10 +196,11 @@ class _Run:
     barrier: Barrier
     worker: Worker
     pool: TrialPool
-    maker: KernelMaker
+    maker: KernelMaker | None
     builds: Builds = field(default_factory=Builds)
     library: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
     found: Exploration | None = None
+    ready: Judgement | None = None
 
     @property
     def exact(self) -> bool:
@@ -205,7 +211,8 @@ class _Run:
     def kernels(self) -> bool:
         """Is there time for kernels of our own?"""
         seconds = self.limits.seconds
-        return self.limits.kernels and (seconds is None or seconds >= LEAST_KERNELS_S)
+        enough = seconds is None or seconds >= LEAST_KERNELS_S
+        return self.limits.kernels and self.maker is not None and enough
 
     def unsearched(self) -> Judgement:
         """The plain candidate, as soon as it is ready."""
@@ -229,6 +236,7 @@ class _Run:
                 plain = self._plain(PLAIN * (self.limits.seconds or math.inf))
                 if plain is not None and not plain.same_as_original:
                     candidates.append(candidate_of(plain))
+                    self.ready = candidates[0][1]
             build_s = self.barrier.around("the original built ahead", ahead.result, 0.0, let=_FIRST)
         limits, begin_s = self.limits.after(self.clock.elapsed_s + build_s), time.monotonic()
         self._explore(limits.until(begin_s, EXPLORE if self.kernels else EXPLORE_ALONE))
@@ -245,6 +253,14 @@ class _Run:
             return self._checked(self._at_hand(candidates, judgement))
         return self._contested(candidates, judgement, limits.until(begin_s, CONTEST))
 
+    def at_hand_alone(self) -> Judgement:
+        """The plain candidate if it is ready, else the original, after the choice between programs was lost."""
+        if self.ready is None:
+            return given_back(self.imported, self.barrier)
+        return self._checked(
+            replace(self.ready, verdict="plain program returned; the choice failed, nothing was timed")
+        )
+
     def _interrupted(self, judgement: Judgement) -> bool:
         """Has Ctrl-C ended one of the stages?"""
         found = self.found is not None and self.found.interrupted
@@ -253,10 +269,11 @@ class _Run:
     def _plain(self, budget_s: float, kernels: bool = True) -> KernelProgram | None:
         with self.clock.stage("plain"):
             form = own_form(self.imported.graph)
-            if not kernels:
+            maker = self.maker
+            if not kernels or maker is None:
                 return KernelProgram("own form", form)
             return self.barrier.around(
-                "the plain candidate", lambda: self.maker.make("own form", form, budget_s=budget_s), None, let=_FIRST
+                "the plain candidate", lambda: maker.make("own form", form, budget_s=budget_s), None, let=_FIRST
             )
 
     def _explore(self, limits: SearchBudget) -> None:
@@ -294,6 +311,7 @@ class _Run:
 
     def _make_forms(self, made: list[Candidate], limits: SearchBudget, build_s: float) -> None:
         assert self.found is not None
+        assert self.maker is not None
         for name, program, finalist in forms_of_finalists(self.found)[:_MOST_FORMS]:
             left_s = limits.left_s - build_s
             if self.maker.seconds_for(program) > left_s:

@@ -120,7 +120,9 @@ def inject(fault: Fault, error: Callable[[], BaseException]) -> Outcome:
     report = result.report
     said = report.lost or told or report.search.get("interrupted") or any(f.failure for f in report.finalists)
     words = " ".join((report.verdict, *report.notes))
-    return Outcome(fault, what, True, "" if said or "fault" in words or what in words else "nothing says so")
+    return Outcome(
+        fault, what, True, "" if said or any(w in words for w in ("fault", what, "interrupted")) else "nothing says so"
+    )
 
 
 def lost_results(
