@@ -11,12 +11,16 @@ Roofline, 2009.  It knows nothing of what ran before: a cold cache or a busy nei
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from costmodel.features import COMPUTE, FIXED, INDEX, MEMORY
+
+if TYPE_CHECKING:
+    import jax
 
 COUNT = len(INDEX)
 REFERENCE_S = 5e-6  # kernels under this are mostly dispatch
@@ -120,7 +124,6 @@ def fit(
     """
     import jax  # late: the search prices with NumPy alone
     import jax.numpy as jnp
-    import optax
 
     weights = np.ones(table.kernels) if weights is None else weights
     origin = _least_squares(table, measured_s, weights) if start is None else start.theta
@@ -146,30 +149,60 @@ def fit(
         pull = 0.02 * jnp.sum(params["log"] ** 2 / (1.0 + seen)) / table.kernels
         if start is not None:
             pull = pull + _PULL * jnp.mean(params["log"] ** 2)
-        return jnp.mean(weight * optax.losses.huber_loss(gap, delta=0.3)) + pull
+        return jnp.mean(weight * _huber(gap, 0.3)) + pull
 
     params = {"log": jnp.zeros(COUNT, jnp.float32), "block": jnp.zeros(3), "p": jnp.zeros(()), "g": jnp.asarray(1.0)}
     if start is not None:
         params["p"] = jnp.asarray(np.log(max(start.sharpness - 1.0, 1e-3)), jnp.float32)
         params["g"] = jnp.asarray(np.log(start.sharing / (1.0 - start.sharing)), jnp.float32)
     held = {"block": start is None, "log": False, "p": False, "g": False}
-    optimiser = optax.adam(optax.cosine_decay_schedule(0.03, steps))
+
+    def slope(params: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        return {k: jnp.zeros_like(v) if held[k] else v for k, v in jax.grad(loss)(params).items()}
+
+    found = jax.tree.map(np.asarray, _descended(params, slope, 0.03, steps))
+    theta = origin * np.exp((found["log"] + found["block"][_BLOCK]).astype(float))
+    return Coefficients(theta, 1.0 + float(np.exp(found["p"])), float(1.0 / (1.0 + np.exp(-found["g"]))))
+
+
+def _huber(gap: jax.Array, delta: float) -> jax.Array:
+    """Half the square of a gap, linear where it is larger than `delta`."""
+    import jax.numpy as jnp  # late: as above
+
+    size = jnp.abs(gap)
+    return jnp.where(size <= delta, 0.5 * gap * gap, delta * (size - 0.5 * delta))
+
+
+def _descended(
+    params: dict[str, jax.Array], slope: Callable[[dict[str, jax.Array]], dict[str, jax.Array]], rate: float, steps: int
+) -> dict[str, jax.Array]:
+    """Parameters after steps of Adam (Kingma and Ba, 2015) at a rate that falls to zero as half a cosine.
+
+    Written here since calibration on the user's machine needs no more of a library of optimisers.
+    """
+    import jax  # late: as above
+    import jax.numpy as jnp
+
+    first, second = 0.9, 0.999  # decay of the moments; with the 1e-8 below, the paper's defaults
+
+    def step(carry: Any, at: jax.Array) -> tuple[Any, None]:
+        params, mean, square = carry
+        found = slope(params)
+        mean = jax.tree.map(lambda m, g: first * m + (1 - first) * g, mean, found)
+        square = jax.tree.map(lambda v, g: second * v + (1 - second) * g * g, square, found)
+        now = rate * 0.5 * (1 + jnp.cos(jnp.pi * at / steps))
+        to_mean, to_square = 1 - first ** (at + 1), 1 - second ** (at + 1)  # both began at zero
+        params = jax.tree.map(
+            lambda p, m, v: p - now * (m / to_mean) / (jnp.sqrt(v / to_square) + 1e-8), params, mean, square
+        )
+        return (params, mean, square), None
 
     @jax.jit
     def run(params: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        def update(
-            carry: tuple[dict[str, jax.Array], optax.OptState], _: None
-        ) -> tuple[tuple[dict[str, jax.Array], optax.OptState], None]:
-            params, state = carry
-            slope = {k: jnp.zeros_like(v) if held[k] else v for k, v in jax.grad(loss)(params).items()}
-            updates, state = optimiser.update(slope, state)
-            return (optax.apply_updates(params, updates), state), None  # pyright: ignore[reportReturnType]
+        still = jax.tree.map(jnp.zeros_like, params)
+        return jax.lax.scan(step, (params, still, still), jnp.arange(steps, dtype=jnp.float32))[0][0]
 
-        return jax.lax.scan(update, (params, optimiser.init(params)), None, length=steps)[0][0]
-
-    found = jax.tree.map(np.asarray, run(params))
-    theta = origin * np.exp((found["log"] + found["block"][_BLOCK]).astype(float))
-    return Coefficients(theta, 1.0 + float(np.exp(found["p"])), float(1.0 / (1.0 + np.exp(-found["g"]))))
+    return run(params)
 
 
 def _least_squares(table: Table, measured_s: np.ndarray, weights: np.ndarray) -> np.ndarray:

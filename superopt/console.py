@@ -20,6 +20,7 @@ from typing import Any
 import click
 
 from superopt.errors import SuperoptError, UsageError
+from superopt.extras import EXTRA_OF, missing
 
 OK, USAGE, REJECTED, UNVERIFIED, REGRESSION, NOTHING_FOUND, INTERNAL = range(7)
 
@@ -76,7 +77,7 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _show_warning
-                status = command(**options)
+                status = _naming_extras(command, options)
         except SuperoptError as error:
             if options.get("as_json"):
                 message = str(error.args[0])
@@ -93,6 +94,16 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
         sys.exit(status or OK)
 
     return run
+
+
+def _naming_extras(command: Callable[..., int | None], options: Mapping[str, Any]) -> int | None:
+    """What the command returns; a package that is not installed is told by the extra that brings it."""
+    try:
+        return command(**options)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRA_OF:
+            raise
+        raise missing(error.name, "this command") from error
 
 
 def _heed_interruptions() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from superopt.bench.programs import build_case
+from superopt.extras import need
 from superopt.optimizer import optimize
 from superopt.report import check_report_path
 from superopt.result import Report
@@ -24,8 +25,10 @@ def run_demo(*, budget: str, report_path: str, say: Callable[[str], None], quiet
 
     Raises:
         UsageError: no report can be written to that path.
+        MissingExtraError: the onnx package is not installed.
     """
     path = check_report_path(report_path)
+    need("onnx", "the demo")
     reports: dict[str, Report] = {}
     for name in PROGRAMS:
         if not quiet:

@@ -40,6 +40,12 @@ class UsageError(SuperoptError):
     exit_status = 1
 
 
+class MissingExtraError(UsageError):
+    """A use that needs a package of an extra which is not installed (`superopt.extras`)."""
+
+    code = "SO110"
+
+
 class InputError(SuperoptError):
     """A model or example argument that cannot be accepted."""
 

@@ -22,11 +22,13 @@ from jax import core as jax_core
 from jax.extend import core
 from jax.interpreters import mlir
 
-from superopt.errors import InputError
+from superopt.errors import InputError, MissingExtraError
+from superopt.extras import need
 from superopt.reading import LIMITS, cause_of, field
 
 PREFIX = "onnx."  # of the names of opaque operations that are nodes of the host
 MOST_BYTES = 1 << 24  # of a model: weights are constants of the program, and go in as operands
+_PURPOSE = "a program with ONNX operators that run on the host"
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview")
 Results = tuple[tuple[tuple[int, ...], str], ...]
 
@@ -83,6 +85,7 @@ def _checked(model: bytes, results: Results, operands: Sequence[Any]) -> list[np
 
 @functools.lru_cache(maxsize=256)
 def evaluator_of(model: bytes) -> tuple[Any, tuple[str, ...]]:
+    need("onnx", _PURPOSE)
     import onnx  # late: an optional dependency
     from onnx.reference import ReferenceEvaluator  # late: loads every operator
 
@@ -100,6 +103,8 @@ def evaluate(model: bytes, operands: Sequence[np.ndarray]) -> list[Any]:
         evaluator, names = evaluator_of(model)
         with np.errstate(all="ignore"):
             return list(evaluator.run(None, dict(zip(names, operands, strict=True))))
+    except MissingExtraError:
+        raise
     except Exception as error:  # the evaluator raises what NumPy, Python and its own operators raise
         raise InputError(f"ONNX's reference evaluator does not run it: {cause_of(error)}") from error
 
@@ -111,6 +116,7 @@ def is_host_call(primitive: Any) -> bool:
 
 def refusal(model: bytes) -> str:
     """Why a model from a stranger is not run, or an empty text: it may compute, and read nothing."""
+    need("onnx", _PURPOSE)
     import onnx  # late: an optional dependency
     from google.protobuf.message import Message
 

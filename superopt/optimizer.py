@@ -50,6 +50,7 @@ from superopt.checks import Builds, run_original
 from superopt.contest import Candidate, Entry, candidate_of, contest, decided, undecided
 from superopt.errors import ArgumentError, SuperoptError, UsageError, told
 from superopt.explore import Exploration, explore
+from superopt.extras import need
 from superopt.frontends.jaxpr import Imported, import_function
 from superopt.implement import implement
 from superopt.ir.program import original_program
@@ -470,6 +471,7 @@ def _import(
                 "an ONNX model takes neither keyword arguments nor frozen=",
                 hint="pass its inputs in order; its initializers are frozen anyway",
             )
+        need("onnx", "an ONNX model")
         from superopt.frontends.onnx import OnnxModel, import_model, load_model  # late: an optional dependency
 
         if isinstance(fn, OnnxModel):
@@ -558,6 +560,7 @@ def optimize_target(target: str, *, random_weights: bool = False, seed: int = 0,
         fn, args, frozen = _made_by(Path(path), maker)
         return optimize(fn, *args, frozen=frozen, seed=seed, **options)
     if random_weights:
+        need("onnx", "an ONNX model")
         from superopt.frontends.onnx import load_model, randomize_weights  # late: onnx is an optional dependency
 
         loading = {name: options.pop(name, None) for name in ("dims", "data_root")}

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superopt.errors import InputError, UsageError
+from superopt.extras import need
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
 from superopt.kernels.choice import Choice
@@ -142,6 +143,7 @@ def _import(original: Any, graph: Graph, names: tuple[str, ...], tree: Any) -> I
     leaves = [jax.ShapeDtypeStruct(types[n].shape, types[n].dtype) for n in names]
     args, kwargs = leave(jax.tree_util.tree_unflatten(tree, leaves))
     if isinstance(original, str | Path):
+        need("onnx", "an ONNX model")
         from superopt.frontends.onnx import import_onnx  # late: an optional dependency
 
         return import_onnx(original, *[np.zeros(x.shape, x.dtype) for x in args])

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from superopt.errors import UsageError
+from superopt.extras import need
 
 Say = Callable[[str], None]
 SUITES = (
@@ -37,6 +38,7 @@ SUITES = (
     "search",
     "verifier",
 )
+_OF_ONNX = ("onnx-nodes", "onnx-types")
 NO_SEARCH = "--no-search"
 WITHOUT_SEARCH = ("core", "native", "rewrites")  # their programs can be taken as `optimize(search=False)` builds them
 BUDGETS = {
@@ -67,8 +69,11 @@ def run_suite(
     of each kind.
 
     Raises:
+        MissingExtraError: it has ONNX models, and the onnx package is not installed.
         UsageError: there is no such suite, it has no case whose name contains one of `cases`, or it optimises nothing.
     """
+    if suite in _OF_ONNX:
+        need("onnx", f"the suite {suite}")
     from superopt import machine  # late: the package imports nothing heavy before a suite is chosen
 
     if suite == "aa":

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from superopt.bench import NO_SEARCH, Say, geomean, in_own_process, table
+from superopt.extras import need
 
 LIGHT = ("squeezenet", "resnet50", "shufflenet", "inception_v1", "densenet121")
 PROGRAMS = ("bert_layer", "inverted_residual", "linear_attention", "low_rank_chain", "lstm_step")
@@ -60,9 +61,10 @@ def _run(
 ) -> tuple[list[dict[str, Any]], dict[str, float], str]:
     rows: list[dict[str, Any]] = []
     flags = () if search else (NO_SEARCH,)
-    for case in (*CASES, *SMALL) if cases else CASES:
-        if cases and not any(text in case for text in cases):
-            continue
+    chosen = [x for x in (*CASES, *SMALL) if any(text in x for text in cases)] if cases else CASES
+    if not set(LIGHT).isdisjoint(chosen):
+        need("onnx", f"the suite {suite} with its networks")
+    for case in chosen:
         row = in_own_process("superopt.bench.core", f"{suite}:{case}", budget, seed, _TIMEOUT_S, flags=flags)
         rows.append(row)
         if "failure" in row:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from superopt.bench import nets
 from superopt.bench.models import MODELS
 from superopt.bench.nets import Net
-from superopt.frontends.onnx import light_model_path, load_model, randomize_weights
+from superopt.extras import need
 
 _SMALL_MOBILENET = ((1, 16, 1, 1), (4, 24, 2, 2), (6, 40, 2, 2), (4, 72, 3, 2), (6, 112, 2, 1), (6, 144, 2, 2))
 
@@ -35,8 +35,12 @@ def build_case(name: str, seed: int) -> Net:
 
     Raises:
         ArgumentError: there is no such program.
+        MissingExtraError: it is a network of the onnx package, which is not installed.
     """
     if name in _JAX:
         return _JAX[name]()
+    need("onnx", f"the network {name}")
+    from superopt.frontends.onnx import light_model_path, load_model, randomize_weights  # late: an optional dependency
+
     model = randomize_weights(load_model(light_model_path(name)), seed)
     return Net(model.fn, dict(model.params), model.example_inputs(seed))

@@ -1,0 +1,35 @@
+"""Packages that only some uses need: an extra brings each, and where it is missing one line names that extra."""
+
+from __future__ import annotations
+
+import importlib
+
+from superopt.errors import MissingExtraError
+
+EXTRA_OF = {"onnx": "onnx", "cvc5": "cvc5", "optax": "train"}
+
+
+def need(module: str, purpose: str) -> None:
+    """Load a package of an extra.
+
+    Args:
+        module: its name, a key of `EXTRA_OF`.
+        purpose: what it is for, as the subject of "needs": `reading an ONNX model`.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:  # the package is there, and broken
+            raise
+        raise missing(module, purpose) from None
+
+
+def missing(module: str, purpose: str) -> MissingExtraError:
+    """The error that says which extra brings this package."""
+    extra = EXTRA_OF[module]
+    return MissingExtraError(
+        f"{purpose} needs the package {module}, which is not installed", hint=f"pip install 'superopt[{extra}]'"
+    )
