@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -132,3 +134,31 @@ def test_the_descent_is_that_of_optax():
     found = _descended(start, slope, 0.03, 40)
     for name in start:
         assert jnp.allclose(found[name], expected[name], rtol=1e-5, atol=1e-6), name
+
+
+RULE = """
+add-swap: A[*m]  B[*m]
+  A + B  ==  B + A
+"""
+
+
+def test_folders_of_the_user_are_not_taken_for_packages(tmp_path):
+    for name in ("rewrites", "verifier", "costmodel", "superopt"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('a folder of the user was imported')\n")
+    (tmp_path / "rules.txt").write_text(RULE)
+    command = [Path(sys.executable).parent / "superopt", "verify", "rules.txt"]  # proves in a process of its own
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, "PROVED" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_every_process_that_is_started_leaves_the_folder_it_is_started_in_off_its_path():
+    found = 0
+    for package in ("superopt", "rewrites", "verifier", "costmodel"):
+        for file in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.List) and node.elts and ast.unparse(node.elts[0]) == "sys.executable":
+                    found += 1
+                    assert ast.unparse(node.elts[1]) == "'-P'", f"{file}:{node.lineno}"
+    assert found

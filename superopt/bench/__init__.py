@@ -159,7 +159,7 @@ def in_own_process(
 
     `environment` is added to that of this process.
     """
-    command = [sys.executable, "-m", module, case, budget, str(seed), *flags]
+    command = [sys.executable, "-P", "-m", module, case, budget, str(seed), *flags]
     added = {**os.environ, **(environment or {})}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=added)

@@ -251,7 +251,7 @@ def check(
         at = first
         while at < first + files:
             stop = min(at + PER_PROCESS, first + files)
-            at = _watch([sys.executable, "-m", __name__, str(seeds), str(folder), str(seed)], at, stop, counts)
+            at = _watch([sys.executable, "-P", "-m", __name__, str(seeds), str(folder), str(seed)], at, stop, counts)
             if say is not None:
                 say(f"{counts['files']} files, {counts['untyped']} untyped, {counts['deaths']} deaths")
     return counts

@@ -47,7 +47,7 @@ class Child:
         first = process is None
         if process is None:
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
-            command = [sys.executable, "-m", "superopt.fuzz.child", self.store]
+            command = [sys.executable, "-P", "-m", "superopt.fuzz.child", self.store]
             process = self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
             )

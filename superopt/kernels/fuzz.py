@@ -220,7 +220,7 @@ class _Worker:
         self._begin()
 
     def _begin(self) -> None:
-        command = [sys.executable, "-m", "superopt.kernels.fuzz", "--worker", str(self.at), str(self.end)]
+        command = [sys.executable, "-P", "-m", "superopt.kernels.fuzz", "--worker", str(self.at), str(self.end)]
         environment = os.environ | {"XDG_CACHE_HOME": self.folder.name, "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 

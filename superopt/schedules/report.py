@@ -78,7 +78,7 @@ def tune_and_compare(
 def _against_xla(graph: Graph, trace: Any, threads: int, seed: int) -> dict[str, Any]:
     """Timed in a fresh process that has as many cores as threads, since XLA takes all that it finds when it starts."""
     request = {"graph": print_graph(graph), "trace": trace, "threads": threads, "seed": seed}
-    command = [sys.executable, "-m", "superopt.schedules.report"]
+    command = [sys.executable, "-P", "-m", "superopt.schedules.report"]
     done = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise InputError(f"the comparison with XLA ended: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
