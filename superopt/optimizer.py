@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 
 _FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
-_PROOFS = 0.5  # of the time for growth and search, that proofs of rules which are in no store may take
+_PROOFS = 0.35  # of what is left after the plain candidate: the library takes ten seconds of one core
 _MOST_FORMS = 3  # of the search's programs that are made in kernels: what follows them is no cheaper to the model
 
 
@@ -228,6 +228,7 @@ class _Run:
     def searched(self) -> Judgement:
         """The fastest of the plain candidate, what the search finds, and the original."""
         if self.deterministic:
+            self._prove()
             self._explore(self.limits.until(time.monotonic(), EXPLORE_ALONE))
             return self._checked(self._judged(self.limits))
         candidates: list[Candidate] = []
@@ -239,6 +240,7 @@ class _Run:
                     candidates.append(candidate_of(plain))
                     self.ready = candidates[0][1]
             build_s = self.barrier.around("the original built ahead", ahead.result, 0.0, let=_FIRST)
+        self._prove()
         limits, begin_s = self.limits.after(self.clock.elapsed_s + build_s), time.monotonic()
         self._explore(limits.until(begin_s, EXPLORE if self.kernels else EXPLORE_ALONE))
         judgement = original_returned(self.imported, "nothing faster was found", build_s=build_s)
@@ -277,12 +279,10 @@ class _Run:
                 "the plain candidate", lambda: maker.make("own form", form, budget_s=budget_s), None, let=_FIRST
             )
 
-    def _explore(self, limits: SearchBudget) -> None:
-        """What rules and search find, where there is time left for it."""
-        if self.limits.is_kept and limits.left_s < LEAST_S:
-            self.clock.say("no time was left to search")
-            return
-        end_s = time.monotonic() + _PROOFS * limits.left_s if self.limits.is_kept else math.inf
+    def _prove(self) -> None:
+        """The rules of the search; of those that are in no store as many as can be proved in their part of the time."""
+        left_s = self.limits.after(self.clock.elapsed_s).seconds
+        end_s = time.monotonic() + _PROOFS * left_s if self.limits.is_kept and left_s is not None else math.inf
         with self.clock.stage("rules"):
             self.library = self.barrier.around(
                 "the library of rules",
@@ -290,6 +290,12 @@ class _Run:
                 self.library,
                 let=(SuperoptError, *_FIRST),
             )
+
+    def _explore(self, limits: SearchBudget) -> None:
+        """What the search finds, where there is time left for it."""
+        if self.limits.is_kept and limits.left_s < LEAST_S:
+            self.clock.say("no time was left to search")
+            return
         with self.clock.stage("explore"):
             self.found = self.barrier.around(
                 "the search",

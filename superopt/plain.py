@@ -108,6 +108,8 @@ class KernelMaker:
                 weight[region.graph] = weight.get(region.graph, 0.0) + estimate(region)
                 example[region.graph] = region
         order = [example[g] for g in sorted(weight, key=lambda g: -weight[g])]
+        self._pool.start()
+        self._pool.make_all([])  # waits for the processes: their start says nothing about kernels
         begin, done, size = time.monotonic(), 0, 2 * self._pool.batch
         with ThreadPoolExecutor(1) as beside:
             waiting: dict[Graph, Trial] = {}

@@ -72,6 +72,7 @@ def test_equal_regions_are_made_once_and_what_the_time_does_not_allow_is_left_to
 
     class Counting:
         batch = 1
+        start = pool.start
 
         def make_all(self, jobs: Any) -> Any:
             made.append(len(jobs))

@@ -151,9 +151,9 @@ def check_all(rules: Sequence[Rule], provers: int = 0, end_s: float = math.inf) 
             finally:
                 idle.put(prover)
 
-        order = sorted(
-            range(len(rules)), key=lambda i: -len(show(rules[i]))
-        )  # what takes longest is not left to the end
+        # what takes longest is not left to the end; against a clock those come first that are soon proved
+        sign = -1 if end_s == math.inf else 1
+        order = sorted(range(len(rules)), key=lambda i: sign * len(show(rules[i])))
         found = dict(zip(order, executor.map(check, [rules[i] for i in order]), strict=True))
     return [found[i] for i in range(len(rules))]
 
