@@ -19,7 +19,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,9 +109,9 @@ def _files(kind: str, count: int, seed: int, say: Say) -> _Found:
     """Read mutated files of a kind."""
     found = _Found(kind)
     with tempfile.TemporaryDirectory(prefix="superopt-faults-") as folder:
-        with Worker(Limits(silence_s=600.0, processor=True), module=_MODULE) as maker:
-            list(maker.request({"request": "corpus", "kind": kind, "folder": folder}))
-        with Worker(Limits(silence_s=2 * SECONDS, memory_bytes=3 << 30, processor=True), module=_MODULE) as worker:
+        with Worker(Limits(silence_s=600.0, memory_bytes=3 << 30, processor=True), module=_MODULE) as worker:
+            list(worker.request({"request": "corpus", "kind": kind, "folder": folder}))
+            worker.limits = replace(worker.limits, silence_s=2 * SECONDS)
             for event in _events(worker, kind, count, seed, folder, found):
                 found.files += 1
                 found.refused += event["refused"]
