@@ -7,8 +7,8 @@
 
 Nothing is searched and nothing is timed: the plain candidate is ready in seconds, and a search has to be worth its
 minute against it.  Kernels are compiled in the worker processes that try regions, where they also run once between
-bands of memory, the largest first; the schedules of those that came through are proved meanwhile.  What fails
-there has the next plainer default; what is beyond the time is left to XLA.
+bands of memory, the largest first; the schedules of those that came through are proved meanwhile.  What fails has the
+next plainer default; what no default can make, and what is beyond the time, is left to XLA.
 """
 
 from __future__ import annotations
