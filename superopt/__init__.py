@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from superopt.siblings import claim_packages
+
 if TYPE_CHECKING:
     from superopt.errors import SuperoptError
     from superopt.jitted import jit
@@ -35,6 +37,8 @@ _HOME = {
     "statement": "superopt.proving",
 }
 
+claim_packages()
+
 __all__ = [
     "Optimized",
     "Report",
@@ -51,13 +55,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'superopt' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value  # submodules share names with functions (superopt.optimize): the function wins
-    return value
+if not TYPE_CHECKING:  # which sees the names above alone: a typo is an error
+
+    def __getattr__(name: str) -> Any:
+        home = _HOME.get(name)
+        if home is None:
+            raise AttributeError(f"module 'superopt' has no attribute {name!r}")
+        value = getattr(import_module(home), name)
+        globals()[name] = value  # submodules share names with functions (superopt.optimize): the function wins
+        return value
 
 
 def __dir__() -> list[str]:

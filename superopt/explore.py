@@ -90,12 +90,6 @@ class Exploration:
         computed = program.prepare is not None and any(node.op != "input" for node in program.prepare.outputs)
         return computed or self.graph is not self.imported
 
-    @property
-    def promised(self) -> float:
-        """The original's predicted time over that of the best program."""
-        best_s = self.result.best.predicted_s
-        return self.result.original.predicted_s / best_s if best_s > 0.0 else 1.0
-
     def program(self, finalist: Finalist) -> Program:
         """A finalist as a program over the inputs of the graph, macros expanded."""
         return self.result.program(finalist, self.graph, self.expand)

@@ -22,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 import jax
 import numpy as np
@@ -76,12 +76,54 @@ if TYPE_CHECKING:
     from superopt.frontends.onnx import OnnxModel
 
 Progress = Callable[[str], None]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
 _PROOFS = 0.35  # of what is left after the plain candidate: the library takes ten seconds of one core
 _MOST_FORMS = 3  # of the search's programs that are made in kernels: what follows them is no cheaper to the model
 
 
+@overload
+def optimize(
+    fn: str | Path | OnnxModel,
+    *args: Any,
+    frozen: Any = ...,
+    kwargs: Mapping[str, Any] | None = ...,
+    budget: str | float = ...,
+    seed: int = ...,
+    deterministic: bool = ...,
+    dims: Mapping[str, int] | None = ...,
+    store: bool | str | Path = ...,
+    rules: Sequence[Rule] | None = ...,
+    objective: Objective | None = ...,
+    max_prepared_bytes: int | None = ...,
+    numerics: str = ...,
+    kernels: bool = ...,
+    search: bool = ...,
+    data_root: str | Path | None = ...,
+    progress: Progress | None = ...,
+) -> Optimized[..., tuple[jax.Array, ...]]: ...
+@overload
+def optimize(
+    fn: Callable[P, R],
+    *args: Any,
+    frozen: Any = ...,
+    kwargs: Mapping[str, Any] | None = ...,
+    budget: str | float = ...,
+    seed: int = ...,
+    deterministic: bool = ...,
+    dims: Mapping[str, int] | None = ...,
+    store: bool | str | Path = ...,
+    rules: Sequence[Rule] | None = ...,
+    objective: Objective | None = ...,
+    max_prepared_bytes: int | None = ...,
+    numerics: str = ...,
+    kernels: bool = ...,
+    search: bool = ...,
+    data_root: str | Path | None = ...,
+    progress: Progress | None = ...,
+) -> Optimized[P, R]: ...
 def optimize(
     fn: Callable[..., Any] | str | Path | OnnxModel,
     *args: Any,

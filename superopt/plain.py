@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from superopt.errors import InputError
-from superopt.ir.graph import Graph
+from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program, frozen_cut, split
 from superopt.ir.text import print_graph
 from superopt.judgement import Judgement
@@ -79,10 +79,7 @@ class KernelMaker:
         self, name: str, program: Program, finalist: Finalist | None = None, budget_s: float = math.inf
     ) -> KernelProgram:
         """The program, its images channels last, with all regions as kernels that can be made in the time."""
-        moved = channels_last(program)
-        kept = frozenset[object]() if moved is None else moved[1]
-        program = program if moved is None else moved[0]
-        regions = [r for r in partition(program.hot, kept) if not r.is_free]  # pyright: ignore[reportArgumentType]
+        program, regions = _regions(program)
         self._compile(regions, budget_s)
         usable = [(r, t.trace) for r in regions if (t := self._made.get(r.graph)) is not None and not t.failure]
         choices = choices_of(program.hot, usable)
@@ -95,9 +92,7 @@ class KernelMaker:
 
     def seconds_for(self, program: Program) -> float:
         """What making the kernels of a program is likely to take."""
-        moved = channels_last(program)
-        regions = partition(program.hot) if moved is None else partition(moved[0].hot, moved[1])
-        return self.seconds_each * len({r.graph for r in regions if not r.is_free} - self._made.keys())
+        return self.seconds_each * len({r.graph for r in _regions(program)[1]} - self._made.keys())
 
     def _compile(self, regions: Sequence[Region], budget_s: float) -> None:
         """Make what is not made yet, a batch at a time; the schedules of one are proved beside the next."""
@@ -170,6 +165,13 @@ def in_kernels(made: KernelProgram, verdict: str) -> Judgement:
             "kernels": len(made.choices),
         },
     )  # fmt: skip
+
+
+def _regions(program: Program) -> tuple[Program, list[Region]]:
+    """The program with its images channels last, and the regions of it that move or compute anything."""
+    moved = channels_last(program)
+    program, kept = moved if moved is not None else (program, frozenset[Node]())
+    return program, [r for r in partition(program.hot, kept) if not r.is_free]
 
 
 def _made(region: Region, found: Trace | str) -> Trial:

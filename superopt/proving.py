@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from superopt.errors import RuleError, UsageError, VerificationError
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rewrites.term import Rule
+    from superopt.validate import Validation
     from verifier.statement import Statement
     from verifier.verdict import Verdict
 
@@ -30,6 +31,20 @@ Function = Callable[..., Any]
 _MADE: ContextVar[list[tuple[Any, bool]] | None] = ContextVar("made by a file under verification", default=None)
 
 
+class Program(Protocol):
+    """An optimised program, as returned or as loaded."""
+
+    def validate(self, original: Any = None) -> Validation:
+        """Check that it computes what the original does."""
+        ...
+
+
+@overload
+def verify(first: Any, second: Program, /) -> Validation: ...
+@overload
+def verify(
+    first: Any, second: Any = None, /, *specs: Any, constraints: Sequence[str] = (), name: str = "", **named: Any
+) -> Verdict: ...
 def verify(
     first: Any, second: Any = None, /, *specs: Any, constraints: Sequence[str] = (), name: str = "", **named: Any
 ) -> Any:

@@ -260,7 +260,6 @@ def try_regions(
     *,
     budget_s: float,
     most: int | None = None,
-    least: float = 0.0,
     known: Mapping[Graph, Trial] | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[Graph, Trial]:
@@ -268,7 +267,6 @@ def try_regions(
 
     Args:
         most: leave out all but so many of the regions that are not known.
-        least: leave out those that say less (`superopt.likeness.in_order`).
         known: trials that need not be repeated.
     """
     found = dict(known or {})
@@ -278,7 +276,7 @@ def try_regions(
         grouped = any(n.op == "conv_general_dilated" and n["feature_group_count"] > 1 for n in region.nodes)
         weight[region.graph] = weight.get(region.graph, 0.0) + (_GROUPED if grouped else 1.0) * estimate(region)
         example[region.graph] = region
-    order = in_order(weight, found, least)[:most]
+    order = in_order(weight, found)[:most]
     start = begin = time.monotonic()
     last_s = 0.0
     for batch in _batches(order, pool.batch):
