@@ -18,10 +18,10 @@ from typing import Any
 
 from superopt.budget import SearchBudget
 from superopt.frontends.jaxpr import Imported
-from superopt.ir.program import Program, original_program
+from superopt.ir.program import Program
 from superopt.judgement import Judgement, original_returned
 from superopt.kernels.choice import Choice
-from superopt.measure import Comparison, Failure, Tuned, Worker, compare
+from superopt.measure import Comparison, Failure, Tuned, Worker, as_called, compare
 from superopt.measure.result import ENOUGH_ROUNDS, Ratio
 from superopt.measure.stats import paired_ratio
 from superopt.plain import KernelProgram, in_kernels
@@ -118,7 +118,7 @@ def contest(
 ) -> Outcome:
     """Time the entries against the original until the rounds say which to return, or the time is over."""
     live, frozen = imported.live_values, imported.frozen_values
-    original = original_program(imported.graph)
+    original = as_called(imported.graph)
     series = _Series(len(entries), seed)
     with ExitStack() as stack:
         workers = [worker]

@@ -26,14 +26,14 @@ from superopt.checks import Builds, check
 from superopt.explore import Exploration
 from superopt.frontends.jaxpr import Imported
 from superopt.ir.graph import Graph
-from superopt.ir.program import Program, original_program
+from superopt.ir.program import Program
 from superopt.ir.text import print_graph
 from superopt.judgement import Judgement
 from superopt.kernel_forms import Form, forms_of
 from superopt.kernel_partitions import search_partition
 from superopt.kernel_search import LEAST_S, proved, search_schedules
 from superopt.kernels.choice import Choice, choices_of, regions_of
-from superopt.measure import Comparison, Failure, Timing, Tuned, Worker, compare, pooled
+from superopt.measure import Comparison, Failure, Timing, Tuned, Worker, as_called, compare, pooled
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.result import NativeKernel, Speedup
@@ -372,7 +372,7 @@ class _Stage:
 
     def _fresh(self, candidates: Sequence[Any]) -> Comparison:
         """Fresh rounds against the original, half of them in another process where the program is short."""
-        original = original_program(self.imported.graph)
+        original = as_called(self.imported.graph)
         settings: dict[str, Any] = {"prune": 0.0, "min_rounds": ENOUGH_ROUNDS}
         first = self._compare(original, candidates, 0.2, **settings, seed=self.seed + 6)
         seconds = self.limits.seconds

@@ -29,7 +29,7 @@ from superopt.frontends.jaxpr import Imported
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
 from superopt.judgement import Judgement
-from superopt.measure import Comparison, Failure, Timing, Tolerance, Tuned, Worker, compare, pooled
+from superopt.measure import Comparison, Failure, Timing, Tolerance, Tuned, Worker, as_called, compare, pooled
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.result import Finalist, Speedup, predicted_speedup
@@ -114,6 +114,11 @@ class _Court:
     later: bool = False
     build_s: float = 0.0
 
+    @property
+    def called(self) -> Tuned:
+        """The original, as what is compared with it."""
+        return as_called(self.imported.graph)
+
     def judge(self, tuning: bool) -> Judgement:
         """Compare, tune the best, then confirm the best few on fresh rounds until one holds."""
         candidates = self.found.finalists
@@ -121,7 +126,7 @@ class _Court:
         short = self.found.result.original.predicted_s < _SHORT_S
         rounds: dict[str, Any] = {"rounds": 15, "min_time_s": _SHORT_SAMPLE_S} if short else {"rounds": 9}
         builds_s = self.limits.within(math.inf, _BUILDS) if self.limits.left_s < math.inf else 0.0
-        comparison = self._compare(self.original, programs, 0.5 if short else 0.6, builds_s=builds_s, **rounds)
+        comparison = self._compare(self.called, programs, 0.5 if short else 0.6, builds_s=builds_s, **rounds)
         rows = _rows(candidates, comparison)
         self.notes += comparison.notes
         timed = [t for t in (comparison.reference, *comparison.candidates) if isinstance(t, Timing)]
@@ -172,7 +177,7 @@ class _Court:
         if len(close) < 2 or not _is_short(reference):
             return entries
         again = self._compare(
-            self.original, [e.program for e in close], 0.3, rounds=_SHORT_ROUNDS, min_time_s=_SHORT_SAMPLE_S, prune=0.0,
+            self.called, [e.program for e in close], 0.3, rounds=_SHORT_ROUNDS, min_time_s=_SHORT_SAMPLE_S, prune=0.0,
             check=False, seed=self.seed + 2, min_rounds=ENOUGH_ROUNDS,
         )  # fmt: skip
         if isinstance(again.reference, Failure):
@@ -187,14 +192,14 @@ class _Court:
         if short:
             rounds = {"rounds": _SHORT_ROUNDS, "min_time_s": _SHORT_SAMPLE_S}
         rounds |= {"prune": 0.0, "min_rounds": ENOUGH_ROUNDS}
-        first = self._compare(self.original, forms, 0.4, seed=self.seed + 1, **rounds)
+        first = self._compare(self.called, forms, 0.4, seed=self.seed + 1, **rounds)
         seconds = self.limits.seconds
         if not (short and first.isolated and (seconds is None or seconds >= _LEAST_S)):
             return first
         if not any(first.faster(i) for i in range(len(forms))):
             return first
         with Worker() as other:
-            second = self._compare(self.original, forms, 0.4, seed=self.seed + 3, check=False, worker=other, **rounds)
+            second = self._compare(self.called, forms, 0.4, seed=self.seed + 3, check=False, worker=other, **rounds)
         return pooled(first, second, seed=self.seed)
 
     def _compare(self, reference: Any, candidates: Sequence[Any], share: float, **options: Any) -> Comparison:

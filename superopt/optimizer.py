@@ -53,12 +53,11 @@ from superopt.explore import Exploration, explore
 from superopt.extras import need
 from superopt.frontends.jaxpr import Imported, import_function
 from superopt.implement import implement
-from superopt.ir.program import original_program
 from superopt.judge import judge
 from superopt.judgement import Judgement, given_back, original_returned, settled
 from superopt.kernel_forms import forms_of_finalists
 from superopt.library import ProvedLibrary, given_rules, proved_library
-from superopt.measure import Timing, Worker, compare
+from superopt.measure import Timing, Worker, as_called, compare
 from superopt.measure.compare import serialisable
 from superopt.optimized import Optimized
 from superopt.plain import KernelMaker, KernelProgram, in_kernels, own_form
@@ -495,11 +494,11 @@ def _build_ahead(imported: Imported, worker: Worker, builds: Builds, beside: Thr
 
 def _built_in(worker: Worker, imported: Imported) -> float:
     """Have the worker of the comparisons build the original, which it keeps if that is slow; seconds that it took."""
-    original = original_program(imported.graph)
-    if not serialisable(original):
+    called = as_called(imported.graph)
+    if not serialisable(called.program):
         return 0.0
     live, frozen = imported.live_values, imported.frozen_values
-    reference = compare(original, [], live, frozen, rounds=1, min_time_s=0.0, worker=worker).reference
+    reference = compare(called, [], live, frozen, rounds=1, min_time_s=0.0, worker=worker).reference
     return reference.build_s if isinstance(reference, Timing) else 0.0
 
 

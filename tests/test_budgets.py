@@ -86,7 +86,7 @@ def test_builds_that_would_end_too_late_are_not_begun(clock: Clock, builds_s: fl
 def test_slow_builds_are_kept_by_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "_KEPT", {})
     monkeypatch.setattr(worker, "_program", lambda *_: lambda: None)
-    spec = {"hot": "h", "prepare": None, "constants": {}, "given": {}}
+    spec = {"hot": "h", "prepare": None, "constants": {}, "given": {}, "backend": ""}
 
     def kept(weight: float = 1.0) -> session.Kept:
         frozen = {"w": np.full(3, weight, np.float32)}

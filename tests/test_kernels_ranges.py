@@ -51,6 +51,7 @@ def depthwise(x: jax.Array, w: jax.Array) -> jax.Array:
 
 PRODUCT = from_graph([cases.finished(cases.matmul(30, 33, 40))])
 ROWS = program_of(lambda x: jax.nn.softmax(x, -1), (12, 40))
+MAP = program_of(lambda x: jnp.exp(x) * 2, (6, 5, 4))
 TRACES: dict[str, tuple[LoopProgram, list[list[Any]]]] = {
     "tile": (PRODUCT, [["tensorize", "out0", [
         ["rows", [["o0", 4]]], ["vectors", 2], ["unroll", 2], ["block", 16], ["tasks", [["o0", 8], ["o1", 1]]],
@@ -70,6 +71,18 @@ TRACES: dict[str, tuple[LoopProgram, list[list[Any]]]] = {
         ["materialize", "out0", "reduce:0", "top"], ["compute_at", "top", "out0", 1],
         ["set_knob", "out0", "rows", 2], ["set_knob", "out0", "accumulators", 2],
     ]),
+    "fused": (MAP, [
+        ["fuse", "out0", ["o0", "o1"]], ["split", "out0", "o0_o1", [10]], ["unroll", "out0", "o0_o1_1"],
+        ["vectorize", "out0", "o2"],
+    ]),
+    "blocked": (MAP, [["split", "out0", "o0", [2]], ["blockize", "out0", 1, "block"]]),
+    "written": (PRODUCT, [
+        ["cache_write", "out0", "held"], ["split", "held", "o0", [4]], ["reverse_compute_at", "out0"],
+    ]),
+    "reordered sum": (PRODUCT, [
+        ["split_reduction", "out0", 0, 0, [8]], ["reorder_reduction", "out0", 0, [1, 0]],
+    ]),
+    "inlined": (ROWS, [["materialize", "out0", "reduce:0", "top"], ["split", "top", "c0", [4]], ["inline", "top"]]),
     "copy": (program_of(depthwise, (1, 6, 6, 20), (20, 1, 3, 3)), [
         ["cache_read", "out0", "x0", "x0_along"],
         ["transform_layout", "x0_along", [["permute", [0, 1, 3, 2]], ["pad", 3, 8], ["split", 2, 4]], "new"],

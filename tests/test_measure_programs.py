@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from costmodel import forms
-from superopt.backends.xla import to_jax
+from superopt.backends.xla import as_jitted, to_jax
+from superopt.frontends.jaxpr import import_function
 from superopt.ir.graph import Graph, literal, make_input, mk
 from superopt.ir.program import Program, original_program, split
 from superopt.ir.text import print_graph
-from superopt.measure import Failure, KernelTiming, Timing, Worker, compare, time_kernels
+from superopt.measure import Failure, KernelTiming, Timing, Worker, as_called, compare, time_kernels
 from superopt.measure.compare import serialisable
 from superopt.measure.kernels import KernelSettings, copies, kernel_events
 
@@ -45,6 +48,24 @@ def test_programs_with_frozen_values_and_constants() -> None:
     assert wrong.cause == "numerics"
     assert isinstance(result.reference, Timing)
     assert result.isolated
+
+
+def test_the_original_is_compiled_as_its_user_compiles_it() -> None:
+    closed, weights, x = jnp.linspace(0.0, 1.0, 12).reshape(3, 4), jnp.ones(4), jnp.full((3, 4), 2.0)
+
+    def fn(x: jax.Array, w: jax.Array) -> jax.Array:
+        return x * jnp.exp(closed) + w
+
+    imported = import_function(fn, (x, weights), frozen=1)
+    call = as_jitted(original_program(imported.graph), imported.frozen_values)
+    (jitted,) = jax.make_jaxpr(call)(x).jaxpr.eqns
+    assert [v.aval.shape for v in jitted.invars] == [(3, 4), (4,)], "what it closes over is no argument"
+    np.testing.assert_allclose(call(x)[0], fn(x, weights), rtol=1e-6)
+    result = compare(
+        as_called(imported.graph), [original_program(imported.graph)], [x], imported.frozen_values, rounds=1
+    )
+    assert isinstance(result.reference, Timing)
+    assert isinstance(result.candidates[0], Timing)
 
 
 def test_program_that_lacks_a_frozen_value_fails_as_data() -> None:

@@ -83,6 +83,30 @@ def build(
     return XlaExecutable(program, frozen_values, options)
 
 
+def as_jitted(program: Program, frozen_values: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
+    """A program that prepares nothing, as `jax.jit` compiles the function: arrays that it closes over are constants.
+
+    Args:
+        program: what to build.
+        frozen_values: values of the frozen arguments by name; they are passed at each call.
+
+    Raises:
+        ArgumentError: a frozen value is missing or does not fit.
+    """
+    executable = XlaExecutable(program, frozen_values)
+    passed = () if program.prepare is None else program.prepare.outputs
+    inside = executable.closed_over
+    held = [np.asarray(x) if node in inside else None for node, x in zip(passed, executable.prepared, strict=True)]
+    given = [x for node, x in zip(passed, executable.prepared, strict=True) if node not in inside]
+
+    def run(*arrays: Any) -> tuple[Any, ...]:
+        rest = iter(arrays[len(arrays) - len(given) :])
+        return executable.run(*arrays[: len(arrays) - len(given)], *[next(rest) if x is None else x for x in held])
+
+    jitted = executable.jit(run)
+    return lambda *live: jitted(*live, *given)
+
+
 class XlaExecutable:
     """A program built with XLA (see `superopt.backends.base.Executable`).
 
@@ -137,6 +161,12 @@ class XlaExecutable:
             return self._packed_hot(*live, *self.packed)
         with _x64(True):
             return self._packed_hot(*live, *self.packed)
+
+    @property
+    def closed_over(self) -> frozenset[Node]:
+        """Arrays that come with the program, among those that the prepare part passes on as they are."""
+        outputs = () if self._parts.prepare is None else self._parts.prepare.outputs
+        return frozenset(x for x in outputs if x.op == "input" and x["name"] in self._constants)
 
     def prepare(self, frozen: Sequence[Any]) -> tuple[Any, ...]:
         """Prepared tensors for these frozen values (constants excluded), in the order of the hot inputs."""

@@ -6,7 +6,7 @@ for the cost model.  A candidate that crashes, hangs, eats the memory or compute
 `Failure`, and the others go on.
 """
 
-from superopt.measure.compare import compare, confirm, pooled
+from superopt.measure.compare import as_called, compare, confirm, pooled
 from superopt.measure.kernels import KernelTiming, time_kernels
 from superopt.measure.numerics import OutputError, Tolerance, output_errors
 from superopt.measure.process import Limits, Worker
@@ -24,6 +24,7 @@ __all__ = [
     "Tolerance",
     "Tuned",
     "Worker",
+    "as_called",
     "compare",
     "confirm",
     "output_errors",

@@ -19,7 +19,8 @@ import numpy as np
 
 from superopt import placing
 from superopt.ir import opaque
-from superopt.ir.program import Program
+from superopt.ir.graph import Graph
+from superopt.ir.program import Program, original_program
 from superopt.measure import arrays
 from superopt.measure.numerics import OutputError, Tolerance
 from superopt.measure.process import Limits, Worker, WorkerDiedError
@@ -28,6 +29,7 @@ from superopt.measure.session import AGAIN, REFERENCE, Event, Settings, compare_
 from superopt.measure.stats import paired_ratio
 
 BACKEND = "superopt.backends.xla:build"
+CLOSED = "superopt.backends.xla:as_jitted"  # builds programs whose closed-over arrays are constants
 KERNELS = "superopt.backends.native:build"  # builds programs with kernels of our own in them
 Candidate = Program | Tuned | EntryPoint
 
@@ -135,6 +137,11 @@ def pooled(first: Comparison, second: Comparison, *, seed: int = 0) -> Compariso
         ratio = Ratio(middle, min(a.ratio.low, b.ratio.low), max(a.ratio.high, b.ratio.high))
         found.append(replace(a, samples_s=a.samples_s + b.samples_s, ratio=ratio))
     return Comparison(reference, tuple(found), first.isolated, first.notes)
+
+
+def as_called(graph: Graph) -> Tuned:
+    """The original as its user calls it, `jax.jit` of the function: what programs are compared with."""
+    return Tuned(original_program(graph), {}, closed=True)
 
 
 def serialisable(program: Program) -> bool:
@@ -250,7 +257,6 @@ def _request(
 def _spec(candidate: Candidate, key_of: Callable[[Any], str]) -> dict[str, Any]:
     if isinstance(candidate, EntryPoint):
         return asdict(candidate)
-    given = _given(candidate)
     program = _program(candidate)
     from superopt.ir.text import print_graph  # late: entry points need no IR text
     from superopt.modules import carried  # late: as above
@@ -262,7 +268,8 @@ def _spec(candidate: Candidate, key_of: Callable[[Any], str]) -> dict[str, Any]:
         "prepare": None if prepare is None else print_graph(prepare),
         "constants": constants,
         "modules": carried(program.graphs),
-        "given": given,
+        "given": _given(candidate),
+        "backend": _backend(candidate),
     }
 
 
@@ -278,12 +285,19 @@ def _given(candidate: Program | Tuned) -> dict[str, Any]:
     return options | ({"kernels": list(candidate.kernels)} if candidate.kernels else {})
 
 
+def _backend(candidate: Program | Tuned) -> str:
+    """What builds it; empty where the comparison says."""
+    if not isinstance(candidate, Tuned):
+        return ""
+    return CLOSED if candidate.closed else KERNELS if candidate.kernels else ""
+
+
 def _local_maker(candidate: Candidate, frozen: Mapping[str, Any], backend: str) -> Callable[[], Callable[..., Any]]:
     from superopt.measure.worker import resolve  # late: the worker's module imports this package
 
     if isinstance(candidate, EntryPoint):
         return lambda: resolve(candidate.target, candidate.path)(frozen)
     given = _given(candidate)
-    module, _, name = (KERNELS if "kernels" in given else backend).partition(":")
+    module, _, name = (_backend(candidate) or backend).partition(":")
     program = _program(candidate)
     return lambda: getattr(importlib.import_module(module), name)(program, frozen, **given)

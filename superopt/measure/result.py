@@ -52,11 +52,13 @@ class Tuned:
     Attributes:
         options: of the compiler.
         kernels: regions of the hot part that are kernels of our own, as plain data for the backend that has them.
+        closed: arrays that the program closes over are constants of the compiled code, as `jax.jit` makes them.
     """
 
     program: Program
     options: Mapping[str, bool | str]
     kernels: tuple[Mapping[str, Any], ...] = ()
+    closed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

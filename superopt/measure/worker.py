@@ -24,7 +24,6 @@ import numpy as np
 
 from superopt import placing
 from superopt.measure import arrays, kernels, session
-from superopt.measure.compare import KERNELS
 from superopt.measure.numerics import Tolerance
 
 Event = dict[str, Any]
@@ -91,7 +90,7 @@ def _kept(
 ) -> session.Kept:
     """The program as an earlier comparison built it, if that took long; else built now."""
     constants = _digest({name: bundle[key] for name, key in spec["constants"].items()})
-    text = json.dumps([spec["hot"], spec["prepare"], spec["given"], backend, constants, digest()])
+    text = json.dumps([spec["hot"], spec["prepare"], spec["given"], spec["backend"] or backend, constants, digest()])
     key = hashlib.blake2b(text.encode()).hexdigest()
     for known in [k for k, x in _KEPT.items() if x.build_s < _SLOW_S]:
         del _KEPT[known]
@@ -134,8 +133,7 @@ def _program(
     if spec["prepare"] is not None:
         bare = parse_graph(spec["prepare"])
         prepare = Graph(bare.inputs, bare.outputs, {name: bundle[key] for name, key in spec["constants"].items()})
-    builder = resolve(KERNELS if "kernels" in spec["given"] else backend)
-    return builder(Program(prepare, parse_graph(spec["hot"])), frozen, **spec["given"])
+    return resolve(spec["backend"] or backend)(Program(prepare, parse_graph(spec["hot"])), frozen, **spec["given"])
 
 
 def _kernels(request: Mapping[str, Any]) -> Iterator[Event]:
