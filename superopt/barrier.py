@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from superopt.errors import ProgramError
+
 T = TypeVar("T")
 D = TypeVar("D")
 
@@ -36,10 +38,14 @@ class Barrier:
     def around(
         self, stage: str, work: Callable[[], T], otherwise: D, *, let: tuple[type[BaseException], ...] = ()
     ) -> T | D:
-        """The result of a stage; `otherwise` where it fails or is interrupted.  Errors of the classes `let` pass."""
+        """The result of a stage; `otherwise` where it fails or is interrupted.
+
+        Errors of the classes `let` pass, and those that say that the program itself cannot be run: there is nothing to
+        return then.
+        """
         try:
             return work()
-        except let:
+        except (ProgramError, *let):
             raise
         except KeyboardInterrupt:
             self.interrupted = True

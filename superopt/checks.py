@@ -6,8 +6,9 @@ every float widened to float64; programs with opaque operations, and those of ve
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ import numpy as np
 from superopt.backends.build import build_any
 from superopt.backends.options import Options
 from superopt.backends.xla import XlaExecutable, build
-from superopt.errors import InputError
+from superopt.barrier import in_one_line
+from superopt.errors import InputError, ProgramError
 from superopt.ir.counters import graph_cost
 from superopt.ir.graph import Graph
 from superopt.ir.interp import evaluate
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 LIMIT_FLOPS = 1e11
 LIMIT_PREFIX_STEPS = 1e8
+_LONGEST = 300  # characters of a cause
 
 
 class Builds:
@@ -42,6 +45,7 @@ class Builds:
         self._original: tuple[Any, ...] = (None,)
         self._candidate: tuple[Any, ...] = (None,)
         self._truth: tuple[Any, ...] = (None,)
+        self.ran: Graph | None = None  # the original that was called, and gave results
 
     def original(self, graph: Graph, frozen: Mapping[str, Any]) -> XlaExecutable:
         """The original, built once."""
@@ -84,14 +88,19 @@ def check(
 
     Returns:
         The differences, and why the program cannot be accepted (an empty string when it can).
+
+    Raises:
+        ProgramError: the original itself cannot be built or run.
     """
     builds = builds or Builds()
     with ThreadPoolExecutor(2) as pool:  # the original and the yardstick beside the program
         others = pool.submit(run_original, builds, graph, live, frozen), pool.submit(builds.truth, graph, live, frozen)
-        candidate = builds.candidate(program, frozen, options, kernels)
-        candidate(*live)
-        for other in others:
-            other.result()
+        try:
+            candidate = builds.candidate(program, frozen, options, kernels)
+            candidate(*live)
+        finally:  # what is wrong with the original comes before what is with the program
+            for other in others:
+                other.result()
     original = builds.original(graph, frozen)
     worst, cause = 0.0, ""
     for inputs in (live, _random_like(live, seed)):
@@ -135,8 +144,33 @@ def differs_from_original(imported: Imported, program: Any, exact: bool = False)
 
 
 def run_original(builds: Builds, graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> None:
-    """Have the original built and called once, so that checks to come need not."""
-    builds.original(graph, frozen)(*live)
+    """Have the original built and called once, so that checks to come need not.
+
+    Raises:
+        ProgramError: it cannot be.
+    """
+    import jax  # late: only where programs run
+
+    with of_the_program():
+        jax.block_until_ready(builds.original(graph, frozen)(*live))
+    builds.ran = graph
+
+
+@contextlib.contextmanager
+def of_the_program() -> Iterator[None]:
+    """What goes wrong with the original itself, as an error of the program."""
+    try:
+        yield
+    except Exception as error:  # what the compiler, its runtime and callbacks raise
+        raise ProgramError(f"the program cannot be built and run as it is: {_cause(error)}") from error
+
+
+def _cause(error: BaseException) -> str:
+    """Class and message of an error in one line; where a traceback is its message, the line that ends it."""
+    lines = [line for text in str(error).splitlines() if (line := text.strip()) and not line.startswith("hint:")]
+    if any(line.endswith("Traceback (most recent call last):") for line in lines):
+        return lines[-1][:_LONGEST]
+    return in_one_line(error, _LONGEST)
 
 
 def _bits(original: Imported, candidate: Any, live: Sequence[Any], seed: int) -> str:

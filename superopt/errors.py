@@ -87,6 +87,13 @@ class ArgumentError(InputError):
     usual_hint = "pass arrays of the shapes and dtypes that the function takes"
 
 
+class ProgramError(InputError):
+    """A program that cannot be built or run as it is: nothing could be returned in its place."""
+
+    code = "SO250"
+    usual_hint = "run it on its own first: a function under jax.jit, a model in another runtime"
+
+
 class UnsupportedKernel(InputError):
     """A loop program that a code generator cannot turn into a kernel, and why; it is left to XLA."""
 

@@ -23,6 +23,7 @@ from jax.core import Tracer
 
 from costmodel.objective import Objective
 from rewrites.term import Rule
+from superopt.errors import ProgramError
 from superopt.frontends.boundary import fix, holds_static
 from superopt.frontends.held import NO_SETTINGS, is_jit_disabled, is_jitted, settings_of, settings_of_jax, unjitted
 from superopt.frontends.jax_call import OtherTypesError
@@ -195,7 +196,10 @@ class Jitted(Generic[P, R]):
             with self._lock:
                 entry = None if avals is None else self._entry(tree, avals, context, leaves)
                 if entry is None:
-                    entry = self._made(args, kwargs, tree, avals or [], context)
+                    try:
+                        entry = self._made(args, kwargs, tree, avals or [], context)
+                    except ProgramError:
+                        return self._jax(*args, **kwargs)  # which raises what the function itself does
         return self._original(*args, **kwargs) if entry.original else entry.made(*args, **kwargs)
 
     def _flat(self, args: Any, kwargs: Any) -> tuple[list[Any], Any]:

@@ -46,7 +46,7 @@ from superopt.budget import (
     SearchBudget,
     parse_budget,
 )
-from superopt.checks import Builds, run_original
+from superopt.checks import Builds, of_the_program, run_original
 from superopt.contest import Candidate, Entry, candidate_of, contest, decided, undecided
 from superopt.errors import ArgumentError, SuperoptError, UsageError, told
 from superopt.explore import Exploration, explore
@@ -274,13 +274,15 @@ class _Run:
             return self._checked(self._judged(self.limits))
         candidates: list[Candidate] = []
         with ThreadPoolExecutor(2) as beside:
-            ahead = _build_ahead(self.imported, self.worker, self.builds, beside)
+            ran, ahead = _build_ahead(self.imported, self.worker, self.builds, beside)
             if self.kernels:
                 plain = self._plain(PLAIN * (self.limits.seconds or math.inf))
                 if plain is not None and not plain.same_as_original:
                     candidates.append(candidate_of(plain))
                     self.ready = candidates[0][1]
             build_s = self.barrier.around("the original built ahead", ahead.result, 0.0, let=_FIRST)
+        if ran.exception() is not None:
+            self._run_original()  # nothing could be compared with it
         self._prove()
         limits, begin_s = self.limits.after(self.clock.elapsed_s + build_s), time.monotonic()
         self._explore(limits.until(begin_s, EXPLORE if self.kernels else EXPLORE_ALONE))
@@ -448,7 +450,12 @@ class _Run:
             executable = self.barrier.around("the chosen program", lambda: self._built(judgement), None)
             if executable is None:
                 judgement = given_back(self.imported, self.barrier)
-                executable = self._built(judgement)
+            with of_the_program():
+                executable = executable or self._built(judgement)
+                if self.imported.whole:
+                    executable.compile(*self.imported.live_values)
+            if judgement.returns_original and not (self.imported.whole or self.barrier.interrupted):
+                self._run_original()
         with self.clock.stage("plan"):
             plan = self.barrier.around("the plan", lambda: self._plan(judgement), None)
         if self.library.unproved:
@@ -476,6 +483,16 @@ class _Run:
         result.report = replace(report, lost=dict(self.barrier.lost), notes=notes)
         return result
 
+    def _run_original(self) -> None:
+        """Run the original, if nothing has.
+
+        Raises:
+            ProgramError: it cannot be built or run.
+        """
+        imported = self.imported
+        if self.builds.ran is not imported.graph:
+            run_original(self.builds, imported.graph, imported.live_values, imported.frozen_values)
+
     def _built(self, judgement: Judgement) -> XlaExecutable:
         frozen = self.imported.frozen_values
         return self.builds.candidate(judgement.program, frozen, judgement.options, judgement.kernels)
@@ -486,10 +503,12 @@ class _Run:
         return make_plan(self.found, judgement.winner, self.library.rules, self.numerics)
 
 
-def _build_ahead(imported: Imported, worker: Worker, builds: Builds, beside: ThreadPoolExecutor) -> Future[float]:
-    """Have the original built where it will be needed; the seconds that it takes the worker of the comparisons."""
-    beside.submit(run_original, builds, imported.graph, imported.live_values, imported.frozen_values)
-    return beside.submit(_built_in, worker, imported)
+def _build_ahead(
+    imported: Imported, worker: Worker, builds: Builds, beside: ThreadPoolExecutor
+) -> tuple[Future[None], Future[float]]:
+    """Have the original built where it will be needed, and run; the seconds that it takes the worker of comparisons."""
+    here = beside.submit(run_original, builds, imported.graph, imported.live_values, imported.frozen_values)
+    return here, beside.submit(_built_in, worker, imported)
 
 
 def _built_in(worker: Worker, imported: Imported) -> float:

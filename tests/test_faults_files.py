@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import superopt
 from superopt.bench import faults, faults_worker
 from superopt.cli import cli
 from superopt.errors import FileLimitError, InputError
+from tests import faults_dying
 
 NOTHING = dict.fromkeys(("untyped", "deaths", "outside", "foreign_answers", "lost_results", "over_limits"), 0.0)
 
@@ -77,6 +79,15 @@ def test_the_command_line_counts_faults(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert {name: n for name, n in told["summary"].items() if name != "files"} == NOTHING, told["text"]
 
 
+def test_deaths_are_counted_and_the_rest_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = faults._files("dying", "tests.faults_dying", 12, 1, lambda _: None)
+    fatal = [n for n in range(12) if faults_dying.is_fatal(random.Random(f"dying 1 {n}"))]
+    assert (found.files, found.refused, found.deaths) == (12, 12 - len(fatal), len(fatal))
+    assert len(fatal) > 1
+    assert {p.name for p in (tmp_path / faults.KEPT).iterdir()} == {f"dying-1-{n}.txt" for n in fatal}
+
+
 def test_validation_of_a_file_is_bounded_by_its_size(tmp_path: Path) -> None:
     """A few words make a program with billions of elements; labelling them would take all memory."""
     w, x = np.ones((8, 8), np.float32), np.ones((4, 8), np.float32)
@@ -98,4 +109,4 @@ def test_validation_of_a_file_is_bounded_by_its_size(tmp_path: Path) -> None:
 
 
 def test_every_kind_of_files_has_a_reader() -> None:
-    assert set(faults.KINDS) - {"onnx", "stages"} == set(faults_worker.MODULES)
+    assert set(faults.KINDS) - {"stages"} == set(faults.MODULES)

@@ -1,32 +1,24 @@
-"""Damaged ONNX files are read in a process of their own: programs or typed errors, and nothing else."""
+"""Damaged ONNX files are programs or typed errors, and nothing else."""
 
 from __future__ import annotations
 
 import random
-import sys
 from pathlib import Path
 
 import onnx
 import pytest
 
-from superopt.bench import faults_onnx
+from superopt.bench import faults, faults_onnx
 from tests.onnx_models import mlp
 
-DYING = """
-import json, os, sys
-for number in range(int(sys.argv[1]), int(sys.argv[2])):
-    print(json.dumps({"begin": number}), flush=True)
-    if number == 1:
-        os.abort()
-    row = {"file": number, "status": "ok", "seconds": 11.0 if number == 2 else 0.1, "opened": ["/x"] * (number == 3)}
-    print(json.dumps(row), flush=True)
-"""
 
-
-def test_changes_are_reproducible_and_differ() -> None:
-    data = mlp().SerializeToString()
-    made = [faults_onnx.mutated(data, data, random.Random(f"0-{i}")) for i in range(50)]
-    assert made == [faults_onnx.mutated(data, data, random.Random(f"0-{i}")) for i in range(50)]
+def test_changes_are_reproducible_and_differ(tmp_path: Path) -> None:
+    data, outside = mlp().SerializeToString(), tmp_path / "outside"
+    for name in ("good", "in"):
+        (tmp_path / name).mkdir()
+    faults_onnx.write(tmp_path / "good", [mlp()])
+    made = [faults_onnx.mutated(data, random.Random(f"0-{i}"), outside) for i in range(50)]
+    assert made == [faults_onnx.mutated(data, random.Random(f"0-{i}"), outside) for i in range(50)]
     assert len(set(made)) > 40
     parsed = 0
     for one in made:
@@ -38,28 +30,18 @@ def test_changes_are_reproducible_and_differ() -> None:
     assert parsed > 15
 
 
-def test_what_goes_wrong_is_counted(tmp_path: Path) -> None:
-    script = tmp_path / "dying.py"
-    script.write_text(DYING)
-    counts = {"files": 0, "programs": 0, "typed": 0, "untyped": 0, "deaths": 0, "outside": 0}
-    counts |= {"slowest_seconds": 0.0, "peak_mb": 0, "faults": []}
-    at = 0
-    while at < 5:
-        at = faults_onnx._watch([sys.executable, str(script)], at, 5, counts)
-    assert (counts["files"], counts["programs"], counts["deaths"], counts["outside"]) == (5, 4, 1, 1)
-    assert counts["slowest_seconds"] == 11.0
-    assert [f["file"] for f in counts["faults"]] == [1, 2, 3]
+def test_bytes_from_outside_are_told(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    model = faults_onnx.with_data()
+    (tmp_path / "data.bin").write_bytes(faults_onnx.CANARY[:16])
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert "outside" in faults_onnx.read(path, tmp_path / "good.onnx")
 
 
-def test_a_sample_of_damaged_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    def few(folder: Path) -> int:
-        for i, model in enumerate((mlp(), faults_onnx._external())):
-            (folder / f"{i}.onnx").write_bytes(model.SerializeToString())
-        return 2
-
-    monkeypatch.setattr(faults_onnx, "write_seeds", few)
-    counts = faults_onnx.check(files=40, seed=3)
-    assert counts["files"] == counts["programs"] + counts["typed"] == 40
-    assert counts["programs"] > 3
-    assert counts["typed"] > 10
-    assert not counts["faults"]
+def test_a_sample_of_damaged_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = faults._files("onnx", "tests.faults_models", 40, 3, lambda _: None)
+    assert found.files == 40
+    assert 10 < found.refused < 38
+    assert not found.faults

@@ -57,6 +57,17 @@ def test_shapes_that_depend_on_the_host() -> None:
     agrees(model(nodes, [info("x", X.shape)], [info("y", (2, None))], {"one": np.float32(1)}), X)
 
 
+def test_shapes_made_of_data() -> None:
+    nodes = [
+        node("ReduceMax", "x", "m", keepdims=0), node("Cast", "m", "k", to=TensorProto.INT64),
+        node("Reshape", "k s", "r"), node("Concat", "r s", "n", axis=0), node("Tile", "x n", "t"),
+        node("Relu", "t", "y"), node("Size", "t", "c"),
+    ]  # fmt: skip
+    outputs = [info("y", (None, 5)), info("c", (), np.int64)]
+    loaded = agrees(model(nodes, [info("x", X.shape)], outputs, {"s": np.array([1])}), X + 1)
+    assert set(loaded.tail.ops) >= {"onnx.Tile", "onnx.Relu"}
+
+
 def test_boxes_are_selected_on_the_host() -> None:
     rng = np.random.default_rng(1)
     boxes, scores = rng.random((1, 6, 4)).astype(np.float32), rng.random((1, 2, 6)).astype(np.float32)

@@ -155,6 +155,11 @@ class XlaExecutable:
         """Does it run with 64-bit types whatever the process has enabled?"""
         return self._wide
 
+    def compile(self, *live: Any) -> None:
+        """Compile the hot part for such live inputs, and run nothing."""
+        with _x64(self._wide):
+            self._packed_hot.lower(*live, *self.packed).compile()
+
     def __call__(self, *live: Any) -> tuple[Any, ...]:
         """Results for these live inputs, with the prepared tensors of the build."""
         if not self._wide:  # nothing between the caller and jit: small programs run in microseconds

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from superopt.bench import Say, table
+from superopt.extras import need
 from superopt.measure.process import Limits, Worker, WorkerDiedError
 
 KINDS = ("saved", "store", "flips", "onnx", "rules", "weights", "stages")
@@ -32,9 +33,18 @@ SECONDS, BYTES = 10.0, 500_000_000  # of processor time and of memory that readi
 KEPT = "superopt-faults"
 _OFTEN = {"flips": 10}  # files of a kind for each file of the others
 _FRESH = 500  # files after which the process is replaced
-_LOADED = 400_000_000  # bytes of a process that has loaded JAX and ONNX and read nothing
 _SHOWN = 20  # faults that are told of each kind
 _MODULE = "superopt.bench.faults_worker"
+MODULES = {
+    "saved": "superopt.bench.faults_saved",
+    "store": "superopt.bench.faults_store",
+    "flips": "superopt.bench.faults_flips",
+    "onnx": "superopt.bench.faults_onnx",
+    "rules": "superopt.bench.faults_rules",
+    "weights": "superopt.bench.faults_weights",
+}
+"""Of each kind of files: `corpus(folder)` writes good ones, `mutated(data, rng, outside)` gives the bytes of another,
+`read(path, good)` reads one: an empty text, or how its answer is not that of the good file."""
 
 
 @dataclass
@@ -75,13 +85,9 @@ def run(
         if cases and not any(text in kind for text in cases):
             continue
         files = count * _OFTEN.get(kind, 1)
-        match kind:
-            case "stages":
-                found.append(_stages(count))
-            case "onnx":
-                found.append(_onnx(count, seed, say))
-            case _:
-                found.append(_files(kind, files, seed, say))
+        if kind == "onnx":
+            need("onnx", "reading mutated ONNX models")
+        found.append(_stages(count) if kind == "stages" else _files(kind, MODULES[kind], files, seed, say))
         say(f"{kind}: {found[-1].files} files, {len(found[-1].faults)} faults told")
     rows = [x.row() for x in found]
     fields = ("files", "untyped", "deaths", "outside", "foreign_answers", "lost_results", "over_limits")
@@ -105,14 +111,18 @@ _COLUMNS = (
 )
 
 
-def _files(kind: str, count: int, seed: int, say: Say) -> _Found:
-    """Read mutated files of a kind."""
+def _files(kind: str, module: str, count: int, seed: int, say: Say) -> _Found:
+    """Read mutated files of a kind, by what this module says of it."""
     found = _Found(kind)
     with tempfile.TemporaryDirectory(prefix="superopt-faults-") as folder:
         with Worker(Limits(silence_s=600.0, memory_bytes=3 << 30, processor=True), module=_MODULE) as worker:
-            list(worker.request({"request": "corpus", "kind": kind, "folder": folder}))
+            list(worker.request({"request": "corpus", "module": module, "folder": folder}))
             worker.limits = replace(worker.limits, silence_s=2 * SECONDS)
-            for event in _events(worker, kind, count, seed, folder, found):
+            message = {
+                "request": "read", "kind": kind, "module": module, "folder": folder, "seed": seed,
+                "kept": str(Path.cwd()),
+            }  # fmt: skip
+            for event in _events(worker, message, count, found):
                 found.files += 1
                 found.refused += event["refused"]
                 found.seconds = max(found.seconds, event["seconds"])
@@ -128,32 +138,25 @@ def _files(kind: str, count: int, seed: int, say: Say) -> _Found:
     return found
 
 
-def _events(
-    worker: Worker, kind: str, count: int, seed: int, folder: str, found: _Found
-) -> Iterator[Mapping[str, Any]]:
+def _events(worker: Worker, message: Mapping[str, Any], count: int, found: _Found) -> Iterator[Mapping[str, Any]]:
     """The events of all files; after a death with the file behind the one that was being read."""
     number = 0
     while number < count:
-        last = min(count, number + _FRESH)
-        message = {
-            "request": "read", "kind": kind, "folder": folder, "seed": seed, "first": number, "last": last,
-            "kept": str(Path.cwd()),
-        }  # fmt: skip
+        last, read = min(count, number + _FRESH), None
         try:
-            for event in worker.request(message):
+            for event in worker.request({**message, "first": number, "last": last}):
                 if event["event"] == "begin":
-                    number = event["number"]
+                    number, read = event["number"], Path(event["file"])
                 elif event["event"] == "end":
                     yield event
             number = last
             worker.close()
         except WorkerDiedError as error:
-            read = next(Path(folder, "in").glob("mutated*"), None)
+            kind, seed, failure = message["kind"], message["seed"], error.failure
             if read is None:
-                raise RuntimeError(f"good files of the kind {kind} are not read: {error.failure.detail}") from error
+                raise RuntimeError(f"good files of the kind {kind} are not read: {failure.detail}") from error
             found.files += 1
-            kept = keep(read, kind, seed, number)
-            found.told(kept, "deaths", f"{error.failure.cause}: {error.failure.detail}")
+            found.told(keep(read, kind, seed, number), "deaths", f"{failure.cause}: {failure.detail}")
             number += 1
 
 
@@ -163,19 +166,6 @@ def keep(path: Path, kind: str, seed: int, number: int, folder: Path | None = No
     target.parent.mkdir(exist_ok=True)
     shutil.copyfile(path, target)
     return f"{KEPT}/{target.name}"
-
-
-def _onnx(count: int, seed: int, say: Say) -> _Found:
-    """Read changed models, in processes of their own kind."""
-    from superopt.bench.faults_onnx import check  # late: an optional dependency
-
-    counts = check(count, seed, say=lambda line: say(f"onnx: {line}"))
-    found = _Found("onnx", files=counts["files"], refused=counts["typed"], untyped=counts["untyped"])
-    found.deaths, found.outside = counts["deaths"], counts["outside"]
-    found.seconds, found.bytes = counts["slowest_seconds"], counts["peak_mb"] * 10**6
-    found.over_limits = sum(bool(x.get("slow")) for x in counts["faults"]) + (found.bytes > BYTES + _LOADED)
-    found.faults = [f"onnx {x['file']}: {x['status']}: {x.get('cause', x)}" for x in counts["faults"][:_SHOWN]]
-    return found
 
 
 def _stages(count: int) -> _Found:
@@ -193,4 +183,4 @@ def _stages(count: int) -> _Found:
     return found
 
 
-__all__ = ["BYTES", "FAULTS", "KINDS", "SECONDS", "keep", "run"]
+__all__ = ["BYTES", "FAULTS", "KINDS", "MODULES", "SECONDS", "keep", "run"]

@@ -16,7 +16,7 @@ from jax import numpy as jnp
 
 import superopt
 from superopt.backends import native
-from superopt.bench.faults_texts import encoded, mutated_bytes, mutated_json, mutated_text
+from superopt.bench.faults_texts import encoded, mutated_bytes, mutated_json, mutated_text, rearranged
 from superopt.ir.program import type_bytes
 from superopt.kernels.choice import choices_of
 from superopt.kernels.partition import partition
@@ -135,16 +135,11 @@ def _edit_bytes(members: dict[str, bytes], rng: random.Random, _: Path) -> None:
 
 
 def _move(members: dict[str, bytes], rng: random.Random, outside: Path) -> None:
-    a, b = rng.choice(list(members)), rng.choice(list(members))
-    match rng.randrange(3):
-        case 0:
-            members[a], members[b] = members[b], members[a]
-        case 1:
-            del members[a]
-        case _:
-            members[rng.choice(("../x", str(outside / "x"), "prepared/99", "prepared/-1", "x", "kernels.json"))] = (
-                members[a]
-            )
+    if rng.random() < 0.65:
+        rearranged(members, rng)
+    else:
+        names = ("../x", str(outside / "x"), "prepared/99", "prepared/-1", "x", "kernels.json")
+        members[rng.choice(names)] = members[rng.choice(list(members))]
 
 
 def _options(members: dict[str, bytes], rng: random.Random, outside: Path) -> None:

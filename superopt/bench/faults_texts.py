@@ -6,8 +6,10 @@ import json
 import random
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+K = TypeVar("K")
+T = TypeVar("T")
 NUMBERS = (
     *("-1", "0", "1", "2", "7", "64", "-5", "255", "65536", "2147483647", "2147483648", "-2147483649", "4294967296"),
     *(
@@ -79,19 +81,27 @@ def _word(text: str, rng: random.Random, _: Path) -> str:
     return text[: one.start()] + new + text[one.end() :]
 
 
+def rearranged(parts: dict[K, T], rng: random.Random) -> None:
+    """Two parts change places, one is taken out, or one stands in the place of another too."""
+    a, b = (rng.choice(list(parts)) for _ in range(2))
+    match rng.randrange(3):
+        case 0:
+            parts[a], parts[b] = parts[b], parts[a]
+        case 1:
+            del parts[a]
+        case _:
+            parts[b] = parts[a]
+
+
 def _line(text: str, rng: random.Random, _: Path) -> str:
     lines = text.split("\n")
-    a, b = rng.randrange(len(lines)), rng.randrange(len(lines))
-    match rng.randrange(4):
-        case 0:
-            lines[a], lines[b] = lines[b], lines[a]
-        case 1:
-            del lines[a]
-        case 2:
-            lines.insert(b, lines[a])
-        case _:
-            lines = lines[: a + 1] * rng.choice((2, 20, 1000 if len(text) < 100_000 else 2)) + lines[a:]
-    return "\n".join(lines)
+    if rng.random() < 0.5:
+        numbered = dict(enumerate(lines))
+        rearranged(numbered, rng)
+        return "\n".join(numbered.values())
+    at = rng.randrange(len(lines))
+    times = rng.choice((1, 2, 20, 1000 if len(text) < 100_000 else 2))
+    return "\n".join(lines[: at + 1] * times + lines[at:])
 
 
 def _letters(text: str, rng: random.Random, outside: Path) -> str:
@@ -167,4 +177,4 @@ def _value(old: Any, rng: random.Random, outside: Path) -> Any:
     ))  # fmt: skip
 
 
-__all__ = ["NUMBERS", "encoded", "mutated_bytes", "mutated_json", "mutated_text"]
+__all__ = ["NUMBERS", "encoded", "mutated_bytes", "mutated_json", "mutated_text", "rearranged"]

@@ -18,20 +18,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from superopt.bench.faults import BYTES, FAULTS, SECONDS, keep
+from superopt.bench.faults import BYTES, FAULTS, MODULES, SECONDS, keep
 from superopt.errors import SuperoptError
 from superopt.measure.worker import Event, serve
 
-MODULES = {
-    "saved": "superopt.bench.faults_saved",
-    "store": "superopt.bench.faults_store",
-    "flips": "superopt.bench.faults_flips",
-    "rules": "superopt.bench.faults_rules",
-    "weights": "superopt.bench.faults_weights",
-}
-"""Of each kind of files: `corpus(folder)` writes good ones, `mutated(data, rng, outside)` gives the bytes of another,
-`read(path, good)` reads one: an empty text, or how its answer is not that of the good file."""
-
+_WARM = 24  # good files that are read before the first mutated one
+_LONGEST = 4000  # characters of an error
 _ACTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "socket.connect", "socket.bind")
 _CHANGES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod")
 _READABLE = (sys.prefix, sys.base_prefix, "/proc/", "/sys/", "/dev/", "/usr/", "/lib", "/etc/", "/bin/")
@@ -75,7 +67,7 @@ def main(event_fd: int, memory_bytes: int) -> None:
 def _corpus(request: Mapping[str, Any]) -> Iterator[Event]:
     folder = Path(request["folder"])
     _enter(folder)
-    import_module(MODULES[request["kind"]]).corpus(folder / "good")
+    import_module(request["module"]).corpus(folder / "good")
     yield {"event": "made"}
 
 
@@ -90,16 +82,17 @@ def _enter(folder: Path) -> None:
 def _read(request: Mapping[str, Any]) -> Iterator[Event]:
     kind, folder, seed = request["kind"], Path(request["folder"]), int(request["seed"])
     _enter(folder)
-    module = import_module(MODULES[kind])
+    module = import_module(request["module"])
     good = sorted((folder / "good").iterdir())
-    for path in good:
+    for path in good[:: max(1, len(good) // _WARM)]:
         answer = module.read(path, path)
         if answer:
             raise RuntimeError(f"the good file {path.name} is not read as it should be: {answer}")
+        yield {"event": "warm"}
     watch = Watch(folder / "in")
     for number in range(int(request["first"]), int(request["last"])):
         path, source = _mutated(module, kind, good, seed, number, folder)
-        yield {"event": "begin", "number": number}
+        yield {"event": "begin", "number": number, "file": str(path)}
         found = outcome(module, path, source, watch)
         if any(what in found for what in FAULTS):
             found["kept"] = keep(path, kind, seed, number, Path(request["kept"]))
@@ -111,7 +104,7 @@ def _read(request: Mapping[str, Any]) -> Iterator[Event]:
 def _mutated(module: Any, kind: str, good: list[Path], seed: int, number: int, folder: Path) -> tuple[Path, Path]:
     """The mutated file of this number, and the good one that it was."""
     rng = random.Random(f"{kind} {seed} {number}")
-    source = good[number % len(good)]
+    source = rng.choice(good)
     path = folder / "in" / f"mutated{source.suffix}"
     path.write_bytes(module.mutated(source.read_bytes(), rng, folder / "outside"))
     return path, source
@@ -128,8 +121,8 @@ def outcome(module: Any, path: Path, source: Path, watch: Watch) -> dict[str, An
             found["foreign_answers"] = answer[:300]
     except SuperoptError as error:
         found["refused"] = 1
-        if any(not c.isprintable() and c != "\n" for c in str(error)):
-            found["untyped"] = f"a message with control characters: {str(error)!r}"[:300]
+        if not str(error).split("\n  hint: ")[0].isprintable() or len(str(error)) > _LONGEST:
+            found["untyped"] = f"an error that is not one short line: {str(error)!r}"[:300]
     except BaseException as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(frame.filename).name}:{frame.lineno}"

@@ -363,14 +363,22 @@ def _run_node(node: onnx.NodeProto, scope: Scope) -> Sequence[Value]:
             raise error from None
     except StaticValueError as error:
         entry = TABLE.get((_domain(node), node.op_type))
-        sized = entry is not None and entry.sized and not (error.sources and error.sources <= set(_parameters(scope)))
-        if sized or any(v is not g for v, g in zip(values, given, strict=True)):
+        live = error.sources - set(_parameters(scope))
+        sized = entry is not None and entry.sized and (live or not error.sources)
+        if sized or _of_data(scope, live) or any(v is not g for v, g in zip(values, given, strict=True)):
             return _on_host(node, scope, given)
         raise
 
 
 def _domain(node: onnx.NodeProto) -> str:
     return "" if node.domain == "ai.onnx" else node.domain
+
+
+def _of_data(scope: Scope, sources: Collection[str]) -> bool:
+    """Is one of these inputs of the model data that nobody binds, as one does shapes: of two or more dimensions?"""
+    while scope.caller is not None:
+        scope = scope.caller
+    return any(getattr(scope.values.get(name), "ndim", 0) > 1 for name in sources)
 
 
 def _parameters(scope: Scope) -> Collection[str]:
