@@ -104,22 +104,22 @@ def test_what_a_tile_refuses_falls_back_to_loops(monkeypatch: pytest.MonkeyPatch
 
     program = ZOO["product"]()
     assert any(step[0] == "tensorize" for step in default_trace(program))
-    generator.generate.cache_clear()
+    generator._generated.cache_clear()
     monkeypatch.setattr(microkernel, "write_tiled", refuse)
     steps = default_trace(program)
     assert not any(step[0] == "tensorize" for step in steps)
     arrays = arrays_of(program)
     got = build(generate(apply(program, steps)), pipeline="none").run(arrays)["out0"]
     np.testing.assert_allclose(got, evaluate(program, arrays, wide=True)["out0"], rtol=1e-4, atol=1e-4)
-    generator.generate.cache_clear()
+    generator._generated.cache_clear()
 
 
 def test_where_nothing_has_code_the_refusal_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator.generate.cache_clear()
+    generator._generated.cache_clear()
     monkeypatch.setattr(generator, "MOST_NODES", 1)
     with pytest.raises(UnsupportedKernel, match="nodes"):
         default_trace(ZOO["softmax"]())
-    generator.generate.cache_clear()
+    generator._generated.cache_clear()
 
 
 def test_the_parts_of_a_concatenation_are_loops_of_their_own() -> None:
@@ -135,3 +135,14 @@ def test_the_parts_of_a_concatenation_are_loops_of_their_own() -> None:
     arrays = arrays_of(program)
     got = build(generate(apply(program, default_trace(program))), pipeline="none").run(arrays)["out0"]
     np.testing.assert_allclose(got, evaluate(program, arrays)["out0"], rtol=1e-5, atol=1e-5)
+
+
+def test_the_code_of_a_default_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What says that a default has code is asked for that code next."""
+    written: list[str] = []
+    write = generator.write_phase
+    monkeypatch.setattr(generator, "write_phase", lambda *args: written.append(args[1]) or write(*args))
+    generator._generated.cache_clear()
+    program = ZOO["softmax"]()
+    generate(apply(program, default_trace(program)))
+    assert len(written) == len(set(written))

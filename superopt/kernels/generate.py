@@ -29,7 +29,6 @@ from superopt.kernels.stage import LoopProgram, Stage
 MOST_NODES = 20_000  # of the expression of a stage
 
 
-@functools.lru_cache(maxsize=4)  # what says that a default schedule has code is asked for that code next
 def generate(program: LoopProgram, cpu: Cpu | None = None, licence: Licence = DEFAULT) -> Code:
     """The code of a loop program.
 
@@ -42,7 +41,12 @@ def generate(program: LoopProgram, cpu: Cpu | None = None, licence: Licence = DE
         UnsupportedKernel: an expression of more than 20 000 nodes; a scalar function or a dtype without code; an
             accumulation along lanes that fall on one element; compared values that are computed in two ways.
     """
-    module = Module(cpu or host())
+    return _generated(program, cpu or host(), licence)
+
+
+@functools.lru_cache(maxsize=4)  # what says that a default schedule has code is asked for that code next
+def _generated(program: LoopProgram, cpu: Cpu, licence: Licence) -> Code:
+    module = Module(cpu)
     phases: list[Phase] = []
     allowed = licences(program, licence)
     for number, stage in enumerate(program.phases()):
