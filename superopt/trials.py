@@ -9,6 +9,7 @@ through.  Equal regions are tried once, those that matter most first, as many as
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -121,29 +122,43 @@ class TrialPool:
     def try_all(self, jobs: Sequence[tuple[Region, Trace]]) -> list[Trial]:
         """Each region with a schedule, the default one for None, against XLA."""
         found: dict[int, Trial] = {}
-        for process, share, traces in self._built(jobs, "build"):
+        for process, share, traces in self._built(jobs):
             timings = process.time([i for i, trace in traces.items() if not isinstance(trace, str)])
             for job in share:
                 found[job.number] = _trial(job.region, traces[job.number], timings.get(job.number))
         return [found[number] for number in range(len(jobs))]
 
     def make_all(self, jobs: Sequence[tuple[Region, Trace]]) -> list[Trace | str]:
-        """Compile the kernel of each region and run it between bands; its schedule, or why there is none."""
+        """Compile the kernel of each region and run it between bands; its schedule, or why there is none.
+
+        Objects lie where every process finds them, so a process takes the next region whenever it is free.
+        """
+        wait(self._starting)
+        left = iter([_Job(number, region, trace) for number, (region, trace) in enumerate(jobs)])
+        turn = threading.Lock()
+
+        def drained(process: _Process) -> dict[int, Any]:
+            found: dict[int, Any] = {}
+            while True:
+                with turn:
+                    job = next(left, None)
+                if job is None:
+                    return found
+                found |= process.build([job], self.seed, "make")
+
         found: dict[int, Any] = {}
-        for _, _, traces in self._built(jobs, "make"):
-            found |= traces
+        for part in self._executor.map(drained, self._workers):
+            found |= part
         return [found[number] for number in range(len(jobs))]
 
-    def _built(
-        self, jobs: Sequence[tuple[Region, Trace]], way: str
-    ) -> list[tuple[_Process, list[_Job], dict[int, Any]]]:
+    def _built(self, jobs: Sequence[tuple[Region, Trace]]) -> list[tuple[_Process, list[_Job], dict[int, Any]]]:
         """The jobs of every process, and what became of them."""
         wait(self._starting)
         shares: dict[int, list[_Job]] = {k: [] for k in range(len(self._workers))}
         for number, (region, trace) in enumerate(jobs):
             shares[self._place(region.graph, shares)].append(_Job(number, region, trace))
         pairs = [(self._workers[k], share) for k, share in shares.items() if share]
-        built = self._executor.map(lambda pair: pair[0].build(pair[1], self.seed, way), pairs)
+        built = self._executor.map(lambda pair: pair[0].build(pair[1], self.seed), pairs)
         return [(process, share, traces) for (process, share), traces in zip(pairs, built, strict=True)]
 
     def _place(self, graph: Graph, shares: Mapping[int, Sequence[_Job]]) -> int:
