@@ -1,7 +1,7 @@
 """What all commands share: errors and warnings as one line each, files that are written, exit codes.
 
-Exit codes: 0 ok, 1 usage, 2 input rejected, 3 verification failed, 4 regression, 5 nothing found within the budget
-under `--strict`, 6 internal.
+Exit codes: 0 ok, 1 usage, or a program that cannot be run as it is, 2 input rejected, 3 verification failed,
+4 regression, 5 nothing found within the budget under `--strict`, 6 internal.
 """
 
 from __future__ import annotations

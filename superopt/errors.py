@@ -87,10 +87,11 @@ class ArgumentError(InputError):
     usual_hint = "pass arrays of the shapes and dtypes that the function takes"
 
 
-class ProgramError(InputError):
+class ProgramError(SuperoptError):
     """A program that cannot be built or run as it is: nothing could be returned in its place."""
 
     code = "SO250"
+    exit_status = 1
     usual_hint = "run it on its own first: a function under jax.jit, a model in another runtime"
 
 

@@ -165,6 +165,36 @@ def test_functions_for_operators_of_other_makers() -> None:
     np.testing.assert_allclose(loaded(X)[0], np.maximum(np.tanh(X) * 2, 0), rtol=1e-5)
 
 
+def test_functions_that_the_model_defines_are_its_own_operators() -> None:
+    def foo(inner: str, domain: str) -> onnx.FunctionProto:
+        body = [node(inner, "a", "b", domain=domain), node("Neg", "b", "c")]
+        versions = [helper.make_opsetid("", 20), helper.make_opsetid("com.acme", 1)]
+        return helper.make_function("com.acme", "Foo", ["a"], ["c"], body, versions)
+
+    one = acme()
+    one.functions.append(foo("Tanh", ""))
+    np.testing.assert_allclose(load_model(one)(X)[0], np.maximum(-np.tanh(X), 0), rtol=1e-5)
+    unknown = acme()
+    unknown.functions.append(foo("Bar", "com.acme"))
+    with pytest.raises(UnsupportedOpError, match=r"com\.acme\.Bar.*another maker"):
+        load_model(unknown)
+
+
+def test_strings_as_inputs_are_bound() -> None:
+    words = helper.make_tensor_value_info("w", TensorProto.STRING, (2,))
+    encode = helper.make_node(
+        "LabelEncoder", ["w"], ["i"], domain="ai.onnx.ml", keys_strings=["a", "b"], values_int64s=[3, 4]
+    )
+    nodes = [encode, node("Cast", "i", "f", to=TensorProto.FLOAT), node("Mul", "x f", "y")]
+    one = model(nodes, [words, info("x", (2,))], [info("y", (2,))])
+    one.opset_import.append(helper.make_opsetid("ai.onnx.ml", 2))
+    with pytest.raises(InputError, match="'w' holds strings") as refused:
+        load_model(one)
+    assert "values=" in refused.value.hint
+    (y,) = load_model(one, values={"w": np.array(["b", "a"])})(np.ones(2, np.float32))
+    assert np.asarray(y).tolist() == [4.0, 3.0]
+
+
 def test_four_bit_weights() -> None:
     import ml_dtypes
 

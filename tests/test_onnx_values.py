@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from superopt.bench.onnx_types import check, difference, named, reference, typed_cases
+from superopt.bench.onnx_types import Case, check, difference, named, reference, typed_cases
 from superopt.errors import InputError
 from superopt.frontends.onnx import load_model
 from superopt.frontends.onnx_ops.elementwise import quotient
@@ -27,6 +27,52 @@ def value(op: str, *arrays: np.ndarray, shape: Any = None, stored: Any = None, *
 def test_integer_means_truncate(dtype: Any) -> None:
     x = np.array([[-15, -16], [7, 8]], dtype)
     np.testing.assert_array_equal(value("ReduceMean", x, shape=(2, 1), stored={"a": np.array([1])}), [[-15], [7]])
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint64])
+def test_means_of_integers_are_exact_where_their_sum_overflows(dtype: Any) -> None:
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    rows = [[high, high, high], [low, low, low], [high, 1, 1], [low, 0, 1], [high, low, 0], [7, 8, 2]]
+    means = [abs(sum(row)) // 3 * (1 if sum(row) > 0 else -1) for row in rows]
+    axis = {"a": np.array([1])}
+    got = value("ReduceMean", np.array(rows, dtype), shape=(6,), stored=axis, keepdims=0)
+    assert got.tolist() == means
+    known = model([node("ReduceMean", "r a", "m", keepdims=0), node("Add", "x m", "y")], [info("x", (6,), dtype)],
+                  [info("y", (6,), dtype)], {**axis, "r": np.array(rows, dtype)})  # fmt: skip
+    assert np.asarray(load_model(known)(np.zeros(6, dtype))[0]).tolist() == means
+
+
+def test_norms_of_integers_are_in_range_where_squares_are_not() -> None:
+    x = np.array([[2**31 - 1, 0], [3, 4], [2**30 - 1, 2**30]], np.int32)
+    got = value("ReduceL2", x, shape=(3,), stored={"a": np.array([1])}, keepdims=0)
+    assert got.tolist() == [2**31 - 1, 5, 1518500249]
+    logs = value("ReduceLogSum", x.astype(np.int64) << 32, shape=(3,), stored={"a": np.array([1])}, keepdims=0)
+    assert logs.tolist() == [43, 24, 43]
+
+
+def test_powers_are_computed_in_a_type_that_holds_both() -> None:
+    def power(base: Any, exponent: Any) -> list[Any]:
+        names = [info("x", base.shape, base.dtype), info("e", exponent.shape, exponent.dtype)]
+        one = model([node("Pow", "x e", "y")], names, [info("y", base.shape, base.dtype)])
+        return np.asarray(load_model(one)(base, exponent)[0]).tolist()
+
+    whole = np.array([2, 1, -1, -1, 3, -2, 10, 5], np.int64)
+    exponents = np.array([-1, -3, -3, -2, 19, 31, 9, 0])
+    assert power(whole, exponents) == [0, 1, -1, 1, 3**19, -(2**31), 10**9, 1]
+    assert power(whole.astype(np.int32), exponents.astype(np.int32)) == [0, 1, -1, 1, 3**19, -(2**31), 10**9, 1]
+    assert power(np.array([2**24 + 1, 7, 3], np.int32), np.array([1, 9, 0.5], np.float32)) == [2**24 + 1, 7**9, 1]
+    assert power(np.array([-1, 2], np.float32), np.array([2**24 + 1, 3], np.int32)) == [-1.0, 8.0]
+    np.testing.assert_allclose(power(np.float32([1000]), np.float64([12.3456789123])), [1.089022e37], rtol=1e-6)
+
+
+def test_powers_of_integers_by_floats_are_whole() -> None:
+    base = np.repeat(np.arange(2, 40, dtype=np.int64), 12)
+    exponent = np.tile(np.arange(12, dtype=np.float32), 38)
+    names = [info("x", base.shape, base.dtype), info("e", exponent.shape, exponent.dtype)]
+    one = model([node("Pow", "x e", "y")], names, [info("y", base.shape, base.dtype)])
+    wanted = [int(b) ** int(e) for b, e in zip(base, exponent, strict=True)]
+    got = np.asarray(load_model(one)(base, exponent)[0]).tolist()
+    assert [g for g, w in zip(got, wanted, strict=True) if w < 2**53] == [w for w in wanted if w < 2**53]
 
 
 def test_the_mean_of_no_integers_is_0() -> None:
@@ -102,4 +148,23 @@ def test_the_suite_of_types_sees_a_difference() -> None:
     assert "for" in difference(wanted + 1, wanted)
     assert "shape" in difference(wanted[:1], wanted)
     assert "float64" in difference(wanted.astype(np.float64), wanted)
-    assert not named("Abs", "int8", "test")
+    assert not named(case, [wanted + 1], [wanted])
+
+
+def test_differences_are_named_by_element() -> None:
+    x = np.array([2, 3, 0, -1, 2], np.int32)
+    y = np.array([31, 3, -1, -3, -1], np.int32)
+    case = Case("Pow", "int32", "", "test", model([], [], []), {"x": x, "y": y})
+    good = np.array([0, 27, 0, -1, 0], np.int32)
+    assert "range" in named(case, [good], [good + np.array([1, 0, 1, 0, 0], np.int32)])
+    for place in (1, 3, 4):
+        assert not named(case, [good], [good + (np.arange(5) == place).astype(np.int32)])
+
+
+def test_the_largest_of_a_window_with_nan_is_named_alone() -> None:
+    x = np.array([[[np.nan, 1, 2, 3]]], np.float32)
+    one = model([node("MaxPool", "x", "y", kernel_shape=[2])], [info("x", x.shape)], [info("y", (1, 1, 3))])
+    case = Case("MaxPool", "float32", "", "test", one, {"x": x})
+    got = value("MaxPool", x, shape=(1, 1, 3), kernel_shape=[2])
+    assert "NaN" in named(case, [got], [np.array([[[1, 2, 3]]], np.float32)])
+    assert not named(case, [got], [np.array([[[1, 2, 4]]], np.float32)])

@@ -72,6 +72,7 @@ CARRIER = {
         "float8_e8m0fnu",
     )
 }
+_BIND = "give its value at conversion: load_model(path, values={name: value})"
 # where a value of such a type only moves, and where its type tells nothing more
 _MOVES = frozenset({"Reshape", "Transpose", "Identity", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Split"})
 _WIDENS = {"DequantizeLinear": (0, 2), "Cast": (0,)}
@@ -383,12 +384,16 @@ def _inputs(
             continue
         kind = value.type.WhichOneof("value")
         if kind != "tensor_type":
-            raise InputError(f"input {value.name!r} is not a tensor ({kind or 'no type'})", hint="give its value")
+            raise InputError(
+                f"input {value.name!r} is not a tensor ({kind or 'no type'}), and no argument of a program", hint=_BIND
+            )
         tensor = value.type.tensor_type
         if not tensor.elem_type:
             raise ModelFileError(f"input {value.name!r} has no element type")
         dtype = numpy_dtype(tensor.elem_type, f"input {value.name!r}")
-        if dtype.kind in "OUSTc":
+        if dtype.kind in "OUST":
+            raise InputError(f"input {value.name!r} holds strings, which are no argument of a program", hint=_BIND)
+        if dtype.kind == "c":
             raise InputError(f"input {value.name!r}: element type {dtype.name} is not supported")
         if not tensor.HasField("shape"):
             raise ModelFileError(f"input {value.name!r} has no shape", hint="export the model with input shapes")

@@ -1,7 +1,8 @@
 """Elementwise ONNX ops: arithmetic, comparison, logic, casts, elementary functions.
 
 Broadcasting is NumPy's (opset 7 on).  Integer division and `Mod` follow C where ONNX says so; `Pow` has the type of
-its base.  Everything here folds: shape arithmetic is made of these ops.
+its base, and is computed in a type that holds the exponent too.  Everything here folds: shape arithmetic is made of
+these ops.
 """
 
 from __future__ import annotations
@@ -105,11 +106,36 @@ def _pow(call: Call, base: Any, exponent: Any) -> Any:
         if abs(power) <= 16 and (power >= 0 or is_float(np.dtype(base.dtype))):
             shape = np.broadcast_shapes(base.shape, exponent.shape)
             return lax.integer_pow(jnp.broadcast_to(base, shape), power)
-    if is_float(np.dtype(base.dtype)):
-        return xp.power(base, exponent.astype(base.dtype))
-    if is_float(np.dtype(exponent.dtype)):
-        return xp.power(base.astype(exponent.dtype), exponent).astype(base.dtype)
-    return xp.power(base, exponent.astype(base.dtype))
+    if not any(is_float(np.dtype(x.dtype)) for x in (base, exponent)):
+        return _integer_power(xp, base, exponent)
+    wide = _power_type(np.dtype(base.dtype), np.dtype(exponent.dtype), known)
+    return xp.power(base.astype(wide), exponent.astype(wide)).astype(base.dtype)
+
+
+def _power_type(base: np.dtype, exponent: np.dtype, known: np.ndarray | None) -> np.dtype:
+    """The float type that powers are computed in: one that holds base and exponent, as those of C are."""
+    if base == exponent:
+        return base
+    if not (is_float(base) and is_float(exponent)):
+        exact = is_float(base) and known is not None and np.array_equal(known.astype(base).astype(known.dtype), known)
+        return base if exact else np.dtype(np.float64)
+    return np.dtype(jnp.promote_types(base, exponent))
+
+
+def _integer_power(xp: Any, base: Any, exponent: Any) -> Any:
+    """Powers of integers: they wrap, as products do, and those with a negative exponent are cut towards zero."""
+    wide = np.uint64 if base.dtype == np.uint64 else np.int64
+    signed = np.dtype(exponent.dtype).kind == "i"
+    size = xp.maximum(exponent, np.zeros((), exponent.dtype)) if signed else exponent
+    power = xp.power(base.astype(wide), size.astype(wide)).astype(base.dtype)
+    if not signed:
+        return power
+    one = np.ones((), base.dtype)
+    inverse = (base == one).astype(base.dtype)
+    if np.dtype(base.dtype).kind == "i":
+        odd = xp.bitwise_and(exponent, np.ones((), exponent.dtype)).astype(base.dtype)
+        inverse = inverse + (base == -one).astype(base.dtype) * (one - odd - odd)
+    return xp.where(exponent < np.zeros((), exponent.dtype), inverse, power)
 
 
 def _is_known(call: Call, value: Any) -> bool:

@@ -30,8 +30,11 @@ def _reduce(call: Call, x: Any, how: str, axes: tuple[int, ...]) -> Any:
 
 @op("ReduceSum", fold=True)
 def _sum(call: Call, x: Any, axes: Any = None) -> Any:
-    chosen = _axes(call, x, axes)
-    return call.xp.sum(x, axis=chosen, keepdims=bool(call.attrs["keepdims"]), dtype=x.dtype)
+    return _total(call, x, _axes(call, x, axes))
+
+
+def _total(call: Call, x: Any, axes: tuple[int, ...]) -> Any:
+    return call.xp.sum(x, axis=axes, keepdims=bool(call.attrs["keepdims"]), dtype=x.dtype)
 
 
 @op("ReduceProd", fold=True)
@@ -65,11 +68,25 @@ def _empty_extreme(call: Call, x: Any, axes: tuple[int, ...], largest: bool) -> 
 @op("ReduceMean", fold=True)
 def _mean(call: Call, x: Any, axes: Any = None) -> Any:
     chosen = _axes(call, x, axes)
-    total = call.xp.sum(x, axis=chosen, keepdims=bool(call.attrs["keepdims"]), dtype=x.dtype)
-    count = np.asarray(math.prod(x.shape[a] for a in chosen), x.dtype)
+    count = math.prod(x.shape[a] for a in chosen)
     if is_float(np.dtype(x.dtype)):
-        return total / count
-    return quotient(call.xp, total, count) if count else total  # over no elements 0, as ONNX Runtime has it
+        return _total(call, x, chosen) / np.asarray(count, x.dtype)
+    return _integer_mean(call, x, chosen, count) if count else _total(call, x, chosen)  # 0, as ONNX Runtime has it
+
+
+def _integer_mean(call: Call, x: Any, axes: tuple[int, ...], count: int) -> Any:
+    """The mean of integers, cut towards zero: it is in the range of the type also where their sum is not."""
+    xp = call.xp
+    if np.dtype(x.dtype).itemsize < 8:
+        return quotient(xp, _total(call, x.astype(np.int64), axes), np.asarray(count, np.int64)).astype(x.dtype)
+    n, bits, mask = (np.asarray(v, x.dtype) for v in (count, 32, 2**32 - 1))  # halves, whose sums do not overflow
+    high, low = _total(call, xp.right_shift(x, bits), axes), _total(call, xp.bitwise_and(x, mask), axes)
+    rest = xp.left_shift(xp.remainder(high, n), bits) + low
+    floor = xp.left_shift(xp.floor_divide(high, n), bits) + xp.floor_divide(rest, n)
+    if x.dtype == np.uint64:
+        return floor
+    zero = np.zeros((), x.dtype)
+    return floor + ((floor < zero) & (xp.remainder(rest, n) != zero)).astype(x.dtype)
 
 
 @op("ReduceL1")
@@ -79,8 +96,8 @@ def _l1(call: Call, x: Any, axes: Any = None) -> Any:
 
 @op("ReduceL2")
 def _l2(call: Call, x: Any, axes: Any = None) -> Any:
-    total = _reduce(call, x * x, "sum", _axes(call, x, axes))
-    return jnp.sqrt(total).astype(x.dtype)
+    wide = _wide(x)  # the norm of integers is in their range also where squares are not
+    return jnp.sqrt(_reduce(call, wide * wide, "sum", _axes(call, x, axes))).astype(x.dtype)
 
 
 @op("ReduceSumSquare")
@@ -90,7 +107,12 @@ def _sum_square(call: Call, x: Any, axes: Any = None) -> Any:
 
 @op("ReduceLogSum")
 def _log_sum(call: Call, x: Any, axes: Any = None) -> Any:
-    return jnp.log(_reduce(call, x, "sum", _axes(call, x, axes))).astype(x.dtype)
+    return jnp.log(_reduce(call, _wide(x), "sum", _axes(call, x, axes))).astype(x.dtype)
+
+
+def _wide(x: Any) -> Any:
+    """Integers as the floats that roots and logarithms of them are computed in."""
+    return x if is_float(np.dtype(x.dtype)) else x.astype(np.float64)
 
 
 @op("ReduceLogSumExp")
