@@ -16,11 +16,13 @@ from superopt.ir import program as programs
 from superopt.ir.graph import Node, literal, make_input, mk, topological
 from superopt.ir.ops.table import TABLE
 from superopt.ir.types import Size
-from superopt.kernels import cpu, reduce, schedule
+from superopt.kernels import cpu, llvm_instructions, schedule
+from superopt.kernels import generate as generator
 from superopt.kernels.emit_licence import DEFAULT, STRICT, Licence
 from superopt.kernels.evaluate import evaluate
-from superopt.kernels.fuzz import is_exact
+from superopt.kernels.fuzz import check, is_exact
 from superopt.kernels.generate import generate
+from superopt.kernels.llvm import Module
 from superopt.kernels.program import from_graph
 from superopt.kernels.runtime import build
 from superopt.kernels.stage import LoopProgram
@@ -291,9 +293,22 @@ def test_code_without_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A schedule under which reductions are repeated at very many points is an error, not minutes of compiling."""
     program = from_graph([mk("reduce_sum", mk("exp", make_input("x", (64, 40))), axes=[1])])
     agree(program)
-    monkeypatch.setattr(reduce, "MOST_VALUES", -1)
+    monkeypatch.setattr(llvm_instructions, "MOST_VALUES", 50)
+    generator._generated.cache_clear()
     with pytest.raises(UnsupportedKernel, match="instructions"):
         text_of(program)
+
+
+def test_gathers_of_bytes_are_refused_where_they_are_very_many() -> None:
+    """LLVM makes a branch for every lane of them: a loop over 44 rows, written out, was minutes of compiling."""
+    f = Module(cpu.host()).function("f", [("ptr", "p")])
+    f.gather("<16 x i32>", "%p")
+    assert f.written == 1
+    for _ in range(70):
+        f.gather("<64 x i8>", "%p")
+    with pytest.raises(UnsupportedKernel, match="instructions"):
+        [f.gather("<64 x i8>", "%p") for _ in range(30)]
+    assert check(100012).startswith("refused")
 
 
 @pytest.mark.parametrize("window", [0, 64])

@@ -135,6 +135,7 @@ def _scatter(em: Emitter, buffer: str, at: Size, dtype: str, text: str, mask: st
     f, n = em.f, em.lanes
     type_, addresses, flags = stored(dtype, n), vector("ptr", n), vector("i1", n)
     places = _addresses(em, buffer, at, dtype)
+    em.f.each_apart(type_)
     name = f"llvm.masked.scatter.{mangled(type_)}.{mangled(addresses)}"
     f.module.declare(f"declare void @{name}({type_}, {addresses}, {flags})")
     mask = mask or constant_mask(n, n)

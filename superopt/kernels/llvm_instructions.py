@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from typing import Protocol, TypeAlias
 
+from superopt.errors import UnsupportedKernel
 from superopt.kernels.llvm_types import BYTES, constant_mask, element_of, lanes_of, mangled, vector
 
+MOST_VALUES = 40_000  # instructions of a function: LLVM takes a minute for as many
+_APART = 8  # instructions for each lane of what has no instruction for all: a branch and a load or a store of its own
 MOST_ON_STACK_BYTES = 256 << 10  # of one array that may also lie on the heap
 Value: TypeAlias = "int | str"
 Lines: TypeAlias = "list[str | Lines]"
@@ -31,16 +34,27 @@ class Instructions:
         self.stack_bytes = 0  # of the arrays allocated with `alloca`
         self.entry: list[str] = []
         self.heap: list[str] = []  # what is freed before every return
-        self._count = 0
+        self._count = self._apart = 0
 
     @property
     def written(self) -> int:
-        """Number of values that instructions were written for."""
-        return self._count
+        """Number of instructions, as LLVM will have them."""
+        return self._count + _APART * self._apart
+
+    def each_apart(self, type: str) -> None:
+        """Say that addresses of a vector are taken one by one: processors gather and scatter 32 and 64 bits."""
+        if BYTES[element_of(type)] < 4:
+            self._apart += lanes_of(type)
 
     def value(self, op: str) -> str:
-        """Append an instruction and name its result."""
+        """Append an instruction and name its result.
+
+        Raises:
+            UnsupportedKernel: there are too many by now.
+        """
         self._count += 1
+        if self.written > MOST_VALUES:
+            raise UnsupportedKernel(f"more than {MOST_VALUES} instructions: something is repeated at too many points")
         name = f"%v{self._count}"
         self.lines.append(f"  {name} = {op}")
         return name
@@ -188,6 +202,7 @@ class Instructions:
         name = f"llvm.masked.gather.{mangled(type)}.{mangled(addresses)}"
         self._declarations.declare(f"declare {type} @{name}({addresses}, {flags}, {type})")
         mask = mask or constant_mask(lanes, lanes)
+        self.each_apart(type)
         return self.value(f"call {type} @{name}({addresses} align {align} {pointers}, {flags} {mask}, {type} {other})")
 
     def prefetch(self, pointer: Value, locality: int = 3, write: bool = False) -> None:

@@ -24,15 +24,11 @@ from superopt.kernels.llvm import Value, vector
 if TYPE_CHECKING:
     from superopt.kernels.emit import Emitter
 
-MOST_VALUES = 40_000  # instructions of a function: LLVM takes a minute for as many
-
 Bounds = list[tuple[int, Size]]  # (sign, rest): sign * it + rest >= 0
 
 
 def reduction(em: Emitter, e: Expr) -> None:
     """Write a reduction for all points at which it differs, and keep its values at the current level."""
-    if em.f.written > MOST_VALUES:
-        raise em.refuse(f"more than {MOST_VALUES} instructions: its reductions are repeated at too many points")
     wide = em.lane is not None and em.lane in e.symbols
     if em.guards and not em.inside(e) and not wide:
         _guarded(em, e)
