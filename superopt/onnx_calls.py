@@ -1,8 +1,9 @@
 """Small ONNX models that run on the host, by ONNX's reference evaluator: inside of programs, and after them.
 
 `host_call` binds a primitive whose parameters are the bytes of such a model and the types of its results: pure, without
-a derivative, and with all there is to know about it in its bytes, in any process.  A `Tail` is what is computed from
-the results of a program where no array of a fixed type can hold it: strings, or results sized by data.
+a derivative, and with all there is to know about it in its bytes, in any process.  A `HostPart` is what is computed
+from the arguments of a program before it, or from its results after it, where no array of a fixed type can hold a
+value: strings, or results sized by data.
 
 A model may come from a stranger's file: `refusal` says why one is not taken.
 """
@@ -22,7 +23,7 @@ from jax import core as jax_core
 from jax.extend import core
 from jax.interpreters import mlir
 
-from superopt.errors import InputError, MissingExtraError
+from superopt.errors import ArgumentError, InputError, MissingExtraError
 from superopt.extras import need
 from superopt.reading import LIMITS, cause_of, field
 
@@ -142,71 +143,90 @@ def refusal(model: bytes) -> str:
     return ""
 
 
-# ---- what is left after the program
+# ---- what is computed before a program and after it
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
-    """What is computed on the host from the values that a program gives.
+class HostPart:
+    """What is computed on the host from values: the head of a program from its arguments, the tail from its results.
+
+    The values that a tail may read are the results of the program and behind them the arguments of the call.
 
     Attributes:
         model: bytes of an ONNX model.
-        places: of each output of the whole: (False, its place among the program's results), or (True, its place among
-            the outputs of `model`).
-        reads: places among the program's results of the inputs of `model`.
+        places: of each value that is given: (False, its place among the values), or (True, its place among the outputs
+            of `model`).
+        reads: places among the values of the inputs of `model`.
+        takes: how many values there are at least.
         ops: how often each operator occurs in it.
     """
 
     model: bytes
     places: tuple[tuple[bool, int], ...]
     reads: tuple[int, ...]
+    takes: int
     ops: Mapping[str, int]
 
-    def __call__(self, results: Sequence[Any]) -> tuple[Any, ...]:
-        """All outputs: arrays of NumPy where the host gives them.
+    def __call__(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """All that is given: arrays of NumPy where the host computes them.
 
         Raises:
+            ArgumentError: there are fewer values.
             InputError: called inside of a traced function, or the reference evaluator fails.
         """
-        needed = [results[i] for i in self.reads]
+        if len(values) < self.takes:
+            raise ArgumentError(f"the program takes {self.takes} inputs, got {len(values)}")
+        needed = [values[i] for i in self.reads]
         if any(isinstance(x, jax_core.Tracer) for x in needed):
             raise InputError(
-                f"outputs of {', '.join(sorted(self.ops))} have no fixed shape or type",
+                f"values of {', '.join(sorted(self.ops))} have no fixed shape or type",
                 hint="call the program outside of jit, vmap and grad",
             )
-        found = evaluate(self.model, [np.asarray(x) for x in needed])
-        return tuple(found[i] if host else results[i] for host, i in self.places)
+        hosted = any(host for host, _ in self.places)
+        found = evaluate(self.model, [_as_numbers_or_objects(x) for x in needed]) if hosted else []
+        return tuple(found[i] if host else values[i] for host, i in self.places)
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
         model = base64.b64encode(self.model).decode()
-        return {"model": model, "places": [list(p) for p in self.places], "reads": list(self.reads)}
+        return {
+            "model": model,
+            "places": [list(p) for p in self.places],
+            "reads": list(self.reads),
+            "takes": self.takes,
+        }
 
 
-def read_tail(data: Any, results: int) -> Tail:
-    """The tail of a program with so many results, from plain data of a file.
+def _as_numbers_or_objects(value: Any) -> np.ndarray:
+    array = np.asarray(value)
+    return array.astype(object) if array.dtype.kind in "UST" else array
+
+
+def read_part(data: Any, most: int) -> HostPart:
+    """A part on the host of a program where there are at most so many values, from plain data of a file.
 
     Raises:
         InputError: it is none, or its model is refused.
     """
     text = field(data, "model", str)
     if len(text) > 2 * MOST_BYTES:
-        raise InputError(f"its tail is larger than {MOST_BYTES} bytes")
+        raise InputError(f"its part on the host is larger than {MOST_BYTES} bytes")
     model = base64.b64decode(text, validate=True)
     cause = refusal(model)
     if cause:
-        raise InputError(f"its tail is refused: {cause}")
+        raise InputError(f"its part on the host is refused: {cause}")
     import onnx  # late: an optional dependency
 
     graph = onnx.load_model_from_string(model).graph
-    reads = tuple(field({"reads": i}, "reads", int, 0, results - 1) for i in field(data, "reads", list))
+    takes = field(data, "takes", int, 0, most)
+    reads = tuple(field({"reads": i}, "reads", int, 0, takes - 1) for i in field(data, "reads", list))
     places: list[tuple[bool, int]] = []
     for place in field(data, "places", list):
         if not isinstance(place, list) or len(place) != 2:  # pyright: ignore[reportUnknownArgumentType]
-            raise InputError("its tail names a place that is none")
+            raise InputError("its part on the host names a place that is none")
         host = field({"host": place[0]}, "host", bool)
-        most = (len(graph.output) if host else results) - 1
-        places.append((host, field({"place": place[1]}, "place", int, 0, most)))
+        last = (len(graph.output) if host else takes) - 1
+        places.append((host, field({"place": place[1]}, "place", int, 0, last)))
     if len(graph.input) != len(reads):
-        raise InputError("its tail reads other values than its model takes")
-    return Tail(model, tuple(places), reads, dict(Counter(f"{PREFIX}{n.op_type}" for n in graph.node)))
+        raise InputError("its part on the host reads other values than its model takes")
+    return HostPart(model, tuple(places), reads, takes, dict(Counter(f"{PREFIX}{n.op_type}" for n in graph.node)))

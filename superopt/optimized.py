@@ -68,8 +68,9 @@ class Optimized(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call with the pytrees of the original function."""
-        results: Any = self._call(*args, **kwargs)
-        return results if self.imported.tail is None else self.imported.tail(results)  # pyright: ignore[reportReturnType]
+        head, tail = self.imported.head, self.imported.tail
+        results: Any = self._call(*args, **kwargs) if head is None else self._call(*head(args), **kwargs)
+        return results if tail is None else tail([*results, *args])  # pyright: ignore[reportReturnType]
 
     def __repr__(self) -> str:
         return f"<superopt program {self.__name__}: {self.report.verdict}, {self.speedup}>"
@@ -136,6 +137,7 @@ class Optimized(Generic[P, R]):
             kernels=self.kernels,
             in_tree=arguments,
             out_tree=results,
+            head=self.imported.head,
             tail=self.imported.tail,
         )
         source = None if self.plan is None else saved.Source(graph, self.program, self.plan)
@@ -201,7 +203,8 @@ class Loaded:
         self.names = tuple(held.names[i] for i in held.live)
         self._frozen = [(i, held.names[i], kind, digest) for i, kind, digest in held.frozen]
         self.report: dict[str, Any] = dict(held.report)
-        self._foreign, self._digest_of, self._tail = held.foreign, digest_of, held.tail
+        self._foreign, self._digest_of = held.foreign, digest_of
+        self._head, self._tail = held.head, held.tail
         self.in_tree, self.out_tree = held.in_tree, held.out_tree
         self._adapted = any(name in ADAPTED for name in (*held.in_tree.types, *held.out_tree.types))
         self._enter, self._leave = enter, leave
@@ -265,7 +268,8 @@ class Loaded:
         Raises:
             ArgumentError: another structure, shape or dtype, or other values of a frozen argument.
         """
-        given = self._enter((args, kwargs)) if self._adapted else (args, kwargs)
+        taken = args if self._head is None else self._head(args)
+        given = self._enter((taken, kwargs)) if self._adapted else (taken, kwargs)
         leaves, tree = self._tree.tree_flatten(given)
         if not self.in_tree.matches(tree):
             raise ArgumentError(f"the arguments have another structure than the program was made for: {tree}")
@@ -284,7 +288,7 @@ class Loaded:
                 raise ArgumentError(f"argument {name} is {kind}, the program was made for {node.type}")
         results = self._tree.tree_unflatten(self.out_tree.tree(tree), self._run(live))
         results = self._leave(results) if self._adapted else results
-        return results if self._tail is None else self._tail(results)
+        return results if self._tail is None else self._tail([*results, *args])
 
     def _check_frozen(self, leaves: list[Any]) -> None:
         given = [leaves[i] for i, *_ in self._frozen]

@@ -37,7 +37,7 @@ from superopt.ir.types import STORED_BYTES
 from superopt.kernels.choice import Choice, read_choice, regions_of
 from superopt.measure.arrays import dtype
 from superopt.modules import carried, require_modules, restore
-from superopt.onnx_calls import Tail, read_tail
+from superopt.onnx_calls import HostPart, read_part
 from superopt.placing import Later, aligned
 from superopt.plan import Plan, read_plan
 from superopt.reading import LIMITS, Allowance, Archive, ArchiveWriter, field, plain_file, shown, typed
@@ -45,7 +45,7 @@ from superopt.trees import Structure, read_tree
 
 FORMAT = 2
 _MEMBERS = re.compile(
-    r"meta\.json|trees\.json|hot\.txt|original\.txt|prepare\.txt|plan\.json|kernels\.json|modules\.json|tail\.json|prepared/(0|[1-9][0-9]{0,5})"
+    r"meta\.json|trees\.json|hot\.txt|original\.txt|prepare\.txt|plan\.json|kernels\.json|modules\.json|(head|tail)\.json|prepared/(0|[1-9][0-9]{0,5})"
 )
 _HINT = "write one with .save(path)"
 
@@ -66,6 +66,7 @@ class Saved:
         options: of the compiler, as far as they are this project's own.
         foreign: options that are not, with the reason why they are left out.
         kernels: regions that are kernels of our own.
+        head: what is computed from the arguments of a call on the host.
         tail: what is computed from the results on the host.
         in_tree: structure of the arguments.
         out_tree: structure of the results.
@@ -84,7 +85,8 @@ class Saved:
     kernels: tuple[Choice, ...]
     in_tree: Structure
     out_tree: Structure
-    tail: Tail | None = None
+    head: HostPart | None = None
+    tail: HostPart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +131,9 @@ def write(path: str | Path, saved: Saved, source: Source | None, original: Graph
         out.text("original.txt", print_graph(original))
         if modules:
             out.json("modules.json", modules)
-        if saved.tail is not None:
-            out.json("tail.json", saved.tail.to_json())
+        for member, part in (("head.json", saved.head), ("tail.json", saved.tail)):
+            if part is not None:
+                out.json(member, part.to_json())
         if saved.kernels:
             out.json("kernels.json", [c.to_json() for c in saved.kernels])
         if source is not None and source.program.prepare is not None:
@@ -207,11 +210,21 @@ def _saved(archive: Archive, meta: Any, allowance: Allowance, later: str) -> Sav
     options, foreign = own(field(report, "compiler_options", dict))
     kernels = _kernels(archive, hot)
     prepared = _prepared(archive, hot.inputs[len(live) :], later)
+    head = _part(archive, "head.json", LIMITS.nodes)
+    if head is not None and len(head.places) != len(names):
+        raise InputError(f"it names {len(names)} arguments, and its head gives {len(head.places)}")
+    tail = _part(archive, "tail.json", len(hot.outputs) + (0 if head is None else head.takes))
+    if tail is not None and not all(host or place < len(hot.outputs) for host, place in tail.places):
+        raise InputError("its tail names a place that is none")
     return Saved(
         hot, prepared, names, live, frozenset(_position(x, names) for x in field(meta, "narrowed", list)), frozen,
         {_text(k): _text(v) for k, v in field(meta, "constants", dict).items()}, report, options, foreign, kernels,
-        in_tree, out_tree, read_tail(archive.json("tail.json"), len(hot.outputs)) if "tail.json" in archive else None,
+        in_tree, out_tree, head, tail,
     )  # fmt: skip
+
+
+def _part(archive: Archive, member: str, most: int) -> HostPart | None:
+    return read_part(archive.json(member), most) if member in archive else None
 
 
 def _source(archive: Archive, saved: Saved, allowance: Allowance) -> Source:

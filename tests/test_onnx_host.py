@@ -118,7 +118,7 @@ def test_models_of_strangers_only_compute() -> None:
     tail = load_model(labels()).tail
     assert tail is not None
     assert onnx_calls.refusal(tail.model) == ""
-    assert onnx_calls.read_tail(tail.to_json(), 2) == tail
+    assert onnx_calls.read_part(tail.to_json(), 2) == tail
     outside = onnx.ModelProto.FromString(tail.model)
     tensor = outside.graph.initializer.add(name="w", data_type=1, dims=[1], data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value="/etc/passwd")
@@ -129,7 +129,7 @@ def test_models_of_strangers_only_compute() -> None:
     assert onnx_calls.refusal(b"\xff" * 20) == "it is no ONNX model"
     for change in ({"reads": [7]}, {"places": [[True, 9]]}, {"places": [3]}, {"model": "####"}, {"reads": []}):
         with pytest.raises((InputError, ValueError)):
-            onnx_calls.read_tail({**tail.to_json(), **change}, 2)
+            onnx_calls.read_part({**tail.to_json(), **change}, 2)
 
 
 def test_known_strings_are_computed_at_conversion() -> None:
@@ -180,19 +180,58 @@ def test_functions_that_the_model_defines_are_its_own_operators() -> None:
         load_model(unknown)
 
 
-def test_strings_as_inputs_are_bound() -> None:
+def worded(*more: onnx.NodeProto, outputs: Any = ()) -> onnx.ModelProto:
+    """A product with a number for each word of an input."""
     words = helper.make_tensor_value_info("w", TensorProto.STRING, (2,))
     encode = helper.make_node(
         "LabelEncoder", ["w"], ["i"], domain="ai.onnx.ml", keys_strings=["a", "b"], values_int64s=[3, 4]
     )
-    nodes = [encode, node("Cast", "i", "f", to=TensorProto.FLOAT), node("Mul", "x f", "y")]
-    one = model(nodes, [words, info("x", (2,))], [info("y", (2,))])
+    nodes = [encode, node("Cast", "i", "f", to=TensorProto.FLOAT), node("Mul", "x f", "y"), *more]
+    one = model(nodes, [words, info("x", (2,))], [info("y", (2,)), *outputs])
     one.opset_import.append(helper.make_opsetid("ai.onnx.ml", 2))
-    with pytest.raises(InputError, match="'w' holds strings") as refused:
+    return one
+
+
+WORDS, TWO = np.array(["b", "a"]), np.array([1, 2], np.float32)
+
+
+def test_strings_of_a_call_are_read_before_the_program(tmp_path: Path) -> None:
+    loaded = load_model(worded())
+    assert [i.dtype for i in loaded.inputs] == ["object", "float32"]
+    assert [(i.name, i.dtype) for i in loaded.taken] == [("x", "float32"), ("i", "int64")]
+    assert np.asarray(loaded(WORDS, TWO)[0]).tolist() == [4.0, 6.0]
+    optimized = superopt.optimize(loaded, WORDS, TWO, budget="2s", store=False, deterministic=True)
+    assert optimized.report.opaque_ops == {"onnx.LabelEncoder": 1}
+    for program in (optimized, superopt.load(optimized.save(tmp_path / "p.superopt"))):
+        assert np.asarray(program(WORDS, TWO)[0]).tolist() == [4.0, 6.0]
+        assert np.asarray(program(["a", "a"], TWO)[0]).tolist() == [3.0, 6.0]
+        with pytest.raises(InputError):
+            program(TWO)
+        with pytest.raises(InputError):
+            program(WORDS[:1], TWO)
+    (y,) = load_model(worded(), values={"w": WORDS})(TWO)
+    assert np.asarray(y).tolist() == [4.0, 6.0]
+
+
+def test_strings_of_a_call_are_read_after_the_program_too() -> None:
+    text = helper.make_tensor_value_info("t", TensorProto.STRING, (2,))
+    more = [node("Cast", "y", "c", to=TensorProto.STRING), node("StringConcat", "w c", "t")]
+    loaded = load_model(worded(*more, outputs=[text]))
+    optimized = superopt.optimize(loaded, WORDS, TWO, budget="2s", store=False, deterministic=True)
+    for y, t in (loaded(WORDS, TWO), optimized(WORDS, TWO)):
+        assert np.asarray(y).tolist() == [4.0, 6.0]
+        assert [str(x)[:2] for x in t] == ["b4", "a6"]
+
+
+def test_strings_beside_what_is_computed_are_refused_by_name() -> None:
+    mixed = [
+        node("ReduceMax", "y", "m", keepdims=0), node("Cast", "m", "k", to=TensorProto.INT64),
+        node("Gather", "w k", "g"), node("Shape", "g", "n"),
+    ]  # fmt: skip
+    label = helper.make_node("LabelEncoder", ["g"], ["l"], domain="ai.onnx.ml", keys_strings=["a"], values_int64s=[1])
+    one = worded(*mixed, label, node("Add", "l n", "z"), outputs=[info("z", (0,), np.int64)])
+    with pytest.raises(InputError, match="strings of the call"):
         load_model(one)
-    assert "values=" in refused.value.hint
-    (y,) = load_model(one, values={"w": np.array(["b", "a"])})(np.ones(2, np.float32))
-    assert np.asarray(y).tolist() == [4.0, 3.0]
 
 
 def test_four_bit_weights() -> None:

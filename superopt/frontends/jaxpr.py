@@ -35,7 +35,7 @@ from superopt.frontends.kept import keep_function
 from superopt.frontends.keys import is_key, with_kind
 from superopt.ir.graph import Graph, Node, make_input
 from superopt.ir.types import TensorType
-from superopt.onnx_calls import Tail
+from superopt.onnx_calls import HostPart
 
 __all__ = ["Imported", "as_taken", "count_opaque", "import_function", "positional", "wrap_like_original"]
 
@@ -66,7 +66,8 @@ class Imported:
         settings: which arguments are static or given away, of a jitted function.
         functions: whether something in the arguments' containers is no array.
         context: the settings of JAX at the import.
-        tail: what is computed from the results afterwards, outside of any trace (see `superopt.onnx_calls`).
+        head: what is computed from the arguments of a call before it, outside of any trace (see `superopt.onnx_calls`).
+        tail: what is computed from the results afterwards, likewise.
         placed: position of a frozen argument -> its value in a file (`superopt.weights`), read in place of the example.
     """
 
@@ -85,7 +86,8 @@ class Imported:
     settings: Settings = NO_SETTINGS
     functions: bool = False
     context: tuple[Any, ...] = ()
-    tail: Tail | None = None
+    head: HostPart | None = None
+    tail: HostPart | None = None
     effects: tuple[Effect, ...] = ()
     whole: str = ""
     placed: Mapping[int, Any] = field(default_factory=dict[int, Any])

@@ -77,6 +77,7 @@ def import_model(model: OnnxModel, *arguments: Any, seed: int = 0) -> Imported:
     """
     with converting(model.name):
         examples = check_arguments(model, arguments) if arguments else model.example_inputs(seed)
+        examples = examples if model.head is None else tuple(map(np.asarray, model.head(examples)))
     narrowed: tuple[int, ...] = ()
     if not jax.config.read("jax_enable_x64"):
         narrowed = tuple(i for i, x in enumerate(examples) if x.dtype == np.int64)
@@ -87,7 +88,7 @@ def import_model(model: OnnxModel, *arguments: Any, seed: int = 0) -> Imported:
 
 
 def _narrow(model: OnnxModel, place: int, example: np.ndarray) -> np.ndarray:
-    as_taken(model.inputs[place].name, example, "int32", True)
+    as_taken(model.taken[place].name, example, "int32", True)
     return example.astype(np.int32)
 
 
@@ -115,7 +116,8 @@ def _bound(
         frozen=(),
         examples=examples,
         narrowed=narrowed,
+        head=model.head,
         tail=model.tail,
         weakness=None,
-        opaque_ops=imported.opaque_ops + Counter(model.tail.ops if model.tail is not None else {}),
+        opaque_ops=sum((Counter(x.ops) for x in (model.head, model.tail) if x is not None), imported.opaque_ops),
     )

@@ -4,8 +4,9 @@ Some operators work on strings or images, some give as many results as their dat
 where it stands: its results are `Deferred` values, and so are those of every node that reads one.  As soon as shape
 inference knows the type of a deferred value (a `Size` or a `ReduceSum` behind a `NonZero`), the nodes that lead to it
 become one call of the host inside the program: a primitive whose parameters are the bytes of a small ONNX model.  What
-is still deferred at the outputs of the model is computed after the program, from the values that the program gives
-(`Tail`).  Where everything that a node reads is known, it is run at conversion.
+is still deferred at the outputs of the model is computed after the program, from the values that the program gives and
+the arguments of the call.  What is made of strings that a call gives is computed before the program, which takes it as
+an argument (`Heads`).  Where everything that a node reads is known, it is run at conversion.
 
 What runs them is `superopt.onnx_calls`.
 """
@@ -26,7 +27,7 @@ from onnx import helper, numpy_helper, shape_inference
 from superopt.errors import InputError
 from superopt.frontends.onnx_read import free_names, label, subgraphs
 from superopt.ir.types import DTYPES
-from superopt.onnx_calls import PREFIX, Tail, evaluate, evaluator_of, host_call
+from superopt.onnx_calls import PREFIX, HostPart, evaluate, evaluator_of, host_call
 
 MAX_RESULT_BYTES = 2**30  # of what the host computes at conversion
 
@@ -58,11 +59,82 @@ class Deferred:
         source: the node.
         index: of the result.
         value: the result of a call of the host in the program, where its type is known.
+        before: whether that is computed before the program.
     """
 
     source: HostNode
     index: int
     value: Any = None
+    before: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostInput:
+    """Strings that a call gives.
+
+    Attributes:
+        heads: what is computed from them before the program.
+        place: among the inputs of the model.
+        shape: theirs.
+    """
+
+    heads: Heads
+    place: int
+    shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """That of strings."""
+        return np.dtype(object)
+
+
+@dataclass(slots=True)
+class Heads:
+    """The values that a program takes from the host, in the order in which its trace asks for them.
+
+    Attributes:
+        given: those values; None in a trace that finds out which there are.
+        places: of the inputs of the model, by the identity of their values in this trace.
+        kept: these values, so that their identities stay theirs.
+        noted: what was asked for.
+        types: of that.
+    """
+
+    given: Sequence[Any] | None = None
+    places: dict[int, int] = field(default_factory=dict[int, int])
+    kept: list[Any] = field(default_factory=list[Any])
+    noted: list[Deferred] = field(default_factory=list["Deferred"])
+    types: list[jax.ShapeDtypeStruct] = field(default_factory=list[jax.ShapeDtypeStruct])
+
+    def know(self, value: Any, place: int) -> None:
+        """Note the value of an input of the model."""
+        self.places[id(value)] = place
+        self.kept.append(value)
+
+    def give(self, values: Sequence[Deferred], types: Sequence[jax.ShapeDtypeStruct], live: Sequence[Any]) -> list[Any]:
+        """The values in the program of what the host makes of these live ones.
+
+        Raises:
+            HostValueError: it reads what the program computes.
+        """
+        if not all(isinstance(x, HostInput) or id(x) in self.places for x in live):
+            node = values[0].source.node
+            raise HostValueError(f"{label(node)} reads strings of the call together with values that are computed")
+        begin = len(self.noted)
+        self.noted += values
+        self.types += types
+        if self.given is None:
+            return [jnp.zeros(t.shape, t.dtype) for t in types]
+        return list(self.given[begin:][: len(types)])
+
+    def part(self, numbers: Sequence[int], inputs: int) -> HostPart:
+        """What is computed before the program, which takes those inputs of the model that are numbers and the rest."""
+        model, live = _island(self.noted)
+        model.ir_version = min(model.ir_version, onnx.IR_VERSION)
+        reads = tuple(x.place if isinstance(x, HostInput) else self.places[id(x)] for x in live)
+        places = (*((False, i) for i in numbers), *((True, i) for i in range(len(self.noted))))
+        ops = Counter(f"{PREFIX}{n.op_type}" for n in model.graph.node)
+        return HostPart(model.SerializeToString(deterministic=True), places, reads, inputs, dict(ops))
 
 
 class HostValueError(InputError):
@@ -173,7 +245,7 @@ def holds_host_values(value: Any) -> bool:
     """Is the value one that JAX cannot hold: deferred, strings, or a sequence of such?"""
     if isinstance(value, list):
         return any(map(holds_host_values, value))
-    return isinstance(value, Deferred) or (isinstance(value, np.ndarray) and value.dtype.kind in "OUST")
+    return isinstance(value, Deferred | HostInput) or (isinstance(value, np.ndarray) and value.dtype.kind in "OUST")
 
 
 def in_program(value: Any) -> Any:
@@ -197,6 +269,8 @@ def run_on_host(source: HostNode) -> list[Any]:
         HostValueError: the reference evaluator does not have the operator.
         InputError: it does not accept the operands.
     """
+    outside = {name: _taken(v) for name, v in source.captured.items()}
+    source = replace(source, operands=tuple(map(_taken, source.operands)), captured=outside)
     deferred = [Deferred(source, i) if name else None for i, name in enumerate(source.node.output)]
     wanted = [d for d in deferred if d is not None]
     model, _ = _island(wanted)
@@ -213,8 +287,19 @@ def run_on_host(source: HostNode) -> list[Any]:
         ) from error
     types = _types(deferred)
     ready = [d for d, t in zip(deferred, types, strict=True) if d is not None and t is not None]
-    made = iter(_called(ready, [t for t in types if t is not None]) if ready else ())
-    return [d if d is None or t is None else replace(d, value=next(made)) for d, t in zip(deferred, types, strict=True)]
+    values, before = _called(ready, [t for t in types if t is not None]) if ready else ([], False)
+    made = iter(values)
+    return [
+        d if d is None or t is None else replace(d, value=next(made), before=before)
+        for d, t in zip(deferred, types, strict=True)
+    ]
+
+
+def _taken(value: Any) -> Any:
+    """What is computed before the program is an argument of it to nodes that read it."""
+    if isinstance(value, list):
+        return [_taken(v) for v in value]
+    return value.value if isinstance(value, Deferred) and value.before else value
 
 
 def _plain(value: Any, node: onnx.NodeProto) -> Any:
@@ -253,16 +338,21 @@ def _type(kind: onnx.TypeProto) -> jax.ShapeDtypeStruct | None:
 # ---- calls inside of programs
 
 
-def _called(values: Sequence[Deferred], types: Sequence[jax.ShapeDtypeStruct]) -> list[Any]:
+def _called(values: Sequence[Deferred], types: Sequence[jax.ShapeDtypeStruct]) -> tuple[list[Any], bool]:
+    """The values in the program, and whether they are computed before it."""
     model, live = _island(values)
+    for x in live:
+        if isinstance(x, HostInput):
+            return x.heads.give(values, types, live), True
     ops = sorted({n.op_type for n in model.graph.node})
     name = f"{PREFIX}{values[0].source.node.op_type}" if len(ops) == 1 else f"{PREFIX}{'+'.join(ops)[:60]}"
     results = tuple((tuple(t.shape), np.dtype(t.dtype).name) for t in types)
-    return host_call(name, model.SerializeToString(deterministic=True), results, [jnp.asarray(x) for x in live])
+    data = model.SerializeToString(deterministic=True)
+    return host_call(name, data, results, [jnp.asarray(x) for x in live]), False
 
 
-def split_outputs(values: Sequence[Any]) -> tuple[list[Any], Tail | None]:
-    """What the program gives, and what is computed from it on the host.
+def split_outputs(values: Sequence[Any]) -> tuple[list[Any], HostPart | None]:
+    """What the program gives, and what is computed from it, and from strings of the call, on the host.
 
     Args:
         values: the outputs of the model as its nodes give them.
@@ -277,9 +367,13 @@ def split_outputs(values: Sequence[Any]) -> tuple[list[Any], Tail | None]:
     for value in values:
         host = holds_host_values(value)
         places.append((host, sum(h == host for h, _ in places)))
-    reads = tuple(range(len(flat), len(flat) + len(live)))
+    results = [*flat, *(x for x in live if not isinstance(x, HostInput))]
+    computed = iter(range(len(flat), len(results)))
+    reads = tuple(len(results) + x.place if isinstance(x, HostInput) else next(computed) for x in live)
     ops = Counter(f"{PREFIX}{n.op_type}" for n in model.graph.node)
-    return [*flat, *live], Tail(model.SerializeToString(deterministic=True), tuple(places), reads, dict(ops))
+    data = model.SerializeToString(deterministic=True)
+    takes = max((len(results), *(i + 1 for i in reads)))
+    return results, HostPart(data, tuple(places), reads, takes, dict(ops))
 
 
 def captured(node: onnx.NodeProto) -> set[str]:

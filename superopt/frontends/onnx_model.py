@@ -37,7 +37,7 @@ from superopt.frontends.onnx_eval import (
     Work,
     run_nodes,
 )
-from superopt.frontends.onnx_host import in_program, split_outputs
+from superopt.frontends.onnx_host import Heads, HostInput, in_program, split_outputs
 from superopt.frontends.onnx_read import (
     check_model,
     converting,
@@ -50,7 +50,7 @@ from superopt.frontends.onnx_read import (
     subgraphs,
 )
 from superopt.frontends.onnx_schema import attribute
-from superopt.onnx_calls import Tail
+from superopt.onnx_calls import HostPart
 from superopt.reading import shown
 
 MAX_STATIC_INTS = 1024
@@ -80,7 +80,7 @@ _WIDENS = {"DequantizeLinear": (0, 2), "Cast": (0,)}
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Name, shape and dtype of an input or output of a model."""
+    """Name, shape and dtype of an input or output of a model; the dtype of strings is `object`."""
 
     name: str
     shape: tuple[int, ...]
@@ -93,7 +93,7 @@ class OnnxModel:
 
     Attributes:
         name: the file's name, or the graph's.
-        fn: `fn(params, *inputs)` gives the tuple of outputs; traceable by JAX, best under `jax.enable_x64(True)`.
+        fn: `fn(params, *taken)` gives the tuple of outputs; traceable by JAX, best under `jax.enable_x64(True)`.
         params: weights by name, as the file stores them; 2-, 4- and 8-bit numbers that no graph has in a type that
             holds them (`CARRIER`).
         inputs: the arguments, in call order.
@@ -101,6 +101,8 @@ class OnnxModel:
         opset: version of the standard operator set.
         op_counts: how often each operator occurs in the file.
         graph: the graph as read; `onnx_weights` finds there how each weight is used.
+        taken: what `fn` takes: the inputs that are numbers, and what `head` gives.
+        head: what is computed from the inputs on the host, where there are strings among them.
         tail: what is computed from the results of `fn` on the host, where an output has no fixed shape or type.
     """
 
@@ -112,7 +114,9 @@ class OnnxModel:
     opset: int
     op_counts: Mapping[str, int]
     graph: onnx.GraphProto
-    tail: Tail | None = None
+    taken: tuple[TensorInfo, ...]
+    head: HostPart | None = None
+    tail: HostPart | None = None
 
     def with_params(self, params: Mapping[str, np.ndarray]) -> OnnxModel:
         """The same model with other weights of the same shapes and dtypes.
@@ -128,7 +132,7 @@ class OnnxModel:
         return replace(self, params={name: params[name] for name in self.params})
 
     def example_inputs(self, seed: int = 0) -> tuple[np.ndarray, ...]:
-        """Random arguments: normal floats, integers 0 and 1.
+        """Random arguments: normal floats, integers 0 and 1, strings `a` and `b`.
 
         Raises:
             ArgumentError: they would have more than `MAX_EXAMPLE_BYTES`.
@@ -142,6 +146,9 @@ class OnnxModel:
         made: list[np.ndarray] = []
         for info in self.inputs:
             dtype = np.dtype(info.dtype)
+            if dtype.kind == "O":
+                made.append(np.asarray(rng.choice(["a", "b"], info.shape)).astype(object))
+                continue
             noise = rng.standard_normal(info.shape, np.float32) if is_float(dtype) else rng.integers(0, 2, info.shape)
             made.append(np.asarray(noise).astype(dtype))
         return tuple(made)
@@ -153,9 +160,10 @@ class OnnxModel:
             ArgumentError: the arguments do not fit.
         """
         ready = check_arguments(self, arguments)
+        taken = ready if self.head is None else self.head(ready)
         with jax.enable_x64(True):
-            results = jax.jit(self.fn)(dict(self.params), *ready)
-        return results if self.tail is None else self.tail(results)
+            results = jax.jit(self.fn)(dict(self.params), *taken)
+        return results if self.tail is None else self.tail([*results, *ready])
 
 
 def check_arguments(model: OnnxModel, arguments: Sequence[Any]) -> tuple[np.ndarray, ...]:
@@ -170,7 +178,10 @@ def check_arguments(model: OnnxModel, arguments: Sequence[Any]) -> tuple[np.ndar
     ready: list[np.ndarray] = []
     for info, given in zip(model.inputs, arguments, strict=True):
         array = np.asarray(given)
-        if array.dtype.kind in "OUST":
+        if info.dtype == "object" and array.dtype.kind in "OUST" and array.shape == info.shape:
+            ready.append(array.astype(object))
+            continue
+        if array.dtype.kind in "OUST" and info.dtype != "object":
             raise ArgumentError(f"input {info.name!r} is not an array of numbers: {type(given).__name__}")
         integers = array.dtype.kind == "i" and info.dtype in ("int32", "int64")
         if array.shape != info.shape or (array.dtype != np.dtype(info.dtype) and not integers):
@@ -239,6 +250,12 @@ class _Parts:
     outputs: list[str]
     narrow: dict[str, str]
     size: int
+    from_host: tuple[TensorInfo, ...] | None = None
+
+    @property
+    def taken(self) -> tuple[TensorInfo, ...]:
+        """What the function takes: inputs that are numbers, and values of the host, once it is known which."""
+        return (*(i for i in self.inputs if i.dtype != "object"), *(self.from_host or ()))
 
 
 def _assemble(
@@ -276,7 +293,7 @@ def _assemble(
             params[key] = array.astype(CARRIER.get(array.dtype.name, array.dtype), copy=False)
     context = Context(versions, _copies(function_table(model)), folder, name, operators, params.keys())
     parts = _Parts(context, kept, inputs, static, params, [o.name for o in graph.output], narrow, _size(model))
-    outputs, tail = _trace_types(parts)
+    outputs, parts, head, tail = _trace_types(parts)
     counts: dict[str, int] = {}
     for node in graph.node:
         counts[node.op_type] = counts.get(node.op_type, 0) + 1
@@ -287,7 +304,9 @@ def _assemble(
     )
     # the function takes its weights as arguments, and does not keep these
     parts = replace(parts, context=replace(context, parameters=frozenset(params)), params=dict.fromkeys(params))
-    return OnnxModel(name, _function(parts), params, tuple(inputs), infos, versions[""], counts, graph, tail)
+    return OnnxModel(
+        name, _function(parts), params, tuple(inputs), infos, versions[""], counts, graph, parts.taken, head, tail
+    )  # fmt: skip
 
 
 def _size(model: onnx.ModelProto) -> int:
@@ -391,8 +410,6 @@ def _inputs(
         if not tensor.elem_type:
             raise ModelFileError(f"input {value.name!r} has no element type")
         dtype = numpy_dtype(tensor.elem_type, f"input {value.name!r}")
-        if dtype.kind in "OUST":
-            raise InputError(f"input {value.name!r} holds strings, which are no argument of a program", hint=_BIND)
         if dtype.kind == "c":
             raise InputError(f"input {value.name!r}: element type {dtype.name} is not supported")
         if not tensor.HasField("shape"):
@@ -465,9 +482,11 @@ def _fold_constants(
     return kept
 
 
-def _function(parts: _Parts, found: list[Tail | None] | None = None) -> Callable[..., tuple[Any, ...]]:
-    """The model as a function of its weights and inputs; what is left to the host goes to `found`."""
-    infos = tuple(parts.inputs)
+def _function(
+    parts: _Parts, found: list[tuple[Heads, HostPart | None]] | None = None
+) -> Callable[..., tuple[Any, ...]]:
+    """The model as a function of its weights and of what it takes; what is left to the host goes to `found`."""
+    numbers = len(parts.taken) - len(parts.from_host or ())
 
     def fn(params: Mapping[str, Any], *inputs: Any) -> tuple[Any, ...]:
         with jax.enable_x64(True):
@@ -477,16 +496,22 @@ def _function(parts: _Parts, found: list[Tail | None] | None = None) -> Callable
             for key in parts.params:
                 held = jnp.asarray(params[key])
                 scope.values[key] = held.astype(parts.narrow[key]) if key in parts.narrow else held
-            for info, value in zip(infos, inputs, strict=True):
-                scope.values[info.name] = jnp.asarray(value).astype(info.dtype)
+            heads = Heads(None if parts.from_host is None else inputs[numbers:])
+            given = iter(inputs)
+            for place, info in enumerate(parts.inputs):
+                if info.dtype == "object":
+                    scope.values[info.name] = HostInput(heads, place, info.shape)
+                    continue
+                scope.values[info.name] = jnp.asarray(next(given)).astype(info.dtype)
+                heads.know(scope.values[info.name], place)
             run_nodes(parts.nodes, scope)
             results, tail = split_outputs([in_program(scope.get(name)) for name in parts.outputs])
             if found is not None:
-                found.append(tail)
+                found.append((heads, tail))
             return tuple(map(_result, results))
 
     kind = inspect.Parameter.POSITIONAL_ONLY
-    names = ["params", *identifiers([i.name for i in infos])]
+    names = ["params", *identifiers([i.name for i in parts.taken])]
     fn.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
     fn.__name__ = identifiers([parts.context.name.removesuffix(".onnx")])[0]
     return fn
@@ -510,18 +535,29 @@ def _result(value: Any) -> Any:
     return value if value is None else jnp.asarray(value)
 
 
-def _trace_types(parts: _Parts) -> tuple[list[Any], Tail | None]:
-    """Types of the outputs; stored tensors that an op needs at conversion move from `params` to `static`."""
+def _trace_types(parts: _Parts) -> tuple[list[Any], _Parts, HostPart | None, HostPart | None]:
+    """Types of the outputs, what the function takes, and what is computed before it and after it.
+
+    Stored tensors that an op needs at conversion move from `params` to `static`.
+    """
     while True:
-        inputs = [jax.ShapeDtypeStruct(i.shape, np.dtype(i.dtype)) for i in parts.inputs]
+        inputs = [jax.ShapeDtypeStruct(i.shape, np.dtype(i.dtype)) for i in parts.taken]
         weights = {k: jax.ShapeDtypeStruct(v.shape, v.dtype) for k, v in parts.params.items()}
-        tails: list[Tail | None] = []
+        found: list[tuple[Heads, HostPart | None]] = []
         try:
             with jax.enable_x64(True):
-                traced = jax.eval_shape(_function(parts, tails), weights, *inputs)
-            (tail,) = tails
+                traced = jax.eval_shape(_function(parts, found), weights, *inputs)
+            ((heads, tail),) = found
+            numbers = [place for place, info in enumerate(parts.inputs) if info.dtype != "object"]
+            from_host = tuple(
+                TensorInfo(d.source.node.output[d.index], tuple(t.shape), np.dtype(t.dtype).name)
+                for d, t in zip(heads.noted, heads.types, strict=True)
+            )
             types = [t if hasattr(t, "shape") else None for t in traced]
-            return (types, None) if tail is None else ([None if h else types[i] for h, i in tail.places], tail)
+            if tail is not None:
+                types = [None if host else types[i] for host, i in tail.places]
+            head = heads.part(numbers, len(parts.inputs)) if len(numbers) < len(parts.inputs) else None
+            return types, replace(parts, from_host=from_host), head, tail
         except StaticValueError as error:
             if not error.sources or not error.sources <= set(parts.params):
                 raise

@@ -20,6 +20,7 @@ from onnx import helper
 from superopt.errors import InputError
 from superopt.frontends.onnx_data import finfo_range, is_float
 from superopt.frontends.onnx_eval import Call, op
+from superopt.frontends.onnx_host import HostValueError
 
 _BINARY = {
     "Add": "add", "Sub": "subtract", "Mul": "multiply", "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor",
@@ -265,7 +266,7 @@ def _cast_e8m0(x: Any, saturate: bool, round_mode: str) -> Any:
 def _target(call: Call, elem_type: int) -> np.dtype:
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem_type))
     if dtype.kind in "OUST":
-        raise InputError("casts to strings are not supported")
+        raise HostValueError("strings are made on the host")
     return dtype
 
 
