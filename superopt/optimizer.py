@@ -53,6 +53,7 @@ from superopt.explore import Exploration, explore
 from superopt.extras import need
 from superopt.frontends.jaxpr import Imported, import_function
 from superopt.implement import implement
+from superopt.ir.graph import Graph
 from superopt.judge import judge
 from superopt.judgement import Judgement, given_back, original_returned, settled
 from superopt.kernel_forms import forms_of_finalists
@@ -258,11 +259,9 @@ class _Run:
 
     def unsearched(self) -> Judgement:
         """The plain candidate, as soon as it is ready."""
-        imported = self.imported
-        given = imported.graph, imported.live_values, imported.frozen_values
         with ThreadPoolExecutor(2) as beside:  # what the check compares with, while other processes make kernels
-            beside.submit(run_original, self.builds, *given)
-            beside.submit(self.builds.truth, *given)
+            beside.submit(run_original, self.builds, *self._original)
+            beside.submit(self.builds.truth, *self._original)
             plain = self._plain(math.inf, self.limits.kernels)
         if plain is None:
             return given_back(self.imported, self.barrier)
@@ -278,8 +277,9 @@ class _Run:
             self._explore(self.limits.until(time.monotonic(), EXPLORE_ALONE))
             return self._checked(self._judged(self.limits))
         candidates: list[Candidate] = []
-        with ThreadPoolExecutor(2) as beside:
+        with ThreadPoolExecutor(3) as beside:
             ran, ahead = _build_ahead(self.imported, self.worker, self.builds, beside)
+            beside.submit(self.builds.truth, *self._original)
             if self.kernels:
                 plain = self._plain(PLAIN * (self.limits.seconds or math.inf))
                 if plain is not None and not plain.same_as_original:
@@ -303,6 +303,11 @@ class _Run:
         if self._interrupted(judgement):
             return self._checked(self._at_hand(candidates, judgement))
         return self._contested(candidates, judgement, limits.until(begin_s, CONTEST))
+
+    @property
+    def _original(self) -> tuple[Graph, list[Any], dict[str, Any]]:
+        """The original with its inputs, as checks take them."""
+        return self.imported.graph, self.imported.live_values, self.imported.frozen_values
 
     def at_hand_alone(self) -> Judgement:
         """The plain candidate if it is ready, else the original, after the choice between programs was lost."""
@@ -494,9 +499,8 @@ class _Run:
         Raises:
             ProgramError: it cannot be built or run.
         """
-        imported = self.imported
-        if self.builds.ran is not imported.graph:
-            run_original(self.builds, imported.graph, imported.live_values, imported.frozen_values)
+        if self.builds.ran is not self.imported.graph:
+            run_original(self.builds, *self._original)
 
     def _built(self, judgement: Judgement) -> XlaExecutable:
         frozen = self.imported.frozen_values
