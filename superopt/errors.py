@@ -24,8 +24,16 @@ class SuperoptError(Exception):
         self.hint = hint or self.usual_hint
 
     def __str__(self) -> str:
-        text = f"[{self.code}] {super().__str__()}"
+        text = f"[{self.code}] {_cut(super().__str__())}"
         return printable(f"{text}\n  hint: {self.hint}" if self.hint else text)
+
+
+_LONGEST = 3000  # characters of a message: names in files have thousands
+
+
+def _cut(text: str) -> str:
+    """A text of bounded length: its begin and its end."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 500]} ... {text[-500:]}"
 
 
 def printable(text: str) -> str:

@@ -199,3 +199,10 @@ def test_texts_of_files_are_printable() -> None:
     assert shown("\x1b[2Jx\n\u202e") == "\\x1b[2Jx\\n\\u202e"
     assert len(shown("a" * 5000)) == 80
     assert str(InputError("a node named \x1b[2J", hint="x\0")) == "[SO200] a node named \\x1b[2J\n  hint: x\\x00"
+
+
+def test_messages_are_bounded_however_long_the_names_in_a_file_are() -> None:
+    told = str(InputError(f"the rule {'x' * 50_000} has no sides", hint="write left == right"))
+    assert len(told) < 3200
+    assert told.startswith("[SO200] the rule xxx")
+    assert told.endswith("x has no sides\n  hint: write left == right")
