@@ -38,6 +38,12 @@ def ledger_of(store: Store | None) -> Ledger:
     return _OF_THIS_PROCESS if store is None else Ledger(store)
 
 
+def count_unproved(store: Store | None) -> int:
+    """How many rules of the library have no proof on record."""
+    ledger = ledger_of(store)
+    return sum(ledger.get(rule) is None for rule in load())
+
+
 def given_rules(rules: Sequence[Rule] | None) -> tuple[Rule, ...] | None:
     """What a caller gives in place of the library; None for the library.
 

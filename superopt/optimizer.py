@@ -487,8 +487,9 @@ class _Run:
             )  # fmt: skip
         report = replace(report, stages=tuple(self.clock.stages))
         result = Optimized(self.imported, judgement.program, executable, report, plan, judgement.kernels)
-        if not (judgement.interrupted or judgement.noisy or self.library.unproved or self.barrier.lost):
-            self.barrier.around("the entry in the store", lambda: remember(self.archive, key, result), None)
+        if not (judgement.interrupted or judgement.noisy or self.barrier.lost):
+            unproved = self.library.unproved
+            self.barrier.around("the entry in the store", lambda: remember(self.archive, key, result, unproved), None)
         notes = (*report.notes, *self.barrier.notes)
         result.report = replace(report, lost=dict(self.barrier.lost), notes=notes)
         return result

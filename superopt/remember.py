@@ -4,7 +4,8 @@ A key covers the graph as text, the values of its constants, budget, seed, rules
 objective, machine, versions and flags of XLA.  The values of arguments, frozen ones too, are not part of it: no rewrite
 reads them, so the program is right for any; the figures of the report are those of the arrays that it was measured
 with.  Structures of arguments and results come from the call.  Not kept: programs with operations that exist only in
-their process (callbacks into Python), and runs that were cut short.
+their process (callbacks into Python), and runs that were cut short.  A run that had to do without rules whose proofs its
+time did not suffice for is kept until more of them are proved.
 
 An entry that cannot be read is a miss, and so is one whose program does not prove itself: before it is returned it runs
 once on the arguments of the call, beside the original, and must give the same results.
@@ -35,6 +36,7 @@ from superopt.ir.graph import Graph
 from superopt.ir.program import Program
 from superopt.ir.text import parse_graph, print_graph
 from superopt.kernels.choice import Choice, read_choice
+from superopt.library import count_unproved
 from superopt.measure.compare import serialisable
 from superopt.modules import carried, require_modules, restore
 from superopt.optimized import Optimized
@@ -45,7 +47,7 @@ from superopt.store import Store, content_key
 from verifier.ledger import certificate_key
 
 _TABLE = "runs"
-_FORMAT = 7  # of what is kept under a key; another number makes every older entry a miss
+_FORMAT = 8  # of what is kept under a key; another number makes every older entry a miss
 
 
 def run_key(
@@ -79,8 +81,8 @@ def run_key(
     )
 
 
-def remember(store: Store | None, key: str, result: Optimized) -> None:
-    """Keep a result, unless it says less than another run of the same call would."""
+def remember(store: Store | None, key: str, result: Optimized, unproved: int = 0) -> None:
+    """Keep a result, unless it says less than another run of the same call would; `unproved` rules it did without."""
     program = result.program
     if store is None or _cut_short(result.report) or not serialisable(program):
         return
@@ -97,6 +99,7 @@ def remember(store: Store | None, key: str, result: Optimized) -> None:
             "report": result.report.to_json(),
             "plan": plan,
             "kernels": [c.to_json() for c in result.kernels],
+            "unproved": unproved,
         },
     )
 
@@ -115,6 +118,8 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
         return None
     try:
         with typed("the entry of the store"):
+            if kept["unproved"] and count_unproved(store) < kept["unproved"]:
+                return None
             program, report, plan, kernels = _read(kept, imported)
             executable = build_any(program, imported.frozen_values, report.compiler_options, kernels)
             str(report)  # a report that cannot be shown is none

@@ -178,6 +178,18 @@ def test_saved_and_stored_results_keep_their_options(tmp_path, frozen) -> None:
     np.testing.assert_allclose(again(w, x), want, rtol=1e-5, atol=1e-6)
 
 
+def test_a_result_without_rules_that_were_not_proved_is_kept_until_they_are(monkeypatch, tmp_path) -> None:
+    w, x = rand(8, 8), rand(4, 8)
+    result = with_options(scaled, (w, x), {})
+    with Store(tmp_path / "store.sqlite") as store:
+        remember.remember(store, "key", result, unproved=remember.count_unproved(store))
+        assert remember.recall(store, "key", result.imported) is not None
+        monkeypatch.setattr(remember, "count_unproved", lambda store: 3)
+        assert remember.recall(store, "key", result.imported) is None
+        remember.remember(store, "all proved", result)
+        assert remember.recall(store, "all proved", result.imported) is not None
+
+
 def test_run_key_depends_on_the_flags_of_xla(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     path = tmp_path / "store.sqlite"
     say: list[str] = []
