@@ -21,7 +21,7 @@ import itertools
 import json
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -29,7 +29,7 @@ from jax import numpy as jnp
 
 from superopt.errors import InputError
 from superopt.ir import opaque
-from superopt.ir.graph import Graph
+from superopt.ir.graph import Graph, Node
 from superopt.ir.types import STORED_BYTES, TensorType
 from superopt.onnx_calls import PREFIX, host_call, refusal
 
@@ -91,9 +91,21 @@ def export_model(model: bytes, name: str, operands: Sequence[TensorType], result
     return module
 
 
-def carried(graphs: Iterable[Graph]) -> dict[str, str] | None:
-    """The modules that go with these graphs as text; None where one of them cannot leave this process."""
-    found = opaque.carry(graphs)
+Local = tuple[str, tuple[TensorType, ...], tuple[TensorType, ...]]  # an operation of this process at these types
+
+
+def local_to_process(graph: Graph) -> frozenset[Local]:
+    """The opaque operations of a graph that have no module: callbacks into Python."""
+    return frozenset(_typed(node) for node in opaque.nodes_of([graph]) if not opaque.module_of(node["params_key"]))
+
+
+def _typed(node: Node) -> Local:
+    return node["params_key"], tuple(x.type for x in node.inputs), node.types
+
+
+def carried(graphs: Iterable[Graph], known: Iterable[Local] = ()) -> dict[str, str] | None:
+    """The modules that go with these graphs as text; None where an operation, not `known`, is of this process alone."""
+    found = opaque.carry(graphs, {key for key, _, _ in known})
     return None if found is None else {key: base64.b64encode(x).decode() for key, x in sorted(found.items())}
 
 
@@ -117,24 +129,24 @@ def restore(modules: Mapping[str, str]) -> None:
         opaque.register_module(name, module, _Restored(key, module, head))
 
 
-def require_modules(graph: Graph) -> None:
+def require_modules(graph: Graph, known: Collection[Local] = ()) -> None:
     """Check that every opaque operation of a graph, and of bodies in it, is one of a module, with the types of it.
+
+    Those that are `known` need no module.
 
     Raises:
         InputError: one is not.
     """
-    for node in graph.nodes():
-        if node.op == "opaque":
-            module = opaque.module_of(node["params_key"])
-            if not module:
-                raise InputError(f"it holds the opaque operation {_shown(node['params_key'])} without its module")
-            head = _head(module)
-            if head.operands != tuple(x.type for x in node.inputs) or head.results != node.types:
-                raise InputError(f"it gives the opaque operation {_shown(node['params_key'])} other types than its own")
-        for _, value in node.attrs:
-            for body in value if isinstance(value, tuple) else (value,):  # pyright: ignore[reportUnknownVariableType]
-                if isinstance(body, Graph):
-                    require_modules(body)
+    for node in opaque.nodes_of([graph]):
+        key, operands, results = _typed(node)
+        module = opaque.module_of(key)
+        if not module and _typed(node) in known:
+            continue
+        if not module:
+            raise InputError(f"it holds the opaque operation {_shown(key)} without its module")
+        head = _head(module)
+        if head.operands != operands or head.results != results:
+            raise InputError(f"it gives the opaque operation {_shown(key)} other types than its own")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 A key covers the graph as text, the values of its constants, budget, seed, rules with their proofs and what steers them,
 objective, machine, versions and flags of XLA.  The values of arguments, frozen ones too, are not part of it: no rewrite
 reads them, so the program is right for any; the figures of the report are those of the arrays that it was measured
-with.  Structures of arguments and results come from the call.  Not kept: programs with operations that exist only in
-their process (callbacks into Python), and runs that were cut short.  A run that had to do without rules whose proofs its
+with.  Structures of arguments and results come from the call, and so do the functions of callbacks into Python: the
+program takes them for unknown functions at their places in the graph.  Not kept: functions with effects of their own
+that were left whole, and runs that were cut short.  A run that had to do without rules whose proofs its
 time did not suffice for is kept until more of them are proved.
 
 An entry that cannot be read is a miss, and so is one whose program does not prove itself: before it is returned it runs
@@ -37,8 +38,7 @@ from superopt.ir.program import Program
 from superopt.ir.text import parse_graph, print_graph
 from superopt.kernels.choice import Choice, read_choice
 from superopt.library import count_unproved
-from superopt.measure.compare import serialisable
-from superopt.modules import carried, require_modules, restore
+from superopt.modules import carried, local_to_process, require_modules, restore
 from superopt.optimized import Optimized
 from superopt.plan import Plan, read_plan
 from superopt.reading import Allowance, typed
@@ -84,7 +84,10 @@ def run_key(
 def remember(store: Store | None, key: str, result: Optimized, unproved: int = 0) -> None:
     """Keep a result, unless it says less than another run of the same call would; `unproved` rules it did without."""
     program = result.program
-    if store is None or _cut_short(result.report) or not serialisable(program):
+    if store is None or _cut_short(result.report) or result.imported.whole:
+        return
+    modules = carried(program.graphs, local_to_process(result.imported.graph))
+    if modules is None:
         return
     graph = program.prepare
     prepare = None if graph is None else print_graph(graph)
@@ -95,7 +98,7 @@ def remember(store: Store | None, key: str, result: Optimized, unproved: int = 0
         {
             "prepare": prepare,
             "hot": print_graph(program.hot),
-            "modules": carried(program.graphs),
+            "modules": modules,
             "report": result.report.to_json(),
             "plan": plan,
             "kernels": [c.to_json() for c in result.kernels],
@@ -150,8 +153,9 @@ def _read(kept: Mapping[str, Any], imported: Imported) -> tuple[Program, Report,
     notes = (*report.notes, *(f"built without {name}: {why}" for name, why in foreign.items()))
     plan = None if kept["plan"] is None else read_plan(kept["plan"], allowance)
     program = Program(prepare, parse_graph(kept["hot"], allowance=allowance))
+    callbacks = local_to_process(imported.graph)
     for graph in program.graphs:
-        require_modules(graph)
+        require_modules(graph, callbacks)
     return (
         program,
         replace(report, compiler_options=options, notes=notes),

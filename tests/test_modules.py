@@ -21,6 +21,7 @@ from jax.interpreters import mlir
 import superopt
 from superopt import modules
 from superopt.errors import InputError
+from superopt.frontends import kept
 from superopt.frontends.jaxpr import import_function
 from superopt.ir import opaque
 from superopt.ir.program import original_program
@@ -126,6 +127,26 @@ def test_different_parameters_are_different_operations() -> None:
     graph = import_function(f, (rand(3, 3),)).graph
     assert len({node["params_key"] for node in graph.nodes() if node.op == "opaque"}) == 2
     assert set(opaque.carry([graph]) or ()) >= {n["params_key"] for n in graph.nodes() if n.op == "opaque"}
+
+
+def test_the_store_answers_programs_with_callbacks_and_calls_those_of_the_call(monkeypatch, tmp_path: Path) -> None:
+    def made(scale: float) -> Any:
+        def f(x: jax.Array) -> jax.Array:
+            def positive(x: jax.Array) -> jax.Array:
+                return jax.pure_callback(lambda x: scale * np.sort(x), jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+            return lax.cond(x[0] > -100.0, positive, lambda x: x, x) + 1.0
+
+        return f
+
+    options = {**OPTIONS, "store": tmp_path / "store.sqlite"}
+    superopt.optimize(made(1.0), rand(3), **options)
+    for table in ("_BY_KEY", "_KEY_OF"):  # as in another process
+        monkeypatch.setattr(opaque, table, {})
+    monkeypatch.setattr(kept, "_KNOWN", {})
+    again = superopt.optimize(made(2.0), rand(3), **options)
+    assert any("answered from the store" in note for note in again.report.notes)
+    np.testing.assert_allclose(again(rand(3)), 2.0 * np.sort(rand(3)) + 1.0, rtol=1e-6)
 
 
 def test_callbacks_into_python_stay_in_their_process(tmp_path: Path) -> None:

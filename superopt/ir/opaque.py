@@ -16,12 +16,12 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from superopt.errors import InputError
-from superopt.ir.graph import Graph
+from superopt.ir.graph import Graph, Node
 
 Call = Callable[..., Sequence[Any]]
 _DIGITS = 40  # 160 bits of the digest: nobody finds two modules with one key
@@ -85,22 +85,34 @@ def module_of(key: str) -> bytes:
     return b"" if known is None else known.module
 
 
-def carry(graphs: Iterable[Graph]) -> dict[str, bytes] | None:
-    """The modules of the opaque nodes of these graphs and their bodies by key; None where one has no module."""
-    found: dict[str, bytes] = {}
+def nodes_of(graphs: Iterable[Graph]) -> Iterator[Node]:
+    """The opaque nodes of graphs and of bodies in them."""
     todo = list(graphs)
     seen = set[Graph]()
     while todo:
         for node in todo.pop().nodes():
-            if node.op == "opaque" and node["params_key"] not in found:
-                module = module_of(node["params_key"])
-                if not module:
-                    return None
-                found[node["params_key"]] = module
+            if node.op == "opaque":
+                yield node
             for _, value in node.attrs:
                 bodies = [g for g in (value if isinstance(value, tuple) else (value,)) if isinstance(g, Graph)]  # pyright: ignore[reportUnknownVariableType]
                 todo.extend(g for g in bodies if g not in seen)
                 seen.update(bodies)
+
+
+def carry(graphs: Iterable[Graph], known: Container[str] = ()) -> dict[str, bytes] | None:
+    """The modules of the opaque nodes of these graphs and their bodies by key.
+
+    None where one has no module, unless it is one of the `known`, which are left out.
+    """
+    found: dict[str, bytes] = {}
+    for node in nodes_of(graphs):
+        key = node["params_key"]
+        if key not in found:
+            module = module_of(key)
+            if module:
+                found[key] = module
+            elif key not in known:
+                return None
     return found
 
 
