@@ -9,7 +9,7 @@ that were left whole, and runs that were cut short.  A run that had to do withou
 time did not suffice for is kept until more of them are proved.
 
 An entry that cannot be read is a miss, and so is one whose program does not prove itself: before it is returned it runs
-once on the arguments of the call, beside the original, and must give the same results.
+once on the arguments of the call, beside the original, and must give the same results (the original itself need not).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from superopt.checks import differs_from_original
 from superopt.errors import InputError
 from superopt.frontends.jaxpr import Imported
 from superopt.ir.graph import Graph
-from superopt.ir.program import Program
+from superopt.ir.program import Program, original_program
 from superopt.ir.text import parse_graph, print_graph
 from superopt.kernels.choice import Choice, read_choice
 from superopt.library import count_unproved
@@ -126,7 +126,8 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
             program, report, plan, kernels = _read(kept, imported)
             executable = build_any(program, imported.frozen_values, report.compiler_options, kernels)
             str(report)  # a report that cannot be shown is none
-            if differs_from_original(imported, executable, exact=report.exactness == "exact"):
+            itself = not (kernels or executable.options) and _is_original(program, imported.graph)
+            if not itself and differs_from_original(imported, executable, exact=report.exactness == "exact"):
                 return None
     except InputError:
         return None  # written by other code than this: as good as absent
@@ -136,6 +137,14 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
         imported, program, executable, replace(report, notes=notes, compiler_options=dict(executable.options)), plan,
         kernels,
     )  # fmt: skip
+
+
+def _is_original(program: Program, graph: Graph) -> bool:
+    """Is the program the function of the call as it stands, which needs no comparison with itself?"""
+    mine, original = (
+        [part and print_graph(part) for part in (p.prepare, p.hot)] for p in (program, original_program(graph))
+    )
+    return mine == original
 
 
 def _read(kept: Mapping[str, Any], imported: Imported) -> tuple[Program, Report, Plan | None, tuple[Choice, ...]]:

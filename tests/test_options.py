@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -188,6 +189,22 @@ def test_a_result_without_rules_that_were_not_proved_is_kept_until_they_are(monk
         assert remember.recall(store, "key", result.imported) is None
         remember.remember(store, "all proved", result)
         assert remember.recall(store, "all proved", result.imported) is not None
+
+
+def test_a_recalled_original_is_not_compared_with_itself(monkeypatch, tmp_path) -> None:
+    w, x = rand(8, 8), rand(4, 8)
+    plain, wide = with_options(scaled, (w, x), {}), with_options(scaled, (w, x), WIDE)
+    other = superopt.optimize(lambda w, x: scaled(w, x) + 1, w, x, budget="30steps", deterministic=True, store=False)
+    compared: list[Any] = []
+    monkeypatch.setattr(remember, "differs_from_original", lambda *args, **kwargs: compared.append(args) or "yes")
+    with Store(tmp_path / "store.sqlite") as store:
+        remember.remember(store, "key", plain)
+        assert remember.recall(store, "key", plain.imported) is not None
+        assert not compared
+        remember.remember(store, "wide", wide)
+        assert remember.recall(store, "wide", wide.imported) is None
+        assert remember.recall(store, "key", other.imported) is None, "that of another function"
+        assert len(compared) == 2
 
 
 def test_run_key_depends_on_the_flags_of_xla(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
