@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +26,9 @@ from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.program import Program, original_program
 from superopt.ir.types import DTYPES
 from superopt.kernels.choice import Choice
+from superopt.measure.arrays import ON_DISK_BYTES
 from superopt.measure.numerics import Tolerance, output_errors
+from superopt.placing import place_of, release
 from superopt.result import NumericCheck
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class Builds:
     def __init__(self) -> None:
         self._original: tuple[Any, ...] = (None,)
         self._candidate: tuple[Any, ...] = (None,)
+        self._wanted: tuple[Any, ...] = (None,)
         self._truth: tuple[Any, ...] = (None,)
         self.ran: Graph | None = None  # the original that was called, and gave results
 
@@ -52,6 +55,24 @@ class Builds:
         if self._original[0] is not graph:
             self._original = (graph, build(original_program(graph), frozen))
         return self._original[1]
+
+    def wanted(
+        self, graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any], seed: int
+    ) -> tuple[tuple[list[Any], list[np.ndarray]], ...]:
+        """The example inputs and random ones, each with the results of the original, computed once.
+
+        Raises:
+            ProgramError: it cannot be built, or called on the example inputs.
+        """
+        if self._wanted[0] is not graph or self._wanted[1] != seed:
+            with of_the_program():
+                first = _arrays(self.original(graph, frozen)(*live))
+            self.ran = graph
+            drawn = _random_like(live, seed)
+            second = _arrays(self.original(graph, frozen)(*drawn))
+            _let_go(graph, frozen)
+            self._wanted = (graph, seed, ((list(live), first), (drawn, second)))
+        return self._wanted[2]
 
     def candidate(
         self, program: Program, frozen: Mapping[str, Any], options: Options | None, kernels: Sequence[Choice]
@@ -94,17 +115,19 @@ def check(
     """
     builds = builds or Builds()
     with ThreadPoolExecutor(2) as pool:  # the original and the yardstick beside the program
-        others = pool.submit(run_original, builds, graph, live, frozen), pool.submit(builds.truth, graph, live, frozen)
+        originals = pool.submit(builds.wanted, graph, live, frozen, seed)
+        yardstick = pool.submit(builds.truth, graph, live, frozen)
+        if weights_on_disk(graph, frozen):  # then before it: what both read is gone before the program's own is there
+            wait((originals, yardstick))
         try:
             candidate = builds.candidate(program, frozen, options, kernels)
             candidate(*live)
         finally:  # what is wrong with the original comes before what is with the program
-            for other in others:
-                other.result()
-    original = builds.original(graph, frozen)
-    worst, cause = 0.0, ""
-    for inputs in (live, _random_like(live, seed)):
-        want, got = _arrays(original(*inputs)), _arrays(candidate(*inputs))
+            wanted, truth = originals.result(), yardstick.result()
+    worst, cause, own = 0.0, "", list[np.ndarray]()
+    for inputs, want in wanted:
+        got = _arrays(candidate(*inputs))
+        own = own or got
         errors = output_errors(want, got)
         worst = max([worst, *(e.normwise for e in errors)])
         for error, array in zip(errors, want, strict=False):
@@ -112,12 +135,11 @@ def check(
                 cause = cause or f"an output differs from the original's by {error.normwise:.1e}"
     if exact is not None and not cause:
         cause = _bits(exact, candidate, live, seed)
-    truth = builds.truth(graph, live, frozen)
     if truth is None:
         return NumericCheck(worst), cause
     apart: list[float] = []
-    for executable in (original, candidate):
-        results = [r.astype(t.dtype) for r, t in zip(_arrays(executable(*live)), truth, strict=True)]
+    for found in (wanted[0][1], own):
+        results = [r.astype(t.dtype) for r, t in zip(found, truth, strict=True)]
         apart.append(max((e.normwise for e in output_errors(truth, results)), default=0.0))
     return NumericCheck(worst, apart[0], apart[1]), cause
 
@@ -143,19 +165,6 @@ def differs_from_original(imported: Imported, program: Any, exact: bool = False)
     return ""
 
 
-def run_original(builds: Builds, graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> None:
-    """Have the original built and called once, so that checks to come need not.
-
-    Raises:
-        ProgramError: it cannot be.
-    """
-    import jax  # late: only where programs run
-
-    with of_the_program():
-        jax.block_until_ready(builds.original(graph, frozen)(*live))
-    builds.ran = graph
-
-
 @contextlib.contextmanager
 def of_the_program() -> Iterator[None]:
     """What goes wrong with the original itself, as an error of the program."""
@@ -171,6 +180,30 @@ def _cause(error: BaseException) -> str:
     if any(line.endswith("Traceback (most recent call last):") for line in lines):
         return lines[-1][:_LONGEST]
     return in_one_line(error, _LONGEST)
+
+
+def run_original(builds: Builds, graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> None:
+    """Have the original built and called once, so that checks to come need not.
+
+    Raises:
+        ProgramError: it cannot be.
+    """
+    with of_the_program():
+        _arrays(builds.original(graph, frozen)(*live))
+    _let_go(graph, frozen)
+    builds.ran = graph
+
+
+def _let_go(graph: Graph, frozen: Mapping[str, Any]) -> None:
+    """Give back the memory of weights that lie in a file."""
+    for x in (*graph.constants.values(), *frozen.values()):
+        release(x)
+
+
+def weights_on_disk(graph: Graph, frozen: Mapping[str, Any]) -> bool:
+    """Are there so many weights that they lie on disk, to be in memory only while they are read?"""
+    placed = [x.nbytes for x in (*graph.constants.values(), *frozen.values()) if place_of(x) is not None]
+    return sum(placed) >= ON_DISK_BYTES
 
 
 def _bits(original: Imported, candidate: Any, live: Sequence[Any], seed: int) -> str:
@@ -237,9 +270,33 @@ def _truth(graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> tupl
     arguments = [node for node in graph.inputs if not node["frozen"]]
     values = {node["name"]: np.asarray(x).astype(node.dtype) for node, x in zip(arguments, live, strict=True)}
     try:
-        return evaluate(graph, {**graph.constants, **frozen, **values}, wide=True)
+        return evaluate(graph, _Widened({**graph.constants, **frozen, **values}), wide=True)
     except InputError:  # an opaque operation, perhaps inside a body, has no value here
         return None
+
+
+class _Widened(Mapping[str, np.ndarray]):
+    """Values that are made float64 when they are asked for; of those that lie in a file, the memory is given back."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        array = np.asarray(self._values[name])
+        if str(array.dtype) not in FLOATS:
+            return array
+        wide = array.astype(np.float64)
+        release(array)
+        return wide
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
 
 
 def _prefix_steps(graph: Graph) -> float:

@@ -118,7 +118,7 @@ def contest(
 ) -> Outcome:
     """Time the entries against the original until the rounds say which to return, or the time is over."""
     live, frozen = imported.live_values, imported.frozen_values
-    original = as_called(imported.graph)
+    original = as_called(imported.graph, closed=imported.closes_over)
     series = _Series(len(entries), seed)
     with ExitStack() as stack:
         workers = [worker]

@@ -372,7 +372,7 @@ class _Stage:
 
     def _fresh(self, candidates: Sequence[Any]) -> Comparison:
         """Fresh rounds against the original, half of them in another process where the program is short."""
-        original = as_called(self.imported.graph)
+        original = as_called(self.imported.graph, closed=self.imported.closes_over)
         settings: dict[str, Any] = {"prune": 0.0, "min_rounds": ENOUGH_ROUNDS}
         first = self._compare(original, candidates, 0.2, **settings, seed=self.seed + 6)
         seconds = self.limits.seconds

@@ -117,7 +117,7 @@ class _Court:
     @property
     def called(self) -> Tuned:
         """The original, as what is compared with it."""
-        return as_called(self.imported.graph)
+        return as_called(self.imported.graph, closed=self.imported.closes_over)
 
     def judge(self, tuning: bool) -> Judgement:
         """Compare, tune the best, then confirm the best few on fresh rounds until one holds."""

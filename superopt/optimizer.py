@@ -46,7 +46,7 @@ from superopt.budget import (
     SearchBudget,
     parse_budget,
 )
-from superopt.checks import Builds, of_the_program, run_original
+from superopt.checks import Builds, of_the_program, run_original, weights_on_disk
 from superopt.contest import Candidate, Entry, candidate_of, contest, decided, undecided
 from superopt.errors import ArgumentError, SuperoptError, UsageError, told
 from superopt.explore import Exploration, explore
@@ -206,8 +206,8 @@ def optimize(
         asked = imported
         imported = barrier.around("the file of the weights", lambda: shelf.imported(asked), asked)
         worker, pool = Worker(), TrialPool(seed)
-        stack.callback(barrier.around, "the end of the measuring process", worker.close, None)
-        stack.callback(barrier.around, "the end of the processes that try kernels", pool.close, None)
+        stack.callback(barrier.around, "the end of processes", worker.close, None)
+        stack.callback(barrier.around, "the end of processes", pool.close, None)
         maker = barrier.around(
             "the maker of kernels", lambda: KernelMaker(pool, archive, max_prepared_bytes, clock.say), None, let=_FIRST
         )
@@ -259,9 +259,11 @@ class _Run:
 
     def unsearched(self) -> Judgement:
         """The plain candidate, as soon as it is ready."""
+        graph, _, frozen = self._original
         with ThreadPoolExecutor(2) as beside:  # what the check compares with, while other processes make kernels
-            beside.submit(run_original, self.builds, *self._original)
-            beside.submit(self.builds.truth, *self._original)
+            if not weights_on_disk(graph, frozen):  # in memory with these processes
+                beside.submit(self.builds.wanted, *self._original, self.seed)
+                beside.submit(self.builds.truth, *self._original)
             plain = self._plain(math.inf, self.limits.kernels)
         if plain is None:
             return given_back(self.imported, self.barrier)
@@ -278,7 +280,7 @@ class _Run:
             return self._checked(self._judged(self.limits))
         candidates: list[Candidate] = []
         with ThreadPoolExecutor(3) as beside:
-            ran, ahead = _build_ahead(self.imported, self.worker, self.builds, beside)
+            ran, ahead = self._built_ahead(beside)
             beside.submit(self.builds.truth, *self._original)
             if self.kernels:
                 plain = self._plain(PLAIN * (self.limits.seconds or math.inf))
@@ -308,6 +310,11 @@ class _Run:
     def _original(self) -> tuple[Graph, list[Any], dict[str, Any]]:
         """The original with its inputs, as checks take them."""
         return self.imported.graph, self.imported.live_values, self.imported.frozen_values
+
+    def _built_ahead(self, beside: ThreadPoolExecutor) -> tuple[Future[Any], Future[float]]:
+        """Have the original built where it will be needed, and run; seconds that it takes the worker of comparisons."""
+        here = beside.submit(self.builds.wanted, *self._original, self.seed)
+        return here, beside.submit(_built_in, self.worker, self.imported)
 
     def at_hand_alone(self) -> Judgement:
         """The plain candidate if it is ready, else the original, after the choice between programs was lost."""
@@ -419,6 +426,7 @@ class _Run:
             entry = Entry("as searched", judgement.program, judgement.kernels, judgement.options)
             candidates = [*candidates, (entry, judgement)]
         entries = [entry for entry, _ in candidates]
+        self._end(self.pool)
         with self.clock.stage("contest"):
             said = self.barrier.around(
                 "the contest",
@@ -447,7 +455,14 @@ class _Run:
         predicted = self.found is not None and self.found.interrupted
         return replace(self._judged(self.limits) if predicted else judgement, interrupted=cut)
 
+    def _end(self, *processes: Worker | TrialPool) -> None:
+        """End processes that have nothing more to do, before what comes next takes memory for the weights."""
+        for one in processes:
+            self.barrier.around("the end of processes", one.close, None)
+
     def _checked(self, judgement: Judgement) -> Judgement:
+        """The judgement after the check that was left for last; nothing is measured after it."""
+        self._end(self.pool, self.worker)
         with self.clock.stage("check"):
             checked = self.barrier.around(
                 "the check", lambda: settled(self.imported, judgement, self.seed, self.builds, self.exact), None
@@ -513,17 +528,9 @@ class _Run:
         return make_plan(self.found, judgement.winner, self.library.rules, self.numerics)
 
 
-def _build_ahead(
-    imported: Imported, worker: Worker, builds: Builds, beside: ThreadPoolExecutor
-) -> tuple[Future[None], Future[float]]:
-    """Have the original built where it will be needed, and run; the seconds that it takes the worker of comparisons."""
-    here = beside.submit(run_original, builds, imported.graph, imported.live_values, imported.frozen_values)
-    return here, beside.submit(_built_in, worker, imported)
-
-
 def _built_in(worker: Worker, imported: Imported) -> float:
     """Have the worker of the comparisons build the original, which it keeps if that is slow; seconds that it took."""
-    called = as_called(imported.graph)
+    called = as_called(imported.graph, closed=imported.closes_over)
     if not serialisable(called.program):
         return 0.0
     live, frozen = imported.live_values, imported.frozen_values
@@ -555,8 +562,8 @@ def _import(
                 raise UsageError("this model is loaded already", hint="give the option to load_model, or give its path")
             return import_model(shelf.model(fn), *args, seed=seed), fn.name
         assert isinstance(fn, str | Path)
-        model = load_model(fn, dims=dims, data_root=data_root)
-        return import_model(shelf.model(model), *args, seed=seed), Path(fn).name
+        placed = shelf.model(load_model(fn, dims=dims, data_root=data_root, own=False))
+        return import_model(placed, *args, seed=seed), Path(fn).name
     if not callable(fn):
         raise ArgumentError(f"a {type(fn).__name__} is neither a function nor a path", hint="pass f itself, not f(x)")
     if data_root is not None:

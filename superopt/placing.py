@@ -2,15 +2,18 @@
 
 The weights of a program are written to a file of this process, and are from then on read-only views of it, whose place
 other processes are told.  A place stands for what the array holds: nobody writes to the file again.  What is in a file
-already and needed for a moment only is read then (`Later`).
+already and needed for a moment only is read then (`Later`).  Pages of a file that were looked at are memory of this
+process until they are released (`release`); they are read from the file again when they are needed again.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
+import mmap
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,10 +23,13 @@ from superopt.ir.scalar import numpy_dtype
 
 ALIGN = 64  # bytes: JAX takes over what begins at a multiple
 SHARED = Path("/dev/shm")
+_PIECE = 1 << 24  # bytes that are read, and then let go, at a time
 Place = tuple[str, str, tuple[int, ...], int]  # file, dtype, shape, offset
 _PLACES: dict[int, tuple[weakref.ref[np.ndarray], Place]] = {}
 _OPEN: dict[str, np.ndarray] = {}  # the file of another process that is in use here, and what was read of it
 _SEEN: dict[Place, np.ndarray] = {}
+# of files, read-only, so that nothing is lost where pages go -> where they begin
+_MAPS: weakref.WeakKeyDictionary[mmap.mmap, int] = weakref.WeakKeyDictionary()
 
 
 class Later:
@@ -41,11 +47,20 @@ def aligned(shape: Sequence[int], kind: np.dtype) -> np.ndarray:
     return raw[begin : begin + nbytes].view(kind).reshape(shape)
 
 
+def pieces(array: np.ndarray) -> Iterator[memoryview]:
+    """The bytes of an array, some at a time; of one that is mapped, those before are let go by then."""
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    for at in range(0, raw.size, _PIECE):
+        yield raw[at : at + _PIECE].data
+        release(raw[at : at + _PIECE])
+
+
 def write_aligned(out: IO[bytes], array: np.ndarray) -> int:
     """Write the bytes of an array at the next multiple of 64; where they begin."""
     out.write(b"\0" * (-out.tell() % ALIGN))
     begin = out.tell()
-    out.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    for piece in pieces(array):
+        out.write(piece)
     return begin
 
 
@@ -70,9 +85,9 @@ def place_of(x: Any) -> Place | None:
     return known[1] if known is not None and known[0]() is x else None
 
 
-def in_memory(at: Place) -> bool:
-    """Whether a place is in shared memory, not on a disk."""
-    return at[0].startswith(f"{SHARED}/")
+def made_folder(folder: Path) -> Path:
+    """Where results that several processes share lie in memory, of weights that lie in this folder."""
+    return SHARED / folder.name
 
 
 def placed(at: Sequence[Any]) -> np.ndarray:
@@ -88,16 +103,73 @@ def placed(at: Sequence[Any]) -> np.ndarray:
     return _SEEN[key]
 
 
-def mapped(path: Path) -> np.ndarray:
-    """The bytes of a file, read-only, read when they are looked at."""
-    return np.memmap(path, dtype=np.uint8, mode="r") if os.path.getsize(path) else np.zeros(0, np.uint8)
+def mapped(file: Path | int, offset: int = 0, nbytes: int | None = None) -> np.ndarray:
+    """Bytes of a file, by its path or number, read-only: read when they are looked at.
+
+    Raises:
+        OSError: it cannot be read, or mapped.
+    """
+    if isinstance(file, Path):
+        with open(file, "rb") as handle:
+            return mapped(handle.fileno(), offset, nbytes)
+    if nbytes is None:
+        nbytes = os.fstat(file).st_size - offset
+    if not nbytes:
+        return np.zeros(0, np.uint8)
+    begin = offset - offset % mmap.ALLOCATIONGRANULARITY
+    try:
+        pages = mmap.mmap(file, offset + nbytes - begin, access=mmap.ACCESS_READ, offset=begin)
+    except ValueError as error:  # shorter than that by now
+        raise OSError(str(error)) from error
+    raw = np.frombuffer(pages, np.uint8)
+    _MAPS[pages] = raw.ctypes.data
+    return raw[offset - begin :]
+
+
+def release(x: Any) -> None:
+    """Let the pages of an array of NumPy go that lies in the map of a file; any other stays as it is."""
+    found = _map_of(x)
+    if found is None or not x.flags.c_contiguous or not hasattr(found[0], "madvise"):
+        return
+    pages, at = found
+    begin, end = -(-at // mmap.PAGESIZE) * mmap.PAGESIZE, (at + x.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if end > begin:
+        pages.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
+
+def give_back() -> None:
+    """Give what was freed back to the operating system: the C library keeps pieces of up to 32 MB for later."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
+
+
+def owned(x: np.ndarray) -> np.ndarray:
+    """An array as it is, or a copy of it in memory where it is mapped from a file (that may change)."""
+    if _map_of(x) is None:
+        return x
+    copy = aligned(x.shape, x.dtype)
+    copy[...] = x
+    release(x)
+    return copy
+
+
+def _map_of(x: Any) -> tuple[mmap.mmap, int] | None:
+    """The map in which an array lies, and where in it; also of one that came back from JAX."""
+    if not isinstance(x, np.ndarray):
+        return None
+    at = x.ctypes.data
+    for pages, begin in list(_MAPS.items()):
+        if begin <= at < begin + len(pages):
+            return pages, at - begin
+    return None
 
 
 def _view(raw: np.ndarray, at: Place) -> np.ndarray:
     _, name, shape, offset = at
     kind = numpy_dtype(name)
     count = math.prod(shape) * kind.itemsize
-    array = np.asarray(raw)[offset : offset + count].view(kind).reshape(shape)
+    array = raw[offset : offset + count].view(kind).reshape(shape)
     for gone in [i for i, (known, _) in _PLACES.items() if known() is None]:
         del _PLACES[gone]
     _PLACES[id(array)] = (weakref.ref(array), at)

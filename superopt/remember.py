@@ -20,8 +20,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from costmodel.objective import Objective
 from rewrites.library import load
 from rewrites.show import show
@@ -40,6 +38,7 @@ from superopt.kernels.choice import Choice, read_choice
 from superopt.library import count_unproved
 from superopt.modules import carried, local_to_process, require_modules, restore
 from superopt.optimized import Optimized
+from superopt.placing import pieces
 from superopt.plan import Plan, read_plan
 from superopt.reading import Allowance, typed
 from superopt.result import Report, read_report
@@ -67,7 +66,8 @@ def run_key(
     digest = hashlib.sha256()
     for name, value in sorted(imported.graph.constants.items()):
         digest.update(name.encode())
-        digest.update(np.ascontiguousarray(value).tobytes())
+        for piece in pieces(value):
+            digest.update(piece)
     return content_key(
         _FORMAT,
         print_graph(imported.graph),

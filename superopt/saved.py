@@ -38,7 +38,7 @@ from superopt.kernels.choice import Choice, read_choice, regions_of
 from superopt.measure.arrays import dtype
 from superopt.modules import carried, require_modules, restore
 from superopt.onnx_calls import HostPart, read_part
-from superopt.placing import Later, aligned
+from superopt.placing import Later, aligned, pieces, release
 from superopt.plan import Plan, read_plan
 from superopt.reading import LIMITS, Allowance, Archive, ArchiveWriter, field, plain_file, shown, typed
 from superopt.trees import Structure, read_tree
@@ -142,6 +142,7 @@ def write(path: str | Path, saved: Saved, source: Source | None, original: Graph
             out.json("plan.json", source.plan.to_json())
         for number, array in enumerate(saved.prepared):
             out.aligned(f"prepared/{number}", bytes_view(array))
+            release(array)
     return Path(path)
 
 
@@ -309,7 +310,8 @@ def digest_of(value: Any, kind: str | None = None) -> str:
     array = np.asarray(value)
     array = array if kind is None else array.astype(dtype(kind), copy=False)
     found = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
-    found.update(bytes_view(array))
+    for piece in pieces(array):
+        found.update(piece)
     return found.hexdigest()[:32]
 
 

@@ -7,10 +7,8 @@ memory until it is done.
 
 from __future__ import annotations
 
-import ctypes
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jax
@@ -33,7 +31,7 @@ class Shelf:
     """Where the weights of one call lie; use it as a context manager, whose end removes the file."""
 
     def __init__(self) -> None:
-        self._files, self._used = ExitStack(), False
+        self._files = ExitStack()
 
     def __enter__(self) -> Shelf:
         return self
@@ -43,11 +41,11 @@ class Shelf:
             self._files.close()
 
     def model(self, model: OnnxModel) -> OnnxModel:
-        """The model with its weights from the file."""
+        """The model with its weights from the file, or in memory: no longer from the model's own files."""
         found = {name: x for name, x in model.params.items() if _is_large(x, str(x.dtype))}
-        if sum(x.nbytes for x in found.values()) < LEAST_BYTES:
-            return model
-        return model.with_params({**model.params, **self._placed(found)})
+        placed = self._placed(found) if sum(x.nbytes for x in found.values()) >= LEAST_BYTES else {}
+        rest = {name: placing.owned(x) for name, x in model.params.items() if name not in placed}
+        return model.with_params({**rest, **placed})
 
     def imported(self, imported: Imported) -> Imported:
         """The program with the frozen arguments and constants that are not in the file yet read from there."""
@@ -55,7 +53,6 @@ class Shelf:
         rest = [i for i in imported.frozen if i not in imported.placed]
         found = {i: examples[i] for i in rest if _is_large(examples[i], graph.inputs[i].dtype)}
         constants = {name: x for name, x in graph.constants.items() if _is_large(x, str(x.dtype))}
-        self._trim()
         if sum(x.nbytes for x in (*found.values(), *constants.values())) < LEAST_BYTES:
             return imported
         placed = self._placed({**{f"argument {i}": x for i, x in found.items()}, **constants})
@@ -66,16 +63,9 @@ class Shelf:
             placed={**imported.placed, **{i: placed[f"argument {i}"] for i in found}},
         )
 
-    def _trim(self) -> None:
-        """Give back what the reader of a placed model has freed: the C library keeps pieces of a file's size."""
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if self._used else None
-        if trim is not None:
-            trim(ctypes.c_size_t(0))
-
     def _placed(self, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        self._used = True
-        folder = self._files.enter_context(arrays.scratch_folder(sum(x.nbytes for x in values.values())))
-        return placing.place(Path(folder), values)
+        folder = self._files.enter_context(arrays.weights_folder(sum(x.nbytes for x in values.values())))
+        return placing.place(folder, values)
 
 
 def _is_large(x: object, kind: str) -> bool:

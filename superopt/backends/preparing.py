@@ -30,8 +30,9 @@ from superopt.ir.scalar import numpy_dtype
 from superopt.ir.text import print_graph
 from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.pages import map_file
-from superopt.placing import Later, aligned, in_memory, place_of
+from superopt.placing import Later, aligned, give_back, made_folder, place_of, release
 
+_GIVE_BACK_BYTES = 64 << 20  # of pieces, after which a millisecond is well spent
 ALONE_BYTES = 4 << 20  # of operands and results: below, a compilation of its own costs more than the memory is worth
 
 
@@ -88,8 +89,13 @@ def run_pieces(
 ) -> dict[Node, Any]:
     """Results of all pieces for these values of the inputs (arrays, `Later` ones or traced)."""
     found: dict[Node, Any] = {}
+    freed = 0
     for piece in pieces:
         found |= zip(piece.gives, _run(piece, [values[node] for node in piece.reads], to_jax), strict=True)
+        freed += _bytes(piece.gives)
+        if freed >= _GIVE_BACK_BYTES:
+            give_back()
+            freed = 0
     return found
 
 
@@ -107,6 +113,8 @@ def _run(piece: Piece, sources: Sequence[Any], to_jax: Callable[[Graph], Callabl
     if results is None:
         call = _compiled(piece.form, to_jax)
         results = jax.block_until_ready(call(*map(taken, sources)))  # the next piece is to find these sources gone
+        for x in sources:
+            release(x)
         if stem is not None:
             results = _given(stem, piece, results)
     if all(isinstance(x, jax.Array) or place_of(x) is not None for x in sources):  # what never changes
@@ -127,20 +135,14 @@ def _compiled(form: Graph, to_jax: Callable[[Graph], Callable[..., Any]]) -> Cal
 def _stem(piece: Piece, sources: Sequence[Any]) -> Path | None:
     """Where the results of a piece lie for all processes of a call; None where they are this process's own.
 
-    That is beside the placed arrays which it reads, under a digest of them and of what is computed.
+    That is in the folder of the placed arrays which it reads, under a digest of them and of what is computed.
     """
     places = [place_of(x) for x in sources]
     known = all(node.dtype in ITEMSIZE_BYTES for node in piece.gives)
-    if (
-        not known
-        or not places
-        or _bytes(piece.gives) < ALONE_BYTES
-        or any(p is None or not in_memory(p) for p in places)
-    ):
+    if not known or not places or places[0] is None or None in places or _bytes(piece.gives) < ALONE_BYTES:
         return None
-    code = _code(piece.form)
-    folder = Path(places[0][0]).parent if places[0] is not None else None
-    if code is None or folder is None or not folder.is_dir():
+    folder, code = made_folder(Path(places[0][0]).parent), _code(piece.form)
+    if code is None or not folder.is_dir():
         return None
     return folder / f"made-{hashlib.blake2b(f'{code} {places}'.encode(), digest_size=20).hexdigest()}"
 

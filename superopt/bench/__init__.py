@@ -27,6 +27,7 @@ SUITES = (
     "core",
     "faults",
     "kernels",
+    "memory",
     "native",
     "onnx-nodes",
     "onnx-types",
@@ -38,12 +39,13 @@ SUITES = (
     "search",
     "verifier",
 )
-_OF_ONNX = ("onnx-nodes", "onnx-types")
+_OF_ONNX = ("memory", "onnx-nodes", "onnx-types")
 NO_SEARCH = "--no-search"
 WITHOUT_SEARCH = ("core", "native", "rewrites")  # their programs can be taken as `optimize(search=False)` builds them
 BUDGETS = {
     "aa": "6s",
     "kernels": "8s",
+    "memory": "30s",
     "plain": "30s",
     "schedules": "20s",
     "rewrites": "15s",
@@ -92,6 +94,8 @@ def run_suite(
         run = faults.run if count is None else functools.partial(faults.run, count=count)
     elif suite == "kernels":
         from superopt.bench.kernels import run  # late: see above
+    elif suite == "memory":
+        from superopt.bench.memory import run  # late: see above
     elif suite == "native":
         from superopt.bench.core import run_native as run  # late: see above
     elif suite == "onnx-nodes":

@@ -101,6 +101,11 @@ class Imported:
         return (f"effects are kept: {names} in their order, after the results of a call are computed",)
 
     @property
+    def closes_over(self) -> bool:
+        """Are the arrays that come with the graph closed over by the function (those of a model are its arguments)?"""
+        return self.weakness is not None
+
+    @property
     def frozen_values(self) -> dict[str, Any]:
         """Values of the frozen arguments by input name (constants are in `graph.constants`)."""
         return {self.names[i]: self.placed.get(i, self.examples[i]) for i in self.frozen}

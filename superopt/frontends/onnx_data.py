@@ -5,7 +5,8 @@ A `TensorProto` states its dims, its element type and where its bytes are: in th
 exactly as many as dims and type ask for, and an external file must be a plain file below the model's own folder
 reached without symbolic links and without a second hard link.  Links are followed only where the user names a root
 that they may not leave (caches that keep every file under its digest have such links).  External bytes are
-memory-mapped, so that the weights of a large model are not read before they are used.
+memory-mapped, so that the weights of a large model are not read before they are used; so are the bytes of large tensors
+in the model's own file while it is read (`Within`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from superopt.errors import ExternalDataError, InputError, ModelFileError
+from superopt.placing import mapped, owned
 from superopt.reading import LIMITS, shown
 
 MAX_TENSOR_BYTES = LIMITS.value_bytes
@@ -46,6 +48,26 @@ class DataFolder:
     path: Path
     target: Path
     root: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The bytes of a model, in which `onnx_wire.lean` left its large tensors.
+
+    Attributes:
+        name: of the file that these tensors name as theirs.
+        data: all bytes of the model.
+        own: whether arrays are to have memory of their own, since the bytes may not stay as they are.
+    """
+
+    name: str
+    data: np.ndarray
+    own: bool = True
+
+    def bytes_at(self, entries: Mapping[str, str]) -> np.ndarray:
+        """The bytes of the tensor that names these."""
+        at, size = int(entries["offset"]), int(entries["length"])
+        return owned(self.data[at : at + size]) if self.own else self.data[at : at + size]
 
 
 def numpy_dtype(elem_type: int, what: str) -> np.dtype:
@@ -77,13 +99,14 @@ def check_dims(dims: tuple[int, ...], dtype: np.dtype, what: str) -> int:
     return math.prod(dims)
 
 
-def tensor_array(tensor: TensorProto, folder: DataFolder | None, what: str) -> np.ndarray:
+def tensor_array(tensor: TensorProto, folder: DataFolder | None, what: str, within: Within | None = None) -> np.ndarray:
     """The values of a tensor.
 
     Args:
         tensor: the message.
         folder: where external files may stand; None refuses external data.
         what: how to name the tensor in errors.
+        within: the bytes of the model, where large tensors were left in them.
 
     Raises:
         ModelFileError: dims, type and bytes do not agree.
@@ -97,14 +120,18 @@ def tensor_array(tensor: TensorProto, folder: DataFolder | None, what: str) -> n
     bits = _SUB_BYTE_BITS.get(tensor.data_type)
     n_bytes = (count * bits + 7) // 8 if bits else count * dtype.itemsize
     if tensor.data_location == TensorProto.EXTERNAL:
-        raw = _external_bytes(tensor, folder, n_bytes, what)
-        if bits is None:
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        if within is not None and entries.get("location") == within.name:
+            raw = within.bytes_at(entries)
+            _check_raw(len(raw), n_bytes, dims, what)
+        else:
+            raw = _external_bytes(entries, folder, n_bytes, what)
+        if bits is None and dtype.kind != "O":
             return raw.view(dtype).reshape(dims)
         inline = TensorProto(dims=dims, data_type=tensor.data_type, raw_data=raw.tobytes())
         return _decode(inline, what)
     if tensor.HasField("raw_data"):
-        if len(tensor.raw_data) != n_bytes:
-            raise ModelFileError(f"{what} of shape {list(dims)} needs {n_bytes} bytes and has {len(tensor.raw_data)}")
+        _check_raw(len(tensor.raw_data), n_bytes, dims, what)
         if bits is None and dtype.kind != "O":
             return np.frombuffer(tensor.raw_data, dtype).reshape(dims)
         return _decode(tensor, what)
@@ -113,6 +140,11 @@ def tensor_array(tensor: TensorProto, folder: DataFolder | None, what: str) -> n
     if held != expected:
         raise ModelFileError(f"{what} of shape {list(dims)} needs {expected} stored values and has {held}")
     return _decode(tensor, what)
+
+
+def _check_raw(held: int, needed: int, dims: tuple[int, ...], what: str) -> None:
+    if held != needed:
+        raise ModelFileError(f"{what} of shape {list(dims)} needs {needed} bytes and has {held}")
 
 
 def _field_entries(elem_type: int, count: int) -> int:
@@ -153,8 +185,7 @@ def sparse_array(sparse: onnx.SparseTensorProto, folder: DataFolder | None, what
     return dense.reshape(dims)
 
 
-def _external_bytes(tensor: TensorProto, folder: DataFolder | None, n_bytes: int, what: str) -> np.ndarray:
-    entries = {entry.key: entry.value for entry in tensor.external_data}
+def _external_bytes(entries: Mapping[str, str], folder: DataFolder | None, n_bytes: int, what: str) -> np.ndarray:
     location = entries.get("location", "")
     if folder is None:
         raise ExternalDataError(
@@ -174,9 +205,7 @@ def _external_bytes(tensor: TensorProto, folder: DataFolder | None, n_bytes: int
                     f"{what} needs bytes {offset} to {offset + length} of {shown(location)!r}, which has {size}",
                     hint="the data file is truncated or belongs to another model",
                 )
-            if n_bytes == 0:
-                return np.zeros(0, np.uint8)
-            return np.memmap(file, np.uint8, mode="r", offset=offset, shape=(n_bytes,))
+            return mapped(file.fileno(), offset, n_bytes)
     except OSError as error:
         raise ExternalDataError(
             f"{what}: external data {shown(location)!r} cannot be read: {error.strerror}"

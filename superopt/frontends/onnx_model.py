@@ -28,7 +28,15 @@ import onnx
 
 from superopt.errors import ArgumentError, InputError, ModelFileError
 from superopt.frontends import onnx_ops  # noqa: F401  (importing it fills the op table)
-from superopt.frontends.onnx_data import DataFolder, check_dims, is_float, numpy_dtype, sparse_array, tensor_array
+from superopt.frontends.onnx_data import (
+    DataFolder,
+    Within,
+    check_dims,
+    is_float,
+    numpy_dtype,
+    sparse_array,
+    tensor_array,
+)
 from superopt.frontends.onnx_eval import (
     FOLD_LIMIT,
     Context,
@@ -51,6 +59,7 @@ from superopt.frontends.onnx_read import (
 )
 from superopt.frontends.onnx_schema import attribute
 from superopt.onnx_calls import HostPart
+from superopt.placing import owned
 from superopt.reading import shown
 
 MAX_STATIC_INTS = 1024
@@ -204,6 +213,7 @@ def load_model(
     values: Mapping[str, Any] | None = None,
     data_root: str | Path | None = None,
     operators: Mapping[str, Callable[..., Any]] | None = None,
+    own: bool = True,
 ) -> OnnxModel:
     """Read an ONNX model and make it a JAX function.
 
@@ -213,6 +223,8 @@ def load_model(
         values: inputs to bind to constants (an input that the program's shapes depend on).
         data_root: a folder inside which symbolic links to external data are followed (that of a cache that keeps
             files under their digests); None follows none.
+        operators: functions for operators that are not known here, by `domain.Name`.
+        own: False leaves large weights in the file, which must then stay as it is: they are views of it.
 
     Raises:
         ModelFileError: the file cannot be read (also `UnsupportedOpsetError`, `ExternalDataError`).
@@ -222,14 +234,16 @@ def load_model(
     name = shown(Path(source).name) if isinstance(source, str | Path) else "model"
     with converting(name):
         folder: DataFolder | None = None
+        within: Within | None = None
         if isinstance(source, onnx.ModelProto):
             model, name = source, shown(source.graph.name or "model")
             check_model(model, name)
         elif isinstance(source, bytes):
-            model = parse_model(source, name)
+            model, within = parse_model(source, name)
         else:
-            model, folder = read_model(source), _data_folder(Path(source), data_root)
-        return _assemble(model, name, folder, dict(dims or {}), dict(values or {}), dict(operators or {}))
+            model, within = read_model(source, own)
+            folder = _data_folder(Path(source), data_root)
+        return _assemble(model, name, (folder, within), dict(dims or {}), dict(values or {}), dict(operators or {}))
 
 
 def _data_folder(path: Path, root: str | Path | None) -> DataFolder:
@@ -261,16 +275,16 @@ class _Parts:
 def _assemble(
     model: onnx.ModelProto,
     name: str,
-    folder: DataFolder | None,
+    places: tuple[DataFolder | None, Within | None],
     dims: dict[str, int],
     values: dict[str, Any],
     operators: dict[str, Callable[..., Any]],
 ) -> OnnxModel:
-    graph = model.graph
+    graph, folder = model.graph, places[0]
     versions = opsets(model, name)
     stored: dict[str, np.ndarray] = {}
     for tensor in graph.initializer:
-        stored[tensor.name] = tensor_array(tensor, folder, f"initializer {tensor.name!r}")
+        stored[tensor.name] = tensor_array(tensor, folder, f"initializer {tensor.name!r}", places[1])
     for sparse in graph.sparse_initializer:
         stored[sparse.values.name] = sparse_array(sparse, folder, f"initializer {sparse.values.name!r}")
     graph = _without_values(graph)
@@ -278,7 +292,7 @@ def _assemble(
     static: dict[str, Any] = {key: _bound(value, key) for key, value in values.items()}
     params: dict[str, np.ndarray] = {}
     nodes = ordered(graph.node, name)
-    kept = _fold_constants(nodes, stored, folder)
+    kept = _fold_constants(nodes, stored, *places)
     wanted = {v for node in kept for v in reads(node)} | {o.name for o in graph.output}
     for key in _only_widened(kept, stored, {o.name for o in graph.output}):
         stored[key] = stored[key].astype(CARRIER[stored[key].dtype.name])
@@ -286,7 +300,7 @@ def _assemble(
     for key, array in stored.items():
         if key in wanted and key not in static:
             if _is_static(array):
-                static[key] = array
+                static[key] = owned(array)
                 continue
             if array.dtype.name in CARRIER:
                 narrow[key] = array.dtype.name
@@ -456,7 +470,10 @@ def _some(names: set[str]) -> str:
 
 
 def _fold_constants(
-    nodes: Sequence[onnx.NodeProto], stored: dict[str, np.ndarray], folder: DataFolder | None
+    nodes: Sequence[onnx.NodeProto],
+    stored: dict[str, np.ndarray],
+    folder: DataFolder | None,
+    within: Within | None,
 ) -> list[onnx.NodeProto]:
     """Take constant tensors out of the graph: exporters write weights as nodes too.
 
@@ -467,7 +484,7 @@ def _fold_constants(
     for node in nodes:
         attrs = {a.name: a for a in node.attribute}
         if node.op_type == "Constant" and node.domain in ("", "ai.onnx") and "value" in attrs:
-            stored[node.output[0]] = attribute(attrs["value"], folder)
+            stored[node.output[0]] = attribute(attrs["value"], folder, within)
         elif node.op_type == "ConstantOfShape" and len(node.input) == 1 and node.input[0] in stored:
             shape = stored[node.input[0]]
             value = attribute(attrs["value"], folder).ravel() if "value" in attrs else np.zeros(1, np.float32)
@@ -562,7 +579,7 @@ def _trace_types(parts: _Parts) -> tuple[list[Any], _Parts, HostPart | None, Hos
             if not error.sources or not error.sources <= set(parts.params):
                 raise
             for name in error.sources:
-                stored = parts.params.pop(name)
+                stored = owned(parts.params.pop(name))
                 parts.static[name] = stored.astype(np.dtype(parts.narrow.get(name, stored.dtype)))
         except RecursionError as error:
             raise InputError(f"{parts.context.name}: subgraphs are nested too deep") from error

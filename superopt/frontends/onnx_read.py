@@ -13,11 +13,15 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import defs
 
 from superopt.errors import InputError, ModelFileError, SuperoptError, UnsupportedOpsetError
+from superopt.frontends.onnx_data import Within
+from superopt.frontends.onnx_wire import lean
+from superopt.placing import mapped
 from superopt.reading import LIMITS, cause_of, plain_file, shown
 
 MIN_OPSET = 7
@@ -49,8 +53,12 @@ def converting(name: str) -> Iterator[None]:
         raise InputError(f"{name} cannot be converted: {cause_of(error)}") from error
 
 
-def read_model(path: str | Path) -> onnx.ModelProto:
-    """The checked model in a file.
+def read_model(path: str | Path, own: bool = True) -> tuple[onnx.ModelProto, Within | None]:
+    """The checked model in a file, and its bytes where large tensors were left in them.
+
+    Args:
+        path: the file.
+        own: whether tensors are to have memory of their own; else they are views of the file.
 
     Raises:
         ModelFileError: the file cannot be read as an ONNX model.
@@ -68,34 +76,36 @@ def read_model(path: str | Path) -> onnx.ModelProto:
                     f"{name} has {size / 2**30:.1f} GiB; an ONNX file is at most 2 GiB",
                     hint="save the weights as external data",
                 )
-            data = handle.read()
+            data = mapped(handle.fileno())
     except ModelFileError:
         raise
     except InputError as error:
         raise ModelFileError(f"model file {error.args[0]}") from error
-    return parse_model(data, name)
+    return parse_model(data, name, own)
 
 
-def parse_model(data: bytes, name: str) -> onnx.ModelProto:
-    """The checked model in the bytes of a file.
+def parse_model(data: bytes | np.ndarray, name: str, own: bool = False) -> tuple[onnx.ModelProto, Within | None]:
+    """The checked model in the bytes of a file, and these where large tensors were left in them.
 
     Raises:
         ModelFileError: as `read_model`.
     """
-    if not data:
+    raw = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
+    if not raw.size:
         raise ModelFileError(f"{name} is empty")
     for magic, kind in _MAGIC:
-        if data.startswith(magic):
+        if bytes(raw[: len(magic)]) == magic:
             raise ModelFileError(f"{name} is {kind}, not an ONNX model", hint=_EXPORT_HINT)
     model = onnx.ModelProto()
+    message, place = lean(raw.data)
     try:
-        model.ParseFromString(data)
+        model.ParseFromString(bytes(message))
     except (DecodeError, RuntimeError, ValueError) as error:
         raise ModelFileError(f"{name} is truncated or not an ONNX model") from error
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise ModelFileError(f"{name} is truncated or not an ONNX model: it holds no graph")
     check_model(model, name)
-    return model
+    return model, Within(place, raw, own) if place else None
 
 
 def check_model(model: onnx.ModelProto, name: str) -> None:

@@ -15,15 +15,15 @@ import onnx
 from onnx import AttributeProto, defs, helper
 
 from superopt.errors import InputError
-from superopt.frontends.onnx_data import DataFolder, sparse_array, tensor_array
+from superopt.frontends.onnx_data import DataFolder, Within, sparse_array, tensor_array
 from superopt.frontends.onnx_read import label
 
 
-def attribute(attr: AttributeProto, folder: DataFolder | None) -> Any:
+def attribute(attr: AttributeProto, folder: DataFolder | None, within: Within | None = None) -> Any:
     """Python value of an attribute (tensors as arrays, graphs as messages)."""
     kind = attr.type
     if kind == AttributeProto.TENSOR:
-        return tensor_array(attr.t, folder, f"attribute {attr.name!r}")
+        return tensor_array(attr.t, folder, f"attribute {attr.name!r}", within)
     if kind == AttributeProto.SPARSE_TENSOR:
         return sparse_array(attr.sparse_tensor, folder, f"attribute {attr.name!r}")
     value = helper.get_attribute_value(attr)

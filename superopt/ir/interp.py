@@ -11,7 +11,7 @@ product under a sum stays a pair of factors until the sum turns it into a matrix
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -228,7 +228,8 @@ def evaluate(
         InputError: the graph holds an opaque node.
     """
     roots = graph.outputs if isinstance(graph, Graph) else tuple(graph)
-    known = dict(graph.constants) | dict(env or {}) if isinstance(graph, Graph) else dict(env or {})
+    given = env if env is not None else {}
+    known = ChainMap(given, graph.constants) if isinstance(graph, Graph) else given  # pyright: ignore[reportArgumentType] -- only read
     order = topological(roots)
     uses = Counter(x for node in order for x in node.inputs)
     uses.update(roots)

@@ -6,18 +6,22 @@ whose header cannot name bfloat16.  Also the random values that kernels are trie
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from superopt.placing import SHARED, mapped, write_aligned
+from superopt.placing import SHARED, made_folder, mapped, write_aligned
+
+ON_DISK_BYTES = 64 << 20  # of weights: fewer are no burden, and written to memory in less than 0.1 s
 
 
 def save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -33,7 +37,7 @@ def save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 def load(path: Path) -> dict[str, np.ndarray]:
     """The arrays that `save` wrote, as read-only views of the mapped file."""
     manifest = json.loads(Path(f"{path}.json").read_text(encoding="utf-8"))
-    raw = np.asarray(mapped(path))
+    raw = mapped(path)
     found: dict[str, np.ndarray] = {}
     for name, dtype_name, shape, offset in manifest:
         kind = dtype(dtype_name)
@@ -83,9 +87,29 @@ def scratch_folder(nbytes: int) -> tempfile.TemporaryDirectory[str]:
 
     Folders that killed processes left behind are removed first: in shared memory they would hold it until a reboot.
     """
-    shared = SHARED
-    roomy = shared.is_dir() and os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > 4 * nbytes + (64 << 20)
-    place = shared if roomy else Path(tempfile.gettempdir())
+    return _folder_in(SHARED if _is_roomy(SHARED, 4 * nbytes) else Path(tempfile.gettempdir()))
+
+
+@contextlib.contextmanager
+def weights_folder(nbytes: int) -> Iterator[Path]:
+    """A temporary folder for so many bytes of weights, and one of its name in shared memory where there is ample room.
+
+    Many weights are on disk where that has room, since memory of files there is free for others between their uses.
+    """
+    on_disk = nbytes >= ON_DISK_BYTES and _is_roomy(Path(tempfile.gettempdir()), 2 * nbytes)
+    with _folder_in(Path(tempfile.gettempdir())) if on_disk else scratch_folder(nbytes) as name, ExitStack() as stack:
+        folder, beside = Path(name), made_folder(Path(name))
+        if beside != folder and _is_roomy(SHARED, 4 * nbytes):
+            beside.mkdir(mode=0o700)
+            stack.callback(shutil.rmtree, beside, ignore_errors=True)
+        yield folder
+
+
+def _is_roomy(place: Path, nbytes: int) -> bool:
+    return place.is_dir() and os.access(place, os.W_OK) and shutil.disk_usage(place).free > nbytes + (64 << 20)
+
+
+def _folder_in(place: Path) -> tempfile.TemporaryDirectory[str]:
     for left in place.glob("superopt-*-*"):
         owner = left.name.split("-")[1]
         if owner.isdigit() and not _alive(int(owner)):

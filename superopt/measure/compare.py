@@ -139,9 +139,12 @@ def pooled(first: Comparison, second: Comparison, *, seed: int = 0) -> Compariso
     return Comparison(reference, tuple(found), first.isolated, first.notes)
 
 
-def as_called(graph: Graph) -> Tuned:
-    """The original as its user calls it, `jax.jit` of the function: what programs are compared with."""
-    return Tuned(original_program(graph), {}, closed=True)
+def as_called(graph: Graph, closed: bool = True) -> Tuned:
+    """The original as its user calls it, `jax.jit` of the function: what programs are compared with.
+
+    `closed` says whether arrays that come with the graph are those that the function closes over.
+    """
+    return Tuned(original_program(graph), {}, closed=closed)
 
 
 def serialisable(program: Program) -> bool:

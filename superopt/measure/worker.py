@@ -79,6 +79,8 @@ def _compare(request: Mapping[str, Any]) -> Iterator[Event]:
 
     candidates = {int(i): maker(spec) for i, spec in request["candidates"].items()}
     yield from session.compare_events(maker(request["reference"]), candidates, inputs, settings)
+    for key in request["placed"]:
+        placing.release(bundle[key])
 
 
 def _kept(
