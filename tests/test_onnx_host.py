@@ -68,6 +68,21 @@ def test_shapes_made_of_data() -> None:
     assert set(loaded.tail.ops) >= {"onnx.Tile", "onnx.Relu"}
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_nodes_of_the_host_are_checked_as_others_are(inside: bool) -> None:
+    pool = node("MaxPool", "u", "y", kernel_shape=[2, 2], strides=[0, 0])
+    if inside:
+        body = helper.make_graph([pool], "body", [], [onnx.ValueInfoProto(name="y")])
+        pool = helper.make_node("If", ["c"], ["z"], then_branch=body, else_branch=body)
+    nodes = [
+        node("NonZero", "x", "i"), node("Cast", "i", "f", to=TensorProto.FLOAT), node("Unsqueeze", "f a", "u"),
+        node("ReduceMax", "x", "m", keepdims=0), node("Cast", "m", "c", to=TensorProto.BOOL), pool,
+    ]  # fmt: skip
+    outputs = [info("z" if inside else "y", (1, 1, None, None))]
+    with pytest.raises(InputError, match="strides is"):
+        load_model(model(nodes, [info("x", X.shape)], outputs, {"a": np.array([0, 1])}))
+
+
 def test_boxes_are_selected_on_the_host() -> None:
     rng = np.random.default_rng(1)
     boxes, scores = rng.random((1, 6, 4)).astype(np.float32), rng.random((1, 2, 6)).astype(np.float32)

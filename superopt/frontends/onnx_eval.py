@@ -34,7 +34,7 @@ from superopt.frontends.onnx_host import (
     in_program,
     run_on_host,
 )
-from superopt.frontends.onnx_read import DOMAINS, label, ordered, reads
+from superopt.frontends.onnx_read import DOMAINS, label, nested, ordered, reads
 from superopt.frontends.onnx_schema import (
     attribute,
     check_call,
@@ -386,7 +386,13 @@ def _parameters(scope: Scope) -> Collection[str]:
 
 
 def _on_host(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> Sequence[Value]:
-    """The node's results from ONNX's reference evaluator."""
+    """The node's results from ONNX's reference evaluator, which checks little of what it is given."""
+    domain = _domain(node)
+    schema = schema_of(node.op_type, scope.opsets.get(domain, 1 if domain else scope.context.opsets[""]), domain)
+    if schema is not None:
+        check_call(node, schema, values)
+    for inner in nested(node):
+        check_ranges(inner)
     opsets = {**scope.opsets, "": scope.opsets.get("", scope.context.opsets[""])}
     needed = {domain: version for domain, version in opsets.items() if domain in ("", node.domain)}
     outside = {name: scope.get(name) for name in sorted(captured(node))}

@@ -197,6 +197,15 @@ def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     return found
 
 
+def nested(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """All nodes in the bodies of a node, in theirs too."""
+    todo = subgraphs(node)
+    while todo:
+        for inner in todo.pop().node:
+            yield inner
+            todo += subgraphs(inner)
+
+
 def _check_size(graph: onnx.GraphProto, functions: dict[tuple[str, str, str], onnx.FunctionProto], name: str) -> None:
     """Bound the number of nodes after expanding the model's own functions (which must not be recursive)."""
     sizes: dict[tuple[str, str, str], int | None] = {}
