@@ -83,6 +83,20 @@ def test_nodes_of_the_host_are_checked_as_others_are(inside: bool) -> None:
         load_model(model(nodes, [info("x", X.shape)], outputs, {"a": np.array([0, 1])}))
 
 
+def test_loops_of_the_host_have_an_end() -> None:
+    inputs = [info("k", (), np.int64), info("c", (), np.bool_), info("v", (2, None), np.int64)]
+    outputs = [info("d", (), np.bool_), info("w", (2, None), np.int64)]
+    body = helper.make_graph([node("Identity", "c", "d"), node("Add", "v v", "w")], "body", inputs, outputs)
+    nodes = [node("NonZero", "x", "i"), node("Loop", "m - i", "y", body=body)]
+
+    def loop(count: int) -> onnx.ModelProto:
+        return model(nodes, [info("x", X.shape)], [info("y", (2, None), np.int64)], {"m": np.array(count)})
+
+    agrees(loop(3), X)
+    with pytest.raises(InputError, match="1000000000000 steps"):
+        load_model(loop(10**12))
+
+
 def test_boxes_are_selected_on_the_host() -> None:
     rng = np.random.default_rng(1)
     boxes, scores = rng.random((1, 6, 4)).astype(np.float32), rng.random((1, 2, 6)).astype(np.float32)

@@ -39,6 +39,7 @@ from superopt.frontends.onnx_schema import (
     attribute,
     check_call,
     check_ranges,
+    check_trips,
     defaults,
     function_body,
     schema_of,
@@ -60,6 +61,7 @@ _CARRIERS = frozenset({
 })  # fmt: skip
 MAX_FUNCTION_DEPTH = 64
 MAX_STEPS = 400_000
+MAX_HOST_TRIPS = 10**6  # steps of a loop on the host, each of which takes a fraction of a millisecond
 # of the thread's own time, so that other work on the machine counts for nothing; a node takes some milliseconds
 SECONDS, SECONDS_PER_NODE = 8.0, 0.05
 # what JAX and NumPy raise on operands that do not fit
@@ -393,6 +395,8 @@ def _on_host(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> Seq
         check_call(node, schema, values)
     for inner in nested(node):
         check_ranges(inner)
+    if node.op_type == "Loop" and not domain and isinstance(values[0], np.ndarray) and values[0].size == 1:
+        check_trips(node, int(values[0].ravel()[0]), scope.trips, MAX_HOST_TRIPS)
     opsets = {**scope.opsets, "": scope.opsets.get("", scope.context.opsets[""])}
     needed = {domain: version for domain, version in opsets.items() if domain in ("", node.domain)}
     outside = {name: scope.get(name) for name in sorted(captured(node))}

@@ -126,6 +126,43 @@ def check_ranges(node: onnx.NodeProto) -> None:
             )
 
 
+def check_trips(node: onnx.NodeProto, count: int, outside: int, most: int) -> None:
+    """Refuse a loop that no condition ends before a number of steps that nobody waits for.
+
+    Args:
+        node: the loop.
+        count: its steps.
+        outside: those of the loops around it.
+        most: steps that are accepted.
+
+    Raises:
+        InputError: there are more.
+    """
+    body = next((a.g for a in node.attribute if a.name == "body"), onnx.GraphProto())
+    ends = (len(node.input) > 1 and bool(node.input[1])) or not _goes_on(body)
+    if not ends and count * outside > most:
+        raise InputError(
+            f"a loop of {count} steps{f' inside of {outside}' if outside > 1 else ''}",
+            hint=f"at most {most} are accepted where no condition ends it",
+        )
+
+
+def _goes_on(body: onnx.GraphProto) -> bool:
+    """Is the condition that a body gives the one that it got, or a constant?"""
+    ends = body.output[0].name if body.output else ""
+    if len(body.input) > 1 and ends == body.input[1].name:
+        return True
+    if any(t.name == ends for t in body.initializer):
+        return True
+    maker = next((n for n in body.node if ends in n.output), None)
+    while maker is not None and maker.op_type in ("Identity", "Cast") and maker.input:
+        ends = maker.input[0]
+        if len(body.input) > 1 and ends == body.input[1].name:
+            return True
+        maker = next((n for n in body.node if ends in n.output), None)
+    return maker is not None and maker.op_type == "Constant"
+
+
 def function_body(node: onnx.NodeProto, schema: Any, opset: int, values: Sequence[Any]) -> onnx.FunctionProto | None:
     """The body that defines an op for operands of these types, or None."""
     if schema.has_function:

@@ -23,6 +23,7 @@ from superopt.frontends.onnx_data import MAX_TENSOR_BYTES
 from superopt.frontends.onnx_eval import FOLD_LIMIT, Call, StaticValueError, bounded, op, run_subgraph
 from superopt.frontends.onnx_host import HostValueError, in_program
 from superopt.frontends.onnx_ops.movement import axis_of, slice_axis
+from superopt.frontends.onnx_schema import check_trips
 
 UNROLL = 32
 MAX_UNROLL = 4096
@@ -80,7 +81,7 @@ def _loop(call: Call, trip: Any = None, condition: Any = None, *initial: Any) ->
     if start is not None and not bool(start.ravel()[0]):
         return _collect(carried, [[] for _ in range(len(body.output) - 1 - n)], body, n)
     if count is not None:
-        _check_trips(call, int(count.ravel()[0]), ends=condition is not None or not _goes_on(body))
+        check_trips(call.node, int(count.ravel()[0]), call.scope.trips, MAX_TRIPS)
     # nested loops are unrolled less, or their product could be anything
     if count is not None and start is not None and int(count.ravel()[0]) <= UNROLL >> (3 * call.scope.depth):
         return _unrolled(call, body, int(count.ravel()[0]), carried, names)
@@ -97,31 +98,6 @@ def _loop(call: Call, trip: Any = None, condition: Any = None, *initial: Any) ->
         unknown = trip if trip is not None and count is None else condition
         call.static(unknown, "the trip count or condition of a loop with scan outputs")
     return _while(call, body, trip, condition, carried, names)
-
-
-def _check_trips(call: Call, count: int, ends: bool) -> None:
-    """Refuse a loop that no condition ends before a number of steps that nobody waits for."""
-    if not ends and count * call.scope.trips > MAX_TRIPS:
-        raise InputError(
-            f"a loop of {count} steps{f' inside of {call.scope.trips}' if call.scope.trips > 1 else ''}",
-            hint=f"at most {MAX_TRIPS} are accepted where no condition ends it",
-        )
-
-
-def _goes_on(body: Any) -> bool:
-    """Is the condition that a body gives the one that it got, or a constant?"""
-    ends = body.output[0].name if body.output else ""
-    if len(body.input) > 1 and ends == body.input[1].name:
-        return True
-    if any(t.name == ends for t in body.initializer):
-        return True
-    maker = next((n for n in body.node if ends in n.output), None)
-    while maker is not None and maker.op_type in ("Identity", "Cast") and maker.input:
-        ends = maker.input[0]
-        if len(body.input) > 1 and ends == body.input[1].name:
-            return True
-        maker = next((n for n in body.node if ends in n.output), None)
-    return maker is not None and maker.op_type == "Constant"
 
 
 def _unrolled(call: Call, body: Any, count: int, carried: list[Any], names: Sequence[str]) -> Any:
