@@ -42,6 +42,7 @@ def first(name: str, budget: str, seed: int, folder: Path) -> dict[str, Any]:
     report = fast.report
     return row | {
         "verdict": report.verdict,
+        "notes": list(report.notes),
         "opaque": dict(fast.imported.opaque_ops),
         "lost": dict(report.lost),
         "stages": {stage.name: round(stage.seconds, 2) for stage in report.stages},
