@@ -9,6 +9,7 @@ process until they are released (`release`); they are read from the file again w
 from __future__ import annotations
 
 import ctypes
+import errno
 import math
 import mmap
 import os
@@ -120,7 +121,7 @@ def mapped(file: Path | int, offset: int = 0, nbytes: int | None = None) -> np.n
     try:
         pages = mmap.mmap(file, offset + nbytes - begin, access=mmap.ACCESS_READ, offset=begin)
     except ValueError as error:  # shorter than that by now
-        raise OSError(str(error)) from error
+        raise OSError(errno.EINVAL, str(error)) from error
     raw = np.frombuffer(pages, np.uint8)
     _MAPS[pages] = raw.ctypes.data
     return raw[offset - begin :]

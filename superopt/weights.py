@@ -43,7 +43,10 @@ class Shelf:
     def model(self, model: OnnxModel) -> OnnxModel:
         """The model with its weights from the file, or in memory: no longer from the model's own files."""
         found = {name: x for name, x in model.params.items() if _is_large(x, str(x.dtype))}
-        placed = self._placed(found) if sum(x.nbytes for x in found.values()) >= LEAST_BYTES else {}
+        placed: dict[str, np.ndarray] = {}
+        if sum(x.nbytes for x in found.values()) >= LEAST_BYTES:
+            with suppress(OSError):  # no room for a file
+                placed = self._placed(found)
         rest = {name: placing.owned(x) for name, x in model.params.items() if name not in placed}
         return model.with_params({**rest, **placed})
 

@@ -206,6 +206,39 @@ def test_a_model_keeps_its_weights_once(tmp_path: Path) -> None:
         np.testing.assert_array_equal(x, w)
 
 
+def test_weights_stay_in_memory_where_there_is_no_room_for_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "chain.onnx"
+    onnx.save(model_of(matrices(3)), path)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(arrays, "weights_folder", full)
+    with Shelf() as shelf:
+        model = shelf.model(load_model(path, own=False))
+    path.write_bytes(bytes(path.stat().st_size))  # the file of the user is not read again
+    for name, w in matrices(3).items():
+        assert placing.place_of(model.params[name]) is None
+        np.testing.assert_array_equal(model.params[name], w)
+
+
+def test_many_weights_are_on_disk_and_what_is_made_of_them_in_memory() -> None:
+    with arrays.weights_folder(arrays.ON_DISK_BYTES) as folder:
+        if folder.is_relative_to(placing.SHARED):
+            pytest.skip("no room on disk, or it is memory")
+        beside = placing.made_folder(folder)
+        values = placing.place(folder, matrices(2))
+        first = build(prepared_program(2), values)
+        if beside.is_dir():
+            assert len(list(beside.iterdir())) == 2
+        for x, w in zip(first.prepared, matrices(2).values(), strict=True):
+            np.testing.assert_array_equal(x, 2 * w)
+    assert not folder.exists()
+    assert not beside.exists()
+
+
 def test_frozen_arguments_are_read_from_the_file_and_stay_the_users_own() -> None:
     params, x = jax.device_put(matrices(3)), np.ones((1, SIDE), np.float32)
     imported = import_function(chain, (params, x), {}, frozen=0)
