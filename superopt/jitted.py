@@ -23,7 +23,7 @@ from jax.core import Tracer
 
 from costmodel.objective import Objective
 from rewrites.term import Rule
-from superopt.errors import ProgramError
+from superopt.errors import ArgumentError, ProgramError
 from superopt.frontends.boundary import fix, holds_static
 from superopt.frontends.held import NO_SETTINGS, is_jit_disabled, is_jitted, settings_of, settings_of_jax, unjitted
 from superopt.frontends.jax_call import OtherTypesError
@@ -183,6 +183,13 @@ class Jitted(Generic[P, R]):
 
     def _found(self, *args: Any, **kwargs: Any) -> Any:
         """A call whose arguments are looked at one by one."""
+        try:
+            return self._looked_at(args, kwargs)
+        except ArgumentError:
+            self._jax(*args, **kwargs)  # what the function itself does not take raises what its user knows
+            raise
+
+    def _looked_at(self, args: Any, kwargs: Any) -> Any:
         if self._settings.placed or is_jit_disabled():
             return self._jax(*args, **kwargs)
         leaves, tree = self._flat(args, kwargs)

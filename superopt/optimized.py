@@ -139,6 +139,11 @@ class Optimized(Generic[P, R]):
             out_tree=results,
             head=self.imported.head,
             tail=self.imported.tail,
+            weak=tuple(
+                (_positions(arguments), _positions(found))
+                for arguments, found in (self.imported.weakness or {}).items()
+                if found is not None
+            ),
         )
         source = None if self.plan is None else saved.Source(graph, self.program, self.plan)
         return saved.write(path, content, source, graph)
@@ -150,6 +155,10 @@ class Optimized(Generic[P, R]):
         from superopt.backends.xla import build  # late: see above
 
         return build(self.program, self.imported.frozen_values).prepared
+
+
+def _positions(flags: Sequence[bool]) -> frozenset[int]:
+    return frozenset(i for i, flag in enumerate(flags) if flag)
 
 
 def _first(direct: Callable[..., Any], general: Callable[..., Any]) -> Callable[..., Any]:
@@ -190,8 +199,8 @@ class Loaded:
         from jax.core import Tracer  # late: see above
 
         from superopt.backends.build import build_any  # late: see above
+        from superopt.frontends.arguments import as_taken, as_weak, is_weak  # late: see above
         from superopt.frontends.boundary import ADAPTED, enter, leave  # late: see above
-        from superopt.frontends.jaxpr import as_taken  # late: see above
         from superopt.ir.program import original_program  # late: see above
         from superopt.reading import typed  # late: see above
         from superopt.saved import digest_of, read  # late: see above
@@ -218,7 +227,8 @@ class Loaded:
         self._tree = jax.tree_util
         self._without_values = (Tracer, jax.ShapeDtypeStruct)
         self._type_of: Callable[[Any], Any] = jax.api_util.shaped_abstractify
-        self._as_taken = as_taken
+        self._as_taken, self._as_weak, self._is_weak = as_taken, as_weak, is_weak
+        self._weak = dict(held.weak)
         self._known: list[Any] = []  # frozen arguments that were found to be those of the file
 
     def validate(self, original: Any = None, *, store: Store | None = None, limited: bool = True) -> Validation:
@@ -286,7 +296,9 @@ class Loaded:
             if got.shape != node.shape or str(got.dtype) != node.dtype:
                 kind = TensorType(got.shape, str(got.dtype))
                 raise ArgumentError(f"argument {name} is {kind}, the program was made for {node.type}")
-        results = self._tree.tree_unflatten(self.out_tree.tree(tree), self._run(live))
+        weak = self._weak.get(_positions([self._is_weak(leaf) for leaf in leaves]), frozenset[int]())
+        outputs = [self._as_weak(x) if i in weak else x for i, x in enumerate(self._run(live))]
+        results = self._tree.tree_unflatten(self.out_tree.tree(tree), outputs)
         results = self._leave(results) if self._adapted else results
         return results if self._tail is None else self._tail([*results, *args])
 

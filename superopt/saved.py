@@ -43,7 +43,7 @@ from superopt.plan import Plan, read_plan
 from superopt.reading import LIMITS, Allowance, Archive, ArchiveWriter, field, plain_file, shown, typed
 from superopt.trees import Structure, read_tree
 
-FORMAT = 2
+FORMAT = 3
 _MEMBERS = re.compile(
     r"meta\.json|trees\.json|hot\.txt|original\.txt|prepare\.txt|plan\.json|kernels\.json|modules\.json|(head|tail)\.json|prepared/(0|[1-9][0-9]{0,5})"
 )
@@ -70,6 +70,7 @@ class Saved:
         tail: what is computed from the results on the host.
         in_tree: structure of the arguments.
         out_tree: structure of the results.
+        weak: positions of arguments that are weakly typed together, and of the results that then are.
     """
 
     hot: Graph
@@ -87,6 +88,7 @@ class Saved:
     out_tree: Structure
     head: HostPart | None = None
     tail: HostPart | None = None
+    weak: tuple[tuple[frozenset[int], frozenset[int]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ def write(path: str | Path, saved: Saved, source: Source | None, original: Graph
         "names": list(saved.names),
         "live": list(saved.live),
         "narrowed": sorted(saved.narrowed),
+        "weak": [[sorted(arguments), sorted(results)] for arguments, results in saved.weak],
         "frozen": [list(row) for row in saved.frozen],
         "constants": dict(saved.constants),
         "report": dict(saved.report),
@@ -220,8 +223,19 @@ def _saved(archive: Archive, meta: Any, allowance: Allowance, later: str) -> Sav
     return Saved(
         hot, prepared, names, live, frozenset(_position(x, names) for x in field(meta, "narrowed", list)), frozen,
         {_text(k): _text(v) for k, v in field(meta, "constants", dict).items()}, report, options, foreign, kernels,
-        in_tree, out_tree, head, tail,
+        in_tree, out_tree, head, tail, tuple(_weak(row, names, hot) for row in field(meta, "weak", list)),
     )  # fmt: skip
+
+
+def _weak(row: Any, names: Sequence[str], hot: Graph) -> tuple[frozenset[int], frozenset[int]]:
+    """Which arguments are weakly typed together, and which results then are."""
+    match row:
+        case [list(arguments), list(results)]:
+            return frozenset(_position(x, names) for x in arguments), frozenset(
+                _position(x, hot.outputs) for x in results
+            )
+        case _:
+            raise InputError("its weak types are no pairs of lists")
 
 
 def _part(archive: Archive, member: str, most: int) -> HostPart | None:
@@ -324,9 +338,9 @@ def _text(value: Any) -> str:
     return value
 
 
-def _position(value: Any, names: Sequence[str]) -> int:
+def _position(value: Any, names: Sequence[Any]) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < len(names):
-        raise InputError(f"{shown(value)} is no position of its {len(names)} arguments")
+        raise InputError(f"{shown(value)} is no position of {len(names)}")
     return value
 
 

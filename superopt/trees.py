@@ -14,9 +14,12 @@ imported, called or looked up other than that.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import math
 import re
 import sys
+import types
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -28,7 +31,8 @@ from superopt.reading import LIMITS, depth_of, shown
 
 _LEAF = "*"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_MOST_DESCRIBED = 20  # levels of what a node holds besides its children
+_MOST_DESCRIBED, _MOST_PARTS = 30, 10_000  # levels and parts of what a node holds besides its children
+_MOST_TEXT = 1000  # of what prints itself: longer texts leave something out
 
 
 class Structure:
@@ -51,10 +55,16 @@ class Structure:
         """Is this a structure of JAX (`PyTreeDef`) with this plain form?"""
         if any(tree == known for known in self._known):
             return True
-        if tree.num_leaves != self.num_leaves or tree_data(tree) != self.data:
+        if tree.num_leaves != self.num_leaves or not self._is_form_of(tree):
             return False
         self._known = [tree, *self._known[:7]]
         return True
+
+    def _is_form_of(self, tree: Any) -> bool:
+        try:
+            return tree_data(tree) == self.data
+        except InputError:  # what cannot be described was never written
+            return False
 
     def tree(self, given: Any = None) -> Any:
         """The structure of JAX.
@@ -65,10 +75,11 @@ class Structure:
         Raises:
             InputError: a type in it was not imported, or what a node holds cannot be made.
         """
-        if self._made is None or self._made[0] != given:
+        made = self._made
+        if made is None or made[0] != given:
             nodes = {} if given is None else {_described(tree): tree.node_data() for tree in _nodes(given)}
-            self._made = (given, _built(self.data, nodes))
-        return self._made[1]
+            made = self._made = (given, _built(self.data, nodes))
+        return made[1]
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -77,7 +88,11 @@ class Structure:
 
 
 def tree_data(tree: Any) -> Any:
-    """A structure of JAX (`PyTreeDef`) as plain data."""
+    """A structure of JAX (`PyTreeDef`) as plain data.
+
+    Raises:
+        InputError: a node holds what can neither be written nor be told from another by a description.
+    """
     node = tree.node_data()
     if node is None:
         return _LEAF if tree.num_leaves else None
@@ -89,7 +104,7 @@ def tree_data(tree: Any) -> Any:
         return {kind.__name__: children}
     if kind is dict and all(type(key) in (str, int) for key in aux):
         return {"dict": [[key, child] for key, child in zip(aux, children, strict=True)]}
-    return {"type": _name(kind), "aux": _plain(aux, _MOST_DESCRIBED), "children": children}
+    return {"type": _name(kind), "aux": _plain(aux), "children": children}
 
 
 def read_tree(data: Any) -> Structure:
@@ -231,34 +246,103 @@ def _name(kind: Any) -> str:
     return f"{getattr(kind, '__module__', '')}:{getattr(kind, '__qualname__', type(kind).__qualname__)}"
 
 
-def _plain(value: Any, depth: int) -> Any:
-    """A value as plain data: itself where that is possible, else a description of it."""
-    if value is None or type(value) in (bool, int, str) or _is_finite(value):
-        return value
-    if depth == 0:
-        return {"described": _name(type(value))}
-    if type(value) in (tuple, list):
-        return {type(value).__name__: [_plain(x, depth - 1) for x in value]}
-    if type(value) is dict:
-        return {"dict": [[_plain(key, depth - 1), _plain(x, depth - 1)] for key, x in value.items()]}
-    if isinstance(value, np.dtype):
-        return {"described": f"dtype {value}"}
-    if isinstance(value, type) or hasattr(value, "__qualname__"):
-        return {"described": _name(value)}
-    return {"described": _name(type(value)), "of": [_plain(x, depth - 1) for x in _contents(value)]}
+def _plain(value: Any) -> Any:
+    """A value as plain data: itself where that is possible, else a description that tells it from any other.
+
+    Raises:
+        InputError: it holds what looks alike without being so, or too much.
+    """
+    return _Description().of(value, _MOST_DESCRIBED)
+
+
+class _Description:
+    """One description: how much more it may hold, and the values that it is inside of."""
+
+    def __init__(self) -> None:
+        self.left = _MOST_PARTS
+        self.above: list[Any] = []
+
+    def of(self, value: Any, depth: int) -> Any:
+        """A value as plain data, so many levels deep."""
+        if value is None or type(value) in (bool, int, str) or _is_finite(value):
+            return value
+        self.left -= 1
+        if depth == 0 or self.left < 0:
+            raise InputError(f"a {_name(type(value))} among the arguments holds more than can be described")
+        for number, other in enumerate(self.above):
+            if other is value:
+                return {"described": "above", "of": [number]}
+        self.above.append(value)
+        try:
+            return self._parts(value, depth - 1)
+        finally:
+            self.above.pop()
+
+    def _parts(self, value: Any, depth: int) -> Any:
+        kind = type(value)
+        if kind in (tuple, list):
+            return {kind.__name__: [self.of(x, depth) for x in value]}
+        if kind is dict:
+            return {"dict": [[self.of(key, depth), self.of(x, depth)] for key, x in value.items()]}
+        if kind in (set, frozenset):
+            return {"described": _name(kind), "of": sorted([self.of(x, depth) for x in value], key=repr)}
+        if isinstance(value, np.dtype) or _is_found(value):
+            return {"described": f"dtype {value}" if isinstance(value, np.dtype) else _name(value)}
+        if isinstance(value, type):
+            return {"described": _name(value)}
+        return {"described": _name(kind), "of": [self.of(x, depth) for x in _contents(value)]}
 
 
 def _is_finite(value: Any) -> bool:
     return type(value) is float and math.isfinite(value)
 
 
+def _is_found(value: Any) -> bool:
+    """Is it what its module has under its name, so that the name says all?"""
+    found: Any = sys.modules.get(getattr(value, "__module__", None) or "")
+    for part in str(getattr(value, "__qualname__", "<none>")).split("."):
+        found = getattr(found, part, None)
+    return found is not None and found is value
+
+
 def _contents(value: Any) -> list[Any]:
-    """What tells objects of a class apart, as far as it can be seen."""
+    """What tells an object from others of its class.
+
+    Raises:
+        InputError: nothing does but where it lies.
+    """
+    if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
+        array = np.ascontiguousarray(value)
+        if array.dtype.kind != "O":
+            return [str(array.dtype), list(array.shape), hashlib.sha256(array.reshape(-1).view(np.uint8)).hexdigest()]
+    if isinstance(value, types.CodeType):
+        names = [value.co_names, value.co_varnames, value.co_freevars, value.co_argcount, value.co_flags]
+        return [value.co_code.hex(), value.co_consts, *names]
+    if isinstance(value, types.FunctionType):
+        held = [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
+        return [value.__qualname__, value.__code__, value.__defaults__, value.__kwdefaults__, held]
+    if isinstance(value, types.MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
     if is_dataclass(value):
-        return [getattr(value, f.name, None) for f in fields(value)]
-    slots = [getattr(value, name, None) for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
-    held = list(vars(value).values()) if hasattr(value, "__dict__") else []
-    return [*slots, *held] or [_ADDRESS.sub("", repr(value))]
+        return [[f.name, getattr(value, f.name, None)] for f in fields(value)]
+    slots = [name for kind in type(value).__mro__ for name in _slots(kind) if hasattr(value, name)]
+    held = [[name, getattr(value, name)] for name in slots if name not in ("__dict__", "__weakref__")]
+    held += [[name, x] for name, x in getattr(value, "__dict__", {}).items()]
+    if not held and hasattr(value, "__wrapped__"):
+        held = [value.__wrapped__]
+    if held or hasattr(value, "__dict__"):
+        return held
+    text = repr(value)
+    if _ADDRESS.search(text) or len(text) > _MOST_TEXT:
+        raise InputError(f"a {_name(type(value))} among the arguments cannot be told from others of its type")
+    return [text]
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots: Any = getattr(kind, "__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 __all__ = ["Structure", "read_tree", "tree_data"]

@@ -273,3 +273,39 @@ def test_the_original_is_called_itself() -> None:
     assert ours._call.lower(W).as_text() == jit_of_f.lower(W).as_text()  # pyright: ignore[reportFunctionMemberAccess]
     frozen = superopt.optimize(lambda w, x: x * w, W, W, frozen=0, **FAST)
     same(frozen(2 * jnp.asarray(W), W), jnp.asarray(2 * W * W))
+
+
+def test_what_the_function_does_not_take_raises_what_jax_raises() -> None:
+    """`except TypeError` around a function of `jax.jit` goes on to work."""
+
+    def fn(a: jax.Array, i: int) -> jax.Array:
+        return a[i] if i else a + i
+
+    own, theirs = superopt.jit(fn, static_argnums=1, **FAST), jax.jit(fn, static_argnums=1)
+    for args, kwargs in (((X, [1]), {}), ((X,), {}), ((X, 1, 2), {}), ((X, 1), {"b": 1}), (("text", 1), {})):
+        raised: list[type[BaseException]] = []
+        for called in (theirs, own):
+            with pytest.raises(Exception) as error:  # compared below
+                called(*args, **kwargs)
+            raised.append(error.type)
+        assert raised[0] is raised[1]
+
+
+def test_frozen_arguments_are_positions_or_names() -> None:
+    for frozen in (1.5, X, object()):
+        with pytest.raises(ArgumentError, match="frozen"):
+            superopt.optimize(lambda w, a: a @ w, X, X, frozen=frozen, **FAST)
+
+
+def test_settings_under_which_jax_refuses_are_heeded() -> None:
+    def fn(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.tanh(a) * b
+
+    called = superopt.jit(fn, **FAST)
+    narrow = jnp.ones(X.shape, jnp.int8)
+    called(X, narrow)
+    called(X, narrow[0])
+    with jax.numpy_dtype_promotion("strict"), pytest.raises(Exception, match="promotion"):
+        called(X, narrow)
+    with jax.numpy_rank_promotion("raise"), pytest.raises(ValueError, match="rank_promotion"):
+        called(X, narrow[0])

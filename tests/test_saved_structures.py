@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import subprocess
 import sys
 from collections import OrderedDict, namedtuple
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -17,6 +20,7 @@ from jax import numpy as jnp
 from jax import tree_util
 
 import superopt
+from superopt import trees
 from superopt.errors import ArgumentError, InputError
 from superopt.reading import json_of
 from superopt.trees import Structure, tree_data
@@ -140,3 +144,64 @@ def test_names_of_a_file_are_not_followed(data: Any) -> None:
 def test_what_is_no_structure_is_refused(data: Any) -> None:
     with pytest.raises(InputError):
         Structure(data)
+
+
+def scaled(factor: float) -> Callable[[jax.Array], jax.Array]:
+    return lambda a: a * factor
+
+
+def test_functions_of_one_scope_are_told_apart(tmp_path: Path) -> None:
+    """Two closures have one name; the program that was saved with one was called for the other."""
+    x = jnp.arange(8.0)
+
+    def fn(model: dict[str, Any], a: jax.Array) -> jax.Array:
+        return model["act"](a) + 1
+
+    compiled = superopt.optimize(fn, {"act": scaled(2.0)}, x, **OPTIONS)
+    compiled.save(tmp_path / "p.superopt")
+    loaded = superopt.load(tmp_path / "p.superopt")
+    np.testing.assert_allclose(loaded({"act": scaled(2.0)}, x), 2 * x + 1)
+    with pytest.raises(ArgumentError, match="structure"):
+        loaded({"act": scaled(3.0)}, x)
+
+
+@pytest.mark.parametrize(
+    ("one", "same", "other"),
+    [
+        (np.arange(4000), np.arange(4000), np.arange(4000)[::-1]),
+        (functools.partial(jnp.sum, axis=0), functools.partial(jnp.sum, axis=0), functools.partial(jnp.sum, axis=1)),
+        ({"a", "b"}, {"b", "a"}, {"a", "c"}),
+        (SimpleNamespace(a=1, b=2), SimpleNamespace(a=1, b=2), SimpleNamespace(b=1, a=2)),
+        (scaled(1.5).__get__(2.0), scaled(1.5).__get__(2.0), scaled(1.5).__get__(3.0)),
+        (jnp.tanh, jnp.tanh, jnp.sinh),
+        (1.0 + 2.0j, 1.0 + 2.0j, 1.0 - 2.0j),
+    ],
+)
+def test_what_nodes_hold_is_told_apart(one: Any, same: Any, other: Any) -> None:
+    first, second, third = (trees._plain(x) for x in (one, same, other))
+    assert first == second
+    assert first != third
+    assert json.loads(json.dumps(first)) == first
+
+
+def test_what_cannot_be_told_apart_is_not_written() -> None:
+    def recursive(n: int) -> int:
+        return n and recursive(n - 1)
+
+    assert trees._plain(recursive) == trees._plain(recursive)
+    deep: list[Any] = []
+    for _ in range(100):
+        deep = [deep]
+    for value in (object(), deep, iter(())):
+        with pytest.raises(InputError, match="among the arguments"):
+            trees._plain(value)
+
+
+def test_results_of_loaded_programs_are_weakly_typed_as_the_original_s(tmp_path: Path) -> None:
+    def fn(mask: jax.Array) -> jax.Array:
+        return jnp.where(mask, 1, 2)
+
+    mask = jnp.arange(4) > 1
+    superopt.optimize(fn, mask, **OPTIONS).save(tmp_path / "p.superopt")
+    loaded = superopt.load(tmp_path / "p.superopt")
+    assert (loaded(mask) + jnp.int8(1)).dtype == (jax.jit(fn)(mask) + jnp.int8(1)).dtype == jnp.int8

@@ -79,6 +79,11 @@ def is_weak(leaf: Any) -> bool:
     return number or bool(getattr(leaf, "weak_type", False))
 
 
+def as_weak(x: Any) -> Any:
+    """The array, weakly typed."""
+    return jax.lax.convert_element_type_p.bind(x, new_dtype=x.dtype, weak_type=True, sharding=None)
+
+
 def is_type(leaf: Any, node: Node) -> bool:
     """Has the leaf shape and dtype of an input?"""
     if not isinstance(leaf, jax.Array):

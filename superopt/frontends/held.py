@@ -99,14 +99,20 @@ def settings_of(fn: Callable[..., Any]) -> Settings:
     )
 
 
+_SETTINGS = (
+    "jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion", "jax_numpy_rank_promotion",
+    "jax_threefry_partitionable", "jax_default_prng_impl",
+)  # fmt: skip
+
+
 def is_jitted(fn: Callable[..., Any]) -> bool:
     """Does the function come from `jax.jit`?"""
     return hasattr(fn, "_jit_info")
 
 
 def settings_of_jax() -> tuple[Any, ...]:
-    """The settings of JAX, now and in this thread, that change what a function computes."""
-    return jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
+    """The settings of JAX, now and in this thread, that change what a function computes or refuses."""
+    return tuple([getattr(jax.config, name) for name in _SETTINGS])
 
 
 def is_jit_disabled() -> bool:

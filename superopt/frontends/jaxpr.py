@@ -26,7 +26,7 @@ import numpy as np
 from jax import tree_util
 
 from superopt.errors import ArgumentError, SuperoptError, told_with_line
-from superopt.frontends.arguments import abstract, as_taken, check_leaf, check_value, is_type, is_weak
+from superopt.frontends.arguments import abstract, as_taken, as_weak, check_leaf, check_value, is_type, is_weak
 from superopt.frontends.boundary import Inside, enter, is_static
 from superopt.frontends.held import NO_SETTINGS, Settings, hold, is_jitted, settings_of, settings_of_jax, unjitted
 from superopt.frontends.jax_call import wrap_like_original
@@ -202,7 +202,7 @@ class Imported:
     def unflatten(self, results: Sequence[Any], weak: Sequence[bool] | None = ()) -> Any:
         """The result of the function from flat results, of which these are to be weakly typed."""
         if weak and any(weak):
-            results = [_as_weak(x) if w else x for x, w in zip(results, weak, strict=True)]
+            results = [as_weak(x) if w else x for x, w in zip(results, weak, strict=True)]
         return tree_util.tree_unflatten(self.out_tree, results)
 
 
@@ -282,10 +282,6 @@ def import_function(
 
 def _weak_flags(closed: Any) -> tuple[bool, ...]:
     return tuple(bool(getattr(a, "weak_type", False)) for a in closed.out_avals)
-
-
-def _as_weak(x: Any) -> Any:
-    return jax.lax.convert_element_type_p.bind(x, new_dtype=x.dtype, weak_type=True, sharding=None)
 
 
 def count_opaque(graph: Graph) -> Counter[str]:
@@ -398,7 +394,12 @@ def _frozen_parameters(
     fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str], frozen: Frozen
 ) -> set[str]:
     """Names of the frozen arguments; a position counts the positional parameters."""
-    given = (frozen,) if isinstance(frozen, int | str) else tuple(frozen or ())
+    try:
+        given = (frozen,) if isinstance(frozen, int | str) else () if frozen is None else tuple(frozen)
+    except TypeError:
+        raise ArgumentError(
+            f"frozen={frozen!r} is neither a position nor a name, nor several", hint="frozen=0 or frozen=('params',)"
+        ) from None
     keys = [*names, *(k for k in positional(fn, args, kwargs)[1])]
     found: set[str] = set()
     for item in given:
