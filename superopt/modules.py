@@ -9,7 +9,7 @@ A call of the host (`superopt.onnx_calls`) is a module too, of ONNX in the place
 
 A module may come from a stranger's file.  It is taken only if its digest is the one in its key, its size is bounded,
 its main function has the types of its head, and every operation in it computes: StableHLO without communication and
-side effects, and custom calls to routines whose meaning JAX keeps from version to version (LAPACK) alone.
+side effects, and custom calls of LAPACK's routines, written as JAX itself writes them (`superopt.routine_calls`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import functools
-import itertools
 import json
 import math
 import threading
@@ -32,24 +31,19 @@ from superopt.ir import opaque
 from superopt.ir.graph import Graph, Node
 from superopt.ir.types import STORED_BYTES, TensorType
 from superopt.onnx_calls import PREFIX, host_call, refusal
+from superopt.routine_calls import Asked, operations
+from superopt.routine_calls import refusal as call_refusal
 
 PLATFORM = "cpu"
 MOST_BYTES = 1 << 24  # of one module: weights are constants of a graph, an equation holds small tables at most
 _HINT = "save the program again with this version, from the function"
-_ROUTINES = "potrf geqrf orgqr syevd geev gesdd getrf sytrd gehrd gees trsm gtsv"
-_COMPLEX_ROUTINES = {"orgqr": "ungqr", "syevd": "heevd", "sytrd": "hetrd"}
-CUSTOM_CALLS = {
-    "ApproxTopK",  # by sorting, with a comparison of the module itself
-    *(
-        f"lapack_{kind}{_COMPLEX_ROUTINES.get(name, name) if kind in 'cz' else name}_ffi"
-        for name, kind in itertools.product(_ROUTINES.split(), "sdcz")
-    ),
-}
 _FOREIGN = frozenset((
     "infeed", "outfeed", "send", "recv", "create_token", "after_all", "all_gather", "all_reduce", "all_to_all",
     "collective_broadcast", "collective_permute", "reduce_scatter", "partition_id", "replica_id",
 ))  # fmt: skip
 """Operations of StableHLO that reach outside of the program."""
+_NOTES = {"jax.uses_shape_polymorphism", "jax.result_info", "mhlo.num_partitions", "mhlo.num_replicas"}
+"""Attributes of other dialects that say nothing to the compiler on one device."""
 
 
 def export(call: Callable[..., Sequence[Any]], operands: Sequence[TensorType], results: Sequence[TensorType]) -> bytes:
@@ -85,7 +79,7 @@ def export_model(model: bytes, name: str, operands: Sequence[TensorType], result
     head = {"operands": [_type(t) for t in operands], "results": [_type(t) for t in results], "host": name}
     module = json.dumps(head).encode() + b"\n" + model
     try:
-        _checked("", module)
+        _checked("", module, set())
     except InputError:
         return b""
     return module
@@ -115,6 +109,7 @@ def restore(modules: Mapping[str, str]) -> None:
     Raises:
         InputError: one is not what its key says, too large, or does more than compute.
     """
+    asked: Asked = set()
     for key, text in modules.items():
         if not isinstance(text, str) or len(text) > 2 * MOST_BYTES:
             raise InputError(f"the module of {_shown(key)} is larger than {MOST_BYTES} bytes", hint=_HINT)
@@ -125,7 +120,7 @@ def restore(modules: Mapping[str, str]) -> None:
         name = key.rpartition("@")[0]
         if opaque.key_of_module(name, module) != key:
             raise InputError(f"the module of {_shown(key)} is not the one that its key names", hint=_HINT)
-        head, _ = _checked(key, module)
+        head = _checked(key, module, asked)
         opaque.register_module(name, module, _Restored(key, module, head))
 
 
@@ -209,8 +204,8 @@ class _Restored:
         return call
 
 
-def _checked(key: str, module: bytes) -> tuple[_Head, bytes]:
-    """Head and StableHLO of a module.
+def _checked(key: str, module: bytes, asked: Asked) -> _Head:
+    """Head of a module.
 
     Raises:
         InputError: it is none, or does more than compute.
@@ -222,10 +217,10 @@ def _checked(key: str, module: bytes) -> tuple[_Head, bytes]:
         head = _head(module)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"the module of {_shown(key)} has no head that can be read", hint=_HINT) from error
-    refused = refusal(code) if head.host else _refused(code, head)
+    refused = refusal(code) if head.host else _refused(code, head, asked)
     if refused:
         raise InputError(f"the module of {_shown(key)} is refused: {refused}", hint=_HINT)
-    return head, code
+    return head
 
 
 def _head(module: bytes) -> _Head:
@@ -237,7 +232,7 @@ def _head(module: bytes) -> _Head:
     return _Head(operands, results, host)
 
 
-def _refused(code: bytes, head: _Head) -> str:
+def _refused(code: bytes, head: _Head, asked: Asked) -> str:
     """Why the StableHLO is not taken, or an empty text."""
     from jax.extend.mlir.dialects import stablehlo  # late: only where modules are read
 
@@ -246,16 +241,16 @@ def _refused(code: bytes, head: _Head) -> str:
             module = stablehlo.deserialize_portable_artifact(context, code)
         except Exception:  # errors of the reader have no common class
             return "it is no StableHLO"
-        return _beyond(module, head)
+        return _beyond(module, head, asked)
 
 
-def _beyond(module: Any, head: _Head) -> str:
+def _beyond(module: Any, head: _Head, asked: Asked) -> str:
     """What a module does that is more than to compute results of these types from operands, or an empty text."""
     from jax.extend.mlir import ir  # late: as above
 
     main = ""
-    for op in _operations(module):
-        cause = _not_computing(op)
+    for op in operations(module):
+        cause = _not_computing(op, asked)
         if cause:
             return cause
         if op.name == "func.func" and ir.StringAttr(op.attributes["sym_name"]).value == "main":
@@ -277,33 +272,32 @@ def _context() -> Any:
     return _CONTEXTS.context
 
 
-def _operations(module: Any) -> Iterator[Any]:
-    todo: list[Any] = [module.operation]
-    while todo:
-        op = todo.pop()
-        yield op
-        todo.extend(inner.operation for region in op.regions for block in region.blocks for inner in block)
-
-
 def _mlir_type(kind: TensorType) -> str:
     from jax.interpreters import mlir  # late: as above
 
     return f"tensor<{''.join(f'{n}x' for n in kind.shape)}{mlir.dtype_to_ir_type(jnp.dtype(kind.dtype))}>"
 
 
-def _not_computing(op: Any) -> str:
-    from jax.extend.mlir import ir  # late: as above
-
+def _not_computing(op: Any, asked: Asked) -> str:
     dialect, _, name = op.name.partition(".")
-    if op.name in ("builtin.module", "func.func", "func.return", "func.call"):
-        return ""
-    if dialect not in ("stablehlo", "chlo") or name in _FOREIGN:
+    own = op.name in ("builtin.module", "func.func", "func.return", "func.call")
+    if not own and (dialect not in ("stablehlo", "chlo") or name in _FOREIGN):
         return f"it holds the operation {op.name}"
     if name == "custom_call":
-        target = ir.StringAttr(op.attributes["call_target_name"]).value
-        if target not in CUSTOM_CALLS:
-            return f"it calls {_shown(target)}, which is none of the routines that are known"
+        return call_refusal(op, asked)
+    for note in _noted(op):
+        if "." in note and note not in _NOTES:
+            return f"it asks the compiler for {_shown(note)}"
     return ""
+
+
+def _noted(op: Any) -> Iterator[str]:
+    """Names of the attributes of an operation, and of the arguments and results of a function."""
+    yield from op.attributes
+    for name in ("arg_attrs", "res_attrs"):
+        if op.name == "func.func" and name in op.attributes:
+            for notes in op.attributes[name]:
+                yield from (note.name for note in notes)
 
 
 def _without_places(code: bytes, head: _Head) -> bytes:
@@ -318,10 +312,10 @@ def _without_places(code: bytes, head: _Head) -> bytes:
     with _context() as context:
         module = stablehlo.deserialize_portable_artifact(context, code)
         passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
-        for op in _operations(module):
+        for op in operations(module):
             for name in [name for name in op.attributes if name.startswith("sdy.")]:
                 del op.attributes[name]  # how it might be spread over devices
-        cause = _beyond(module, head)
+        cause = _beyond(module, head, set())
         if cause:
             raise InputError(cause)
         age = stablehlo.StablehloCompatibilityRequirement.WEEK_12

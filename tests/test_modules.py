@@ -244,3 +244,73 @@ def test_texts_name_only_modules_with_their_types() -> None:
     local = opaque.register("pure_callback", "some", lambda x: (x,))
     with pytest.raises(InputError, match="without its module"):
         modules.require_modules(parse_graph(text.format(n=4, key=local)))
+
+
+# ---- routines of LAPACK: a call of other types than JAX writes would write beyond its buffers
+
+LU = (
+    (
+        "func.func public @main(%arg0: tensor<512x512xf32>) -> (tensor<{0}xf32>, tensor<{1}xi32>, tensor<i32>) {{ "
+        "%0:3 = stablehlo.custom_call @lapack_sgetrf_ffi(%arg0) {{mhlo.backend_config = {{{{}}}}, "
+        'mhlo.frontend_attributes = {{{{num_batch_dims = "0"}}}}, operand_layouts = [dense<[{2}]> : tensor<2xindex>], '
+        "{3}result_layouts = [dense<[0, 1]> : tensor<2xindex>, dense<0> : tensor<1xindex>, dense<> : tensor<0xindex>]}} "
+        ": (tensor<512x512xf32>) -> (tensor<{0}xf32>, tensor<{1}xi32>, tensor<i32>) "
+        "return %0#0, %0#1, %0#2 : tensor<{0}xf32>, tensor<{1}xi32>, tensor<i32> }}"
+    )
+    .replace("{{{{", "{{")
+    .replace("}}}}", "}}")
+)
+ALIAS = (
+    "output_operand_aliases = [#stablehlo.output_operand_alias<output_tuple_indices = [0], operand_index = 0, "
+    "operand_tuple_indices = []>], "
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "pivots", "layout", "alias", "taken"),
+    [
+        (512, 512, "0, 1", ALIAS, True),
+        (1, 1, "0, 1", "", False),
+        (512, 511, "0, 1", ALIAS, False),
+        (512, 512, "1, 0", ALIAS, False),
+        (512, 512, "0, 1", "", False),
+    ],
+)
+def test_routines_are_called_as_jax_calls_them(rows: int, pivots: int, layout: str, alias: str, *, taken: bool) -> None:
+    text = LU.format(f"{rows}x{rows}", pivots, layout, alias)
+    results = [[[rows, rows], "float32"], [[pivots], "int32"], [[], "int32"]]
+    found = forged(text, [[[512, 512], "float32"]], results)
+    if taken:
+        modules.restore(found)
+        return
+    with pytest.raises(InputError, match="in a way that JAX does not"):
+        modules.restore(found)
+
+
+def test_attributes_that_speak_to_the_compiler_are_refused() -> None:
+    add = PLAIN.format('%0 = stablehlo.add %arg0, %arg0 {{mhlo.sharding = "{{replicated}}"}} : tensor<4xf32>')
+    with pytest.raises(InputError, match=r"asks the compiler for 'mhlo\.sharding'"):
+        modules.restore(forged(add.replace("{{", "{").replace("}}", "}"), VECTOR, VECTOR))
+
+
+def everything(a: jax.Array, b: jax.Array) -> list[Any]:
+    from jax.lax import linalg
+
+    def solve(**how: Any) -> jax.Array:
+        return jax.vmap(lambda y: linalg.triangular_solve(a, y, **how))(b)
+
+    return [
+        *linalg.lu(a), *linalg.qr(a), linalg.cholesky(a), *linalg.eigh(a), *linalg.svd(b), *linalg.schur(a),
+        *linalg.hessenberg(a), *linalg.tridiagonal(a), *linalg.eig(a), linalg.svd(a, compute_uv=False),
+        solve(left_side=True, lower=True), solve(transpose_a=True, conjugate_a=True, unit_diagonal=True),
+        linalg.tridiagonal_solve(a[0], a[1], a[2], a), jax.vmap(jnp.linalg.inv)(b),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_all_that_jax_writes_is_taken(dtype: str) -> None:
+    a, b = (jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for shape in ((5, 5), (3, 5, 5)))
+    operands, results = (
+        [TensorType(x.shape, str(x.dtype)) for x in xs] for xs in ((a, b), jax.eval_shape(everything, a, b))
+    )
+    assert modules.export(everything, operands, results)
