@@ -253,7 +253,8 @@ LU = (
         "func.func public @main(%arg0: tensor<512x512xf32>) -> (tensor<{0}xf32>, tensor<{1}xi32>, tensor<i32>) {{ "
         "%0:3 = stablehlo.custom_call @lapack_sgetrf_ffi(%arg0) {{mhlo.backend_config = {{{{}}}}, "
         'mhlo.frontend_attributes = {{{{num_batch_dims = "0"}}}}, operand_layouts = [dense<[{2}]> : tensor<2xindex>], '
-        "{3}result_layouts = [dense<[0, 1]> : tensor<2xindex>, dense<0> : tensor<1xindex>, dense<> : tensor<0xindex>]}} "
+        "{3}result_layouts = [dense<[0, 1]> : tensor<2xindex>, dense<0> : tensor<1xindex>, "
+        "dense<> : tensor<0xindex>]}} "
         ": (tensor<512x512xf32>) -> (tensor<{0}xf32>, tensor<{1}xi32>, tensor<i32>) "
         "return %0#0, %0#1, %0#2 : tensor<{0}xf32>, tensor<{1}xi32>, tensor<i32> }}"
     )
