@@ -32,6 +32,11 @@ def test_roundings_that_a_schedule_leaves_out_are_no_fault() -> None:
     assert fuzz.check(60032) == "ok"
 
 
+def test_operands_under_conditions_that_are_not_linear_have_a_default() -> None:
+    """Case 112152: the order of a copy's coordinates was asked for, and there is none."""
+    assert fuzz.check(112152) == "ok"
+
+
 def test_a_run_counts_and_ends_in_time() -> None:
     found = fuzz.run(0.0, seed=100)
     assert (found.kernels + found.refused, found.wrong, found.crashes, found.hangs) == (1, 0, 0, 0)

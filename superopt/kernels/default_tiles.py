@@ -12,6 +12,7 @@ from itertools import product
 from math import prod
 from typing import Literal
 
+from superopt.errors import InputError
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Guard, Size, Symbol, coefficient, row_major
 from superopt.ir.types import ITEMSIZE_BYTES
@@ -140,7 +141,10 @@ def _reading(found: Contraction, a: Expr, kind: Intrinsic, shapes: dict[str, tup
     if kind.group > 1:
         names[-1:] = [f"{inner.name}/{kind.group}", f"{inner.name}%{kind.group}"]
     moved = copied and (a.kind != "load" or steps[inner] != 1)
-    coordinates = _innermost(guarded(found.guard_a, a), inner) if moved else ()
+    try:
+        coordinates = _innermost(guarded(found.guard_a, a), inner) if moved else ()
+    except InputError:  # a condition of it is not linear: no order of coordinates is that of a copy
+        return None
     return _Reading(tuple(names), copied, coordinates)
 
 

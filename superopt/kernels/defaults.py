@@ -75,7 +75,10 @@ def traces(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> It
     """
     cpu, seen = cpu or host(), set[Trace]()
     for plainness in _PLAINNESS:
-        steps = trace(_chosen(program, cpu, threads, plainness)[1])
+        try:
+            steps = trace(_chosen(program, cpu, threads, plainness)[1])
+        except InputError:  # a primitive refuses what an estimate asks for
+            continue
         if steps not in seen:
             seen.add(steps)
             yield steps
