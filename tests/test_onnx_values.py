@@ -161,6 +161,16 @@ def test_differences_are_named_by_element() -> None:
         assert not named(case, [good], [good + (np.arange(5) == place).astype(np.int32)])
 
 
+def test_sums_of_squares_are_named_where_they_overflow() -> None:
+    x = np.array([[2**16, 0], [3, 4]], np.int32)
+    nodes = [node("ReduceSumSquare", "x a", "y", keepdims=0)]
+    one = model(nodes, [info("x", x.shape, np.int32)], [info("y", (2,), np.int32)], {})
+    case = Case("ReduceSumSquare", "int32", "", "test", one, {"x": x, "a": np.array([1])})
+    good = np.array([0, 25], np.int32)
+    assert named(case, [good], [np.array([2**31 - 1, 25], np.int32)])
+    assert not named(case, [good], [np.array([2**31 - 1, 26], np.int32)])
+
+
 def test_the_largest_of_a_window_with_nan_is_named_alone() -> None:
     x = np.array([[[np.nan, 1, 2, 3]]], np.float32)
     one = model([node("MaxPool", "x", "y", kernel_shape=[2])], [info("x", x.shape)], [info("y", (1, 1, 3))])

@@ -434,13 +434,24 @@ def _power(base: int, exponent: float) -> float:
 def _exact_means(case: Case, got: np.ndarray, _: np.ndarray) -> np.ndarray:
     if is_float(got.dtype):
         return np.zeros(got.shape, bool)
+    totals, count = _totals(case, 1)
+    exact = [abs(t) // count * (1 if t > 0 else -1) for t in totals]
+    return np.array([g == e for g, e in zip(got.ravel().tolist(), exact, strict=True)], bool).reshape(got.shape)
+
+
+def _squares_out_of_range(case: Case, got: np.ndarray, _: np.ndarray) -> np.ndarray:
+    if is_float(got.dtype):
+        return np.zeros(got.shape, bool)
+    return np.array([t > int_range(got.dtype)[1] for t in _totals(case, 2)[0]], bool).reshape(got.shape)
+
+
+def _totals(case: Case, power: int) -> tuple[list[int], int]:
+    """The exact sums of powers of the integers that a reduction takes together, and how many these are."""
     x, *more = case.inputs.values()
     attrs = {a.name: helper.get_attribute_value(a) for a in case.model.graph.node[0].attribute}
     axes = tuple(int(a) for a in (more[0] if more else attrs.get("axes", ()))) or tuple(range(x.ndim))
-    total = np.asarray(x.astype(object).sum(axis=axes, keepdims=bool(attrs.get("keepdims", 1))))
-    count = math.prod(x.shape[a] for a in axes)
-    exact = [abs(t) // count * (1 if t > 0 else -1) for t in total.ravel()]
-    return np.array([g == e for g, e in zip(got.ravel().tolist(), exact, strict=True)], bool).reshape(got.shape)
+    totals = np.asarray((x.astype(object) ** power).sum(axis=axes))
+    return list(totals.ravel()), math.prod(x.shape[a] for a in axes)
 
 
 def _float32_constants(_: Case, got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -455,6 +466,7 @@ NAMED: dict[str, tuple[str, Elements]] = {
     "MaxPool": ("a window that holds NaN, which the peers skip or not by its place", _windows_with_nan),
     "Pow": ("a power beyond the range of the integers, or 0 to a negative power", _powers_out_of_range),
     "ReduceMean": ("the exact mean of integers, which both peers compute in float64", _exact_means),
+    "ReduceSumSquare": ("a sum of squares beyond the range of the integers", _squares_out_of_range),
     "Gelu": ("the constants of the tanh form, which both peers have in float32 only", _float32_constants),
 }
 
