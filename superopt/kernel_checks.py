@@ -3,20 +3,84 @@
 A schedule in a file may be legal and proved, and its code still be wrong on a machine that it was not tried on: another
 processor, another version of LLVM.  Every kernel of a loaded program is therefore run on random arrays between bands of
 memory; one that writes outside of them or differs is left to XLA.  What agreed is remembered beside its code.
+
+The arrays have the shapes of the program, which a small file may state as it likes.  Loading compares what a few
+seconds and the size of the file allow (`too_large`); the rest waits for the first call, whose arrays are as large.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from superopt.errors import SuperoptError
-from superopt.ir.graph import Graph
+from superopt.ir.counters import graph_cost
+from superopt.ir.graph import Graph, Node
 from superopt.ir.program import original_program
 from superopt.kernels.choice import Choice, regions_of
 from superopt.measure.arrays import random_values
 from superopt.measure.numerics import Tolerance, output_errors
+
+MOST_ELEMENTS = 1 << 23  # of the values of a kernel: random arrays, results and their float64 take about 30 bytes each
+MOST_SECONDS = 3.0  # of all kernels of a file together, beside what else loading takes
+_FLOPS_PER_S = 5e9  # of one core, by the kernel and by XLA, of a slow machine
+_TRANSCENDENTALS_PER_S = 2e8
+_ELEMENTS_PER_S = 1.5e7  # made at random, computed twice, compared in float64
+
+
+def too_large(hot: Graph, choices: Sequence[Choice], live: int) -> dict[int, str]:
+    """The choices whose kernels are not compared yet and would take too long or too much memory, by number, and why.
+
+    Args:
+        hot: the program.
+        choices: its kernels.
+        live: how many of the inputs are arguments; the others are in the file, and allow as many elements more.
+    """
+    given = sum(_size(n) for n in hot.inputs[live:])
+    found: dict[int, str] = {}
+    known: dict[tuple[Graph, tuple[Any, ...] | None], str] = {}
+    left = MOST_SECONDS + given / _ELEMENTS_PER_S
+    for number, (region, choice) in enumerate(zip(regions_of(hot, choices), choices, strict=True)):
+        case = (region.graph, choice.trace)
+        if case not in known:
+            elements, takes = _elements(region.graph), _seconds(region.graph)
+            fits = elements <= MOST_ELEMENTS + given and takes <= left
+            known[case] = "" if fits or _agrees(*case) else f"it works on {elements} elements, for about {takes:.1f} s"
+            left -= takes if fits else 0.0
+        if known[case]:
+            found[number] = known[case]
+    return found
+
+
+def _elements(graph: Graph) -> int:
+    """Elements of what a region reads and gives, and of the largest value between."""
+    nodes = {*graph.nodes(), *graph.inputs}
+    ends = {*graph.inputs, *graph.outputs}
+    return sum(_size(n) for n in ends) + max((_size(n) for n in nodes - ends), default=0)
+
+
+def _size(node: Node) -> int:
+    return sum(math.prod(map(int, t.shape)) for t in node.types)
+
+
+def _seconds(graph: Graph) -> float:
+    cost = graph_cost(graph)
+    compute = cost.flops / _FLOPS_PER_S + cost.transcendentals / _TRANSCENDENTALS_PER_S
+    return compute + _elements(graph) / _ELEMENTS_PER_S
+
+
+def _agrees(graph: Graph, trace: tuple[Any, ...] | None) -> bool:
+    """Was the kernel found to agree on this machine?"""
+    from superopt.backends import made, native  # late: loads LLVM
+
+    try:
+        key = made.key_of(graph, native.default_trace(graph) if trace is None else trace)
+    except SuperoptError:  # the build says so
+        return True
+    return bool(key) and made.agrees(key)
 
 
 def disagreeing(hot: Graph, choices: Sequence[Choice]) -> dict[int, str]:

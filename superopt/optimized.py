@@ -8,6 +8,7 @@ go through the optimised program itself), and `validate` checks it from these fi
 from __future__ import annotations
 
 import operator
+import threading
 import weakref
 from contextlib import ExitStack
 from dataclasses import replace
@@ -212,7 +213,8 @@ class Loaded:
         self.names = tuple(held.names[i] for i in held.live)
         self._frozen = [(i, held.names[i], kind, digest) for i, kind, digest in held.frozen]
         self.report: dict[str, Any] = dict(held.report)
-        self._foreign, self._digest_of = held.foreign, digest_of
+        self._foreign, self._options, self._digest_of = held.foreign, held.options, digest_of
+        self._chosen, self._left, self._waiting, self._lock = held.kernels, dict[str, str](), False, threading.Lock()
         self._head, self._tail = held.head, held.tail
         self.in_tree, self.out_tree = held.in_tree, held.out_tree
         self._adapted = any(name in ADAPTED for name in (*held.in_tree.types, *held.out_tree.types))
@@ -220,7 +222,7 @@ class Loaded:
         self.prepared = held.prepared
         with typed(f"{path} cannot be built on this machine"):
             if self.kernels:
-                self._foreign = {**self._foreign, **self._without_disagreeing()}
+                self._take_kernels(called=False)
             self._executable = build_any(original_program(self.graph), self.prepared, held.options, self.kernels)
         self._run: Callable[[list[Any]], Sequence[Any]] = self._hot if not self.kernels else self._with_derivative()
         self.path = Path(path)
@@ -246,14 +248,33 @@ class Loaded:
 
         return validate_file(self.path, original, store, limited=limited)
 
-    def _without_disagreeing(self) -> dict[str, str]:
-        """Leave the kernels to XLA that do not give its values; says which and why."""
-        from superopt.kernel_checks import disagreeing  # late: loads LLVM
+    def _take_kernels(self, *, called: bool) -> None:
+        """Use the kernels of the file that give XLA's values; those that ask for too much wait until it is called."""
+        from superopt.kernel_checks import disagreeing, too_large  # late: loads LLVM
 
-        wrong = disagreeing(self.graph, self.kernels)
-        named = {f"kernel of value {self.kernels[i].root}": why for i, why in wrong.items()}
-        self.kernels = tuple(c for i, c in enumerate(self.kernels) if i not in wrong)
-        return named
+        late = {} if called else too_large(self.graph, self._chosen, len(self.live))
+        asked = tuple(c for i, c in enumerate(self._chosen) if i not in late)
+        wrong = disagreeing(self.graph, asked)
+        self.kernels = tuple(c for i, c in enumerate(asked) if i not in wrong)
+        left = {
+            self._chosen[i]: f"it is compared with XLA's values at the first call: {why}" for i, why in late.items()
+        }
+        left |= {asked[i]: why for i, why in wrong.items()}
+        self._left = {f"kernel of value {c.root}": why for c, why in left.items()}
+        self._waiting = bool(late)
+
+    def _take_waiting(self) -> None:
+        """Compare the kernels that waited for a call, and build the program with those that agree."""
+        from superopt.backends.build import build_any  # late: see __init__
+        from superopt.ir.program import original_program  # late: see __init__
+
+        with self._lock:
+            if not self._waiting:
+                return
+            self._take_kernels(called=True)
+            program = original_program(self.graph)
+            self._executable = build_any(program, self.prepared, self._options, self.kernels)
+            self._run = self._with_derivative()
 
     @property
     def compiler_options(self) -> dict[str, bool | str]:
@@ -263,7 +284,7 @@ class Loaded:
     @property
     def refused(self) -> dict[str, str]:
         """Options of the compiler and kernels that this machine does without, with the reason."""
-        return {**self._foreign, **self._executable.refused}
+        return {**self._foreign, **self._left, **self._executable.refused}
 
     @property
     def speedup(self) -> Speedup:
@@ -297,6 +318,8 @@ class Loaded:
                 kind = TensorType(got.shape, str(got.dtype))
                 raise ArgumentError(f"argument {name} is {kind}, the program was made for {node.type}")
         weak = self._weak.get(_positions([self._is_weak(leaf) for leaf in leaves]), frozenset[int]())
+        if self._waiting and not any(isinstance(x, self._without_values) for x in live):
+            self._take_waiting()
         outputs = [self._as_weak(x) if i in weak else x for i, x in enumerate(self._run(live))]
         results = self._tree.tree_unflatten(self.out_tree.tree(tree), outputs)
         results = self._leave(results) if self._adapted else results

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
+import superopt
+from superopt import kernel_checks
 from superopt.backends import made, native
 from superopt.frontends.jaxpr import import_function
 from superopt.ir.graph import Graph
-from superopt.kernel_checks import disagreeing
+from superopt.ir.program import original_program
+from superopt.kernel_checks import disagreeing, too_large
 from superopt.kernels.choice import Choice, choices_of
 from superopt.kernels.cpu import supported
 from superopt.kernels.partition import partition
+from superopt.optimized import Optimized
+from superopt.result import Report, Speedup
 
 pytestmark = pytest.mark.skipif(not supported(), reason="no kernels are made for this processor")
 
@@ -44,3 +51,54 @@ def test_a_kernel_that_differs_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     found = disagreeing(graph, choices)
     assert list(found) == [0]
     assert "differs from XLA's values" in found[0]
+
+
+def scaled(x: jax.Array) -> jax.Array:
+    return jnp.tanh(x) * 2.0 + jnp.exp(x)
+
+
+def test_what_takes_long_to_compare_waits_for_a_call_with_arrays(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    x = jnp.linspace(0.0, 1.0, 40).reshape(4, 10)
+    imported = import_function(scaled, (x,))
+    program = original_program(imported.graph)
+    choices = choices_of(program.hot, [(r, None) for r in partition(program.hot)])
+    report = Report(
+        "scaled", "made by a test", None, None, Speedup(1.0, 1.0, 1.0), None, (), None, {}, (), (), {}, {}, {}, "", {},
+        0, original_returned=False,
+    )  # fmt: skip
+    executable = native.build(program, (), kernels=choices)
+    path = Optimized(imported, program, executable, report, None, choices).save(tmp_path / "p.superopt")
+    asked: list[object] = []
+    compare = kernel_checks._difference
+    monkeypatch.setattr(kernel_checks, "_difference", lambda kernel: asked.append(kernel) or compare(kernel))
+    monkeypatch.setattr(kernel_checks, "MOST_ELEMENTS", 40)
+    loaded = superopt.load(path)
+    assert not asked
+    assert not loaded.kernels
+    (why,) = loaded.refused.values()
+    assert "at the first call: it works on 120 elements" in why
+    jax.eval_shape(loaded, x)
+    assert not asked
+    np.testing.assert_allclose(loaded(x), scaled(x), rtol=1e-5)
+    assert len(asked) == len(loaded.kernels) == 1
+    assert loaded.refused == {}
+    np.testing.assert_allclose(loaded(x), scaled(x), rtol=1e-5)
+    np.testing.assert_allclose(
+        jax.grad(lambda x: loaded(x).sum())(x), jax.grad(lambda x: scaled(x).sum())(x), rtol=1e-5
+    )
+    assert len(asked) == 1
+    assert superopt.load(path).kernels  # it is known to agree
+
+
+def test_shapes_that_a_small_file_states_do_not_make_loading_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(rows: int, live: int = 1) -> bool:
+        graph = import_function(scaled, (jax.ShapeDtypeStruct((rows, 1000), "float32"),)).graph
+        (choice,) = choices_of(graph, [(r, None) for r in partition(graph)])
+        return list(too_large(graph, [choice], live)) == [0]
+
+    assert late(200_000)
+    assert not late(1000)
+    monkeypatch.setattr(kernel_checks, "MOST_SECONDS", 0.19)
+    assert late(1000)
+    assert not late(1000, live=0)  # the file holds as many elements
