@@ -50,6 +50,23 @@ def test_norms_of_integers_are_in_range_where_squares_are_not() -> None:
     assert logs.tolist() == [43, 24, 43]
 
 
+def test_norms_of_doubles_are_computed_in_doubles() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 6))
+    got = value("LayerNormalization", x, stored={"s": np.ones(6)})
+    wanted = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + np.float32(1e-5))
+    np.testing.assert_allclose(got, wanted, rtol=1e-12)
+
+
+def test_truth_values_are_scattered_by_or_and_and() -> None:
+    x, places = np.array([True, False, True]), np.array([[0], [1], [2]])
+    new = np.array([False, True, False])
+    for reduction, wanted in (("add", x | new), ("mul", x & new)):
+        names = [info("x", (3,), np.bool_), info("u", (3,), np.bool_)]
+        scatter = node("ScatterND", "x i u", "y", reduction=reduction)
+        one = model([scatter], names, [info("y", (3,), np.bool_)], {"i": places})
+        assert np.asarray(load_model(one)(x, new)[0]).tolist() == wanted.tolist()
+
+
 def test_powers_are_computed_in_a_type_that_holds_both() -> None:
     def power(base: Any, exponent: Any) -> list[Any]:
         names = [info("x", base.shape, base.dtype), info("e", exponent.shape, exponent.dtype)]
@@ -91,6 +108,14 @@ def test_known_integers_are_divided_towards_zero() -> None:
 def test_shrink_of_integers_takes_fractions(dtype: Any) -> None:
     x = np.array([0, 1, 2, 3, 4], dtype)
     np.testing.assert_array_equal(value("Shrink", x, lambd=1.5, bias=0.5), [0, 0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_shrink_of_large_integers_is_exact(dtype: Any) -> None:
+    high = np.iinfo(dtype).max
+    x = np.array([high, high - 1, 2, 1], dtype)
+    assert value("Shrink", x, lambd=1.5).tolist() == [high, high - 1, 2, 0]
+    assert value("Shrink", x, lambd=1.5, bias=1.0).tolist() == [high - 1, high - 2, 1, 0]
 
 
 def test_gemm_of_integers_is_scaled_by_fractions() -> None:

@@ -390,9 +390,7 @@ Elements = Callable[[Case, np.ndarray, np.ndarray], np.ndarray]
 
 def named(case: Case, got: Sequence[Any], wanted: Sequence[Any]) -> str:
     """Why none of the elements that differ counts; empty where one does."""
-    if case.op not in NAMED:
-        return ""
-    reason, none = NAMED[case.op]
+    reason, none = NAMED.get(case.op, _FLUSHED)
     for g, w in zip(got, wanted, strict=False):
         a, b = np.asarray(g), np.asarray(w)
         if a.dtype != b.dtype or a.shape != b.shape or not (_same(a, b) | none(case, a, b)).all():
@@ -458,6 +456,31 @@ def _float32_constants(_: Case, got: np.ndarray, wanted: np.ndarray) -> np.ndarr
     return np.isclose(got, wanted, rtol=1e-7, atol=1e-7) & (got.dtype == np.float64)
 
 
+def _flushed(_: Case, got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    if not is_float(got.dtype):
+        return np.zeros(got.shape, bool)
+    least = float(ml_dtypes.finfo(got.dtype).smallest_normal)
+    return (got == 0) & (np.abs(wanted.astype(np.float64)) < least)
+
+
+def _sixteen_bits(_: Case, got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    if got.dtype != np.float16:
+        return np.zeros(got.shape, bool)
+    return np.isclose(got.astype(np.float32), wanted.astype(np.float32), rtol=0.01)
+
+
+def _as_float32(_: Case, got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    return np.isclose(got, wanted, rtol=1e-6, atol=1e-7) & (got.dtype == np.float64)
+
+
+def _unchanged(case: Case, got: np.ndarray, _: np.ndarray) -> np.ndarray:
+    attrs = {a.name: helper.get_attribute_value(a) for a in case.model.graph.node[0].attribute}
+    (x,) = case.inputs.values()
+    same = (got == x) & (not attrs.get("bias", 0)) & (not is_float(got.dtype))
+    return np.asarray(same, bool)
+
+
+_FLUSHED = ("a number below the least normal one, which compiled code takes for 0", _flushed)
 _HALVES = ("real values halfway between two integers, rounded one unit apart", _one_unit)
 # by operator: why a difference is none, and at which elements; docs/onnx.md says the same
 NAMED: dict[str, tuple[str, Elements]] = {
@@ -466,7 +489,10 @@ NAMED: dict[str, tuple[str, Elements]] = {
     "MaxPool": ("a window that holds NaN, which the peers skip or not by its place", _windows_with_nan),
     "Pow": ("a power beyond the range of the integers, or 0 to a negative power", _powers_out_of_range),
     "ReduceMean": ("the exact mean of integers, which both peers compute in float64", _exact_means),
+    "Shrink": ("the integer itself, which both peers cast to a float and back, out of its range", _unchanged),
     "ReduceSumSquare": ("a sum of squares beyond the range of the integers", _squares_out_of_range),
+    "GridSample": ("sums of products in float16, one percent apart", _sixteen_bits),
+    "GroupNormalization": ("doubles whose means are taken in float32, as the definition says", _as_float32),
     "Gelu": ("the constants of the tanh form, which both peers have in float32 only", _float32_constants),
 }
 

@@ -116,7 +116,11 @@ def _shrink(call: Call, x: Any) -> Any:
     # the attributes are fractions also where the values are integers
     wide = x if is_float(np.dtype(x.dtype)) else x.astype(np.float64)
     lambd, bias = like(wide, call.attrs["lambd"]), like(wide, call.attrs["bias"])
-    result = jnp.where(wide < -lambd, wide + bias, jnp.where(wide > lambd, wide - bias, like(wide, 0)))
+    small, large = wide < -lambd, wide > lambd
+    if not is_float(np.dtype(x.dtype)) and float(call.attrs["bias"]).is_integer():  # exact, as no double is
+        whole = np.asarray(int(call.attrs["bias"]), x.dtype)
+        return jnp.where(small, x + whole, jnp.where(large, x - whole, like(x, 0)))
+    result = jnp.where(small, wide + bias, jnp.where(large, wide - bias, like(wide, 0)))
     return cast(jnp, result, np.dtype(x.dtype))
 
 

@@ -91,6 +91,8 @@ def _scatter_nd(call: Call, x: Any, indices: Any, updates: Any) -> Any:
 
 def _update(x: Any, place: tuple[Any, ...], updates: Any, reduction: str) -> Any:
     at = x.at[place]
+    if x.dtype == np.bool_:  # the sum of truth values is whether one is true, their product whether all are
+        reduction = {"add": "max", "mul": "min"}.get(reduction, reduction)
     return {"none": at.set, "add": at.add, "mul": at.multiply, "max": at.max, "min": at.min}[reduction](updates)
 
 

@@ -78,7 +78,8 @@ def _group_norm(call: Call, x: Any, scale: Any, bias: Any) -> Any:
 @op("LayerNormalization")
 def _layer_norm(call: Call, x: Any, scale: Any, bias: Any = None) -> Any:
     axes = tuple(range(axis_of(call.attrs["axis"], x.ndim), x.ndim))
-    stash = helper.tensor_dtype_to_np_dtype(call.attrs["stash_type"])
+    told = np.dtype(helper.tensor_dtype_to_np_dtype(call.attrs["stash_type"]))
+    stash = x.dtype if x.dtype.itemsize > told.itemsize else told  # doubles stay such, as in ONNX Runtime
     wide = x.astype(stash)
     mean = jnp.mean(wide, axes, keepdims=True)
     centred = wide - mean
@@ -86,7 +87,7 @@ def _layer_norm(call: Call, x: Any, scale: Any, bias: Any = None) -> Any:
     inverse = lax.rsqrt(var + np.asarray(call.attrs["epsilon"], stash))
     result = (centred * inverse).astype(x.dtype) * scale
     result = result if bias is None else result + bias
-    return (result, mean, inverse) if call.n_outputs > 1 else result
+    return (result, mean.astype(told), inverse.astype(told)) if call.n_outputs > 1 else result
 
 
 @op("RMSNormalization")
