@@ -18,7 +18,7 @@ from verifier.conditions import Cond
 from verifier.poly import Poly, form_of, var
 from verifier.solver import Context
 
-Interval: TypeAlias = "tuple[float, float]"  # of integers, with infinite ends
+Interval: TypeAlias = "tuple[float, float]"  # of exact integers, floats only where an end is infinite
 BOUNDS = (2**30, 2**28, 2**24)
 """Bounds of sizes under which an integer may be in the range of its type: below the last one nothing is proved."""
 FRACTION = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
@@ -71,12 +71,13 @@ class Ranges:
 
     def interval(self, p: Poly, most: float = math.inf, facts: Sequence[Cond] = ()) -> Interval:
         """Bounds of a polynomial where every size is at most `most`."""
-        low = high = 0.0
+        low: float = 0
+        high: float = 0
         for mono, k in p.terms:
             part: Interval = (k, k)
             for atom in mono:
                 part = _product(part, self._atom(atom, most, facts))
-            low, high = low + part[0], high + part[1]
+            low, high = _sum(low, part[0]), _sum(high, part[1])
         return low, high
 
     def _atom(self, atom: str, most: float, facts: Sequence[Cond]) -> Interval:
@@ -114,10 +115,12 @@ class Ranges:
             signs = (k, -k) if f.kind == "eq" else (k,)
             for sign in signs:  # sign * x + r >= 0 with r in [a, b], or [-b, -a]
                 top = b if sign == k else -a
+                if not _finite(top):
+                    continue
                 if sign > 0:
-                    low = max(low, -top / sign)
+                    low = max(low, -(top // sign))
                 else:
-                    high = min(high, top / -sign)
+                    high = min(high, top // -sign)
         return low, high
 
     def _most(self, name: str) -> float:
@@ -139,5 +142,20 @@ def of_type(dtype: str) -> Interval:
 
 
 def _product(a: Interval, b: Interval) -> Interval:
-    ends = [0.0 if 0 in (x, y) else x * y for x in a for y in b]
+    ends = [_times(x, y) for x in a for y in b]
     return min(ends), max(ends)
+
+
+def _times(x: float, y: float) -> float:
+    if 0 in (x, y):
+        return 0
+    return x * y if _finite(x, y) else math.inf if (x > 0) == (y > 0) else -math.inf
+
+
+def _sum(x: float, y: float) -> float:
+    return x + y if _finite(x, y) else x if x in (-math.inf, math.inf) else y
+
+
+def _finite(*xs: float) -> bool:
+    """Are all of them finite?  Asked without `math.isinf`, which no integer beyond the range of floats survives."""
+    return not any(x in (-math.inf, math.inf) for x in xs)
