@@ -13,6 +13,7 @@ import errno
 import math
 import mmap
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ ALIGN = 64  # bytes: JAX takes over what begins at a multiple
 SHARED = Path("/dev/shm")
 _PIECE = 1 << 24  # bytes that are read, and then let go, at a time
 Place = tuple[str, str, tuple[int, ...], int]  # file, dtype, shape, offset
+_LOCK = threading.RLock()  # of the tables below, which threads of one process share
 _PLACES: dict[int, tuple[weakref.ref[np.ndarray], Place]] = {}
 _OPEN: dict[str, np.ndarray] = {}  # the file of another process that is in use here, and what was read of it
 _SEEN: dict[Place, np.ndarray] = {}
@@ -95,13 +97,14 @@ def placed(at: Sequence[Any]) -> np.ndarray:
     """The array at a place that another process told: the same one each time, until another file is asked for."""
     file, kind, shape, offset = at
     key: Place = (str(file), str(kind), tuple(map(int, shape)), int(offset))
-    if key[0] not in _OPEN:
-        _OPEN.clear()
-        _SEEN.clear()
-        _OPEN[key[0]] = mapped(Path(key[0]))
-    if key not in _SEEN:
-        _SEEN[key] = _view(_OPEN[key[0]], key)
-    return _SEEN[key]
+    with _LOCK:
+        if key[0] not in _OPEN:
+            _OPEN.clear()
+            _SEEN.clear()
+            _OPEN[key[0]] = mapped(Path(key[0]))
+        if key not in _SEEN:
+            _SEEN[key] = _view(_OPEN[key[0]], key)
+        return _SEEN[key]
 
 
 def mapped(file: Path | int, offset: int = 0, nbytes: int | None = None) -> np.ndarray:
@@ -123,7 +126,8 @@ def mapped(file: Path | int, offset: int = 0, nbytes: int | None = None) -> np.n
     except ValueError as error:  # shorter than that by now
         raise OSError(errno.EINVAL, str(error)) from error
     raw = np.frombuffer(pages, np.uint8)
-    _MAPS[pages] = raw.ctypes.data
+    with _LOCK:
+        _MAPS[pages] = raw.ctypes.data
     return raw[offset - begin :]
 
 
@@ -160,7 +164,9 @@ def _map_of(x: Any) -> tuple[mmap.mmap, int] | None:
     if not isinstance(x, np.ndarray):
         return None
     at = x.ctypes.data
-    for pages, begin in list(_MAPS.items()):
+    with _LOCK:
+        maps = list(_MAPS.items())
+    for pages, begin in maps:
         if begin <= at < begin + len(pages):
             return pages, at - begin
     return None
@@ -171,7 +177,8 @@ def _view(raw: np.ndarray, at: Place) -> np.ndarray:
     kind = numpy_dtype(name)
     count = math.prod(shape) * kind.itemsize
     array = raw[offset : offset + count].view(kind).reshape(shape)
-    for gone in [i for i, (known, _) in _PLACES.items() if known() is None]:
-        del _PLACES[gone]
-    _PLACES[id(array)] = (weakref.ref(array), at)
+    with _LOCK:
+        for gone in [i for i, (known, _) in _PLACES.items() if known() is None]:
+            del _PLACES[gone]
+        _PLACES[id(array)] = (weakref.ref(array), at)
     return array

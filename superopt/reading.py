@@ -22,8 +22,8 @@ import hashlib
 import json
 import math
 import os
+import secrets
 import stat
-import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -413,8 +413,8 @@ class ArchiveWriter:
         self._digests: dict[str, str] = {}
 
     def __enter__(self) -> ArchiveWriter:
-        self._beside = self.path.with_name(f".{self.path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
-        self._handle = open(self._beside, "wb")
+        self._beside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}.tmp")
+        self._handle = open(self._beside, "xb")  # new: in a shared folder a link of that name may lead to another file
         self._zip = zipfile.ZipFile(self._handle, "w", zipfile.ZIP_DEFLATED)
         return self
 

@@ -206,3 +206,13 @@ def test_messages_are_bounded_however_long_the_names_in_a_file_are() -> None:
     assert len(told) < 3200
     assert told.startswith("[SO200] the rule xxx")
     assert told.endswith("x has no sides\n  hint: write left == right")
+
+
+def test_writing_follows_no_link_that_another_put_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tmp_path / "kept"
+    kept.write_text("mine")
+    monkeypatch.setattr("secrets.token_hex", lambda _: "guessed")
+    (tmp_path / ".x.zip.guessed.tmp").symlink_to(kept)
+    with pytest.raises(FileExistsError):
+        write(tmp_path / "x.zip")
+    assert kept.read_text() == "mine"

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ import pytest
 import superopt
 from rewrites import perm
 from rewrites.parse import parse
-from superopt import shared
+from superopt import placing, shared
 from superopt.ir.graph import literal, mk
 
 THREADS = 16
@@ -96,6 +97,20 @@ def test_parsers_of_other_threads_are_waited_out(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(ast, "parse", disturbed)
     assert ast.unparse(shared.parse_expression("1 + a")) == "1 + a"
+
+
+def test_arrays_are_placed_in_threads(tmp_path: Path) -> None:
+    raw = np.zeros(64, np.uint8)
+
+    def work(number: int) -> None:
+        for k in range(200):
+            arrays = [placing._view(raw, (f"{number}", "uint8", (8,), 8 * i)) for i in range(4)]
+            assert [placing.place_of(x) for x in arrays] == [(f"{number}", "uint8", (8,), 8 * i) for i in range(4)], k
+            file = tmp_path / f"{number}"
+            file.write_bytes(b"x" * 64)
+            placing.release(placing.mapped(file))
+
+    together(work)
 
 
 def test_programs_are_optimised_in_threads() -> None:
