@@ -196,7 +196,7 @@ def _other(node: Node) -> Counts:
     counts = Counts(float)
     if node.op in WINDOW:
         dims = node["window_dimensions"]
-        line, minor = sum(n > 1 for n in dims) == 1, dims[-1] > 1
+        line, minor = sum(n > 1 for n in dims) == 1, bool(dims) and dims[-1] > 1
         name = "window_line" if line else "window_eval_minor" if minor else "window_eval"
         counts[name] += elements(node) * math.prod(dims)
         counts["window_out_minor" if minor else "window_out"] += elements(node)

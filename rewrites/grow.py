@@ -11,6 +11,7 @@ Growth never fails for size or time: it stops at a limit with a reason, and the 
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,11 +20,11 @@ from dataclasses import dataclass, field
 from rewrites import merge, sites, variants
 from rewrites.arrange import BuildError
 from rewrites.build import build
-from rewrites.egraph import EGraph, ENode, LimitReachedError, Origin, Ref
+from rewrites.egraph import EGraph, LimitReachedError, Origin, Ref
 from rewrites.match import Match, MatchStats, matches
 from rewrites.perm import PERM_BITS
 from rewrites.proof import ProvingEGraph, claims
-from rewrites.space import EGraphSpace
+from rewrites.space import Alternative, EGraphSpace
 from rewrites.term import Rule
 from superopt.errors import ShapeError
 
@@ -40,6 +41,7 @@ class Limits:
         per_class: e-nodes of one class; a class of thousands makes every match on it slow.
         iterations: passes over the rules.
         per_rule: matches of one rule in one iteration.
+        matches: of all rules.
     """
 
     enodes: int = 20_000
@@ -47,6 +49,7 @@ class Limits:
     per_class: int = 256
     iterations: int = 40
     per_rule: int = 2_000
+    matches: float = math.inf
 
 
 @dataclass(slots=True)
@@ -112,16 +115,19 @@ class Growth:
     step: int = 0
     class_caps: int = 0
     hidden: int = 0
+    tried: int = 0  # matches, in all iterations
     found: list[tuple[Ref, Ref, Origin]] = field(default_factory=list[tuple[Ref, Ref, Origin]])
 
     def check_time(self) -> None:
-        """Stop when the time is over.
+        """Stop when the time is over, or the matches that stand for it.
 
         Raises:
             LimitReachedError: it is.
         """
         if time.perf_counter() - self.started_s > self.limits.seconds:
             raise LimitReachedError("seconds")
+        if self.tried > self.limits.matches:
+            raise LimitReachedError("matches")
 
     def build(self, match: Match, origin: Origin) -> tuple[Ref, ...] | None:
         """The right sides of a match, or None where they cannot be built (counted)."""
@@ -260,6 +266,7 @@ def _pass(run: Growth, rules: Sequence[Rule], classes: Collection[int] | None) -
 def _rewrite(run: Growth, rule: Rule, cls: int) -> None:
     """Build the right sides of all matches at a class."""
     for match in matches(rule, run.eg, cls << PERM_BITS, stats=run.stats):
+        run.tried += 1
         run.check_time()
         roots = tuple([value for value, _ in match.roots])
         origin = Origin(rule.name, run.step, roots)
@@ -272,11 +279,14 @@ def _lower(run: Growth, rule: Rule, cls: int) -> None:
     """Add the e-node that stands for a lowering of each op of the class that the rule matches."""
     eg = run.eg
     ops = sites.operators(rule, rule.lhs[0])
+    made = EGraphSpace(eg).alternatives(cls)
+    known = {x.key: x for op in ops for x in made.get(op, ())}  # made once: a class may hold thousands of e-nodes
     for node in eg.enodes(cls):
         if eg.op_of(node) not in ops:
             continue
+        run.check_time()
         attrs = (("attrs", eg.attrs_of(node)), ("op", eg.op_of(node)), ("rule", rule.name))
-        for _ in matches(rule, space_of_enode(eg, cls, node), cls << PERM_BITS, stats=run.stats):
+        for _ in matches(rule, _space_of(eg, cls, known[node]), cls << PERM_BITS, stats=run.stats):
             run.stats.matches[rule.name] += 1  # the matcher counts only what is read to the end
             origin = Origin(rule.name, run.step, (cls << PERM_BITS,))
             eg.current_origin = origin
@@ -300,10 +310,8 @@ def is_law(rule: Rule) -> bool:
     return rule.where.startswith(LAWS)
 
 
-def space_of_enode(eg: EGraph, cls: int, enode: ENode) -> EGraphSpace:
-    """The e-graph as the matcher sees it, with one e-node alone in its class."""
+def _space_of(eg: EGraph, cls: int, one: Alternative) -> EGraphSpace:
+    """The e-graph as the matcher sees it, with one op alone in its class."""
     space = EGraphSpace(eg)
-    op = eg.op_of(enode)
-    position = [node for node in eg.enodes(cls) if eg.op_of(node) == op].index(enode)
-    space._alternatives[cls] = {op: [space.alternatives(cls)[op][position]]}  # pyright: ignore[reportPrivateUsage]
+    space._alternatives[cls] = {one.op: [one]}  # pyright: ignore[reportPrivateUsage]
     return space

@@ -43,7 +43,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -225,6 +225,18 @@ def per_axis_names(e: Expr) -> frozenset[str]:
 
 def roles_of(rule_vars: Mapping[str, tuple[str, ...]], t: Term) -> tuple[str, ...]:
     """Roles of a term's axes, in order of first occurrence (the order carries no meaning)."""
+    known: dict[int, tuple[str, ...]] = {}
+
+    def of(t: Term) -> tuple[str, ...]:
+        found = known.get(id(t))
+        if found is None:
+            found = known[id(t)] = _roles(rule_vars, t, of)
+        return found
+
+    return of(t)
+
+
+def _roles(rule_vars: Mapping[str, tuple[str, ...]], t: Term, of: Callable[[Term], tuple[str, ...]]) -> tuple[str, ...]:
     op = t.op
     if op == "var":
         return tuple(stem(x) for x in rule_vars[t["name"]])
@@ -232,7 +244,7 @@ def roles_of(rule_vars: Mapping[str, tuple[str, ...]], t: Term) -> tuple[str, ..
         return ()
     if op == "iota":
         return tuple(t["over"])
-    inner = [roles_of(rule_vars, a) for a in t.args]
+    inner = [of(a) for a in t.args]
     if op in ("dot", "red", "conv"):
         gone = t["over"]
         return tuple(r for r in dict.fromkeys(r for rs in inner for r in rs) if r not in gone)

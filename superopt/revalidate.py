@@ -69,8 +69,8 @@ def validate_file(
         InputError: not a saved program, or one without a plan.
         FileLimitError: it asks for more than is accepted.
     """
-    most = _LEAST_ELEMENTS + _ELEMENTS_OF_BYTE * os.path.getsize(path) if limited else math.inf
     with typed(f"{path} cannot be validated"):
+        most = _LEAST_ELEMENTS + _ELEMENTS_OF_BYTE * os.path.getsize(path) if limited else math.inf
         return _validated(path, original, store, most)
 
 

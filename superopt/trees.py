@@ -325,14 +325,22 @@ def _contents(value: Any) -> list[Any]:
         return [value.__func__, value.__self__]
     if isinstance(value, functools.partial):
         return [value.func, value.args, value.keywords]
-    if is_dataclass(value):
+    if is_dataclass(value) and not isinstance(value, type):
         return [[f.name, getattr(value, f.name, None)] for f in fields(value)]
+    if isinstance(value, dict):
+        held = [[key, x] for key, x in value.items()]
+    elif isinstance(value, list | tuple | set | frozenset):
+        held = list(value)
+    elif isinstance(value, int | float | complex | str | bytes):
+        held = [repr(value)]
+    else:
+        held = []
     slots = [name for kind in type(value).__mro__ for name in _slots(kind) if hasattr(value, name)]
-    held = [[name, getattr(value, name)] for name in slots if name not in ("__dict__", "__weakref__")]
+    held += [[name, getattr(value, name)] for name in slots if name not in ("__dict__", "__weakref__")]
     held += [[name, x] for name, x in getattr(value, "__dict__", {}).items()]
     if not held and hasattr(value, "__wrapped__"):
         held = [value.__wrapped__]
-    if held or hasattr(value, "__dict__"):
+    if held or (type(value).__repr__ is object.__repr__ and hasattr(value, "__dict__")):  # the latter holds nothing
         return held
     text = repr(value)
     if _ADDRESS.search(text) or len(text) > _MOST_TEXT:

@@ -315,3 +315,14 @@ def test_all_that_jax_writes_is_taken(dtype: str) -> None:
         [TensorType(x.shape, str(x.dtype)) for x in xs] for xs in ((a, b), jax.eval_shape(everything, a, b))
     )
     assert modules.export(everything, operands, results)
+
+
+def test_maps_over_devices_are_kept_as_they_are() -> None:
+    """Equations that hold functions are bound with them (`shard_map`, `pmap`)."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("d",))
+    spec = jax.sharding.PartitionSpec
+    x = jnp.linspace(0.0, 1.0, 16).reshape(1, 16)
+    shared = jax.shard_map(lambda a: jax.lax.psum(jnp.sin(a), "d"), mesh=mesh, in_specs=spec("d"), out_specs=spec())
+    for fn in (shared, jax.pmap(lambda a: jax.lax.psum(a * 2, "i"), axis_name="i")):
+        found = superopt.optimize(fn, x, budget="10steps", deterministic=True, store=False, rules=())
+        np.testing.assert_allclose(found(x), fn(x), rtol=1e-6)

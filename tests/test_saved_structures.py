@@ -175,6 +175,9 @@ def test_functions_of_one_scope_are_told_apart(tmp_path: Path) -> None:
         (scaled(1.5).__get__(2.0), scaled(1.5).__get__(2.0), scaled(1.5).__get__(3.0)),
         (jnp.tanh, jnp.tanh, jnp.sinh),
         (1.0 + 2.0j, 1.0 + 2.0j, 1.0 - 2.0j),
+        (OrderedDict(a=1), OrderedDict(a=1), OrderedDict(a=1, b=2)),
+        (State(1, 2), State(1, 2), State(1, 3)),
+        (jax.tree.structure((1, 2)), jax.tree.structure((3, 4)), jax.tree.structure((1, (2,)))),
     ],
 )
 def test_what_nodes_hold_is_told_apart(one: Any, same: Any, other: Any) -> None:

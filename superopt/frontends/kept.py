@@ -45,7 +45,7 @@ def keep(eqn: Any, xs: Sequence[Node], out: Sequence[TensorType]) -> tuple[Node,
 
     def call(*operands: Any) -> Sequence[Any]:
         given = [with_kind(jnp.asarray(x), kind) for x, kind in zip(operands, kinds, strict=True)]
-        results = primitive.bind(*given, **params)
+        results = primitive.bind(*given, **primitive.get_bind_params(params))  # jaxprs as functions, where it holds any
         return [data_of(x) for x in (results if primitive.multiple_results else (results,))]
 
     host = params["model"] if is_host_call(primitive) else b""

@@ -1,6 +1,7 @@
 """Random ONNX models: node after node, each evaluated by the reference evaluator as it is drawn.
 
-What the reference refuses, or gives no finite small value for, is drawn again, so that every model has a value.  A node
+What the standard does not define (types that an operator does not take, integers divided by zero), the reference
+refuses, or has no finite small value, is drawn again, so that every model has a value.  A node
 is kept as a line of code (`op(inputs) attributes`), so that models are reduced and printed as JAX programs are.
 """
 
@@ -106,6 +107,8 @@ def _line(rng: random.Random, values: Sequence[Value], known: dict[str, np.ndarr
             if op == "Mod" and a.dtype.startswith("float"):
                 attrs["fmod"] = 1
         code = f"{op}({', '.join(args)}) {json.dumps(attrs)}"
+        if not _is_defined(op, [known[n] for n in args]):
+            continue
         try:
             with np.errstate(all="ignore"):
                 (found,) = _evaluated(code, known)
@@ -126,6 +129,28 @@ def _line(rng: random.Random, values: Sequence[Value], known: dict[str, np.ndarr
         loose = any(x.loose for x in read) or (op in _LOOSE and any(x.dtype.startswith("float") for x in read))
         return Value(name, found.shape, str(found.dtype), code, loose)
     return None
+
+
+def _is_defined(op: str, operands: Sequence[np.ndarray]) -> bool:
+    """Does the standard say what the operator computes of such operands?"""
+    from onnx import defs, helper  # late: an optional dependency
+
+    if op in ("Div", "Mod") and operands[1].dtype.kind in "iu":  # other inputs may hold zeros
+        return False
+    if op == "Gemm" and any(x.ndim != 2 for x in operands):
+        return False
+    schema = defs.get_schema(op, OPSET)
+    allowed = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
+    bound: dict[str, str] = {}
+    for i, x in enumerate(operands):
+        formal = schema.inputs[min(i, len(schema.inputs) - 1)]
+        kind = helper.tensor_dtype_to_string(helper.np_dtype_to_tensor_dtype(x.dtype))
+        kind = f"tensor({kind.removeprefix('TensorProto.').lower()})"
+        if kind not in allowed.get(formal.type_str, {formal.type_str}):
+            return False
+        if formal.is_homogeneous and bound.setdefault(formal.type_str, kind) != kind:
+            return False
+    return True
 
 
 def _node(code: str, output: str) -> Any:
