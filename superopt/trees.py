@@ -77,7 +77,7 @@ class Structure:
         """
         made = self._made
         if made is None or made[0] != given:
-            nodes = {} if given is None else {_described(tree): tree.node_data() for tree in _nodes(given)}
+            nodes = {} if given is None else {_described(tree): tree for tree in _nodes(given)}
             made = self._made = (given, _built(self.data, nodes))
         return made[1]
 
@@ -172,12 +172,12 @@ def _built(data: Any, nodes: dict[str, Any]) -> Any:
         case None:
             return util.tree_structure(None)
         case {"type": str(name), "aux": aux, "children": list(items)}:
-            held = nodes.get(_text(name, aux, len(items)))
-            held = (_type(name), _value(aux, name)) if held is None else held
+            like, made = nodes.get(_text(name, aux, len(items))), [_built(child, nodes) for child in items]
+            if like is not None and like.children() == made:  # of a registered named tuple JAX makes no other
+                return like
+            held = (_type(name), _value(aux, name)) if like is None else like.node_data()
             try:
-                return util.PyTreeDef.from_node_data_and_children(
-                    util.default_registry, held, [_built(child, nodes) for child in items]
-                )
+                return util.PyTreeDef.from_node_data_and_children(util.default_registry, held, made)
             except (RuntimeError, TypeError, ValueError) as error:
                 raise InputError(f"{shown(name)} is no type of nodes: {error}") from error
         case {"dict": list(items)}:

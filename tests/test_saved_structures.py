@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 from jax import tree_util
+from jax.example_libraries import optimizers
 
 import superopt
 from superopt import trees
@@ -208,3 +209,15 @@ def test_results_of_loaded_programs_are_weakly_typed_as_the_original_s(tmp_path:
     superopt.optimize(fn, mask, **OPTIONS).save(tmp_path / "p.superopt")
     loaded = superopt.load(tmp_path / "p.superopt")
     assert (loaded(mask) + jnp.int8(1)).dtype == (jax.jit(fn)(mask) + jnp.int8(1)).dtype == jnp.int8
+
+
+def test_named_tuples_with_nodes_of_their_own(tmp_path: Path) -> None:
+    """Registered as nodes that hold more than their children: the state of JAX's own optimisers."""
+    start, update, _ = optimizers.adam(1e-2)
+    state = start({"w": jnp.ones((4, 4)), "b": jnp.zeros(4)})
+    gradient = {"w": jnp.full((4, 4), 0.3), "b": jnp.ones(4)}
+    compiled = superopt.optimize(lambda i, s, g: update(i, g, s), 0, state, gradient, **OPTIONS)
+    compiled.save(tmp_path / "p.superopt")
+    got, want = superopt.load(tmp_path / "p.superopt")(0, state, gradient), update(0, gradient, state)
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), got, want)
