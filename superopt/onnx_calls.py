@@ -5,7 +5,8 @@ a derivative, and with all there is to know about it in its bytes, in any proces
 from the arguments of a program before it, or from its results after it, where no array of a fixed type can hold a
 value: strings, or results sized by data.
 
-A model may come from a stranger's file: `refusal` says why one is not taken.
+A model may come from a stranger's file: `refusal` says why one is not taken, and `superopt.onnx_limits` bounds what
+one may do.
 """
 
 from __future__ import annotations
@@ -88,10 +89,11 @@ def _checked(model: bytes, results: Results, operands: Sequence[Any]) -> list[np
 def evaluator_of(model: bytes) -> tuple[Any, tuple[str, ...]]:
     need("onnx", _PURPOSE)
     import onnx  # late: an optional dependency
-    from onnx.reference import ReferenceEvaluator  # late: loads every operator
+
+    from superopt.onnx_limits import Bounded  # late: loads every operator
 
     parsed = onnx.load_model_from_string(model)
-    return ReferenceEvaluator(parsed), tuple(v.name for v in parsed.graph.input)
+    return Bounded(parsed), tuple(v.name for v in parsed.graph.input)
 
 
 def evaluate(model: bytes, operands: Sequence[np.ndarray]) -> list[Any]:

@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import superopt
+from superopt import onnx_calls
 from superopt.bench.onnx_types import difference, reference
 from superopt.errors import InputError
 from superopt.frontends.onnx import UnsupportedOpError, import_model, load_model
@@ -141,9 +142,54 @@ def test_calls_of_the_host_are_saved(tmp_path: Path) -> None:
         assert not any(difference(g, w) for g, w in zip(results, wanted, strict=True))
 
 
-def test_models_of_strangers_only_compute() -> None:
-    from superopt import onnx_calls
+SHAPE = np.array([10**6, 10**6])
+MOST = node("ReduceMax", "n", "m", keepdims=0)
+KEEP = helper.make_graph(
+    [node("Identity", "c", "d"), node("Identity", "s", "r")],
+    "body",
+    [info("i", (), np.int64), info("c", (), bool), info("s", ())],
+    [info("d", (), bool), info("r", ())],
+)
 
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("ConstantOfShape", "n", "y")],
+        [node("Abs", "n", "m"), node("Expand", "x m", "y")],
+        [
+            node("Mul", "n n", "m"), node("ReduceMax", "m", "t", keepdims=0),
+            helper.make_node("Loop", ["t", "b", "x"], ["y"], body=KEEP),
+        ],
+        [MOST, node("Range", "o m o", "r"), node("Unsqueeze", "r a", "u"), node("Add", "u r", "y")],
+        [MOST, node("OneHot", "n m v", "h"), node("Tile", "h n", "y")],
+        [node("Concat", "a a n", "s", axis=0), node("MaxUnpool", "p i s", "y", kernel_shape=[2, 2])],
+    ],
+    ids=["constant", "expand", "loop", "broadcast", "tile", "unpool"],
+)  # fmt: skip
+def test_models_on_the_host_do_no_more_than_their_inputs_ask_for(nodes: list[onnx.NodeProto]) -> None:
+    stored = {"n": SHAPE, "o": np.array(1), "a": np.array([1]), "v": np.array([0, 1], np.float32), "b": np.array(True)}
+    stored |= {"p": np.ones((1, 1, 2, 2), np.float32), "i": np.arange(4).reshape(1, 1, 2, 2)}
+    asked = model(nodes, [info("x", ())], [info("y", None or ())], stored)
+    with pytest.raises(InputError, match="asks for more than"):
+        onnx_calls.evaluate(asked.SerializeToString(), [np.array(2.0, np.float32)])
+
+
+def test_models_on_the_host_may_do_what_their_inputs_ask_for() -> None:
+    stored = {"k": np.array(3000), "b": np.array(True), "n": np.array([300, 400])}
+    nodes = [
+        helper.make_node("Loop", ["k", "b", "x"], ["y"], body=KEEP), node("ConstantOfShape", "n", "z"),
+        node("Transpose", "z", "t"), node("MatMul", "z t", "p"),
+    ]  # fmt: skip
+    y, p = onnx_calls.evaluate(
+        model(nodes, [info("x", ())], [info("y", ()), info("p", (300, 300))], stored).SerializeToString(),
+        [np.array(2.0, np.float32)],
+    )
+    assert y == 2.0
+    assert p.shape == (300, 300)
+
+
+def test_models_of_strangers_only_compute() -> None:
     tail = load_model(labels()).tail
     assert tail is not None
     assert onnx_calls.refusal(tail.model) == ""

@@ -1,0 +1,125 @@
+"""What an ONNX model may make the host do: results and steps in proportion to what it is given, and no more.
+
+A few bytes of a file can ask for a constant of 10^12 elements, or for a loop of 10^18 steps.  `Bounded` is ONNX's
+reference evaluator with an allowance for a run: every result of a node costs its elements, before it is made where its
+shape can be known then, and every node that is run costs what Python takes to run it.  Bodies of loops are run from the
+allowance of the whole model.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from superopt.errors import InputError
+
+MOST_ELEMENTS = 1 << 27  # that a run may make out of nothing: 1 GB of float64
+PER_ELEMENT = 1 << 17  # elements for each that is given: real bodies run fewer than 60 nodes for each
+_STEP = 2000  # elements that are made in the 20 microseconds that running a node takes
+_SMALL = 1024  # elements of operands whose values shape inference may read
+_MOST_AXES = 128  # as many numbers as there may be pads of an array of NumPy
+_SIZED_BY_VALUES = frozenset((
+    "AffineGrid", "BlackmanWindow", "CenterCropPad", "Col2Im", "ConstantOfShape", "ConvTranspose", "DFT", "Expand",
+    "HammingWindow", "HannWindow", "MaxUnpool", "MelWeightMatrix", "OneHot", "Pad", "RandomNormal", "RandomUniform",
+    "Range", "Resize", "Tile", "Upsample",
+))  # fmt: skip
+"""Operators whose results may be larger than all combinations of elements of their operands."""
+_RUNS = threading.local()  # the allowance of the run of this thread
+
+
+class Bounded(ReferenceEvaluator):
+    """The reference evaluator with bounds: bodies and functions are run by it too."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for node in self.rt_nodes_:
+            node.run = functools.partial(_run, node, node.run)
+
+    def run(self, *args: Any, **options: Any) -> Any:
+        """Run the model, or a body or a function of it.
+
+        Raises:
+            InputError: it asks for more than its inputs account for.
+        """
+        if getattr(_RUNS, "left", None) is not None:
+            return super().run(*args, **options)
+        given = (*args[1].values(), *self.rt_inits_.values())
+        _RUNS.left = _RUNS.allowed = MOST_ELEMENTS + PER_ELEMENT * _elements(given)
+        try:
+            return super().run(*args, **options)
+        finally:
+            _RUNS.left = None
+
+
+def _run(node: Any, run: Any, *inputs: Any, **options: Any) -> Any:
+    by_values = node.op_type in _SIZED_BY_VALUES
+    if by_values or _combinations(inputs) > _RUNS.left:
+        asked = _asked(node, inputs)
+        if asked is None and by_values:
+            asked = _combinations(inputs) * _extents(inputs)
+        _check(node, asked or 0)
+    results = run(*inputs, **options)
+    _RUNS.left -= _STEP + _elements(results)
+    _check(node, 0)
+    return results
+
+
+def _check(node: Any, elements: float) -> None:
+    if elements > _RUNS.left:
+        raise InputError(f"{node.op_type} asks for more than the {_RUNS.allowed} elements and steps that inputs allow")
+
+
+def _combinations(inputs: Iterable[Any]) -> int:
+    """At most so many elements come of broadcasting, multiplying or joining these."""
+    return math.prod(max(_elements([x]), 2) for x in inputs if x is not None)
+
+
+def _extents(inputs: Iterable[Any]) -> float:
+    """At most so many times as many come of sizes, scales and steps among these."""
+    short = [np.asarray(x).ravel() for x in inputs if x is not None and np.ndim(x) <= 1 and np.size(x) <= _MOST_AXES]
+    values = [abs(float(v)) for x in short if x.dtype.kind in "iuf" for v in x]
+    return math.prod(max(v, 1 / v) for v in values if v > 0)
+
+
+def _elements(values: Iterable[Any]) -> int:
+    """Elements of arrays and sequences of them; strings count by their length."""
+    total = 0
+    for x in values:
+        if isinstance(x, list | tuple):
+            total += len(x) + _elements(x)
+        elif isinstance(x, np.ndarray):
+            total += x.size
+            if x.dtype.kind in "OUST":
+                total += sum(len(text) for text in x.ravel() if isinstance(text, str | bytes)) // 8
+    return total
+
+
+def _asked(node: Any, inputs: Sequence[Any]) -> int | None:
+    """Elements of the results of a node on these operands; None where only running it can tell."""
+    schema = getattr(node, "_schema", None)
+    given = ((name, x) for name, x in zip(node.input, inputs, strict=False) if isinstance(x, np.ndarray | np.generic))
+    named = [(name, np.asarray(x)) for name, x in given]
+    if schema is None:
+        return None
+    types = {name: helper.make_tensor_type_proto(_kind(x), x.shape) for name, x in named}
+    data = {name: numpy_helper.from_array(x, name) for name, x in named if x.size <= _SMALL and x.dtype != object}
+    try:
+        found = onnx.shape_inference.infer_node_outputs(schema, node.onnx_node, types, data)
+    except Exception:  # of many kinds: it cannot tell
+        return None
+    tensors = [kind.tensor_type for kind in found.values()]
+    if not all(t.HasField("shape") and all(d.HasField("dim_value") for d in t.shape.dim) for t in tensors):
+        return None
+    return sum(math.prod(d.dim_value for d in t.shape.dim) for t in tensors)
+
+
+def _kind(x: np.ndarray) -> int:
+    return onnx.TensorProto.STRING if x.dtype.kind in "OUST" else helper.np_dtype_to_tensor_dtype(x.dtype)
