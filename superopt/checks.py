@@ -118,7 +118,8 @@ def check(
         originals = pool.submit(builds.wanted, graph, live, frozen, seed)
         yardstick = pool.submit(builds.truth, graph, live, frozen)
         if weights_on_disk(graph, frozen):  # then before it: what both read is gone before the program's own is there
-            wait((originals, yardstick))
+            wait([originals])
+            wait([yardstick])
         try:
             candidate = builds.candidate(program, frozen, options, kernels)
             candidate(*live)

@@ -63,7 +63,7 @@ def _elements(graph: Graph) -> int:
 
 
 def _size(node: Node) -> int:
-    return sum(math.prod(map(int, t.shape)) for t in node.types)
+    return sum(math.prod([int(n) for n in t.shape]) for t in node.types)  # pyright: ignore[reportArgumentType] (concrete here)
 
 
 def _seconds(graph: Graph) -> float:

@@ -314,7 +314,7 @@ def _contents(value: Any) -> list[Any]:
     if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
         array = np.ascontiguousarray(value)
         if array.dtype.kind != "O":
-            return [str(array.dtype), list(array.shape), hashlib.sha256(array.reshape(-1).view(np.uint8)).hexdigest()]
+            return [str(array.dtype), list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()]
     if isinstance(value, types.CodeType):
         names = [value.co_names, value.co_varnames, value.co_freevars, value.co_argcount, value.co_flags]
         return [value.co_code.hex(), value.co_consts, *names]
@@ -338,8 +338,9 @@ def _contents(value: Any) -> list[Any]:
     slots = [name for kind in type(value).__mro__ for name in _slots(kind) if hasattr(value, name)]
     held += [[name, getattr(value, name)] for name in slots if name not in ("__dict__", "__weakref__")]
     held += [[name, x] for name, x in getattr(value, "__dict__", {}).items()]
-    if not held and hasattr(value, "__wrapped__"):
-        held = [value.__wrapped__]
+    wrapped: Any = getattr(value, "__wrapped__", None)
+    if not held and wrapped is not None:
+        held = [wrapped]
     if held or (type(value).__repr__ is object.__repr__ and hasattr(value, "__dict__")):  # the latter holds nothing
         return held
     text = repr(value)

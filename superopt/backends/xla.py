@@ -158,7 +158,7 @@ class XlaExecutable:
     def compile(self, *live: Any) -> None:
         """Compile the hot part for such live inputs, and run nothing."""
         with _x64(self._wide):
-            self._packed_hot.lower(*live, *self.packed).compile()
+            self._packed_hot.lower(*live, *self.packed).compile()  # pyright: ignore[reportFunctionMemberAccess]
 
     def __call__(self, *live: Any) -> tuple[Any, ...]:
         """Results for these live inputs, with the prepared tensors of the build."""

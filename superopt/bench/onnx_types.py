@@ -406,8 +406,8 @@ def _windows_with_nan(case: Case, got: np.ndarray, _: np.ndarray) -> np.ndarray:
     ((name, x),) = case.inputs.items()
     if not is_float(x.dtype):
         return np.zeros(got.shape, bool)
-    _, found, _ = run_model(case.model, {name: np.isnan(x.astype(np.float64)).astype(x.dtype)})
-    return np.asarray(found[0]) > 0
+    found = run_model(case.model, {name: np.isnan(x.astype(np.float64)).astype(x.dtype)})[1]
+    return np.asarray(np.asarray(found[0]) > 0)
 
 
 def _powers_out_of_range(case: Case, got: np.ndarray, _: np.ndarray) -> np.ndarray:

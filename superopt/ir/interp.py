@@ -228,8 +228,9 @@ def evaluate(
         InputError: the graph holds an opaque node.
     """
     roots = graph.outputs if isinstance(graph, Graph) else tuple(graph)
-    given = env if env is not None else {}
-    known = ChainMap(given, graph.constants) if isinstance(graph, Graph) else given  # pyright: ignore[reportArgumentType] -- only read
+    given: Mapping[str, Any] = env if env is not None else {}
+    constants: Mapping[str, Any] = graph.constants if isinstance(graph, Graph) else {}
+    known = ChainMap[str, Any](given, constants)  # pyright: ignore[reportArgumentType] -- only read
     order = topological(roots)
     uses = Counter(x for node in order for x in node.inputs)
     uses.update(roots)
