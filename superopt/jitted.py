@@ -50,6 +50,7 @@ class OptimizeOptions(TypedDict, total=False):
     max_prepared_bytes: int | None
     numerics: str
     kernels: bool
+    search: bool
     progress: Progress | None
 
 
@@ -89,7 +90,7 @@ def jit(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     wait for it.  `lower`, `trace` and `eval_shape` are those of `jax.jit`: they say what the original is.
 
     Raises (when called):
-        ArgumentError: arguments that are no arrays and not static, or that the function does not accept.
+        Exception: what `jax.jit` raises for arguments that are no arrays and not static, or that the function refuses.
     """
     if fn is None:
         return functools.partial(jit, **options)

@@ -309,3 +309,9 @@ def test_settings_under_which_jax_refuses_are_heeded() -> None:
         called(X, narrow)
     with jax.numpy_rank_promotion("raise"), pytest.raises(ValueError, match="rank_promotion"):
         called(X, narrow[0])
+
+
+def test_functions_without_search() -> None:
+    called = superopt.jit(lambda x: jnp.tanh(x) @ W, search=False, store=False)
+    np.testing.assert_allclose(called(X), jnp.tanh(X) @ W, rtol=1e-5)
+    assert called.programs[0].report.search == {}
