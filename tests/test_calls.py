@@ -59,7 +59,7 @@ def test_jit_tells_weak_types_apart() -> None:
     x = jnp.asarray(X, jnp.bfloat16)
     assert scaled(x, 2.0).dtype == (x * 2.0).dtype == jnp.bfloat16
     assert scaled(x, np.float32(2.0)).dtype == (x * np.float32(2.0)).dtype == jnp.float32
-    with pytest.raises(ArgumentError, match="not an array"):
+    with pytest.raises(TypeError, match="abstract array"):  # what jax.jit raises
         scaled(x, "two")
 
 
