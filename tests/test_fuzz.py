@@ -133,3 +133,10 @@ def test_no_answer_is_a_hang(tmp_path: Path) -> None:
         assert process.run(stuck)["status"] == "hang"
     finally:
         process.close()
+
+
+def test_a_sample_of_programs(tmp_path: Path) -> None:
+    """Four of the programs that `superopt fuzz` runs by the thousand."""
+    found = drive.fuzz(300.0, seed=30, programs=4, store=tmp_path / "s.db", reduce=False)
+    assert not found.failed, str(found)
+    assert found.summary()["programs"] + found.summary()["invalid"] == 4
