@@ -48,7 +48,7 @@ class Builds:
         self._candidate: tuple[Any, ...] = (None,)
         self._wanted: tuple[Any, ...] = (None,)
         self._truth: tuple[Any, ...] = (None,)
-        self.ran: Graph | None = None  # the original that was called, and gave results
+        self._ran: Graph | None = None  # the original that was called, and gave results
 
     def original(self, graph: Graph, frozen: Mapping[str, Any]) -> XlaExecutable:
         """The original, built once."""
@@ -65,14 +65,28 @@ class Builds:
             ProgramError: it cannot be built, or called on the example inputs.
         """
         if self._wanted[0] is not graph or self._wanted[1] != seed:
-            with of_the_program():
-                first = _arrays(self.original(graph, frozen)(*live))
-            self.ran = graph
+            first = self._run(graph, live, frozen)
             drawn = _random_like(live, seed)
             second = _arrays(self.original(graph, frozen)(*drawn))
             _let_go(graph, frozen)
             self._wanted = (graph, seed, ((list(live), first), (drawn, second)))
         return self._wanted[2]
+
+    def run(self, graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> None:
+        """Have the original built and called, if that was not done.
+
+        Raises:
+            ProgramError: it cannot be.
+        """
+        if self._ran is not graph:
+            self._run(graph, live, frozen)
+            _let_go(graph, frozen)
+
+    def _run(self, graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> list[np.ndarray]:
+        with of_the_program():
+            results = _arrays(self.original(graph, frozen)(*live))
+        self._ran = graph
+        return results
 
     def candidate(
         self, program: Program, frozen: Mapping[str, Any], options: Options | None, kernels: Sequence[Choice]
@@ -181,18 +195,6 @@ def _cause(error: BaseException) -> str:
     if any(line.endswith("Traceback (most recent call last):") for line in lines):
         return lines[-1][:_LONGEST]
     return in_one_line(error, _LONGEST)
-
-
-def run_original(builds: Builds, graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> None:
-    """Have the original built and called once, so that checks to come need not.
-
-    Raises:
-        ProgramError: it cannot be.
-    """
-    with of_the_program():
-        _arrays(builds.original(graph, frozen)(*live))
-    _let_go(graph, frozen)
-    builds.ran = graph
 
 
 def _let_go(graph: Graph, frozen: Mapping[str, Any]) -> None:

@@ -46,7 +46,7 @@ from superopt.budget import (
     SearchBudget,
     parse_budget,
 )
-from superopt.checks import Builds, of_the_program, run_original, weights_on_disk
+from superopt.checks import Builds, of_the_program, weights_on_disk
 from superopt.contest import Candidate, Entry, candidate_of, contest, decided, undecided
 from superopt.errors import ArgumentError, SuperoptError, UsageError, told
 from superopt.explore import Exploration, explore
@@ -259,9 +259,8 @@ class _Run:
 
     def unsearched(self) -> Judgement:
         """The plain candidate, as soon as it is ready."""
-        graph, _, frozen = self._original
         with ThreadPoolExecutor(2) as beside:  # what the check compares with, while other processes make kernels
-            if not weights_on_disk(graph, frozen):  # in memory with these processes
+            if not self._spares_memory:
                 beside.submit(self.builds.wanted, *self._original, self.seed)
                 beside.submit(self.builds.truth, *self._original)
             plain = self._plain(math.inf, self.limits.kernels)
@@ -281,7 +280,8 @@ class _Run:
         candidates: list[Candidate] = []
         with ThreadPoolExecutor(3) as beside:
             ran, ahead = self._built_ahead(beside)
-            beside.submit(self.builds.truth, *self._original)
+            if not self._spares_memory:
+                beside.submit(self.builds.truth, *self._original)
             if self.kernels:
                 plain = self._plain(PLAIN * (self.limits.seconds or math.inf))
                 if plain is not None and not plain.same_as_original:
@@ -289,7 +289,7 @@ class _Run:
                     self.ready = candidates[0][1]
             build_s = self.barrier.around("the original built ahead", ahead.result, 0.0, let=_FIRST)
         if ran.exception() is not None:
-            self._run_original()  # nothing could be compared with it
+            self.builds.run(*self._original)  # nothing could be compared with it
         self._prove()
         limits, begin_s = self.limits.after(self.clock.elapsed_s + build_s), time.monotonic()
         self._explore(limits.until(begin_s, EXPLORE if self.kernels else EXPLORE_ALONE))
@@ -310,6 +310,12 @@ class _Run:
     def _original(self) -> tuple[Graph, list[Any], dict[str, Any]]:
         """The original with its inputs, as checks take them."""
         return self.imported.graph, self.imported.live_values, self.imported.frozen_values
+
+    @property
+    def _spares_memory(self) -> bool:
+        """Are the weights too many to be read for the check while other processes are there?"""
+        graph, _, frozen = self._original
+        return weights_on_disk(graph, frozen)
 
     def _built_ahead(self, beside: ThreadPoolExecutor) -> tuple[Future[Any], Future[float]]:
         """Have the original built where it will be needed, and run; seconds that it takes the worker of comparisons."""
@@ -480,7 +486,7 @@ class _Run:
                 if self.imported.whole:
                     executable.compile(*self.imported.live_values)
             if judgement.returns_original and not (self.imported.whole or self.barrier.interrupted):
-                self._run_original()
+                self.builds.run(*self._original)
         with self.clock.stage("plan"):
             plan = self.barrier.around("the plan", lambda: self._plan(judgement), None)
         if self.library.unproved:
@@ -508,15 +514,6 @@ class _Run:
         notes = (*report.notes, *self.barrier.notes)
         result.report = replace(report, lost=dict(self.barrier.lost), notes=notes)
         return result
-
-    def _run_original(self) -> None:
-        """Run the original, if nothing has.
-
-        Raises:
-            ProgramError: it cannot be built or run.
-        """
-        if self.builds.ran is not self.imported.graph:
-            run_original(self.builds, *self._original)
 
     def _built(self, judgement: Judgement) -> XlaExecutable:
         frozen = self.imported.frozen_values
