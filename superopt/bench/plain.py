@@ -165,21 +165,13 @@ def errors(net: Any, results: dict[str, Any]) -> dict[str, Any]:
 
 def timed(calls: dict[str, Callable[[], Any]], seed: int) -> dict[str, Any]:
     """Milliseconds and paired ratios of interleaved rounds, until the ratios that decide are outside the intervals."""
-    from superopt.bench.timing import interleaved, median  # late: see measure_case
+    from superopt.bench.timing import median, until_decided  # late: see measure_case
     from superopt.measure.stats import paired_ratio  # late: see measure_case
 
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    while True:
-        done = len(samples["jax"])
-        block = interleaved(list(calls.values()), rounds=ROUNDS, sample_s=_SAMPLE_S, seed=seed + done)
-        samples = {name: samples[name] + new for name, new in zip(calls, block, strict=True)}
-        over_plain = paired_ratio(samples["plain"], samples["product"], seed=seed)
-        vs_jax = paired_ratio(samples["jax"], samples["product"], seed=seed)
-        undecided = (
-            over_plain.low < NOT_SLOWER_THAN_PLAIN <= over_plain.high or vs_jax.low < NOT_SLOWER_THAN_JAX <= vs_jax.high
-        )
-        if not undecided or done + ROUNDS >= MOST_ROUNDS:
-            break
+    bars = [("plain", "product", NOT_SLOWER_THAN_PLAIN), ("jax", "product", NOT_SLOWER_THAN_JAX)]
+    samples, (over_plain, vs_jax) = until_decided(
+        calls, bars, rounds=ROUNDS, most_rounds=MOST_ROUNDS, sample_s=_SAMPLE_S, seed=seed
+    )
     floor = paired_ratio(samples["plain"], samples["again"], seed=seed)
     figures: dict[str, Any] = {f"{name}_ms": 1e3 * median(samples[name]) for name in ("jax", "plain", "product")}
     return figures | {

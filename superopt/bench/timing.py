@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +101,40 @@ def interleaved(
             prepare(calls[i])
             samples[i].append(_sample(calls[i], repeats[i], jax.block_until_ready))
     return samples
+
+
+def until_decided(
+    calls: Mapping[str, Callable[[], Any]],
+    bars: Sequence[tuple[str, str, float]],
+    *,
+    rounds: int,
+    most_rounds: int,
+    sample_s: float,
+    seed: int,
+) -> tuple[dict[str, list[float]], list[Ratio]]:
+    """Blocks of interleaved rounds, until no interval holds the ratio that decides.
+
+    Args:
+        calls: what is timed, by name.
+        bars: base, other, and the ratio of the two that decides.
+        rounds: of a block.
+        most_rounds: after so many it ends whatever they say.
+        sample_s: see `interleaved`.
+        seed: of the order and of the intervals.
+
+    Returns:
+        Seconds of every round by name, and the ratio of each bar.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    done = 0
+    while True:
+        block = interleaved(list(calls.values()), rounds=rounds, sample_s=sample_s, seed=seed + done)
+        samples = {name: samples[name] + new for name, new in zip(calls, block, strict=True)}
+        done += rounds
+        ratios = [paired_ratio(samples[base], samples[other], seed=seed) for base, other, _ in bars]
+        undecided = any(r.low < bar <= r.high for r, (_, _, bar) in zip(ratios, bars, strict=True))
+        if not undecided or done >= most_rounds:
+            return samples, ratios
 
 
 def _rest() -> None:

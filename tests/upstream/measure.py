@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 import superopt
-from superopt.bench.timing import interleaved, median
+from superopt.bench.timing import median, until_decided
 from superopt.measure.numerics import Tolerance, output_errors
 from superopt.measure.stats import paired_ratio
 
@@ -98,14 +98,9 @@ def timed(built: Any, fast: Callable[..., Any], seed: int) -> dict[str, Any]:
         "product": lambda: fast(*built.args, **built.kwargs),
         "again": lambda: other(*built.args, **built.kwargs),
     }
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    while True:
-        done = len(samples["jax"])
-        block = interleaved(list(calls.values()), rounds=_ROUNDS, sample_s=_SAMPLE_S, seed=seed + done)
-        samples = {name: samples[name] + new for name, new in zip(calls, block, strict=True)}
-        ratio = paired_ratio(samples["jax"], samples["product"], seed=seed)
-        if not ratio.low < NOT_SLOWER <= ratio.high or done + _ROUNDS >= _MOST_ROUNDS:
-            break
+    samples, (ratio,) = until_decided(
+        calls, [("jax", "product", NOT_SLOWER)], rounds=_ROUNDS, most_rounds=_MOST_ROUNDS, sample_s=_SAMPLE_S, seed=seed
+    )
     floor = paired_ratio(samples["jax"], samples["again"], seed=seed)
     return {
         "jax_ms": 1e3 * median(samples["jax"]),
