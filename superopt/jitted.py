@@ -13,45 +13,25 @@ import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 import jax
 from jax import numpy as jnp
 from jax import tree_util
 from jax.core import Tracer
 
-from costmodel.objective import Objective
-from rewrites.term import Rule
 from superopt.errors import ArgumentError, ProgramError
 from superopt.frontends.boundary import fix, holds_static
 from superopt.frontends.held import NO_SETTINGS, is_jit_disabled, is_jitted, settings_of, settings_of_jax, unjitted
 from superopt.frontends.jax_call import OtherTypesError
 from superopt.frontends.jaxpr import positional
 from superopt.optimized import Optimized
-from superopt.optimizer import Progress, optimize
+from superopt.optimizer import OptimizeOptions, optimize
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R", covariant=True)
 S = TypeVar("S")
-
-
-class OptimizeOptions(TypedDict, total=False):
-    """Options of `superopt.optimize` that `superopt.jit` takes."""
-
-    frozen: int | str | Iterable[int | str] | None
-    budget: str | float
-    seed: int
-    deterministic: bool
-    store: bool | str | Path
-    rules: Sequence[Rule] | None
-    objective: Objective | None
-    max_prepared_bytes: int | None
-    numerics: str
-    kernels: bool
-    search: bool
-    progress: Progress | None
 
 
 class JitOptions(OptimizeOptions, total=False):

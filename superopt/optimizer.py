@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import jax
 import numpy as np
@@ -84,46 +84,37 @@ _PROOFS = 0.35  # of what is left after the plain candidate: the library takes t
 _MOST_FORMS = 3  # of the search's programs that are made in kernels: what follows them is no cheaper to the model
 
 
+class OptimizeOptions(TypedDict, total=False):
+    """Options of `optimize` that `superopt.jit` takes, too."""
+
+    frozen: int | str | Iterable[int | str] | None
+    budget: str | float
+    seed: int
+    deterministic: bool
+    store: bool | str | Path
+    rules: Sequence[Rule] | None
+    objective: Objective | None
+    max_prepared_bytes: int | None
+    numerics: str
+    kernels: bool
+    search: bool
+    progress: Progress | None
+
+
+class CallOptions(OptimizeOptions, total=False):
+    """Options of `optimize`."""
+
+    kwargs: Mapping[str, Any] | None
+    dims: Mapping[str, int] | None
+    data_root: str | Path | None
+
+
 @overload
 def optimize(
-    fn: str | Path | OnnxModel,
-    *args: Any,
-    frozen: Any = ...,
-    kwargs: Mapping[str, Any] | None = ...,
-    budget: str | float = ...,
-    seed: int = ...,
-    deterministic: bool = ...,
-    dims: Mapping[str, int] | None = ...,
-    store: bool | str | Path = ...,
-    rules: Sequence[Rule] | None = ...,
-    objective: Objective | None = ...,
-    max_prepared_bytes: int | None = ...,
-    numerics: str = ...,
-    kernels: bool = ...,
-    search: bool = ...,
-    data_root: str | Path | None = ...,
-    progress: Progress | None = ...,
+    fn: str | Path | OnnxModel, *args: Any, **options: Unpack[CallOptions]
 ) -> Optimized[..., tuple[jax.Array, ...]]: ...
 @overload
-def optimize(
-    fn: Callable[P, R],
-    *args: Any,
-    frozen: Any = ...,
-    kwargs: Mapping[str, Any] | None = ...,
-    budget: str | float = ...,
-    seed: int = ...,
-    deterministic: bool = ...,
-    dims: Mapping[str, int] | None = ...,
-    store: bool | str | Path = ...,
-    rules: Sequence[Rule] | None = ...,
-    objective: Objective | None = ...,
-    max_prepared_bytes: int | None = ...,
-    numerics: str = ...,
-    kernels: bool = ...,
-    search: bool = ...,
-    data_root: str | Path | None = ...,
-    progress: Progress | None = ...,
-) -> Optimized[P, R]: ...
+def optimize(fn: Callable[P, R], *args: Any, **options: Unpack[CallOptions]) -> Optimized[P, R]: ...
 def optimize(
     fn: Callable[..., Any] | str | Path | OnnxModel,
     *args: Any,
