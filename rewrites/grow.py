@@ -118,7 +118,7 @@ class Growth:
     tried: int = 0  # matches, in all iterations
     found: list[tuple[Ref, Ref, Origin]] = field(default_factory=list[tuple[Ref, Ref, Origin]])
 
-    def check_time(self) -> None:
+    def check_limits(self) -> None:
         """Stop when the time is over, or the matches that stand for it.
 
         Raises:
@@ -251,7 +251,7 @@ def _pass(run: Growth, rules: Sequence[Rule], classes: Collection[int] | None) -
         fire = _lower if rule.mode == "macro" else _rewrite
         try:
             for done, cls in enumerate(candidates):
-                run.check_time()
+                run.check_limits()
                 if run.stats.matches[rule.name] - before > run.limits.per_rule:
                     counts.capped += len(candidates) - done
                     break
@@ -267,7 +267,7 @@ def _rewrite(run: Growth, rule: Rule, cls: int) -> None:
     """Build the right sides of all matches at a class."""
     for match in matches(rule, run.eg, cls << PERM_BITS, stats=run.stats):
         run.tried += 1
-        run.check_time()
+        run.check_limits()
         roots = tuple([value for value, _ in match.roots])
         origin = Origin(rule.name, run.step, roots)
         values = run.build(match, origin)
@@ -284,7 +284,7 @@ def _lower(run: Growth, rule: Rule, cls: int) -> None:
     for node in eg.enodes(cls):
         if eg.op_of(node) not in ops:
             continue
-        run.check_time()
+        run.check_limits()
         attrs = (("attrs", eg.attrs_of(node)), ("op", eg.op_of(node)), ("rule", rule.name))
         for _ in matches(rule, _space_of(eg, cls, known[node]), cls << PERM_BITS, stats=run.stats):
             run.stats.matches[rule.name] += 1  # the matcher counts only what is read to the end

@@ -49,7 +49,7 @@ def merge_siblings(run: Growth, rules: Sequence[Rule], near: Collection[int] | N
         (shared,) = _shared(rule)
         live = frozenset(sites.live_classes(eg))
         for cls in sorted(live):
-            run.check_time()
+            run.check_limits()
             siblings = _siblings(eg, cls, ops, live)
             if chosen is not None:
                 siblings = [c for c in siblings if c in chosen]

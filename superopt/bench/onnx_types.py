@@ -147,7 +147,7 @@ def _dtype(text: str) -> np.dtype | None:
     """`tensor(float16)` as a dtype; None for strings, complex numbers, sequences."""
     if not text.startswith("tensor("):
         return None
-    kind = text[len("tensor(") : -1].upper().replace("FLOAT8E", "FLOAT8E")
+    kind = text[len("tensor(") : -1].upper()
     if not hasattr(TensorProto, kind):
         return None
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(getattr(TensorProto, kind)))
