@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from superopt.budget import SearchBudget
+from superopt.checks import Builds
 from superopt.frontends.jaxpr import Imported
 from superopt.ir.program import Program
 from superopt.judgement import Judgement, original_returned
@@ -113,17 +114,26 @@ def contest(
     entries: Sequence[Entry],
     limits: SearchBudget,
     seed: int,
-    worker: Worker,
+    where: Worker | Builds,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Outcome:
-    """Time the entries against the original until the rounds say which to return, or the time is over."""
+    """Time the entries against the original until the rounds say which to return, or the time is over.
+
+    They are built and timed in processes of their own, of which one is given; or in this one, as its checks built them.
+    """
     live, frozen = imported.live_values, imported.frozen_values
-    original = as_called(imported.graph, closed=imported.closes_over)
     series = _Series(len(entries), seed)
+    if isinstance(where, Builds):
+        workers: list[Worker | None] = [None]
+        original = where.original(imported.graph, frozen)
+        candidates = [where.candidate(x.program, frozen, x.options, x.kernels) for x in entries]
+    else:
+        workers = [where]
+        original = as_called(imported.graph, closed=imported.closes_over)
+        candidates = [x.candidate for x in entries]
     with ExitStack() as stack:
-        workers = [worker]
         for number in range(_MOST_BATCHES if limits.end_s < math.inf else _USUAL_BATCHES):
-            if series.is_short and len(workers) == 1:
+            if series.is_short and workers == [where]:
                 workers.append(stack.enter_context(Worker()))
             process = number % len(workers)
             active = series.active
@@ -132,9 +142,9 @@ def contest(
             if series.is_short:
                 rounds = {"rounds": _SHORT_ROUNDS, "min_time_s": _SHORT_SAMPLE_S}
             comparison = compare(
-                original, [entries[i].candidate for i in active], live, frozen, seed=seed + 20 + number, prune=0.0,
+                original, [candidates[i] for i in active], live, frozen, seed=seed + 20 + number, prune=0.0,
                 min_rounds=ENOUGH_ROUNDS, budget_s=limits.within(10.0, _BATCH), worker=workers[process],
-                check=number <= 1, **rounds,
+                check=number <= 1, isolate=workers[process] is not None, **rounds,
             )  # fmt: skip
             series.add(comparison, active, process)
             batch_s = time.monotonic() - begin - series.build_s * (number <= 1)

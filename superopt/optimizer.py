@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -81,6 +81,7 @@ R = TypeVar("R")
 
 _FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
 _PROOFS = 0.35  # of what is left after the plain candidate: the library takes ten seconds of one core
+_BUILDS = 4  # of the original's time: it and two candidates for the contest, and what is returned for the check
 _MOST_FORMS = 3  # of the search's programs that are made in kernels: what follows them is no cheaper to the model
 
 
@@ -145,7 +146,7 @@ def optimize(
             seconds, what cannot be cut may take it beyond: proofs of rules that are in no store, builds.
         seed: of the search, of random inputs and of the timing order.
         deterministic: let the performance model alone decide; nothing is measured.
-        dims: sizes of the symbolic dimensions of a model.
+        dims: sizes of the symbolic dimensions of a model that example arguments do not say.
         store: whether to answer from and write to the store of earlier results, or the path of another store.
         rules: rewrite rules in place of the library; each must be proved.
         objective: performance model in place of the calibrated one.
@@ -269,19 +270,22 @@ class _Run:
             self._explore(self.limits.until(time.monotonic(), EXPLORE_ALONE))
             return self._checked(self._judged(self.limits))
         candidates: list[Candidate] = []
-        with ThreadPoolExecutor(3) as beside:
-            ran, ahead = self._built_ahead(beside)
+        with ThreadPoolExecutor(2) as beside:
+            ran = beside.submit(self._ran)
             if not self._spares_memory:
                 beside.submit(self.builds.truth, *self._original)
             if self.kernels:
-                plain = self._plain(PLAIN * (self.limits.seconds or math.inf))
+                plain = self._plain(self.limits.until(self.clock.begin_s, PLAIN).left_s)
                 if plain is not None and not plain.same_as_original:
                     candidates.append(candidate_of(plain))
                     self.ready = candidates[0][1]
+            build_s = ran.result()
+        if self.kernels and self.limits.until(self.clock.begin_s, CONTEST).left_s < _BUILDS * build_s:
+            return self._timed_here(candidates)
+        with ThreadPoolExecutor(1) as beside:
+            ahead = beside.submit(_built_in, self.worker, self.imported)
+            self._prove()
             build_s = self.barrier.around("the original built ahead", ahead.result, 0.0, let=_FIRST)
-        if ran.exception() is not None:
-            self.builds.run(*self._original)  # nothing could be compared with it
-        self._prove()
         limits, begin_s = self.limits.after(self.clock.elapsed_s + build_s), time.monotonic()
         self._explore(limits.until(begin_s, EXPLORE if self.kernels else EXPLORE_ALONE))
         judgement = original_returned(self.imported, "nothing faster was found", build_s=build_s)
@@ -308,10 +312,35 @@ class _Run:
         graph, _, frozen = self._original
         return weights_on_disk(graph, frozen)
 
-    def _built_ahead(self, beside: ThreadPoolExecutor) -> tuple[Future[Any], Future[float]]:
-        """Have the original built where it will be needed, and run; seconds that it takes the worker of comparisons."""
-        here = beside.submit(self.builds.wanted, *self._original, self.seed)
-        return here, beside.submit(_built_in, self.worker, self.imported)
+    def _ran(self) -> float:
+        """Have the original built here, where the check will need it, and run; seconds that it took."""
+        begin = time.monotonic()
+        self.builds.wanted(*self._original, self.seed)
+        return time.monotonic() - begin
+
+    def _timed_here(self, candidates: list[Candidate]) -> Judgement:
+        """The plain candidate or the original, timed as they are built for the check: there is no time for others."""
+        judgement = original_returned(self.imported, "the time does not suffice for a search")
+        if not candidates:
+            return judgement
+        if self._interrupted(judgement):
+            return self._checked(self._at_hand(candidates, judgement))
+        [(entry, plain)] = candidates
+        note = "builds are too slow for the budget: nothing was searched, and the contest is of what the check built"
+        checked = self._checked(replace(plain, notes=(*plain.notes, note)))
+        if checked.returns_original:
+            return checked
+        with self.clock.stage("contest"):
+            limits = self.limits.until(self.clock.begin_s, CONTEST)
+            said = self.barrier.around(
+                "the contest",
+                lambda: contest(self.imported, [entry], limits, self.seed, self.builds, self.clock.say),
+                None,
+            )
+        if said is None:
+            return replace(checked, verdict="plain program returned; the contest failed and nothing was timed")
+        judged = [(entry, checked)]
+        return decided(said, 0, judged, checked) if said.order else undecided(self.imported, said, judged, checked)
 
     def at_hand_alone(self) -> Judgement:
         """The plain candidate if it is ready, else the original, after the choice between programs was lost."""
@@ -550,7 +579,7 @@ def _import(
                 raise UsageError("this model is loaded already", hint="give the option to load_model, or give its path")
             return import_model(shelf.model(fn), *args, seed=seed), fn.name
         assert isinstance(fn, str | Path)
-        placed = shelf.model(load_model(fn, dims=dims, data_root=data_root, own=False))
+        placed = shelf.model(load_model(fn, dims=dims, data_root=data_root, own=False, like=args))
         return import_model(placed, *args, seed=seed), Path(fn).name
     if not callable(fn):
         raise ArgumentError(f"a {type(fn).__name__} is neither a function nor a path", hint="pass f itself, not f(x)")

@@ -103,6 +103,7 @@ class KernelMaker:
                 weight[region.graph] = weight.get(region.graph, 0.0) + estimate(region)
                 example[region.graph] = region
         order = [example[g] for g in sorted(weight, key=lambda g: -weight[g])]
+        end_s = time.monotonic() + budget_s
         self._pool.start()
         self._pool.make_all([])  # waits for the processes: their start says nothing about kernels
         begin, done, size = time.monotonic(), 0, 2 * self._pool.batch
@@ -111,7 +112,7 @@ class KernelMaker:
             while done < len(order):
                 passed_s = time.monotonic() - begin
                 batch = order[done : done + size]
-                if done and passed_s + passed_s / done * len(batch) > budget_s:
+                if done and begin + passed_s + passed_s / done * len(batch) > end_s:
                     break
                 making = beside.submit(self._pool.make_all, [(region, None) for region in batch])
                 self._made |= proved(waiting, self._store, self._progress)
@@ -119,7 +120,7 @@ class KernelMaker:
                 done += len(batch)
             self._made |= proved(waiting, self._store, self._progress)
         for region in order[:done]:
-            if self._made[region.graph].failure and time.monotonic() - begin < budget_s:
+            if self._made[region.graph].failure and time.monotonic() < end_s:
                 self._made[region.graph] = self._plainer(region, self._made[region.graph])
         if order:
             seconds = time.monotonic() - begin

@@ -410,6 +410,8 @@ class ArchiveWriter:
         self.path = Path(os.path.realpath(path))
         if self.path.exists() and not self.path.is_file():
             raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if not self.path.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "its folder does not exist", str(path))
         self._digests: dict[str, str] = {}
 
     def __enter__(self) -> ArchiveWriter:

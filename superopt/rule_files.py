@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from superopt.errors import InputError, SuperoptError
 from superopt.proving import collected
+from superopt.reading import text_file
 from superopt.shared import parse_module
 
 if TYPE_CHECKING:
@@ -116,16 +117,9 @@ def _run(file: str) -> list[tuple[Any, bool]]:
 
 def _parsed(file: str) -> ast.Module:
     try:
-        return parse_module(_read(file))
+        return parse_module(text_file(file))
     except (SyntaxError, ValueError) as error:
         raise InputError(f"{file} is not Python: {error}", hint="give a text file of rules") from error
-
-
-def _read(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {file}: {error}", hint="give a text file of rules") from error
 
 
 def rules_of_files(files: Sequence[str], *, needed: bool = True) -> list[Rule]:
@@ -139,7 +133,7 @@ def rules_of_files(files: Sequence[str], *, needed: bool = True) -> list[Rule]:
 
     rules: list[Rule] = []
     for file in files:
-        text, first = _read(file), 1
+        text, first = text_file(file), 1
         if Path(file).suffix == ".py":
             found = _rules_text(file)
             if found is None and needed:

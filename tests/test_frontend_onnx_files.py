@@ -271,6 +271,15 @@ def test_dims() -> None:
     assert load_model(unnamed, dims={"x:0": 7}).inputs[0].shape == (7, 4)
 
 
+def test_arguments_give_symbolic_dimensions() -> None:
+    example = np.zeros((6, 4), np.float32)
+    for name in ("batch", None):
+        symbolic = mlp(name)  # type: ignore[arg-type]
+        assert load_model(symbolic, like=[example]).outputs[0].shape == (6, 3)
+        assert load_model(symbolic, like=[example[0]], dims={"batch" if name else "x:0": 2}).inputs[0].shape == (2, 4)
+    refused(ArgumentError, mlp("batch"), "symbolic", like=[example[:0]])
+
+
 def test_constant_bombs() -> None:
     shape = {"s": np.array([2**20, 2**20], np.int64)}
     filled = model([node("ConstantOfShape", "s", "y")], [], [info("y", [None, None])], shape)

@@ -175,6 +175,19 @@ def test_where_no_time_is_left_to_search_the_plain_candidate_is_the_answer(monke
     np.testing.assert_allclose(fast(WEIGHTS, IMAGE), network(WEIGHTS, IMAGE), rtol=2e-5, atol=2e-6)
 
 
+def test_where_builds_are_slow_for_the_budget_what_the_check_built_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("nothing else is built")
+
+    monkeypatch.setattr(optimizer, "_BUILDS", 1e9)
+    monkeypatch.setattr(optimizer, "explore", never)
+    monkeypatch.setattr(optimizer, "_built_in", never)
+    fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="10s", store=False)
+    assert any("too slow for the budget" in note for note in fast.report.notes)
+    assert fast.report.samples_ms["original"]
+    np.testing.assert_allclose(fast(WEIGHTS, IMAGE), network(WEIGHTS, IMAGE), rtol=2e-5, atol=2e-6)
+
+
 def test_after_an_interruption_the_plain_candidate_is_returned_untimed(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*given: Any, **options: Any) -> Any:
         return replace(explore(*given, **options), interrupted=True)

@@ -53,7 +53,7 @@ def import_onnx(
     Args:
         source: a file, its bytes, or a message.
         arguments: example inputs in order; random ones when there are none.
-        dims: sizes of symbolic dimensions.
+        dims: sizes of symbolic dimensions that the arguments do not say.
         values: inputs to bind to constants.
         seed: of the random inputs.
         data_root: a folder inside which links to external data are followed.
@@ -62,7 +62,7 @@ def import_onnx(
     Raises:
         InputError: the model or the arguments cannot be accepted (see `load_model`, `check_arguments`).
     """
-    model = load_model(source, dims=dims, values=values, data_root=data_root, operators=operators)
+    model = load_model(source, dims=dims, values=values, data_root=data_root, operators=operators, like=arguments)
     return import_model(model, *arguments, seed=seed)
 
 

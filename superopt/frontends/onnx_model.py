@@ -214,6 +214,7 @@ def load_model(
     data_root: str | Path | None = None,
     operators: Mapping[str, Callable[..., Any]] | None = None,
     own: bool = True,
+    like: Sequence[Any] = (),
 ) -> OnnxModel:
     """Read an ONNX model and make it a JAX function.
 
@@ -225,6 +226,7 @@ def load_model(
             files under their digests); None follows none.
         operators: functions for operators that are not known here, by `domain.Name`.
         own: False leaves large weights in the file, which must then stay as it is: they are views of it.
+        like: example inputs in order; what `dims` does not say of symbolic dimensions, their shapes do.
 
     Raises:
         ModelFileError: the file cannot be read (also `UnsupportedOpsetError`, `ExternalDataError`).
@@ -243,7 +245,8 @@ def load_model(
         else:
             model, within = read_model(source, own)
             folder = _data_folder(Path(source), data_root)
-        return _assemble(model, name, (folder, within), dict(dims or {}), dict(values or {}), dict(operators or {}))
+        sizes, bound = dict(dims or {}), dict(values or {})
+        return _assemble(model, name, (folder, within), (sizes, like), bound, dict(operators or {}))
 
 
 def _data_folder(path: Path, root: str | Path | None) -> DataFolder:
@@ -276,7 +279,7 @@ def _assemble(
     model: onnx.ModelProto,
     name: str,
     places: tuple[DataFolder | None, Within | None],
-    dims: dict[str, int],
+    sizes: tuple[dict[str, int], Sequence[Any]],
     values: dict[str, Any],
     operators: dict[str, Callable[..., Any]],
 ) -> OnnxModel:
@@ -288,7 +291,7 @@ def _assemble(
     for sparse in graph.sparse_initializer:
         stored[sparse.values.name] = sparse_array(sparse, folder, f"initializer {sparse.values.name!r}")
     graph = _without_values(graph)
-    inputs = _inputs(graph, stored, dims, values)
+    inputs = _inputs(graph, stored, *sizes, values)
     static: dict[str, Any] = {key: _bound(value, key) for key, value in values.items()}
     params: dict[str, np.ndarray] = {}
     nodes = ordered(graph.node, name)
@@ -400,7 +403,11 @@ def _is_static(array: np.ndarray) -> bool:
 
 
 def _inputs(
-    graph: onnx.GraphProto, stored: Mapping[str, Any], dims: dict[str, int], values: Mapping[str, Any]
+    graph: onnx.GraphProto,
+    stored: Mapping[str, Any],
+    dims: dict[str, int],
+    like: Sequence[Any],
+    values: Mapping[str, Any],
 ) -> list[TensorInfo]:
     """The live inputs, with every dimension known."""
     for key, size in dims.items():
@@ -428,6 +435,8 @@ def _inputs(
             raise InputError(f"input {value.name!r}: element type {dtype.name} is not supported")
         if not tensor.HasField("shape"):
             raise ModelFileError(f"input {value.name!r} has no shape", hint="export the model with input shapes")
+        if len(found) < len(like):
+            dims |= _sizes_of(value, np.shape(like[len(found)]), dims)
         shape = tuple(_dim(value.name, i, d, dims, used) for i, d in enumerate(tensor.shape.dim))
         check_dims(shape, dtype, f"input {value.name!r}")
         found.append(TensorInfo(value.name, shape, dtype.name))
@@ -451,8 +460,22 @@ def _dim(name: str, axis: int, dim: Any, dims: Mapping[str, int], used: set[str]
             return dims[key]
     key = dim.dim_param or f"{name}:{axis}"
     raise ArgumentError(
-        f"dimension {axis} of input {name!r} is symbolic ({key})", hint=f"give its size: dims={{{key!r}: 1}}"
+        f"dimension {axis} of input {name!r} is symbolic ({key})",
+        hint=f"give its size: dims={{{key!r}: 1}}, or --dims {key}=1",
     )
+
+
+def _sizes_of(value: onnx.ValueInfoProto, shape: Sequence[int], known: Mapping[str, int]) -> dict[str, int]:
+    """The sizes that an example gives to symbolic dimensions of its input."""
+    axes = value.type.tensor_type.shape.dim
+    if len(axes) != len(shape):
+        return {}
+    keys = [(d.dim_param or f"{value.name}:{i}", f"{value.name}:{i}") for i, d in enumerate(axes)]
+    return {
+        key: size
+        for (key, own), d, size in zip(keys, axes, shape, strict=True)
+        if size and not (d.HasField("dim_value") or key in known or own in known)
+    }
 
 
 def _symbols(graph: onnx.GraphProto) -> set[str]:

@@ -31,7 +31,7 @@ from superopt.measure.stats import paired_ratio
 BACKEND = "superopt.backends.xla:build"
 CLOSED = "superopt.backends.xla:as_jitted"  # builds programs whose closed-over arrays are constants
 KERNELS = "superopt.backends.native:build"  # builds programs with kernels of our own in them
-Candidate = Program | Tuned | EntryPoint
+Candidate = Program | Tuned | EntryPoint | Callable[..., Any]
 
 
 def compare(
@@ -58,8 +58,8 @@ def compare(
 
     Args:
         reference: what the others are compared with; also timed against itself for the noise floor.
-        candidates: programs without macros (expand them first), programs with options of the compiler, or entry
-            points.
+        candidates: programs without macros (expand them first), programs with options of the compiler, entry points,
+            or functions, which need `isolate=False`.
         inputs: the live inputs in call order.
         frozen: values of the frozen inputs by name, but for those that come with a program.
         rounds: interleaved rounds; `min_time_s`, `seed`, `prune`, `budget_s`, `check`, `min_rounds`, `tolerance`,
@@ -74,7 +74,7 @@ def compare(
     )
     frozen = dict(frozen or {})
     programs = [reference, *candidates]
-    bound = any(not serialisable(_program(p)) for p in programs if not isinstance(p, EntryPoint))
+    bound = any(not serialisable(_program(p)) for p in programs if isinstance(p, Program | Tuned))
     if bound or not isolate:
         notes = ("timed in the calling process: the program holds operations of that process",) if bound else ()
         record = _Record(len(candidates))
@@ -260,6 +260,8 @@ def _request(
 def _spec(candidate: Candidate, key_of: Callable[[Any], str]) -> dict[str, Any]:
     if isinstance(candidate, EntryPoint):
         return asdict(candidate)
+    if not isinstance(candidate, Program | Tuned):
+        raise TypeError("a function cannot leave its process: isolate=False compares it here")
     program = _program(candidate)
     from superopt.ir.text import print_graph  # late: entry points need no IR text
     from superopt.modules import carried  # late: as above
@@ -300,6 +302,8 @@ def _local_maker(candidate: Candidate, frozen: Mapping[str, Any], backend: str) 
 
     if isinstance(candidate, EntryPoint):
         return lambda: resolve(candidate.target, candidate.path)(frozen)
+    if not isinstance(candidate, Program | Tuned):
+        return lambda: candidate
     given = _given(candidate)
     module, _, name = (_backend(candidate) or backend).partition(":")
     program = _program(candidate)
