@@ -25,7 +25,6 @@ from superopt.kernels.choice import Choice
 from superopt.measure import Comparison, Failure, Tuned, Worker, as_called, compare
 from superopt.measure.result import ENOUGH_ROUNDS, Ratio
 from superopt.measure.stats import paired_ratio
-from superopt.plain import KernelProgram, in_kernels
 from superopt.result import Finalist, Speedup
 
 LEAST = 0.97  # what the interval of a returned program lies above
@@ -100,13 +99,6 @@ class Outcome:
 
 
 Candidate = tuple[Entry, Judgement]
-
-
-def candidate_of(made: KernelProgram) -> Candidate:
-    """A program in kernels, and what is said of it if it wins."""
-    predicted_s = None if made.finalist is None else made.finalist.predicted_s
-    verdict = f"faster program returned, {len(made.choices)} of its kernels are our own"
-    return Entry(made.name, made.program, made.choices, predicted_s=predicted_s), in_kernels(made, verdict)
 
 
 def contest(

@@ -47,7 +47,7 @@ from superopt.budget import (
     parse_budget,
 )
 from superopt.checks import Builds, of_the_program, weights_on_disk
-from superopt.contest import Candidate, Entry, candidate_of, contest, decided, undecided
+from superopt.contest import Candidate, Entry, contest, decided, undecided
 from superopt.errors import ArgumentError, SuperoptError, UsageError, told
 from superopt.explore import Exploration, explore
 from superopt.extras import need
@@ -61,7 +61,7 @@ from superopt.library import ProvedLibrary, given_rules, proved_library
 from superopt.measure import Timing, Worker, as_called, compare
 from superopt.measure.compare import serialisable
 from superopt.optimized import Optimized
-from superopt.plain import KernelMaker, KernelProgram, in_kernels, own_form
+from superopt.plain import KernelMaker, KernelProgram, candidate_of, in_kernels, own_form
 from superopt.plan import Plan, empty_plan
 from superopt.remember import recall, remember, run_key
 from superopt.result import Stage, least_report

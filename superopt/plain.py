@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from superopt.contest import Candidate, Entry
 from superopt.errors import InputError
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program, frozen_cut, split
@@ -178,3 +179,10 @@ def _regions(program: Program) -> tuple[Program, list[Region]]:
 def _made(region: Region, found: Trace | str) -> Trial:
     name, kind, cost = str(region), region.kind, cost_of(region)
     return Trial(name, kind, cost, failure=found) if isinstance(found, str) else Trial(name, kind, cost, found)
+
+
+def candidate_of(made: KernelProgram) -> Candidate:
+    """A program in kernels, and what is said of it if it wins."""
+    predicted_s = None if made.finalist is None else made.finalist.predicted_s
+    verdict = f"faster program returned, {len(made.choices)} of its kernels are our own"
+    return Entry(made.name, made.program, made.choices, predicted_s=predicted_s), in_kernels(made, verdict)

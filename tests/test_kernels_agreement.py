@@ -14,8 +14,9 @@ from superopt.ir.graph import Node, literal, make_input, mk
 from superopt.kernels import cpu, schedule
 from superopt.kernels.agreement import agreements
 from superopt.kernels.evaluate import evaluate
+from superopt.kernels.frozen import hoisted
 from superopt.kernels.generate import generate
-from superopt.kernels.program import from_graph, hoisted
+from superopt.kernels.program import from_graph
 from superopt.kernels.runtime import build
 from superopt.kernels.stage import LoopProgram, Tile
 

@@ -11,7 +11,8 @@ from superopt.ir.graph import make_input, mk
 from superopt.kernels.contract import analyse
 from superopt.kernels.cpu import host, restricted, supported
 from superopt.kernels.evaluate import evaluate
-from superopt.kernels.program import hoisted, reads
+from superopt.kernels.frozen import hoisted
+from superopt.kernels.program import reads
 from superopt.kernels.tensorize import ContractionDecisions as D
 from superopt.kernels.tensorize import tensorize
 from verifier.schedules import check_schedule

@@ -20,7 +20,8 @@ from superopt.ir.expr import load
 from superopt.ir.graph import Node, make_input, mk, topological
 from superopt.ir.index import Symbol, iterator, symbol
 from superopt.kernels.evaluate import evaluate
-from superopt.kernels.program import checked, from_graph, hoisted
+from superopt.kernels.frozen import hoisted
+from superopt.kernels.program import checked, from_graph
 from superopt.kernels.schedule import cache_read, compute_at, set_knob, split, transform_layout
 from superopt.kernels.show import digest, show
 from superopt.kernels.stage import Axis, Buffer, LoopProgram, Stage

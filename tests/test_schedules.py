@@ -15,8 +15,9 @@ from jax import numpy as jnp
 from superopt.errors import InputError, UsageError
 from superopt.frontends.jaxpr import import_function
 from superopt.kernels.evaluate import evaluate
+from superopt.kernels.frozen import hoisted
 from superopt.kernels.generate import generate
-from superopt.kernels.program import from_graph, hoisted
+from superopt.kernels.program import from_graph
 from superopt.kernels.schedule.trace import apply
 from superopt.schedules.features import NAMES, features
 from superopt.schedules.model import Forecast, Prior, Rows, forecast, prior

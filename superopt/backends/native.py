@@ -196,8 +196,8 @@ def compiled(graph: Graph, trace: Trace = None) -> Compiled:
         InputError: no kernel can be made of it here.
     """
     from superopt.backends.made import find, keep, key_of  # late: only where kernels are made
+    from superopt.kernels.frozen import hoisted
     from superopt.kernels.generate import generate
-    from superopt.kernels.program import hoisted
 
     if trace is None:
         trace = default_trace(graph)

@@ -21,6 +21,7 @@ from superopt.ir.scalar import HALVES, SCALARS
 from superopt.ir.types import FLOATS
 from superopt.kernels.emit_licence import Licence
 from superopt.kernels.emit_scalar import CLOSED
+from superopt.kernels.schedule.domain import inverse
 from superopt.kernels.stage import LoopProgram, Stage
 
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -220,8 +221,6 @@ class _Matching:
             return None
         value = stage.value
         if sums:
-            from superopt.kernels.schedule.domain import inverse  # late: schedules are above programs
-
             shared = [x.symbol for x in stage.axes[: stage.at[1]]] if stage.at is not None else []
             try:
                 value = value.substitute(inverse(stage, a.args[1], self.program.buffer(name).shape, shared))

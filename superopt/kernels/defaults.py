@@ -23,8 +23,9 @@ from superopt.kernels.cpu import Cpu, host
 from superopt.kernels.default_copies import along_lane
 from superopt.kernels.default_prefix import in_blocks
 from superopt.kernels.default_tiles import FORK, decide
+from superopt.kernels.frozen import hoisted
 from superopt.kernels.generate import generate
-from superopt.kernels.program import checked, hoisted
+from superopt.kernels.program import checked
 from superopt.kernels.runtime import MOST_STACK_BYTES
 from superopt.kernels.schedule import set_knob
 from superopt.kernels.schedule.edit import reductions, terms

@@ -72,8 +72,9 @@ def tune(
 def show(operator: str, threads: int, trace: Path | None, llvm: bool) -> None:
     """Print OPERATOR as loops, before and after its schedule, with the trace."""
     from superopt.kernels.defaults import default_trace  # late: `--help` answers at once
+    from superopt.kernels.frozen import hoisted
     from superopt.kernels.generate import generate
-    from superopt.kernels.program import from_graph, hoisted
+    from superopt.kernels.program import from_graph
     from superopt.kernels.schedule.trace import apply
     from superopt.kernels.show import show as loops
     from superopt.schedules.workload import workload

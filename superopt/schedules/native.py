@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from superopt.kernels.cpu import host
+from superopt.kernels.frozen import hoisted
 from superopt.kernels.generate import generate
 from superopt.kernels.llvm import Module, vector
 from superopt.kernels.pages import enlarge
-from superopt.kernels.program import hoisted
 from superopt.kernels.runtime import Code, Phase, build
 from superopt.kernels.stage import Buffer, LoopProgram
 

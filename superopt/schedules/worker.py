@@ -31,8 +31,9 @@ import numpy as np
 from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.kernels import jit
+from superopt.kernels.frozen import hoisted
 from superopt.kernels.generate import generate
-from superopt.kernels.program import from_graph, hoisted
+from superopt.kernels.program import from_graph
 from superopt.kernels.runtime import Code, GuardError, Kernel, Room, build
 from superopt.kernels.schedule.trace import apply
 from superopt.kernels.show import digest
