@@ -28,6 +28,7 @@ types: venv
 
 layers: venv
 	$(BIN)/lint-imports
+	$(BIN)/python -m superopt.lab.house
 
 check: test lint types layers
 

@@ -1,0 +1,1 @@
+"""The cost model: features and labels of kernels, the objective of the search, its calibration."""

@@ -1,0 +1,1 @@
+"""Rewriting: a rule language over named axes, matching, building, the e-graph and its growth."""

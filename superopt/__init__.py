@@ -10,31 +10,31 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from superopt.siblings import claim_packages
+from superopt.machine.siblings import claim_packages
 
 if TYPE_CHECKING:
+    from superopt.certify.proving import rule, statement, verify
     from superopt.errors import SuperoptError
-    from superopt.jitted import jit
-    from superopt.memory import keep_memory
-    from superopt.optimized import Optimized, load
-    from superopt.optimizer import optimize
-    from superopt.proving import rule, statement, verify
-    from superopt.result import Report, Speedup
+    from superopt.machine.memory import keep_memory
+    from superopt.pipeline.jitted import jit
+    from superopt.pipeline.optimizer import optimize
+    from superopt.report.data import Report, Speedup
+    from superopt.returned.optimized import Optimized, load
 
 __version__ = "0.1.0"
 
 _HOME = {
     "SuperoptError": "superopt.errors",
-    "optimize": "superopt.optimizer",
-    "jit": "superopt.jitted",
-    "Optimized": "superopt.optimized",
-    "keep_memory": "superopt.memory",
-    "load": "superopt.optimized",
-    "Report": "superopt.result",
-    "Speedup": "superopt.result",
-    "verify": "superopt.proving",
-    "rule": "superopt.proving",
-    "statement": "superopt.proving",
+    "optimize": "superopt.pipeline.optimizer",
+    "jit": "superopt.pipeline.jitted",
+    "Optimized": "superopt.returned.optimized",
+    "keep_memory": "superopt.machine.memory",
+    "load": "superopt.returned.optimized",
+    "Report": "superopt.report.data",
+    "Speedup": "superopt.report.data",
+    "verify": "superopt.certify.proving",
+    "rule": "superopt.certify.proving",
+    "statement": "superopt.certify.proving",
 }
 
 claim_packages()

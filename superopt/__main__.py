@@ -1,6 +1,6 @@
 """`python -m superopt`: the command line."""
 
-from superopt.cli import main
+from superopt.commands.main import main
 
 if __name__ == "__main__":
     main()

@@ -49,7 +49,7 @@ class UsageError(SuperoptError):
 
 
 class MissingExtraError(UsageError):
-    """A use that needs a package of an extra which is not installed (`superopt.extras`)."""
+    """A use that needs a package of an extra which is not installed (`superopt.machine.extras`)."""
 
     code = "SO110"
 
@@ -62,7 +62,7 @@ class InputError(SuperoptError):
 
 
 class FileLimitError(InputError):
-    """A file that asks for more than is accepted: size, depth, work or time (`superopt.reading.LIMITS`)."""
+    """A file that asks for more than is accepted: size, depth, work or time (`superopt.files.reading.LIMITS`)."""
 
     code = "SO240"
     usual_hint = "files of this project's own making stay far below the limit; where does this one come from?"

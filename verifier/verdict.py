@@ -15,7 +15,7 @@ EXACTNESS = ("exact", "real", "range")
 
 
 @dataclass(frozen=True, slots=True)
-class Domain:
+class ValidityDomain:
     """Where a proved rule holds.
 
     Attributes:
@@ -100,7 +100,7 @@ class Verdict:
     where: str
     direction: str
     status: str
-    domain: Domain | None = None
+    domain: ValidityDomain | None = None
     counterexample: Counterexample | None = None
     cause: str = ""
     tiers: tuple[str, ...] = ()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rewrites import texts
-from rewrites.term import Rule
+from rewrites.language import texts
+from rewrites.language.term import Rule
 from superopt.errors import RuleError
-from superopt.shared import once
+from superopt.machine.shared import once
 
 
 @once

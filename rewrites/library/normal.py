@@ -1,6 +1,7 @@
 """The laws behind the normal forms of the e-graph, as far as the language can say them.
 
-Growth does not apply these rules: the constructors of the e-graph do (`rewrites.normal`).  They are here to be proved.
+Growth does not apply these rules: the constructors of the e-graph do (`rewrites.egraph.normal`).  They are here to be
+proved.
 """
 
 RULES = """

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from superopt.backends import native
 from superopt.backends.options import Options
 from superopt.backends.xla import XlaExecutable, build
 from superopt.ir.program import Program
-from superopt.kernels.choice import Choice
+from superopt.kernels.choose.choice import Choice
 
 
 def build_any(
@@ -23,6 +24,5 @@ def build_any(
     """Build a program, with kernels where there are any (see `superopt.backends.native.build`)."""
     if not kernels:
         return build(program, frozen_values, options=options)
-    from superopt.backends import native  # late: loads LLVM
 
     return native.build(program, frozen_values, options=options, kernels=kernels)

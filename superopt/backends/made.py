@@ -17,10 +17,12 @@ from typing import Any
 from superopt.ir import as_loaded
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
-from superopt.kernels import jit
-from superopt.kernels.llvm import Module
-from superopt.kernels.runtime import Code, Kernel, Phase
-from superopt.kernels.stage import Buffer
+from superopt.kernels.llvm import jit
+from superopt.kernels.llvm.cpu import host
+from superopt.kernels.llvm.module import Module
+from superopt.kernels.loops.stage import Buffer
+from superopt.kernels.runtime.kernel import Code, Kernel, Phase
+from superopt.machine.facts import usable_cores
 
 _SOURCES = ("kernels", "ir")  # of the package: whatever code is made by
 Parts = tuple[Kernel, Kernel | None]  # the kernel, and what packs its frozen operands
@@ -98,9 +100,6 @@ def _surroundings() -> list[Any]:
     from importlib.metadata import version  # late: reads files
 
     import llvmlite.binding as llvm  # late: loads LLVM
-
-    from superopt.kernels.cpu import host  # late: see above
-    from superopt.machine import usable_cores
 
     root = Path(__file__).resolve().parents[1]
     paths = sorted(p for part in _SOURCES for p in (root / part).rglob("*.py"))

@@ -23,6 +23,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from superopt.backends.made import find, keep, key_of
 from superopt.backends.options import Options
 from superopt.backends.xla import XlaExecutable, to_jax
 from superopt.errors import InputError
@@ -31,19 +32,27 @@ from superopt.ir.graph import Graph, Node, make_input, mk, topological, with_inp
 from superopt.ir.program import Program
 from superopt.ir.scalar import DTYPE
 from superopt.ir.types import FLOATS, TensorType
-from superopt.kernels.choice import Choice, read_choice, regions_of
-from superopt.kernels.jit import CompileError
-from superopt.kernels.partition import Region
-from superopt.kernels.runtime import Kernel
-from superopt.kernels.runtime import build as build_kernel
-from superopt.kernels.stage import Buffer, LoopProgram
+from superopt.kernels.choose import defaults
+from superopt.kernels.choose.choice import Choice, read_choice, regions_of
+from superopt.kernels.choose.frozen import hoisted
+from superopt.kernels.choose.partition import Region
+from superopt.kernels.emit.generate import generate
+from superopt.kernels.llvm.cpu import host, supported
+from superopt.kernels.llvm.jit import CompileError
+from superopt.kernels.loops.program import from_graph
+from superopt.kernels.loops.stage import Buffer, LoopProgram
+from superopt.kernels.runtime.ffi import probe
+from superopt.kernels.runtime.kernel import Kernel
+from superopt.kernels.runtime.kernel import build as build_kernel
+from superopt.kernels.schedule.trace import apply
+from superopt.machine.facts import usable_cores
 
 PACKED = "packed"
 Trace = tuple[Any, ...] | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Compiled:
+class CompiledRegion:
     """A region as machine code.
 
     Attributes:
@@ -68,7 +77,7 @@ class Mixed:
     """
 
     program: Program
-    kernels: tuple[Compiled | None, ...]
+    kernels: tuple[CompiledRegion | None, ...]
     refused: Mapping[int, str] = field(default_factory=dict[int, str])
 
 
@@ -142,7 +151,7 @@ def mixed(program: Program, choices: Sequence[Choice]) -> Mixed:
         InputError: choices that do not fit the program.
     """
     regions = regions_of(program.hot, choices)
-    built: list[Compiled | None] = []
+    built: list[CompiledRegion | None] = []
     refused: dict[int, str] = {}
     for i, (region, choice) in enumerate(zip(regions, choices, strict=True)):
         try:
@@ -154,7 +163,7 @@ def mixed(program: Program, choices: Sequence[Choice]) -> Mixed:
     return Mixed(_Assembly(program, pairs).program(), tuple(built), refused)
 
 
-def run_guarded(compiled: Compiled, seed: int = 0) -> None:
+def run_guarded(compiled: CompiledRegion, seed: int = 0) -> None:
     """Run the kernels of a region once, with bands around all buffers.
 
     Raises:
@@ -180,25 +189,18 @@ def prepared_bytes(program: Program, choices: Sequence[Choice]) -> int:
 @functools.cache
 def unavailable() -> str:
     """Why this process runs no kernels; empty when it does."""
-    from superopt.kernels.cpu import host, supported  # late: loads LLVM
-    from superopt.kernels.ffi import probe
-
     if jax.default_backend() != "cpu":
         return f"they run on processors, programs here on {jax.default_backend()}"
     return probe() if supported() else f"none are made for {host().name}"
 
 
 @functools.lru_cache(maxsize=1024)
-def compiled(graph: Graph, trace: Trace = None) -> Compiled:
+def compiled(graph: Graph, trace: Trace = None) -> CompiledRegion:
     """A region as machine code; equal regions with equal schedules are built once.
 
     Raises:
         InputError: no kernel can be made of it here.
     """
-    from superopt.backends.made import find, keep, key_of  # late: only where kernels are made
-    from superopt.kernels.frozen import hoisted
-    from superopt.kernels.generate import generate
-
     if trace is None:
         trace = default_trace(graph)
     key = key_of(graph, trace)
@@ -208,7 +210,7 @@ def compiled(graph: Graph, trace: Trace = None) -> Compiled:
         parts = build_kernel(generate(hot)), None if early is None else build_kernel(generate(early))
         if key:
             keep(key, parts)
-    return Compiled(*parts, graph)
+    return CompiledRegion(*parts, graph)
 
 
 def scheduled_program(graph: Graph, trace: Trace = None) -> LoopProgram:
@@ -217,9 +219,6 @@ def scheduled_program(graph: Graph, trace: Trace = None) -> LoopProgram:
     Raises:
         InputError: the schedule does not fit, or this machine runs no kernels.
     """
-    from superopt.kernels.program import from_graph  # late: as above
-    from superopt.kernels.schedule.trace import apply
-
     reason = unavailable()
     if reason:
         raise InputError(reason)
@@ -244,13 +243,6 @@ def default_traces(graph: Graph) -> Iterator[tuple[Any, ...]]:
 
     One that is not proved, or whose kernel differs from XLA's values, is followed by one that asks for less.
     """
-    from superopt.backends.made import find, key_of  # late: as above
-    from superopt.kernels import defaults
-    from superopt.kernels.cpu import host
-    from superopt.kernels.program import from_graph
-    from superopt.kernels.schedule.trace import apply
-    from superopt.machine import usable_cores
-
     program = from_graph(graph.outputs)
     for steps in defaults.traces(program, host(), usable_cores()):
         key = key_of(graph, steps)
@@ -265,7 +257,7 @@ def default_traces(graph: Graph) -> Iterator[tuple[Any, ...]]:
 class _Assembly:
     """The parts of a mixed program as they are put together."""
 
-    def __init__(self, program: Program, kernels: Mapping[Node, tuple[Region, Compiled]]) -> None:
+    def __init__(self, program: Program, kernels: Mapping[Node, tuple[Region, CompiledRegion]]) -> None:
         self.plain, self.kernels = program, kernels
         given = () if program.prepare is None else program.prepare.outputs
         self.source = dict(zip(program.prepared_inputs, given, strict=True))
@@ -309,12 +301,12 @@ class _Assembly:
             else:
                 self.done[node] = self._call(*chosen)
 
-    def _operands(self, region: Region, kernel: Compiled) -> list[Node]:
+    def _operands(self, region: Region, kernel: CompiledRegion) -> list[Node]:
         """What the call of a region reads, packed tensors left out."""
         named = _named(region)
         return [named[b.name] for b in kernel.hot.operands if b.name in named]
 
-    def _call(self, region: Region, kernel: Compiled) -> Node:
+    def _call(self, region: Region, kernel: CompiledRegion) -> Node:
         named = _named(region)
         operands = {name: self.done[x] for name, x in named.items() if x in self.done}
         if kernel.prepare is not None:

@@ -1,8 +1,8 @@
 """Options of the XLA:CPU compiler that change speed but not meaning, as choices of a plan.
 
 A choice is a few options with the reason why it may pay; `options_of` joins several choices.  What is fast depends
-on the program, so choices are tried on whole programs and timed (`superopt.tuning`).  Left out on purpose: everything
-under which NaN, infinities or denormals are treated differently (`xla_cpu_enable_fast_math`,
+on the program, so choices are tried on whole programs and timed (`superopt.contest.tuning`).  Left out on purpose:
+everything under which NaN, infinities or denormals are treated differently (`xla_cpu_enable_fast_math`,
 `xla_cpu_enable_fast_min_max`, `xla_cpu_ftz`, a list of YNN fusion types without reductions, whose maxima treat NaN in
 another way) and options that the survey found without effect (`superopt bench --suite options`).
 
@@ -22,8 +22,8 @@ from typing import Any
 
 import jax
 
-from superopt import machine
-from superopt.reading import shown
+from superopt.files.reading import shown
+from superopt.machine import facts as machine
 
 _NESTED = "compiler_options"  # what JAX's refusal below the top level names
 
@@ -35,7 +35,7 @@ _LIBRARY_DEFAULT = ("INDIVIDUAL_DOT", "REDUCE", "INDIVIDUAL_CONVOLUTION")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class OptionChoice:
     """Options that are switched together.
 
     Attributes:
@@ -56,19 +56,19 @@ class Choice:
 
 
 CHOICES = (
-    Choice(
+    OptionChoice(
         "wide vectors",
         "512-bit vectors where XLA stops at 256: 1.2 to 1.5 times faster on elementwise chains in the caches",
         options=(("xla_cpu_prefer_vector_width", "512"),),
         features=frozenset({"avx512f"}),
     ),
-    Choice(
+    OptionChoice(
         "own convolutions",
         "Eigen's convolutions for those of YNN: 1.2 to 1.5 times faster on many 3x3 and 1x1 shapes, slower on others",
         library_drops=("INDIVIDUAL_CONVOLUTION",),
         ops=frozenset({"conv_general_dilated"}),
     ),
-    Choice(
+    OptionChoice(
         "loop emitters",
         "the older code generator: window reductions twice as fast, some other fusions 0.8 times; compiles faster, too",
         options=(("xla_cpu_use_fusion_emitters", False),),
@@ -76,7 +76,7 @@ CHOICES = (
 )
 
 
-def options_of(choices: Iterable[Choice]) -> dict[str, Value]:
+def options_of(choices: Iterable[OptionChoice]) -> dict[str, Value]:
     """The options of several choices together."""
     found: dict[str, Value] = {}
     drops: set[str] = set()
@@ -111,11 +111,13 @@ def own(options: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, str]]:
     return kept, foreign
 
 
-def choices_for(ops: Iterable[str], choices: Iterable[Choice] = CHOICES) -> tuple[list[Choice], dict[str, str]]:
+def choices_for(
+    ops: Iterable[str], choices: Iterable[OptionChoice] = CHOICES
+) -> tuple[list[OptionChoice], dict[str, str]]:
     """The choices that may matter for a program of these ops, and why others are out, by name."""
     present = set(ops)
     features = set(machine.describe().features)
-    usable: list[Choice] = []
+    usable: list[OptionChoice] = []
     out: dict[str, str] = {}
     for choice in choices:
         _, refused = accepted(options_of([choice]))

@@ -3,7 +3,7 @@
 Results that share no computation are pieces of their own.  Pieces of large weights run one at a time, each reading its
 weights when it runs, so that a program of many weights never holds all of them twice; the small ones run together.
 Pieces of one form are compiled once.  A piece of the same arrays as one before, in another program perhaps, is not
-computed again while its results are in use; of placed arrays (`superopt.placing`) not even in another process,
+computed again while its results are in use; of placed arrays (`superopt.arrays.placing`) not even in another process,
 since large results lie in a file beside these.
 """
 
@@ -23,14 +23,14 @@ import numpy as np
 from jax import numpy as jnp
 from jax.core import Tracer
 
+from superopt.arrays.placing import Later, aligned, give_back, made_folder, place_of, release
 from superopt.ir import opaque
 from superopt.ir.graph import Graph, Node, make_input, topological, with_inputs
 from superopt.ir.program import type_bytes
 from superopt.ir.scalar import numpy_dtype
 from superopt.ir.text import print_graph
 from superopt.ir.types import ITEMSIZE_BYTES
-from superopt.kernels.pages import map_file
-from superopt.placing import Later, aligned, give_back, made_folder, place_of, release
+from superopt.kernels.runtime.pages import map_file
 
 _GIVE_BACK_BYTES = 64 << 20  # of pieces, after which a millisecond is well spent
 ALONE_BYTES = 4 << 20  # of operands and results: below, a compilation of its own costs more than the memory is worth
@@ -188,7 +188,7 @@ def _given(stem: Path, piece: Piece, results: Sequence[Any]) -> Sequence[Any]:
 def taken(x: Any) -> Any:
     """A value as an array of JAX.
 
-    One of NumPy is copied, since its owner may change it, unless it is placed (`superopt.placing`).
+    One of NumPy is copied, since its owner may change it, unless it is placed (`superopt.arrays.placing`).
     (`jnp.asarray` would do, but compiles a program for every shape, which takes seconds for a large network.)
     """
     if isinstance(x, Later):

@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from superopt.arrays.placing import Later
 from superopt.backends.lower import LOWER, array_bytes, dtype_of
 from superopt.backends.options import Options, Value, accepted, jit_with
 from superopt.backends.packing import packing_of
@@ -26,8 +27,7 @@ from superopt.backends.preparing import pieces_of, run_pieces, taken
 from superopt.errors import ArgumentError, InputError
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program
-from superopt.kernels.pages import enlarge
-from superopt.placing import Later
+from superopt.kernels.runtime.pages import enlarge
 
 ArrayFunction = Callable[..., tuple[Any, ...]]
 
@@ -38,7 +38,7 @@ def to_jax(graph: Graph) -> ArrayFunction:
     """The graph as a JAX function: positional arrays in the order of `graph.inputs`, a tuple of arrays out.
 
     Raises:
-        InputError: the graph holds an op without lowering (macros are expanded by `rewrites.expander`).
+        InputError: the graph holds an op without lowering (macros are expanded by `rewrites.build.expander`).
     """
     order = [node for node in graph.nodes() if node.op != "input"]
     steps = [(node, _lowering(node)) for node in order]

@@ -4,9 +4,9 @@ An opaque node is kept verbatim: the graph knows its name, its operands and its 
 node holds a printable key; the function, which belongs to the library that the program came from, is registered here
 under that key.
 
-An operation that has a module, a text of its own that other processes can run (`superopt.modules`), is named by the
-digest of that text (`sort@9f0c...`): equal keys mean equal operations, in every process and in every file, and `carry`
-gives the modules that go with a graph.  Others get a key that means something in this process only
+An operation that has a module, a text of its own that other processes can run (`superopt.foreign.modules`), is named
+by the digest of that text (`sort@9f0c...`): equal keys mean equal operations, in every process and in every file, and
+`carry` gives the modules that go with a graph.  Others get a key that means something in this process only
 (`pure_callback#1f3a9c02`): equal primitives with equal parameters share it, parameters that cannot be compared get one
 of their own.
 """

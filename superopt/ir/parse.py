@@ -21,10 +21,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from superopt.errors import FileLimitError, InputError
+from superopt.files.reading import LIMITS, Allowance, bytes_of, cause_of, shown
 from superopt.ir.graph import Graph, Node, make_input, mk
 from superopt.ir.scalar import DTYPE
 from superopt.ir.types import ITEMSIZE_BYTES, LONG, TensorType
-from superopt.reading import LIMITS, Allowance, bytes_of, cause_of, shown
 
 T = TypeVar("T")
 _TOKEN = re.compile(

@@ -9,7 +9,7 @@ for the cost model.  A candidate that crashes, hangs, eats the memory or compute
 from superopt.measure.compare import as_called, compare, confirm, pooled
 from superopt.measure.kernels import KernelTiming, time_kernels
 from superopt.measure.numerics import OutputError, Tolerance, output_errors
-from superopt.measure.process import Limits, Worker
+from superopt.measure.process import ProcessLimits, Worker
 from superopt.measure.result import Comparison, EntryPoint, Failure, Ratio, Timing, Tuned
 
 __all__ = [
@@ -17,8 +17,8 @@ __all__ = [
     "EntryPoint",
     "Failure",
     "KernelTiming",
-    "Limits",
     "OutputError",
+    "ProcessLimits",
     "Ratio",
     "Timing",
     "Tolerance",

@@ -17,15 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from superopt import placing
+from superopt.arrays import bundles as arrays
+from superopt.arrays import placing
 from superopt.ir import opaque
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program, original_program
-from superopt.measure import arrays
+from superopt.ir.text import print_graph
 from superopt.measure.numerics import OutputError, Tolerance
-from superopt.measure.process import Limits, Worker, WorkerDiedError
+from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 from superopt.measure.result import ENOUGH_ROUNDS, Comparison, EntryPoint, Failure, Ratio, Timing, Tuned
-from superopt.measure.session import AGAIN, REFERENCE, Event, Settings, compare_events
+from superopt.measure.session import AGAIN, REFERENCE, ComparisonSettings, Event, compare_events
 from superopt.measure.stats import paired_ratio
 
 BACKEND = "superopt.backends.xla:build"
@@ -49,7 +50,7 @@ def compare(
     min_rounds: int = 1,
     tolerance: Tolerance | None = None,
     builds_s: float = 0.0,
-    limits: Limits | None = None,
+    limits: ProcessLimits | None = None,
     worker: Worker | None = None,
     isolate: bool = True,
     backend: str = BACKEND,
@@ -63,13 +64,13 @@ def compare(
         inputs: the live inputs in call order.
         frozen: values of the frozen inputs by name, but for those that come with a program.
         rounds: interleaved rounds; `min_time_s`, `seed`, `prune`, `budget_s`, `check`, `min_rounds`, `tolerance`,
-            `builds_s`: see `Settings`.
+            `builds_s`: see `ComparisonSettings`.
         limits: of a worker started for this call.
         worker: a running worker to use instead.
         isolate: False compares in the calling process, unprotected; so do opaque operations without a module.
         backend: `module:function` that builds a program from frozen values.
     """
-    settings = Settings(
+    settings = ComparisonSettings(
         rounds, min_time_s, seed, prune, budget_s, check, min_rounds, tolerance or Tolerance(), builds_s
     )
     frozen = dict(frozen or {})
@@ -224,7 +225,7 @@ def _request(
     candidates: Sequence[Candidate],
     inputs: Sequence[Any],
     frozen: Mapping[str, Any],
-    settings: Settings,
+    settings: ComparisonSettings,
     backend: str,
     folder: Path,
 ) -> dict[str, Any]:
@@ -263,8 +264,7 @@ def _spec(candidate: Candidate, key_of: Callable[[Any], str]) -> dict[str, Any]:
     if not isinstance(candidate, Program | Tuned):
         raise TypeError("a function cannot leave its process: isolate=False compares it here")
     program = _program(candidate)
-    from superopt.ir.text import print_graph  # late: entry points need no IR text
-    from superopt.modules import carried  # late: as above
+    from superopt.foreign.modules import carried  # late: as above
 
     prepare = program.prepare
     constants = {} if prepare is None else {name: key_of(value) for name, value in prepare.constants.items()}

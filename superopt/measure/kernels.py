@@ -23,9 +23,11 @@ from typing import Any
 
 import numpy as np
 
+from superopt.arrays import bundles as arrays
 from superopt.ir.graph import Graph
-from superopt.measure import arrays, loop
-from superopt.measure.process import Limits, Worker, WorkerDiedError
+from superopt.ir.text import parse_graph, print_graph
+from superopt.measure import loop
+from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 from superopt.measure.result import Failure
 
 LOWER = "superopt.backends.xla:to_jax"
@@ -79,7 +81,7 @@ def time_kernels(
     *,
     settings: KernelSettings | None = None,
     budget_s: float = 0.0,
-    limits: Limits | None = None,
+    limits: ProcessLimits | None = None,
     worker: Worker | None = None,
     lower: str = LOWER,
     progress: Callable[[int, int], None] | None = None,
@@ -110,8 +112,6 @@ def _collect(
     found: dict[int, KernelTiming | Failure],
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    from superopt.ir.text import print_graph  # late: as above, only programs need it
-
     deadline = time.monotonic() + budget_s if budget_s else float("inf")
     texts = [print_graph(graph) for graph, _ in tasks]
     with arrays.scratch_folder(sum(map(len, texts))) as folder:
@@ -152,8 +152,6 @@ def kernel_events(
 ) -> Iterator[dict[str, Any]]:
     """The worker's side: compile and time kernels in chunks (events `begin`, `kernel`, `failed`)."""
     import jax  # late: only where programs run
-
-    from superopt.ir.text import parse_graph
 
     fields = dict(settings)
     budget_s = fields.pop("budget_s")

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from superopt.machine import facts as machine
 from superopt.measure.result import Failure
 
 _POLL_S = 0.1
@@ -35,7 +36,7 @@ WAITS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProcessLimits:
     """What a worker may use.
 
     Attributes:
@@ -53,7 +54,6 @@ class Limits:
         """The memory limit in bytes."""
         if self.memory_bytes is not None:
             return self.memory_bytes
-        from superopt import machine  # late: reads /proc, only needed for the default
 
         return machine.describe().memory_bytes * 3 // 4 or 8 << 30
 
@@ -75,11 +75,11 @@ class Worker:
     """
 
     def __init__(
-        self, limits: Limits | None = None, *, inline: bool = False, module: str = "superopt.measure.worker"
+        self, limits: ProcessLimits | None = None, *, inline: bool = False, module: str = "superopt.measure.worker"
     ) -> None:
         self.inline = inline
         self.module = module
-        self.limits = limits or Limits()
+        self.limits = limits or ProcessLimits()
         self.started = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._events: int = -1

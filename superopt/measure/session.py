@@ -29,7 +29,7 @@ Call = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ComparisonSettings:
     """How to compare.
 
     Attributes:
@@ -71,7 +71,7 @@ def compare_events(
     make_reference: Make,
     make_candidates: Mapping[int, Make],
     inputs: Sequence[Any],
-    settings: Settings,
+    settings: ComparisonSettings,
 ) -> Iterator[Event]:
     """Build all, check all, time all; exceptions of candidates become `failed` events."""
     import jax  # late: only where programs run
@@ -118,7 +118,7 @@ def compare_events(
     yield from _rounds(thunks, calls, settings)
 
 
-def _rounds(thunks: dict[int, loop.Thunk], calls: dict[int, int], settings: Settings) -> Iterator[Event]:
+def _rounds(thunks: dict[int, loop.Thunk], calls: dict[int, int], settings: ComparisonSettings) -> Iterator[Event]:
     index_of = sorted(thunks)
     active = set(range(len(index_of)))
     slowness: dict[int, list[float]] = {i: [] for i in active}

@@ -22,8 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from superopt import placing
-from superopt.measure import arrays, kernels, session
+from superopt.arrays import bundles as arrays
+from superopt.arrays import placing
+from superopt.ir.graph import Graph
+from superopt.ir.program import Program
+from superopt.ir.text import parse_graph
+from superopt.measure import kernels, session
 from superopt.measure.numerics import Tolerance
 
 Event = dict[str, Any]
@@ -66,7 +70,7 @@ def _compare(request: Mapping[str, Any]) -> Iterator[Event]:
     inputs = [bundle[key] for key in request["inputs"]]
     frozen = {name: bundle[key] for name, key in request["frozen"].items()}
     fields = dict(request["settings"])
-    settings = session.Settings(**{**fields, "tolerance": Tolerance(**fields["tolerance"])})
+    settings = session.ComparisonSettings(**{**fields, "tolerance": Tolerance(**fields["tolerance"])})
 
     def maker(spec: Mapping[str, Any]) -> session.Make:
         if "target" in spec:
@@ -123,12 +127,8 @@ def _bytes(kept: session.Kept) -> int:
 def _program(
     spec: Mapping[str, Any], frozen: Mapping[str, Any], bundle: Mapping[str, Any], backend: str
 ) -> session.Call:
-    from superopt.ir.graph import Graph  # late: a worker that serves entry points needs no IR
-    from superopt.ir.program import Program
-    from superopt.ir.text import parse_graph
-
     if spec["modules"]:
-        from superopt.modules import restore  # late: only programs with opaque operations
+        from superopt.foreign.modules import restore  # late: only programs with opaque operations
 
         restore(spec["modules"])
     prepare = None

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from superopt.errors import UsageError
+from superopt.report.data import Report
 from superopt.report.text import to_text
-from superopt.result import Report
 
 __all__ = ["check_report_path", "json_text", "to_text", "write_report"]
 

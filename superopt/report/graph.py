@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from markupsafe import escape
 
+from superopt.report.data import DrawnNode
 from superopt.report.layers import place
-from superopt.result import DrawnNode
 
 WIDTH = 220.0
 _HEAD, _ROW, _PAD = 22.0, 15.0, 6.0
@@ -33,7 +33,7 @@ CLASSES = (
 
 
 @dataclass(slots=True)
-class Box:
+class DrawnBox:
     """A kernel, an input, or a fold of several kernels."""
 
     id: int
@@ -87,11 +87,11 @@ def op_class(op: str) -> str:
     return "ew"
 
 
-def boxes_of(nodes: Sequence[DrawnNode]) -> list[Box]:
+def boxes_of(nodes: Sequence[DrawnNode]) -> list[DrawnBox]:
     """The kernels in an order in which operands come first."""
-    boxes: dict[int, Box] = {}
+    boxes: dict[int, DrawnBox] = {}
     for node in nodes:
-        box = boxes.setdefault(node.kernel, Box(node.kernel))
+        box = boxes.setdefault(node.kernel, DrawnBox(node.kernel))
         box.nodes.append(node)
         if node.predicted_us is not None:
             box.us += node.predicted_us
@@ -100,7 +100,7 @@ def boxes_of(nodes: Sequence[DrawnNode]) -> list[Box]:
         for k in node.reads:
             if k in kernel and kernel[k] != node.kernel and kernel[k] not in boxes[node.kernel].reads:
                 boxes[node.kernel].reads.append(kernel[k])
-    done: dict[int, Box] = {}
+    done: dict[int, DrawnBox] = {}
     read = {k for box in boxes.values() for k in box.reads}
     stack = [(box.id, False) for box in reversed(boxes.values()) if box.id not in read]
     entered: set[int] = set()
@@ -115,14 +115,14 @@ def boxes_of(nodes: Sequence[DrawnNode]) -> list[Box]:
     return list(done.values())
 
 
-def fold(boxes: Sequence[Box]) -> list[Box]:
+def fold(boxes: Sequence[DrawnBox]) -> list[DrawnBox]:
     """Repetitions of a stretch of kernels as one box each."""
     names: dict[object, int] = {}
     signs = [
         names.setdefault(tuple((n.op, n.type, n.frozen, n.rule, n.change) for n in box.nodes), len(names))
         for box in boxes
     ]
-    out: list[Box] = []
+    out: list[DrawnBox] = []
     moved: dict[int, int] = {}
     i = 0
     while i < len(boxes):
@@ -130,7 +130,7 @@ def fold(boxes: Sequence[Box]) -> list[Box]:
         out += boxes[i : i + period]
         if times > 1:
             members = boxes[i + period : i + period * times]
-            box = Box(members[0].id, folded=len(members), times=times - 1, us=sum(m.us for m in members))
+            box = DrawnBox(members[0].id, folded=len(members), times=times - 1, us=sum(m.us for m in members))
             box.nodes = [node for m in members for node in m.nodes]
             moved.update(dict.fromkeys((m.id for m in members), box.id))
             box.reads = [k for m in members for k in m.reads]
@@ -155,7 +155,7 @@ def _repetition(signs: Sequence[int], i: int) -> tuple[int, int]:
     return found
 
 
-def svg(boxes: Sequence[Box], side: str, other: set[int], label: str) -> str:
+def svg(boxes: Sequence[DrawnBox], side: str, other: set[int], label: str) -> str:
     """The drawing; `other` are the boxes that exist on the other side."""
     number = {box.id: i for i, box in enumerate(boxes)}
     edges = [(number[k], i) for i, box in enumerate(boxes) for k in box.reads if k in number and number[k] < i]
@@ -184,7 +184,7 @@ def _curve(points: Sequence[tuple[float, float]]) -> str:
     return "".join(parts)
 
 
-def _box(box: Box, side: str, x: float, y: float, total: float, linked: bool) -> str:
+def _box(box: DrawnBox, side: str, x: float, y: float, total: float, linked: bool) -> str:
     share = box.us / total
     head = _heading(box)
     kind = "fold" if box.folded else "input" if box.is_input else "changed" if box.changed else "kept"
@@ -247,7 +247,7 @@ def _short(op: str) -> str:
     return op.replace("_general_dilated", "").replace("_general", "").replace("_in_dim", "")
 
 
-def _heading(box: Box) -> str:
+def _heading(box: DrawnBox) -> str:
     if box.folded:
         return f"{box.times} more times the {box.folded // box.times} above, {_us(box.us)}"
     if box.is_input:
@@ -257,7 +257,7 @@ def _heading(box: Box) -> str:
     return _short(main.op)
 
 
-def _tooltip(box: Box, share: float) -> str:
+def _tooltip(box: DrawnBox, share: float) -> str:
     if box.folded:
         return f"{box.folded} kernels of the same structure as those above, {_us(box.us)}, {share:.1%} of the time"
     lines = [f"predicted {_us(box.us)}, {share:.1%} of the program"] if box.us else []

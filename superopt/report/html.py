@@ -13,7 +13,8 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from superopt.report.graph import CLASSES, Box, boxes_of, fold, svg
+from superopt.report.data import Report
+from superopt.report.graph import CLASSES, DrawnBox, boxes_of, fold, svg
 from superopt.report.text import (
     medians_line,
     model_line,
@@ -23,7 +24,6 @@ from superopt.report.text import (
     predicted_ms,
     proof_line,
 )
-from superopt.result import Report
 
 _WIDTH = 640
 _ROW = 22
@@ -94,7 +94,7 @@ def _drawn(report: Report) -> Drawn | None:
     return Drawn(*map(Markup, (*parts, *full)), kernels=(kernels[0], kernels[1]), changed=changed)
 
 
-def _pair(sides: Mapping[str, Sequence[Box]], suffix: str) -> tuple[str, str]:
+def _pair(sides: Mapping[str, Sequence[DrawnBox]], suffix: str) -> tuple[str, str]:
     numbers = {side: {box.id for box in boxes} for side, boxes in sides.items()}
     return (
         svg(sides["before"], f"before{suffix}", numbers["after"], "the program before"),

@@ -18,7 +18,7 @@ _GAP_X, _GAP_Y = 18.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedBoxes:
     """Upper left corner of each box, the points that each edge goes through, and the size of all."""
 
     boxes: tuple[tuple[float, float], ...]
@@ -29,7 +29,7 @@ class Placed:
 
 def place(
     sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int]], floating: Collection[int] = ()
-) -> Placed:
+) -> PlacedBoxes:
     """Lay out boxes of these (width, height); edges are (from, to) with from < to; `floating` boxes sink to readers."""
     layer = _layers(len(sizes), edges, floating)
     widths = [w for w, _ in sizes]
@@ -64,7 +64,7 @@ def place(
             points += [(x[n] - left, tops[layer_of[n]]), (x[n] - left, bottoms[layer_of[n]])]
         paths.append((*points, (x[last] - left, tops[layer[last]])))
     right = max((x[n] + widths[n] / 2 - left for n in range(len(x))), default=0.0)
-    return Placed(boxes, tuple(paths), right, max(0.0, top - _GAP_Y))
+    return PlacedBoxes(boxes, tuple(paths), right, max(0.0, top - _GAP_Y))
 
 
 def _layers(count: int, edges: Sequence[tuple[int, int]], floating: Collection[int]) -> list[int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 
-from superopt.result import Report, Speedup
+from superopt.report.data import Report, Speedup
 
 WIDTH = 100
 _MOST = 8

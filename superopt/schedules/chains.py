@@ -12,10 +12,10 @@ from typing import Any
 
 from superopt.errors import InputError
 from superopt.ir.counters import block_cost
-from superopt.kernels.chain_decisions import ChainDecisions, chosen, options, taken
-from superopt.kernels.chains import Parted, built, first_tile, parted, second_tile
-from superopt.kernels.cpu import Cpu
-from superopt.kernels.stage import LoopProgram
+from superopt.kernels.choose.chain_decisions import ChainDecisions, chosen, options, taken
+from superopt.kernels.choose.chains import Parted, built, first_tile, parted, second_tile
+from superopt.kernels.llvm.cpu import Cpu
+from superopt.kernels.loops.stage import LoopProgram
 from superopt.schedules.knobs import Chained, Knob, Point, StageSpace, Trace
 
 _BYTES = {"float32": 4.0, "float64": 8.0}

@@ -8,6 +8,15 @@ from typing import Any
 
 import click
 
+from superopt.errors import UsageError
+from superopt.kernels.choose.defaults import default_trace
+from superopt.kernels.choose.frozen import hoisted
+from superopt.kernels.emit.generate import generate
+from superopt.kernels.loops.program import from_graph
+from superopt.kernels.loops.show import show as loops
+from superopt.kernels.schedule.trace import apply
+from superopt.machine.budget import parse_budget
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def kernels() -> None:
@@ -41,8 +50,6 @@ def tune(
     as_json: bool,
 ) -> None:
     """Search the schedules of OPERATOR, such as 'dot f32 128x768x3072' or 'conv f32 56x56x64 3x3x64 stride 2'."""
-    from superopt.budget import parse_budget  # late: `--help` answers at once
-    from superopt.errors import UsageError
     from superopt.schedules.report import tune_and_compare, tuning_text
 
     seconds = parse_budget(budget).seconds
@@ -71,12 +78,6 @@ def tune(
 @click.option("--llvm", is_flag=True, help="Print the LLVM module too.")
 def show(operator: str, threads: int, trace: Path | None, llvm: bool) -> None:
     """Print OPERATOR as loops, before and after its schedule, with the trace."""
-    from superopt.kernels.defaults import default_trace  # late: `--help` answers at once
-    from superopt.kernels.frozen import hoisted
-    from superopt.kernels.generate import generate
-    from superopt.kernels.program import from_graph
-    from superopt.kernels.schedule.trace import apply
-    from superopt.kernels.show import show as loops
     from superopt.schedules.workload import workload
 
     program = from_graph(workload(operator).outputs, name="kernel")

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from superopt.kernels.contract import extent
+from superopt.kernels.loops.contract import extent
 from superopt.schedules.chains import chain_features
-from superopt.schedules.space import Space, StageSpace
+from superopt.schedules.space import ScheduleSpace, StageSpace
 
 NAMES = (
     "contraction", "log_work", "log_bytes", "log_depth", "log_rows", "log_columns", "threads",
@@ -26,7 +26,7 @@ NAMES = (
 )  # fmt: skip
 
 
-def features(space: Space, point: Mapping[str, Any]) -> np.ndarray:
+def features(space: ScheduleSpace, point: Mapping[str, Any]) -> np.ndarray:
     """Sum of the stages' numbers weighted by work; float32, one per name."""
     if not space.stages:
         return np.zeros(len(NAMES), np.float32)
@@ -48,7 +48,7 @@ def _log(x: float) -> float:
     return math.log2(max(x, 2**-10))
 
 
-def _contraction(space: Space, part: StageSpace, point: Mapping[str, Any]) -> dict[str, float]:
+def _contraction(space: ScheduleSpace, part: StageSpace, point: Mapping[str, Any]) -> dict[str, float]:
     assert part.contraction is not None
     found, kind = part.contraction
     cpu = space.cpu
@@ -116,7 +116,7 @@ def _contraction(space: Space, part: StageSpace, point: Mapping[str, Any]) -> di
     }
 
 
-def _nest(space: Space, part: StageSpace, point: Mapping[str, Any]) -> dict[str, float]:
+def _nest(space: ScheduleSpace, part: StageSpace, point: Mapping[str, Any]) -> dict[str, float]:
     stage = space.program.stage(part.stage)
     order = point.get("order")
     tasks = point.get("tasks", 1)

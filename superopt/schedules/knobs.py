@@ -15,14 +15,14 @@ from typing import Any
 from superopt.ir.counters import block_cost
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Symbol, coefficient, row_major
-from superopt.kernels.chains import Parted
-from superopt.kernels.contract import Contraction, extent
-from superopt.kernels.cpu import Cpu
-from superopt.kernels.emit_knobs import Knobs
-from superopt.kernels.intrinsics import Intrinsic
+from superopt.kernels.choose.chains import Parted
+from superopt.kernels.emit.knobs import Knobs
+from superopt.kernels.llvm.cpu import Cpu
+from superopt.kernels.loops.contract import Contraction, extent
+from superopt.kernels.loops.stage import LoopProgram, Stage
+from superopt.kernels.schedule.intrinsics import Intrinsic
+from superopt.kernels.schedule.tensorize import ContractionDecisions, readable
 from superopt.kernels.schedule.tensorizing import pairs_of
-from superopt.kernels.stage import LoopProgram, Stage
-from superopt.kernels.tensorize import ContractionDecisions, readable
 
 Point = Mapping[str, Any]
 Trace = list[list[Any]]

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from superopt.kernels.cpu import host
-from superopt.kernels.frozen import hoisted
-from superopt.kernels.generate import generate
-from superopt.kernels.llvm import Module, vector
-from superopt.kernels.pages import enlarge
-from superopt.kernels.runtime import Code, Phase, build
-from superopt.kernels.stage import Buffer, LoopProgram
+from superopt.kernels.choose.frozen import hoisted
+from superopt.kernels.emit.generate import generate
+from superopt.kernels.llvm.cpu import host
+from superopt.kernels.llvm.module import Module, vector
+from superopt.kernels.loops.stage import Buffer, LoopProgram
+from superopt.kernels.runtime.kernel import Code, Phase, build
+from superopt.kernels.runtime.pages import enlarge
 
 Call = Callable[[], Any]
 _STEPS, _CHAINS = 4096, 24

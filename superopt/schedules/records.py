@@ -15,7 +15,7 @@ import numpy as np
 
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
-from superopt.kernels.cpu import host
+from superopt.kernels.llvm.cpu import host
 from superopt.schedules.features import NAMES
 from superopt.schedules.model import Rows
 from superopt.store import Store, content_key

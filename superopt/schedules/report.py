@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from superopt.backends.xla import needs_x64, to_jax
 from superopt.errors import InputError, UsageError
 from superopt.ir.counters import graph_cost
 from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph, print_graph
-from superopt.kernels.program import from_graph
+from superopt.kernels.loops.program import from_graph
 from superopt.kernels.schedule.trace import apply
 from superopt.measure import loop
 from superopt.measure.stats import paired_ratio
@@ -94,8 +95,6 @@ def main() -> None:
 
 def _compared(graph: Graph, trace: Any, threads: int, seed: int) -> dict[str, Any]:
     import jax  # late: after the affinity is set
-
-    from superopt.backends.xla import needs_x64, to_jax
 
     arrays = example_arrays(graph, seed)
     with jax.enable_x64(needs_x64(graph)):

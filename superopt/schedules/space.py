@@ -6,8 +6,9 @@ of a register tile (rows and vectors, order and blocking of the sum, packing of 
 chains of two those of both tiles and of a task, every other stage those of a loop nest (order, tasks, vectors at a
 time, row cache).  Options that cannot run well are
 left out before anything is built: tiles that need more registers than there are, tasks far fewer than threads, blocks
-beyond the caches.  The default schedule is a point of the space (`Space.start`): what its estimates decided beyond the
-options stands among them, and its steps that are no decision of the space come before all others (`Space.prefix`).
+beyond the caches.  The default schedule is a point of the space (`ScheduleSpace.start`): what its estimates decided
+beyond the options stands among them, and its steps that are no decision of the space come before all others
+(`ScheduleSpace.prefix`).
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from superopt.errors import InputError
-from superopt.kernels.contract import analyse
-from superopt.kernels.cpu import Cpu, host
-from superopt.kernels.defaults import default_trace
-from superopt.kernels.intrinsics import fitting
+from superopt.kernels.choose.defaults import default_trace
+from superopt.kernels.llvm.cpu import Cpu, host
+from superopt.kernels.loops.contract import analyse
+from superopt.kernels.loops.show import digest
+from superopt.kernels.loops.stage import LoopProgram
+from superopt.kernels.schedule.intrinsics import fitting
 from superopt.kernels.schedule.tensorizing import decisions_of
 from superopt.kernels.schedule.trace import apply
-from superopt.kernels.show import digest
-from superopt.kernels.stage import LoopProgram
 from superopt.schedules.chains import chain_space, chain_steps
 from superopt.schedules.knobs import (
     Knob,
@@ -41,7 +42,7 @@ from superopt.schedules.knobs import (
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class ScheduleSpace:
     """All knobs of a loop program.
 
     Attributes:
@@ -104,7 +105,7 @@ class Space:
         return steps
 
 
-def space_of(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> Space:
+def space_of(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> ScheduleSpace:
     """The space of a program as it comes from a graph.
 
     Where the default schedule is no point of it (chained contractions among other stages), it is the only one.
@@ -114,17 +115,17 @@ def space_of(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> 
     if len(program.stages) == 1:
         part = chain_space(program, program.stages[0].buffer, cpu, threads, base)
         if part is not None:
-            return Space(program, (part,), cpu, threads, base, [], _named([part]))
+            return ScheduleSpace(program, (part,), cpu, threads, base, [], _named([part]))
     try:
         found = _around(program, cpu, threads, base)
         if digest(apply(program, found.trace(found.start))) == digest(apply(program, base)):
             return found
     except InputError:
         pass  # its first steps need those between them
-    return Space(program, (), cpu, threads, base, base)
+    return ScheduleSpace(program, (), cpu, threads, base, base)
 
 
-def _around(program: LoopProgram, cpu: Cpu, threads: int, base: Trace) -> Space:
+def _around(program: LoopProgram, cpu: Cpu, threads: int, base: Trace) -> ScheduleSpace:
     """The space whose start is the default schedule."""
     prefix = [step for step in base if step[0] not in ("tensorize", "set_knob")]
     program = apply(program, prefix)
@@ -145,7 +146,7 @@ def _around(program: LoopProgram, cpu: Cpu, threads: int, base: Trace) -> Space:
         else:
             chosen = {step[2]: step[3] for step in own if step[1] == stage.buffer}
             parts.append(nest_space(program, stage, threads, chosen))
-    return Space(program, tuple(parts), cpu, threads, base, prefix, _named(parts))
+    return ScheduleSpace(program, tuple(parts), cpu, threads, base, prefix, _named(parts))
 
 
 def _named(parts: Sequence[StageSpace]) -> dict[str, Knob]:

@@ -26,19 +26,19 @@ from typing import Any, Literal
 
 import numpy as np
 
+from superopt.arrays.bundles import scratch_folder
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
 from superopt.ir.types import ITEMSIZE_BYTES
-from superopt.kernels.program import from_graph
+from superopt.kernels.loops.program import from_graph
+from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule.trace import apply
-from superopt.kernels.stage import LoopProgram
-from superopt.measure.arrays import scratch_folder
-from superopt.measure.process import Limits, Worker, WorkerDiedError
+from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 from superopt.measure.stats import paired_ratio
 from superopt.schedules.features import features
 from superopt.schedules.model import Rows, forecast, prior
 from superopt.schedules.records import Records
-from superopt.schedules.space import Space, Trace, space_of
+from superopt.schedules.space import ScheduleSpace, Trace, space_of
 from superopt.schedules.worker import save_problem
 from superopt.store import Store
 
@@ -55,7 +55,7 @@ _MOST_ROWS = 400  # that the model is conditioned on
 _SPREAD = 0.5  # how much a point is preferred for what the model does not know about it
 _HOPELESS = 4.0  # a first call that takes this much longer than the best so far is timed once more and left
 _SLOW = 1.4  # so is a candidate whose first two samples take this much longer
-_LIMITS = Limits(silence_s=30.0, memory_bytes=6 << 30)
+_LIMITS = ProcessLimits(silence_s=30.0, memory_bytes=6 << 30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class TunedSchedule:
     """What a search found.
 
     Attributes:
@@ -116,7 +116,7 @@ class Proposal:
 class _Search:
     """State of one search."""
 
-    space: Space
+    space: ScheduleSpace
     rng: random.Random
     strategy: Strategy
     earlier: Rows
@@ -181,7 +181,7 @@ def tune(
     processes: Sequence[Worker] = (),
     store: Store | None = None,
     say: Callable[[str], None] = lambda line: None,
-) -> Tuned:
+) -> TunedSchedule:
     """Search schedules for a graph that becomes one kernel.
 
     Args:
@@ -234,7 +234,7 @@ def tune(
     spent = time.perf_counter() - begin
     records.add(search.measured)
     trace = winner.trace if winner is not None else space.base
-    return Tuned(
+    return TunedSchedule(
         apply(program, trace), trace, seconds, default_seconds, len(search.measured),
         len(search.measured) / spent / workers, 1e3 * float(np.median(search.compiled_s or [0.0])), space.size,
         tuple(search.measured), search.refused,

@@ -28,18 +28,19 @@ from typing import Any
 
 import numpy as np
 
+from superopt.arrays.bundles import load, random_values, save
 from superopt.errors import InputError
 from superopt.ir.graph import Graph
-from superopt.kernels import jit
-from superopt.kernels.frozen import hoisted
-from superopt.kernels.generate import generate
-from superopt.kernels.program import from_graph
-from superopt.kernels.runtime import Code, GuardError, Kernel, Room, build
+from superopt.ir.text import parse_graph
+from superopt.kernels.choose.frozen import hoisted
+from superopt.kernels.emit.generate import generate
+from superopt.kernels.llvm import jit
+from superopt.kernels.loops.program import from_graph
+from superopt.kernels.loops.show import digest
+from superopt.kernels.loops.stage import LoopProgram
+from superopt.kernels.runtime.kernel import Code, GuardError, Kernel, Room, build
 from superopt.kernels.schedule.trace import apply
-from superopt.kernels.show import digest
-from superopt.kernels.stage import LoopProgram
 from superopt.measure import loop
-from superopt.measure.arrays import load, random_values, save
 from superopt.measure.numerics import FLOAT_TOLERANCE, Tolerance, output_errors
 from superopt.measure.worker import serve
 
@@ -76,8 +77,6 @@ def main(event_fd: int, memory_bytes: int) -> None:
 
 
 def _open(request: Mapping[str, Any]) -> Iterator[Event]:
-    from superopt.ir.text import parse_graph  # late: only once per worker
-
     graph = parse_graph(request["graph"])
     found = load(Path(request["problem"]))
     expected = [found[f"output {k}"] for k in range(len(graph.outputs))]

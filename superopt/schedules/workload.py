@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from superopt.errors import UsageError
-from superopt.frontends.jaxpr import import_function
+from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
 
 _DTYPES = {"f32": "float32", "f64": "float64", "bf16": "bfloat16", "s8": "int8"}

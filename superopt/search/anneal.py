@@ -19,7 +19,7 @@ DRAWS = 512  # proposals of one round, all chains together
 FEWEST = 8  # of one chain
 
 
-class Chain:
+class AnnealingChain:
     """One annealing chain; `best` is its cheapest (cost, options, layouts, bits) so far."""
 
     def __init__(self, state: State, seed: int, groups: Groups, weights: Weights, start: float, end: float) -> None:
@@ -77,7 +77,7 @@ def anneal(
     start: float = 0.3,
     end: float = 0.002,
     watch: Callable[[float], None] | None = None,
-) -> list[Chain]:
+) -> list[AnnealingChain]:
     """Run one chain per state until the budget ends.
 
     Args:
@@ -85,7 +85,7 @@ def anneal(
         watch: called with the fraction spent after each round.
     """
     weights = weights or Weights()
-    chains = [Chain(state, seed * 1009 + i, groups, weights, start, end) for i, state in enumerate(states)]
+    chains = [AnnealingChain(state, seed * 1009 + i, groups, weights, start, end) for i, state in enumerate(states)]
     draws = max(FEWEST, DRAWS // max(1, len(chains)))
     while chains and not meter.exhausted():
         fraction = meter.spent()

@@ -1,6 +1,6 @@
 """Builds IR nodes for options in physical layouts: the one way in which a class becomes code.
 
-`build` makes the node of one option from operands that lie in the orders of `layout.wanted`; `Emitter` walks the
+`build` makes the node of one option from operands that lie in the orders of `layout.wanted`; `ClassEmitter` walks the
 inlined closure of a kernel.  Pricing calls it with leaves that are fresh inputs, lowering with leaves that are the
 nodes of the program under construction.
 """
@@ -12,8 +12,9 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rewrites import perm
+from rewrites.egraph import perm
 from superopt.ir.graph import Node, literal, mk
+from superopt.ir.ops import table
 from superopt.ir.types import Shape
 from superopt.search.kinds import CUMULATIVE, ELEMENTWISE, REDUCTIONS, WINDOWS
 from superopt.search.layout import (
@@ -27,7 +28,7 @@ from superopt.search.layout import (
     same,
     wanted,
 )
-from superopt.search.snapshot import Form, FrozenLeaf, Option, Snapshot
+from superopt.search.snapshot import FrozenLeaf, Option, OptionForm, Snapshot
 
 
 def arrange(node: Node, have: Sequence[int], want: Sequence[int]) -> Node:
@@ -63,16 +64,15 @@ def frozen_operand(leaf: FrozenLeaf, order: Order, stored: Callable[[FrozenLeaf,
     return mk("broadcast_in_dim", node, shape=shape, broadcast_dimensions=dims)
 
 
-def make(form: Form, operands: Sequence[Node], attrs: dict[str, Any]) -> Node:
+def make(form: OptionForm, operands: Sequence[Node], attrs: dict[str, Any]) -> Node:
     """The node of a form's op with these attributes, wrapped again when the form is a macro."""
     if form.rule is None:
         return mk(form.op, *operands, **attrs)
-    from superopt.ir.ops import table  # late: the op table is needed for macros only
 
     return mk("macro", *operands, rule=form.rule, op=form.op, attrs=table.canonical(form.op, attrs))
 
 
-def build(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+def build(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
     """The result of an option in order `d`, from operands lying in `orders`."""
     if form.op in ELEMENTWISE:
         return _elementwise(form, d, operands)
@@ -87,7 +87,7 @@ def _permuted(values: Sequence[Any], d: Order) -> tuple[Any, ...]:
     return tuple(values[axis] for axis in d)
 
 
-def _elementwise(form: Form, d: Order, operands: Sequence[Node]) -> Node:
+def _elementwise(form: OptionForm, d: Order, operands: Sequence[Node]) -> Node:
     shape = _permuted(form.shape, d)
     if form.op == "clamp":
         bounds = [x if not x.shape else full_shape(x, shape) for x in (operands[0], operands[2])]
@@ -95,40 +95,40 @@ def _elementwise(form: Form, d: Order, operands: Sequence[Node]) -> Node:
     return make(form, [full_shape(x, shape) for x in operands], form.attrs)
 
 
-def _slice(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+def _slice(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
     return make(form, operands, {name: _permuted(value, d) for name, value in form.attrs.items()})
 
 
-def _pad(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+def _pad(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
     return make(form, operands, {"padding_config": _permuted(form.attrs["padding_config"], d)})
 
 
-def _rev(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+def _rev(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
     return make(form, operands, {"dimensions": tuple(sorted(d.index(a) for a in form.attrs["dimensions"]))})
 
 
-def _concatenate(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+def _concatenate(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
     return make(form, operands, {"dimension": d.index(form.attrs["dimension"])})
 
 
-def _window(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+def _window(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
     return make(form, operands, {name: _permuted(value, d) for name, value in form.attrs.items()})
 
 
-def _cumulative(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+def _cumulative(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
     return make(form, operands, {**form.attrs, "axis": d.index(form.attrs["axis"])})
 
 
-def _dynamic_slice(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+def _dynamic_slice(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
     starts = _permuted(operands[1:], d)
     return make(form, (operands[0], *starts), {"slice_sizes": _permuted(form.attrs["slice_sizes"], d)})
 
 
-def _dynamic_update_slice(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+def _dynamic_update_slice(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
     return make(form, (*operands[:2], *_permuted(operands[2:], d)), form.attrs)
 
 
-def _broadcast(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+def _broadcast(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
     dims = form.attrs["broadcast_dimensions"]
     attrs = {
         "shape": _permuted(form.shape, d),
@@ -137,23 +137,23 @@ def _broadcast(form: Form, d: Order, orders: Sequence[Order], operands: Sequence
     return make(form, operands, attrs)
 
 
-def _transpose(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+def _transpose(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
     return operands[0]
 
 
-def _iota(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+def _iota(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
     attrs = {**form.attrs, "shape": _permuted(form.shape, d), "dimension": d.index(form.attrs["dimension"])}
     return make(form, (), attrs)
 
 
-def _reduce(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+def _reduce(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
     axes, order = form.attrs["axes"], orders[0]
     node = make(form, operands, {**form.attrs, "axes": tuple(sorted(order.index(axis) for axis in axes))})
     rest = [i for i in range(len(form.shapes[0])) if i not in axes]
     return arrange(node, [rest.index(axis) for axis in order if axis not in axes], d)
 
 
-def _regroup(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+def _regroup(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
     groups, sequence = form.attrs["groups"], regroup_order(form, d)
     first = [0]
     for _, sizes in groups:
@@ -165,7 +165,7 @@ def _regroup(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[N
     return arrange(node, have, d)
 
 
-def _dot(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+def _dot(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
     contracted, batch = form.attrs["dimension_numbers"]
     first = dot_first(form, d)
     pair = (first, 1 - first)
@@ -186,7 +186,7 @@ def _dot(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]
     return arrange(node, [labels.index(label) for label in have], d)
 
 
-def _conv(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+def _conv(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
     lhs, rhs, out = form.attrs["dimension_numbers"]
     roles = conv_roles(lhs, orders[0])
     result = tuple(out[role] for role in roles)
@@ -199,7 +199,7 @@ def _conv(form: Form, d: Order, orders: Sequence[Order], operands: Sequence[Node
     return arrange(node, result, d)
 
 
-_Handler = Callable[[Form, Order, Sequence[Order], Sequence[Node]], Node]
+_Handler = Callable[[OptionForm, Order, Sequence[Order], Sequence[Node]], Node]
 _BUILD: dict[str, _Handler] = {
     **dict.fromkeys(WINDOWS, _window),
     **dict.fromkeys(CUMULATIVE, _cumulative),
@@ -262,12 +262,12 @@ class Wants:
         """(number, interned orders) for a result in order `d`."""
         return self.following(option, d, layouts) if option.needs_current else self.fixed(option.fid, d)
 
-    def _new(self, form: Form, d: int, current: Current) -> tuple[int, tuple[int, ...]]:
+    def _new(self, form: OptionForm, d: int, current: Current) -> tuple[int, tuple[int, ...]]:
         orders = wanted(form, perm.perm_of(d, len(form.shape)), current)
         return next(self._count), tuple(perm.intern(order) for order in orders)
 
 
-class Emitter:
+class ClassEmitter:
     """Emits classes of a selection; `leaf` gives the node of a materialised class, `stored` that of a frozen leaf.
 
     Classes in `apart` are computed again in every kernel that inlines them, and kept from being merged.

@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from rewrites import perm
+from rewrites.egraph import perm
 from superopt.ir.graph import Node, make_input
-from superopt.search.emit import Emitter, Wants, arrange
+from superopt.search.emit import ClassEmitter, Wants, arrange
 from superopt.search.layout import Order, same
 from superopt.search.snapshot import FrozenLeaf, Snapshot
 
@@ -42,7 +42,7 @@ def kernel_node(
             node = leaves[k] = make_input(f"x{len(leaves)}", physical, snapshot.dtypes[k])
         return node
 
-    node = Emitter(snapshot, wants, selection, layouts, materialised, leaf, numbered_inputs()).kernel(c)
+    node = ClassEmitter(snapshot, wants, selection, layouts, materialised, leaf, numbered_inputs()).kernel(c)
     return None if is_free(node) else node
 
 

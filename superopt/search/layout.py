@@ -15,10 +15,10 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from rewrites import perm
+from rewrites.egraph import perm
 from superopt.ir.types import Shape
 from superopt.search.kinds import CUMULATIVE, ELEMENTWISE, REDUCTIONS, WINDOWS
-from superopt.search.snapshot import Form, Option, Snapshot
+from superopt.search.snapshot import Option, OptionForm, Snapshot
 
 Order = tuple[int, ...]
 Current = tuple["Order | None", ...]
@@ -35,7 +35,7 @@ def same(a: Sequence[int], b: Sequence[int], shape: Shape) -> bool:
     return a == b or without_units(a, shape) == without_units(b, shape)
 
 
-def wanted(form: Form, d: Order, current: Current) -> tuple[Order, ...]:
+def wanted(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
     """Order of each operand's axes, for a result in order `d`.
 
     Args:
@@ -55,28 +55,28 @@ def _natural(shape: Shape) -> Order:
     return tuple(range(len(shape)))
 
 
-def _first_aligned(form: Form, d: Order, current: Current) -> tuple[Order, ...]:
+def _first_aligned(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
     """The operands of full rank follow the result (slice, pad, windows, concatenation, dynamic slices)."""
     return tuple(d if len(s) == len(d) and i < _aligned_count(form) else _natural(s) for i, s in enumerate(form.shapes))
 
 
-def _aligned_count(form: Form) -> int:
+def _aligned_count(form: OptionForm) -> int:
     if form.op == "concatenate":
         return len(form.shapes)
     return 2 if form.op == "dynamic_update_slice" else 1
 
 
-def _broadcast(form: Form, d: Order, current: Current) -> tuple[Order, ...]:
+def _broadcast(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
     dims = form.attrs["broadcast_dimensions"]
     return (tuple(dims.index(axis) for axis in d if axis in dims),)
 
 
-def _transpose(form: Form, d: Order, current: Current) -> tuple[Order, ...]:
+def _transpose(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
     permutation = form.attrs["permutation"]
     return (tuple(permutation[axis] for axis in d),)
 
 
-def _reduce(form: Form, d: Order, current: Current) -> tuple[Order, ...]:
+def _reduce(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
     """The operand as it lies (any order of the reduced axes will do, and the result is the smaller one to move)."""
     if current[0] is not None:
         return (current[0],)
@@ -85,7 +85,7 @@ def _reduce(form: Form, d: Order, current: Current) -> tuple[Order, ...]:
     return ((*(rest[i] for i in d), *axes),)
 
 
-def regroup_order(form: Form, d: Order) -> list[int]:
+def regroup_order(form: OptionForm, d: Order) -> list[int]:
     """Order of the groups of a regroup for a result in order `d`: by the first axis of each that `d` meets."""
     groups = form.attrs["groups"]
     owner = [g for g, (_, sizes) in enumerate(groups) for _ in sizes]
@@ -93,25 +93,25 @@ def regroup_order(form: Form, d: Order) -> list[int]:
     return seen + [g for g in range(len(groups)) if g not in seen]
 
 
-def _regroup(form: Form, d: Order, current: Current) -> tuple[Order, ...]:
+def _regroup(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
     groups = form.attrs["groups"]
     return (tuple(axis for g in regroup_order(form, d) for axis in groups[g][0]),)
 
 
-def free_axes(form: Form, side: int) -> list[int]:
+def free_axes(form: OptionForm, side: int) -> list[int]:
     """Axes of an operand of a product that are neither contracted nor batch axes."""
     contracted, batch = form.attrs["dimension_numbers"]
     return [i for i in range(len(form.shapes[side])) if i not in contracted[side] and i not in batch[side]]
 
 
-def dot_labels(form: Form) -> list[tuple[int, int]]:
+def dot_labels(form: OptionForm) -> list[tuple[int, int]]:
     """Each result axis of a product: (-1, batch index), (0, lhs axis) or (1, rhs axis)."""
     batch = form.attrs["dimension_numbers"][1]
     free = [(side, axis) for side in (0, 1) for axis in free_axes(form, side)]
     return [(-1, i) for i in range(len(batch[0]))] + free
 
 
-def dot_first(form: Form, d: Order) -> int:
+def dot_first(form: OptionForm, d: Order) -> int:
     """The operand whose free axes stand first in the desired result.
 
     Where unit axes leave that open (a matrix times a vector), a frozen matrix stands second, stored [inner, columns].
@@ -123,7 +123,7 @@ def dot_first(form: Form, d: Order) -> int:
     return 1 if form.frozen[0] is not None and form.frozen[1] is None else 0
 
 
-def _dot(form: Form, d: Order, current: Current) -> tuple[Order, ...]:
+def _dot(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
     """Live operands as they lie; frozen ones as [batch, rows, inner] in front, [batch, inner, columns] behind."""
     contracted, batch = form.attrs["dimension_numbers"]
     labels, first = dot_labels(form), dot_first(form, d)
@@ -154,7 +154,7 @@ def _channels_last(spec: Sequence[int], order: Sequence[int], shape: Shape) -> b
     return bool(roles) and roles[-1] == 1
 
 
-def conv_result_roles(form: Form, d: Order, lhs_current: Order | None) -> list[int]:
+def conv_result_roles(form: OptionForm, d: Order, lhs_current: Order | None) -> list[int]:
     """Role order in which a convolution works: channels last if its result is desired or its input lies so.
 
     XLA:CPU convolves channels last and transposes whatever is not, so nothing is lost by saying it.
@@ -165,7 +165,7 @@ def conv_result_roles(form: Form, d: Order, lhs_current: Order | None) -> list[i
     return [0, *spatial, 1] if here or _channels_last(out, d, form.shape) else [0, 1, *spatial]
 
 
-def _conv(form: Form, d: Order, current: Current) -> tuple[Order, ...]:
+def _conv(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
     lhs, rhs, _ = form.attrs["dimension_numbers"]
     roles = conv_result_roles(form, d, current[0])
     image = tuple(lhs[role] for role in roles)
@@ -173,7 +173,7 @@ def _conv(form: Form, d: Order, current: Current) -> tuple[Order, ...]:
     return (image, kernel)
 
 
-_Handler = Callable[[Form, Order, Current], "tuple[Order, ...]"]
+_Handler = Callable[[OptionForm, Order, Current], "tuple[Order, ...]"]
 _WANTED: dict[str, _Handler] = {
     **dict.fromkeys(("slice", "pad", "rev", "concatenate", "dynamic_slice", "dynamic_update_slice"), _first_aligned),
     **dict.fromkeys(WINDOWS, _first_aligned),
@@ -187,7 +187,7 @@ _WANTED: dict[str, _Handler] = {
 }
 
 
-def forward(form: Form, position: int, order: Order) -> Order | None:
+def forward(form: OptionForm, position: int, order: Order) -> Order | None:
     """Result order that follows from one operand's order, where one follows at all."""
     op, rank = form.op, len(form.shape)
     if op in ELEMENTWISE or op in WINDOWS or op in CUMULATIVE or op in ("slice", "pad", "rev", "concatenate"):
@@ -210,7 +210,7 @@ def forward(form: Form, position: int, order: Order) -> Order | None:
     return None
 
 
-def _dot_forward(form: Form, position: int, order: Order) -> Order | None:
+def _dot_forward(form: OptionForm, position: int, order: Order) -> Order | None:
     """Through a product with a matrix: the new axis takes the place of the contracted one."""
     contracted, batch = form.attrs["dimension_numbers"]
     other = 1 - position
@@ -223,7 +223,7 @@ def _dot_forward(form: Form, position: int, order: Order) -> Order | None:
     return tuple(place[axis] for axis in order)
 
 
-def backward(form: Form, d: Order) -> list[tuple[int, Order]]:
+def backward(form: OptionForm, d: Order) -> list[tuple[int, Order]]:
     """(operand position, order) of the operands that a result order carries over to."""
     op, rank = form.op, len(form.shape)
     if op == "dot_general":
@@ -280,7 +280,7 @@ def candidates(snapshot: Snapshot, rounds: int = 3, limit: int = MAX_CANDIDATES)
     return out
 
 
-def _suggestions(form: Form) -> list[tuple[int, Order]]:
+def _suggestions(form: OptionForm) -> list[tuple[int, Order]]:
     """(operand position or -1 for the result, order) that an op likes."""
     if form.op == "conv_general_dilated":
         lhs, _, out = form.attrs["dimension_numbers"]

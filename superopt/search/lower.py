@@ -12,13 +12,13 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rewrites import perm
-from rewrites.expander import Expand, expand_macros
+from rewrites.build.expander import Expand, expand_macros
+from rewrites.egraph import perm
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph, Node, make_input
 from superopt.ir.program import PREPARED, Program, frozen_cut, replace, split, type_bytes
 from superopt.ir.types import TensorType
-from superopt.search.emit import Emitter, Wants, arrange, build, frozen_operand
+from superopt.search.emit import ClassEmitter, Wants, arrange, build, frozen_operand
 from superopt.search.layout import Order
 from superopt.search.snapshot import MASK, SHIFT, FrozenLeaf, Snapshot
 from superopt.search.state import FORBID
@@ -169,7 +169,7 @@ class Lowering:
     ) -> tuple[tuple[Node, ...], dict[int, Node]]:
         """Output nodes, and the node of every materialised class, with macros still in place."""
         nodes: dict[int, Node] = {}
-        emitter = Emitter(
+        emitter = ClassEmitter(
             self.snapshot,
             self.wants,
             selection.options,

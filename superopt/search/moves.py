@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rewrites import perm
+from rewrites.egraph import perm
 from superopt.search.layout import backward, forward
 from superopt.search.state import FORBID, RULE, Problem, State, Undo
 

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable
 
 import numpy as np
 
-from costmodel.objective import Objective
+from costmodel.model.objective import Objective
 from superopt.ir.graph import Graph, Node, topological
 
 UNIT_S = 1e-15

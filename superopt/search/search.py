@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from costmodel.objective import Objective
+from costmodel.model.objective import Objective
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program
 from superopt.search.ablation import rules_of, without_rule
@@ -39,7 +39,7 @@ from superopt.search.starts import LocalCosts, dynamic, greedy
 from superopt.search.state import RULE, Problem, Record, State
 
 if TYPE_CHECKING:
-    from rewrites.egraph import EGraph
+    from rewrites.egraph.graph import EGraph
 
 DIVERSE_WITHIN = 1.3  # finalists cost at most this times the best
 SLOWER_THAN_ORIGINAL = 1.02  # and at most this times the original

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rewrites import perm
+from rewrites.egraph import perm
 
 if TYPE_CHECKING:
     from superopt.search.state import State

@@ -2,8 +2,8 @@
 
 Live classes (reachable from the roots and not frozen) are numbered 0, 1, ...; an `Option` is one e-node of a class, its
 live children given as (class number, permutation), its frozen children as `FrozenLeaf`.  What an option *is*, apart
-from whom it reads, is its `Form`: op, attributes, operand shapes, and how each frozen operand is stored.  Forms are
-interned, so that identical layers share every price.
+from whom it reads, is its `OptionForm`: op, attributes, operand shapes, and how each frozen operand is stored.  Forms
+are interned, so that identical layers share every price.
 
 Frozen leaves are stored in their cheapest representation: a broadcast of something smaller is kept as its source and
 broadcast where it is read; a literal is no tensor at all.
@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rewrites import perm
+from rewrites.egraph import perm
 from superopt.ir.graph import Attrs
 from superopt.ir.program import type_bytes
 from superopt.ir.types import Shape, TensorType
@@ -23,7 +23,7 @@ from superopt.search.graphs import components, extract
 from superopt.search.kinds import CONTROL, ends_kernel, is_cheap, is_heavy, is_view, needs_current
 
 if TYPE_CHECKING:
-    from rewrites.egraph import EGraph
+    from rewrites.egraph.graph import EGraph
 
 SHIFT = perm.PERM_BITS
 MASK = (1 << SHIFT) - 1
@@ -60,7 +60,7 @@ class FrozenLeaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class OptionForm:
     """Op, attributes and operands of an option apart from their identity; `fid` numbers forms.
 
     A macro is described by the op that it stands for, with `rule` set to the macro rule's name.
@@ -81,8 +81,8 @@ class Forms:
     """The interning table of forms; one per search, shared by the snapshots of its rounds."""
 
     def __init__(self) -> None:
-        self.table: dict[tuple[Any, ...], Form] = {}
-        self.all: list[Form] = []
+        self.table: dict[tuple[Any, ...], OptionForm] = {}
+        self.all: list[OptionForm] = []
 
     def intern(
         self,
@@ -92,7 +92,7 @@ class Forms:
         dtypes: tuple[str, ...],
         frozen: tuple[FrozenLeaf | None, ...],
         result: TensorType,
-    ) -> Form:
+    ) -> OptionForm:
         """The form with these parts."""
         signature = tuple(None if leaf is None else leaf.signature for leaf in frozen)
         key = (op, repr(attrs) if op == "literal" else attrs, shapes, dtypes, signature, result)
@@ -102,7 +102,7 @@ class Forms:
             named = dict(attrs)
             if op == "macro":
                 rule, op, named = named["rule"], named["op"], dict(named["attrs"])
-            form = Form(len(self.all), op, named, shapes, dtypes, frozen, result.shape, result.dtype, rule)
+            form = OptionForm(len(self.all), op, named, shapes, dtypes, frozen, result.shape, result.dtype, rule)
             self.table[key] = form
             self.all.append(form)
         return form
@@ -125,7 +125,7 @@ class Option:
 
     def __init__(
         self,
-        form: Form,
+        form: OptionForm,
         live: tuple[tuple[int, int, int], ...],
         frozen: tuple[FrozenLeaf | None, ...],
         out: int,

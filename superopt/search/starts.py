@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rewrites import perm
+from rewrites.egraph import perm
 from superopt.ir.graph import Node, make_input
 from superopt.search.emit import build, frozen_operand
 from superopt.search.graphs import extract, is_acyclic

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from rewrites import perm
+from rewrites.egraph import perm
 from superopt.ir.graph import Node
 from superopt.search.emit import Wants
 from superopt.search.kernels import kernel_node, transpose_node

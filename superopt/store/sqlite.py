@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from superopt.errors import InputError
-from superopt.reading import digest, json_of, shown
+from superopt.files.reading import digest, json_of, shown
 
 SCHEMA_VERSION = 3
 TABLES = ("certificates", "measurements", "runs", "calibration", "schedules")

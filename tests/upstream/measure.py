@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 import superopt
-from superopt.bench.timing import median, until_decided
+from superopt.lab.bench.timing import median, until_decided
 from superopt.measure.numerics import Tolerance, output_errors
 from superopt.measure.stats import paired_ratio
 

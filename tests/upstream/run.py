@@ -16,8 +16,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)  # in the place of this folder, whose modules belong to the package tests.upstream
 
-from superopt.bench import in_own_process, table  # noqa: E402
-from superopt.budget import parse_budget  # noqa: E402
+from superopt.lab.bench import in_own_process, table  # noqa: E402
+from superopt.machine.budget import parse_budget  # noqa: E402
 from tests.upstream.examples import EXAMPLES  # noqa: E402
 from tests.upstream.programs import PROGRAMS  # noqa: E402
 

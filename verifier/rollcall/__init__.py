@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import functools
 
-from rewrites import texts
-from rewrites.term import Rule
+from rewrites.language import texts
+from rewrites.language.term import Rule
 
 FAMILIES = {
     "add": 4, "broadcast": 8, "clamp": 3, "compare": 6, "concat": 7, "conv": 4, "divmod": 8, "dot": 6, "dynamic": 9,

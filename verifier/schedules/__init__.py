@@ -7,6 +7,6 @@ the prover of rules for what is left, in a process under a clock.
 """
 
 from verifier.schedules.check import check_schedule
-from verifier.schedules.verdict import OBLIGATIONS, Finding, Limits, ScheduleVerdict, Witness
+from verifier.schedules.verdict import OBLIGATIONS, CheckLimits, Finding, ScheduleVerdict, Witness
 
-__all__ = ["OBLIGATIONS", "Finding", "Limits", "ScheduleVerdict", "Witness", "check_schedule"]
+__all__ = ["OBLIGATIONS", "CheckLimits", "Finding", "ScheduleVerdict", "Witness", "check_schedule"]

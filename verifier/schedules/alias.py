@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from superopt.ir.index import Poly, Size, of_atom
-from superopt.kernels.stage import Stage
+from superopt.kernels.loops.stage import Stage
 from verifier.schedules.obligations import reads
 from verifier.schedules.points import Point, shown
 from verifier.schedules.questions import Findings

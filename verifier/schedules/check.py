@@ -6,13 +6,13 @@ import time
 from collections.abc import Sequence
 
 from superopt.errors import InputError
-from superopt.kernels.program import checked
-from superopt.kernels.ranges import require_within
-from superopt.kernels.show import digest
-from superopt.kernels.stage import LoopProgram
+from superopt.kernels.loops.program import checked
+from superopt.kernels.loops.ranges import require_within
+from superopt.kernels.loops.show import digest
+from superopt.kernels.loops.stage import LoopProgram
 from verifier.schedules import obligations
 from verifier.schedules.alias import aliases as alias
-from verifier.schedules.domain import Budget, ExhaustedError
+from verifier.schedules.domain import ExhaustedError, QuestionBudget
 from verifier.schedules.overflow import overflow
 from verifier.schedules.questions import Findings
 from verifier.schedules.remote import Answers, settle_all
@@ -26,8 +26,8 @@ from verifier.schedules.verdict import (
     REFUTED,
     UNKNOWN,
     VALUE,
+    CheckLimits,
     Finding,
-    Limits,
     ScheduleVerdict,
     Witness,
 )
@@ -38,7 +38,7 @@ _RANK = {REFUTED: 0, UNKNOWN: 1, PROVED: 2}
 def check_schedule(
     before: LoopProgram,
     after: LoopProgram,
-    limits: Limits | None = None,
+    limits: CheckLimits | None = None,
     aliases: Sequence[tuple[str, str]] = (),
     answers: Answers | None = None,
 ) -> ScheduleVerdict:
@@ -55,7 +55,7 @@ def check_schedule(
         A verdict with one finding per obligation and place; refutations hold iterator values as a witness.
     """
     start = time.perf_counter()
-    limits = limits or Limits()
+    limits = limits or CheckLimits()
     out = Findings(limits, frozenset(b.name for b in after.buffers if b.scope in ("input", "frozen")))
     real = False
     try:
@@ -76,7 +76,7 @@ def _discharge(
     answers: Answers | None,
 ) -> bool:
     """All obligations; is a sum taken in another order?"""
-    budget = Budget(out.limits.steps, time.monotonic() + out.limits.seconds)
+    budget = QuestionBudget(out.limits.steps, time.monotonic() + out.limits.seconds)
     old, new = View(before, budget), View(after, budget)
     for stage in after.stages:
         obligations.layout(new, stage, out)

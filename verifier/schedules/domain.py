@@ -29,7 +29,7 @@ _SMALL = 1 << 12  # points of a domain that is enumerated for a question inside 
 
 
 @dataclass(slots=True)
-class Budget:
+class QuestionBudget:
     """Questions that are left, and the time until which they may be asked."""
 
     steps: int
@@ -64,11 +64,11 @@ class Domain:
     __slots__ = ("_all", "_known", "_monos", "_parts", "box", "budget", "facts", "ranges")
 
     def __init__(
-        self, ranges: Mapping[Symbol, tuple[int, int]], facts: Iterable[Poly] = (), budget: Budget | None = None
+        self, ranges: Mapping[Symbol, tuple[int, int]], facts: Iterable[Poly] = (), budget: QuestionBudget | None = None
     ) -> None:
         self.ranges = dict(ranges)
         self.facts = tuple(dict.fromkeys(facts))
-        self.budget = budget if budget is not None else Budget(1 << 30)
+        self.budget = budget if budget is not None else QuestionBudget(1 << 30)
         self.box = propagated(self.ranges, self.facts)
         self._known: dict[Size, str] = {}
         self._all: list[Terms] | None = None

@@ -31,7 +31,7 @@ from verifier.schedules.folds import (
 )
 from verifier.schedules.intervals import box_of
 from verifier.schedules.maps import only, renamed, solve
-from verifier.schedules.ring import Expansion, Term, TooManyError, may_expand
+from verifier.schedules.ring import Expansion, SumTerm, TooManyError, may_expand
 from verifier.schedules.stages import outside
 
 _IDEMPOTENT = frozenset({"max", "min", "and", "or"})
@@ -137,7 +137,7 @@ class Equality:
         self.real |= found and l.dtype in FLOATS
         return found
 
-    def _cancels(self, terms: Sequence[Term], dtype: str, d: Domain) -> bool:
+    def _cancels(self, terms: Sequence[SumTerm], dtype: str, d: Domain) -> bool:
         groups: list[tuple[Part, Fraction]] = []
         for term in terms:
             part = Part(term.iterators, term.guards, term.body(dtype))

@@ -21,17 +21,17 @@ from pathlib import Path
 from typing import Any
 
 from superopt.ir import as_loaded
-from superopt.kernels import stage as stage_module
-from superopt.kernels.show import digest, show
-from superopt.kernels.stage import LoopProgram
-from verifier.ledger import Table
+from superopt.kernels.loops import stage as stage_module
+from superopt.kernels.loops.show import digest, show
+from superopt.kernels.loops.stage import LoopProgram
+from verifier.record.ledger import Table
 from verifier.schedules.check import check_schedule
-from verifier.schedules.verdict import PROVED, Finding, Limits, ScheduleVerdict
+from verifier.schedules.verdict import PROVED, CheckLimits, Finding, ScheduleVerdict
 
 TABLE = "certificates"
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
-_SOURCES = ("ir/index", "ir/expr.py", "ir/fold.py", "ir/scalar.py", "kernels/stage.py", "kernels/program.py",
-            "kernels/intrinsics.py", "kernels/show.py")  # fmt: skip
+_SOURCES = ("ir/index", "ir/expr.py", "ir/fold.py", "ir/scalar.py", "kernels/loops/stage.py",
+            "kernels/loops/program.py", "kernels/loops/show.py", "kernels/schedule/intrinsics.py")  # fmt: skip
 
 
 @functools.cache
@@ -42,7 +42,7 @@ def checker() -> str:
 
 @functools.cache
 def _sources() -> tuple[Path, ...]:
-    root = Path(stage_module.__file__).parent.parent
+    root = Path(stage_module.__file__).parents[2]
     files = sorted(Path(__file__).parent.glob("*.py"))
     for name in _SOURCES:
         path = root / name
@@ -90,7 +90,7 @@ class ScheduleLedger:
         self,
         before: LoopProgram,
         after: LoopProgram,
-        limits: Limits | None = None,
+        limits: CheckLimits | None = None,
         aliases: Sequence[tuple[str, str]] = (),
     ) -> ScheduleVerdict:
         """The verdict on a schedule: on record, or by `check_schedule`."""

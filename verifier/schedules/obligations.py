@@ -11,8 +11,8 @@ import numpy as np
 from superopt.ir.expr import Expr, values_of
 from superopt.ir.index import Atom, Guard, Poly, Size, Symbol, of_atom, row_major
 from superopt.ir.ops.record import accumulator
-from superopt.kernels.program import loads
-from superopt.kernels.stage import Buffer, LoopProgram, Stage
+from superopt.kernels.loops.program import loads
+from superopt.kernels.loops.stage import Buffer, LoopProgram, Stage
 from verifier.schedules.domain import Domain
 from verifier.schedules.intervals import box_of
 from verifier.schedules.maps import solve

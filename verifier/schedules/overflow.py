@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from superopt.ir.expr import Expr
 from superopt.ir.scalar import DTYPE
-from superopt.kernels.stage import Stage
+from superopt.kernels.loops.stage import Stage
 from verifier.schedules.numbers import Ranges, range_of_dtype, sums
 from verifier.schedules.questions import Findings
 from verifier.schedules.stages import View

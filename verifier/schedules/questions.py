@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from superopt.ir.index import Form, Size
 from verifier.schedules.domain import Domain
 from verifier.schedules.points import Point, shown
-from verifier.schedules.verdict import PROVED, REFUTED, UNKNOWN, Finding, Limits, Witness, point
+from verifier.schedules.verdict import PROVED, REFUTED, UNKNOWN, CheckLimits, Finding, Witness, point
 
 Says = Callable[[Point], str]
 
@@ -38,7 +38,7 @@ class Findings:
         open: questions for the solver, by the place of their finding.
     """
 
-    limits: Limits
+    limits: CheckLimits
     inputs: frozenset[str] = frozenset()
     found: list[Finding] = field(default_factory=list[Finding])
     open: list[Open] = field(default_factory=list[Open])

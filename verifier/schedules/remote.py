@@ -16,12 +16,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
-from superopt.ir.expr import Expr
+from superopt.ir.expr import Expr, subexpressions
+from superopt.ir.fold import fold
 from superopt.ir.index import Atom, Poly, Size, Symbol
+from verifier.equal import conditions as c
+from verifier.equal.poly import OPS, greatest, least, poly, var
+from verifier.equal.symbols import Sym
+from verifier.rules.process import LimitExceededError, Prover
 from verifier.schedules.domain import Domain
 from verifier.schedules.points import value_at
 from verifier.schedules.questions import Findings
-from verifier.schedules.verdict import PROVED, REFUTED, Limits
+from verifier.schedules.verdict import PROVED, REFUTED, CheckLimits
 from verifier.schedules.wire import Encoder, atoms_of, decoder
 
 RLIMIT = 2_000_000
@@ -126,7 +131,7 @@ _ASKING = threading.Lock()
 class _Asking:
     """The process, until a deadline; answers that are proofs are kept."""
 
-    limits: Limits
+    limits: CheckLimits
     deadline: float
     answers: Answers | None
 
@@ -143,8 +148,6 @@ class _Asking:
         return found
 
     def _call(self, name: str, message: Mapping[str, Any]) -> Any:
-        from verifier.process import LimitExceededError, Prover  # late: most checks need no process
-
         if self.deadline <= time.monotonic():
             return None
         with _ASKING:  # one process, one limit: threads ask in turn
@@ -168,8 +171,7 @@ def _all_yes(answer: Mapping[str, Any]) -> bool:
 
 def settle(message: Mapping[str, Any]) -> dict[str, Any]:
     """Whether each goal follows, and a model where it does not."""
-    from verifier import conditions as c  # late: the parent does not load the solver
-    from verifier.solver import Context
+    from verifier.equal.solver import Context
 
     read = decoder(message["ranges"], message["nodes"])
     ctx = Context(rlimit=RLIMIT)
@@ -190,8 +192,6 @@ def settle(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _var(name: str) -> Any:
-    from verifier.poly import var  # late: as above
-
     return var(name)
 
 
@@ -203,12 +203,9 @@ class _Lower:
         self.values: dict[Any, tuple[str, int, int]] = {}
 
     def size(self, x: Size) -> Any:
-        from verifier.poly import poly  # late: as above
-
         return poly(atoms_of(x, self._atom))
 
     def _atom(self, a: Atom) -> Any:
-        from verifier.poly import OPS, greatest, least  # late: as above
         from verifier.schedules.numbers import range_of_dtype
 
         if isinstance(a, Symbol):
@@ -224,21 +221,16 @@ class _Lower:
 
     def ranges(self) -> list[Any]:
         """Ranges of what is read."""
-        from verifier import conditions as c  # late: as above
-
         return [x for name, low, high in self.values.values() for x in (c.ge(_var(name), low), c.ge(high, _var(name)))]
 
 
 def equal(message: Mapping[str, Any]) -> dict[str, Any]:
     """Are two expressions equal by laws of the prover that keep ranges?"""
-    from superopt.ir.fold import fold  # late: as above
-    from verifier import conditions as c
-    from verifier.equality import ORDER, Proof, Stop, equal_terms
-    from verifier.monomial import Unsupported
-    from verifier.solver import Context
-    from verifier.statement_ranges import Ranges
-    from verifier.statement_terms import Terms
-    from verifier.symbols import Sym
+    from verifier.equal.equality import ORDER, Proof, Stop, equal_terms
+    from verifier.equal.monomial import Unsupported
+    from verifier.equal.solver import Context
+    from verifier.statements.ranges import PremiseRanges
+    from verifier.statements.terms import Terms
 
     read = decoder(message["ranges"], message["nodes"])
     ctx = Context(rlimit=RLIMIT)
@@ -259,7 +251,7 @@ def equal(message: Mapping[str, Any]) -> dict[str, Any]:
         facts += [c.ge(_var(name), 0), c.lt(_var(name), extent)]
     lower = _Lower(list(names), list(names.values()))
     facts += [c.ge(lower.size(read.size(f)), 0) for f in message["facts"]]
-    terms: Any = Terms(ctx, Ranges(ctx))
+    terms: Any = Terms(ctx, PremiseRanges(ctx))
     left, right = read.expr(message["left"]), read.expr(message["right"])
     done = Proof()
     try:
@@ -272,8 +264,6 @@ def equal(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reader(terms: Any, root: Expr) -> Any:
-    from superopt.ir.expr import subexpressions  # late: as above
-
     dtypes = {e.args[0]: e.dtype for e in subexpressions(root) if e.kind == "load"}
 
     def read(name: str, index: tuple[Any, ...]) -> Any:

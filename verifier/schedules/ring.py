@@ -27,7 +27,7 @@ class TooManyError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class SumTerm:
     """`coefficient` times the sum over iterators, where all guards hold, of the product of factors."""
 
     coefficient: Fraction
@@ -57,7 +57,7 @@ class Expansion:
     ranges: Ranges = field(default_factory=Ranges)
     _fresh: int = 0
 
-    def terms(self, e: Expr) -> list[Term]:
+    def terms(self, e: Expr) -> list[SumTerm]:
         """The terms of an expression.
 
         Raises:
@@ -68,12 +68,12 @@ class Expansion:
             raise TooManyError
         return [t for t in found if t.coefficient]
 
-    def _terms(self, e: Expr) -> list[Term]:
+    def _terms(self, e: Expr) -> list[SumTerm]:
         if e.kind == "const" and e.dtype != "bool":
             value = e.args[0]
             if value != value or value in (float("inf"), -float("inf")):
-                return [Term(Fraction(1), factors=(e,))]
-            return [Term(Fraction(value))]
+                return [SumTerm(Fraction(1), factors=(e,))]
+            return [SumTerm(Fraction(value))]
         if e.kind == "op":
             args = e.operands
             match e.args[0]:
@@ -100,7 +100,7 @@ class Expansion:
             return [replace(t, guards=(*e.args[0].ordered, *t.guards)) for t in inner]
         if e.kind == "convert" and self._transparent(e):
             return self._terms(e.args[1])
-        return [Term(Fraction(1), factors=(e,))]
+        return [SumTerm(Fraction(1), factors=(e,))]
 
     def _transparent(self, e: Expr) -> bool:
         if e.dtype not in INTEGERS or e.args[0] not in INTEGERS:
@@ -112,35 +112,35 @@ class Expansion:
         least, most = range_of_dtype(e.dtype)
         return self.ranges.whole.get(inner, False) and least <= low and high <= most
 
-    def _product(self, a: Expr, b: Expr) -> list[Term]:
+    def _product(self, a: Expr, b: Expr) -> list[SumTerm]:
         left, right = self._terms(a), self._terms(b)
         if len(left) * len(right) > _MOST:
             raise TooManyError
         return [self._times(x, y) for x, y in product(left, right)]
 
-    def _times(self, x: Term, y: Term) -> Term:
+    def _times(self, x: SumTerm, y: SumTerm) -> SumTerm:
         x, y = self._apart(x), self._apart(y)  # binders of two sums, or of one and a factor, may have one name
-        return Term(
+        return SumTerm(
             x.coefficient * y.coefficient,
             (*x.iterators, *y.iterators),
             (*x.guards, *y.guards),
             tuple(sorted((*x.factors, *y.factors), key=_key)),
         )
 
-    def _apart(self, t: Term) -> Term:
+    def _apart(self, t: SumTerm) -> SumTerm:
         """The same term with iterators under names of their own."""
         if not t.iterators:
             return t
         self._fresh += 1
         new: dict[Symbol, Size] = {s: of_atom(Symbol(f"{self._fresh}'{s.name}", s.low, s.high)) for s in t.iterators}
-        return Term(
+        return SumTerm(
             t.coefficient,
             tuple([next(iter(p.symbols)) for p in new.values() if isinstance(p, Poly)]),
             tuple([p for p in (substitute(g, new) for g in t.guards) if isinstance(p, Poly)]),
             tuple([f.substitute(new) for f in t.factors]),
         )
 
-    def _counted(self, t: Term) -> Term:
+    def _counted(self, t: SumTerm) -> SumTerm:
         """Iterators that nothing depends on are factors."""
         used = t.symbols
         k = t.coefficient
@@ -151,7 +151,7 @@ class Expansion:
         return replace(t, coefficient=k, iterators=tuple([s for s in t.iterators if s in used]))
 
 
-def _negated(found: Sequence[Term]) -> list[Term]:
+def _negated(found: Sequence[SumTerm]) -> list[SumTerm]:
     return [replace(t, coefficient=-t.coefficient) for t in found]
 
 

@@ -14,9 +14,9 @@ from typing import Any
 from superopt.ir.expr import Expr, const, reduce, values_of, where
 from superopt.ir.index import Form, Guard, Poly, Size, Symbol, Truth, all_of, of_atom, substitute
 from superopt.ir.ops.record import identity
-from superopt.kernels.program import under
-from superopt.kernels.stage import Axis, LoopProgram, Stage
-from verifier.schedules.domain import Budget, Domain
+from superopt.kernels.loops.program import under
+from superopt.kernels.loops.stage import Axis, LoopProgram, Stage
+from verifier.schedules.domain import Domain, QuestionBudget
 from verifier.schedules.intervals import box_of
 from verifier.schedules.maps import mapped, renamed, solve
 from verifier.schedules.rebuild import rebuilt
@@ -35,7 +35,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ElementSource:
     """The iteration of a stage that writes an element, and what must hold there.
 
     Attributes:
@@ -63,12 +63,12 @@ class View:
     """
 
     program: LoopProgram
-    budget: Budget
+    budget: QuestionBudget
     stages: dict[str, Stage] = field(default_factory=dict[str, Stage])
     reads: dict[tuple[str, bool], list[Access]] = field(default_factory=dict[tuple[str, bool], list[Access]])
     _domains: dict[str, Domain] = field(default_factory=dict[str, Domain])
     _plain: dict[str, Stage] = field(default_factory=dict[str, Stage])
-    _sources: dict[tuple[str, tuple[Size, ...], int], Source] = field(default_factory=dict[Any, Source])
+    _sources: dict[tuple[str, tuple[Size, ...], int], ElementSource] = field(default_factory=dict[Any, ElementSource])
 
     def __post_init__(self) -> None:
         self.stages = {s.buffer: s for s in self.program.stages}
@@ -98,7 +98,7 @@ class View:
         host, count = self.stages[writer.at[0]], writer.at[1]
         return count if under(self.program, reader, host, count) else None
 
-    def source(self, writer: Stage, element: Sequence[Size], shared: int) -> Source:
+    def source(self, writer: Stage, element: Sequence[Size], shared: int) -> ElementSource:
         """The iteration of a stage that writes an element.
 
         Args:
@@ -112,7 +112,7 @@ class View:
             found = self._sources[key] = self._source(self.plain(writer), element, shared)
         return found
 
-    def _source(self, stage: Stage, element: Sequence[Size], shared: int) -> Source:
+    def _source(self, stage: Stage, element: Sequence[Size], shared: int) -> ElementSource:
         kept = [a.symbol for a in stage.axes[:shared]]
         own = [a.symbol for a in stage.axes[shared:]]
         fresh = renamed(own, stage.buffer)
@@ -134,7 +134,7 @@ class View:
         elif not there:
             conditions.append(-1)
         equal = tuple(substitute(x, at) - e for x, e in zip(stage.index, element, strict=True))
-        return Source(at, tuple(conditions), equal, missing)
+        return ElementSource(at, tuple(conditions), equal, missing)
 
 
 def _reduced(stage: Stage) -> Stage:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from superopt.ir.expr import Expr, const, reduce, where
 from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, bounds, of_atom, row_major, substitute
-from superopt.kernels.contract import outermost
-from superopt.kernels.intrinsics import INTRINSICS, Intrinsic
-from superopt.kernels.stage import Stage
+from superopt.kernels.loops.contract import outermost
+from superopt.kernels.loops.stage import Stage
+from superopt.kernels.schedule.intrinsics import INTRINSICS, Intrinsic
 from verifier.schedules.domain import Domain
 from verifier.schedules.equal import Equality
 from verifier.schedules.folds import is_zero

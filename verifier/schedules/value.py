@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from superopt.ir.expr import Expr
+from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.fold import fold
 from superopt.ir.index import Symbol
 from superopt.ir.interp import Numbers
 from superopt.ir.scalar import DTYPE
 from superopt.ir.types import FLOATS
-from superopt.kernels.stage import Stage
+from superopt.kernels.loops.program import reads
+from superopt.kernels.loops.stage import Stage
 from verifier.schedules.choices import guarded
 from verifier.schedules.domain import Domain
 from verifier.schedules.equal import Equality
@@ -134,8 +135,6 @@ class Values:
         return name in self.equal
 
     def _same_sources(self, stage: Stage) -> bool:
-        from superopt.kernels.program import reads  # late: the name is taken by another module here
-
         return all(name in self.equal or name not in self.after.stages for name in reads(stage))
 
     def _undecided(self, stage: Stage, what: str, left: Expr, right: Expr, domain: Domain) -> None:
@@ -176,7 +175,6 @@ def difference(left: Expr, right: Expr, domain: Domain) -> tuple[Point, float, f
 def _iterations(e: Expr) -> int:
     """Iterations of the innermost reductions."""
     known: dict[Expr, int] = {}
-    from superopt.ir.expr import subexpressions  # late: used here alone
 
     for x in subexpressions(e):
         inner = max((known[y] for y in x.operands), default=1)
@@ -202,8 +200,6 @@ def _value(e: Expr, at: Point, inputs: Callable[[str, str, Any], Any]) -> float:
 
 
 def _dtypes(e: Expr) -> Mapping[str, str]:
-    from superopt.ir.expr import subexpressions  # late: as above
-
     return {x.args[0]: x.dtype for x in subexpressions(e) if x.kind == "load"}
 
 

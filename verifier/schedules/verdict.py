@@ -18,7 +18,7 @@ LAYOUT, BOUNDS, ONCE, ORDER, VALUE, ALIAS, OVERFLOW = OBLIGATIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CheckLimits:
     """Bounds of one check.
 
     Attributes:

@@ -11,19 +11,7 @@ from typing import Any
 
 from superopt.ir import expr
 from superopt.ir.expr import Expr
-from superopt.ir.index import (
-    APPLY,
-    Atom,
-    Guard,
-    Poly,
-    Size,
-    Symbol,
-    Truth,
-    all_of,
-    evaluate,
-    nonnegative,
-    of_atom,
-)
+from superopt.ir.index import APPLY, Atom, Guard, Poly, Size, Symbol, Truth, all_of, evaluate, nonnegative, of_atom
 
 
 @dataclass

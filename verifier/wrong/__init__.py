@@ -1,15 +1,15 @@
 """Rewrites that people and tools believed, and that must be refuted with arrays.
 
 Rule texts by module; the `source` of a text says who believed it.  Mistakes about the order of axes need pairs of JAX
-functions: they are in `superopt.bench.wrong_functions`.
+functions: they are in `superopt.lab.bench.wrong_functions`.
 """
 
 from __future__ import annotations
 
 import functools
 
-from rewrites import texts
-from rewrites.term import Rule
+from rewrites.language import texts
+from rewrites.language.term import Rule
 
 
 @functools.cache

@@ -13,20 +13,7 @@ from __future__ import annotations
 
 from superopt.ir.index.division import APPLY, clip, divide, greatest, least
 from superopt.ir.index.linear import coefficient, row_major
-from superopt.ir.index.poly import (
-    Atom,
-    Form,
-    Guard,
-    Mono,
-    Poly,
-    Size,
-    Symbol,
-    Truth,
-    Value,
-    iterator,
-    of_atom,
-    symbol,
-)
+from superopt.ir.index.poly import Atom, Form, Guard, Mono, Poly, Size, Symbol, Truth, Value, iterator, of_atom, symbol
 from superopt.ir.index.ranges import all_of, applied, bounds, decide, equal, nonnegative, product
 from superopt.ir.index.walk import concrete, evaluate, substitute, substitute_guard
 

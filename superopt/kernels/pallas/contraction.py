@@ -22,6 +22,7 @@ from superopt.ir.expr import Expr, const, op, subexpressions, where
 from superopt.ir.index import Guard, Size, Symbol, Truth, all_of, of_atom
 from superopt.ir.scalar import DTYPE, HALVES
 from superopt.kernels.pallas import scalars
+from superopt.kernels.pallas.evaluate import chunks, loop, split_counter
 from superopt.kernels.pallas.frame import Block, Frame, Layout, Place, arranged, extent, power, spread, whole
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ LEAST = 16  # least extent of a dimension of `dot`
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class BlockProduct:
     """A sum of products.
 
     Attributes:
@@ -49,7 +50,7 @@ class Product:
     dtype: str
 
 
-def find(e: Expr, places: Mapping[Symbol, Place]) -> Product | None:
+def find(e: Expr, places: Mapping[Symbol, Place]) -> BlockProduct | None:
     """The reduction as a product of two operands over different dimensions of a block, if it is one."""
     monoid, iterators, body = e.args
     if monoid != "sum":
@@ -71,7 +72,7 @@ def find(e: Expr, places: Mapping[Symbol, Place]) -> Product | None:
     shared = [s for s in iterators if s in left.symbols and s in right.symbols] or list(iterators)
     last = max(shared, key=lambda s: (extent(s), iterators.index(s)))
     order = (*[s for s in iterators if s != last], last)
-    return Product(left, right, rows, columns, order, e.dtype)
+    return BlockProduct(left, right, rows, columns, order, e.dtype)
 
 
 def taken_apart(body: Expr) -> tuple[list[Expr], list[Guard]]:
@@ -164,10 +165,8 @@ def least(root: Expr, across: Sequence[Symbol], others: Sequence[Symbol]) -> dic
     return needed
 
 
-def emit(evaluator: Evaluator, frame: Frame, product: Product) -> Block:
+def emit(evaluator: Evaluator, frame: Frame, product: BlockProduct) -> Block:
     """The value of a product in a frame."""
-    from superopt.kernels.pallas.evaluate import loop, split_counter  # late: it uses this module
-
     left, right = (_Operand(evaluator, frame, product, lead) for lead in (False, True))
     precision = evaluator.decisions.precision
 
@@ -202,9 +201,7 @@ def prepare(evaluator: Evaluator, frame: Frame, root: Expr, it: Symbol) -> None:
 class _Operand:
     """One side of a product: rows by chunk, or chunk by columns (`lead`)."""
 
-    def __init__(self, evaluator: Evaluator, frame: Frame, product: Product, lead: bool) -> None:
-        from superopt.kernels.pallas.evaluate import chunks  # late: it uses this module
-
+    def __init__(self, evaluator: Evaluator, frame: Frame, product: BlockProduct, lead: bool) -> None:
         self.evaluator, self.last = evaluator, product.iterators[-1]
         self.e, symbols = (product.right, product.columns) if lead else (product.left, product.rows)
         self.order = (self.last, *symbols) if lead else (*symbols, self.last)

@@ -22,9 +22,9 @@ from jax.experimental.pallas import triton as plt
 from superopt.ir.expr import Expr, values_of
 from superopt.ir.index import Poly, Size, Symbol, of_atom, row_major
 from superopt.ir.scalar import HALVES
+from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.pallas import scalars
 from superopt.kernels.pallas.frame import Block, Frame, Place, extent, iota, power, whole
-from superopt.kernels.stage import Buffer
 
 LIMIT = 1 << 14  # elements of a block of one reduction
 

@@ -27,18 +27,18 @@ from jax.experimental.pallas import triton as plt
 
 from superopt.errors import InputError, UnsupportedKernel
 from superopt.ir.index import Poly, Symbol
+from superopt.kernels.loops.program import reads
+from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
 from superopt.kernels.pallas import contraction, scalars
 from superopt.kernels.pallas.evaluate import Decisions, Evaluator, loop
 from superopt.kernels.pallas.frame import Block, Frame, Layout, Place, both, extent, spread, whole
-from superopt.kernels.program import reads
 from superopt.kernels.schedule.compose import inline
-from superopt.kernels.stage import Axis, Buffer, LoopProgram, Stage
 
 KNOBS = tuple(f.name for f in fields(Decisions))
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class PallasPhase:
     """Stages that run as one kernel; the one with the most axes first among equals in `lead`."""
 
     stages: tuple[Stage, ...]
@@ -94,18 +94,18 @@ def _dissolved(program: LoopProgram) -> LoopProgram:
     return program
 
 
-def phases(program: LoopProgram) -> list[Phase]:
+def phases(program: LoopProgram) -> list[PallasPhase]:
     """The stages as kernels, in order."""
-    found: list[Phase] = []
+    found: list[PallasPhase] = []
     for stage in program.stages:
         if found and _joins(found[-1], stage):
-            found[-1] = Phase((*found[-1].stages, stage))
+            found[-1] = PallasPhase((*found[-1].stages, stage))
         else:
-            found.append(Phase((stage,)))
+            found.append(PallasPhase((stage,)))
     return found
 
 
-def _joins(phase: Phase, stage: Stage) -> bool:
+def _joins(phase: PallasPhase, stage: Stage) -> bool:
     if reads(stage) & {s.buffer for s in phase.stages} or {s.knobs for s in phase.stages} != {stage.knobs}:
         return False
     if any(s.combine is not None for s in (*phase.stages, stage)):
@@ -136,7 +136,7 @@ def decisions(stage: Stage) -> Decisions:
 Kernel = tuple[tuple[str, ...], tuple[str, ...], Callable[..., Sequence[Any]]]
 
 
-def _kernel(program: LoopProgram, phase: Phase, emulated: bool) -> Kernel:
+def _kernel(program: LoopProgram, phase: PallasPhase, emulated: bool) -> Kernel:
     """Names of the buffers that a phase reads, of those that it writes, and the function between them."""
     lead = phase.lead
     for stage in phase.stages:
@@ -186,7 +186,7 @@ def _kernel(program: LoopProgram, phase: Phase, emulated: bool) -> Kernel:
     return names, written, function
 
 
-def _frame(phase: Phase, outer: Sequence[Symbol]) -> Frame:
+def _frame(phase: PallasPhase, outer: Sequence[Symbol]) -> Frame:
     """The iterators of a program of the grid."""
     lead = phase.lead
     across = [a.symbol for a in lead.axes if a.kind in ("vector", "unroll")]

@@ -25,6 +25,7 @@ from superopt.ir.index import Poly, Size, Symbol, bounds, of_atom
 from superopt.ir.scalar import DTYPE, HALVES
 from superopt.ir.types import FLOATS, SIGNED
 from superopt.kernels.pallas import contraction, scalars
+from superopt.kernels.pallas.evaluate import chunks, loop
 from superopt.kernels.pallas.frame import Block, Frame, arranged, extent, whole
 
 if TYPE_CHECKING:
@@ -164,8 +165,6 @@ def subexpressions_of(roots: Sequence[Expr]) -> list[Expr]:
 
 def _one_pass(evaluator: Evaluator, frame: Frame, streams: Sequence[Stream]) -> tuple[Block, list[Block]]:
     """The maximum of the score and the sums, without their outer factors."""
-    from superopt.kernels.pallas.evaluate import chunks, loop  # late: it uses this module
-
     first = streams[0]
     it, score = first.iterator, first.score
     rows = tuple(frame.spanned(score.symbols))
@@ -225,8 +224,6 @@ class _Sum:
         return jnp.zeros((prod(self.sizes), columns) if self.product else (*self.sizes, 1), self.kind)
 
     def step(self, j: Block, inner: Frame, p: Block, scale: Block, total: Block) -> Block:
-        from superopt.kernels.pallas.evaluate import chunks  # late: it uses this module
-
         if not self.product:
             if self.weight is not None:
                 w = whole(self.evaluator.value(inner, self.weight), (*self.sizes, self.size))

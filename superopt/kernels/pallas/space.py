@@ -25,10 +25,10 @@ from math import prod
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Poly, Symbol, of_atom, substitute
 from superopt.ir.scalar import DTYPE
-from superopt.kernels import contract
+from superopt.kernels.loops import contract
+from superopt.kernels.loops.stage import LoopProgram, Stage
 from superopt.kernels.schedule.edit import reductions
 from superopt.kernels.schedule.trace import Step, Trace, apply, trace
-from superopt.kernels.stage import LoopProgram, Stage
 
 SHARED_BYTES = 200_000  # operands of all steps in flight
 ROW = 1 << 13  # longest row that a block holds at once

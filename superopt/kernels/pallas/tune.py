@@ -21,10 +21,10 @@ import numpy as np
 from jax import lax
 
 from superopt.errors import InputError, SuperoptError
+from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.pallas import space
 from superopt.kernels.pallas.lower import lower
 from superopt.kernels.schedule.trace import Trace, apply
-from superopt.kernels.stage import LoopProgram
 
 Arrays = Sequence[Any]
 Call = Callable[[], Any]
@@ -33,7 +33,7 @@ TOLERANCE = 0.02  # of the norm: schedules may round differently, not compute so
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class PallasTrial:
     """A schedule that was tried.
 
     Attributes:
@@ -84,7 +84,7 @@ def tune(
     most: int | None = None,
     interpret: bool | None = None,
     clock: Clock = interleaved,
-) -> tuple[Trace, list[Trial]]:
+) -> tuple[Trace, list[PallasTrial]]:
     """The fastest trace that was found for a program, and all that was tried.
 
     Args:
@@ -100,7 +100,7 @@ def tune(
         SuperoptError: no candidate of a stage runs.
     """
     chosen = {s.buffer: space.candidates(program, s.buffer, precision)[0] for s in program.stages}
-    trials: list[Trial] = []
+    trials: list[PallasTrial] = []
     for stage in program.stages:
         options = space.candidates(program, stage.buffer, precision)[:most]
 
@@ -123,8 +123,8 @@ def _race(
     rounds: int,
     interpret: bool | None,
     clock: Clock,
-) -> list[tuple[Trial, Trace]]:
-    dropped: list[tuple[Trial, Trace]] = []
+) -> list[tuple[PallasTrial, Trace]]:
+    dropped: list[tuple[PallasTrial, Trace]] = []
     running: list[tuple[Trace, Trace, Call]] = []
     wanted: list[np.ndarray] | None = None
     for trace, option in options:
@@ -132,13 +132,13 @@ def _race(
             call = _bound(chained(lower(apply(program, trace), interpret)), sets)
             results = [np.asarray(x).astype(np.float64) for x in call()[0]]
         except (InputError, NotImplementedError, ValueError, jax.errors.JaxRuntimeError) as reason:
-            dropped.append((Trial(trace, None, f"{type(reason).__name__}: {reason}"[:500]), option))
+            dropped.append((PallasTrial(trace, None, f"{type(reason).__name__}: {reason}"[:500]), option))
             continue
         wanted = results if wanted is None else wanted
         if all(_close(x, y) for x, y in zip(results, wanted, strict=True)):
             running.append((trace, option, call))
         else:
-            dropped.append((Trial(trace, None, "results differ from those of the default schedule"), option))
+            dropped.append((PallasTrial(trace, None, "results differ from those of the default schedule"), option))
     times: list[float] = [0.0] * len(running)
     while running:
         last = len(running) <= 3
@@ -148,9 +148,9 @@ def _race(
             break
         order = sorted(range(len(running)), key=times.__getitem__)
         keep = sorted(order[: max(3, len(order) // 2)])
-        dropped += [(Trial(running[i][0], times[i]), running[i][1]) for i in order if i not in keep]
+        dropped += [(PallasTrial(running[i][0], times[i]), running[i][1]) for i in order if i not in keep]
         running = [running[i] for i in keep]
-    return [(Trial(t, s), o) for (t, o, _), s in zip(running, times, strict=True)] + dropped
+    return [(PallasTrial(t, s), o) for (t, o, _), s in zip(running, times, strict=True)] + dropped
 
 
 def _bound(fn: Callable[..., Any], sets: Sequence[Arrays]) -> Call:

@@ -1,7 +1,7 @@
 """Schedule primitives: functions from loop program to loop program that change no output.
 
 Each says its premises, which raise `InputError`, and shows the loops before and after.  They know no op: they see axes,
-index maps and expressions.  `superopt.kernels.evaluate` is what they are tested against.
+index maps and expressions.  `superopt.kernels.loops.evaluate` is what they are tested against.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule.chaining import choose, factor_out, share
 from superopt.kernels.schedule.compose import cache_write, inline, materialize, reverse_compute_at
 from superopt.kernels.schedule.layout import transform_layout
@@ -30,7 +31,6 @@ from superopt.kernels.schedule.reducing import (
 from superopt.kernels.schedule.skipping import skip
 from superopt.kernels.schedule.tensorizing import tensorize
 from superopt.kernels.schedule.widening import widen
-from superopt.kernels.stage import LoopProgram
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from superopt.ir.expr import Expr, load, op, reduce, where
 from superopt.ir.index import Guard, Size, Symbol, Truth, all_of, bounds, nonnegative, of_atom
 from superopt.ir.ops.record import accumulator
 from superopt.ir.types import FLOATS
+from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
 from superopt.kernels.schedule.bijection import element_of
 from superopt.kernels.schedule.domain import last
 from superopt.kernels.schedule.edit import (
@@ -30,7 +31,6 @@ from superopt.kernels.schedule.edit import (
     with_stage,
 )
 from superopt.kernels.schedule.guards import inside
-from superopt.kernels.stage import Axis, Buffer, LoopProgram, Stage
 
 _NARROW = 1 << 31  # positions that an integer of any index dtype holds
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from superopt.ir.expr import Expr, const, load, where
 from superopt.ir.index import Size, Symbol, all_of, decide, nonnegative, of_atom, substitute
-from superopt.kernels.program import loads, reads
+from superopt.kernels.loops.program import loads, reads
+from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
 from superopt.kernels.schedule.bijection import element_of, solve
 from superopt.kernels.schedule.domain import inverse, last, total, written
 from superopt.kernels.schedule.edit import (
@@ -24,7 +25,6 @@ from superopt.kernels.schedule.edit import (
     with_buffers,
 )
 from superopt.kernels.schedule.guards import conditions
-from superopt.kernels.stage import Axis, Buffer, LoopProgram, Stage
 
 
 def inline(program: LoopProgram, stage: str) -> LoopProgram:

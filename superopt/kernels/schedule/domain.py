@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from superopt.errors import InputError
 from superopt.ir.index import Size, Symbol, decide, of_atom
+from superopt.kernels.loops.stage import Buffer, Stage
 from superopt.kernels.schedule.bijection import element_of, solve
 from superopt.kernels.schedule.edit import substitute_truth, terms
-from superopt.kernels.stage import Buffer, Stage
 
 
 def inverse(

@@ -11,9 +11,9 @@ from dataclasses import replace
 from superopt.errors import InputError
 from superopt.ir.expr import Expr, subexpressions, values_of, with_parts
 from superopt.ir.index import Guard, Size, Symbol, Truth, all_of, nonnegative, substitute
-from superopt.kernels.program import checked, ordered
-from superopt.kernels.simplify import over_values
-from superopt.kernels.stage import Axis, Buffer, LoopProgram, Stage
+from superopt.kernels.loops.program import checked, ordered
+from superopt.kernels.loops.simplify import over_values
+from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
 
 
 def require(condition: bool, message: str, hint: str = "") -> None:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from superopt.ir.expr import Expr, subexpressions, values_of
 from superopt.ir.index import Form, Size, Symbol, decide, of_atom, substitute
+from superopt.kernels.loops.stage import LoopProgram, Stage
 from superopt.kernels.schedule.bijection import element_of
 from superopt.kernels.schedule.domain import last, written
 from superopt.kernels.schedule.edit import terms
-from superopt.kernels.stage import LoopProgram, Stage
 
 
 def conditions(program: LoopProgram, stage: Stage, target: Expr, kept: Expr) -> tuple[list[Size], bool]:

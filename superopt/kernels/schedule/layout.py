@@ -15,11 +15,11 @@ from typing import Any
 from superopt.errors import InputError
 from superopt.ir.expr import Expr, const, load, where
 from superopt.ir.index import Size, all_of, nonnegative
-from superopt.kernels.program import reads
+from superopt.kernels.loops.program import reads
+from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
 from superopt.kernels.schedule.bijection import element_of
 from superopt.kernels.schedule.domain import inverse, total
 from superopt.kernels.schedule.edit import plain, require, rewritten, substitute_truth, terms, with_buffers
-from superopt.kernels.stage import Axis, Buffer, LoopProgram, Stage
 
 Index = list[Size]
 Steps = Sequence[Sequence[Any]]

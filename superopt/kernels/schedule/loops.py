@@ -7,9 +7,9 @@ from dataclasses import replace
 from math import prod
 
 from superopt.ir.index import Poly, Size, Symbol, bounds, iterator, of_atom, row_major
-from superopt.kernels.program import checked
+from superopt.kernels.loops.program import checked
+from superopt.kernels.loops.stage import Axis, AxisKind, LoopProgram, Stage
 from superopt.kernels.schedule.edit import fresh, mapped, plain, position, require, terms, unshared, with_stage
-from superopt.kernels.stage import Axis, AxisKind, LoopProgram, Stage
 
 
 def split(program: LoopProgram, stage: str, axis: str, factors: Sequence[int]) -> LoopProgram:
@@ -233,7 +233,7 @@ def set_knob(program: LoopProgram, stage: str, knob: str, value: int | str | Non
           out0[o0] = exp(x[o0])   # accumulators=4
 
     Raises:
-        InputError: no such stage, no such knob, or a value outside of its range (`superopt.kernels.ranges`).
+        InputError: no such stage, no such knob, or a value outside of its range (`superopt.kernels.loops.ranges`).
     """
     found = program.stage(stage)
     knobs = dict(found.knobs)

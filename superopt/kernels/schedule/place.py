@@ -7,17 +7,10 @@ from dataclasses import replace
 
 from superopt.ir.expr import Expr, load
 from superopt.ir.index import Poly, Size, Symbol, all_of, bounds, iterator, nonnegative, of_atom
-from superopt.kernels.program import loads, reads
+from superopt.kernels.loops.program import loads, reads
+from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
 from superopt.kernels.schedule.domain import inverse, total
-from superopt.kernels.schedule.edit import (
-    new_buffer,
-    plain,
-    require,
-    rewritten,
-    substitute_truth,
-    with_buffers,
-)
-from superopt.kernels.stage import Axis, Buffer, LoopProgram, Stage
+from superopt.kernels.schedule.edit import new_buffer, plain, require, rewritten, substitute_truth, with_buffers
 
 
 def compute_at(program: LoopProgram, stage: str, host: str, count: int) -> LoopProgram:

@@ -11,10 +11,10 @@ from superopt.ir.expr import Expr, const, convert, op, reduce, where
 from superopt.ir.index import all_of, iterator, nonnegative, of_atom, substitute
 from superopt.ir.ops.record import accumulator, identity
 from superopt.ir.prefix import direction
+from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule.compose import cut
 from superopt.kernels.schedule.edit import plain, reduction, require
 from superopt.kernels.schedule.loops import split
-from superopt.kernels.stage import LoopProgram
 
 
 def split_prefix(program: LoopProgram, stage: str, number: int, factor: int, name: str | None = None) -> LoopProgram:

@@ -13,9 +13,9 @@ from math import prod
 from superopt.ir.expr import Expr, const, convert, reduce, where
 from superopt.ir.index import Size, Symbol, iterator, nonnegative, of_atom, row_major
 from superopt.ir.ops.record import accumulator, identity
+from superopt.kernels.loops.stage import Axis, LoopProgram
 from superopt.kernels.schedule.compose import cut
 from superopt.kernels.schedule.edit import fresh, plain, reduction, require, rewritten, with_stage
-from superopt.kernels.stage import Axis, LoopProgram
 
 
 def split_reduction(

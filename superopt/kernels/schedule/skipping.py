@@ -13,11 +13,11 @@ from dataclasses import replace
 from superopt.ir.expr import Expr, const, reduce, subexpressions, where
 from superopt.ir.index import Size, Symbol, Truth, all_of, coefficient, decide, nonnegative, substitute
 from superopt.ir.ops.record import identity
-from superopt.kernels.program import reads
+from superopt.kernels.loops.program import reads
+from superopt.kernels.loops.stage import LoopProgram, Stage
 from superopt.kernels.schedule.bijection import element_of
 from superopt.kernels.schedule.domain import inverse, last
 from superopt.kernels.schedule.edit import plain, require, rewrite, with_stage
-from superopt.kernels.stage import LoopProgram, Stage
 
 _LEAST = -1e30  # what a mask keeps in place of minus infinity: exp of it less any score is 0
 

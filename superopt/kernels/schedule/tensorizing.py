@@ -9,14 +9,14 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from superopt.errors import InputError
-from superopt.kernels.program import checked
-from superopt.kernels.ranges import decision_fault
+from superopt.kernels.loops.program import checked
+from superopt.kernels.loops.ranges import decision_fault
+from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule.edit import terms
 from superopt.kernels.schedule.guards import inside
-from superopt.kernels.stage import LoopProgram
 
 if TYPE_CHECKING:
-    from superopt.kernels.tensorize import ContractionDecisions
+    from superopt.kernels.schedule.tensorize import ContractionDecisions
 
 Pairs = Sequence[Sequence[Any]]
 
@@ -34,14 +34,15 @@ def tensorize(program: LoopProgram, stage: str, decisions: Pairs = ()) -> LoopPr
     Args:
         program: a well-formed program.
         stage: with the contraction, not scheduled yet.
-        decisions: fields of `superopt.kernels.tensorize.ContractionDecisions` and their values; truth values may be
+        decisions: fields of `superopt.kernels.schedule.tensorize.ContractionDecisions` and their values; truth values
+        may be
             0 and 1.
 
     Raises:
         InputError: the stage holds no contraction that the intrinsic fits, a decision does not fit it, or the
             coordinates of an operand reach further than the operand does.
     """
-    from superopt.kernels import tensorize as contractions  # late: brings the emitters of intrinsics
+    from superopt.kernels.schedule import tensorize as contractions  # late: brings the emitters of intrinsics
 
     after = checked(contractions.tensorize(program, stage, decisions_of(decisions)))
     known = {s.buffer for s in program.stages}
@@ -58,7 +59,7 @@ def decisions_of(pairs: Pairs) -> ContractionDecisions:
     Raises:
         InputError: an unknown field, or a value that it cannot have.
     """
-    from superopt.kernels.tensorize import ContractionDecisions
+    from superopt.kernels.schedule.tensorize import ContractionDecisions
 
     hints = typing.get_type_hints(ContractionDecisions)
     given: dict[str, Any] = {}

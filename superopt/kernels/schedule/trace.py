@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from superopt.errors import InputError
-from superopt.kernels.ranges import require_within
+from superopt.kernels.loops.ranges import require_within
+from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule import PRIMITIVES
-from superopt.kernels.stage import LoopProgram
 
 _MOST_INTEGER = 1 << 40  # in a step: beyond any extent, and quick to calculate with
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from superopt.ir.expr import Expr, const, convert, op, subexpressions, with_parts
 from superopt.ir.scalar import DTYPE, HALVES, SCALARS
 from superopt.ir.types import FLOATS
+from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule.edit import plain, require, with_stage
-from superopt.kernels.stage import LoopProgram
 
 _WIDE = "float32"
 

@@ -1,0 +1,1 @@
+"""Fitting and judging the model."""

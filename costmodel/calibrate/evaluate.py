@@ -1,0 +1,266 @@
+"""How good the learned model is on programs and families that it has not seen, beside the roofline fitted alike.
+
+Each split fits the roofline to its training labels, which is the baseline, and then the network, once per seed.
+Fits run in parallel processes of one core each; results do not depend on how many.  Figures are those of
+`costmodel.calibrate.metrics`; the error over all kernels is dominated by kernels of a few microseconds, hence the
+second one for kernels of 20 us and more.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from costmodel.calibrate.metrics import quality
+from costmodel.calibrate.settings import FitSettings
+from costmodel.labels import corpus
+from costmodel.labels.corpus import Corpus, Label, Split
+from superopt.machine import facts as machine
+
+LONG_S = 2e-5
+RANDOM_SPLITS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SplitResult:
+    """Figures of one split: the roofline's, the network's per seed, kernels outside the hull, CPU seconds per fit."""
+
+    name: str
+    train: int
+    test: int
+    shared: int
+    prior: dict[str, float]
+    learned: tuple[dict[str, float], ...]
+    outside: float
+    fit_seconds: float
+    predicted: dict[str, list[float]] = field(default_factory=dict[str, list[float]], compare=False)
+
+    def ratio(self) -> float:
+        """The network's error over the roofline's, mean over seeds."""
+        return float(np.mean([f["mape"] for f in self.learned])) / max(self.prior["mape"], 1e-9)
+
+
+def figures(predicted_s: np.ndarray, labels: Sequence[Label | _Facts]) -> dict[str, float]:
+    """Figures of predictions; tasks of equal name in different families are different."""
+    seconds = np.array([x.seconds for x in labels])
+    tasks = [f"{x.family} {x.task}" for x in labels]
+    found = quality(predicted_s, seconds, tasks, np.array([x.noise for x in labels])).as_dict()
+    long = seconds >= LONG_S
+    error = np.abs(predicted_s - seconds) / seconds
+    found["mape_long"] = round(float(error[long].mean()), 4) if long.any() else 0.0
+    found["log_error"] = round(float(np.abs(np.log(predicted_s / seconds)).mean()), 4)
+    return found
+
+
+def evaluate(
+    found: Corpus,
+    *,
+    seeds: int = 5,
+    families: Sequence[str] | None = None,
+    settings: FitSettings | None = None,
+    budget_s: float = math.inf,
+    workers: int | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """The evaluation as plain data: summary figures, one entry per split, the labels' facts.
+
+    Features are those of the machine on which the labels were measured, wherever this runs.
+
+    Args:
+        found: the labels.
+        seeds: fits per split.
+        families: families to hold out; all by default.
+        settings: of the fits.
+        budget_s: no further seed is begun that would not end within this time; the first is always done.
+        workers: processes; the usable cores by default.
+        progress: called with one line per split.
+    """
+    with machine.taken(machine.from_dict(found.header.get("machine"))):
+        return _evaluate(found, seeds, families, settings or FitSettings(), budget_s, workers, progress)
+
+
+def _evaluate(
+    found: Corpus,
+    seeds: int,
+    families: Sequence[str] | None,
+    settings: FitSettings,
+    budget_s: float,
+    workers: int | None,
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
+    begin = time.monotonic()
+    labels = found.labels
+    names = sorted({x.family for x in labels})
+    chosen = [f for f in names if families is None or f in families]
+    splits = [corpus.by_family(labels, f) for f in chosen]
+    splits += [corpus.by_program(labels, k) for k in range(RANDOM_SPLITS)]
+    results = run_splits(labels, splits, seeds, settings, budget_s, workers, progress)
+    held, programs = results[: len(chosen)], results[len(chosen) :]
+    return {
+        "summary": {
+            **_summary(held, programs),
+            **ceiling(labels),
+            **corpus.noise_floors(labels),
+            "fit_seconds": round(float(np.mean([r.fit_seconds for r in results])), 2),
+        },
+        "families": [_row(r) for r in held],
+        "programs": [_row(r) for r in programs],
+        "labels": {
+            "labels": len(labels), "kernels": len({x.key for x in labels}),
+            "tasks": len({(x.family, x.task) for x in labels}), "programs": len({x.program for x in labels}),
+            "families": len(names), "digest": found.digest,
+        },
+        "seeds": len(results[0].learned),
+        "machine": machine.as_dict(),
+        "seconds": round(time.monotonic() - begin, 1),
+    }  # fmt: skip
+
+
+def run_splits(
+    labels: Sequence[Label],
+    splits: Sequence[Split],
+    seeds: int,
+    settings: FitSettings,
+    budget_s: float = math.inf,
+    workers: int | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> list[SplitResult]:
+    """Fit and score every split, one seed after the other."""
+    from costmodel.calibrate import fit  # late: brings JAX
+
+    data = fit.prepare(labels)
+    count = min(workers or machine.usable_cores(), len(splits))
+    begin = time.monotonic()
+    results: list[SplitResult] = []
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(
+        max(count, 1),
+        mp_context=context,
+        initializer=_start,
+        initargs=(data, tuple(labels_facts(labels)), machine.describe()),
+    ) as pool:
+        for seed in range(seeds):
+            jobs = {pool.submit(_score, split, seed, settings): k for k, split in enumerate(splits)}
+            found: dict[int, SplitResult] = {}
+            for done in as_completed(jobs):
+                result = found[jobs[done]] = done.result()
+                figure = result.learned[0]
+                progress(
+                    f"seed {seed}, {result.name}: {result.test} kernels, error {figure['mape']:.3f}, roofline "
+                    f"{result.prior['mape']:.3f}, tau {figure['tau']:.3f} ({result.prior['tau']:.3f}), outside "
+                    f"{result.outside:.2f}, {result.fit_seconds:.0f} s"
+                )
+            results = [_joined(results[k], found[k]) if results else found[k] for k in range(len(splits))]
+            spent = time.monotonic() - begin
+            if spent * (seed + 2) / (seed + 1) > budget_s:
+                break
+    return results
+
+
+def _joined(one: SplitResult, more: SplitResult) -> SplitResult:
+    """Results of one split under several seeds."""
+    seconds = (one.fit_seconds * len(one.learned) + more.fit_seconds) / (len(one.learned) + 1)
+    return replace(
+        one, learned=(*one.learned, *more.learned), fit_seconds=seconds, predicted=one.predicted | more.predicted
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What figures need of a label; graphs stay in the parent."""
+
+    family: str
+    task: str
+    seconds: float
+    noise: float
+
+
+def labels_facts(labels: Sequence[Label]) -> list[_Facts]:
+    """Labels without their graphs."""
+    return [_Facts(x.family, x.task, x.seconds, x.noise) for x in labels]
+
+
+_STATE: dict[str, Any] = {}
+
+
+def _start(data: Any, facts: Sequence[_Facts], described: machine.Machine) -> None:
+    _STATE["machine"] = machine.taken(described)  # as the parent sees it: features depend on the number of cores
+    _STATE["machine"].__enter__()
+    if hasattr(os, "sched_setaffinity"):
+        identity = multiprocessing.current_process()._identity  # pyright: ignore[reportAttributeAccessIssue]
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[(identity[0] - 1) % len(cores)]})
+    _STATE["data"], _STATE["facts"] = data, facts
+
+
+def _score(split: Split, seed: int, settings: FitSettings) -> SplitResult:
+    from costmodel.calibrate import fit  # late: after the process is bound to its core
+    from costmodel.model import predict  # late: after the process is bound to its core
+
+    data, facts = _STATE["data"], _STATE["facts"]
+    train, test = data.part(split.train), data.part(split.test)
+    wanted = [facts[i] for i in split.test]
+    begin = time.process_time()
+    model = fit.fit(train, settings, seed)
+    seconds = time.process_time() - begin
+    found = predict.predict(model, test.table, test.structures, test.rows)
+    return SplitResult(
+        split.name, len(split.train), len(split.test), split.shared, figures(found.prior_s, wanted),
+        (figures(found.seconds, wanted),), float((found.gate < 1.0).mean()), seconds,
+        {"prior": found.prior_s.tolist(), f"seed {seed}": found.seconds.tolist()},
+    )  # fmt: skip
+
+
+def _summary(held: Sequence[SplitResult], programs: Sequence[SplitResult]) -> dict[str, float]:
+    def learned(results: Sequence[SplitResult], name: str) -> float:
+        return round(float(np.mean([np.mean([f[name] for f in r.learned]) for r in results])), 4) if results else 0.0
+
+    def prior(results: Sequence[SplitResult], name: str) -> float:
+        return round(float(np.mean([r.prior[name] for r in results])), 4) if results else 0.0
+
+    return {
+        "mape_random": learned(programs, "mape"),
+        "prior_mape_random": prior(programs, "mape"),
+        "mape_random_long": learned(programs, "mape_long"),
+        "mape_lofo": learned(held, "mape"),
+        "prior_mape_lofo": prior(held, "mape"),
+        "mape_lofo_long": learned(held, "mape_long"),
+        "prior_mape_lofo_long": prior(held, "mape_long"),
+        "worst_ratio": round(max((r.ratio() for r in held), default=0.0), 3),
+        "tau": learned(programs, "tau"),
+        "prior_tau": prior(programs, "tau"),
+        "tau_lofo": learned(held, "tau"),
+        "prior_tau_lofo": prior(held, "tau"),
+        "tau_plain": learned(programs, "tau_b"),
+        "tau_plain_lofo": learned(held, "tau_b"),
+        "regret_lofo": learned(held, "regret"),
+        "prior_regret_lofo": prior(held, "regret"),
+    }
+
+
+def ceiling(labels: Sequence[Label]) -> dict[str, float]:
+    """Order of the second visit against that of the first, by the same definitions; nothing without second visits."""
+    again = [x for x in labels if x.again_s is not None]
+    if not again:
+        return {}
+    found = figures(np.array([x.again_s for x in again]), again)
+    return {"tau_ceiling": found["tau"], "tau_plain_ceiling": found["tau_b"]}
+
+
+def _row(result: SplitResult) -> dict[str, Any]:
+    row = asdict(result)
+    del row["predicted"]
+    row["ratio"] = round(result.ratio(), 3)
+    row["worst_mape"] = max(f["mape"] for f in result.learned)
+    row["mean"] = {
+        name: round(float(np.mean([f[name] for f in result.learned])), 4) for name in result.learned[0]
+    }  # fmt: skip
+    return row

@@ -1,0 +1,1 @@
+"""Features of a kernel: what XLA:CPU does in it, counted."""

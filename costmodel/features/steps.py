@@ -1,0 +1,355 @@
+"""A kernel as the steps that XLA:CPU runs it in.
+
+XLA calls a routine for each heavy op (product, convolution, window reduction, prefix reduction) and compiles
+everything else into loops: one per materialised value, elementwise producers and views fused into it.  A value is
+materialised when it is a result, a heavy op reads or makes it, a reduction makes it, or it is expensive and several
+steps read it.
+
+Inside a loop a node is *evaluated* once per element that its readers ask for (broadcasts repeat, slices leave out),
+and a leaf is *touched* in as many distinct elements as the loop sees of it.
+
+Kernels of a search share most of their nodes, and nodes differ by little: what depends on op, attributes and types
+alone is a `Kind`, what depends on the operands is an `NodeFacts`, both made once (`costmodel.model.catalogue`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from superopt.ir.graph import Node
+from superopt.ir.program import type_bytes
+
+REDUCE = frozenset(f"reduce_{r}" for r in ("sum", "max", "min", "prod", "and", "or", "xor")) | {"argmax", "argmin"}
+WINDOW = frozenset(f"reduce_window_{r}" for r in ("sum", "max", "min"))
+PREFIX = frozenset(("cumsum", "cumprod", "cummax", "cummin"))
+CONTROL = frozenset(("while", "cond", "scan", "opaque"))
+HEAVY = WINDOW | PREFIX | CONTROL | {"dot_general", "conv_general_dilated", "dynamic_update_slice"}
+VIEW = frozenset((
+    "broadcast_in_dim", "reshape", "regroup", "transpose", "rev", "slice", "pad", "concatenate", "iota",
+    "dynamic_slice", "gather",
+))  # fmt: skip
+CHEAP = frozenset((
+    "neg", "abs", "square", "add", "sub", "mul", "max", "min", "and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt",
+    "ge", "select_n", "clamp", "convert_element_type", "floor", "ceil", "round", "sign", "is_finite", "shift_left",
+    "shift_right_logical", "shift_right_arithmetic", "integer_pow",
+))  # fmt: skip
+LEAF = frozenset(("input", "literal", "result"))  # a result of an op with several is read like an input
+_FOLDING = ("dot_general", "conv_general_dilated")  # take transposes into their dimension numbers
+_DEEP = 200  # deeper kernels are walked without recursion
+COMPUTED, READ, LITERAL = range(3)
+PLAIN, MOVED, REDUCED, SPREAD, JOINED, PADDED, PICKED = range(7)
+_READS = {"broadcast_in_dim": SPREAD, "dot_general": SPREAD, "concatenate": JOINED, "pad": PADDED}
+_READS |= {"gather": PICKED, "dynamic_slice": PICKED, **dict.fromkeys(REDUCE, REDUCED)}
+
+
+class Kind:
+    """What the walk over a kernel asks of all nodes of one op, attributes and types of operands.
+
+    Attributes:
+        number: in the order in which kinds were first seen.
+        example: a node of the kind.
+        size, item: elements of the (first) result, and bytes of one.
+        role: COMPUTED, READ (inputs, results of ops with several) or LITERAL.
+        reads: how operands are asked for (PLAIN: elementwise, MOVED: at other indices, ...; see `Loop`).
+        heavy: whether XLA calls a routine; it multiplies elementwise where a product sums over one element only.
+        turns: whether reading through the node leaves the order of memory.
+        free: whether the node is its operand in other words, without cost.
+        cheap: whether repeating the node is cheap; `costly`: neither that nor materialised anyhow.
+        row: place in the encoder's table, -1 until it is made.
+        given, result: bytes if the node is an input, and if it is a result of the kernel.
+        also: number that is counted once wherever the kind is evaluated; 0: none.
+    """
+
+    __slots__ = (
+        "also", "cheap", "costly", "example", "folding", "free", "given", "heavy", "item", "number", "op",
+        "reads", "reduces", "result", "role", "row", "size", "turns",
+    )  # fmt: skip
+
+    def __init__(self, number: int, node: Node) -> None:
+        op, bytes_ = node.op, type_bytes(node.types[0])
+        self.number, self.op, self.example = number, op, node
+        self.size = elements(node)
+        self.item = bytes_ / max(1, self.size)
+        self.role = LITERAL if op == "literal" else READ if op in LEAF else COMPUTED
+        self.reads = _READS.get(op, MOVED if op in VIEW else PLAIN)
+        self.heavy, self.reduces = is_heavy(node), op in REDUCE
+        self.folding = self.heavy and op in _FOLDING
+        self.turns = _turns(node)
+        self.free = op == "reshape" or (op == "broadcast_in_dim" and self.size == elements(node.inputs[0]))
+        self.cheap = op in VIEW or op in CHEAP
+        self.costly = not (self.cheap or self.heavy or self.reduces or self.role)
+        self.row = -1
+        self.given = bytes_ if op == "input" else 0
+        self.result = bytes_ if len(node.types) == 1 else sum([type_bytes(t) for t in node.types])
+        self.also = 0
+
+
+class NodeFacts:
+    """What is known of one node.
+
+    Attributes:
+        kind, inputs: of the node; entries of its operands.
+        depth: longest way to a node without operands.
+        forced: entries that are materialised in any kernel with this node.
+        costly: whether it reaches a node whose kind is `costly`.
+        source: the value behind free reshapes: a reshape of a row-major tensor is the same memory.
+        unturned: the value behind transposes.
+        rows: of a heavy op, its finished rows in the catalogue.
+        price: seconds and relative deviation of the kernel that ends here, once an objective has said so.
+    """
+
+    __slots__ = (
+        "costly", "depth", "forced", "inputs", "kind", "price", "ref", "rows", "source", "unturned",
+    )  # fmt: skip
+
+    rows: tuple[int, ...]
+    ref: object
+    price: tuple[float, float] | None
+
+    def __init__(self, kind: Kind, inputs: tuple[NodeFacts, ...]) -> None:
+        self.kind, self.inputs = kind, inputs
+        self.rows = ()
+        self.price = None
+        self.source = inputs[0].source if kind.free else self
+        self.unturned = inputs[0].unturned if kind.op == "transpose" else self
+        self.costly = kind.costly
+        forced, depth = _NONE, 0
+        for x in inputs:
+            if x.costly:
+                self.costly = True
+            if x.depth >= depth:
+                depth = x.depth + 1
+            if x.forced and x.forced is not forced:
+                forced = forced | x.forced if forced else x.forced
+        if kind.heavy or kind.reduces or kind.reads == SPREAD:
+            own = _forces(self)
+            forced = forced | own if own else forced
+        self.forced, self.depth = forced, depth
+
+
+_NONE: frozenset[NodeFacts] = frozenset()
+
+
+class Reached:
+    """What the results of a kernel reach.
+
+    Attributes:
+        outputs: entries of the results.
+        place: entry -> number, operands before what reads them.
+    """
+
+    __slots__ = ("outputs", "place")
+
+    def __init__(self, outputs: Sequence[NodeFacts]) -> None:
+        self.outputs = outputs
+        self.place: dict[NodeFacts, int] = {}
+        for output in outputs:
+            if output not in self.place:
+                (_visit_long if output.depth > _DEEP else _visit)(output, self.place)
+
+    @property
+    def operands(self) -> list[int]:
+        """Numbers of the operands of each entry, one after the other."""
+        place = self.place
+        return [place[x] for e in place for x in e.inputs]
+
+
+def _visit(entry: NodeFacts, place: dict[NodeFacts, int]) -> None:
+    for x in entry.inputs:
+        if x not in place:
+            _visit(x, place)
+    place[entry] = len(place)
+
+
+def _visit_long(entry: NodeFacts, place: dict[NodeFacts, int]) -> None:
+    """The same without recursion."""
+    stack = [entry]
+    while stack:
+        entry = stack[-1]
+        if entry in place:
+            stack.pop()
+            continue
+        missing = [x for x in reversed(entry.inputs) if x not in place]
+        if missing:
+            stack.extend(missing)
+        else:
+            place[stack.pop()] = len(place)
+
+
+def elements(node: Node) -> int:
+    """Number of elements of a tensor."""
+    return math.prod(node.types[0].shape)  # pyright: ignore[reportCallIssue, reportArgumentType, reportReturnType] (concrete sizes)
+
+
+def is_heavy(node: Node) -> bool:
+    """Whether XLA calls a routine for the op."""
+    if node.op != "dot_general":
+        return node.op in HEAVY
+    shape = node.inputs[0].shape
+    return any(shape[axis] != 1 for axis in node["dimension_numbers"][0][0])
+
+
+def _turns(node: Node) -> bool:
+    """Whether reading through this node leaves the order of memory."""
+    if node.op == "transpose":
+        order = [int(axis) for axis in node["permutation"] if node.inputs[0].shape[axis] != 1]
+        return bool(order) and order[-1] != max(order)
+    if node.op == "slice":
+        return int(node["strides"][-1]) > 1 if node["strides"] else False
+    if node.op == "rev":
+        return bool(node["dimensions"]) and max(node["dimensions"]) == node.type.rank - 1
+    return False
+
+
+# ---- what is materialised
+
+
+def _kept(entry: NodeFacts) -> NodeFacts | None:
+    """What is materialised when this value has to lie in memory."""
+    source = entry.source
+    if source.kind.role == COMPUTED:
+        return source
+    return source.inputs[0] if source.kind.op == "result" else None
+
+
+def _forces(entry: NodeFacts) -> frozenset[NodeFacts]:
+    """What this node has materialised: heavy ops and reductions themselves, and operands of some."""
+    kind = entry.kind
+    if kind.heavy:
+        read = [_kept(folded(entry, x)) for x in entry.inputs]
+        return frozenset((entry, *[x for x in read if x is not None]))
+    if kind.reduces:
+        return frozenset((entry,))
+    if kind.op == "broadcast_in_dim" and not kind.free:
+        source = entry.inputs[0].source
+        if source.kind.role == COMPUTED and not source.kind.cheap:  # would be computed once per copy
+            return frozenset((source,))
+    return _NONE
+
+
+def folded(entry: NodeFacts, x: NodeFacts) -> NodeFacts:
+    """The operand that a heavy op reads: products and convolutions take transposes into their dimension numbers."""
+    return x.unturned if entry.kind.folding else x
+
+
+def roots(kernel: Reached) -> list[NodeFacts]:
+    """Roots of the steps of a kernel in execution order."""
+    outputs, order = kernel.outputs, kernel.place
+    kept = {e for e in map(_kept, outputs) if e is not None}
+    for output in outputs:
+        kept |= output.forced
+    if len(kept) <= 1:
+        return list(kept)
+    if len(outputs) == 1 and len(order) == 1 + len(outputs[0].inputs) and outputs[0].kind.heavy:
+        return [outputs[0]]  # one routine on what is given
+    if any(output.costly for output in outputs):
+        _keep_shared(kept, order)
+    return [e for e in order if e in kept]
+
+
+def _keep_shared(kept: set[NodeFacts], order: dict[NodeFacts, int]) -> None:
+    """Keep what is expensive and would be computed in several steps."""
+    readers: dict[NodeFacts, set[NodeFacts]] = {}
+    for entry in reversed(order):
+        into = {entry} if entry in kept else set[NodeFacts]()
+        if entry not in kept and entry.kind.role == COMPUTED:
+            into = readers.get(entry, into)
+            if len(into) > 1 and not entry.kind.cheap:
+                kept.add(entry)
+                into = {entry}
+        for x in entry.inputs:
+            readers.setdefault(x, set()).update(into)
+
+
+# ---- loops
+
+
+class KernelLoops:
+    """Loops of many kernels, as they are walked: flat lists that arrays are made of.
+
+    Attributes:
+        kinds, counts: numbers of the kinds of evaluated nodes, and how many elements of each are computed.
+        lengths: of each loop, how many of them are its own.
+        read: of each loop, bytes of the distinct elements of leaves.
+        loads, strided: of each loop, element reads of leaves, and those whose neighbours in the loop are not neighbours
+            in memory.
+    """
+
+    def __init__(self) -> None:
+        self.kinds: list[int] = []
+        self.counts: list[float] = []
+        self.lengths: list[int] = []
+        self.read: list[float] = []
+        self.loads: list[float] = []
+        self.strided: list[float] = []
+
+    def add(self, root: NodeFacts, kept: Sequence[NodeFacts], kernel: Reached) -> None:
+        """Walk the loop of a root from there down to what is materialised or given, readers before operands."""
+        size = float(root.kind.size)
+        # asked for by elementwise readers (at one index: computed once), through views (at other indices: computed
+        # again), distinct elements, out of order
+        states: dict[NodeFacts, list[float]] = {root: [size, 0.0, size, False]}
+        touched: dict[NodeFacts, float] = {}
+        kinds, counts = self.kinds, self.counts
+        before, loads, strided = len(kinds), 0.0, 0.0
+        for entry in reversed(kernel.place):
+            state = states.get(entry)
+            if state is None:
+                continue
+            same, moved, seen, turned = state
+            count = same + moved
+            kind = entry.kind
+            kinds.append(kind.number)
+            counts.append(count)
+            reads = kind.reads
+            asked, visible, moves = count, seen, reads != PLAIN
+            turned = turned or kind.turns
+            for k, x in enumerate(entry.inputs):
+                of = x.kind
+                role = of.role
+                if role == LITERAL:
+                    continue
+                size = of.size
+                if reads > MOVED:
+                    asked, visible = _asked(reads, k, size, kind.size, count, seen)
+                    if kind.also and k == 0:
+                        kinds.append(kind.also)
+                        counts.append(1.0)
+                most = visible if visible < size else float(size)
+                if role or x in kept:
+                    loads += asked
+                    if turned:
+                        strided += asked
+                    known = touched.get(x)
+                    touched[x] = most if known is None else min(known + visible, float(size))
+                    continue
+                state = states.get(x)
+                if state is None:
+                    states[x] = [0.0, asked, most, turned] if moves else [asked, 0.0, most, turned]
+                    continue
+                if moves:
+                    state[1] += asked
+                elif asked > state[0]:
+                    state[0] = asked
+                state[2] = min(state[2] + visible, float(size))
+                if turned:
+                    state[3] = True
+        self.lengths.append(len(kinds) - before)
+        self.read.append(sum([count * x.kind.item for x, count in touched.items()]))
+        self.loads.append(loads)
+        self.strided.append(strided)
+
+
+def _asked(reads: int, k: int, size: int, whole: int, count: float, seen: float) -> tuple[float, float]:
+    """Evaluations and distinct elements of operand `k` that a node asks for."""
+    if reads == REDUCED:
+        return size, size
+    if reads == SPREAD:
+        return count, size
+    if reads == JOINED:
+        share = size / max(1.0, float(whole))
+        return count * share, seen * share
+    if reads == PADDED:
+        return (min(count, size * math.ceil(count / max(1.0, float(whole)))), size) if k == 0 else (0.0, 0.0)
+    return (count, seen) if k == 0 else (size, size)

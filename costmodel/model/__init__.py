@@ -1,0 +1,1 @@
+"""The objective: calibrated roofline, the network that corrects it, prices, files of weights."""

@@ -1,0 +1,138 @@
+"""The graph network's forward pass in NumPy: what the search prices with.
+
+It computes what `costmodel.model.network` says, arranged for batches of any size on one core, without compiling:
+embeddings of nodes and their first layer's messages are made once per distinct row; the three products of a layer are
+one; what operands and readers say to a node is one sparse product, with means and positions in its entries and columns.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from costmodel.model.encode import JoinedKernels, NodeRows
+from costmodel.model.model import Params, Shape
+
+_ROWS = 1024
+
+
+class Forward:
+    """The forward pass of one network over one table of rows, which may grow."""
+
+    def __init__(self, params: Params, shape: Shape, rows: NodeRows) -> None:
+        given = {name: np.asarray(value, np.float32) for name, value in params.items()}
+        self.params, self.rows, self.width = given, rows, shape.width
+        self.layers = [
+            (
+                np.concatenate([given[f"own{k}"], given[f"operand{k}"], given[f"reader{k}"]], axis=1),
+                given[f"position{k}"],
+                given[f"bias{k}"],
+            )
+            for k in range(shape.layers)
+        ]
+        pool = given["pool"].copy()
+        pool[: shape.width] /= 8.0
+        self.pool = pool
+        self.mean = np.full((shape.width, 1), 1.0 / shape.width, np.float32)
+        self.rooms: dict[str, np.ndarray] = {}
+        self.made = 0
+        self.start = np.zeros((0, 4 * shape.width), np.float32)  # embedding and first messages of each row
+
+    def __call__(self, batch: JoinedKernels, kernel: np.ndarray) -> np.ndarray:
+        """Unbounded correction of log time, kernels by heads.
+
+        Args:
+            batch: nodes and edges of the kernels.
+            kernel: their standardised features.
+        """
+        params = self.params
+        trunk = self._pooled(batch) @ self.pool
+        trunk += kernel @ params["kernel"]
+        trunk += params["trunk_bias"]
+        np.maximum(trunk, 0.0, out=trunk)
+        hidden = trunk @ params["hidden"]
+        hidden += params["hidden_bias"]
+        np.maximum(hidden, 0.0, out=hidden)
+        hidden += trunk
+        return hidden @ params["heads"] + params["heads_bias"]
+
+    def _started(self) -> np.ndarray:
+        if self.made < len(self.rows):
+            params, new = self.params, slice(self.made, len(self.rows))
+            h = self.rows.values[new] @ params["row"]
+            h += params["op"][self.rows.ops[new]]
+            h += params["row_bias"]
+            np.maximum(h, 0.0, out=h)
+            if new.stop > len(self.start):
+                self.start = np.concatenate(
+                    [self.start, np.zeros((len(self.rows.values) - len(self.start), self.start.shape[1]), np.float32)]
+                )
+            self.start[new, : self.width] = h
+            self.start[new, self.width :] = h @ self.layers[0][0]
+            self.made = len(self.rows)
+        return self.start
+
+    def _pooled(self, batch: JoinedKernels) -> np.ndarray:
+        """Sum, mean and maximum over the nodes of each kernel."""
+        width, nodes, edges = self.width, len(batch.rows), len(batch.sources)
+        start = self._started()
+        h = start[:, :width].take(batch.rows, axis=0)
+        # own part and messages of every node, then what operands say along edges
+        parts = self._room("parts", 3 * nodes + edges, width)
+        along = parts[3 * nodes :]
+        said = parts[: 3 * nodes]
+        heard = _heard(batch)
+        operands = 3 * batch.sources + 1
+        scratch = self._room("scratch", nodes, width)
+        for k, (weight, position, bias) in enumerate(self.layers):
+            if k:
+                np.matmul(h, weight, out=said.reshape(nodes, 3 * width))
+            else:
+                said.reshape(nodes, 3 * width)[:] = start[:, width:].take(batch.rows, axis=0)
+            said.take(operands, axis=0, out=along, mode="clip")
+            along *= position.take(batch.positions, axis=0)
+            new = heard @ parts
+            new += bias
+            np.maximum(new, 0.0, out=new)
+            new += h
+            scale = np.multiply(new, new, out=scratch) @ self.mean
+            scale += np.float32(1.0)
+            new /= np.sqrt(scale, out=scale)
+            h = new
+        ends = batch.counts.cumsum()
+        starts = ends - batch.counts
+        out = np.empty((len(ends), 3 * width), np.float32)
+        place = np.arange(nodes)
+        mine = (place >= starts[:, None]) & (place < ends[:, None])
+        np.matmul(mine.astype(np.float32), h, out=out[:, :width])
+        np.divide(out[:, :width], batch.counts.astype(np.float32)[:, None], out=out[:, width : 2 * width])
+        np.maximum.reduceat(h, starts, axis=0, out=out[:, 2 * width :])
+        return out
+
+    def _room(self, name: str, rows: int, width: int) -> np.ndarray:
+        """An array that is used again in the next batch: fresh memory costs more than the arithmetic on it."""
+        found = self.rooms.get(name)
+        if found is None or found.size < rows * width:
+            found = self.rooms[name] = np.empty(max(rows, _ROWS) * width, np.float32)
+        return found[: rows * width].reshape(rows, width)
+
+
+def _heard(batch: JoinedKernels) -> csr_matrix:
+    """From own parts, messages to operands and what operands say along edges, to sums of the first and means."""
+    nodes, edges = len(batch.rows), len(batch.sources)
+    readers, sources = batch.readers, batch.sources
+    small = sources.astype(np.int16) if nodes < 1 << 15 else sources  # sorted by radix
+    order = small.argsort(kind="stable")
+    below, above = np.bincount(readers, minlength=nodes), np.bincount(sources, minlength=nodes)
+    starts = np.zeros(nodes + 1, np.int32)
+    np.cumsum(below + above + 1, out=starts[1:])
+    own = starts[:-1]
+    number = np.arange(edges)
+    into = (own + 1 - (below.cumsum() - below)).take(readers) + number
+    back = (own + 1 + below - (above.cumsum() - above)).take(sources.take(order)) + number
+    columns, values = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float32)
+    columns[own], values[own] = np.arange(0, 3 * nodes, 3), 1.0
+    columns[into], values[into] = 3 * nodes + number, (1.0 / np.maximum(below, 1)).take(readers)
+    columns[back] = (3 * readers + 2).take(order)
+    values[back] = (1.0 / np.maximum(above, 1)).take(sources.take(order))
+    return csr_matrix((values, columns, starts), shape=(nodes, 3 * nodes + edges), copy=False)

@@ -1,0 +1,68 @@
+"""Whether a kernel is like those that the model was fitted to.
+
+Kernels are compared by where the roofline says that their time goes (square roots of the shares of its components),
+how long they take and how large their operands are.  The distance to the nearest of a few hundred representatives of
+the training kernels, chosen farthest first, is within the hull up to the radius that holds nearly all training
+kernels; beyond it the gate closes linearly, and at twice the radius the roofline decides alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from costmodel.features.counts import INDEX
+from costmodel.model.encode import BASIC
+
+REPRESENTATIVES = 512
+QUANTILE = 0.995
+LEAST_RADIUS = 0.25
+_SCALE_SIZE = 0.08  # of one unit of log time or log size against a share of one
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hull:
+    """Representatives of the training kernels and the distance up to which a kernel counts as like them."""
+
+    centres: np.ndarray
+    radius: float
+    squares: np.ndarray = field(init=False)
+    turned: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "squares", (self.centres * self.centres).sum(1))
+        object.__setattr__(self, "turned", np.ascontiguousarray(-2.0 * self.centres.T))
+
+    def distance(self, kernel: np.ndarray) -> np.ndarray:
+        """Distance of kernels (their features, not standardised) to the nearest representative."""
+        x = coordinates(kernel)
+        squares = x @ self.turned
+        squares += self.squares
+        return np.sqrt(np.maximum(squares.min(1, initial=np.inf) + (x * x).sum(1), 0.0))
+
+    def gate(self, kernel: np.ndarray) -> np.ndarray:
+        """1 inside the hull, 0 from twice its radius on."""
+        return np.clip(2.0 - self.distance(kernel) / self.radius, 0.0, 1.0).astype(np.float32)
+
+
+def coordinates(kernel: np.ndarray) -> np.ndarray:
+    """What kernels are compared by."""
+    shares = np.sqrt(kernel[:, BASIC + len(INDEX) :])
+    return np.concatenate([shares, _SCALE_SIZE * kernel[:, :1], 4.0 * _SCALE_SIZE * kernel[:, 3:4]], axis=1)
+
+
+def hull_of(kernel: np.ndarray) -> Hull:
+    """The hull of training kernels."""
+    x = coordinates(kernel)
+    chosen = [0]
+    nearest = np.full(len(x), np.inf)
+    while len(chosen) < min(REPRESENTATIVES, len(x)):
+        nearest = np.minimum(nearest, ((x - x[chosen[-1]]) ** 2).sum(1))
+        best = int(np.argmax(nearest))
+        if nearest[best] <= 1e-12:
+            break
+        chosen.append(best)
+    hull = Hull(x[chosen].astype(np.float32), 1.0)
+    radius = max(float(np.quantile(hull.distance(kernel), QUANTILE)), LEAST_RADIUS)
+    return Hull(hull.centres, radius)

@@ -1,0 +1,95 @@
+"""The learned model as the objective of the search.
+
+Kernels are priced in batches; what was priced is remembered with the kernel's output node.  Logarithms of prices are
+rounded to a grid far below the model's error, so that a price does not depend on which other kernels were in its batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from costmodel.features.counts import FEATURES_VERSION
+from costmodel.features.node_rows import ENCODING_VERSION
+from costmodel.model.analytical import FeatureTable
+from costmodel.model.encode import KernelEncoder, KernelStructure, kernel_features
+from costmodel.model.model import Model
+from superopt.ir.graph import Graph
+from superopt.machine import facts as machine
+
+if TYPE_CHECKING:
+    from costmodel.model.forward import Forward
+
+_GRID = 4096.0
+
+
+class Learned:
+    """The learned model as an objective.
+
+    Attributes:
+        source: where the model comes from, one line for reports.
+        model: what was fitted.
+    """
+
+    name = "graph network over the roofline"
+
+    def __init__(self, model: Model, source: str) -> None:
+        self.model = model
+        self.source = source
+        self.version = _digest(model)
+        self.encoder = KernelEncoder()
+        self._forward: Forward | None = None
+
+    def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+        """Seconds that each kernel takes inside a program."""
+        return self._ask(kernels)[:, 0]
+
+    def uncertainty(self, kernels: Sequence[Graph]) -> np.ndarray:
+        """Relative standard deviation over the heads, per kernel."""
+        return self._ask(kernels)[:, 1]
+
+    def outside(self, kernels: Sequence[Graph]) -> np.ndarray:
+        """Whether each kernel is unlike all that the model was fitted to, so that the roofline has a say."""
+        if not kernels:
+            return np.zeros(0, bool)
+        table, structures = self.encode(kernels)
+        return self.model.hull.gate(kernel_features(table, self.model.prior, structures)) < 1.0
+
+    def _ask(self, kernels: Sequence[Graph]) -> np.ndarray:
+        entry = self.encoder.catalogue.entry
+        last = [entry(k.outputs[0]) if len(k.outputs) == 1 else None for k in kernels]
+        pairs = [None if e is None else e.price for e in last]
+        fresh = [i for i, pair in enumerate(pairs) if pair is None]
+        if fresh:
+            for i, pair in zip(fresh, self._predicted([kernels[i] for i in fresh]), strict=True):
+                pairs[i] = pair
+                known = last[i]
+                if known is not None:
+                    known.price = pair
+        return np.array(pairs, dtype=np.float64).reshape(-1, 2)
+
+    def _predicted(self, kernels: Sequence[Graph]) -> Iterator[tuple[float, float]]:
+        from costmodel.model.forward import Forward  # late: SciPy's sparse matrices
+        from costmodel.model.predict import predict  # late: see above
+
+        if self._forward is None:
+            self._forward = Forward(self.model.params, self.model.shape, self.encoder.rows)
+        result = predict(self.model, *self.encode(kernels), self.encoder.rows, forward=self._forward)
+        seconds = np.exp(np.round(np.log(result.seconds) * _GRID) / _GRID)
+        return zip(seconds.tolist(), result.uncertainty.tolist(), strict=True)
+
+    def encode(self, kernels: Sequence[Graph]) -> tuple[FeatureTable, list[KernelStructure]]:
+        """Features of steps and structures of kernels."""
+        return self.encoder.encode(kernels)
+
+
+def _digest(model: Model) -> str:
+    sha = hashlib.sha256(repr((FEATURES_VERSION, ENCODING_VERSION, machine.fingerprint(), model.scale)).encode())
+    prior = model.prior
+    sha.update(np.array([*prior.theta, prior.sharpness, prior.sharing, model.hull.radius]).tobytes())
+    for name in sorted(model.params):
+        sha.update(np.ascontiguousarray(model.params[name], np.float32).tobytes())
+    return sha.hexdigest()[:12]

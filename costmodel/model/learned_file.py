@@ -1,0 +1,108 @@
+"""The learned model on disk: tensors in a safetensors file, a JSON card beside it.
+
+The card says what the model was fitted to and where: digest of the labels, machine, versions, settings, figures.  A
+file is refused, with the reason, when it was made for other features or encodings, when a tensor is missing, of
+another shape or not finite, when it is cut short, or when it is not the file that the card describes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from costmodel.features.counts import FEATURES_VERSION
+from costmodel.features.node_rows import ENCODING_VERSION
+from costmodel.model.analytical import COUNT, Coefficients
+from costmodel.model.encode import KERNEL_WIDTH
+from costmodel.model.hull import Hull
+from costmodel.model.model import Model, Shape, shapes
+from costmodel.model.weights_file import WeightsError
+
+SHIPPED = Path(__file__).parents[1] / "weights" / "learned.safetensors"
+FORMAT = 1
+
+
+def write(path: Path, model: Model, card: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a model and its card (same name, ending `.json`); returns the card as written."""
+    from safetensors.numpy import save  # late: only models on disk need it
+
+    data = save({name: np.ascontiguousarray(value, np.float32) for name, value in _tensors(model).items()})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    full = {
+        "format": FORMAT, "features": FEATURES_VERSION, "encoding": ENCODING_VERSION, "shape": asdict(model.shape),
+        "sha256": hashlib.sha256(data).hexdigest(), **card,
+    }  # fmt: skip
+    path.with_suffix(".json").write_text(json.dumps(full, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return full
+
+
+def read(path: Path | None = None) -> tuple[Model, dict[str, Any]]:
+    """A model and its card; the shipped one unless a path is given.
+
+    Raises:
+        WeightsError: the files are missing, damaged, or made for another version; the message says why.
+    """
+    from safetensors import SafetensorError  # late: as above
+    from safetensors.numpy import load
+
+    path = path or SHIPPED
+    try:
+        card = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"{path.name} cannot be read: {error}") from error
+    if not isinstance(card, dict) or card.get("format") != FORMAT:
+        raise WeightsError(f"{path.name} has no card of format {FORMAT}")
+    for name, wanted in (("features", FEATURES_VERSION), ("encoding", ENCODING_VERSION)):
+        if card.get(name) != wanted:
+            raise WeightsError(f"made for {name} {card.get(name)}, this version has {wanted}")
+    try:
+        tensors = load(data)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise WeightsError(f"{path.name} is damaged: {error}") from error
+    if hashlib.sha256(data).hexdigest() != card.get("sha256"):
+        raise WeightsError(f"{path.name} is not the file that its card describes")
+    try:
+        shape = Shape(**card["shape"])
+    except (KeyError, TypeError) as error:
+        raise WeightsError(f"the card describes no network: {error}") from error
+    return _model(tensors, shape), card
+
+
+def _tensors(model: Model) -> dict[str, np.ndarray]:
+    found = {f"network.{name}": np.asarray(value) for name, value in model.params.items()}
+    prior = model.prior
+    return found | {
+        "prior.log_theta": np.log(prior.theta), "prior.powers": np.array([prior.sharpness, prior.sharing]),
+        "input.mean": model.mean, "input.std": model.std, "hull.centres": model.hull.centres,
+        "hull.radius": np.array([model.hull.radius]),
+    }  # fmt: skip
+
+
+def _model(tensors: Mapping[str, np.ndarray], shape: Shape) -> Model:
+    centres = tensors.get("hull.centres", np.zeros((0, 0)))
+    wanted = {f"network.{name}": size for name, size in shapes(shape).items()} | {
+        "prior.log_theta": (COUNT,), "prior.powers": (2,), "input.mean": (KERNEL_WIDTH,), "input.std": (KERNEL_WIDTH,),
+        "hull.centres": (len(centres), COUNT + 2), "hull.radius": (1,),
+    }  # fmt: skip
+    missing, unknown = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
+    if missing or unknown:
+        raise WeightsError(f"tensors missing {missing}, unknown {unknown}")
+    for name, size in wanted.items():
+        if tensors[name].shape != size:
+            raise WeightsError(f"{name} has shape {tensors[name].shape}, not {size}")
+        if not np.isfinite(tensors[name]).all():
+            raise WeightsError(f"{name} holds values that are not finite")
+    powers, radius = tensors["prior.powers"].astype(float), float(tensors["hull.radius"][0])
+    if len(centres) == 0 or powers.min() <= 0 or tensors["input.std"].min() <= 0 or radius <= 0:
+        raise WeightsError("a scale is not positive")
+    prior = Coefficients(np.exp(tensors["prior.log_theta"].astype(float)), float(powers[0]), float(powers[1]))
+    params = {name: tensors[f"network.{name}"] for name in shapes(shape)}
+    return Model(prior, params, shape, tensors["input.mean"], tensors["input.std"], Hull(centres, radius))

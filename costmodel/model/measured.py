@@ -1,0 +1,115 @@
+"""An objective that learns from kernels measured during the search.
+
+Kernels that were timed keep their measured seconds.  Others are priced by the base model times a factor of their kind
+(op, layout, grouping), the shrunken mean of log(measured / predicted) over the timed kernels of that kind:
+
+    factor = exp(sum of log ratios / (n + 2)),  kept within [1/4, 4]
+
+so a handful of timings corrects what the base model gets wrong about this program on this machine.  A kernel that the
+model underrates is chosen, timed and corrected, which is how a search with few measurements explores.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from costmodel.model.objective import Objective
+from rewrites.build.expander import Expand, expand_graph
+from superopt.ir.graph import Graph, Node, topological
+
+_PRIOR = 2.0
+_BOUND = math.log(4.0)
+_HEAVY = ("macro", "conv_general_dilated", "dot_general", "concatenate", "gather")
+
+
+class Measured:
+    """A base objective corrected by timings."""
+
+    def __init__(self, base: Objective, expand: Expand) -> None:
+        self.base = base
+        self.expand = expand
+        self.name = f"{base.name}, corrected by timed kernels"
+        self.version = base.version
+        self.seconds: dict[Node, float] = {}
+        self._logs: dict[str, list[float]] = defaultdict(list)
+        self._plain: weakref.WeakKeyDictionary[Node, Graph] = weakref.WeakKeyDictionary()
+
+    def __contains__(self, kernel: Graph) -> bool:
+        return kernel.outputs[0] in self.seconds
+
+    def learn(self, kernels: Sequence[Graph], seconds: Sequence[float]) -> None:
+        """Take timings of kernels in."""
+        predicted = self._guess(kernels)
+        for kernel, took, guess in zip(kernels, seconds, predicted, strict=True):
+            if kernel in self:
+                continue
+            self.seconds[kernel.outputs[0]] = took
+            self._logs[kind(kernel)].append(math.log(max(took, 1e-7) / max(float(guess), 1e-7)))
+
+    def factors(self) -> Mapping[str, float]:
+        """Kind -> what predictions of that kind are multiplied with."""
+        return {name: _factor(logs) for name, logs in sorted(self._logs.items())}
+
+    def errors(self) -> list[float]:
+        """How far the base model was from each timed kernel, as a factor of at least 1, smallest first."""
+        return sorted(math.exp(abs(x)) for logs in self._logs.values() for x in logs)
+
+    def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+        """Seconds that each kernel takes inside a program."""
+        guesses = self._guess(kernels)
+        factors = self.factors()
+        for i, kernel in enumerate(kernels):
+            known = self.seconds.get(kernel.outputs[0])
+            guesses[i] = known if known is not None else guesses[i] * factors.get(kind(kernel), 1.0)
+        return guesses
+
+    def _guess(self, kernels: Sequence[Graph]) -> np.ndarray:
+        """Prices of the base model; macros are priced as what they expand to, since that is what runs."""
+        plain: list[Graph] = []
+        for kernel in kernels:
+            output = kernel.outputs[0]
+            found = self._plain.get(output)
+            if found is None:
+                found = self._plain[output] = expand_graph(kernel, self.expand)
+            plain.append(found)
+        return np.array(self.base.price(plain), dtype=np.float64)
+
+
+def _factor(logs: Sequence[float]) -> float:
+    mean = sum(logs) / (len(logs) + _PRIOR)
+    return math.exp(max(-_BOUND, min(_BOUND, mean)))
+
+
+def kind(kernel: Graph) -> str:
+    """What a kernel is, for the purpose of a common correction: its heaviest op, layout and grouping."""
+    nodes = topological(kernel.outputs)
+    by_op = {node.op: node for node in nodes}
+    for op in _HEAVY:
+        node = by_op.get(op)
+        if node is None:
+            continue
+        if op == "macro":
+            return f"macro {node['rule']}"
+        if op == "conv_general_dilated":
+            return _conv_kind(node)
+        if op == "dot_general":
+            _, (batch, _) = node["dimension_numbers"]
+            return "dot batched" if batch else "dot"
+        return op
+    windows = sorted(op for op in by_op if op.startswith("reduce_window"))
+    reductions = sorted(op for op in by_op if op.startswith("reduce_") and op not in windows)
+    cumulative = sorted(op for op in by_op if op.startswith("cum"))
+    for name in (*windows, *cumulative, *reductions):
+        return name
+    return "transpose" if "transpose" in by_op else "loop"
+
+
+def _conv_kind(node: Node) -> str:
+    _, _, out = node["dimension_numbers"]
+    last = "channels last" if out[1] == len(out) - 1 else "channels first"
+    return f"conv {last}{' grouped' if node['feature_group_count'] > 1 else ''}"

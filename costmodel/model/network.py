@@ -1,0 +1,84 @@
+"""The graph network: a bounded, gated correction of the roofline, in several heads on one trunk.
+
+Nodes start from an opcode embedding and their row; three layers pass messages along edges both ways (GraphSAGE:
+own state, what operands say by position, what readers say; Hamilton et al., 2017); the nodes of a kernel are pooled
+by sum, mean and maximum, joined with its kernel features, and a shared trunk feeds the heads.  Head h says
+
+    log T_h = log T_prior + gate * R * tanh(r_h / R),
+
+so no prediction is further than a factor exp(R) from physics, and outside the training hull (gate 0) it is physics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from costmodel.features.node_rows import OPCODES
+from costmodel.model.encode import PackedBatch
+from costmodel.model.model import Params, Shape, shapes
+
+
+def initial(shape: Shape, key: jax.Array) -> Params:
+    """Random parameters; the heads start at zero, which is the roofline."""
+    params: Params = {}
+    for name, size in sorted(shapes(shape).items()):
+        key, own = jax.random.split(key)
+        if name.startswith("position"):
+            params[name] = jnp.ones(size, jnp.float32)
+        elif len(size) == 1 or name == "heads":
+            params[name] = jnp.zeros(size, jnp.float32)
+        else:
+            params[name] = jax.random.normal(own, size, jnp.float32) * (1.0 if name == "op" else 1.4) / size[0] ** 0.5
+    params["op"] = params["op"] * len(OPCODES) ** 0.5 * 0.3
+    return params
+
+
+def as_arrays(batch: PackedBatch) -> dict[str, np.ndarray]:
+    """The arrays of a batch, without the rows of its nodes."""
+    return {
+        "ops": batch.ops, "owner": batch.owner, "sources": batch.sources, "readers": batch.readers,
+        "positions": batch.positions,
+    }  # fmt: skip
+
+
+def embed(params: Params, batch: Mapping[str, jax.Array], kernel: jax.Array) -> jax.Array:
+    """State of the trunk for every kernel of a batch; `kernel` holds its standardised features."""
+    rooms = batch["ops"].shape[0]
+    size = kernel.shape[0]
+    h = jax.nn.relu(params["op"][batch["ops"]] + batch["rows"] @ params["row"] + params["row_bias"])
+    owner, sources, readers = batch["owner"], batch["sources"], batch["readers"]
+    ones = jnp.ones_like(sources, jnp.float32)
+    fan_in = 1.0 / jnp.maximum(jax.ops.segment_sum(ones, readers, rooms, indices_are_sorted=True), 1.0)
+    fan_out = 1.0 / jnp.maximum(jax.ops.segment_sum(ones, sources, rooms), 1.0)
+    layers = sum(name.startswith("own") for name in params)
+    for k in range(layers):
+        said = (h @ params[f"operand{k}"]).at[sources].get(mode="fill", fill_value=0.0)
+        said = said * params[f"position{k}"][batch["positions"]]
+        asked = (h @ params[f"reader{k}"]).at[readers].get(mode="fill", fill_value=0.0)
+        below = jax.ops.segment_sum(said, readers, rooms, indices_are_sorted=True) * fan_in[:, None]
+        above = jax.ops.segment_sum(asked, sources, rooms) * fan_out[:, None]
+        h = h + jax.nn.relu(h @ params[f"own{k}"] + below + above + params[f"bias{k}"])
+        h = h / jnp.sqrt(1.0 + jnp.mean(h * h, axis=1, keepdims=True))
+    total = jax.ops.segment_sum(h, owner, size, indices_are_sorted=True)
+    nodes = jax.ops.segment_sum(jnp.ones(rooms), owner, size, indices_are_sorted=True)
+    top = jnp.maximum(jax.ops.segment_max(h, owner, size, indices_are_sorted=True), -1e3)  # empty kernels: -inf
+    pooled = jnp.concatenate([total / 8.0, total / jnp.maximum(nodes, 1.0)[:, None], top], axis=1)
+    return jax.nn.relu(pooled @ params["pool"] + kernel @ params["kernel"] + params["trunk_bias"])
+
+
+def heads(params: Params, trunk: jax.Array) -> jax.Array:
+    """Unbounded correction of log time, kernels by heads."""
+    hidden = trunk + jax.nn.relu(trunk @ params["hidden"] + params["hidden_bias"])
+    return hidden @ params["heads"] + params["heads_bias"]
+
+
+def correction(
+    params: Params, batch: Mapping[str, jax.Array], kernel: jax.Array, gate: jax.Array, bound: float
+) -> jax.Array:
+    """What is added to log T_prior, kernels by heads."""
+    raw = heads(params, embed(params, batch, kernel))
+    return gate[:, None] * bound * jnp.tanh(raw / bound)

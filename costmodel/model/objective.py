@@ -1,0 +1,61 @@
+"""What the search minimises: seconds per kernel.
+
+An `Objective` prices kernel graphs in batches; the search adds the prices up.  `Roofline` is the calibrated
+analytical model of `costmodel.model.analytical`; `costmodel.model.load.load_objective` finds its coefficients.  Macro
+nodes are priced as what they expand to, since that is what runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from costmodel.features.counts import FEATURES_VERSION
+from costmodel.model.analytical import Coefficients, seconds
+from costmodel.model.catalogue import Catalogue
+from superopt.ir.graph import Graph
+from superopt.machine import facts as machine
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """Prices kernels.
+
+    Attributes:
+        name: which model this is.
+        version: changes whenever a price may change; part of every cache key.
+    """
+
+    name: str
+    version: str
+
+    def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+        """Seconds that each kernel takes inside a program."""
+        ...
+
+
+class Roofline:
+    """The calibrated roofline as an objective.
+
+    Attributes:
+        source: where the coefficients come from, one line for reports.
+        coefficients: of the model.
+    """
+
+    name = "roofline"
+
+    def __init__(self, coefficients: Coefficients, source: str) -> None:
+        self.coefficients = coefficients
+        self.source = source
+        facts = (FEATURES_VERSION, machine.fingerprint(), coefficients.theta.tobytes(), coefficients.sharpness)
+        self.version = hashlib.sha256(repr((*facts, coefficients.sharing)).encode()).hexdigest()[:12]
+        self._catalogue = Catalogue()
+
+    def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+        """Seconds that each kernel takes inside a program."""
+        if not kernels:
+            return np.zeros(0)
+        return seconds(self._catalogue.table(self._catalogue.reached(kernels)), self.coefficients)

@@ -1,0 +1,75 @@
+"""Prices of many kernels by a fitted model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.model.analytical import FeatureTable
+from costmodel.model.encode import KernelStructure, NodeRows, join, kernel_features, prior_seconds
+from costmodel.model.forward import Forward
+from costmodel.model.model import Model
+
+_NODES = 1024  # of a batch: its arrays stay in the second-level cache
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Predicted:
+    """Seconds of kernels by each head, the roofline's seconds, and the gate (0: the roofline decides)."""
+
+    heads_s: np.ndarray
+    prior_s: np.ndarray
+    gate: np.ndarray
+
+    @property
+    def seconds(self) -> np.ndarray:
+        """The geometric mean over heads."""
+        return np.exp(np.log(self.heads_s).mean(1))
+
+    @property
+    def uncertainty(self) -> np.ndarray:
+        """Relative standard deviation over heads."""
+        return np.log(self.heads_s).std(1)
+
+
+def predict(
+    model: Model,
+    table: FeatureTable,
+    structures: Sequence[KernelStructure],
+    rows: NodeRows,
+    *,
+    gated: bool = True,
+    forward: Forward | None = None,
+) -> Predicted:
+    """Prices of kernels given by the features of their steps and their structures over a table of rows.
+
+    Args:
+        gated: whether the roofline has a say outside the hull.
+        forward: the network over these rows, where it is at hand.
+    """
+    forward = forward or Forward(model.params, model.shape, rows)
+    prior_s = prior_seconds(table, model.prior)
+    kernel = kernel_features(table, model.prior, structures, prior_s)
+    gate = model.hull.gate(kernel) if gated else np.ones(len(kernel), np.float32)
+    standard = model.standard(kernel)
+    bound = model.shape.bound
+    found = np.zeros((len(kernel), model.shape.heads))
+    for start, end in _batches(structures):
+        raw = forward(join(structures[start:end], rows), standard[start:end])
+        found[start:end] = (model.scale * gate[start:end, None] * bound) * np.tanh(raw / bound)
+    return Predicted(prior_s[:, None] * np.exp(found), prior_s, gate)
+
+
+def _batches(structures: Sequence[KernelStructure]) -> Iterator[tuple[int, int]]:
+    """Ranges of kernels of a batch each."""
+    start = nodes = 0
+    for i, structure in enumerate(structures):
+        n = len(structure.rows)
+        if i > start and nodes + n > _NODES:
+            yield start, i
+            start, nodes = i, 0
+        nodes += n
+    if len(structures) > start:
+        yield start, len(structures)

@@ -1,0 +1,1 @@
+"""The e-graph, and the normal forms of its constructors."""

@@ -1,0 +1,119 @@
+"""From graphs into the e-graph and back.
+
+`import_graph` inserts every node of a graph through the normal forms.  Nodes with several results (control flow,
+opaque calls) become one class with several types, read through `result` e-nodes; bodies stay graphs in attributes.
+`node_of` gives the IR node that an e-node stands for, in the natural axis order of the e-node, and `extract_any` the
+node of a reference under any choice of one e-node per class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from rewrites.egraph.canon import ELEMENTWISE
+from rewrites.egraph.graph import EGraph, ENode, Ref
+from rewrites.egraph.perm import PERM_BITS, PERM_MASK, inverse_of, perm_of
+from superopt.ir.graph import Graph, Node, mk
+
+Choose = Callable[[int], ENode]
+
+
+_E = TypeVar("_E", bound=EGraph)
+
+
+def import_graph(graph: Graph, *, max_enodes: int | None = None, deadline_s: float | None = None) -> EGraph:
+    """The e-graph of a program; `roots` are its outputs, `inputs` its inputs by name."""
+    return import_into(EGraph(max_enodes=max_enodes, deadline_s=deadline_s), graph)
+
+
+def import_into(eg: _E, graph: Graph) -> _E:
+    """Insert a program into an empty e-graph."""
+    refs: dict[Node, Ref] = {}
+    for node in (*graph.inputs, *graph.nodes()):
+        if node not in refs:
+            refs[node] = eg.add_node(node.op, [refs[x] for x in node.inputs], node.attrs)
+    eg.roots = [refs[node] for node in graph.outputs]
+    eg.inputs = {node["name"]: refs[node] for node in graph.inputs}
+    eg.imported = list(refs.values())
+    return eg
+
+
+def transposed(node: Node, perm: Sequence[int]) -> Node:
+    """The node transposed, or itself for the identity."""
+    perm = tuple(perm)
+    return node if perm == tuple(range(len(perm))) else mk("transpose", node, permutation=perm)
+
+
+def node_of(eg: EGraph, enode: ENode, children: Sequence[Node]) -> Node:
+    """The IR node of an e-node, in its natural axis order.
+
+    `children` are nodes with the values of the child references.  Scalars under elementwise ops are broadcast; a
+    regroup is a transpose and a reshape.
+    """
+    op, attrs = eg.op_of(enode), eg.attrs_of(enode)
+    if op in ELEMENTWISE:
+        children = _same_shape(op, children)
+    elif op == "regroup":
+        return _reshaped(children[0], eg.values_of(enode)["groups"])
+    return mk(op, *children, **dict(attrs))
+
+
+def extract_any(eg: EGraph, ref: Ref, choose: Choose, memo: dict[int, Node] | None = None) -> Node:
+    """The IR node of a reference, with the e-node `choose(class)` in each class.
+
+    Raises:
+        ValueError: the choice has a cycle.
+    """
+    memo = {} if memo is None else memo
+    return _node_at(eg, eg.find(ref), _extract_class(eg, eg.find_class(ref), choose, memo))
+
+
+def _node_at(eg: EGraph, ref: Ref, node: Node) -> Node:
+    """The node of a reference, given the node of its class in natural order."""
+    if not ref & PERM_MASK:
+        return node
+    return transposed(node, perm_of(ref & PERM_MASK, eg.rank_of_class(ref >> PERM_BITS)))
+
+
+def _extract_class(eg: EGraph, root: int, choose: Choose, memo: dict[int, Node]) -> Node:
+    """The node of a class in natural order; depth first without recursion."""
+    stack = [root]
+    open_: set[int] = set()
+    while stack:
+        cls = stack[-1]
+        if cls in memo:
+            stack.pop()
+            continue
+        enode = choose(cls)
+        children = [eg.find(child) for child in enode[1:]]
+        missing = [child >> PERM_BITS for child in children if child >> PERM_BITS not in memo]
+        if missing:
+            if cls in open_:
+                raise ValueError(f"the choice of e-nodes has a cycle through class {cls}")
+            open_.add(cls)
+            stack.extend(missing)
+            continue
+        node = node_of(eg, enode, [_node_at(eg, c, memo[c >> PERM_BITS]) for c in children])
+        own = eg.ref_of(enode)  # value(e-node) = transpose(value(class), perm)
+        if own & PERM_MASK:
+            node = transposed(node, inverse_of(perm_of(own & PERM_MASK, eg.rank_of_class(cls))))
+        memo[cls] = node
+        stack.pop()
+    return memo[root]
+
+
+def _same_shape(op: str, children: Sequence[Node]) -> Sequence[Node]:
+    """Operands of an elementwise op with scalars broadcast to the common shape."""
+    full = max((c.shape for c in children), key=len)
+    if op == "clamp" and children[1].shape == full and not children[0].shape and not children[2].shape:
+        return children
+    return [c if c.shape == full else mk("broadcast_in_dim", c, shape=full, broadcast_dimensions=()) for c in children]
+
+
+def _reshaped(x: Node, groups: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Node:
+    """A regroup as a transpose that brings the merged axes together, then a reshape."""
+    order = [a for ins, _ in groups for a in ins]
+    sizes = tuple([size for _, outs in groups for size in outs])
+    moved = transposed(x, order)
+    return moved if moved.shape == sizes else mk("reshape", moved, new_sizes=sizes)

@@ -1,0 +1,1 @@
+"""The rule language: terms over named axes, their text, names and shapes."""

@@ -1,0 +1,91 @@
+"""Kinds of tensors: predicates and indices are found by how a rule uses them; all others share one float dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rewrites.language.names import LOGICAL, PREDICATES
+from rewrites.language.term import Rule, Term, subterms
+
+_PASS_ON = frozenset(
+    # one name per word reads better than fifteen quoted strings
+    """bcast expand view lay slice at concat rev split merge ren unit stack ew dynslice dynupdate""".split()  # noqa: SIM905
+)
+
+
+def kinds(names: Iterable[str], roots: tuple[Term, ...]) -> dict[str, str]:
+    """`bool` (used as a predicate), `int` (used as an index) or `float` per tensor."""
+    out = dict.fromkeys(names, "float")
+
+    def demand(t: Term, kind: str) -> None:
+        if t.op == "var":
+            out[t["name"]] = kind
+        elif t.op in _PASS_ON and t.get("f") not in PREDICATES:
+            for a in t.args:
+                demand(a, kind)
+
+    for t in subterms(roots):
+        if t.op == "ew" and t["f"] == "select_n":
+            demand(t.args[0], "bool")
+        elif t.op == "ew" and t["f"] in LOGICAL:
+            demand(t, "bool")
+        elif t.op == "take":
+            demand(t.args[1], "int")
+    return out
+
+
+class Disagree(Exception):
+    """Operands, or the two sides of a rule, have different dtypes; the message says which."""
+
+
+def agree(rule: Rule) -> None:
+    """Check that operands have one dtype where they must, and that the two sides of every root do.
+
+    Raises:
+        Disagree: they have not.
+    """
+    known: dict[Term, str] = {}
+    for left, right in zip(rule.lhs, rule.rhs, strict=True):
+        _one("the two sides", [_kind(rule.kinds, t, known) for t in (left, right)])
+    for t in rule.given:
+        _kind(rule.kinds, t, known)
+
+
+def _kind(kinds: Mapping[str, str], t: Term, known: dict[Term, str]) -> str:
+    """`bool`, `int` (an index), `float` (the dtype of the rule), or `number`: what a literal adapts to."""
+    found = known.get(t)
+    if found is None:
+        found = known[t] = _infer(kinds, t, [_kind(kinds, a, known) for a in t.args])
+    return found
+
+
+def _infer(kinds: Mapping[str, str], t: Term, inner: list[str]) -> str:
+    if t.op == "var":
+        return kinds[t["name"]]
+    if t.op == "lit":
+        return "bool" if isinstance(t["value"][1], bool) else "number"
+    if t.op == "iota":
+        return "number"
+    if t.op == "take":
+        _one("an index", [inner[1], "int"])
+        return inner[0]
+    if t.op != "ew":
+        return _one(t.op, inner)
+    f: str = t["f"]
+    if f == "select_n":
+        _one("a predicate", [inner[0], "bool"])
+        return _one(f, inner[1:])
+    if f in LOGICAL:
+        return _one(f, [*inner, "bool"])
+    if f in PREDICATES:
+        _one(f, inner)
+        return "bool"
+    return _one(f, inner)
+
+
+def _one(what: str, found: list[str]) -> str:
+    """The one dtype among several."""
+    told = [k for k in dict.fromkeys(found) if k != "number"]
+    if len(told) > 1 or (told == ["bool"] and "number" in found):
+        raise Disagree(f"{what}: {' and '.join(dict.fromkeys(found))}")
+    return told[0] if told else "number"

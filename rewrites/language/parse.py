@@ -1,0 +1,281 @@
+"""Rule text -> `Rule`.
+
+    name: declarations
+      left, left, ...  ==  right, right, ...
+      with X = term            shared subterm of the right side (of both sides in mode proof)
+      if condition, ...        premise: proved with the rule, checked again at every site
+      prefer condition, ...    steers the engine; no part of the proof
+      given term, ...          premise about values: Boolean terms that are true at every index
+      dtype int                a rule about integers alone
+      mode saturate|near|merge|macro|proof
+      source where the equation comes from
+
+The grammar inside is Python's expression grammar, read with `ast` and never executed; names are resolved against the
+declarations.  A line that starts with no clause word continues the line before.  Errors name the rule, the file and
+the line.  This module reads the frame of a rule; `parse_terms` reads the terms inside.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from rewrites.language import direction
+from rewrites.language.kinds import kinds
+from rewrites.language.parse_terms import Reader, fail
+from rewrites.language.term import MODES, REDUCERS, Expr, Rule, Term, roles_of, stem, subterms
+from superopt.errors import RuleError
+from superopt.machine.shared import parse_expression
+
+CLAUSES = ("with", "if", "given", "dtype", "prefer", "mode", "source")
+_DECLARATION = re.compile(
+    r"\s*(?:(?P<var>[A-Za-z]\w*)\[(?P<tokens>[^\]]*)\]|(?P<f>[A-Za-z]\w*)/(?P<arity>\d)"
+    r"|(?P<name>[A-Za-z]\w*)\s+in\s+(?P<values>[\w|]+)|extra(?P<extra>(?:\s+\*?[a-z]\w*(?![\w\[/])(?!\s+in\b))+))"
+)
+
+
+@dataclass
+class _Section:
+    """One clause of a rule: its text and the line it starts at."""
+
+    kind: str
+    line: int
+    text: str
+
+
+@dataclass
+class _Declared:
+    """What the declaration line says."""
+
+    vars: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    roles: dict[str, None] = field(default_factory=dict[str, None])
+    many: set[str] = field(default_factory=set[str])
+    owner: dict[str, str] = field(default_factory=dict[str, str])
+    metas: dict[str, int | tuple[str, ...]] = field(default_factory=dict[str, int | tuple[str, ...]])
+    params: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    extras: list[str] = field(default_factory=list[str])
+
+
+def parse(text: str, where: str = "<text>") -> Rule:
+    """Read one rule; `where` is `file:line` of its first line.
+
+    Raises:
+        RuleError: the text is no well-formed rule, with name, file and line.
+    """
+    name, declaration, sections, at = _frame(text, where)
+    context = f"{at(0)}: rule {name or '?'}"
+    if not re.fullmatch(r"[A-Za-z][\w-]*", name):
+        raise RuleError(f"{context}: the first line must be `name: declarations`")
+    declared = _declarations(declaration, context)
+    reader = Reader(context, declared)
+    bodies = [s for s in sections if s.kind == "body"]
+    if len(bodies) != 1 or bodies[0].text.count("==") != 1:
+        raise RuleError(f"{context}: expected one equation `left == right`, got {[b.text for b in bodies]}")
+    left_text, right_text = bodies[0].text.split("==")
+    reader.context = f"{at(bodies[0].line)}: rule {name}"
+    shared = [s for s in sections if s.kind == "with"]
+    proof = any(s.kind == "mode" and s.text.strip() == "proof" for s in sections)
+
+    def lets() -> None:
+        for section in shared:
+            reader.context = f"{at(section.line)}: rule {name}"
+            let, _, value = section.text.partition("=")
+            (tree,) = _elements(value, reader.context)
+            reader.let(let.strip(), tree)
+
+    if proof:  # nothing is matched: subterms may be shared by both sides
+        lets()
+    reader.context = f"{at(bodies[0].line)}: rule {name}"
+    lhs = tuple(reader.term(e) for e in _elements(left_text, reader.context))
+    reader.left_done(lhs)
+    if not proof:
+        lets()
+    reader.context = f"{at(bodies[0].line)}: rule {name}"
+    rhs = tuple(reader.term(e) for e in _elements(right_text, reader.context))
+    cond: list[Expr] = []
+    prefer: list[Expr] = []
+    given: list[Term] = []
+    mode, source, dtype = "saturate", "", ""
+    for section in sections:
+        reader.context = f"{at(section.line)}: rule {name}"
+        if section.kind == "if":
+            cond += [reader.condition(e) for e in _elements(section.text, reader.context)]
+        elif section.kind == "prefer":
+            prefer += [reader.preference(e) for e in _elements(section.text, reader.context)]
+        elif section.kind == "given":
+            given += [reader.premise(e) for e in _elements(section.text, reader.context)]
+        elif section.kind == "dtype":
+            dtype = section.text.strip()
+        elif section.kind == "mode":
+            mode = section.text.strip()
+        elif section.kind == "source":
+            source = section.text.strip()
+    if dtype not in ("", "int"):
+        raise RuleError(f"{context}: dtype {dtype!r} is not int; without the clause a rule is about floats")
+    if mode not in MODES:
+        raise RuleError(f"{context}: mode {mode!r} is not one of {', '.join(MODES)}")
+    rule = Rule(
+        name=name, where=at(0), source=source, vars=declared.vars, roles=tuple(declared.roles),
+        many=frozenset(declared.many), owner=declared.owner, sizes=frozenset(reader.sizes),
+        indices=frozenset(reader.indices), metas=declared.metas, params=declared.params,
+        extras=tuple(declared.extras), derived=reader.derived, kinds=kinds(declared.vars, lhs + rhs), lhs=lhs, rhs=rhs,
+        cond=tuple(cond), prefer=tuple(prefer), mode=mode, given=tuple(given), dtype=dtype,
+    )  # fmt: skip
+    _check(rule, context)
+    return rule
+
+
+def parse_many(text: str, where: str = "<text>") -> tuple[Rule, ...]:
+    """Read rules separated by blank lines; `where` is `file:line` of the first line of the text.
+
+    Raises:
+        RuleError: a text is no well-formed rule, or two rules share a name.
+    """
+    rules: list[Rule] = []
+    seen: dict[str, Rule] = {}
+    for line, block in _blocks(text):
+        rule = parse(block, _advance(where, line))
+        if rule.name in seen:
+            raise RuleError(f"{rule.where}: rule {rule.name} is already defined at {seen[rule.name].where}")
+        seen[rule.name] = rule
+        rules.append(rule)
+    return tuple(rules)
+
+
+def _blocks(text: str) -> Iterator[tuple[int, str]]:
+    start, lines = 0, list[str]()
+    for i, line in enumerate([*text.split("\n"), ""]):
+        if line.strip():
+            if not lines:
+                start = i
+            lines.append(line)
+        elif lines:
+            if any(x.split("#")[0].strip() for x in lines):
+                yield start, "\n".join(lines)
+            lines = []
+
+
+def _advance(where: str, lines: int) -> str:
+    path, _, line = where.rpartition(":")
+    return f"{path}:{int(line) + lines}" if path and line.isdigit() else f"{where}:{lines + 1}"
+
+
+def _frame(text: str, where: str) -> tuple[str, str, list[_Section], Callable[[int], str]]:
+    """Name, declarations and clauses of a rule, and a function from line offset to `file:line`."""
+    if not re.search(r":\d+$", where):
+        where = f"{where}:1"
+    kept = [(i, x.split("#")[0].strip()) for i, x in enumerate(text.split("\n"))]
+    kept = [(i, x) for i, x in kept if x]
+    if not kept:
+        raise RuleError(f"{where}: empty rule text")
+    first = kept[0][0]
+
+    def at(line: int) -> str:
+        return _advance(where, line or first)
+
+    name, _, declaration = kept[0][1].partition(":")
+    sections: list[_Section] = []
+    for i, line in kept[1:]:
+        word = line.split(None, 1)[0]
+        if word in CLAUSES:
+            sections.append(_Section(word, i, line[len(word) :].strip()))
+        elif sections and (sections[-1].kind != "body" or any(s.kind == "body" for s in sections)):
+            sections[-1].text += " " + line
+        else:
+            sections.append(_Section("body", i, line))
+    return name.strip(), declaration, sections, at
+
+
+def _elements(text: str, context: str) -> list[ast.expr]:
+    try:
+        tree = parse_expression(f"({text.strip()},)")
+    except SyntaxError as error:
+        raise RuleError(f"{context}: {error.msg} in {text.strip()!r}") from error
+    assert isinstance(tree, ast.Tuple)
+    return tree.elts
+
+
+def _declarations(text: str, context: str) -> _Declared:
+    d = _Declared()
+
+    def role(token: str) -> str:
+        bare = token.lstrip("*")
+        name = stem(bare)
+        if not re.fullmatch(r"\*?[a-z][a-z_]*\d*", token):
+            fail(context, f"{token!r} is no role: lower-case letters, digits at the end")
+        if name in d.roles and (name in d.many) != token.startswith("*"):
+            fail(context, f"role {name} is declared both with and without *")
+        d.roles[name] = None
+        if token.startswith("*"):
+            d.many.add(name)
+        return bare
+
+    position = 0
+    while position < len(text.rstrip()):
+        found = _DECLARATION.match(text, position)
+        if found is None:
+            fail(context, f"cannot read the declaration {text[position:].strip()!r}")
+        position = found.end()
+        g = found.groupdict()
+        if g["var"]:
+            tokens = tuple(role(t) for t in g["tokens"].split())
+            if len(set(map(stem, tokens))) != len(tokens):
+                fail(context, f"{g['var']}[{g['tokens']}] holds a role twice")
+            if g["var"] in d.vars:
+                fail(context, f"{g['var']} is declared twice")
+            d.vars[g["var"]] = tokens
+            d.owner.update((t, stem(t)) for t in tokens)
+        elif g["f"]:
+            d.metas[g["f"]] = int(g["arity"])
+        elif g["name"]:
+            values = g["values"].split("|")
+            if values == ["int"]:
+                d.params[g["name"]] = ()
+            elif all(v.isdigit() for v in values):
+                d.params[g["name"]] = tuple(map(int, values))
+            elif set(values) <= set(REDUCERS):
+                d.metas[g["name"]] = tuple(values)
+            else:
+                fail(
+                    context, f"{g['name']} in {g['values']}: expected int, reducers ({', '.join(REDUCERS)}) or integers"
+                )
+        else:
+            for token in g["extra"].split():
+                bare = role(token)
+                d.extras.append(stem(bare))
+                d.owner[bare] = stem(bare)
+    return d
+
+
+def _check(rule: Rule, context: str) -> None:
+    if len(rule.lhs) != len(rule.rhs):
+        fail(context, f"{len(rule.lhs)} roots on the left and {len(rule.rhs)} on the right")
+    for left, right in zip(rule.lhs, rule.rhs, strict=True):
+        a, b = set(roles_of(rule.vars, left)), set(roles_of(rule.vars, right))
+        if a != b:
+            fail(context, f"the sides have different roles: {_set(a)} and {_set(b)}")
+    reason = direction.unusable(rule)
+    if reason is not None:
+        fail(context, reason)
+    if rule.mode == "merge" and len(rule.lhs) < 2:
+        fail(context, "mode merge needs several roots")
+    if rule.mode == "macro" and not is_macro(rule):
+        fail(context, "mode macro needs a left side that is one op over distinct variables or literals")
+
+
+def is_macro(rule: Rule) -> bool:
+    """Whether the left side is one op over distinct variables or literals."""
+    if len(rule.lhs) != 1:
+        return False
+
+    def leaf(t: Term) -> bool:
+        return t.op in ("var", "lit") or (t.op == "bcast" and bool(t["like"]) and leaf(t.args[0]))
+
+    variables = [t for a in rule.lhs[0].args for t in subterms((a,)) if t.op == "var"]
+    return all(map(leaf, rule.lhs[0].args)) and len(set(variables)) == len(variables)
+
+
+def _set(roles: set[str]) -> str:
+    return "{" + " ".join(sorted(roles)) + "}"

@@ -1,0 +1,1 @@
+"""From pairs of graphs to rules, and from rules to random instances."""

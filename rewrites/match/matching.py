@@ -1,0 +1,243 @@
+"""Matching rules on an e-graph (or an IR graph), modulo the order, merging and size-1 axes of physical tensors.
+
+Structure first (`match_structure`), then the walk with labels (`match_walk`), sorting labels into roles
+(`match_sort`), binding and checking (`match_bind`).  Every attempt is counted; "the structure matched but an axis
+had no role" is the list of rules to generalise next.
+
+A rule holds for one float dtype at a time: all its tensors share it, apart from predicates (bool) and indices
+(integers).  Products and convolutions of one match must agree in precision and accumulation type, which the right
+side then carries.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rewrites.egraph.graph import EGraph
+from rewrites.egraph.perm import PERM_BITS
+from rewrites.language.named import Env
+from rewrites.language.show import unmet
+from rewrites.language.term import Rule, walk
+from rewrites.match.bind import Binding, bindings
+from rewrites.match.labels import Layout
+from rewrites.match.plan import plan_of
+from rewrites.match.prefer import unpreferred
+from rewrites.match.sort import sort_labels
+from rewrites.match.space import Class, Space, Value, space_of
+from rewrites.match.structure import VIEWS_PER_EDGE, patterns_of
+from rewrites.match.walk import Goals, Walk, WalkState
+from superopt.errors import RuleError
+from superopt.ir.types import FLOATS, SIGNED, UNSIGNED
+
+MATCHES_PER_ATTEMPT = 64
+WALKS_PER_ATTEMPT = 256
+_INTEGERS = frozenset((*SIGNED, *UNSIGNED))
+
+
+@dataclass(slots=True)
+class MatchStats:
+    """What happened to the attempts of each rule."""
+
+    attempts: Counter[str] = field(default_factory=Counter[str])
+    structural: Counter[str] = field(default_factory=Counter[str])
+    matches: Counter[str] = field(default_factory=Counter[str])
+    misses: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """(rule, reason) of attempts whose structure matched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A rule bound at a site.
+
+    Attributes:
+        rule: the rule.
+        env: labels of every role, sizes, attributes.
+        vars: tensor -> its value and the layout of its axes; a scalar with a longer layout stands for its broadcast.
+        metas: meta-variable -> op name and attributes.
+        roots: value and layout of each root; the right sides equal these values.
+        dtype: the one float dtype of the rule at this site.
+        carried: precision and preferred_element_type of the products that were matched.
+        trail: e-nodes that were matched, and classes that were read as constants.
+    """
+
+    rule: Rule
+    env: Env
+    vars: Mapping[str, tuple[Value, Layout]]
+    metas: Mapping[str, tuple[str, tuple[tuple[str, Any], ...]]]
+    roots: tuple[tuple[Value, Layout], ...]
+    dtype: str = "float32"
+    carried: tuple[Any, Any] = (None, None)
+    trail: tuple[Any, ...] = ()
+
+
+def matches(
+    rule: Rule,
+    graph: EGraph | Space,
+    *roots: Value,
+    stats: MatchStats | None = None,
+    prefer: bool = True,
+    dtypes: Sequence[str] = FLOATS,
+) -> Iterator[Match]:
+    """All matches of a rule's roots at these values, at most 64 per tuple of roots.
+
+    A rule with several roots may be given its first root alone: partners are then found among the readers of the
+    tensors that the roots share.  `prefer=False` ignores the rule's `prefer` clause.
+    """
+    space = space_of(graph)
+    if len(roots) < len(rule.lhs):
+        if not isinstance(graph, EGraph) or len(roots) != 1:
+            raise RuleError(f"rule {rule.name} has {len(rule.lhs)} roots; partners are searched in an e-graph only")
+        for others in partners(rule, graph, roots[0]):
+            yield from matches(rule, graph, *roots, *others, stats=stats, prefer=prefer, dtypes=dtypes)
+        return
+    stats = MatchStats() if stats is None else stats
+    stats.attempts[rule.name] += 1
+    classes = [space.child(r)[0] for r in roots]
+    patterns = patterns_of(rule)
+    if not all(p.quick(space, c, top=True) for p, c in zip(patterns, classes, strict=True)):
+        return
+    stats.structural[rule.name] += 1
+    found = 0
+    for m in itertools.islice(_attempt(rule, space, classes, stats, prefer, dtypes), MATCHES_PER_ATTEMPT):
+        found += 1
+        yield m
+    stats.matches[rule.name] += found
+
+
+def _attempt(
+    rule: Rule, space: Space, classes: Sequence[Class], stats: MatchStats, prefer: bool, dtypes: Sequence[str]
+) -> Iterator[Match]:
+    s = WalkState()
+    layouts: list[Layout] = []
+    goals: Goals = ()
+    for pattern, cls in reversed(list(zip(patterns_of(rule), classes, strict=True))):
+        lay = tuple([((s.labels.fresh(), n),) for n in space.shape(cls)])
+        layouts.insert(0, lay)
+        goals = ((pattern, cls, lay, True, 0), goals)
+    reasons: Counter[str] = Counter()
+    for strict in (True, False):
+        hit = False
+        walker = Walk(rule, space, strict=strict)
+        for end in itertools.islice(walker.solve(goals, s.copy()), WALKS_PER_ATTEMPT):
+            for found in _complete(rule, space, layouts, end, reasons, prefer, dtypes):
+                hit = True
+                yield _match(rule, space, classes, end, *found)
+        if hit:
+            return
+    if walker.clashes:
+        reasons["carried attributes disagree"] += 1
+    for reason in reasons or {"the walk found no way": 1}:
+        stats.misses[rule.name, reason] += 1
+
+
+def _complete(
+    rule: Rule,
+    space: Space,
+    layouts: list[Layout],
+    end: WalkState,
+    reasons: Counter[str],
+    prefer: bool,
+    dtypes: Sequence[str],
+) -> Iterator[tuple[Binding, str]]:
+    """The bindings of one walk, with the rule's dtype; reasons of failure are counted."""
+    dtype = _dtype(rule, space, end, dtypes)
+    if dtype is None:
+        reasons["dtypes"] += 1
+        return
+    plan = plan_of(rule)
+    found = sort_labels(rule, plan, layouts, end)
+    if isinstance(found, str):
+        reasons[found] += 1
+        return
+    for binding in bindings(rule, plan, found, end):
+        if isinstance(binding, str):
+            reasons[binding] += 1
+        elif prefer and (wanted := unpreferred(rule, space, binding.env, end)) is not None:
+            reasons[unmet(rule, wanted)] += 1
+        else:
+            yield binding, dtype
+
+
+def _match(rule: Rule, space: Space, classes: Sequence[Class], end: WalkState, binding: Binding, dtype: str) -> Match:
+    return Match(
+        rule=rule,
+        env=binding.env,
+        vars={v: (space.value(cls), binding.layouts[v]) for v, (cls, _) in end.vars.items()},
+        metas=end.metas,
+        roots=tuple((space.value(c), lay) for c, lay in zip(classes, binding.roots, strict=True)),
+        dtype=dtype,
+        carried=(None, None) if end.carried is None else end.carried[:2],
+        trail=end.taken(),
+    )
+
+
+def _dtype(rule: Rule, space: Space, s: WalkState, dtypes: Sequence[str]) -> str | None:
+    """The one float dtype of the tensors bound, or None where they disagree."""
+    found: str | None = None
+    for v, (cls, _) in s.vars.items():
+        dtype, kind = space.dtype(cls), rule.kinds[v]
+        if kind == "bool":
+            if dtype != "bool":
+                return None
+        elif kind == "int":
+            if dtype not in _INTEGERS:
+                return None
+        elif found is None:
+            if dtype not in dtypes:
+                return None
+            found = dtype
+        elif dtype != found:
+            return None
+    found = found or "float32"
+    return found if s.carried is None or s.carried[2] == found else None
+
+
+def partners(rule: Rule, eg: EGraph, root: Value) -> Iterator[tuple[Value, ...]]:
+    """Values for the other roots of a rule: tensors of the right head that read what the first root reads."""
+    space = space_of(eg)
+    patterns = patterns_of(rule)
+    first = space.child(root)[0]
+    if not patterns[0].quick(space, first, top=True):
+        return
+    readers: dict[Class, None] = {}
+    for cls in _operands(rule, space, first, _shared_vars(rule)):
+        _readers(eg, cls, VIEWS_PER_EDGE, readers)
+    pools: list[list[Class]] = []
+    for pattern in patterns[1:]:
+        pools.append([c for c in readers if c != first and pattern.quick(space, c, top=True)])
+    for others in itertools.product(*pools):
+        if len(set(others)) == len(others):
+            yield tuple(space.value(c) for c in others)
+
+
+def _readers(eg: EGraph, cls: Class, views: int, out: dict[Class, None]) -> None:
+    """Classes that read a class, directly or through reshapes."""
+    for enode in eg.parents(cls):
+        reader = eg.ref_of(enode) >> PERM_BITS
+        out[reader] = None
+        if views and eg.op_of(enode) == "regroup":
+            _readers(eg, reader, views - 1, out)
+
+
+def _shared_vars(rule: Rule) -> frozenset[str]:
+    out: frozenset[str] = frozenset(rule.vars)
+    for t in rule.lhs:
+        out &= {u["name"] for u in walk(t) if u.op == "var"}
+    return out
+
+
+def _operands(rule: Rule, space: Space, cls: Class, shared: frozenset[str]) -> list[Class]:
+    """Classes that a shared variable may be bound to under the first root."""
+    out: dict[Class, None] = {}
+    s = WalkState()
+    lay = tuple([((s.labels.fresh(), n),) for n in space.shape(cls)])
+    pattern = patterns_of(rule)[0]
+    for end in itertools.islice(Walk(rule, space).solve(((pattern, cls, lay, True, 0), ()), s), WALKS_PER_ATTEMPT):
+        for v in shared:
+            if v in end.vars:
+                out[end.vars[v][0]] = None
+    return list(out)

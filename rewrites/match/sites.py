@@ -1,0 +1,99 @@
+"""Where rules can fire: root operators of a rule, classes by operator, and what a change can affect.
+
+Semi-naive growth re-matches a rule only at *dirty* classes: those that changed since the last pass and those above them
+up to the depth of the deepest pattern.  Reshapes and broadcasts do not count as depth, because the matcher sees
+through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import networkx as nx
+
+from rewrites.egraph.graph import EGraph
+from rewrites.egraph.perm import PERM_BITS
+from rewrites.language import names
+from rewrites.language.term import PHYSICAL, REDUCERS, Rule, Term
+
+_TRANSPARENT = frozenset({"regroup", "broadcast_in_dim"})
+_PLAIN = {**PHYSICAL, "view": "regroup"}
+
+
+def operators(rule: Rule, t: Term) -> frozenset[str]:
+    """IR ops whose e-nodes a pattern can match at its root."""
+    if t.op in _PLAIN:
+        return frozenset({_PLAIN[t.op]})
+    if t.op == "ew":
+        arity = rule.metas.get(t["f"])
+        if arity is None:
+            return frozenset({t["f"]})
+        return frozenset(f for f, n in names.ELEMENTWISE.items() if n == arity)
+    prefix = {"red": "reduce_", "win": "reduce_window_", "cum": "cum"}[t.op]
+    kinds = rule.metas.get(t["kind"], (t["kind"],))
+    return frozenset(prefix + kind for kind in (kinds if isinstance(kinds, tuple) else REDUCERS))
+
+
+def depth(t: Term) -> int:
+    """Number of ops on the longest path of a pattern."""
+    return 0 if t.op in ("var", "lit") else 1 + max((depth(a) for a in t.args), default=0)
+
+
+def pattern_depth(rules: Iterable[Rule]) -> int:
+    """Depth of the deepest left side."""
+    return max((depth(t) for rule in rules for t in rule.lhs), default=1)
+
+
+def by_operator(eg: EGraph, classes: Iterable[int]) -> Mapping[str, Sequence[int]]:
+    """Classes that hold an e-node of each operator, in order of creation."""
+    found: dict[str, list[int]] = {}
+    for cls in sorted(classes):
+        for op in dict.fromkeys(eg.op_of(node) for node in eg.enodes(cls)):
+            found.setdefault(op, []).append(cls)
+    return found
+
+
+def affected(eg: EGraph, changed: Iterable[int], levels: int) -> set[int]:
+    """The changed classes and those above them, up to `levels` ops."""
+    reached: dict[int, int] = {}
+    frontier = {eg.find_class(cls << PERM_BITS) for cls in changed}
+    for level in range(levels):
+        above: set[int] = set()
+        stack = list(frontier)
+        while stack:
+            cls = stack.pop()
+            if reached.get(cls, levels) <= level:
+                continue
+            reached[cls] = level
+            for node in eg.parents(cls):
+                parent = eg.ref_of(node) >> PERM_BITS
+                if eg.op_of(node) in _TRANSPARENT:
+                    stack.append(parent)
+                else:
+                    above.add(parent)
+        frontier = above
+    return set(reached)
+
+
+def live_classes(eg: EGraph) -> list[int]:
+    """Classes that some selection from the roots may use and that are not frozen, in order of creation."""
+    seen: set[int] = set()
+    stack = [eg.find_class(root) for root in eg.roots]
+    while stack:
+        cls = stack.pop()
+        if cls in seen or eg.frozen(cls << PERM_BITS):
+            continue
+        seen.add(cls)
+        stack.extend(eg.find_class(child) for node in eg.enodes(cls) for child in node[1:])
+    return sorted(seen)
+
+
+def components(eg: EGraph) -> list[list[int]]:
+    """Strongly connected components of more than one class: only inside one can a selection be cyclic."""
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_edges_from((cls, child) for cls in eg.classes() for child in _children(eg, cls))
+    return [sorted(found) for found in nx.strongly_connected_components(graph) if len(found) > 1]
+
+
+def _children(eg: EGraph, cls: int) -> list[int]:
+    return list(dict.fromkeys(eg.find_class(child) for node in eg.enodes(cls) for child in node[1:]))

@@ -1,0 +1,221 @@
+"""Walking a pattern and a graph together, naming every axis.
+
+From fresh labels on the axes of each root, `flow` carries labels down to the operands.  A variable met again must be
+the same class, and its two labellings are unified.  Reshapes between pattern ops are seen through, at most two per
+edge.  All alternatives of a class, both orders of commutative operands and optional broadcasts are enumerated.
+
+A scalar under an elementwise op stands for its broadcast: a variable bound to one is *wild*, it belongs to whichever of
+its roles turn out to have axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from rewrites.language.term import Rule, Term
+from rewrites.match.flow import Marks, flow
+from rewrites.match.labels import Labels, Layout
+from rewrites.match.plan import plan_of
+from rewrites.match.space import VIEW, Alternative, Class, Perm, Space
+from rewrites.match.structure import VIEWS_PER_EDGE, Pattern, same_constant
+
+Goal: TypeAlias = tuple[Pattern, Class, Layout, bool, int]
+"""pattern, class, layout of the class's natural axes, whether it is a root, reshapes still allowed"""
+Goals: TypeAlias = tuple[Any, ...]
+"""A linked list (first, rest), or empty."""
+
+
+class WalkState:
+    """What one branch of the walk has found."""
+
+    __slots__ = ("carried", "events", "labels", "metas", "trail", "vars", "watched", "wild")
+
+    def __init__(self) -> None:
+        self.labels = Labels()
+        self.vars: dict[str, tuple[Class, Layout]] = {}
+        self.wild: frozenset[str] = frozenset()
+        self.events: tuple[Any, ...] = ()
+        """(rest, pattern term, marks), newest first."""
+        self.metas: dict[str, tuple[str, tuple[tuple[str, Any], ...]]] = {}
+        self.carried: tuple[Any, Any, str] | None = None
+        """(precision, preferred_element_type, result dtype) of the products and convolutions."""
+        self.watched: dict[Term, Class] = {}
+        self.trail: tuple[Any, ...] = ()
+        """(rest, key of an alternative that was taken, or class that was read as a constant), newest first."""
+
+    def copy(self) -> WalkState:
+        """An independent copy."""
+        new = WalkState()
+        new.labels, new.vars, new.wild = self.labels.copy(), self.vars.copy(), self.wild
+        new.events, new.metas, new.carried = self.events, self.metas.copy(), self.carried
+        new.watched, new.trail = self.watched.copy(), self.trail
+        return new
+
+    def taken(self) -> tuple[Any, ...]:
+        """What the walk has read: keys of alternatives, and classes of constants."""
+        out: list[Any] = []
+        rest = self.trail
+        while rest:
+            rest, key = rest
+            out.append(key)
+        return tuple(out[::-1])
+
+    def happened(self) -> list[tuple[Term, Marks]]:
+        """The pattern ops met and what they did to labels, oldest first."""
+        out: list[tuple[Term, Marks]] = []
+        rest = self.events
+        while rest:
+            rest, t, marks = rest
+            out.append((t, marks))
+        return out[::-1]
+
+
+def below(lay: Layout, perm: Perm) -> Layout:
+    """Layout of y where `lay` is the layout of transpose(y, perm)."""
+    if perm is None:
+        return lay
+    out: list[Any] = [()] * len(lay)
+    for i, axis in enumerate(perm):
+        out[axis] = lay[i]
+    return tuple(out)
+
+
+class Walk:
+    """All walks of one rule over one space.
+
+    A strict walk sees through reshapes and drops implied broadcasts only where no op matches directly; a loose one
+    enumerates everything.  What a loose walk adds is nearly always the same rewrite on a less tidy operand.
+    """
+
+    def __init__(self, rule: Rule, space: Space, *, strict: bool = False) -> None:
+        self.rule = rule
+        self.space = space
+        self.strict = strict
+        self.watched = plan_of(rule).watched
+        self.clashes = 0
+        """Branches given up because products disagree in precision or accumulation type."""
+
+    def solve(self, goals: Goals, s: WalkState) -> Iterator[WalkState]:
+        """All ways to reach the goals from a state; the state may be changed."""
+        while goals:
+            goal: Goal = goals[0]
+            goals = goals[1]
+            pattern, cls, lay, top, depth = goal
+            op = pattern.op
+            if op == "var":
+                if not self._bind(pattern.name, cls, lay, s):
+                    return
+            elif op == "lit":
+                if not same_constant(self.space.scalar(cls), pattern.constant):
+                    return
+                s.trail = (s.trail, cls)
+            else:
+                if self.watched and pattern.term in self.watched:
+                    s.watched[pattern.term] = cls
+                yield from self._op(pattern, cls, lay, top, depth, goals, s)
+                return
+        yield s
+
+    def _bind(self, name: str, cls: Class, lay: Layout, s: WalkState) -> bool:
+        rank = self.space.rank(cls)
+        if lay and not rank:  # a scalar that stands for its broadcast
+            lay = ()
+            if self.rule.vars[name]:
+                s.wild |= {name}
+        known = s.vars.get(name)
+        if known is not None:
+            return known[0] == cls and s.labels.unify(known[1], lay)
+        if rank and not self.rule.vars[name]:
+            return False
+        s.vars[name] = (cls, lay)
+        return True
+
+    def _op(
+        self, pattern: Pattern, cls: Class, lay: Layout, top: bool, depth: int, goals: Goals, s: WalkState
+    ) -> Iterator[WalkState]:
+        space = self.space
+        scalar = bool(lay) and not space.rank(cls)
+        if pattern.op == "bcast":
+            inner = pattern.kids[0]
+            if inner.op == "lit":
+                if same_constant(space.scalar(cls), inner.constant):
+                    s.trail = (s.trail, cls)
+                    if not pattern.optional:
+                        s.events = (s.events, pattern.term, {label: n for axis in lay for label, n in axis})
+                    yield from self.solve(goals, s)
+                return
+            if pattern.optional and scalar:
+                goal = (inner, cls, lay if inner.op in ("var", "ew", "bcast") else (), False, depth)
+                yield from self.solve((goal, goals), s)
+                return
+        if scalar and pattern.op != "ew":
+            lay = ()
+        alternatives = space.alternatives(cls)
+        direct = False
+        for alternative in pattern.alternatives(alternatives):
+            for order in pattern.orders(space, alternative):
+                direct = True
+                yield from self._alternative(pattern, alternative, order, lay, goals, s.copy())
+        if direct and self.strict:
+            return
+        if pattern.optional:
+            inner = pattern.kids[0]
+            if inner.quick(space, cls) and all(r in self.rule.many for r in pattern.term["over"]):
+                branch = s.copy()
+                branch.events = (branch.events, pattern.term, {})
+                yield from self.solve(((inner, cls, lay, False, depth), goals), branch)
+        if top or pattern.op == "view" or not depth:
+            return
+        for alternative in alternatives.get(VIEW, ()):
+            child, perm = alternative.children[0]
+            if not pattern.quick(space, child, depth=depth - 1):
+                continue
+            branch = s.copy()
+            own = below(lay, alternative.perm)
+            flowed = flow(alternative.op, alternative.site, own, branch.labels)
+            if flowed is not None:
+                branch.labels.note((own, *flowed[0]))
+                branch.trail = (branch.trail, alternative.key)
+                goal = (pattern, child, below(flowed[0][0], perm), False, depth - 1)
+                yield from self.solve((goal, goals), branch)
+
+    def _alternative(
+        self, pattern: Pattern, a: Alternative, order: tuple[int, ...], lay: Layout, goals: Goals, s: WalkState
+    ) -> Iterator[WalkState]:
+        """Match one op: `s` is this branch's own."""
+        t = pattern.term
+        if pattern.is_meta:
+            bound = (a.op, a.attrs if pattern.op == "ew" else ())  # the axes of a reducer are no part of it
+            if s.metas.setdefault(pattern.name, bound) != bound:
+                return
+        if pattern.op == "cum" and a.site.values["reverse"] != t["reverse"]:
+            return
+        own = below(lay, a.perm)
+        flowed = flow(a.op, a.site, own, s.labels)
+        if flowed is None:
+            return
+        layouts, marks = flowed
+        if pattern.op == "view":
+            marks = {}
+        if pattern.op in ("dot", "conv") and not self._carry(a, s):
+            self.clashes += 1
+            return
+        s.labels.note((own, *layouts))
+        s.trail = (s.trail, a.key)
+        s.events = (s.events, t, marks)
+        for j in reversed(range(len(order))):
+            i = order[j]
+            child, perm = a.children[i]
+            inner = layouts[i]
+            goals = ((pattern.kids[j], child, below(inner, perm) if perm else inner, False, VIEWS_PER_EDGE), goals)
+        yield from self.solve(goals, s)
+
+    def _carry(self, a: Alternative, s: WalkState) -> bool:
+        """Precision and accumulation type must be the same for all products of a match."""
+        values = a.site.values
+        preferred = values["preferred_element_type"]
+        found = (values["precision"], preferred, preferred or self.space.dtype(a.children[0][0]))
+        if s.carried is None:
+            s.carried = found
+        return s.carried[0] == found[0] and s.carried[2] == found[2]

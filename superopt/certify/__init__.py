@@ -1,0 +1,1 @@
+"""Why a program is the same function: proved rules, plans of rule instances, and their validation."""

@@ -1,0 +1,140 @@
+"""Kernels of a saved program are compared with XLA's values before they are used, once on a machine.
+
+A schedule in a file may be legal and proved, and its code still be wrong on a machine that it was not tried on: another
+processor, another version of LLVM.  Every kernel of a loaded program is therefore run on random arrays between bands of
+memory; one that writes outside of them or differs is left to XLA.  What agreed is remembered beside its code.
+
+The arrays have the shapes of the program, which a small file may state as it likes.  Loading compares what a few
+seconds and the size of the file allow (`too_large`); the rest waits for the first call, whose arrays are as large.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from superopt.arrays.bundles import random_values
+from superopt.errors import SuperoptError
+from superopt.ir.counters import graph_cost
+from superopt.ir.graph import Graph, Node
+from superopt.ir.program import original_program
+from superopt.kernels.choose.choice import Choice, regions_of
+from superopt.measure.numerics import Tolerance, output_errors
+
+MOST_ELEMENTS = 1 << 23  # of the values of a kernel: random arrays, results and their float64 take about 30 bytes each
+MOST_SECONDS = 3.0  # of all kernels of a file together, beside what else loading takes
+_FLOPS_PER_S = 5e9  # of one core, by the kernel and by XLA, of a slow machine
+_TRANSCENDENTALS_PER_S = 2e8
+_ELEMENTS_PER_S = 1.5e7  # made at random, computed twice, compared in float64
+
+
+def too_large(hot: Graph, choices: Sequence[Choice], live: int) -> dict[int, str]:
+    """The choices whose kernels are not compared yet and would take too long or too much memory, by number, and why.
+
+    Args:
+        hot: the program.
+        choices: its kernels.
+        live: how many of the inputs are arguments; the others are in the file, and allow as many elements more.
+    """
+    given = sum(_size(n) for n in hot.inputs[live:])
+    found: dict[int, str] = {}
+    known: dict[tuple[Graph, tuple[Any, ...] | None], str] = {}
+    left = MOST_SECONDS + given / _ELEMENTS_PER_S
+    for number, (region, choice) in enumerate(zip(regions_of(hot, choices), choices, strict=True)):
+        case = (region.graph, choice.trace)
+        if case not in known:
+            elements, takes = _elements(region.graph), _seconds(region.graph)
+            fits = elements <= MOST_ELEMENTS + given and takes <= left
+            known[case] = "" if fits or _agrees(*case) else f"it works on {elements} elements, for about {takes:.1f} s"
+            left -= takes if fits else 0.0
+        if known[case]:
+            found[number] = known[case]
+    return found
+
+
+def _elements(graph: Graph) -> int:
+    """Elements of what a region reads and gives, and of the largest value between."""
+    nodes = {*graph.nodes(), *graph.inputs}
+    ends = {*graph.inputs, *graph.outputs}
+    return sum(_size(n) for n in ends) + max((_size(n) for n in nodes - ends), default=0)
+
+
+def _size(node: Node) -> int:
+    return sum(math.prod([int(n) for n in t.shape]) for t in node.types)  # pyright: ignore[reportArgumentType] (concrete here)
+
+
+def _seconds(graph: Graph) -> float:
+    cost = graph_cost(graph)
+    compute = cost.flops / _FLOPS_PER_S + cost.transcendentals / _TRANSCENDENTALS_PER_S
+    return compute + _elements(graph) / _ELEMENTS_PER_S
+
+
+def _agrees(graph: Graph, trace: tuple[Any, ...] | None) -> bool:
+    """Was the kernel found to agree on this machine?"""
+    from superopt.backends import made, native  # late: loads LLVM
+
+    try:
+        key = made.key_of(graph, native.default_trace(graph) if trace is None else trace)
+    except SuperoptError:  # the build says so
+        return True
+    return bool(key) and made.agrees(key)
+
+
+def disagreeing(hot: Graph, choices: Sequence[Choice]) -> dict[int, str]:
+    """The choices whose kernels do not give XLA's values, by number, and why; those without a kernel are not asked."""
+    from superopt.backends import made, native  # late: loads LLVM
+
+    found: dict[int, str] = {}
+    known: dict[tuple[Graph, object], str] = {}
+    for number, (region, choice) in enumerate(zip(regions_of(hot, choices), choices, strict=True)):
+        case = (region.graph, choice.trace)
+        if case not in known:
+            try:
+                kernel = native.compiled(region.graph, choice.trace)
+                trace = native.default_trace(region.graph) if choice.trace is None else choice.trace
+            except SuperoptError:  # the build says so
+                known[case] = ""
+                continue
+            key = made.key_of(region.graph, trace)
+            known[case] = "" if key and made.agrees(key) else _difference(kernel)
+            if key and not known[case]:
+                made.agree(key)
+        if known[case]:
+            found[number] = known[case]
+    return found
+
+
+def _difference(kernel: object) -> str:
+    """How the kernel of a region differs from XLA's version on random arrays; empty where it does not."""
+    from superopt.backends.native import CompiledRegion  # late: see above
+
+    assert isinstance(kernel, CompiledRegion)
+    values = random_values({n["name"]: (n.shape, n.dtype) for n in kernel.graph.inputs}, 0)
+    expected = _of_xla(kernel.graph, values)
+    if not all(np.isfinite(x.astype(np.float64)).all() for x in expected if x.dtype.kind not in "biu"):
+        values = {n: x if x.dtype.kind in "biu" else np.abs(x) for n, x in values.items()}
+        expected = _of_xla(kernel.graph, values)
+    try:
+        arrays = dict(values)
+        if kernel.prepare is not None:
+            arrays |= kernel.prepare.run(values, threads=1, guard=True)
+        results = kernel.hot.run(arrays, threads=1, guard=True)
+    except SuperoptError as error:
+        return str(error.args[0])
+    got = [results[b.name] for b in kernel.hot.outputs]
+    for error, array in zip(output_errors(expected, got), expected, strict=True):
+        if not Tolerance().accepts(error, str(array.dtype)):
+            sizes = f"normwise {error.normwise:.1e}, elementwise {error.elementwise:.1e}"
+            return f"it differs from XLA's values: {error.detail or sizes}"
+    return ""
+
+
+def _of_xla(graph: Graph, values: dict[str, np.ndarray]) -> list[np.ndarray]:
+    from superopt.backends.xla import build  # late: compiles
+
+    program = original_program(graph)
+    frozen = {n["name"]: values[n["name"]] for n in graph.inputs if n["frozen"]}
+    return [np.asarray(x) for x in build(program, frozen)(*[values[n["name"]] for n in program.live_inputs])]

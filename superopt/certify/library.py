@@ -1,0 +1,97 @@
+"""The rules that the search may use: those of the library, or given ones, whose proofs are on record.
+
+A proof is looked up by the digest of the rule's canonical text, the denotation, the prover and the solver; what is not
+on record is proved now and kept: in the store, or without one for as long as the process lives.  A rule that is not
+PROVED is never used.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rewrites.language.term import Rule
+from rewrites.library import load
+from superopt.errors import UsageError, VerificationError
+from superopt.store import Store
+from verifier.record.ledger import Certificate, Ledger, require_proved, unusable
+from verifier.verdict import EXACTNESS
+
+_OF_THIS_PROCESS = Ledger()
+_PROVING = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class ProvedLibrary:
+    """Proved rules with their certificates by rule name; `unproved` of the library were not proved in the time."""
+
+    rules: tuple[Rule, ...]
+    certificates: Mapping[str, Certificate]
+    unproved: int = 0
+
+
+def ledger_of(store: Store | None) -> Ledger:
+    """Certificates in a store, or those of this process."""
+    return _OF_THIS_PROCESS if store is None else Ledger(store)
+
+
+def count_unproved(store: Store | None) -> int:
+    """How many rules of the library have no proof on record."""
+    ledger = ledger_of(store)
+    return sum(ledger.get(rule) is None for rule in load())
+
+
+def given_rules(rules: Sequence[Rule] | None) -> tuple[Rule, ...] | None:
+    """What a caller gives in place of the library; None for the library.
+
+    Raises:
+        UsageError: something else than rules is given.
+    """
+    for given in rules or ():
+        if not isinstance(given, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]: callers may be untyped
+            raise UsageError(
+                f"rules holds {given!r}, which is no rule",
+                hint="superopt.rule makes one of a text or of two functions, "
+                "rewrites.library.by_name finds one of the library",
+            )
+    return None if rules is None else tuple(rules)
+
+
+def proved_library(
+    store: Store | None, rules: Sequence[Rule] | None = None, numerics: str = "real", end_s: float = math.inf
+) -> ProvedLibrary:
+    """The rules of the library, or of `rules`, whose class `numerics` allows, with a certificate for each.
+
+    Args:
+        store: of certificates.
+        rules: in place of the library.
+        numerics: `exact` (only rules that keep every bit), `real`, or `range` (also rules that may overflow where the
+            original does not).
+        end_s: instant of `time.monotonic` from which on no proof of a rule of the library is begun.
+
+    Raises:
+        VerificationError: one of the given rules is not proved, or not for floats of every rank.
+    """
+    ledger, wanted = ledger_of(store), load() if rules is None else rules
+    strict = rules is not None
+    end_s = math.inf if strict else end_s
+    # threads that ask for the same proofs wait for them, as long as they may
+    wait_s = -1.0 if end_s == math.inf else max(0.0, end_s - time.monotonic())
+    mine = _PROVING.acquire(timeout=wait_s)
+    try:
+        proved, certificates = require_proved(wanted, ledger, strict=strict, end_s=end_s)
+    finally:
+        if mine:
+            _PROVING.release()
+    unproved = len(wanted) - len(certificates)
+    for rule in proved:
+        why = unusable(rule, certificates[rule.name])
+        if why and strict:
+            raise VerificationError(f"the rule {rule.name} cannot be used: {why}", hint="a site may be of any rank")
+    proved = tuple(rule for rule in proved if not unusable(rule, certificates[rule.name]))
+    widest = EXACTNESS.index(numerics)
+    kept = tuple(rule for rule in proved if EXACTNESS.index(certificates[rule.name].exactness) <= widest)
+    return ProvedLibrary(kept, {rule.name: certificates[rule.name] for rule in kept}, unproved)

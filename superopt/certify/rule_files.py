@@ -1,0 +1,209 @@
+"""Files of rules and statements, and the library: what `superopt verify` proves.
+
+A text file holds rules.  A Python file may hold rules as a text named RULES, which is read and not run, and may make
+statements and rules by `superopt.statement` and `superopt.rule`: then it is run once (under the name `superopt_verify`,
+its folder on the path, so that what stands under `__name__ == "__main__"` is left out), and everything that those two
+functions are given is proved afterwards, so that the first failure does not hide the others.
+"""
+
+from __future__ import annotations
+
+import ast
+import runpy
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rewrites.language.parse import parse_many
+from rewrites.language.term import Rule
+from rewrites.library import load
+from superopt.certify.proving import collected
+from superopt.errors import InputError, SuperoptError
+from superopt.files.reading import text_file
+from superopt.machine.shared import parse_module
+from verifier.rules.preconditions import report
+from verifier.verdict import UNKNOWN, Verdict
+
+if TYPE_CHECKING:
+    from rewrites.language.term import Rule
+    from verifier.verdict import Verdict
+
+_MAKERS = ("statement", "rule")
+_TEST_LINES = 40  # a longer test is not printed
+
+
+def verify_library(names: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
+    """Prove the shipped library from scratch: summary and text.
+
+    Raises:
+        InputError: no rule has such a name.
+    """
+    return _verify(chosen_rules(load(), names))
+
+
+def verify_files(files: Sequence[str], names: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
+    """Prove every rule and statement of some files.
+
+    Raises:
+        InputError: a file that cannot be read or run, or without rules and statements, or nothing of such a name.
+        RuleError: a text that is not a rule.
+    """
+    rules: list[Rule] = []
+    made: list[tuple[Any, bool]] = []
+    for file in files:
+        made_here = _run(file) if _makes_statements(file) else []
+        made += made_here
+        rules += rules_of_files([file], needed=not made_here)
+    wanted = [(x, lift) for x, lift in made if not names or any(text in x.name for text in names)]
+    if not wanted:
+        return _verify(chosen_rules(rules, names))
+    return _verify([r for r in rules if not names or any(text in r.name for text in names)], wanted)
+
+
+def examine_preconditions(files: Sequence[str], names: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
+    """Is every premise of the rules of some files, or of the library, needed: summary and text.
+
+    Raises:
+        InputError: a file that cannot be read, or no rule of such a name.
+    """
+    return report(_rules(files, names))
+
+
+def fuzz_rules(files: Sequence[str], names: Sequence[str] = (), count: int = 500) -> tuple[dict[str, Any], str]:
+    """The verdicts on mutants of the rules of some files, or of the library: summary and text.
+
+    Raises:
+        InputError: a file that cannot be read, or no rule of such a name.
+    """
+    from verifier.rules.fuzz import fuzz  # late: see verify_library
+
+    done = fuzz(_rules(files, names), count)
+    return done.summary(), str(done)
+
+
+def _rules(files: Sequence[str], names: Sequence[str]) -> list[Rule]:
+    return chosen_rules(rules_of_files(files) if files else load(), names)
+
+
+def _makes_statements(file: str) -> bool:
+    """Does a Python file mention `superopt.statement` or `superopt.rule`, so that it has to be run?"""
+    if Path(file).suffix != ".py":
+        return False
+    return any(
+        (isinstance(x, ast.Attribute) and x.attr in _MAKERS and isinstance(x.value, ast.Name))
+        or (isinstance(x, ast.ImportFrom) and x.module == "superopt" and any(a.name in _MAKERS for a in x.names))
+        for x in ast.walk(_parsed(file))
+    )
+
+
+def _run(file: str) -> list[tuple[Any, bool]]:
+    """What running a file makes by `superopt.statement` and `superopt.rule`, unproved."""
+    folder = str(Path(file).resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        with collected() as made:
+            runpy.run_path(file, run_name="superopt_verify")
+    except SuperoptError:
+        raise
+    except Exception as error:  # whatever a user's file does
+        raise InputError(f"{file} cannot be run: {type(error).__name__}: {error}", hint="run it by itself") from error
+    finally:
+        sys.path.remove(folder)
+    return made
+
+
+def _parsed(file: str) -> ast.Module:
+    try:
+        return parse_module(text_file(file))
+    except (SyntaxError, ValueError) as error:
+        raise InputError(f"{file} is not Python: {error}", hint="give a text file of rules") from error
+
+
+def rules_of_files(files: Sequence[str], *, needed: bool = True) -> list[Rule]:
+    """The rules that some files hold as text.
+
+    Raises:
+        InputError: a file that cannot be read, or without rules where they are needed.
+        RuleError: a text that is not a rule.
+    """
+    rules: list[Rule] = []
+    for file in files:
+        text, first = text_file(file), 1
+        if Path(file).suffix == ".py":
+            found = _rules_text(file)
+            if found is None and needed:
+                raise InputError(
+                    f"{file} defines no RULES text and makes no statement",
+                    hint='write RULES = """...""", or superopt.statement(...)',
+                )
+            text, first = found or ("", 1)
+        rules += parse_many(text, where=f"{file}:{first}")
+    return rules
+
+
+def _rules_text(file: str) -> tuple[str, int] | None:
+    """The string that a Python file assigns to RULES, and the line on which it starts."""
+    for statement in _parsed(file).body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id="RULES")], value=ast.Constant(value=str(text)) as value):
+                return text, value.lineno
+            case _:
+                pass
+    return None
+
+
+def chosen_rules(rules: Sequence[Rule], names: Sequence[str]) -> list[Rule]:
+    """The rules whose names contain one of some texts, or all where there is no text.
+
+    Raises:
+        InputError: there is none.
+    """
+    chosen = [r for r in rules if not names or any(text in r.name for text in names)]
+    if not chosen:
+        hint = "a rule starts with `name: declarations` at the margin"
+        raise InputError("no rule to verify", hint="no rule has such a name" if rules else hint)
+    return chosen
+
+
+def _verify(rules: Sequence[Rule], made: Sequence[tuple[Any, bool]] = ()) -> tuple[dict[str, Any], str]:
+    from verifier.record.ledger import summary, verify_rules  # late: see verify_library
+    from verifier.rules.remedy import explained  # late: see verify_library
+
+    begin = time.perf_counter()
+    texts = [*rules, *(x for x, _ in made if isinstance(x, Rule))]
+    verdicts = [_barred(rule, lambda rule: explained(rule, verify_rules([rule])[0])) for rule in texts]
+    for x, lift in made:
+        if not isinstance(x, Rule):
+            from verifier.statements.statement import as_rule, check_statement  # late: loads jax
+
+            verdicts.append(_barred(x, (lambda x: as_rule(x)[1]) if lift else check_statement))
+    data = summary(verdicts, time.perf_counter() - begin)
+    lines = [f"{v}{_as_test(v)}" for v in verdicts]
+    lines.append(
+        f"{data['rules']} rules: {data['proved']} proved, {data['refuted']} refuted, {data['unknown']} unknown"
+        f" in {data['seconds']:.1f} s"
+    )
+    return data, "\n".join(lines)
+
+
+def _barred(made: Any, judge: Callable[[Any], Verdict]) -> Verdict:
+    """The verdict on one rule or statement; whatever goes wrong there is UNKNOWN with that cause."""
+    try:
+        return judge(made)
+    except Exception as error:  # the others are still to be judged
+        first = str(error).strip().partition("\n")[0]
+        kind = "statement" if hasattr(made, "specs") else "forward"
+        return Verdict(made.name, "", made.where, kind, UNKNOWN, cause=f"{type(error).__name__}: {first}")
+
+
+def _as_test(verdict: Verdict) -> str:
+    """The test to paste of a refutation, indented; where it is long, where it is."""
+    found = verdict.counterexample
+    if found is None or not found.code:
+        return ""
+    lines = [line for line in found.code.splitlines() if line]
+    if len(lines) > _TEST_LINES:
+        return f"\n  as a test to paste ({len(lines)} lines): counterexample.code of --json"
+    return "\n".join(["", "  as a test to paste:", *(f"    {line}" for line in lines)])

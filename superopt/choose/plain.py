@@ -1,0 +1,186 @@
+"""Programs whose every region is a kernel of our own with its default schedule; the plain candidate is the first.
+
+    own form      what frozen inputs decide is done ahead
+    images        lie channels last where there are any
+    partition     every region of that is one kernel
+    default       each with the schedule that this machine's defaults give it, proved
+
+Nothing is searched and nothing is timed: the plain candidate is ready in seconds, and a search has to be worth its
+minute against it.  Kernels are compiled in the worker processes that try regions, where they also run once between
+bands of memory, the largest first; the schedules of those that came through are proved meanwhile.  What fails has the
+next plainer default; what no default can make, and what is beyond the time, is left to XLA.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from superopt.backends.native import default_trace, default_traces, prepared_bytes
+from superopt.choose.schedules import proved
+from superopt.choose.trials import Trace, Trial, TrialPool, estimate, report_rows
+from superopt.contest.judgement import Judgement
+from superopt.contest.rounds import Candidate, Entry
+from superopt.errors import InputError
+from superopt.ir.graph import Graph, Node
+from superopt.ir.program import Program, frozen_cut, split
+from superopt.ir.text import print_graph
+from superopt.kernels.choose.choice import Choice, choices_of
+from superopt.kernels.choose.partition import Region, cost_of, partition
+from superopt.kernels.choose.relayout import channels_last
+from superopt.report.data import NativeKernel
+from superopt.search.search import Finalist
+from superopt.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class KernelProgram:
+    """A program with all of its regions as kernels.
+
+    Attributes:
+        name: for the report.
+        program: computes what the original does.
+        finalist: of the search; None for the program's own form.
+        choices: the regions that are kernels.
+        rows: all regions, for the report.
+    """
+
+    name: str
+    program: Program
+    finalist: Finalist | None = None
+    choices: tuple[Choice, ...] = ()
+    rows: tuple[NativeKernel, ...] = ()
+
+    @property
+    def same_as_original(self) -> bool:
+        """Is this the original itself: no kernel in it, and nothing done ahead?"""
+        prepare = self.program.prepare
+        computed = prepare is not None and any(node.op != "input" for node in prepare.outputs)
+        return self.finalist is None and not self.choices and not computed
+
+
+class KernelMaker:
+    """Makes the kernels of programs, each distinct region once."""
+
+    def __init__(
+        self,
+        pool: TrialPool,
+        store: Store | None = None,
+        max_prepared_bytes: int | None = None,
+        progress: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._pool, self._store, self._progress = pool, store, progress
+        self._most_bytes = max_prepared_bytes
+        self._made: dict[Graph, Trial] = {}
+        self.seconds_each = 0.0  # of the last programs' kernels, to say what others will take
+
+    def make(
+        self, name: str, program: Program, finalist: Finalist | None = None, budget_s: float = math.inf
+    ) -> KernelProgram:
+        """The program, its images channels last, with all regions as kernels that can be made in the time."""
+        program, regions = _regions(program)
+        self._compile(regions, budget_s)
+        usable = [(r, t.trace) for r in regions if (t := self._made.get(r.graph)) is not None and not t.failure]
+        choices = choices_of(program.hot, usable)
+        if not self._fits(program, choices):
+            self._progress(f"{name}: what kernels pack is more than max_prepared_bytes allows")
+            choices = ()
+        chosen = {r.graph for r, _ in usable} if choices else set[Graph]()
+        late = {r.graph: _made(r, "not made: the time does not suffice") for r in regions}
+        return KernelProgram(name, program, finalist, choices, report_rows(regions, chosen, {**late, **self._made}))
+
+    def seconds_for(self, program: Program) -> float:
+        """What making the kernels of a program is likely to take."""
+        return self.seconds_each * len({r.graph for r in _regions(program)[1]} - self._made.keys())
+
+    def _compile(self, regions: Sequence[Region], budget_s: float) -> None:
+        """Make what is not made yet, a batch at a time; the schedules of one are proved beside the next."""
+        weight: dict[Graph, float] = {}
+        example: dict[Graph, Region] = {}
+        for region in regions:
+            if region.graph not in self._made:
+                weight[region.graph] = weight.get(region.graph, 0.0) + estimate(region)
+                example[region.graph] = region
+        order = [example[g] for g in sorted(weight, key=lambda g: -weight[g])]
+        end_s = time.monotonic() + budget_s
+        self._pool.start()
+        self._pool.make_all([])  # waits for the processes: their start says nothing about kernels
+        begin, done, size = time.monotonic(), 0, 2 * self._pool.batch
+        with ThreadPoolExecutor(1) as beside:
+            waiting: dict[Graph, Trial] = {}
+            while done < len(order):
+                passed_s = time.monotonic() - begin
+                batch = order[done : done + size]
+                if done and begin + passed_s + passed_s / done * len(batch) > end_s:
+                    break
+                making = beside.submit(self._pool.make_all, [(region, None) for region in batch])
+                self._made |= proved(waiting, self._store, self._progress)
+                waiting = {r.graph: _made(r, found) for r, found in zip(batch, making.result(), strict=True)}
+                done += len(batch)
+            self._made |= proved(waiting, self._store, self._progress)
+        for region in order[:done]:
+            if self._made[region.graph].failure and time.monotonic() < end_s:
+                self._made[region.graph] = self._plainer(region, self._made[region.graph])
+        if order:
+            seconds = time.monotonic() - begin
+            self.seconds_each = seconds / max(1, done)
+            self._progress(f"{done} of {len(order)} kernels made in {seconds:.1f} s")
+
+    def _plainer(self, region: Region, failed: Trial) -> Trial:
+        """The kernel with the next plainer default that can be made and is proved; the failed one if there is none."""
+        try:
+            refused = failed.trace or default_trace(region.graph)
+            for trace in default_traces(region.graph):
+                if trace != refused:
+                    (found,) = self._pool.make_all([(region, trace)])
+                    trial = proved({region.graph: _made(region, found)}, self._store, self._progress)[region.graph]
+                    if not trial.failure:
+                        return trial
+        except InputError:  # no schedule has code here
+            pass
+        return failed
+
+    def _fits(self, program: Program, choices: Sequence[Choice]) -> bool:
+        if self._most_bytes is None or not choices:
+            return True
+
+        return prepared_bytes(program, choices) <= self._most_bytes
+
+
+def own_form(graph: Graph) -> Program:
+    """The program as it is, with what frozen inputs decide done ahead."""
+    return split(graph, frozen_cut(graph))
+
+
+def in_kernels(made: KernelProgram, verdict: str) -> Judgement:
+    """A program with all of its regions as kernels, before anything was measured or checked."""
+    return Judgement(
+        made.program, made.finalist, verdict, after_text=print_graph(made.program.hot), kernels=made.choices,
+        native=made.rows, unchecked=True, own_form=made.finalist is None,
+        implementation={
+            "form": made.name, "gain": None, "regions": sum(row.count for row in made.rows),
+            "kernels": len(made.choices),
+        },
+    )  # fmt: skip
+
+
+def _regions(program: Program) -> tuple[Program, list[Region]]:
+    """The program with its images channels last, and the regions of it that move or compute anything."""
+    moved = channels_last(program)
+    program, kept = moved if moved is not None else (program, frozenset[Node]())
+    return program, [r for r in partition(program.hot, kept) if not r.is_free]
+
+
+def _made(region: Region, found: Trace | str) -> Trial:
+    name, kind, cost = str(region), region.kind, cost_of(region)
+    return Trial(name, kind, cost, failure=found) if isinstance(found, str) else Trial(name, kind, cost, found)
+
+
+def candidate_of(made: KernelProgram) -> Candidate:
+    """A program in kernels, and what is said of it if it wins."""
+    predicted_s = None if made.finalist is None else made.finalist.predicted_s
+    verdict = f"faster program returned, {len(made.choices)} of its kernels are our own"
+    return Entry(made.name, made.program, made.choices, predicted_s=predicted_s), in_kernels(made, verdict)

@@ -1,0 +1,407 @@
+"""Regions of a program tried as kernels of our own, each by itself, in worker processes.
+
+XLA's version of a region is the reference and the kernel is the candidate; both are built in all processes at once,
+checked, and timed interleaved, in one process at a time (`superopt.choose.trial_worker`).  A kernel that crashes,
+hangs or computes something else fails there, where nobody is hurt; the process of the user only ever runs kernels that
+have come through.  Equal regions are tried once, those that matter most first, as many as the time allows.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from superopt.arrays.bundles import scratch_folder
+from superopt.choose.likeness import in_order, kind_of
+from superopt.ir.counters import Cost
+from superopt.ir.graph import Graph
+from superopt.ir.text import print_graph
+from superopt.kernels.choose.partition import Region, cost_of, work
+from superopt.kernels.schedule.trace import trace as frozen_trace
+from superopt.machine.facts import usable_cores
+from superopt.measure import Worker
+from superopt.measure.process import ProcessLimits, WorkerDiedError
+from superopt.measure.stats import paired_ratio
+from superopt.report.data import NativeKernel, Speedup
+
+WORTH = 1.03  # what a kernel must be faster by on its own
+_ROUNDS, _SAMPLE_S, _TIMING_S = 9, 0.002, 0.1
+_LEAST_BYTES, _LEAST_WORK = 4096, 20_000  # regions of less are left to XLA untried
+_LEAST_SHARE = 0.0005  # of the estimated time of all regions
+_FLOPS, _BYTES = 1.5e11, 2e10  # per second; orders regions before anything is known of them
+_GROUPED = 30.0  # XLA's time for a grouped convolution over the estimate
+_MOST_PROCESSES, _BATCH = 4, 5  # regions of a batch, per process: what is built before the clock is looked at
+_LIMITS = ProcessLimits(silence_s=60.0)
+Trace = tuple[Any, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What came of a region.
+
+    Attributes:
+        name: its ops and types.
+        kind: contraction, window, rows, map or movement.
+        cost: of one run.
+        trace: the schedule; None for the default one.
+        xla_s: seconds of XLA's version of the region; None where nothing was timed.
+        own_s: seconds of the kernel.
+        ratio: of the two, with its interval; None where there is none.
+        failure: why there is no timing, or why the kernel cannot be used.
+        candidates: schedules that a search timed.
+        searched: whether the schedule is one that the search found.
+        likely: nothing was timed; this is what trials of regions of the same kind say (`superopt.choose.likeness`).
+    """
+
+    name: str
+    kind: str
+    cost: Cost
+    trace: Trace = None
+    xla_s: float | None = None
+    own_s: float | None = None
+    ratio: tuple[float, float, float] | None = None
+    failure: str = ""
+    candidates: int = 0
+    searched: bool = False
+    likely: bool = False
+
+    @property
+    def gain(self) -> float:
+        """XLA's time over the kernel's by the fastest samples of both; 0 for a kernel that cannot be used."""
+        return 0.0 if self.xla_s is None or self.own_s is None or self.failure else self.xla_s / self.own_s
+
+    @property
+    def wins(self) -> bool:
+        """Is the kernel faster than XLA on its own?"""
+        return self.gain > WORTH
+
+    @property
+    def seconds(self) -> float | None:
+        """Of the faster of the two; None where nothing was timed."""
+        if self.xla_s is None or self.own_s is None or self.failure:
+            return self.xla_s
+        return min(self.xla_s, self.own_s)
+
+
+class TrialPool:
+    """The processes that try regions, started at the first trial; a context manager.
+
+    Attributes:
+        seed: of the values that kernels are checked and timed with.
+    """
+
+    def __init__(self, seed: int = 0, processes: int | None = None) -> None:
+        self.seed = seed
+        count = processes or min(_MOST_PROCESSES, usable_cores())
+        self._stack = ExitStack()
+        self._workers = [
+            _Process(self._stack.enter_context(Worker(_LIMITS, inline=True, module="superopt.choose.trial_worker")))
+            for _ in range(count)
+        ]
+        self._home: dict[Graph, _Process] = {}
+        self._starting: list[Future[None]] = []
+        self._executor = self._stack.enter_context(ThreadPoolExecutor(count))
+
+    @property
+    def batch(self) -> int:
+        """How many regions are best tried at a time."""
+        return _BATCH * len(self._workers)
+
+    def start(self) -> None:
+        """Start the processes, without waiting for them."""
+        self._starting += [self._executor.submit(process.start) for process in self._workers]
+
+    def try_all(self, jobs: Sequence[tuple[Region, Trace]]) -> list[Trial]:
+        """Each region with a schedule, the default one for None, against XLA."""
+        found: dict[int, Trial] = {}
+        for process, share, traces in self._built(jobs):
+            timings = process.time([i for i, trace in traces.items() if not isinstance(trace, str)])
+            for job in share:
+                found[job.number] = _trial(job.region, traces[job.number], timings.get(job.number))
+        return [found[number] for number in range(len(jobs))]
+
+    def make_all(self, jobs: Sequence[tuple[Region, Trace]]) -> list[Trace | str]:
+        """Compile the kernel of each region and run it between bands; its schedule, or why there is none.
+
+        Objects lie where every process finds them, so a process takes the next region whenever it is free.
+        """
+        wait(self._starting)
+        left = iter([_Job(number, region, trace) for number, (region, trace) in enumerate(jobs)])
+        turn = threading.Lock()
+
+        def drained(process: _Process) -> dict[int, Any]:
+            found: dict[int, Any] = {}
+            while True:
+                with turn:
+                    job = next(left, None)
+                if job is None:
+                    return found
+                found |= process.build([job], self.seed, "make")
+
+        found: dict[int, Any] = {}
+        for part in self._executor.map(drained, self._workers):
+            found |= part
+        return [found[number] for number in range(len(jobs))]
+
+    def _built(self, jobs: Sequence[tuple[Region, Trace]]) -> list[tuple[_Process, list[_Job], dict[int, Any]]]:
+        """The jobs of every process, and what became of them."""
+        wait(self._starting)
+        shares: dict[int, list[_Job]] = {k: [] for k in range(len(self._workers))}
+        for number, (region, trace) in enumerate(jobs):
+            shares[self._place(region.graph, shares)].append(_Job(number, region, trace))
+        pairs = [(self._workers[k], share) for k, share in shares.items() if share]
+        built = self._executor.map(lambda pair: pair[0].build(pair[1], self.seed), pairs)
+        return [(process, share, traces) for (process, share), traces in zip(pairs, built, strict=True)]
+
+    def _place(self, graph: Graph, shares: Mapping[int, Sequence[_Job]]) -> int:
+        """The process that knows the region, else the one with least to do."""
+        known = self._home.get(graph)
+        if known is None:
+            known = self._home[graph] = self._workers[min(shares, key=lambda k: len(shares[k]))]
+        return self._workers.index(known)
+
+    def close(self) -> None:
+        """End the processes."""
+        self._stack.close()
+
+    def __enter__(self) -> TrialPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    number: int
+    region: Region
+    trace: Trace
+
+
+@dataclass(slots=True)
+class _Process:
+    """A worker that builds and times."""
+
+    worker: Worker
+
+    def start(self) -> None:
+        """Have the process load what it needs; one that dies of it is started again when there is work."""
+        with suppress(WorkerDiedError):
+            self.worker.ready()
+
+    def build(self, jobs: Sequence[_Job], seed: int, way: str = "build") -> dict[int, Any]:
+        """By number the schedule of what was built, and of what was not, why (a text).
+
+        What a dying process had built goes with it and is built again, without the job that killed it.
+        """
+        found: dict[int, Any] = {}
+        while True:
+            left = [job for job in jobs if not isinstance(found.get(job.number), str)]
+            rows = [[job.number, print_graph(job.region.graph), job.trace] for job in left]
+            busy = -1
+            with scratch_folder(0) as folder:
+                path = Path(folder) / "jobs.json"
+                path.write_text(json.dumps(rows), encoding="utf-8")
+                try:
+                    for event in self.worker.request({"request": way, "path": str(path), "seed": seed}):
+                        busy = event["index"]
+                        if event["event"] != "begin":
+                            built = event["event"] == "built"
+                            found[busy] = frozen_trace(event["trace"]) if built else event["detail"]
+                    return found
+                except WorkerDiedError as death:
+                    if busy < 0:  # it did not even start
+                        return {job.number: str(death) for job in jobs}
+                    found[busy] = str(death)
+
+    def time(self, numbers: Sequence[int]) -> dict[int, Any]:
+        """By number the samples of what was built, or why there are none."""
+        found: dict[int, Any] = {}
+        busy = -1
+        request = {
+            "request": "time", "indices": list(numbers), "rounds": _ROUNDS, "sample_s": _SAMPLE_S, "budget_s": _TIMING_S
+        }  # fmt: skip
+        try:
+            for event in self.worker.request(request) if numbers else ():
+                busy = event["index"]
+                if event["event"] == "timed":
+                    found[busy] = event["xla_s"], event["own_s"]
+        except WorkerDiedError as death:
+            found[busy] = str(death)
+        return found
+
+
+def _trial(region: Region, trace: Any, timing: Any) -> Trial:
+    name, kind, cost = str(region), region.kind, cost_of(region)
+    if isinstance(trace, str):
+        return Trial(name, kind, cost, failure=trace)
+    if timing is None or isinstance(timing, str):
+        return Trial(name, kind, cost, trace, failure=timing or "not timed: another kernel ended the process")
+    xla, own = timing
+    ratio = paired_ratio(xla, own)
+    return Trial(name, kind, cost, trace, min(xla), min(own), (ratio.ratio, ratio.low, ratio.high))
+
+
+def worth_trying(regions: Sequence[Region]) -> list[Region]:
+    """Regions that move or compute enough to be kernels, and of them those that take a noticeable share of the time."""
+    large: list[Region] = []
+    for region in regions:
+        cost = cost_of(region)
+        if not region.is_free and (
+            cost.read_bytes + cost.write_bytes >= _LEAST_BYTES or work(cost) >= _LEAST_WORK
+        ):  # fmt: skip
+            large.append(region)
+    total = sum(map(estimate, large))
+    return [r for r in large if estimate(r) >= _LEAST_SHARE * total]
+
+
+def estimate(region: Region) -> float:
+    """Seconds by a rough roofline, to order regions."""
+    cost = cost_of(region)
+    return max(work(cost) / _FLOPS, (cost.read_bytes + cost.write_bytes) / _BYTES)
+
+
+def try_regions(
+    regions: Sequence[Region],
+    pool: TrialPool,
+    *,
+    budget_s: float,
+    most: int | None = None,
+    known: Mapping[Graph, Trial] | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[Graph, Trial]:
+    """Try every distinct region against XLA, those that say most first; those beyond the budget are left out.
+
+    Args:
+        most: leave out all but so many of the regions that are not known.
+        known: trials that need not be repeated.
+    """
+    found = dict(known or {})
+    weight: dict[Graph, float] = {}
+    example: dict[Graph, Region] = {}
+    for region in regions:
+        grouped = any(n.op == "conv_general_dilated" and n["feature_group_count"] > 1 for n in region.nodes)
+        weight[region.graph] = weight.get(region.graph, 0.0) + (_GROUPED if grouped else 1.0) * estimate(region)
+        example[region.graph] = region
+    order = in_order(weight, found)[:most]
+    start = begin = time.monotonic()
+    last_s = 0.0
+    for batch in _batches(order, pool.batch):
+        begin, before = time.monotonic(), begin
+        last_s = (begin - before) / pool.batch * len(batch)
+        if begin - start + last_s > budget_s:
+            break
+        for graph, trial in zip(batch, pool.try_all([(example[g], None) for g in batch]), strict=True):
+            found[graph] = trial
+            progress(f"{trial.name}: {trial.failure or f'{trial.gain:.2f}x'}")
+    return found
+
+
+def with_likely(regions: Sequence[Region], tried: Mapping[Graph, Trial]) -> dict[Graph, Trial]:
+    """The trials, and for regions of a kind of which one was tried what a trial would be likely to say.
+
+    How a region's time compares with its estimate is that of the region of its kind that is nearest in size.
+    """
+    found = dict(tried)
+    kinds: dict[str, list[tuple[float, Trial]]] = {}
+    fresh: dict[Graph, Region] = {}
+    for region in regions:
+        trial = tried.get(region.graph)
+        if trial is None:
+            fresh[region.graph] = region
+        elif not trial.likely:
+            kinds.setdefault(kind_of(region.graph), []).append((estimate(region), trial))
+    for graph, region in fresh.items():
+        if known := kinds.get(kind_of(graph)):
+            found[graph] = _likely(region, estimate(region), known)
+    return found
+
+
+def make_likely(
+    regions: Sequence[Region],
+    tried: Mapping[Graph, Trial],
+    pool: TrialPool,
+    least: float,
+    *,
+    budget_s: float,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[Graph, Trial]:
+    """The trials with kernels made of the regions that were not tried and are likely to be faster than this.
+
+    What fails there, or is beyond the budget, is left to XLA.
+    """
+    found = dict(tried)
+    fresh = {r.graph: r for r in regions if (t := tried.get(r.graph)) is not None and t.likely and t.trace is None}
+    order = sorted((g for g in fresh if tried[g].gain > least), key=lambda g: -(tried[g].xla_s or 0.0))
+    if not order:
+        return found
+    begin, made = time.monotonic(), 0
+    for batch in _batches(order, 2 * pool.batch):
+        passed_s = time.monotonic() - begin
+        if made and passed_s + passed_s / made * len(batch) > budget_s:
+            break
+        for graph, trace in zip(batch, pool.make_all([(fresh[g], tried[g].trace) for g in batch]), strict=True):
+            failed = isinstance(trace, str)
+            found[graph] = replace(tried[graph], trace=None if failed else trace, failure=trace if failed else "")
+            made += 1
+    for graph in order[made:]:
+        found[graph] = replace(tried[graph], failure="not tried: the time does not suffice")
+    progress(f"{made} of {len(order)} kernels made without a trial in {time.monotonic() - begin:.1f} s")
+    return found
+
+
+def _likely(region: Region, rough_s: float, known: Sequence[tuple[float, Trial]]) -> Trial:
+    other_s, other = min(known, key=lambda pair: max(pair[0] / rough_s, rough_s / pair[0]))
+    xla_s, own_s = (None if s is None else s * rough_s / other_s for s in (other.xla_s, other.own_s))
+    return Trial(
+        str(region), region.kind, cost_of(region), None, xla_s, own_s, failure=other.failure, likely=True
+    )  # fmt: skip
+
+
+def _batches(order: Sequence[Graph], size: int) -> Iterator[Sequence[Graph]]:
+    for first in range(0, len(order), size):
+        yield order[first : first + size]
+
+
+def report_rows(
+    regions: Sequence[Region], chosen: Collection[Graph], tried: Mapping[Graph, Trial]
+) -> tuple[NativeKernel, ...]:
+    """The regions of a form for the report, equal ones together, those that take longest first."""
+    rows: list[NativeKernel] = []
+    for graph, n in Counter(region.graph for region in regions).items():
+        trial = tried.get(graph)
+        if trial is None:
+            continue
+        ratio = None if trial.ratio is None else Speedup(*trial.ratio)
+        rows.append(
+            NativeKernel(
+                trial.name,
+                trial.kind,
+                n,
+                graph in chosen,
+                None if trial.xla_s is None else 1e3 * trial.xla_s,
+                None if trial.own_s is None else 1e3 * trial.own_s,
+                ratio,
+                trial.cost.flops,
+                trial.failure,
+                _schedule(trial),
+            )
+        )
+    return tuple(sorted(rows, key=lambda r: -r.count * (r.xla_ms or 0.0)))
+
+
+def _schedule(trial: Trial) -> str:
+    """Where the schedule of a kernel comes from."""
+    if trial.likely:
+        return "default; not tried alone, times follow from regions of other sizes"
+    if trial.searched:
+        return f"best of {trial.candidates} searched"
+    return f"default, none of {trial.candidates} searched is better" if trial.candidates else "default"

@@ -1,0 +1,1 @@
+"""The command line: its main group, and what all commands share."""

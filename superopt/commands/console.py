@@ -1,0 +1,125 @@
+"""What all commands share: errors and warnings as one line each, files that are written, exit codes.
+
+Exit codes: 0 ok, 1 usage, or a program that cannot be run as it is, 2 input rejected, 3 verification failed,
+4 regression, 5 nothing found within the budget under `--strict`, 6 internal.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from superopt.errors import SuperoptError, UsageError
+from superopt.machine.extras import EXTRA_OF, missing
+from superopt.report import json_text
+
+OK, USAGE, REJECTED, UNVERIFIED, REGRESSION, NOTHING_FOUND, INTERNAL = range(7)
+
+
+def emit(data: Mapping[str, Any]) -> None:
+    """Print one JSON object."""
+    click.echo(json_text(data))
+
+
+def check_folder(path: str | None) -> None:
+    """Refuse a path that cannot be written to before the work that the file is about.
+
+    Raises:
+        UsageError: its folder does not exist, or is read-only.
+    """
+    if path is not None:
+        folder = Path(path).absolute().parent
+        if not folder.is_dir():
+            raise UsageError(f"there is no folder {Path(path).parent}", hint="create it first")
+        if not os.access(folder, os.W_OK):
+            raise UsageError(f"the folder {folder} cannot be written to", hint="give another one")
+
+
+def write(path: str, save: Callable[[str], object]) -> None:
+    """Write a file.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        save(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}", hint="give another place") from error
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a text; see `write`."""
+    write(path, lambda path: Path(path).write_text(text, encoding="utf-8"))
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning as one line; the line of code that gave it is of no use here."""
+    click.echo(f"superopt: warning: {message}", err=True)
+
+
+def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
+    """Turn errors into one line and a hint on stderr, and into the exit status."""
+
+    @wraps(command)
+    def run(**options: Any) -> None:
+        _heed_interruptions()
+        try:
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                status = _naming_extras(command, options)
+        except SuperoptError as error:
+            if options.get("as_json"):
+                message = str(error.args[0])
+                emit({"error": {"code": error.code, "message": message, "hint": error.hint}})
+            click.echo(f"superopt: {error}", err=True)
+            sys.exit(error.exit_status)
+        except KeyboardInterrupt:
+            click.echo("superopt: interrupted", err=True)
+            sys.exit(130)
+        except Exception:  # a fault of ours: the traceback is what a report of it needs
+            traceback.print_exc()
+            click.echo("superopt: internal error, see above", err=True)
+            sys.exit(INTERNAL)
+        sys.exit(status or OK)
+
+    return run
+
+
+def _naming_extras(command: Callable[..., int | None], options: Mapping[str, Any]) -> int | None:
+    """What the command returns; a package that is not installed is told by the extra that brings it."""
+    try:
+        return command(**options)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRA_OF:
+            raise
+        raise missing(error.name, "this command") from error
+
+
+def _heed_interruptions() -> None:
+    """Have Ctrl-C, or `kill -INT`, end the command also where whoever started it ignores that signal.
+
+    Shells start what runs in the background of a script so, and children inherit it.  An interruption is how a search
+    is told to return what it has.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def progress(quiet: bool) -> Callable[[str], None]:
+    """What shows a line of progress, or nothing."""
+
+    def say(line: str) -> None:
+        if not quiet:
+            click.echo(f"  {line}", err=True)
+
+    return say

@@ -1,0 +1,135 @@
+"""`superopt doctor`: what this installation runs on, and whether each part works."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from costmodel.model.load import load_objective
+from superopt.certify.proving import verify
+from superopt.ir.graph import Graph, make_input, mk
+from superopt.ir.program import Program
+from superopt.kernels.choose.choice import choices_of
+from superopt.kernels.choose.partition import partition
+from superopt.kernels.llvm.cpu import host
+from superopt.machine import facts as machine
+from superopt.store import Store
+
+CALIBRATION_S = 30.0  # the micro-suite times its 60 kernels at least in that time, on two cores
+
+
+def examine() -> tuple[dict[str, Any], str]:
+    """Check the parts one by one; a summary with `ok`, and lines for a terminal."""
+    facts = machine.as_dict()
+    checks = [_check(name, run) for name, run in _CHECKS]
+    lines = [
+        f"cpu      {facts['cpu']}, {facts['cores']} cores usable",
+        "versions " + ", ".join(f"{k} {v}" for k, v in machine.versions().items()),
+    ]
+    lines += [f"{'ok ' if c['ok'] else 'BAD'}  {c['name']:12s} {c['detail']} ({c['seconds']:.2f} s)" for c in checks]
+    ok = all(c["ok"] for c in checks)
+    lines.append("everything works" if ok else "something is broken, see above")
+    return {"ok": ok, "machine": facts, "versions": machine.versions(), "checks": checks}, "\n".join(lines)
+
+
+def calibrated(progress: Callable[[str], None], seconds: float = CALIBRATION_S) -> str:
+    """Fit the cost model to this machine where it was fitted on another, and keep that in the store; what came of it.
+
+    Nothing else calibrates: a search takes the model as it finds it.
+    """
+    store = Store()
+    try:
+        source = load_objective(store, adapt_s=seconds, progress=progress).source
+    finally:
+        store.close()
+    progress(source)
+    return source
+
+
+def _check(name: str, run: Callable[[], str]) -> dict[str, Any]:
+    begin = time.perf_counter()
+    try:
+        detail, ok = run(), True
+    except Exception as error:  # whatever a part raises is what the doctor reports
+        detail, ok = f"{type(error).__name__}: {error}", False
+    return {"name": name, "ok": ok, "detail": detail, "seconds": time.perf_counter() - begin}
+
+
+def _xla() -> str:
+    import jax  # late: the point is to see whether it loads
+
+    device = jax.devices()[0]
+    total = float(jax.jit(lambda x: (x @ x).sum())(jax.numpy.ones((64, 64))))
+    if total != 64.0**3:
+        raise RuntimeError(f"a 64x64 product summed to {total}")
+    return f"{device.platform}, jitted product correct"
+
+
+def _prover() -> str:
+    right = verify("right: A[*b *m *k]  B[*b *k *n]\n  dot(A, B + B, k)  ==  dot(A, B, k) + dot(A, B, k)")
+    wrong = verify("wrong: A[*b *m *k]  B[*b *k *n]\n  dot(A, B + B, k)  ==  dot(A, B, k)")
+    if right.status != "PROVED" or wrong.status != "REFUTED":
+        raise RuntimeError(f"a true rule is {right.status}, a false one {wrong.status}")
+    return "a true rule proved, a false one refuted"
+
+
+def _store() -> str:
+    store = Store()
+    try:
+        store.put("runs", "doctor", {"ok": True})
+        found = store.get("runs", "doctor")
+        store.delete("runs", "doctor")
+        if found != {"ok": True}:
+            raise RuntimeError("a value written was not read back")
+        return str(store.summary())
+    finally:
+        store.close()
+
+
+def _model() -> str:
+    store = Store()
+    try:
+        objective = load_objective(store)
+        return f"{objective.name} {objective.version} ({objective.source})"
+    finally:
+        store.close()
+
+
+def _kernels() -> str:
+    import numpy as np  # late: as jax
+
+    from superopt.backends import native  # late: loads LLVM
+
+    reason = native.unavailable()
+    if reason:
+        return f"not used: {reason}"
+    x = make_input("x", (33, 47))
+    program = Program(None, Graph((x,), (mk("exp", x),)))
+    chosen = choices_of(program.hot, [(r, None) for r in partition(program.hot)])
+    value = np.linspace(-3.0, 3.0, 33 * 47, dtype=np.float32).reshape(33, 47)
+    (got,) = native.build(program, kernels=chosen)(value)
+    np.testing.assert_allclose(got, np.exp(value), rtol=1e-6)
+    return f"{host().vector_bits}-bit vectors on {host().name}, a kernel called from XLA is correct"
+
+
+def _end_to_end() -> str:
+    import numpy as np  # late: as jax
+
+    from superopt.pipeline.optimizer import optimize  # late: loads everything
+
+    rng = np.random.default_rng(0)
+    a, b, x = (rng.standard_normal(s).astype(np.float32) for s in ((256, 256), (256, 256), (256, 1)))
+    result = optimize(lambda a, b, x: (a @ b) @ x, a, b, x, budget="2s", store=False)
+    np.testing.assert_allclose(result(a, b, x), (a @ b) @ x, rtol=1e-2, atol=1e-2)
+    return f"(A B) x: {result.speedup}"
+
+
+_CHECKS: tuple[tuple[str, Callable[[], str]], ...] = (
+    ("xla", _xla),
+    ("prover", _prover),
+    ("store", _store),
+    ("model", _model),
+    ("kernels", _kernels),
+    ("end to end", _end_to_end),
+)

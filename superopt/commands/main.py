@@ -1,0 +1,397 @@
+"""The command line.
+
+Commands only parse options and print; each calls one function of the package and imports it when it runs, so that
+`superopt --help` answers at once.  What they share, exit codes too, is in `superopt.commands.console`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from superopt import __version__
+from superopt.certify.certified import recheck_certificates
+from superopt.certify.rule_files import examine_preconditions, fuzz_rules, verify_files, verify_library
+from superopt.commands.console import (
+    INTERNAL,
+    NOTHING_FOUND,
+    OK,
+    UNVERIFIED,
+    USAGE,
+    check_folder,
+    emit,
+    guarded,
+    progress,
+    write,
+    write_text,
+)
+from superopt.commands.doctor import calibrated, examine
+from superopt.errors import UsageError
+from superopt.lab.bench import run_suite
+from superopt.report import check_report_path, json_text
+from superopt.store import Store
+from verifier.schedules.corpus.command import verify_kernels
+
+
+def parse_dims(pairs: tuple[str, ...]) -> dict[str, int]:
+    """`name=size` options as a mapping.
+
+    Raises:
+        UsageError: something else was written.
+    """
+    dims: dict[str, int] = {}
+    for pair in pairs:
+        name, _, size = pair.partition("=")
+        if not name or not size.isdigit() or int(size) < 1:
+            raise UsageError(f"--dims {pair!r} is not name=size", hint="write for example --dims batch=8")
+        dims[name] = int(size)
+    return dims
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="superopt")
+def cli() -> None:
+    """Optimise JAX functions and ONNX models with proved rewrites; verify rules; report speed-ups."""
+
+
+_EXISTING = click.Path(exists=True, dir_okay=False)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@cli.command()
+@click.argument("target")
+@click.option("--budget", default="60s", show_default=True, help="Time for the search: 30s, 2min, or 5000steps.")
+@click.option("--dims", multiple=True, metavar="NAME=SIZE", help="Size of a symbolic dimension of an ONNX model.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the search and of random inputs.")
+@click.option("--deterministic", is_flag=True, help="Let the performance model alone decide; measure nothing.")
+@click.option(
+    "--numerics",
+    type=click.Choice(["exact", "real", "range"]),
+    default="real",
+    show_default=True,
+    help="Rules that may be used: exact keeps every bit; range may overflow where the original does not.",
+)
+@click.option("--kernels/--no-kernels", default=True, show_default=True, help="Try kernels of our own beside XLA's.")
+@click.option("--search/--no-search", default=True, help="Without: every region a kernel of our own, checked, at once.")
+@click.option(
+    "--data-root", type=click.Path(file_okay=False), help="Follow links to a model's data inside this folder."
+)
+@click.option("--random-weights", is_flag=True, help="Replace the model's weights by random ones of the right scale.")
+@click.option("--strict", is_flag=True, help="Exit 5 when nothing was measured to be faster, or an op was opaque.")
+@click.option("--no-store", is_flag=True, help="Neither read nor write the store of earlier results.")
+@click.option("--report", "report_path", type=click.Path(dir_okay=False), help="Write .html, .json or .txt.")
+@click.option("--out", type=click.Path(dir_okay=False), help="Save the optimised program as a .superopt file.")
+@_JSON
+@guarded
+def optimize(
+    target: str,
+    budget: str,
+    dims: tuple[str, ...],
+    seed: int,
+    deterministic: bool,
+    numerics: str,
+    kernels: bool,
+    search: bool,
+    data_root: str | None,
+    random_weights: bool,
+    strict: bool,
+    no_store: bool,
+    report_path: str | None,
+    out: str | None,
+    as_json: bool,
+) -> int:
+    """Optimise TARGET: an ONNX file, or FILE.py:NAME where NAME() returns (function, example arguments)."""
+    if report_path:
+        check_report_path(report_path)
+    check_folder(report_path)
+    check_folder(out)
+    from superopt.pipeline.optimizer import optimize_target  # late: jax and z3 take seconds to load
+
+    result = optimize_target(
+        target,
+        budget=budget,
+        dims=parse_dims(dims),
+        seed=seed,
+        deterministic=deterministic,
+        numerics=numerics,
+        kernels=kernels,
+        search=search,
+        data_root=data_root,
+        random_weights=random_weights,
+        store=not no_store,
+        progress=progress(as_json),
+    )
+    report = result.report
+    if report_path:
+        write(report_path, report.save)
+    if out:
+        write(out, result.save)
+    if as_json:
+        emit(report.to_json())
+    else:
+        click.echo(str(report))
+        if report_path:
+            click.echo(f"  report  {report_path}")
+    return NOTHING_FOUND if strict and (not report.speedup.is_gain or report.opaque_ops) else OK
+
+
+@cli.command()
+@click.argument("files", nargs=-1, type=click.Path())
+@click.option("--library", is_flag=True, help="Prove the shipped rule library from scratch.")
+@click.option("--rule", "names", multiple=True, help="Only rules whose name contains this text.")
+@click.option("--program", type=click.Path(), help="Validate a saved .superopt file from its plan, without the search.")
+@click.option("--original", metavar="MODEL", help="With --program: the ONNX file that it was made from.")
+@click.option("--no-limit", is_flag=True, help="With --program: validate it however much memory and time it takes.")
+@click.option("--recheck", is_flag=True, help="Replay the solver's questions behind certificates, with all solvers.")
+@click.option("--preconditions", is_flag=True, help="Drop each premise in turn: is every one needed?")
+@click.option("--fuzz", type=click.IntRange(1), metavar="N", help="Try N mutants: is anything proved that is false?")
+@click.option(
+    "--kernels", is_flag=True, help="Prove schedules of kernels, and the lemmas behind them; refute wrong ones."
+)
+@_JSON
+@guarded
+def verify(
+    files: tuple[str, ...],
+    library: bool,
+    names: tuple[str, ...],
+    program: str | None,
+    original: str | None,
+    no_limit: bool,
+    recheck: bool,
+    preconditions: bool,
+    fuzz: int | None,
+    kernels: bool,
+    as_json: bool,
+) -> int:
+    """Prove or refute every rule and statement of the FILES, or of the library.
+
+    A file holds rule texts, or is Python with a RULES text (read) or with superopt.rule and superopt.statement (run).
+    """
+    if program:
+        from superopt.returned.revalidate import validate_file  # late: as above
+
+        with Store() as store:
+            found = validate_file(program, original, store, limited=not no_limit)
+        emit(found.to_json()) if as_json else click.echo(str(found))
+        return OK if found.valid else UNVERIFIED
+    if kernels:
+        summary, text = verify_kernels(names)
+        emit(summary) if as_json else click.echo(text)
+        return OK if summary["ok"] else UNVERIFIED
+    if recheck:
+        summary, text = recheck_certificates(files, library=library or not files, names=names)
+        emit(summary) if as_json else click.echo(text)
+        return OK if summary["sound"] else UNVERIFIED
+
+    if bool(files) == library:
+        hint = "name files of rules, or give --library"
+        raise UsageError("files and --library are two requests" if files else "nothing to verify", hint=hint)
+    if preconditions or fuzz:
+        summary, text = fuzz_rules(files, names, fuzz) if fuzz else examine_preconditions(files, names)
+        emit(summary) if as_json else click.echo(text)
+        return OK if not (summary["false_proofs"] if fuzz else summary["redundant"]) else UNVERIFIED
+    summary, text = verify_library(names) if library else verify_files(files, names)
+    if as_json:
+        emit(summary)
+    else:
+        click.echo(text)
+    return OK if summary["proved"] == summary["rules"] else UNVERIFIED
+
+
+@cli.command()
+@click.option("--ops", help="Ops to combine; `bilinear`: fewer products; `powers`: by roots.  [default: those of TASO]")
+@click.option("--size", default=3, show_default=True, type=click.IntRange(1, 4), help="Most ops on a side.")
+@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Worker processes.")
+@click.option("--budget", default="600s", show_default=True, help="Time; a later run of the same goes on from there.")
+@click.option("--bare", is_flag=True, help="Do not use the rule library: find everything again.")
+@click.option("--coverage", is_flag=True, help="Also count the substitutions of TASO's generator that are implied.")
+@click.option("--folder", type=click.Path(file_okay=False), help="Where runs are kept.  [default: the user's cache]")
+@click.option("--out", type=click.Path(dir_okay=False), help="Write the rules found to this file.")
+@click.option("--price", "priced", multiple=True, type=_EXISTING, help="Price the rules of a file on the suites.")
+@click.option("--case", "cases", multiple=True, help="Only programs whose name contains this text.")
+@click.option("--measure", is_flag=True, help="Also time what is priced as cheaper.")
+@_JSON
+@guarded
+def discover(
+    ops: str | None,
+    size: int,
+    jobs: int,
+    budget: str,
+    bare: bool,
+    coverage: bool,
+    folder: str | None,
+    out: str | None,
+    priced: tuple[str, ...],
+    cases: tuple[str, ...],
+    measure: bool,
+    as_json: bool,
+) -> int:
+    """Enumerate equal terms over some ops, prove them as rules, and print those that the library does not imply."""
+    check_folder(out)
+    if priced:
+        from superopt.lab.bench import price  # late: loads jax
+
+        rows, figures, text = price.run(files=priced, cases=cases, jobs=jobs, measure=measure, say=progress(as_json))
+        emit({"rows": rows, "summary": figures}) if as_json else click.echo(text)
+        return OK
+    from superopt.lab.discovery.command import run  # late: loads the verifier
+
+    summary, text = run(
+        ops=ops, size=size, jobs=jobs, budget=budget, library=not bare, coverage=coverage, folder=folder,
+        say=progress(as_json),
+    )  # fmt: skip
+    if out:
+        write_text(out, "\n\n".join(summary["texts"]) + "\n")
+    if as_json:
+        emit(summary)
+    else:
+        click.echo(text)
+    return OK
+
+
+@cli.command()
+@click.option("--seconds", default=60.0, show_default=True, type=click.FloatRange(1), help="Time of the run.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Number of the first program.")
+@click.option("--programs", type=click.IntRange(0), help="Whole programs at most.  [default: as many as fit]")
+@click.option(
+    "--kernels", type=click.IntRange(0), help="Random kernels at most; 0 for none.  [default: as many as fit]"
+)
+@click.option("--store", help="Keep proofs here between runs.")
+@_JSON
+@guarded
+def fuzz(seconds: float, seed: int, programs: int | None, kernels: int | None, store: str | None, as_json: bool) -> int:
+    """Run random whole programs and kernels against oracles; reduce what fails to a few lines."""
+    from superopt.lab.fuzz.cli import run  # late: jax and onnx take seconds to load
+
+    found = run(seconds, seed, programs, kernels, store, progress(as_json))
+    if as_json:
+        emit(found.summary())
+    else:
+        click.echo(str(found))
+    return INTERNAL if found.failed else OK
+
+
+@cli.command()
+@click.option("--calibrate", is_flag=True, help="Time kernels for half a minute to fit the cost model to this machine.")
+@_JSON
+@guarded
+def doctor(calibrate: bool, as_json: bool) -> int:
+    """Check this installation: machine, libraries, store, calibration, a tiny program end to end."""
+    if calibrate:
+        calibrated(progress(as_json))
+    summary, text = examine()
+    if as_json:
+        emit(summary)
+    else:
+        click.echo(text)
+    return OK if summary["ok"] else INTERNAL
+
+
+@cli.command()
+@click.option("--budget", default="40s", show_default=True, help="Search time for each program.")
+@click.option("--report", "report_path", default="report.html", show_default=True, type=click.Path(dir_okay=False))
+@_JSON
+@guarded
+def demo(budget: str, report_path: str, as_json: bool) -> int:
+    """Optimise real networks that ship with the onnx package and two JAX programs; print what was gained."""
+    from superopt.lab.demo import run_demo  # late: loads jax, onnx and z3
+
+    summary = run_demo(budget=budget, report_path=report_path, say=progress(False), quiet=as_json)
+    if as_json:
+        emit(summary)
+    return OK
+
+
+@cli.command()
+@click.option(
+    "--suite",
+    default="core",
+    show_default=True,
+    help="aa, ablation, alternatives, budget, core, faults, kernels, memory, native, onnx-nodes, onnx-types, options, "
+    "pallas, plain, rewrites, schedules, search or verifier.",
+)
+@click.option("--verifier", "suite", flag_value="verifier", help="The same as --suite verifier.")
+@click.option("--kernels", "suite", flag_value="kernels", help="The same as --suite kernels.")
+@click.option("--faults", "suite", flag_value="faults", help="The same as --suite faults.")
+@click.option("--count", type=click.IntRange(1), help="Files of each kind that --faults reads.  [default: 200]")
+@click.option("--budget", help="Search time for each case.  [default: that of the suite; core: 60s]")
+@click.option("--case", "cases", multiple=True, help="Only cases whose name contains this text.")
+@click.option("--no-search", is_flag=True, help="core, native, rewrites: their programs as they are built at once.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--out", type=click.Path(dir_okay=False), help="Also write the JSON object to a file.")
+@_JSON
+@guarded
+def bench(
+    suite: str,
+    count: int | None,
+    budget: str | None,
+    cases: tuple[str, ...],
+    no_search: bool,
+    seed: int,
+    out: str | None,
+    as_json: bool,
+) -> int:
+    """Run a benchmark suite and print its table."""
+    check_folder(out)
+    result = run_suite(
+        suite, budget=budget, cases=cases, seed=seed, say=progress(as_json), search=not no_search, count=count
+    )
+    if out:
+        write_text(out, json_text(result, indent=1) + "\n")
+    if as_json:
+        emit(result)
+    else:
+        click.echo(result["text"])
+    return OK
+
+
+@cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@guarded
+def train(arguments: tuple[str, ...]) -> int:
+    """Collect labels for the cost model, fit it, evaluate it (see `superopt train --help`)."""
+    from superopt.lab.training.cli import train as group  # late: `--help` answers at once
+
+    try:
+        group.main(list(arguments), prog_name="superopt train", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return USAGE
+    return OK
+
+
+@cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@guarded
+def kernels(arguments: tuple[str, ...]) -> int:
+    """Tune one operator as our own kernel, show its loops and schedule (see `superopt kernels --help`)."""
+    from superopt.schedules.cli import kernels as group  # late: `--help` answers at once
+
+    try:
+        group.main(list(arguments), prog_name="superopt kernels", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return USAGE
+    return OK
+
+
+def main_with(arguments: Sequence[str] | None) -> None:
+    """Run the command line on these arguments (None: those of the process)."""
+    try:
+        cli.main(None if arguments is None else list(arguments), prog_name="superopt", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(USAGE)
+    except click.Abort:
+        sys.exit(130)
+
+
+def main() -> None:
+    """Entry point of the `superopt` command."""
+    main_with(None)
+
+
+if __name__ == "__main__":
+    main()

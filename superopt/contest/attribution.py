@@ -1,0 +1,73 @@
+"""What the most important rules of a winner are worth, measured: the winner timed against itself without each of them.
+
+Variants are built and timed interleaved with the winner, in the same rounds, as many as the time set aside allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from superopt.explore.exploration import Exploration
+from superopt.ir.program import Program
+from superopt.machine.budget import SearchBudget
+from superopt.measure import Timing, Tuned, Worker, compare
+from superopt.report.data import Speedup
+from superopt.search.ablation import without_rule
+from superopt.search.lower import Selection
+from superopt.search.search import Finalist
+from superopt.search.state import State
+
+_ROUNDS = 7
+_MOST = 4
+_SHARE, _LONGEST_S = 0.1, 8.0
+_BUILD_AND_TIME = 1.5  # what a variant takes, in terms of the time that the winner took to build
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Milliseconds that the winner gains by a rule, and its time without the rule over its time with it."""
+
+    milliseconds: float
+    ratio: Speedup
+
+
+def measured_gains(
+    found: Exploration,
+    winner: Finalist,
+    program: Program,
+    options: Mapping[str, bool | str],
+    build_s: float,
+    live: Sequence[Any],
+    frozen: Mapping[str, Any],
+    limits: SearchBudget,
+    seed: int,
+    worker: Worker,
+) -> dict[str, Gain]:
+    """Rule -> its measured gain, for the rules with the largest predicted gains; all built with the same options."""
+    budget_s = limits.within(_LONGEST_S if limits.seconds is None else min(_LONGEST_S, _SHARE * limits.seconds))
+    affordable = int(budget_s / (_BUILD_AND_TIME * build_s + 0.25)) - 1  # the winner itself is built again
+    rules = [rule for rule, gain in found.gains_ms(winner).items() if gain > 0][: max(0, min(_MOST, affordable))]
+    if not rules:
+        return {}
+    variants = [Tuned(found.program(without(found, winner, rule)), options) for rule in rules]
+    result = compare(
+        Tuned(program, options), variants, live, frozen, rounds=_ROUNDS, seed=seed, prune=0.0, check=False,
+        budget_s=budget_s, worker=worker,
+    )  # fmt: skip
+    gains: dict[str, Gain] = {}
+    for rule, outcome in zip(rules, result.candidates, strict=True):
+        if isinstance(outcome, Timing) and isinstance(result.reference, Timing):
+            r = outcome.ratio
+            ratio = Speedup(1 / r.ratio, 1 / r.high, 1 / r.low)
+            gains[rule] = Gain(1e3 * result.reference.median_s * (ratio.ratio - 1.0), ratio)
+    return gains
+
+
+def without(found: Exploration, winner: Finalist, rule: str) -> Finalist:
+    """The winner without a rule, as something that can be lowered."""
+    chosen = winner.selection
+    state = without_rule(State(found.result.problem, chosen.options, chosen.layouts, chosen.bits), rule)
+    selection = Selection(tuple(state.selection), tuple(state.layouts), tuple(state.bits), tuple(state.materialised))
+    return replace(winner, name=f"{winner.name} without {rule}", selection=selection)

@@ -1,0 +1,96 @@
+"""What a judgement says of the program that is returned, and the numerical check that was left for last.
+
+A program that another may still replace is not built in the process of the user: comparing it with the original on
+random inputs there waits until it is known to be the one that is returned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from superopt.contest.attribution import Gain
+from superopt.contest.checks import Builds, check
+from superopt.frontends.jax.jaxpr import Imported
+from superopt.ir.program import Program, original_program
+from superopt.kernels.choose.choice import Choice
+from superopt.machine.barrier import Barrier
+from superopt.report.data import UNTIMED, JudgedFinalist, NativeKernel, NumericCheck, Speedup
+from superopt.search.search import Finalist as Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Which program is returned, and on what evidence; kernels of our own are filled in by `superopt.choose.implement`.
+
+    Attributes:
+        build_s: what building a program took at most: an estimate for those that follow.
+        unchecked: the program was compared on the example inputs only; `settled` does the rest if it is returned.
+        own_form: the program is the original's own form, not one that the search found.
+        noisy: the rounds leave a doubt about which program is the fastest; the result is not kept.
+        interrupted: the user ended the measuring; nothing more is to be begun, and the result is not kept.
+    """
+
+    program: Program
+    winner: Candidate | None
+    verdict: str
+    before_ms: float | None = None
+    after_ms: float | None = None
+    speedup: Speedup | None = None
+    noise_floor: float | None = None
+    numerics: NumericCheck | None = None
+    finalists: tuple[JudgedFinalist, ...] = ()
+    notes: tuple[str, ...] = ()
+    samples_ms: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+    after_text: str = ""
+    gains: dict[str, Gain] = field(default_factory=dict[str, Gain])
+    options: dict[str, bool | str] = field(default_factory=dict[str, bool | str])
+    tuning: dict[str, Any] = field(default_factory=dict[str, Any])
+    kernels: tuple[Choice, ...] = ()
+    native: tuple[NativeKernel, ...] = ()
+    implementation: dict[str, Any] = field(default_factory=dict[str, Any])
+    build_s: float = 0.0
+    unchecked: bool = False
+    own_form: bool = False
+    noisy: bool = False
+    interrupted: bool = False
+
+    @property
+    def stated_speedup(self) -> Speedup:
+        """The speed-up as a report states it: that of the original over itself is 1."""
+        return self.speedup or (Speedup(1.0, 1.0, 1.0) if self.returns_original else UNTIMED)
+
+    @property
+    def returns_original(self) -> bool:
+        """Is the program the original, perhaps with options of the compiler?"""
+        return self.winner is None and not self.own_form and not self.kernels
+
+
+def original_returned(imported: Imported, cause: str, **found: Any) -> Judgement:
+    """The original, and why."""
+    return Judgement(original_program(imported.graph), None, f"the original was returned: {cause}", **found)
+
+
+def given_back(imported: Imported, barrier: Barrier) -> Judgement:
+    """The original, after a stage was lost that would have found something better."""
+    stage, cause = list(barrier.lost.items())[-1]
+    return original_returned(imported, f"{stage} {cause}", interrupted=barrier.interrupted)
+
+
+def settled(imported: Imported, judgement: Judgement, seed: int, builds: Builds, exact: bool = False) -> Judgement:
+    """The judgement with the check that was left for last; the original, if the program does not pass it."""
+    if not judgement.unchecked:
+        return judgement
+    live, frozen = imported.live_values, imported.frozen_values
+    numerics, cause = check(
+        imported.graph, judgement.program, live, frozen, seed, judgement.options, imported if exact else None,
+        judgement.kernels, builds,
+    )  # fmt: skip
+    if not cause:
+        return replace(judgement, numerics=numerics, unchecked=False)
+    return original_returned(
+        imported, f"the program was refused: {cause}", before_ms=judgement.before_ms, after_ms=judgement.before_ms,
+        noise_floor=judgement.noise_floor, finalists=judgement.finalists, notes=judgement.notes,
+        tuning=judgement.tuning, native=tuple(replace(row, used=False) for row in judgement.native),
+        interrupted=judgement.interrupted,
+    )  # fmt: skip

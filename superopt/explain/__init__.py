@@ -1,0 +1,1 @@
+"""What a report says and draws, gathered from all stages."""

@@ -1,0 +1,181 @@
+"""What a report says about a program that the search found: why it is what it is, and what else there was.
+
+Everything here is read off the last search: the selection of the returned program, the options that the e-graph
+offered beside it, and the prices of both.  A rule that was not used is judged by using it at one place after another,
+the joint flips of one application together, and taking the place where the program would lose least.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from costmodel.model.measured import kind
+from rewrites.build.expander import expand_graph
+from rewrites.egraph import perm
+from rewrites.egraph.enode import Origin
+from superopt.explore.exploration import Exploration
+from superopt.ir.types import TensorType
+from superopt.report.data import KernelUse, NotChosen
+from superopt.search.ablation import repair_layouts
+from superopt.search.pricing import UNIT_S
+from superopt.search.search import Finalist
+from superopt.search.snapshot import SHIFT, Snapshot
+from superopt.search.state import State
+
+Group = tuple[tuple[int, int], ...]  # (class, option) pairs that flip together
+_SITES = 12  # places tried per rule
+_FLIPS = 600  # in all
+
+
+def state_of(found: Exploration, finalist: Finalist) -> State:
+    """The state of the search that a finalist stands for."""
+    selection = finalist.selection
+    return State(found.result.problem, selection.options, selection.layouts, selection.bits)
+
+
+def describe(snapshot: Snapshot, c: int, option: int = 0) -> str:
+    """An operation in words: its op, what it reads and what it gives."""
+    chosen = snapshot.options[c][option]
+    form = chosen.form
+    op = form.op if form.rule is None else f"{form.op} by {form.rule}"
+    reads = ", ".join("x".join(map(str, s)) or "scalar" for s in form.shapes[:3])
+    gives = "x".join(map(str, form.shape)) or "scalar"
+    return f"{op} {reads} -> {gives}" if form.shapes else f"{op} {gives}"
+
+
+def sites(found: Exploration, finalist: Finalist) -> dict[str, dict[str, int]]:
+    """Rule -> the program's own operations that it was applied to, with their number."""
+    snapshot = found.result.problem.snapshot
+    number = {cls: c for c, cls in enumerate(snapshot.class_ids)}
+    state = state_of(found, finalist)
+    origins = {state.chosen(c).origin for c in state.active()} - {None}
+    out: dict[str, Counter[str]] = defaultdict(Counter)
+    for origin in sorted(origins, key=lambda o: (o.rule, o.step, o.roots)):
+        for root in origin.roots:
+            c = number.get(snapshot.eg.find(root) >> SHIFT)
+            if c is not None:
+                out[origin.rule][describe(snapshot, c)] += 1
+    return {rule: dict(table.most_common()) for rule, table in out.items()}
+
+
+def not_chosen(found: Exploration, finalist: Finalist) -> tuple[NotChosen, ...]:
+    """Rules that apply to a program and were not used there, with what the model says that each would lose."""
+    state = state_of(found, finalist)
+    base = state.cost
+    places = _places(state, set(finalist.rules))
+    flips = 0
+    out: list[NotChosen] = []
+    for rule in sorted(places):
+        best: tuple[int, Group] | None = None
+        for group in places[rule][:_SITES]:
+            flips += 1
+            change = state.flip(group) if flips <= _FLIPS else None
+            if change is None:
+                continue
+            state.settle()
+            if best is None or state.cost < best[0]:
+                best = state.cost, group
+            state.undo(change)
+            state.settle()
+        if best is not None:
+            loss = min(best[0], _mended(found, finalist, best[1])) - base
+            site = describe(state.snapshot, best[1][0][0])
+            out.append(NotChosen(rule, len(places[rule]), 1e3 * loss * UNIT_S, loss / base if base else 0.0, site))
+    return tuple(sorted(out, key=lambda x: (x.loss_ms, x.rule)))
+
+
+def _mended(found: Exploration, finalist: Finalist, group: Group) -> int:
+    """Cost of a program with a group flipped and the layouts around it chosen again."""
+    state = state_of(found, finalist)
+    before = set(state.active())
+    if state.flip(group) is None:
+        return state.cost
+    state.settle()
+    repair_layouts(state, [c for c in state.active() if c not in before or c in dict(group)])
+    state.settle()
+    return state.cost
+
+
+def _places(state: State, used: set[str]) -> dict[str, list[Group]]:
+    """Rule -> joint flips of one application each, the most expensive classes first; only classes in use."""
+    groups: dict[Origin, dict[int, int]] = defaultdict(dict)
+    for c in state.active():
+        for i, option in enumerate(state.options[c]):
+            if option.origin is not None and option.origin.rule not in used and i != state.selection[c]:
+                groups[option.origin].setdefault(c, i)
+    out: dict[str, list[Group]] = defaultdict(list)
+    weight = {id(g): sum(state.kernel_cost[c] for c in g) for g in groups.values()}
+    for origin, group in sorted(groups.items(), key=lambda item: (-weight[id(item[1])], item[0].step, item[0].roots)):
+        out[origin.rule].append(tuple(sorted(group.items())))
+    return out
+
+
+def kernels(found: Exploration, finalist: Finalist) -> tuple[KernelUse, ...]:
+    """The kernels of a program, equal ones together, the most expensive first."""
+    count: Counter[Any] = Counter()
+    price: dict[Any, float] = {}
+    graphs: dict[Any, Any] = {}
+    for graph, seconds in finalist.kernels:
+        output = graph.outputs[0]
+        count[output] += 1
+        price[output], graphs[output] = seconds, graph
+    order = sorted(count, key=lambda n: (-count[n] * price[n], str(n.type)))
+    outside = _outside(found, [graphs[n] for n in order])
+    return tuple(
+        KernelUse(
+            f"{kind(graphs[n])} -> {n.type}",
+            count[n],
+            1e3 * count[n] * price[n],
+            graphs[n] in found.model,
+            None if outside is None else bool(outside[i]),
+        )
+        for i, n in enumerate(order)
+    )
+
+
+def _outside(found: Exploration, graphs: Sequence[Any]) -> np.ndarray | None:
+    """Which kernels lie outside of the learned model's training; None for a model that was not learned."""
+    ask = getattr(found.model.base, "outside", None)
+    if ask is None:
+        return None
+    return np.asarray(ask([expand_graph(graph, found.expand) for graph in graphs]), dtype=bool)
+
+
+def model_figures(found: Exploration, uses: Sequence[KernelUse]) -> dict[str, Any]:
+    """How far the model was off where it could be checked, and how much of the program it has seen the like of."""
+    errors = found.model.errors()
+    total = sum(k.predicted_ms for k in uses) or 1.0
+    timed = sum(k.predicted_ms for k in uses if k.timed) / total
+    figures: dict[str, Any] = {"kernels_timed": len(errors), "timed_share": timed, "outside_share": None}
+    if errors:
+        figures["median_error"] = errors[len(errors) // 2] - 1.0
+        figures["largest_error"] = errors[-1] - 1.0
+    if uses and uses[0].outside is not None:
+        figures["outside_share"] = sum(k.predicted_ms for k in uses if k.outside) / total
+        figures["outside_untimed_share"] = sum(k.predicted_ms for k in uses if k.outside and not k.timed) / total
+    return figures
+
+
+def measured_by_finalists(rows: Mapping[str, float], best: str, rules: Sequence[str]) -> dict[str, float]:
+    """Rule -> measured milliseconds that the finalist `best` gains by it, where the finalist without it was timed."""
+    if best not in rows:
+        return {}
+    return {rule: rows[f"without {rule}"] - rows[best] for rule in rules if f"without {rule}" in rows}
+
+
+def layout_of(state: State, c: int) -> str:
+    """Physical order of the axes of a value where it is not the natural one."""
+    shape = state.snapshot.shapes[c]
+    order = perm.perm_of(state.layouts[c], len(shape)) if state.layouts[c] else ()
+    live = [axis for axis in order if shape[axis] != 1]
+    return "" if live == sorted(live) else "axes " + ",".join(map(str, order))
+
+
+def type_of(state: State, c: int) -> str:
+    """Type of a value."""
+    snapshot = state.snapshot
+    return str(TensorType(snapshot.shapes[c], snapshot.dtypes[c])) if snapshot.dtypes[c] != "tuple" else "tuple"

@@ -1,0 +1,135 @@
+"""Everything that one optimisation knows, put together as its report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from costmodel.model.objective import Objective
+from rewrites.language.show import statement
+from superopt.certify.library import ProvedLibrary
+from superopt.contest.judgement import Judgement
+from superopt.explain.drawing import draw
+from superopt.explain.evidence import kernels, measured_by_finalists, model_figures, not_chosen, sites
+from superopt.explore.exploration import Exploration
+from superopt.frontends.jax.jaxpr import Imported
+from superopt.ir.text import print_graph
+from superopt.machine import facts as machine
+from superopt.machine.barrier import Barrier
+from superopt.report.data import Report, UsedRewrite
+
+
+def make_report(
+    name: str,
+    imported: Imported,
+    found: Exploration | None,
+    judgement: Judgement,
+    library: ProvedLibrary,
+    objective: Objective,
+    memory: Mapping[str, int],
+    barrier: Barrier,
+    exactness: str = "real",
+) -> Report:
+    """The report of an optimisation; its stages are filled in once the last of them is over.
+
+    Args:
+        found: what the search found; None where there was none.
+        barrier: what each part of the report stands behind: one that fails is left out.
+    """
+    unknown: dict[str, str] = {}
+    searched: dict[str, Any] = {}
+    if found is not None:
+        searched = barrier.around(
+            "what the search tells", lambda: _of_search(found, judgement, library, barrier), searched
+        )
+    return Report(
+        program=name,
+        verdict=judgement.verdict,
+        before_ms=judgement.before_ms,
+        after_ms=judgement.after_ms,
+        speedup=judgement.stated_speedup,
+        noise_floor=judgement.noise_floor,
+        numerics=judgement.numerics,
+        opaque_ops=dict(imported.opaque_ops),
+        stages=(),
+        finalists=judgement.finalists,
+        memory=dict(memory),
+        objective=barrier.around("the name of the objective", lambda: _described(objective), ""),
+        environment=barrier.around("the description of the machine", _environment, unknown),
+        rules_proved=len(library.certificates),
+        original_returned=judgement.returns_original,
+        samples_ms=judgement.samples_ms,
+        after_text=judgement.after_text,
+        compiler_options=judgement.options,
+        tuning=judgement.tuning,
+        exactness=exactness,
+        native=judgement.native,
+        implementation=judgement.implementation,
+        notes=(*imported.notes, *(() if found is None else found.notes), *judgement.notes),
+        **{"rewrites": (), "growth": {}, "search": {}, "before_text": print_graph(imported.graph), **searched},
+    )
+
+
+def _of_search(found: Exploration, judgement: Judgement, library: ProvedLibrary, barrier: Barrier) -> dict[str, Any]:
+    """What is read off the search and its e-graph."""
+    shown = judgement.winner or found.result.original
+    uses = barrier.around("the table of kernels", lambda: kernels(found, shown), ())
+    return {
+        "rewrites": barrier.around("the table of rules", lambda: _used(found, judgement, library, barrier), ()),
+        "growth": found.growth,
+        "search": found.statistics,
+        "before_text": found.before_text,
+        "model": barrier.around("the figures of the model", lambda: model_figures(found, uses), {}),
+        "not_chosen": barrier.around("the rules that were not chosen", lambda: not_chosen(found, shown), ()),
+        "kernels": uses,
+        "drawing": barrier.around("the drawing", lambda: draw(found, judgement.winner), None),
+    }
+
+
+def _environment() -> dict[str, Any]:
+    return {**machine.as_dict(), "versions": machine.versions()}
+
+
+def _used(
+    found: Exploration, judgement: Judgement, library: ProvedLibrary, barrier: Barrier
+) -> tuple[UsedRewrite, ...]:
+    """The rules of the winner, those that the model says gain most first."""
+    winner = judgement.winner
+    if winner is None:
+        return ()
+    predicted = barrier.around("predicted gains of rules", lambda: found.gains_ms(winner), dict[str, float]())
+    where = barrier.around("the places of rules", lambda: sites(found, winner), dict[str, dict[str, int]]())
+    rows = {f.name: f.measured_ms for f in judgement.finalists if f.measured_ms is not None}
+    hedged = dict[str, float]()
+    if winner is found.result.best:
+        names = list(winner.rules)
+        hedged = barrier.around(
+            "gains of rules among finalists", lambda: measured_by_finalists(rows, winner.name, names), hedged
+        )
+    texts = barrier.around(
+        "the texts of rules", lambda: {r.name: statement(r) for r in library.rules if r.name in winner.rules}, {}
+    )
+    out: list[UsedRewrite] = []
+    for rule, count in winner.rules.items():
+        certificate, gain = library.certificates[rule], judgement.gains.get(rule)
+        out.append(
+            UsedRewrite(
+                rule,
+                count,
+                certificate.key,
+                certificate.exactness,
+                predicted.get(rule, 0.0),
+                certificate.equation,
+                texts.get(rule, ""),
+                where.get(rule, {}),
+                gain.milliseconds if gain else hedged.get(rule),
+                gain.ratio if gain else None,
+            )
+        )
+    return tuple(sorted(out, key=lambda u: (-u.predicted_gain_ms, u.rule)))
+
+
+def _described(objective: Objective) -> str:
+    """Name, version and, where it says so, what the objective was fitted on."""
+    source = getattr(objective, "source", "")
+    return f"{objective.name} {objective.version}" + (f" ({source})" if source else "")

@@ -1,0 +1,1 @@
+"""From a graph and proved rules to a few programs worth measuring; `exploration.explore` is the entry."""

@@ -1,0 +1,369 @@
+"""From a graph and proved rules to a few programs worth measuring.
+
+The e-graph is grown to saturation by the rules that cannot explode.  The rest, the rules of mode `near` and `merge`,
+are applied only around the best selection found so far, in rounds of growth and warm search.  Bodies of control flow
+are programs of their own: each is explored first and replaced by its best form.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from costmodel.model.measured import Measured
+from costmodel.model.objective import Objective
+from rewrites.build.expander import Expand, library_expander
+from rewrites.egraph.convert import import_into
+from rewrites.egraph.graph import EGraph
+from rewrites.grow.growth import GrowthLimits, GrowthReport, grow
+from rewrites.grow.proof import ProvingEGraph
+from rewrites.language.term import Rule
+from superopt.certify.plan import BodyPlan
+from superopt.explore.bodies import body_size, body_sizes, improve_bodies
+from superopt.explore.kernel_timer import KernelTimer
+from superopt.ir.graph import Graph
+from superopt.ir.program import Program
+from superopt.ir.text import print_graph
+from superopt.machine.budget import SearchBudget
+from superopt.measure import Worker
+from superopt.search.budget import Budget
+from superopt.search.explain import rule_gains
+from superopt.search.pricing import Pricer
+from superopt.search.search import SMALL, Finalist, SearchResult, search
+from superopt.search.snapshot import Forms
+
+_GROWTH_SECONDS = 15.0
+_MATCHES = 40_000  # of a growth without a clock: some twenty seconds; DenseNet-121 has 13,000
+_BODY_STEPS = 2_000
+_BODIES_SHARE = 0.5  # of the time, for all bodies together
+_LEAST_BODY_S = 0.05  # below which a body is left as it is,
+_LEAST_NODE_S = 1e-3  # or below this for each of its nodes: that long import, one pass of the rules and a descent take
+_ROUNDS = (
+    0.3,
+    0.3,
+    0.2,
+    0.2,
+)  # shares of the search; kernels are timed between rounds, growth is guided after the first
+_FIRST_GROWTH = 0.85  # of the time, at most
+_GUIDED_ROUNDS = 2
+_GUIDED_SHARE = 0.4
+_SEARCH_END, _TIMING_END = 0.5, 0.7  # of what is left of a round, when search and the timing of kernels end
+_LEAST_S = 0.5  # that growth and timing get
+_FINALISTS = 5
+_SHORT_S = 30.0
+_SMALL_FINALISTS = 13
+_CLOSE = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """Programs worth measuring, cheapest first by prediction, with what was done to find them."""
+
+    imported: Graph
+    graph: Graph
+    result: SearchResult
+    expand: Expand
+    model: Measured
+    growth: dict[str, Any]
+    statistics: dict[str, Any]
+    notes: tuple[str, ...]
+    before_text: str
+    interrupted: bool
+    bodies: tuple[BodyPlan, ...] = ()
+
+    @property
+    def finalists(self) -> tuple[Finalist, ...]:
+        """What is worth measuring: all finalists; the original's own form only where it is more than the original.
+
+        The search has frozen work done ahead of time and bodies improved in every form, which is a gain by itself.
+        """
+        others = tuple(f for f in self.result.finalists if not f.original)
+        own = self.result.original
+        worth = not others or own.predicted_s <= _CLOSE * others[0].predicted_s
+        return (*others, own) if worth and self._prepares(own) else others
+
+    def _prepares(self, finalist: Finalist) -> bool:
+        program = self.program(finalist)
+        computed = program.prepare is not None and any(node.op != "input" for node in program.prepare.outputs)
+        return computed or self.graph is not self.imported
+
+    def program(self, finalist: Finalist) -> Program:
+        """A finalist as a program over the inputs of the graph, macros expanded."""
+        return self.result.program(finalist, self.graph, self.expand)
+
+    def gains_ms(self, finalist: Finalist) -> dict[str, float]:
+        """Predicted milliseconds that each rule of a finalist saves: what the program costs without it."""
+        return {rule: 1e3 * seconds for rule, seconds in rule_gains(self.result, finalist).items()}
+
+
+@dataclass(slots=True)
+class _Growth:
+    """Sums over the rounds of growth."""
+
+    reports: list[GrowthReport] = field(default_factory=list[GrowthReport])
+
+    def as_dict(self) -> dict[str, Any]:
+        first, last = self.reports[0], self.reports[-1]
+        unions: Counter[str] = Counter()
+        misses: Counter[str] = Counter()
+        errors: Counter[str] = Counter()
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for report in self.reports:
+            for name, counts in report.rules.items():
+                unions[name] += counts.unions
+                seconds[name] += counts.seconds
+                misses.update({f"{name}: {reason}": n for reason, n in counts.misses.items()})
+                errors.update({f"{name}: {message}": n for message, n in counts.errors.items()})
+        return {
+            "stop": first.stop,
+            "iterations": sum(r.iterations for r in self.reports),
+            "enodes": last.enodes[-1],
+            "enodes_saturated": first.enodes[-1],
+            "enodes_imported": first.enodes[0],
+            "classes": last.classes,
+            "live_classes": last.live_classes,
+            "cyclic_components": last.components,
+            "seconds": round(sum(r.seconds for r in self.reports), 3),
+            "unions": dict(sorted((+unions).items())),
+            "rounds": [
+                {
+                    "stop": r.stop,
+                    "iterations": r.iterations,
+                    "enodes": list(r.enodes),
+                    "seconds": round(r.seconds, 3),
+                    "hidden": r.hidden,
+                    "class_caps": r.class_caps,
+                }
+                for r in self.reports
+            ],
+            "rule_seconds": {name: round(seconds[name], 3) for name in sorted(seconds, key=lambda n: -seconds[n])[:8]},
+            "near_misses": dict(misses.most_common(100)),
+            "errors": dict(errors),
+        }
+
+
+def explore(
+    graph: Graph,
+    rules: Sequence[Rule],
+    objective: Objective,
+    limits: SearchBudget,
+    seed: int,
+    *,
+    measure: bool = False,
+    max_prepared_bytes: int | None = None,
+    numerics: str = "real",
+    progress: Callable[[str], None] = lambda line: None,
+) -> Exploration:
+    """Grow, then search in rounds; between rounds grow near the best and, with `measure`, time the kernels in use.
+
+    With numerics `exact` the e-graph's own laws are only those that keep every bit; `rules` are the caller's business.
+    """
+    notes: list[str] = []
+    before_text = print_graph(graph)
+
+    imported = graph
+    bodies = _Bodies(rules, objective, seed, numerics, limits, body_sizes(imported))
+    graph, changed = improve_bodies(imported, bodies.improved)
+    if changed:
+        notes.append(f"{changed} bodies of control flow were optimised by the model alone")
+    if bodies.left_out:
+        notes.append(f"{bodies.left_out} bodies of control flow were left as they are for lack of time")
+    if bodies.interrupted:
+        limits = replace(limits, end_s=time.monotonic())
+    expand = library_expander(rules)
+    eg = import_into(ProvingEGraph(exact=numerics == "exact"), graph)
+    run = _Run(eg, rules, limits, seed, max_prepared_bytes, progress)
+    with Worker(inline=True) as worker:
+        model = Measured(objective, expand)
+        timer = KernelTimer(model, limits, worker) if measure else None
+        run.search(model, timer)
+    assert run.result is not None
+    run.interrupted = run.interrupted or bodies.interrupted
+    if run.interrupted:
+        notes.append("the search was interrupted; this is the best program it had found")
+    stop = run.growth.reports[0].stop
+    if stop != "saturated":
+        notes.append(f"growth of the e-graph stopped by its limit of {stop}, not by saturation")
+    statistics = run.statistics(model)
+    return Exploration(
+        imported,
+        graph,
+        run.result,
+        expand,
+        model,
+        run.growth.as_dict(),
+        statistics,
+        tuple(notes),
+        before_text,
+        run.interrupted,
+        tuple(bodies.plans),
+    )
+
+
+@dataclass(slots=True)
+class _Run:
+    """Rounds of search over one growing e-graph."""
+
+    eg: EGraph
+    rules: Sequence[Rule]
+    limits: SearchBudget
+    seed: int
+    max_prepared_bytes: int | None
+    progress: Callable[[str], None]
+    growth: _Growth = field(default_factory=_Growth)
+    result: SearchResult | None = None
+    proposals: int = 0
+    seconds: float = 0.0
+    interrupted: bool = False
+
+    def search(self, objective: Objective, timer: KernelTimer | None) -> None:
+        """Saturate, then search in rounds with timing and guided growth between them."""
+        saturating = [rule for rule in self.rules if rule.mode in ("saturate", "macro")]
+        limits = _growth_limits(self.limits, most_s=_FIRST_GROWTH * self.limits.left_s)
+        self.growth.reports.append(grow(self.eg, saturating, limits))
+        self.progress(f"e-graph: {self.growth.reports[0].enodes[-1]} e-nodes, {self.growth.reports[0].stop}")
+        pricer, forms = Pricer(objective), Forms()
+        for number, share in enumerate(_ROUNDS):
+            end_s = time.monotonic() + self.limits.left_s * share / sum(_ROUNDS[number:])
+            self.result = search(
+                self.eg,
+                objective,
+                self._searching(share, end_s),
+                self.seed + number,
+                finalists=_finalists(self.limits, self.growth.reports[-1].live_classes),
+                warm=self.result.best if self.result else None,
+                pricer=pricer,
+                forms=forms,
+                max_prepared_bytes=self.max_prepared_bytes,
+            )
+            self.proposals += self.result.statistics.proposals
+            self.seconds += self.result.statistics.seconds
+            self.interrupted = self.result.interrupted
+            if self.interrupted or number == len(_ROUNDS) - 1 or self.limits.left_s < _LEAST_S:
+                return
+            try:
+                if timer is not None:
+                    self._time_kernels(timer, number, _TIMING_END * (end_s - time.monotonic()))
+                    pricer = Pricer(objective)
+                if number < _GUIDED_ROUNDS:
+                    near = self.result.best.classes
+                    limits = _growth_limits(self.limits, _GUIDED_SHARE, end_s - time.monotonic())
+                    self.growth.reports.append(grow(self.eg, self.rules, limits, near=near))
+            except KeyboardInterrupt:
+                self.interrupted = True
+                return
+
+    def _searching(self, share: float, end_s: float) -> Budget:
+        """The budget of one search: its share, or a part of the time until the end of the round."""
+        budget = _part(self.limits, share)
+        if budget.seconds is None:  # steps, and a body's time where the program has a limit of time
+            most_s = _SEARCH_END * (end_s - time.monotonic())
+            return budget if end_s == math.inf else replace(budget, seconds=max(1e-2, most_s))
+        return replace(budget, seconds=max(1e-2, min(budget.seconds, _SEARCH_END * (end_s - time.monotonic()))))
+
+    def _time_kernels(self, timer: KernelTimer, number: int, most_s: float) -> None:
+        assert self.result is not None
+        predicted_ms = 1e3 * self.result.best.predicted_s
+        planned = _part(self.limits, _ROUNDS[number]).seconds
+        unused = max(0.0, planned - self.result.statistics.seconds) if planned is not None else 0.0
+        timed = timer.learn(self.result, min(max(_LEAST_S, most_s), timer.seconds / (len(_ROUNDS) - 1) + unused))
+        self.progress(f"round {number + 1}: predicted {predicted_ms:.3g} ms, {timed} kernels timed")
+
+    def statistics(self, model: Measured) -> dict[str, Any]:
+        """Figures of all rounds for the report."""
+        assert self.result is not None
+        last = self.result.statistics
+        return {
+            "proposals": self.proposals,
+            "seconds": round(self.seconds, 3),
+            "kernels": last.distinct_kernels,
+            "batches": last.batches,
+            "chains": last.chains,
+            "price_lookups": last.lookups,
+            "price_cache_hits": round(max(0.0, 1.0 - last.kernels_priced / max(1, last.lookups)), 6),
+            "kernels_timed": len(model.seconds),
+            "model_factors": {k: round(v, 3) for k, v in model.factors().items()},
+            "live_classes": last.live_classes,
+            "options": last.options,
+            "starts_ms": {k: round(1e3 * v, 4) for k, v in last.starts.items()},
+            "predicted_before_ms": round(1e3 * self.result.original.predicted_s, 4),
+            "predicted_after_ms": round(1e3 * self.result.best.predicted_s, 4),
+            "interrupted": self.interrupted,
+        }
+
+
+def _finalists(limits: SearchBudget, classes: int) -> int:
+    """How many programs are worth building, the original included: each costs seconds of compilation if it is large."""
+    if classes <= SMALL:
+        return _SMALL_FINALISTS
+    return _FINALISTS if limits.seconds is None or limits.seconds >= _SHORT_S else _FINALISTS - 2
+
+
+def _growth_limits(limits: SearchBudget, share: float = 1.0, most_s: float = math.inf) -> GrowthLimits:
+    if limits.seconds is None and limits.end_s == math.inf:
+        return GrowthLimits(seconds=math.inf, matches=_MATCHES)  # no clock: the same growth on every machine
+    if limits.seconds is None:
+        return GrowthLimits(seconds=max(_LEAST_BODY_S, min(most_s, share * limits.left_s)))
+    return GrowthLimits(seconds=max(_LEAST_S, min(most_s, share * min(_GROWTH_SECONDS, 0.25 * limits.seconds))))
+
+
+def _part(limits: SearchBudget, share: float) -> Budget:
+    if limits.seconds is None:
+        assert limits.steps is not None
+        return Budget(None, max(1, int(share * limits.steps)))
+    return Budget(max(1e-2, share * (limits.search_seconds or 0.0)), None)
+
+
+@dataclass(slots=True)
+class _Bodies:
+    """Bodies of control flow, each explored within its part of the time that they have together.
+
+    Attributes:
+        sizes: nodes of the bodies that wait; time is shared by them.
+        plans: of the bodies that were replaced.
+        left_out: bodies for which there was no time.
+        interrupted: by the user; what waits is left as it is.
+    """
+
+    rules: Sequence[Rule]
+    objective: Objective
+    seed: int
+    numerics: str
+    limits: SearchBudget
+    sizes: Sequence[int]
+    plans: list[BodyPlan] = field(default_factory=list[BodyPlan])
+    left_out: int = 0
+    interrupted: bool = False
+    _end_s: float = math.inf
+    _waiting: int = 0
+
+    def __post_init__(self) -> None:
+        self._waiting = sum(self.sizes)
+        if self.limits.end_s < math.inf:
+            self._end_s = time.monotonic() + _BODIES_SHARE * self.limits.left_s
+
+    def improved(self, body: Graph) -> Graph:
+        """The best form of a body by the model, if it is clearly cheaper and prepares nothing."""
+        size, now_s = body_size(body), time.monotonic()
+        part_s = (self._end_s - now_s) * size / max(size, self._waiting)
+        self._waiting -= size
+        if self.interrupted or part_s < max(_LEAST_BODY_S, _LEAST_NODE_S * size):
+            self.left_out += 1
+            return body
+        limits = SearchBudget(None, _BODY_STEPS, end_s=now_s + part_s)
+        found = explore(body, self.rules, self.objective, limits, self.seed, numerics=self.numerics)
+        self.interrupted = found.interrupted
+        best, own = found.result.best, found.result.original
+        if best.original or best.predicted_s > 0.95 * own.predicted_s:
+            return body
+        program = found.program(best)
+        if program.prepare is not None:
+            return body
+        from superopt.explore.trace import make_plan  # late: it reads explorations
+
+        self.plans.append(BodyPlan(body, program.hot, make_plan(found, best, self.rules, self.numerics)))
+        return program.hot

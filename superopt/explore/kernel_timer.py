@@ -1,0 +1,73 @@
+"""Timing of kernels between rounds of search, to correct the objective.
+
+First the kernels that finalists use, those with a noticeable share of a finalist's predicted time, the largest first;
+then their rivals (`superopt.search.rivals`), the most promising first, until the time set aside is used up.  Weights
+are as cold as in the program: calls take turns with copies of them that are together as large as all its weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from costmodel.model.measured import Measured
+from rewrites.build.expander import expand_graph
+from superopt.ir.graph import Graph, Node
+from superopt.ir.program import type_bytes
+from superopt.machine.budget import SearchBudget
+from superopt.measure import KernelTiming, Worker, time_kernels
+from superopt.measure.kernels import KernelSettings
+from superopt.search.rivals import DOUBT, OPTIMISM, rival_kernels
+from superopt.search.search import Finalist, SearchResult
+
+_MEASURE_SHARE = 0.25
+_WORTH_TIMING = 0.003
+_MOST_RIVALS = 200
+_FEW = 24
+_SETTINGS = KernelSettings(rounds=3, sample_s=0.003, max_calls=30)
+
+
+class KernelTimer:
+    """Times the kernels that finalists use, in one worker, and corrects the objective by them."""
+
+    def __init__(self, objective: Measured, limits: SearchBudget, worker: Worker) -> None:
+        self.objective = objective
+        self.worker = worker
+        self.seconds = _MEASURE_SHARE * (limits.seconds or 60.0)
+
+    def learn(self, result: SearchResult, seconds: float) -> int:
+        """Time kernels not timed yet, those that matter most first; how many were timed."""
+        weight: dict[Node, float] = {}
+        graphs: dict[Node, Graph] = {}
+        for finalist in result.finalists:
+            for kernel, predicted in finalist.kernels:
+                graphs[kernel.outputs[0]] = kernel
+                share = predicted / max(finalist.predicted_s, 1e-9)
+                weight[kernel.outputs[0]] = weight.get(kernel.outputs[0], 0.0) + share
+        chosen = [n for n in sorted(weight, key=lambda n: -weight[n]) if weight[n] > _WORTH_TIMING]
+        best = result.best
+        fresh = [n for n in chosen if self._untimed(graphs[n])]
+        for optimism in (OPTIMISM, DOUBT):
+            if len(fresh) >= _FEW:  # the time set aside will be used up
+                break
+            for kernel, gain in rival_kernels(result, best, optimism)[:_MOST_RIVALS]:
+                if gain > _WORTH_TIMING * best.predicted_s and kernel.outputs[0] not in graphs:
+                    graphs[kernel.outputs[0]] = kernel
+                    fresh += [kernel.outputs[0]] if self._untimed(kernel) else []
+        plain = [expand_graph(graphs[n], self.objective.expand) for n in fresh]
+        settings = replace(_SETTINGS, footprint=_frozen_bytes(best))
+        timings = time_kernels(plain, settings=settings, budget_s=seconds, worker=self.worker)
+        pairs = [(graphs[n], t.seconds) for n, t in zip(fresh, timings, strict=True) if isinstance(t, KernelTiming)]
+        self.objective.learn([g for g, _ in pairs], [s for _, s in pairs])
+        return len(pairs)
+
+    def _untimed(self, kernel: Graph) -> bool:
+        return kernel not in self.objective and not _has_opaque(kernel)
+
+
+def _frozen_bytes(finalist: Finalist) -> int:
+    """The bytes of frozen operands that one run of a program reads."""
+    return sum(type_bytes(node.type) for kernel, _ in finalist.kernels for node in kernel.inputs if node["frozen"])
+
+
+def _has_opaque(kernel: Graph) -> bool:
+    return any(node.op in ("opaque", "scan", "while", "cond") for node in kernel.nodes())

@@ -1,0 +1,357 @@
+"""Structures of arguments and results as plain data, for files.
+
+    "*"                                               a leaf
+    null                                              None, which has no leaves
+    {"tuple": [...]}                                  also "list"
+    {"dict": [[key, ...]]}                            keys are texts or integers, in order
+    {"type": "module:Name", "aux": ..., "children"}   any other node: named tuples, dataclasses, modules of a library
+
+A structure of a call is compared with one of a file by this form, so that arguments are never made.  Results are made:
+of types that the process has imported already and JAX knows as nodes, found by name; what such a node holds besides its
+children is plain data, or that of a node of the arguments which is described alike.  So nothing that a file names is
+imported, called or looked up other than that.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import re
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from superopt.errors import InputError
+from superopt.files.reading import LIMITS, depth_of, shown
+
+_LEAF = "*"
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_MOST_DESCRIBED, _MOST_PARTS = 30, 10_000  # levels and parts of what a node holds besides its children
+_MOST_TEXT = 1000  # of what prints itself: longer texts leave something out
+
+
+class Structure:
+    """A structure of a file.
+
+    Attributes:
+        data: its plain form.
+        num_leaves: how many leaves it has.
+    """
+
+    def __init__(self, data: Any) -> None:
+        """Raises `InputError` where this is no plain form."""
+        depth_of(data, "a structure of arguments", LIMITS.depth)
+        self.data = data
+        self.num_leaves = _leaves(data)
+        self._known: list[Any] = []
+        self._made: tuple[Any, Any] | None = None
+
+    def matches(self, tree: Any) -> bool:
+        """Is this a structure of JAX (`PyTreeDef`) with this plain form?"""
+        if any(tree == known for known in self._known):
+            return True
+        if tree.num_leaves != self.num_leaves or not self._is_form_of(tree):
+            return False
+        self._known = [tree, *self._known[:7]]
+        return True
+
+    def _is_form_of(self, tree: Any) -> bool:
+        try:
+            return tree_data(tree) == self.data
+        except InputError:  # what cannot be described was never written
+            return False
+
+    def tree(self, given: Any = None) -> Any:
+        """The structure of JAX.
+
+        Args:
+            given: a structure, nodes of which are taken where they are described alike.
+
+        Raises:
+            InputError: a type in it was not imported, or what a node holds cannot be made.
+        """
+        made = self._made
+        if made is None or made[0] != given:
+            nodes = {} if given is None else {_described(tree): tree for tree in _nodes(given)}
+            made = self._made = (given, _built(self.data, nodes))
+        return made[1]
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Names of the types of nodes that are not Python's own."""
+        return tuple(dict.fromkeys(_types(self.data)))
+
+
+def tree_data(tree: Any) -> Any:
+    """A structure of JAX (`PyTreeDef`) as plain data.
+
+    Raises:
+        InputError: a node holds what can neither be written nor be told from another by a description.
+    """
+    node = tree.node_data()
+    if node is None:
+        return _LEAF if tree.num_leaves else None
+    kind, aux = node
+    children = [tree_data(child) for child in tree.children()]
+    if kind is type(None):
+        return None
+    if kind in (tuple, list):
+        return {kind.__name__: children}
+    if kind is dict and all(type(key) in (str, int) for key in aux):
+        return {"dict": [[key, child] for key, child in zip(aux, children, strict=True)]}
+    return {"type": _name(kind), "aux": _plain(aux), "children": children}
+
+
+def read_tree(data: Any) -> Structure:
+    """The structure that `tree_data` made plain.
+
+    Raises:
+        InputError: it is none.
+    """
+    return Structure(data)
+
+
+def _leaves(data: Any) -> int:
+    match data:
+        case "*":
+            return 1
+        case None:
+            return 0
+        case {"tuple": list(items), **rest} if not rest:
+            return sum(map(_leaves, items))
+        case {"list": list(items), **rest} if not rest:
+            return sum(map(_leaves, items))
+        case {"dict": list(items), **rest} if not rest:
+            return sum(_leaves(child) for child in _dictionary(items).values())
+        case {"type": str(), "aux": _, "children": list(items), **rest} if not rest:
+            return sum(map(_leaves, items))
+        case _:
+            raise InputError(f"{shown(data)} is no structure of arguments")
+
+
+def _dictionary(items: list[Any]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for item in items:
+        match item:
+            case [str() | int() as key, child] if not isinstance(key, bool) and key not in found:
+                found[key] = child
+            case _:
+                raise InputError(f"{shown(item)} is no entry of a dictionary of arguments")
+    if len({type(key) for key in found}) > 1:
+        raise InputError("a dictionary of arguments has keys of two kinds")
+    return found
+
+
+def _types(data: Any) -> Iterator[str]:
+    if isinstance(data, dict):
+        kind: Any = data.get("type")
+        if isinstance(kind, str):
+            yield kind
+        for value in data.values():
+            yield from _types(value)
+    elif isinstance(data, list):
+        for item in data:  # pyright: ignore[reportUnknownVariableType]
+            yield from _types(item)
+
+
+# ---- making
+
+
+def _built(data: Any, nodes: dict[str, Any]) -> Any:
+    import jax  # late: importing this module costs nothing
+
+    util = jax.tree_util
+    match data:
+        case "*":
+            return util.tree_structure(0)
+        case None:
+            return util.tree_structure(None)
+        case {"type": str(name), "aux": aux, "children": list(items)}:
+            like, made = nodes.get(_text(name, aux, len(items))), [_built(child, nodes) for child in items]
+            if like is not None and like.children() == made:  # of a registered named tuple JAX makes no other
+                return like
+            held = (_type(name), _value(aux, name)) if like is None else like.node_data()
+            try:
+                return util.PyTreeDef.from_node_data_and_children(util.default_registry, held, made)
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise InputError(f"{shown(name)} is no type of nodes: {error}") from error
+        case {"dict": list(items)}:
+            entries = _dictionary(items)
+            children, held = [_built(child, nodes) for child in entries.values()], (dict, list(entries))
+        case {"tuple": list(items)}:
+            children, held = [_built(child, nodes) for child in items], (tuple, None)
+        case _:
+            children, held = [_built(child, nodes) for child in data["list"]], (list, None)
+    return util.PyTreeDef.from_node_data_and_children(util.default_registry, held, children)
+
+
+def _type(name: str) -> type:
+    """A class that the process has imported already; nothing is imported or run for it."""
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = None if found is None else vars(found).get(part) if hasattr(found, "__dict__") else None
+    if not isinstance(found, type):
+        raise InputError(
+            f"its results hold nodes of the type {shown(name)}, which this process has not imported",
+            hint=f"import {module} before the program is called" if module != "__main__" else "define the type first",
+        )
+    return found
+
+
+def _value(aux: Any, name: str) -> Any:
+    """What a node holds besides its children, from its plain form."""
+    match aux:
+        case None | bool() | int() | float() | str():
+            return aux
+        case {"tuple": list(items), **rest} if not rest:
+            return tuple(_value(x, name) for x in items)
+        case {"list": list(items), **rest} if not rest:
+            return [_value(x, name) for x in items]
+        case {"dict": list(items), **rest} if not rest and all(isinstance(x, list) and len(x) == 2 for x in items):  # pyright: ignore[reportUnknownArgumentType]
+            return {_value(key, name): _value(x, name) for key, x in items}
+        case _:
+            raise InputError(
+                f"its results hold nodes of the type {shown(name)} with more than plain data",
+                hint="only such as stand in the arguments, too, can be made of a file",
+            )
+
+
+# ---- describing
+
+
+def _nodes(tree: Any) -> Iterator[Any]:
+    yield tree
+    for child in tree.children():
+        yield from _nodes(child)
+
+
+def _described(tree: Any) -> str:
+    data = tree_data(tree)
+    if not isinstance(data, dict) or "type" not in data:
+        return ""
+    return _text(data["type"], data["aux"], len(data["children"]))
+
+
+def _text(name: str, aux: Any, children: int) -> str:
+    return repr((name, aux, children))
+
+
+def _name(kind: Any) -> str:
+    return f"{getattr(kind, '__module__', '')}:{getattr(kind, '__qualname__', type(kind).__qualname__)}"
+
+
+def _plain(value: Any) -> Any:
+    """A value as plain data: itself where that is possible, else a description that tells it from any other.
+
+    Raises:
+        InputError: it holds what looks alike without being so, or too much.
+    """
+    return _Description().of(value, _MOST_DESCRIBED)
+
+
+class _Description:
+    """One description: how much more it may hold, and the values that it is inside of."""
+
+    def __init__(self) -> None:
+        self.left = _MOST_PARTS
+        self.above: list[Any] = []
+
+    def of(self, value: Any, depth: int) -> Any:
+        """A value as plain data, so many levels deep."""
+        if value is None or type(value) in (bool, int, str) or _is_finite(value):
+            return value
+        self.left -= 1
+        if depth == 0 or self.left < 0:
+            raise InputError(f"a {_name(type(value))} among the arguments holds more than can be described")
+        for number, other in enumerate(self.above):
+            if other is value:
+                return {"described": "above", "of": [number]}
+        self.above.append(value)
+        try:
+            return self._parts(value, depth - 1)
+        finally:
+            self.above.pop()
+
+    def _parts(self, value: Any, depth: int) -> Any:
+        kind = type(value)
+        if kind in (tuple, list):
+            return {kind.__name__: [self.of(x, depth) for x in value]}
+        if kind is dict:
+            return {"dict": [[self.of(key, depth), self.of(x, depth)] for key, x in value.items()]}
+        if kind in (set, frozenset):
+            return {"described": _name(kind), "of": sorted([self.of(x, depth) for x in value], key=repr)}
+        if isinstance(value, np.dtype) or _is_found(value):
+            return {"described": f"dtype {value}" if isinstance(value, np.dtype) else _name(value)}
+        if isinstance(value, type):
+            return {"described": _name(value)}
+        return {"described": _name(kind), "of": [self.of(x, depth) for x in _contents(value)]}
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) is float and math.isfinite(value)
+
+
+def _is_found(value: Any) -> bool:
+    """Is it what its module has under its name, so that the name says all?"""
+    found: Any = sys.modules.get(getattr(value, "__module__", None) or "")
+    for part in str(getattr(value, "__qualname__", "<none>")).split("."):
+        found = getattr(found, part, None)
+    return found is not None and found is value
+
+
+def _contents(value: Any) -> list[Any]:
+    """What tells an object from others of its class.
+
+    Raises:
+        InputError: nothing does but where it lies.
+    """
+    if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
+        array = np.ascontiguousarray(value)
+        if array.dtype.kind != "O":
+            return [str(array.dtype), list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()]
+    if isinstance(value, types.CodeType):
+        names = [value.co_names, value.co_varnames, value.co_freevars, value.co_argcount, value.co_flags]
+        return [value.co_code.hex(), value.co_consts, *names]
+    if isinstance(value, types.FunctionType):
+        held = [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
+        return [value.__qualname__, value.__code__, value.__defaults__, value.__kwdefaults__, held]
+    if isinstance(value, types.MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [[f.name, getattr(value, f.name, None)] for f in fields(value)]
+    if isinstance(value, dict):
+        held = [[key, x] for key, x in value.items()]
+    elif isinstance(value, list | tuple | set | frozenset):
+        held = list(value)
+    elif isinstance(value, int | float | complex | str | bytes):
+        held = [repr(value)]
+    else:
+        held = []
+    slots = [name for kind in type(value).__mro__ for name in _slots(kind) if hasattr(value, name)]
+    held += [[name, getattr(value, name)] for name in slots if name not in ("__dict__", "__weakref__")]
+    held += [[name, x] for name, x in getattr(value, "__dict__", {}).items()]
+    wrapped: Any = getattr(value, "__wrapped__", None)
+    if not held and wrapped is not None:
+        held = [wrapped]
+    if held or (type(value).__repr__ is object.__repr__ and hasattr(value, "__dict__")):  # the latter holds nothing
+        return held
+    text = repr(value)
+    if _ADDRESS.search(text) or len(text) > _MOST_TEXT:
+        raise InputError(f"a {_name(type(value))} among the arguments cannot be told from others of its type")
+    return [text]
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots: Any = getattr(kind, "__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+__all__ = ["Structure", "read_tree", "tree_data"]

@@ -1,0 +1,234 @@
+"""Small ONNX models that run on the host, by ONNX's reference evaluator: inside of programs, and after them.
+
+`host_call` binds a primitive whose parameters are the bytes of such a model and the types of its results: pure, without
+a derivative, and with all there is to know about it in its bytes, in any process.  A `HostPart` is what is computed
+from the arguments of a program before it, or from its results after it, where no array of a fixed type can hold a
+value: strings, or results sized by data.
+
+A model may come from a stranger's file: `refusal` says why one is not taken, and `superopt.foreign.onnx_limits` bounds
+what one may do.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import core as jax_core
+from jax.extend import core
+from jax.interpreters import mlir
+
+from superopt.errors import ArgumentError, InputError, MissingExtraError
+from superopt.files.reading import LIMITS, cause_of, field
+from superopt.machine.extras import need
+
+PREFIX = "onnx."  # of the names of opaque operations that are nodes of the host
+MOST_BYTES = 1 << 24  # of a model: weights are constants of the program, and go in as operands
+_PURPOSE = "a program with ONNX operators that run on the host"
+_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview")
+Results = tuple[tuple[tuple[int, ...], str], ...]
+
+
+def host_call(name: str, model: bytes, results: Results, operands: Sequence[Any]) -> list[Any]:
+    """Run a small ONNX model on the host, inside of a traced program.
+
+    Args:
+        name: shown in reports (`onnx.NonMaxSuppression`).
+        model: bytes of an ONNX model whose inputs are the operands in order.
+        results: shapes and dtypes that it gives.
+        operands: arrays.
+    """
+    return primitive_of(name).bind(*operands, model=model, results=results)
+
+
+@functools.lru_cache(maxsize=1024)
+def primitive_of(name: str) -> Any:
+    """The primitive of this name: `bind(*operands, model=bytes, results=types)`."""
+    primitive = core.Primitive(name)
+    primitive.multiple_results = True
+
+    def abstract(*_: Any, model: bytes, results: Results) -> list[Any]:
+        return [jax_core.ShapedArray(shape, np.dtype(dtype)) for shape, dtype in results]
+
+    def run(*operands: Any, model: bytes, results: Results) -> list[Any]:
+        return [jnp.asarray(x) for x in _checked(model, results, operands)]
+
+    def lower(ctx: Any, *operands: Any, model: bytes, results: Results) -> Any:
+        def call(*arrays: Any) -> tuple[Any, ...]:
+            return tuple(_checked(model, results, arrays))
+
+        found, _, _ = mlir.emit_python_callback(
+            ctx, call, None, list(operands), ctx.avals_in, ctx.avals_out, has_side_effect=False, returns_token=False
+        )
+        return found
+
+    primitive.def_abstract_eval(abstract)
+    primitive.def_impl(run)
+    mlir.register_lowering(primitive, lower)
+    return primitive
+
+
+def _checked(model: bytes, results: Results, operands: Sequence[Any]) -> list[np.ndarray]:
+    arrays = evaluate(model, [np.asarray(x) for x in operands])
+    found: list[np.ndarray] = []
+    for array, (shape, dtype) in zip(arrays, results, strict=True):
+        value = np.asarray(array)
+        if value.shape != shape or value.dtype.name != dtype:
+            raise InputError(f"the host gave {value.dtype}{list(value.shape)} for {dtype}{list(shape)}")
+        found.append(np.ascontiguousarray(value).reshape(shape))
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def evaluator_of(model: bytes) -> tuple[Any, tuple[str, ...]]:
+    need("onnx", _PURPOSE)
+    import onnx  # late: an optional dependency
+
+    from superopt.foreign.onnx_limits import Bounded  # late: loads every operator
+
+    parsed = onnx.load_model_from_string(model)
+    return Bounded(parsed), tuple(v.name for v in parsed.graph.input)
+
+
+def evaluate(model: bytes, operands: Sequence[np.ndarray]) -> list[Any]:
+    """Outputs of a small model.
+
+    Raises:
+        InputError: the reference evaluator cannot run it.
+    """
+    try:
+        evaluator, names = evaluator_of(model)
+        with np.errstate(all="ignore"):
+            return list(evaluator.run(None, dict(zip(names, operands, strict=True))))
+    except MissingExtraError:
+        raise
+    except Exception as error:  # the evaluator raises what NumPy, Python and its own operators raise
+        raise InputError(f"ONNX's reference evaluator does not run it: {cause_of(error)}") from error
+
+
+def is_host_call(primitive: Any) -> bool:
+    """Is it the primitive of a call of the host?"""
+    return primitive.name.startswith(PREFIX) and primitive_of(primitive.name) is primitive
+
+
+def refusal(model: bytes) -> str:
+    """Why a model from a stranger is not run, or an empty text: it may compute, and read nothing."""
+    need("onnx", _PURPOSE)
+    import onnx  # late: an optional dependency
+    from google.protobuf.message import Message
+
+    parsed = onnx.ModelProto()
+    try:
+        parsed.ParseFromString(model)
+    except Exception:  # of many kinds
+        return "it is no ONNX model"
+    todo: list[Any] = [parsed]
+    steps = 0
+    while todo:
+        message = todo.pop()
+        steps += 1
+        if steps > LIMITS.nodes:
+            return f"it has more than {LIMITS.nodes} parts"
+        if isinstance(message, onnx.TensorProto) and (message.external_data or message.data_location):
+            return "it reads another file"
+        if isinstance(message, onnx.NodeProto) and message.domain not in _DOMAINS:
+            return "it holds operators of other makers"
+        for descriptor, value in message.ListFields():
+            if descriptor.type == descriptor.TYPE_MESSAGE:
+                todo += [value] if isinstance(value, Message) else list(value)
+    return ""
+
+
+# ---- what is computed before a program and after it
+
+
+@dataclass(frozen=True, slots=True)
+class HostPart:
+    """What is computed on the host from values: the head of a program from its arguments, the tail from its results.
+
+    The values that a tail may read are the results of the program and behind them the arguments of the call.
+
+    Attributes:
+        model: bytes of an ONNX model.
+        places: of each value that is given: (False, its place among the values), or (True, its place among the outputs
+            of `model`).
+        reads: places among the values of the inputs of `model`.
+        takes: how many values there are at least.
+        ops: how often each operator occurs in it.
+    """
+
+    model: bytes
+    places: tuple[tuple[bool, int], ...]
+    reads: tuple[int, ...]
+    takes: int
+    ops: Mapping[str, int]
+
+    def __call__(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """All that is given: arrays of NumPy where the host computes them.
+
+        Raises:
+            ArgumentError: there are fewer values.
+            InputError: called inside of a traced function, or the reference evaluator fails.
+        """
+        if len(values) < self.takes:
+            raise ArgumentError(f"the program takes {self.takes} inputs, got {len(values)}")
+        needed = [values[i] for i in self.reads]
+        if any(isinstance(x, jax_core.Tracer) for x in needed):
+            raise InputError(
+                f"values of {', '.join(sorted(self.ops))} have no fixed shape or type",
+                hint="call the program outside of jit, vmap and grad",
+            )
+        hosted = any(host for host, _ in self.places)
+        found = evaluate(self.model, [_as_numbers_or_objects(x) for x in needed]) if hosted else []
+        return tuple(found[i] if host else values[i] for host, i in self.places)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        model = base64.b64encode(self.model).decode()
+        return {
+            "model": model,
+            "places": [list(p) for p in self.places],
+            "reads": list(self.reads),
+            "takes": self.takes,
+        }
+
+
+def _as_numbers_or_objects(value: Any) -> np.ndarray:
+    array = np.asarray(value)
+    return array.astype(object) if array.dtype.kind in "UST" else array
+
+
+def read_part(data: Any, most: int) -> HostPart:
+    """A part on the host of a program where there are at most so many values, from plain data of a file.
+
+    Raises:
+        InputError: it is none, or its model is refused.
+    """
+    text = field(data, "model", str)
+    if len(text) > 2 * MOST_BYTES:
+        raise InputError(f"its part on the host is larger than {MOST_BYTES} bytes")
+    model = base64.b64decode(text, validate=True)
+    cause = refusal(model)
+    if cause:
+        raise InputError(f"its part on the host is refused: {cause}")
+    import onnx  # late: an optional dependency
+
+    graph = onnx.load_model_from_string(model).graph
+    takes = field(data, "takes", int, 0, most)
+    reads = tuple(field({"reads": i}, "reads", int, 0, takes - 1) for i in field(data, "reads", list))
+    places: list[tuple[bool, int]] = []
+    for place in field(data, "places", list):
+        if not isinstance(place, list) or len(place) != 2:  # pyright: ignore[reportUnknownArgumentType]
+            raise InputError("its part on the host names a place that is none")
+        host = field({"host": place[0]}, "host", bool)
+        last = (len(graph.output) if host else takes) - 1
+        places.append((host, field({"place": place[1]}, "place", int, 0, last)))
+    if len(graph.input) != len(reads):
+        raise InputError("its part on the host reads other values than its model takes")
+    return HostPart(model, tuple(places), reads, takes, dict(Counter(f"{PREFIX}{n.op_type}" for n in graph.node)))

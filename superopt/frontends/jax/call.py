@@ -1,0 +1,288 @@
+"""An executable called like the function that it was made from.
+
+Outside of a trace a call flattens its arguments, runs the hot part and unflattens the results.  Under `jit`, `vmap` or
+`grad` it is a `custom_jvp` function whose value is the hot part and whose derivative is that of the original function,
+so that every derivative is the one that the user had.
+
+Prepared tensors are kept for the frozen arrays last seen, compared by identity: arrays declared frozen do not
+change.  Frozen arguments that are being traced are prepared inside the trace.
+
+Small programs run in tens of microseconds, in which every line of Python shows.  So the usual call is one jitted call:
+its cache knows the types that the program was made for, and what it traces refuses others.  Where arguments are frozen,
+it is the usual call if they are the arrays of the call before; results are computed asynchronously, so it is started
+first and the frozen arrays are compared while it runs; results for other arrays than these are thrown away.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import jax
+import numpy as np
+from jax import tree_util
+from jax.core import Tracer
+
+from superopt.frontends.jax.boundary import Inside, enter, fix, holds_static, leave, leave_keys
+from superopt.frontends.jax.held import hold, is_jit_disabled, settings_of_jax
+
+if TYPE_CHECKING:
+    from superopt.frontends.jax.jaxpr import Imported
+
+
+class Prepared(Protocol):
+    """What is needed of an executable (see `superopt.backends.base.Executable`)."""
+
+    prepared: tuple[Any, ...]
+    packed: tuple[Any, ...]
+
+    @property
+    def wide(self) -> bool:
+        """Does it run with 64-bit types whatever the process has enabled?"""
+        ...
+
+    def jit(self, fn: Callable[..., Any], **given_away: Any) -> Callable[..., Any]:
+        """Compile a function around `run_packed` as the hot part is compiled; the arguments to donate by their names
+        in `jax.jit`."""
+        ...
+
+    def run_packed(self, *arrays: Any) -> tuple[Any, ...]:
+        """Results for live inputs and packed tensors, inside of a trace."""
+        ...
+
+    def prepare(self, frozen: Sequence[Any]) -> tuple[Any, ...]:
+        """Prepared tensors for frozen values."""
+        ...
+
+    def pack(self, prepared: Sequence[Any]) -> tuple[Any, ...]:
+        """Prepared tensors as `run_packed` takes them."""
+        ...
+
+    def hot(self, live: Sequence[Any], prepared: Sequence[Any]) -> tuple[Any, ...]:
+        """Results for live inputs and prepared tensors."""
+        ...
+
+
+def wrap_like_original(imported: Imported, executable: Prepared) -> Callable[..., Any]:
+    """The executable as a function with the arguments, results and derivatives of the original.
+
+    Raises (when called):
+        ArgumentError: arguments of another structure, shape or dtype than at import.
+    """
+    remembered = ([imported.examples[i] for i in imported.frozen], executable.prepared)
+
+    def prepared_for(frozen: list[Any]) -> tuple[Any, ...]:
+        nonlocal remembered
+        known, prepared = remembered
+        if not all(map(_same, frozen, known)):
+            prepared = executable.prepare(frozen)
+            remembered = (frozen, prepared)
+        return prepared
+
+    def original(leaves: Sequence[Any]) -> list[Any]:
+        args, kwargs = tree_util.tree_unflatten(imported.in_tree, leaves)
+        return tree_util.tree_leaves(imported.fn(*args, **kwargs))
+
+    def merged(live: Sequence[Any], frozen: Sequence[Any]) -> list[Any]:
+        leaves: list[Any] = [None] * (len(live) + len(frozen))
+        for i, x in zip((*imported.live, *imported.frozen), (*live, *frozen), strict=True):
+            leaves[i] = x
+        return leaves
+
+    def traced(live: list[Any], frozen: list[Any]) -> list[Any]:
+        if any(isinstance(x, Tracer) for x in frozen):
+
+            def fast(live: list[Any], frozen: list[Any]) -> list[Any]:
+                return imported.results(executable.hot(live, executable.prepare(frozen)))
+
+            def slow(live: list[Any], frozen: list[Any]) -> list[Any]:
+                return original(merged(live, frozen))
+
+            return with_derivative(fast, slow)(live, frozen)
+        prepared = prepared_for(frozen)
+
+        def fast_live(live: list[Any]) -> list[Any]:
+            return imported.results(executable.hot(live, prepared))
+
+        def slow_live(live: list[Any]) -> list[Any]:
+            return original(merged(live, frozen))
+
+        return with_derivative(fast_live, slow_live)(live)
+
+    def general(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        leaves = imported.flatten(args, kwargs)
+        live, frozen = [leaves[i] for i in imported.live], [leaves[i] for i in imported.frozen]
+        if any(isinstance(x, Tracer) for x in leaves):
+            return imported.unflatten(traced(live, frozen), imported.weak_results(leaves))
+        results = executable.hot(live, prepared_for(frozen))
+        return imported.unflatten(imported.results(results), imported.weak_results(leaves))
+
+    return functools.wraps(imported.fn, updated=())(_quick_call(imported, executable, lambda: remembered, general))
+
+
+def with_derivative(fast: Callable[..., list[Any]], slow: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """A function with the value of `fast` and the derivatives of `slow`."""
+    run = jax.custom_jvp(fast)
+
+    @run.defjvp
+    def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+        return jax.jvp(slow, primals, tangents)
+
+    return run
+
+
+class OtherTypesError(Exception):
+    """The arguments are not of the types that the program was made for."""
+
+
+def direct_call(imported: Imported, executable: Prepared) -> Callable[..., Any] | None:
+    """Calls, as the user makes them, as one jitted call that raises `OtherTypesError` for arguments of other types.
+
+    None where more has to be looked at: frozen arguments, values that must fit, effects (not every one may be inside of
+    a function with its own derivative).  Arguments that the original gives away are given away.
+    """
+    if imported.frozen or imported.narrowed or imported.effects or imported.whole:
+        return None
+    settings, inside = imported.settings, isinstance(imported.fn, Inside)
+    context = (True, *imported.context[1:]) if executable.wide else imported.context
+
+    def fast(packed: Sequence[Any], leaves: list[Any]) -> list[Any]:
+        return imported.results(executable.run_packed(*leaves, *packed))
+
+    def slow(packed: Sequence[Any], leaves: list[Any]) -> list[Any]:
+        args, kwargs = tree_util.tree_unflatten(imported.in_tree, leaves)
+        return tree_util.tree_leaves(imported.fn(*args, **kwargs))
+
+    def body(packed: Sequence[Any], /, *args: Any, **kwargs: Any) -> Any:
+        if is_jit_disabled() or settings_of_jax() != context:
+            raise OtherTypesError
+        if inside:
+            args, kwargs = enter((args, kwargs))
+        leaves, weak = _leaves_of_types(imported, args, kwargs)
+        results = imported.unflatten(with_derivative(fast, slow)(packed, leaves), weak)
+        return leave_keys(results) if inside else results
+
+    jitted = executable.jit(
+        body, donate_argnums=tuple(i + 1 for i in settings.donate_argnums), donate_argnames=settings.donate_argnames
+    )
+    packed = executable.packed
+    if not (imported.functions or settings.static):
+        return functools.partial(jitted, packed)
+    returns_static = holds_static(tree_util.tree_unflatten(imported.out_tree, [0] * imported.out_tree.num_leaves))
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = fix(args, kwargs, settings) if imported.functions else hold(args, kwargs, settings)
+        results = jitted(packed, *args, **kwargs)
+        return leave(results) if returns_static else results
+
+    return call
+
+
+def _leaves_of_types(
+    imported: Imported, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[list[Any], tuple[bool, ...]]:
+    """Traced arguments flat, and which results are weakly typed.
+
+    Raises:
+        OtherTypesError: they are not of the types of the import.
+    """
+    leaves, tree = tree_util.tree_flatten(imported.positional(args, kwargs))
+    inputs = imported.graph.inputs[: len(leaves)]
+    if tree != imported.in_tree or [(x.shape, str(x.dtype)) for x in leaves] != [(n.shape, n.dtype) for n in inputs]:
+        raise OtherTypesError
+    weak = imported.weak_results(leaves, find=False)
+    if weak is None:
+        raise OtherTypesError
+    return leaves, weak
+
+
+def _quick_call(
+    imported: Imported,
+    executable: Prepared,
+    remembered: Callable[[], tuple[list[Any], tuple[Any, ...]]],
+    general: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+) -> Callable[..., Any]:
+    """The usual call as one jitted call; `general` for every other.
+
+    Small programs run in tens of microseconds, in which every line of Python shows.
+    """
+    positional, named = imported.in_tree.children()
+    trees = positional.children()
+    frozen, places, first = set(imported.frozen), list[int](), 0
+    for place, tree in enumerate(trees):
+        kinds = {i in frozen for i in range(first, first + tree.num_leaves)}
+        assert len(kinds) < 2, "arguments are frozen as a whole"
+        if kinds == {False}:
+            places.append(place)
+        first += tree.num_leaves
+    if named.num_leaves or imported.narrowed:
+        return lambda *args, **kwargs: general(args, kwargs)
+    example = tuple(tree_util.tree_unflatten(tree, [0] * tree.num_leaves) for tree in trees)
+    live, others = _picker(places), _picker([i for i in range(len(trees)) if i not in places])
+    flatten = tree_util.default_registry.flatten
+    structure, held = tree_util.tree_structure(live(example)), tree_util.tree_structure(others(example))
+    types = [(imported.graph.inputs[i].shape, imported.graph.inputs[i].dtype) for i in imported.live]
+    bare = all(tree_util.treedef_is_leaf(trees[i]) for i in places)
+    concrete, count = frozenset((type(jax.device_put(0.0)), np.ndarray, int, float)), len(trees)
+    last = (remembered()[0], executable.packed)  # replaced as a whole: threads may share the function
+    pure = not (imported.opaque_ops or imported.effects)  # what is thrown away must have had no effect
+    steady = False
+
+    def body(packed: tuple[Any, ...], *args: Any) -> Any:
+        leaves, tree = tree_util.tree_flatten(args)
+        if tree != structure or [(x.shape, str(x.dtype)) for x in leaves] != types:
+            raise OtherTypesError
+        every = list(imported.examples)
+        for i, x in zip(imported.live, leaves, strict=True):
+            every[i] = x
+        weak = imported.weak_results(every, find=False)
+        if weak is None:
+            raise OtherTypesError
+        return imported.unflatten(imported.results(executable.run_packed(*leaves, *packed)), weak)
+
+    given_away = [i for i in imported.settings.donate_argnums if i in places]
+    jitted = executable.jit(body, donate_argnums=tuple(1 + places.index(i) for i in given_away))
+    pure = pure and not given_away
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal last, steady
+        if kwargs or len(args) != count:
+            return general(args, kwargs)
+        changing = live(args)
+        for leaf in changing if bare else flatten(changing)[0]:
+            if type(leaf) not in concrete:
+                return general(args, kwargs)
+        if not steady:
+            known, prepared = remembered()
+            if known is not last[0]:
+                last = (known, executable.pack(prepared))
+            leaves, tree = flatten(others(args))
+            if tree != held or not all(map(operator.is_, leaves, known)):
+                return general(args, kwargs)
+            steady = pure
+        known, packed = last
+        try:
+            result = jitted(packed, *changing)
+        except OtherTypesError:
+            return general(args, kwargs)
+        leaves, tree = flatten(others(args))
+        if tree == held and all(map(operator.is_, leaves, known)):
+            return result
+        steady = False
+        return general(args, kwargs)
+
+    return call
+
+
+def _picker(places: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """A function from a tuple to the tuple of its items at these places."""
+    if list(places) == list(range(places[0], places[0] + len(places)) if places else []):
+        first = places[0] if places else 0
+        return operator.itemgetter(slice(first, first + len(places)))
+    return operator.itemgetter(*places)
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or (isinstance(a, bool | int | float) and type(a) is type(b) and a == b)

@@ -1,0 +1,141 @@
+"""What `jax.jit` was told of a function, and what it is told of calls: static arguments, arrays given away, settings.
+
+`hold` puts static arguments into the structure of a call, as nodes without leaves, so that everything that flattens
+sees arrays alone and another value is another structure; `superopt.frontends.jax.boundary.leave` takes them out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax import tree_util
+
+from superopt.errors import ArgumentError
+
+
+@tree_util.register_static
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A value as a node of a tree without leaves; it must have `==` and `hash`."""
+
+    value: Any
+    kind: type  # 1, 1.0 and True are equal
+
+
+def held(value: Any, name: str = "") -> Held:
+    """A value to be held.
+
+    Raises:
+        ArgumentError: it has no hash.
+    """
+    try:
+        hash(value)
+    except TypeError as error:
+        raise ArgumentError(
+            f"the static argument {name} is a {type(value).__name__}, which has no hash",
+            hint="static arguments are compared from call to call: pass a tuple for a list",
+        ) from error
+    return Held(value, type(value))
+
+
+@dataclass(frozen=True, slots=True)
+class JitSettings:
+    """What `jax.jit` was told of a function: arguments by position and by name, as it infers one from the other.
+
+    Attributes:
+        placed: settings of where and how it is compiled that were given.
+    """
+
+    static_argnums: tuple[int, ...] = ()
+    static_argnames: tuple[str, ...] = ()
+    donate_argnums: tuple[int, ...] = ()
+    donate_argnames: tuple[str, ...] = ()
+    placed: tuple[str, ...] = ()
+
+    @property
+    def static(self) -> bool:
+        """Are there static arguments?"""
+        return bool(self.static_argnums or self.static_argnames)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What another `jax.jit` is told to treat the arguments so."""
+        return {
+            "static_argnums": self.static_argnums,
+            "static_argnames": self.static_argnames,
+            **self.given_away,
+        }
+
+    @property
+    def given_away(self) -> dict[str, Any]:
+        """The same of the arguments that are given away alone."""
+        return {"donate_argnums": self.donate_argnums, "donate_argnames": self.donate_argnames}
+
+
+NO_SETTINGS = JitSettings()
+
+
+def settings_of(fn: Callable[..., Any]) -> JitSettings:
+    """What `jax.jit` was told of a function; nothing for a function that is not jitted."""
+    info = getattr(fn, "_jit_info", None)
+    if info is None:
+        return NO_SETTINGS
+    given = {
+        "in_shardings": info.user_specified_in_shardings,
+        "out_shardings": any(type(x).__name__ != "UnspecifiedValue" for x in info.out_shardings_leaves),
+        "device": info.device is not None,
+        "backend": info.backend is not None,
+        "compiler_options": bool(info.compiler_options_kvs),
+    }
+    return JitSettings(
+        tuple(info.static_argnums),
+        tuple(info.static_argnames),
+        tuple(info.donate_argnums),
+        tuple(info.donate_argnames),
+        tuple(name for name, is_given in given.items() if is_given),
+    )
+
+
+_SETTINGS = (
+    "jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion", "jax_numpy_rank_promotion",
+    "jax_threefry_partitionable", "jax_default_prng_impl",
+)  # fmt: skip
+
+
+def is_jitted(fn: Callable[..., Any]) -> bool:
+    """Does the function come from `jax.jit`?"""
+    return hasattr(fn, "_jit_info")
+
+
+def settings_of_jax() -> tuple[Any, ...]:
+    """The settings of JAX, now and in this thread, that change what a function computes or refuses."""
+    return tuple([getattr(jax.config, name) for name in _SETTINGS])
+
+
+def is_jit_disabled() -> bool:
+    """Are functions to run op by op (`jax.disable_jit`)?"""
+    return jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def unjitted(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that was given to `jax.jit`."""
+    return fn.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def hold(
+    args: Sequence[Any], kwargs: Mapping[str, Any], settings: JitSettings
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call with static ones in the structure.
+
+    Raises:
+        ArgumentError: a static argument has no hash.
+    """
+    given: list[Any] = list(args)
+    count = len(given)
+    for place in settings.static_argnums:
+        if -count <= place < count:
+            given[place] = held(given[place], str(place))
+    return tuple(given), {k: held(v, k) if k in settings.static_argnames else v for k, v in kwargs.items()}

@@ -1,0 +1,452 @@
+"""JAX functions as graphs, and optimised programs as the functions that they came from.
+
+`import_function(fn, args)` traces `fn` on abstract values (nothing is computed) and walks the jaxpr.  Arguments named
+in `frozen` become frozen inputs, arrays that `fn` closes over become constants of the graph.  Results have the types
+that `jax.eval_shape` gives, which is checked.
+
+`wrap_like_original(imported, executable)` gives the executable the calling convention of `fn`: same pytrees in and
+out, structure, shapes and dtypes checked, usable under `jit` and `vmap`; derivatives go through `fn` itself.  Frozen
+arguments are still passed: as long as they are the very arrays that the program was prepared with nothing is
+recomputed, others are prepared first, so that the result is right for any arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax import tree_util
+
+from superopt.errors import ArgumentError, SuperoptError, told_with_line
+from superopt.foreign.onnx_calls import HostPart
+from superopt.frontends.jax.arguments import abstract, as_taken, as_weak, check_leaf, check_value, is_type, is_weak
+from superopt.frontends.jax.boundary import Inside, enter, is_static
+from superopt.frontends.jax.call import wrap_like_original
+from superopt.frontends.jax.held import (
+    NO_SETTINGS,
+    JitSettings,
+    hold,
+    is_jitted,
+    settings_of,
+    settings_of_jax,
+    unjitted,
+)
+from superopt.frontends.jax.kept import keep_function
+from superopt.frontends.jax.keys import is_key, with_kind
+from superopt.frontends.jax.walk import Effect, Importer, KeptWhole, of_debugging
+from superopt.ir.graph import Graph, Node, make_input
+from superopt.ir.types import TensorType
+
+__all__ = ["Imported", "as_taken", "count_opaque", "import_function", "positional", "wrap_like_original"]
+
+Frozen = int | str | Iterable[int | str] | None
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Imported:
+    """A function as a graph, with what is needed to call it as before.
+
+    Attributes:
+        graph: inputs are the flattened arguments in order, then the constants.
+        fn: the function.
+        in_tree: structure of `(args, kwargs)`.
+        out_tree: structure of the result.
+        names: name of each flat argument (`params.layers.0.w`), also the name of its input node.
+        live: positions of the flat arguments that change from call to call.
+        frozen: positions of the flat arguments that do not.
+        examples: the flat example arguments.
+        opaque_ops: primitives that are kept verbatim, in bodies too.
+        effects: debugging effects, had after a call; what they read are the last outputs of the graph.
+        whole: why the function is kept whole, as one opaque node; empty where it is not.
+        refused: (primitive, cause) where an equation has a form in the IR and the op table did not accept it.
+        narrowed: positions of the flat arguments of 32 bits that stand for 64-bit ones, values of which must fit.
+        weakness: which flat arguments may be weakly typed together, and which results then are; None where weak types
+            do not matter (models).
+        settings: which arguments are static or given away, of a jitted function.
+        functions: whether something in the arguments' containers is no array.
+        context: the settings of JAX at the import.
+        head: what is computed from the arguments of a call before it, outside of any trace (see
+        `superopt.foreign.onnx_calls`). tail: what is computed from the results afterwards, likewise.
+        placed: position of a frozen argument -> its value in a file (`superopt.pipeline.weights`), read in place of the
+        example.
+    """
+
+    graph: Graph
+    fn: Function
+    in_tree: Any
+    out_tree: Any
+    names: tuple[str, ...]
+    live: tuple[int, ...]
+    frozen: tuple[int, ...]
+    examples: tuple[Any, ...]
+    opaque_ops: Counter[str]
+    refused: Counter[tuple[str, str]]
+    narrowed: tuple[int, ...] = ()
+    weakness: dict[tuple[bool, ...], tuple[bool, ...] | None] | None = None
+    settings: JitSettings = NO_SETTINGS
+    functions: bool = False
+    context: tuple[Any, ...] = ()
+    head: HostPart | None = None
+    tail: HostPart | None = None
+    effects: tuple[Effect, ...] = ()
+    whole: str = ""
+    placed: Mapping[int, Any] = field(default_factory=dict[int, Any])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a report must say of the import."""
+        if not self.effects:
+            return ()
+        names = ", ".join(f"{name} x{n}" for name, n in Counter(e.primitive.name for e in self.effects).items())
+        return (f"effects are kept: {names} in their order, after the results of a call are computed",)
+
+    @property
+    def closes_over(self) -> bool:
+        """Are the arrays that come with the graph closed over by the function (those of a model are its arguments)?"""
+        return self.weakness is not None
+
+    @property
+    def frozen_values(self) -> dict[str, Any]:
+        """Values of the frozen arguments by input name (constants are in `graph.constants`)."""
+        return {self.names[i]: self.placed.get(i, self.examples[i]) for i in self.frozen}
+
+    @property
+    def live_values(self) -> list[Any]:
+        """The example values of the live arguments (`ShapeDtypeStruct` where only a type was given)."""
+        return [self.examples[i] for i in self.live]
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Any]:
+        """The flat arguments of a call, checked against the types of the import.
+
+        Raises:
+            ArgumentError: another structure, shape or dtype.
+        """
+        leaves, tree = tree_util.tree_flatten(positional(self.fn, args, kwargs or {}))
+        if tree != self.in_tree:
+            raise ArgumentError(
+                f"the arguments have the structure {tree}, the program was made for {self.in_tree}",
+                hint="call with the same pytrees as the example arguments, or optimise again",
+            )
+        for i in self.live:
+            leaves[i] = as_taken(self.names[i], leaves[i], self.graph.inputs[i].dtype, i in self.narrowed)
+        for name, leaf, example, node in zip(self.names, leaves, self.examples, self.graph.inputs, strict=False):
+            if leaf is not example and not is_type(leaf, node):
+                check_leaf(name, leaf)
+                got = abstract(leaf)
+                raise ArgumentError(
+                    f"argument {name} is {TensorType(got.shape, str(got.dtype))}, the program was made for {node.type}",
+                    hint="call with the shapes and dtypes of the example arguments, or optimise again",
+                )
+        if self.weak_results(leaves) is None:
+            self._refuse_weak(leaves)
+        return leaves
+
+    def positional(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call in the form that `in_tree` describes."""
+        return positional(self.fn, args, kwargs)
+
+    def weak_results(self, leaves: Sequence[Any], *, find: bool = True) -> tuple[bool, ...] | None:
+        """Which results are weakly typed for these flat arguments; None where the program would be another one.
+
+        A Python number takes the dtype of what it meets and an array does not, but in most functions that makes no
+        difference: then either may be given (a counter that begins as 0 and comes back as an array).  What is not known
+        yet is found out by tracing the function, or is None without `find`.
+        """
+        if self.weakness is None:
+            return ()
+        weak = tuple(map(is_weak, leaves))
+        if weak not in self.weakness and find:
+            self.weakness[weak] = self._traced_weak(weak)
+        return self.weakness.get(weak)
+
+    def _traced_weak(self, weak: Sequence[bool]) -> tuple[bool, ...] | None:
+        types = map(abstract, self.examples)
+        leaves = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=w) for a, w in zip(types, weak, strict=True)]
+        try:
+            closed, _ = _trace(self.fn, tree_util.tree_unflatten(self.in_tree, leaves))
+            importer = Importer(reserved=self.names)
+            outputs, _ = _outputs(importer, self.fn, closed, self.graph.inputs[: len(self.names)])
+        except SuperoptError:  # it does not take them so
+            return None
+        constants = {node["name"]: array for node, array in importer.constants.items()}
+        same = tuple(outputs) == self.graph.outputs and _equal(constants, self.graph.constants)
+        return _weak_flags(closed) if same else None
+
+    def _refuse_weak(self, leaves: Sequence[Any]) -> None:
+        for name, leaf, example in zip(self.names, leaves, self.examples, strict=True):
+            if is_weak(example) and not is_weak(leaf):
+                raise ArgumentError(
+                    f"argument {name} is an array, the program was made for a number, whose dtype gives way",
+                    hint="optimise with an array in its place: jax.numpy.asarray of the number",
+                )
+            if is_weak(leaf) and not is_weak(example):
+                raise ArgumentError(
+                    f"argument {name} is a number, whose dtype gives way, the program was made for an array",
+                    hint="call with an array in its place: jax.numpy.asarray of the number, with its dtype",
+                )
+
+    def without_examples(self) -> Imported:
+        """The same with types in place of the example values that are not frozen."""
+        examples = tuple(x if i in self.frozen else abstract(x) for i, x in enumerate(self.examples))
+        return replace(self, examples=examples)
+
+    def results(self, outputs: Sequence[Any]) -> list[Any]:
+        """The flat results of the function from the outputs of its graph; its effects are had here."""
+        results, rest = list(outputs[: self.out_tree.num_leaves]), list(outputs[self.out_tree.num_leaves :])
+        for effect in self.effects:
+            count = len(effect.kinds)
+            effect.primitive.bind(*map(with_kind, rest[:count], effect.kinds), **effect.params)
+            del rest[:count]
+        return results
+
+    def unflatten(self, results: Sequence[Any], weak: Sequence[bool] | None = ()) -> Any:
+        """The result of the function from flat results, of which these are to be weakly typed."""
+        if weak and any(weak):
+            results = [as_weak(x) if w else x for x, w in zip(results, weak, strict=True)]
+        return tree_util.tree_unflatten(self.out_tree, results)
+
+
+def import_function(
+    fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, *, frozen: Frozen = ()
+) -> Imported:
+    """The graph of a JAX function on example arguments.
+
+    Args:
+        fn: any function that `jax.make_jaxpr` traces.
+        args: example arguments, any pytrees of arrays and scalars; `jax.ShapeDtypeStruct` where only a type is known.
+        kwargs: example keyword arguments.
+        frozen: positions or names of arguments whose leaves do not change from call to call.
+
+    Raises:
+        ArgumentError: an argument that is not an array, a frozen one without value, or arguments that `fn` refuses.
+    """
+    kwargs = dict(kwargs or {})
+    names_of = _parameter_names(fn, args, kwargs)
+    is_frozen = _frozen_parameters(fn, args, kwargs, names_of, frozen)
+    settings = settings_of(fn)
+    normal = positional(fn, *hold(args, kwargs, settings))
+    paths, in_tree = tree_util.tree_flatten_with_path(normal)
+    functions = any(len(path) > 2 and is_static(leaf) for path, leaf in paths)
+    if functions and is_jitted(fn):  # which would not take them
+        fn = unjitted(fn)
+    if functions or settings.static or any(is_key(leaf) for _, leaf in paths):
+        fn, normal = Inside(fn, settings), enter(normal)
+        paths, in_tree = tree_util.tree_flatten_with_path(normal)
+    leaves = [leaf for _, leaf in paths]
+    owners = [_owner(path, names_of) for path, _ in paths]
+    names = _unique(".".join([owner, *map(_entry, path[2:])]) for owner, (path, _) in zip(owners, paths, strict=True))
+    fixed = [owner in is_frozen for owner in owners]
+    for name, leaf, held in zip(names, leaves, fixed, strict=True):
+        check_leaf(name, leaf)
+        check_value(name, leaf)
+        if held and isinstance(leaf, jax.ShapeDtypeStruct):
+            raise ArgumentError(
+                f"the frozen argument {name} has a type but no value", hint="pass the array itself, or do not freeze it"
+            )
+    avals = [abstract(leaf) for leaf in leaves]
+    closed, out_shape = _trace(fn, tree_util.tree_unflatten(in_tree, avals))
+    if any(map(is_key, closed.out_avals)):  # made inside
+        fn = Inside(fn, settings)
+        closed, out_shape = _trace(fn, tree_util.tree_unflatten(in_tree, avals))
+    inputs = [
+        make_input(name, tuple(map(int, a.shape)), str(a.dtype), frozen=held)
+        for name, a, held in zip(names, avals, fixed, strict=True)
+    ]
+    importer = Importer(reserved=names)
+    outputs, whole = _outputs(importer, fn, closed, inputs)
+    results = outputs[: len(closed.out_avals)]
+    wanted = [TensorType(tuple(s.shape), str(s.dtype)) for s in tree_util.tree_leaves(out_shape)]
+    if [node.type for node in results] != wanted:
+        raise SuperoptError(f"the graph gives {[str(n.type) for n in results]}, the function {list(map(str, wanted))}")
+    constants = {node["name"]: array for node, array in importer.constants.items()}
+    graph = Graph((*inputs, *importer.constants), tuple(outputs), constants)
+    return Imported(
+        graph=graph,
+        fn=fn,
+        in_tree=in_tree,
+        out_tree=tree_util.tree_structure(out_shape),
+        names=tuple(names),
+        live=tuple(i for i, held in enumerate(fixed) if not held),
+        frozen=tuple(i for i, held in enumerate(fixed) if held),
+        examples=tuple(leaves),
+        opaque_ops=count_opaque(graph),
+        refused=importer.refused,
+        effects=tuple(effect for effect, _ in importer.effects),
+        whole=whole,
+        weakness={tuple(map(is_weak, avals)): _weak_flags(closed)},
+        settings=settings,
+        functions=functions,
+        context=settings_of_jax(),
+    )
+
+
+def _weak_flags(closed: Any) -> tuple[bool, ...]:
+    return tuple(bool(getattr(a, "weak_type", False)) for a in closed.out_avals)
+
+
+def count_opaque(graph: Graph) -> Counter[str]:
+    """Opaque operations of a graph by primitive, bodies of control flow included."""
+    count: Counter[str] = Counter()
+    todo = [graph]
+    while todo:
+        for node in todo.pop().nodes():
+            if node.op == "opaque" and node["primitive"] != "constant":
+                count[node["primitive"]] += 1
+            for _, value in node.attrs:
+                todo.extend(x for x in (value if isinstance(value, tuple) else (value,)) if isinstance(x, Graph))
+    return count
+
+
+def _outputs(importer: Importer, fn: Function, closed: Any, inputs: Sequence[Node]) -> tuple[list[Node], str]:
+    """The results and what effects read, as nodes, and why the function is kept whole if it is."""
+    try:
+        if not of_debugging(closed.effects):  # these are ordered against each other
+            raise KeptWhole("it has effects besides its results")
+        results = importer.run(closed.jaxpr, [importer.constant(c) for c in closed.consts], inputs)
+        return [*results, *(x for _, xs in importer.effects for x in xs)], ""
+    except KeptWhole as cause:
+        importer.constants.clear()
+        importer.effects.clear()
+        types = [TensorType(tuple(a.shape), str(a.dtype)) for a in closed.out_avals]
+        return list(keep_function(getattr(fn, "__name__", "function"), closed, inputs, types)), str(cause)
+
+
+def _trace(fn: Function, avals: Any) -> tuple[Any, Any]:
+    args, kwargs = avals
+    try:
+        return jax.make_jaxpr(fn, return_shape=True)(*args, **kwargs)
+    except jax.errors.JAXTypeError as error:  # a traced value where Python needs a concrete one
+        first = str(error).strip().splitlines()[0]
+        raise ArgumentError(
+            f"the function cannot be traced: {first}",
+            hint="close over the arguments that steer Python control flow (functools.partial)",
+        ) from error
+    except SuperoptError:
+        raise
+    except Exception as error:  # the user's own; the place is more than its type says
+        raise ArgumentError(
+            f"the function fails on these arguments: {told_with_line(error, _PACKAGES)}",
+            hint="check the example arguments; jax.jit must accept the function",
+        ) from error
+
+
+_PACKAGES = (str(Path(jax.__file__).parent), str(Path(__file__).parents[2]))
+
+
+def _equal(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
+    """Have the constants the same names, types and bytes?"""
+    return a.keys() == b.keys() and all(
+        x.shape == b[name].shape and x.dtype == b[name].dtype and x.tobytes() == b[name].tobytes()
+        for name, x in a.items()
+    )
+
+
+def positional(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments as positional where the signature allows it, so that both ways of passing them are one structure."""
+    if not kwargs:
+        return tuple(args), {}
+    signature = _signature(fn)
+    if signature is None:
+        return tuple(args), dict(kwargs)
+    bound = _bind(signature, args, kwargs)
+    return bound.args, dict(bound.kwargs)
+
+
+@functools.lru_cache(maxsize=64)
+def _signature_of(fn: Function) -> inspect.Signature | None:
+    try:
+        return inspect.signature(fn)
+    except (TypeError, ValueError):  # a builtin without signature
+        return None
+
+
+def _signature(fn: Function) -> inspect.Signature | None:
+    try:
+        return _signature_of(fn)
+    except TypeError:  # an unhashable callable
+        return _signature_of.__wrapped__(fn)
+
+
+def _bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ArgumentError(f"the arguments do not fit the function: {error}", hint=f"it is f{signature}") from error
+
+
+def _parameter_names(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    """Name of each positional argument of the normal form."""
+    signature = _signature(fn)
+    if signature is None:
+        return [f"arg{i}" for i in range(len(args))]
+    bound = _bind(signature, args, kwargs)
+    names: list[str] = []
+    for name in bound.arguments:
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            names += [f"{name}{i}" for i in range(len(bound.arguments[name]))]
+        elif kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):
+            names.append(name)
+    return names
+
+
+def _frozen_parameters(
+    fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str], frozen: Frozen
+) -> set[str]:
+    """Names of the frozen arguments; a position counts the positional parameters."""
+    try:
+        given = (frozen,) if isinstance(frozen, int | str) else () if frozen is None else tuple(frozen)
+    except TypeError:
+        raise ArgumentError(
+            f"frozen={frozen!r} is neither a position nor a name, nor several", hint="frozen=0 or frozen=('params',)"
+        ) from None
+    keys = [*names, *(k for k in positional(fn, args, kwargs)[1])]
+    found: set[str] = set()
+    for item in given:
+        if isinstance(item, str):
+            if item not in keys:
+                raise ArgumentError(f"frozen={item!r} names no argument", hint=f"the arguments are {', '.join(keys)}")
+            found.add(item)
+        elif isinstance(item, int) and not isinstance(item, bool) and -len(names) <= item < len(names):
+            found.add(names[item])
+        else:
+            raise ArgumentError(
+                f"frozen={item!r} is not an argument position", hint=f"there are {len(names)} positional arguments"
+            )
+    return found
+
+
+def _owner(path: Sequence[Any], names: Sequence[str]) -> str:
+    where, key = path[0].idx, path[1]
+    return str(names[key.idx]) if where == 0 else str(key.key)
+
+
+def _entry(key: Any) -> str:
+    for name in ("key", "idx", "name"):
+        if hasattr(key, name):
+            return str(getattr(key, name))
+    return str(key)
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    seen: Counter[str] = Counter()
+    found: list[str] = []
+    for raw in names:
+        name = re.sub(r"[^A-Za-z0-9_.]", "_", raw)
+        if name[:1].isdigit():
+            name = f"_{name}"
+        while name in seen:
+            seen[name] += 1
+            name = f"{name}_{seen[name]}"
+        seen[name] += 1
+        found.append(name)
+    return found

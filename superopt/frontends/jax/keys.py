@@ -1,0 +1,61 @@
+"""Typed keys of random numbers as the numbers that they are made of.
+
+A graph holds no keys: an array of keys is its data, with axes more (`key<fry>[3]` is `u32[3,2]`).  Equations that are
+kept verbatim get keys made of the data and give their data back; so do the arguments and results of a program.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from superopt.frontends.jax.sizes import sizes
+from superopt.ir.types import TensorType
+
+_IMPL: dict[Any, tuple[Any, tuple[int, ...], str]] = {}
+
+
+def is_key(x: Any) -> bool:
+    """Is this an array (or a type) of keys?"""
+    dtype = getattr(x, "dtype", None)
+    return dtype is not None and not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def data_type(x: Any) -> TensorType:
+    """The type that an array, or its type, has in a graph."""
+    if not is_key(x):
+        return TensorType(sizes(x.shape), str(x.dtype))
+    _, shape, dtype = _known(x.dtype)
+    return TensorType((*sizes(x.shape), *shape), dtype)
+
+
+def kind_of(x: Any) -> Any:
+    """What `with_kind` needs to make keys of data; None for other arrays."""
+    return _known(x.dtype)[0] if is_key(x) else None
+
+
+def data_of(x: Any) -> Any:
+    """The data of keys; other values as they are."""
+    return jax.random.key_data(x) if is_key(x) else x
+
+
+def with_kind(x: Any, kind: Any) -> Any:
+    """Keys made of their data; other values as they are."""
+    return x if kind is None else jax.random.wrap_key_data(x, impl=kind)
+
+
+def _known(dtype: Any) -> tuple[Any, tuple[int, ...], str]:
+    """The implementation of a dtype of keys, and shape and dtype of the data of one."""
+    if dtype not in _IMPL:
+        found: list[Any] = []
+
+        def look(key: Any) -> Any:
+            found.append(jax.random.key_impl(key))
+            return jax.random.key_data(key)
+
+        data = jax.eval_shape(look, jax.ShapeDtypeStruct((), dtype))
+        _IMPL[dtype] = (found[0], tuple(data.shape), str(data.dtype))
+    return _IMPL[dtype]

@@ -1,0 +1,358 @@
+"""How each `jax.lax` primitive is written with the ops of the IR: name -> function(params, operands, result types).
+
+An entry returns the node (or nodes) of the equation, or None when the parameters at hand have no form in the IR; the
+equation is then kept verbatim.  Elementwise primitives broadcast scalars and size-1 axes silently in JAX: that is made
+explicit here.  Primitives that differ from an op of the table only in form (`squeeze`, `split`, `stack`, `tile`,
+`add_any`) are written with the table's ops; identities (`copy`, `stop_gradient`, `name` ...) vanish.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from superopt.frontends.jax.builders import broadcast, concatenate, convert, reshape, stretch, transpose, window
+from superopt.frontends.jax.sizes import has_symbols, is_zero, size, sizes
+from superopt.ir.graph import Node, mk
+from superopt.ir.types import FLOATS, Size, TensorType
+
+Params = Mapping[str, Any]
+Results = Node | Sequence[Node] | None
+Importer = Callable[[Params, Sequence[Node], Sequence[TensorType]], Results]
+
+_ELEMENTWISE = (
+    "neg sign floor ceil is_finite exp exp2 log expm1 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"
+    " logistic erf erfc erf_inv lgamma digamma sqrt rsqrt cbrt abs square not population_count clz"
+    " add sub mul div rem max min atan2 nextafter and or xor shift_left shift_right_logical shift_right_arithmetic"
+    " eq ne lt le gt ge select_n"
+)
+_IDENTITY = ("copy", "copy_p", "stop_gradient", "name", "pvary")
+_REDUCE = tuple(f"reduce_{m}" for m in ("sum", "max", "min", "prod", "and", "or", "xor"))
+_CUMULATIVE = ("cumsum", "cumprod", "cummax", "cummin")
+_WINDOW = ("reduce_window_sum", "reduce_window_max", "reduce_window_min")
+_MODE = {
+    lax.GatherScatterMode.CLIP: "clip",
+    lax.GatherScatterMode.FILL_OR_DROP: "fill",
+    lax.GatherScatterMode.PROMISE_IN_BOUNDS: "promise_in_bounds",
+}
+_PRECISION = {lax.Precision.DEFAULT: "default", lax.Precision.HIGH: "high", lax.Precision.HIGHEST: "highest"}
+_HALF_ALGORITHMS = {"BF16_BF16_F32": "bfloat16", "F16_F16_F32": "float16"}
+_BITS = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23), "float64": (11, 52)}
+
+
+def _elementwise(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    if p.get("accuracy") is not None or p.get("out_dtype") is not None:
+        return None
+    return mk(op, *[stretch(x, out[0].shape) for x in xs])  # pyright: ignore[reportArgumentType]
+
+
+def _identity(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    return xs
+
+
+def _add_any(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    return _elementwise("add", {}, xs, out)
+
+
+def _pow(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    base, exponent = xs
+    return _elementwise("pow", p, (base, convert(exponent, base.dtype)), out)
+
+
+def _integer_pow(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    return mk("integer_pow", xs[0], y=int(p["y"]))
+
+
+def _round(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    return mk("round", xs[0], rounding_method=int(p["rounding_method"]))
+
+
+def _clamp(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    return mk("clamp", *xs)
+
+
+def _convert(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    return convert(xs[0], out[0].dtype)
+
+
+def _reduce_precision(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    kept = _BITS.get(out[0].dtype, (99, 99))
+    return xs[0] if (p["exponent_bits"], p["mantissa_bits"]) == kept else None
+
+
+def _device_put(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    return xs if all(d is None for d in p.get("devices", ())) else None
+
+
+def _broadcast_in_dim(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    return broadcast(xs[0], sizes(p["shape"]), sizes(p["broadcast_dimensions"]))
+
+
+def _reshape(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    (x,) = xs
+    if p.get("dimensions") is not None:
+        x = transpose(x, p["dimensions"])
+    return reshape(x, out[0].shape)
+
+
+def _to_result_shape(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    return reshape(xs[0], out[0].shape)
+
+
+def _transpose(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    return transpose(xs[0], p["permutation"])
+
+
+def _rev(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    dims = sizes(p["dimensions"])
+    return mk("rev", xs[0], dimensions=dims) if dims else xs[0]
+
+
+def _slice(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    return window(xs[0], p["start_indices"], p["limit_indices"], p["strides"])
+
+
+def _split(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    (x,), axis = xs, int(p["axis"])
+    at: Size = 0
+    parts: list[Node] = []
+    for n in sizes(p["sizes"]):
+        start: list[Size] = [0] * len(x.shape)
+        limit = list(x.shape)
+        start[axis], limit[axis] = at, at + n
+        parts.append(window(x, start, limit))
+        at = at + n
+    return parts
+
+
+def _stack(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    axis = int(p["axis"])
+    one = [*xs[0].shape[:axis], 1, *xs[0].shape[axis:]]
+    return concatenate([reshape(x, one) for x in xs], axis)
+
+
+def _unstack(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    (x,), axis = xs, int(p["axis"])
+    parts = _split({"axis": axis, "sizes": [1] * int(x.shape[axis])}, xs, ())  # pyright: ignore[reportArgumentType]
+    return [reshape(part, t.shape) for part, t in zip(parts, out, strict=True)]  # pyright: ignore[reportArgumentType, reportGeneralTypeIssues]
+
+
+def _tile(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    (x,), reps = xs, sizes(p["reps"])
+    shape = (1,) * (len(reps) - len(x.shape)) + tuple(x.shape)
+    wide: list[Size] = []
+    for count, n in zip(reps, shape, strict=True):
+        wide += [count, n]
+    kept = range(2 * (len(reps) - len(x.shape)) + 1, 2 * len(reps), 2)
+    return reshape(broadcast(x, wide, kept), out[0].shape)
+
+
+def _pad(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    config = tuple(sizes(c) for c in p["padding_config"])
+    idle = all(is_zero(n) for entry in config for n in entry)
+    return xs[0] if idle else mk("pad", *xs, padding_config=config)
+
+
+def _concatenate(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    return concatenate(xs, int(p["dimension"]))
+
+
+def _dynamic_slice(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    parts = sizes(p["slice_sizes"])
+    return mk("dynamic_slice", *xs[: 1 + len(parts)], slice_sizes=parts)
+
+
+def _dynamic_update_slice(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    return mk("dynamic_update_slice", *xs)
+
+
+def _gather(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    mode = _MODE.get(p["mode"])
+    dims = p["dimension_numbers"]
+    if mode == "promise_in_bounds" and has_symbols(xs[0].shape) and (cut := _fixed_gather(p, xs)) is not None:
+        return cut
+    if mode is None or (mode == "fill" and not _default_fill(p.get("fill_value"), out[0].dtype)):
+        return None
+    return mk(
+        "gather",
+        *xs,
+        offset_dims=sizes(dims.offset_dims),
+        collapsed_slice_dims=sizes(dims.collapsed_slice_dims),
+        start_index_map=sizes(dims.start_index_map),
+        operand_batching_dims=sizes(dims.operand_batching_dims),
+        start_indices_batching_dims=sizes(dims.start_indices_batching_dims),
+        slice_sizes=sizes(p["slice_sizes"]),
+        mode=mode,
+    )
+
+
+def _fixed_gather(p: Params, xs: Sequence[Node]) -> Node | None:
+    """A gather of one block at a place known beforehand is a slice: so `x[:, 1:]` comes with symbolic sizes."""
+    dims, (x, where) = p["dimension_numbers"], xs
+    start: Node = where
+    while start.op in ("broadcast_in_dim", "reshape"):
+        (start,) = start.inputs
+    if len(where.shape) != 1 or start.op != "literal" or dims.operand_batching_dims:
+        return None
+    first: list[Size] = [start["value"] if d in dims.start_index_map else 0 for d in range(len(x.shape))]
+    taken = sizes(p["slice_sizes"])
+    cut = window(x, first, [a + n for a, n in zip(first, taken, strict=True)])
+    return reshape(cut, [n for d, n in enumerate(taken) if d not in dims.collapsed_slice_dims])
+
+
+def _dim_as_value(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    """A symbolic size as a number: the last entry of 0 .. n."""
+    n = size(p["dim"])
+    count = mk("iota", dtype=out[0].dtype, shape=(n + 1,), dimension=0)
+    return reshape(window(count, (n,), (n + 1,)), ())
+
+
+def _default_fill(value: Any, dtype: str) -> bool:
+    """Is this what lax fills with when nothing is said: NaN, the least signed, the largest unsigned integer, True?"""
+    if value is None:
+        return True
+    if dtype in FLOATS:
+        return bool(np.isnan(value))
+    if dtype == "bool":
+        return bool(value)
+    return int(value) == (np.iinfo(dtype).min if dtype[0] == "i" else np.iinfo(dtype).max)
+
+
+def _iota(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    return mk("iota", dtype=out[0].dtype, shape=out[0].shape, dimension=int(p["dimension"]))
+
+
+def _reduce(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    axes = tuple(sorted(sizes(p["axes"])))
+    return mk(op, xs[0], axes=axes) if axes else xs[0]
+
+
+def _arg(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    return mk(op, xs[0], axes=sizes(p["axes"]), index_dtype=out[0].dtype)
+
+
+def _window(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    return mk(
+        op,
+        xs[0],
+        window_dimensions=sizes(p["window_dimensions"]),
+        window_strides=sizes(p["window_strides"]),
+        padding=tuple(sizes(c) for c in p["padding"]),
+        base_dilation=sizes(p["base_dilation"]),
+        window_dilation=sizes(p["window_dilation"]),
+    )
+
+
+def _cumulative(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    return mk(op, xs[0], axis=int(p["axis"]), reverse=bool(p["reverse"]))
+
+
+def precision_name(value: Any) -> tuple[str | None] | None:
+    """The precision of a product as one name in a 1-tuple; None when the operands differ or it is an algorithm."""
+    sides = value if isinstance(value, tuple) else (value,)
+    if any(side is not None and side not in _PRECISION for side in sides) or len(set(sides)) != 1:
+        return None
+    return (None if sides[0] is None else _PRECISION[sides[0]],)
+
+
+def _as_algorithm(value: Any, xs: Sequence[Node], wanted: str | None) -> tuple[str | None] | None:
+    """The precision of a product by an algorithm that says what its dtypes do: 16-bit floats summed in float32."""
+    algorithm = getattr(value, "name", "")
+    if algorithm not in _HALF_ALGORITHMS or wanted != "float32":
+        return None
+    return (None,) if {x.dtype for x in xs} == {_HALF_ALGORITHMS[algorithm]} else None
+
+
+def _accumulation(p: Params, xs: Sequence[Node]) -> tuple[Sequence[Node], str | None]:
+    """Operands of one dtype, and the accumulation dtype where it differs from theirs.
+
+    Operands of two dtypes are first converted to that of the result, as lax does with them on processors.
+    """
+    wanted = p.get("preferred_element_type")
+    wanted = None if wanted is None else np.dtype(wanted).name
+    dtypes = {x.dtype for x in xs}
+    if len(dtypes) == 2 and wanted is not None:
+        xs = [convert(x, wanted) for x in xs]
+    return xs, None if wanted == xs[0].dtype else wanted
+
+
+def _dot_general(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    xs, wanted = _accumulation(p, xs)
+    precision = precision_name(p["precision"]) or _as_algorithm(p["precision"], xs, wanted)
+    if precision is None or len({x.dtype for x in xs}) != 1:
+        return None
+    (lc, rc), (lb, rb) = p["dimension_numbers"]
+    return mk(
+        "dot_general",
+        *xs,
+        dimension_numbers=((sizes(lc), sizes(rc)), (sizes(lb), sizes(rb))),
+        precision=precision[0],
+        preferred_element_type=wanted,
+    )
+
+
+def _conv_general_dilated(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    precision = precision_name(p["precision"])
+    xs, wanted = _accumulation(p, xs)
+    if precision is None or len({x.dtype for x in xs}) != 1:
+        return None
+    return mk(
+        "conv_general_dilated",
+        *xs,
+        window_strides=sizes(p["window_strides"]),
+        padding=tuple(sizes(c) for c in p["padding"]),
+        lhs_dilation=sizes(p["lhs_dilation"]),
+        rhs_dilation=sizes(p["rhs_dilation"]),
+        dimension_numbers=tuple(sizes(spec) for spec in p["dimension_numbers"]),
+        feature_group_count=size(p["feature_group_count"]),
+        batch_group_count=int(p["batch_group_count"]),
+        precision=precision[0],
+        preferred_element_type=wanted,
+    )
+
+
+def _table() -> dict[str, Importer]:
+    table: dict[str, Importer] = {op: functools.partial(_elementwise, op) for op in _ELEMENTWISE.split()}
+    table |= {op: functools.partial(_reduce, op) for op in _REDUCE}
+    table |= {op: functools.partial(_arg, op) for op in ("argmax", "argmin")}
+    table |= {op: functools.partial(_window, op) for op in _WINDOW}
+    table |= {op: functools.partial(_cumulative, op) for op in _CUMULATIVE}
+    table |= dict.fromkeys(_IDENTITY, _identity)
+    return table | {
+        "add_any": _add_any,
+        "optimization_barrier": _identity,
+        "pow": _pow,
+        "integer_pow": _integer_pow,
+        "round": _round,
+        "clamp": _clamp,
+        "convert_element_type": _convert,
+        "reduce_precision": _reduce_precision,
+        "device_put": _device_put,
+        "broadcast_in_dim": _broadcast_in_dim,
+        "reshape": _reshape,
+        "squeeze": _to_result_shape,
+        "expand_dims": _to_result_shape,
+        "transpose": _transpose,
+        "rev": _rev,
+        "slice": _slice,
+        "split": _split,
+        "stack": _stack,
+        "unstack": _unstack,
+        "tile": _tile,
+        "pad": _pad,
+        "concatenate": _concatenate,
+        "dynamic_slice": _dynamic_slice,
+        "dynamic_update_slice": _dynamic_update_slice,
+        "gather": _gather,
+        "dim_as_value": _dim_as_value,
+        "iota": _iota,
+        "dot_general": _dot_general,
+        "conv_general_dilated": _conv_general_dilated,
+    }
+
+
+IMPORT: dict[str, Importer] = _table()

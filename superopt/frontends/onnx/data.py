@@ -1,0 +1,292 @@
+"""Tensors of an ONNX file as NumPy arrays, checked before anything is allocated.
+
+A `TensorProto` states its dims, its element type and where its bytes are: in the message, or in another file
+("external data").  A hostile or damaged file may state anything, so the dims must be non-negative, the bytes must be
+exactly as many as dims and type ask for, and an external file must be a plain file below the model's own folder
+reached without symbolic links and without a second hard link.  Links are followed only where the user names a root
+that they may not leave (caches that keep every file under its digest have such links).  External bytes are
+memory-mapped, so that the weights of a large model are not read before they are used; so are the bytes of large tensors
+in the model's own file while it is read (`Within`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from superopt.arrays.placing import mapped, owned
+from superopt.errors import ExternalDataError, InputError, ModelFileError
+from superopt.files.reading import LIMITS, shown
+
+MAX_TENSOR_BYTES = LIMITS.value_bytes
+MAX_DENSE_BYTES = 2**28  # of a sparse tensor made dense, which a file of a few bytes can ask for
+_TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+_SUB_BYTE_BITS: dict[int, int] = {
+    TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.FLOAT4E2M1: 4, TensorProto.INT2: 2, TensorProto.UINT2: 2,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DataFolder:
+    """Where the external data of a model may stand.
+
+    Attributes:
+        path: the folder of the model, as the user named it.
+        target: the folder that the model's file is really in, where its name is a link; else the same.
+        root: links are followed as long as they stay below; None follows none.
+    """
+
+    path: Path
+    target: Path
+    root: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The bytes of a model, in which `onnx_wire.lean` left its large tensors.
+
+    Attributes:
+        name: of the file that these tensors name as theirs.
+        data: all bytes of the model.
+        own: whether arrays are to have memory of their own, since the bytes may not stay as they are.
+    """
+
+    name: str
+    data: np.ndarray
+    own: bool = True
+
+    def bytes_at(self, entries: Mapping[str, str]) -> np.ndarray:
+        """The bytes of the tensor that names these."""
+        at, size = int(entries["offset"]), int(entries["length"])
+        return owned(self.data[at : at + size]) if self.own else self.data[at : at + size]
+
+
+def numpy_dtype(elem_type: int, what: str) -> np.dtype:
+    """NumPy dtype of an ONNX element type.
+
+    Raises:
+        InputError: the element type is not known.
+    """
+    try:
+        return np.dtype(helper.tensor_dtype_to_np_dtype(elem_type))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{what}: element type {elem_type} is not known") from error
+
+
+def check_dims(dims: tuple[int, ...], dtype: np.dtype, what: str) -> int:
+    """Number of elements of a tensor of these dims.
+
+    Raises:
+        ModelFileError: a dim is negative, there are too many, or the tensor would pass `MAX_TENSOR_BYTES`.
+    """
+    if len(dims) > LIMITS.rank:
+        raise ModelFileError(f"{what} has {len(dims)} dimensions; at most {LIMITS.rank} are accepted")
+    if any(d < 0 for d in dims):
+        raise ModelFileError(f"{what} has a negative dimension: {list(dims)}")
+    # NumPy multiplies the other sizes even where one is 0
+    largest = math.prod(d for d in dims if d)
+    if largest * max(dtype.itemsize, 1) > MAX_TENSOR_BYTES:
+        raise ModelFileError(f"{what} of shape {list(dims)} would need {largest * dtype.itemsize / 2**30:.3g} GiB")
+    return math.prod(dims)
+
+
+def tensor_array(tensor: TensorProto, folder: DataFolder | None, what: str, within: Within | None = None) -> np.ndarray:
+    """The values of a tensor.
+
+    Args:
+        tensor: the message.
+        folder: where external files may stand; None refuses external data.
+        what: how to name the tensor in errors.
+        within: the bytes of the model, where large tensors were left in them.
+
+    Raises:
+        ModelFileError: dims, type and bytes do not agree.
+        ExternalDataError: external bytes are missing, too short, or outside the model's folder.
+    """
+    dims = tuple(tensor.dims)
+    dtype = numpy_dtype(tensor.data_type, what)
+    count = check_dims(dims, dtype, what)
+    if tensor.HasField("segment"):
+        raise ModelFileError(f"{what} is stored in segments, which no ONNX version defines how to read")
+    bits = _SUB_BYTE_BITS.get(tensor.data_type)
+    n_bytes = (count * bits + 7) // 8 if bits else count * dtype.itemsize
+    if tensor.data_location == TensorProto.EXTERNAL:
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        if within is not None and entries.get("location") == within.name:
+            raw = within.bytes_at(entries)
+            _check_raw(len(raw), n_bytes, dims, what)
+        else:
+            raw = _external_bytes(entries, folder, n_bytes, what)
+        if bits is None and dtype.kind != "O":
+            return raw.view(dtype).reshape(dims)
+        inline = TensorProto(dims=dims, data_type=tensor.data_type, raw_data=raw.tobytes())
+        return _decode(inline, what)
+    if tensor.HasField("raw_data"):
+        _check_raw(len(tensor.raw_data), n_bytes, dims, what)
+        if bits is None and dtype.kind != "O":
+            return np.frombuffer(tensor.raw_data, dtype).reshape(dims)
+        return _decode(tensor, what)
+    held = sum(len(getattr(tensor, field)) for field in _TYPED_FIELDS)
+    expected = _field_entries(tensor.data_type, count)
+    if held != expected:
+        raise ModelFileError(f"{what} of shape {list(dims)} needs {expected} stored values and has {held}")
+    return _decode(tensor, what)
+
+
+def _check_raw(held: int, needed: int, dims: tuple[int, ...], what: str) -> None:
+    if held != needed:
+        raise ModelFileError(f"{what} of shape {list(dims)} needs {needed} bytes and has {held}")
+
+
+def _field_entries(elem_type: int, count: int) -> int:
+    if elem_type in (TensorProto.COMPLEX64, TensorProto.COMPLEX128):
+        return 2 * count
+    bits = _SUB_BYTE_BITS.get(elem_type)
+    return (count * bits + 7) // 8 if bits else count
+
+
+def _decode(tensor: TensorProto, what: str) -> np.ndarray:
+    try:
+        return np.asarray(numpy_helper.to_array(tensor))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ModelFileError(f"{what} cannot be decoded: {_first_line(error)}") from error
+
+
+def sparse_array(sparse: onnx.SparseTensorProto, folder: DataFolder | None, what: str) -> np.ndarray:
+    """The dense values of a sparse tensor (at most `MAX_DENSE_BYTES` of them).
+
+    Raises:
+        ModelFileError: values and indices do not agree with each other or with the dims.
+    """
+    values = tensor_array(sparse.values, folder, what)
+    indices = tensor_array(sparse.indices, folder, f"indices of {what}")
+    dims = tuple(sparse.dims)
+    if check_dims(dims, values.dtype, what) * values.dtype.itemsize > MAX_DENSE_BYTES:
+        raise ModelFileError(f"{what}: a sparse tensor of shape {list(dims)} is too large to be made dense")
+    flat = indices.astype(np.int64)
+    if flat.ndim == 2 and flat.shape == (values.size, len(dims)):
+        inside = ((flat >= 0) & (flat < np.array(dims))).all()
+        flat = np.ravel_multi_index(tuple(flat.T), dims) if inside and values.size else flat[:, :1].ravel()
+    else:
+        inside = flat.shape == (values.size,) and ((flat >= 0) & (flat < math.prod(dims))).all()
+    if not inside:
+        raise ModelFileError(f"{what}: indices of shape {list(indices.shape)} do not fit dims {list(dims)}")
+    dense = np.zeros(math.prod(dims), values.dtype)
+    dense[flat] = values.ravel()
+    return dense.reshape(dims)
+
+
+def _external_bytes(entries: Mapping[str, str], folder: DataFolder | None, n_bytes: int, what: str) -> np.ndarray:
+    location = entries.get("location", "")
+    if folder is None:
+        raise ExternalDataError(
+            f"{what} is stored in the file {shown(location)!r}, and the model was not read from a folder"
+        )
+    path = _contained(folder, location, what)
+    offset, length = _offset_length(entries, n_bytes, what)
+    if length != n_bytes:
+        raise ExternalDataError(f"{what} needs {n_bytes} bytes and states a length of {length}")
+    try:
+        with path.open("rb") as file:
+            if not os.path.samestat(os.fstat(file.fileno()), os.lstat(path)):
+                raise ExternalDataError(f"{what}: external data {shown(location)!r} was exchanged while it was opened")
+            size = os.fstat(file.fileno()).st_size
+            if offset + length > size:
+                raise ExternalDataError(
+                    f"{what} needs bytes {offset} to {offset + length} of {shown(location)!r}, which has {size}",
+                    hint="the data file is truncated or belongs to another model",
+                )
+            return mapped(file.fileno(), offset, n_bytes)
+    except OSError as error:
+        raise ExternalDataError(
+            f"{what}: external data {shown(location)!r} cannot be read: {error.strerror}"
+        ) from error
+
+
+def _offset_length(entries: Mapping[str, str], n_bytes: int, what: str) -> tuple[int, int]:
+    try:
+        offset, length = int(entries.get("offset", 0)), int(entries.get("length", n_bytes))
+    except ValueError as error:
+        raise ExternalDataError(f"{what}: offset or length of its external data is not a number") from error
+    if offset < 0:
+        raise ExternalDataError(f"{what}: negative offset {offset} of its external data")
+    return offset, length
+
+
+_LINK_HINT = (
+    "external data must be a plain file beside the model; data_root= (--data-root) names a folder inside which links "
+    "are followed"
+)
+
+
+def _contained(folder: DataFolder, location: str, what: str) -> Path:
+    """The external file, when it is a plain file inside the folder, or reached by links inside the user's root."""
+    name = repr(shown(location, 200))
+    parts = location.replace("\\", "/").split("/")
+    if not location or "\0" in location or location.startswith(("/", "\\")) or ".." in parts or ":" in parts[0]:
+        raise ExternalDataError(
+            f"{what}: external data location {name} leaves the folder of the model",
+            hint="external data must be a plain file beside the model, named by a relative path without '..'",
+        )
+    refused: ExternalDataError | None = None
+    for base in dict.fromkeys((folder.path, folder.target)):
+        try:
+            path = _below(base, parts, folder.root, f"{what}: external data {name}")
+            status = os.lstat(path)
+        except OSError as error:
+            refused = refused or ExternalDataError(
+                f"{what}: external data file {name} is missing ({error.strerror})",
+                hint=f"it should stand in {folder.path}",
+            )
+            continue
+        if not stat.S_ISREG(status.st_mode):
+            raise ExternalDataError(f"{what}: external data {name} is not a plain file", hint=_LINK_HINT)
+        if status.st_nlink > 1:
+            raise ExternalDataError(f"{what}: external data {name} has a second hard link", hint=_LINK_HINT)
+        return path
+    assert refused is not None
+    raise refused
+
+
+def _below(base: Path, parts: list[str], root: Path | None, what: str) -> Path:
+    """The path of a file below a folder, with links followed inside the root.
+
+    Raises:
+        ExternalDataError: a link without a root, or out of it.
+        OSError: there is no such file.
+    """
+    path = base
+    for part in parts:
+        path = path / part
+        if os.path.islink(path) and root is None:
+            raise ExternalDataError(f"{what} goes through a symbolic link", hint=_LINK_HINT)
+    if root is None:
+        return path
+    real = path.resolve(strict=True)
+    if not real.is_relative_to(root.resolve()):
+        raise ExternalDataError(f"{what} leads out of {root}", hint=_LINK_HINT)
+    return real
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def is_float(dtype: np.dtype) -> bool:
+    """Whether a dtype is a floating-point type, the small ones included."""
+    return bool(np.issubdtype(dtype, np.floating)) or dtype.name.startswith(("bfloat", "float"))
+
+
+def finfo_range(dtype: np.dtype) -> tuple[float, float]:
+    """Lowest and highest finite value of a float dtype."""
+    info = ml_dtypes.finfo(dtype)
+    return float(info.min), float(info.max)

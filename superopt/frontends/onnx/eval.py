@@ -1,0 +1,550 @@
+"""Evaluating an ONNX graph on JAX values: the scopes of names, one node at a time.
+
+A value is a NumPy array when it is known at conversion (shapes, axes, small integer arithmetic, scalar constants) and
+a JAX array otherwise; sequences are Python lists, absent optional inputs are None.  Ops that are marked `fold` are
+written against an array module `call.xp`: NumPy while all operands are known and small, `jax.numpy` otherwise, so that
+shape arithmetic never enters the program.  An op that needs a value at conversion asks `call.static(value)`; when the
+value is not known the error names the inputs of the model that it depends on.
+
+Ops without an implementation that ONNX defines by a function body, and the model's own functions, are evaluated by
+running that body.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+
+from superopt.errors import FileLimitError, InputError, SuperoptError
+from superopt.files.reading import LIMITS, Allowance, FileLimits
+from superopt.frontends.onnx.data import MAX_TENSOR_BYTES, DataFolder, sparse_array, tensor_array
+from superopt.frontends.onnx.host import (
+    Deferred,
+    HostNode,
+    HostValueError,
+    captured,
+    holds_host_values,
+    in_program,
+    run_on_host,
+)
+from superopt.frontends.onnx.read import DOMAINS, label, nested, ordered, reads
+from superopt.frontends.onnx.schema import (
+    attribute,
+    check_call,
+    check_ranges,
+    check_trips,
+    defaults,
+    function_body,
+    schema_of,
+    substitute,
+)
+
+Value = Any
+FOLD_LIMIT = 2**16
+EARLY_LIMIT = 256
+# bodies may read live values, and random values are drawn when the program runs
+_NEVER_EARLY = frozenset({
+    "If", "Loop", "Scan", "RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike", "Dropout",
+})  # fmt: skip
+# sequences and optional values are passed on whatever they hold
+_CARRIERS = frozenset({
+    "SequenceConstruct", "SequenceAt", "SequenceInsert", "SequenceErase", "SequenceLength", "Optional",
+    "OptionalHasElement", "OptionalGetElement",
+})  # fmt: skip
+MAX_FUNCTION_DEPTH = 64
+MAX_STEPS = 400_000
+MAX_HOST_TRIPS = 10**6  # steps of a loop on the host, each of which takes a fraction of a millisecond
+# of the thread's own time, so that other work on the machine counts for nothing; a node takes some milliseconds
+SECONDS, SECONDS_PER_NODE = 8.0, 0.05
+# what JAX and NumPy raise on operands that do not fit
+_OPERAND_ERRORS = (
+    TypeError, ValueError, IndexError, KeyError, ZeroDivisionError, OverflowError, NotImplementedError, MemoryError,
+)  # fmt: skip
+
+
+class Work(Allowance):
+    """The work and the time of this thread that are left for the conversion of a model of so many nodes."""
+
+    def __init__(self, what: str, nodes: int) -> None:
+        super().__init__(what, 0, MAX_STEPS, FileLimits(seconds=SECONDS + SECONDS_PER_NODE * nodes))
+        self.thread_until = time.thread_time() + self.seconds
+
+    def spend(self, work: int = 1) -> None:
+        """Use some of it.
+
+        Raises:
+            FileLimitError: there is not enough left.
+        """
+        self.left -= work
+        if self.left < 0:
+            raise FileLimitError(f"{self.what} takes more than {self.work} evaluations of nodes to convert")
+        if time.thread_time() > self.thread_until:
+            raise FileLimitError(f"{self.what} takes more than {self.seconds:.0f} s to convert")
+
+
+class UnsupportedOpError(InputError):
+    """An ONNX operator that has no implementation here."""
+
+    code = "SO213"
+
+
+class StaticValueError(InputError):
+    """A value that must be known at conversion and depends on inputs of the model.
+
+    Attributes:
+        sources: names of those inputs and initializers.
+    """
+
+    code = "SO214"
+
+    def __init__(self, message: str, sources: frozenset[str]) -> None:
+        names = ", ".join(sorted(sources)[:4])
+        super().__init__(message, hint=f"it depends on {names}: give their values at import" if names else "")
+        self.sources = sources
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """One entry of the op table.
+
+    Attributes:
+        run: from the call and its operands to the results.
+        fold: written against the array module of the call.
+        sized: the size of a result may depend on values; where those are not known the host runs the node.
+        attributes: defaults of an operator that the `onnx` package does not define.
+    """
+
+    run: Callable[..., Any]
+    fold: bool
+    sized: bool = False
+    attributes: Mapping[str, Any] | None = None
+
+
+TABLE: dict[tuple[str, str], Implementation] = {}
+
+
+def op(
+    *names: str,
+    domain: str = "",
+    fold: bool = False,
+    sized: bool = False,
+    attributes: Mapping[str, Any] | None = None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enter a function into the op table under these names (see `Implementation`)."""
+
+    def enter(run: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            if (domain, name) in TABLE:
+                raise ValueError(f"{name} has two implementations")
+            TABLE[domain, name] = Implementation(run, fold, sized, attributes)
+        return run
+
+    return enter
+
+
+@dataclass(frozen=True, slots=True)
+class ModelContext:
+    """What all scopes of one model share.
+
+    Attributes:
+        opsets: versions of the operator sets.
+        functions: of the model, by domain, name and overload.
+        folder: where external data may stand.
+        name: of the model.
+        operators: functions of the user for operators, by `domain.Name`.
+        parameters: names of the stored tensors whose values can be had at conversion.
+        allowance: what is left of the work and time of this conversion.
+    """
+
+    opsets: Mapping[str, int]
+    functions: Mapping[tuple[str, str, str], onnx.FunctionProto]
+    folder: DataFolder | None = None
+    name: str = "model"
+    operators: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    parameters: Collection[str] = ()
+    allowance: Work = field(default_factory=lambda: Work("the model", MAX_STEPS))
+
+
+@dataclass(slots=True)
+class Scope:
+    """Names of one graph or function body, with the way back to the names they stand for outside."""
+
+    context: ModelContext
+    opsets: Mapping[str, int]
+    values: dict[str, Value] = field(default_factory=dict)
+    parent: Scope | None = None
+    caller: Scope | None = None
+    origin: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    producers: dict[str, onnx.NodeProto] = field(default_factory=dict)
+    depth: int = 0
+    trips: int = 1
+
+    def get(self, name: str) -> Value:
+        """Value of a name, here or in an enclosing graph."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            scope = scope.parent
+        raise InputError(f"value {name!r} is read before it exists")
+
+    def sources(self, name: str) -> frozenset[str]:
+        """Inputs of the model on which a value depends, not counting what only its shape tells."""
+        found: set[str] = set()
+        seen: set[tuple[int, str]] = set()
+        work: list[tuple[Scope, str]] = [(self, name)]
+        while work:
+            scope, one = work.pop()
+            if (id(scope), one) in seen:
+                continue
+            seen.add((id(scope), one))
+            if one in scope.producers:
+                node = scope.producers[one]
+                known = one in scope.values and isinstance(scope.values[one], np.ndarray)
+                if node.op_type not in ("Shape", "Size") and not known:
+                    work.extend((scope, v) for v in reads(node))
+            elif one in scope.origin and scope.caller is not None:
+                work.extend((scope.caller, v) for v in scope.origin[one] if v)
+            elif one not in scope.values and scope.parent is not None:
+                work.append((scope.parent, one))
+            elif scope.caller is None and scope.parent is None:
+                found.add(one)
+        return frozenset(found)
+
+
+@dataclass(slots=True)
+class Call:
+    """One node being evaluated, as its implementation sees it."""
+
+    node: onnx.NodeProto
+    scope: Scope
+    attrs: dict[str, Any]
+    since: int
+    names: Sequence[str]
+    values: Sequence[Value]
+    xp: Any
+    given: Sequence[Value] = ()
+
+    @property
+    def n_outputs(self) -> int:
+        """How many outputs the node lists (trailing unnamed ones left out)."""
+        outputs = list(self.node.output)
+        while outputs and not outputs[-1]:
+            outputs.pop()
+        return len(outputs)
+
+    def wants(self, index: int) -> bool:
+        """Whether the output at this position is read by anybody."""
+        return index < len(self.node.output) and bool(self.node.output[index])
+
+    def static(self, value: Value, what: str = "") -> np.ndarray:
+        """The NumPy value of an operand.
+
+        Raises:
+            StaticValueError: it is not known at conversion.
+        """
+        for i, one in enumerate(self.given):
+            if one is value and isinstance(self.values[i], np.ndarray):
+                return self.values[i]
+        if isinstance(value, np.ndarray):
+            return value
+        for i, one in enumerate(self.given):
+            if one is value:
+                name = self.names[i]
+                needed = f"{what or 'input'} {name!r}" if name else what
+                raise StaticValueError(
+                    f"{label(self.node)}: {needed} must be known at conversion", self.scope.sources(name)
+                )
+        raise StaticValueError(f"{label(self.node)}: {what} must be known at conversion", frozenset())
+
+    def spend(self) -> None:
+        """Count one part of a node that is made of many.
+
+        Raises:
+            FileLimitError: the conversion takes more work or time than is accepted.
+        """
+        self.scope.context.allowance.spend()
+
+    def ints(self, value: Value, what: str = "") -> tuple[int, ...]:
+        """The operand's values as Python integers."""
+        return tuple(int(v) for v in self.static(value, what).ravel())
+
+    def room(self, shape: Sequence[int], *, itemsize_bytes: int = 8) -> Any:
+        """The array module for a result of this shape: `xp` while it is small.
+
+        Raises:
+            InputError: no machine could hold it.
+        """
+        count = math.prod(shape)
+        if count * itemsize_bytes > MAX_TENSOR_BYTES:
+            raise InputError(f"{label(self.node)}: a result of shape {list(shape)} is too large")
+        if any(d < 0 for d in shape):
+            raise InputError(f"{label(self.node)}: negative size in shape {list(shape)}")
+        return self.xp if count <= FOLD_LIMIT else jnp
+
+
+def bounded(count: int, limit: int, what: str) -> int:
+    """The count, when it is within the limit.
+
+    Raises:
+        InputError: it is negative or beyond.
+    """
+    if not 0 <= count <= limit:
+        raise InputError(f"{what} of {count}; 0 to {limit} are accepted")
+    return count
+
+
+def run_graph(graph: onnx.GraphProto, scope: Scope) -> list[Value]:
+    """Outputs of a graph whose inputs stand in the scope."""
+    context = scope.context
+    for tensor in graph.initializer:
+        if tensor.name not in scope.values:
+            scope.values[tensor.name] = tensor_array(tensor, context.folder, f"initializer {tensor.name!r}")
+    for sparse in graph.sparse_initializer:
+        if sparse.values.name not in scope.values:
+            scope.values[sparse.values.name] = sparse_array(sparse, context.folder, repr(sparse.values.name))
+    run_nodes(ordered(graph.node, context.name), scope)
+    return [scope.get(o.name) for o in graph.output]
+
+
+def run_subgraph(
+    graph: onnx.GraphProto,
+    outer: Scope,
+    arguments: Sequence[Value] = (),
+    names: Sequence[str] = (),
+    trips: int = 1,
+) -> list[Value]:
+    """Outputs of the body of a control node, for these values of its inputs; the program runs it `trips` times."""
+    inner = Scope(outer.context, outer.opsets, parent=outer, caller=outer, depth=outer.depth + 1)
+    inner.trips = outer.trips * max(trips, 1)
+    formals = [v.name for v in graph.input]
+    if len(arguments) != len(formals):
+        raise InputError(f"a body takes {len(formals)} values and is given {len(arguments)}")
+    inner.values.update(zip(formals, arguments, strict=True))
+    inner.origin.update({f: (n,) for f, n in zip(formals, names, strict=False)})
+    return run_graph(graph, inner)
+
+
+def run_nodes(nodes: Sequence[onnx.NodeProto], scope: Scope) -> None:
+    """Evaluate the nodes in order; their results enter the scope."""
+    for node in nodes:
+        for name in node.output:
+            if name:
+                scope.producers[name] = node
+        results = _run_node(node, scope)
+        for name, value in zip(node.output, results, strict=False):
+            if name:
+                scope.values[name] = value
+
+
+def _run_node(node: onnx.NodeProto, scope: Scope) -> Sequence[Value]:
+    scope.context.allowance.spend()
+    given = [scope.get(name) if name else None for name in node.input]
+    own = scope.context.functions.get((node.domain, node.op_type, node.overload))
+    if own is not None:
+        return _run_function(own, node, scope, given)
+    values = [in_program(v) for v in given]
+    if node.op_type not in _CARRIERS and any(map(holds_host_values, values)):
+        return _on_host(node, scope, given)
+    try:
+        return _in_program(node, scope, values)
+    except HostValueError:
+        return _on_host(node, scope, given)
+    except UnsupportedOpError as error:
+        try:
+            return _on_host(node, scope, given)
+        except HostValueError:
+            raise error from None
+    except StaticValueError as error:
+        entry = TABLE.get((_domain(node), node.op_type))
+        live = error.sources - set(_parameters(scope))
+        sized = entry is not None and entry.sized and (live or not error.sources)
+        if sized or _of_data(scope, live) or any(v is not g for v, g in zip(values, given, strict=True)):
+            return _on_host(node, scope, given)
+        raise
+
+
+def _domain(node: onnx.NodeProto) -> str:
+    return "" if node.domain == "ai.onnx" else node.domain
+
+
+def _of_data(scope: Scope, sources: Collection[str]) -> bool:
+    """Is one of these inputs of the model data that nobody binds, as one does shapes: of two or more dimensions?"""
+    while scope.caller is not None:
+        scope = scope.caller
+    return any(getattr(scope.values.get(name), "ndim", 0) > 1 for name in sources)
+
+
+def _parameters(scope: Scope) -> Collection[str]:
+    return scope.context.parameters
+
+
+def _on_host(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> Sequence[Value]:
+    """The node's results from ONNX's reference evaluator, which checks little of what it is given."""
+    domain = _domain(node)
+    schema = schema_of(node.op_type, scope.opsets.get(domain, 1 if domain else scope.context.opsets[""]), domain)
+    if schema is not None:
+        check_call(node, schema, values)
+    for inner in nested(node):
+        check_ranges(inner)
+    if node.op_type == "Loop" and not domain and isinstance(values[0], np.ndarray) and values[0].size == 1:
+        check_trips(node, int(values[0].ravel()[0]), scope.trips, MAX_HOST_TRIPS)
+    opsets = {**scope.opsets, "": scope.opsets.get("", scope.context.opsets[""])}
+    needed = {domain: version for domain, version in opsets.items() if domain in ("", node.domain)}
+    outside = {name: scope.get(name) for name in sorted(captured(node))}
+    functions = tuple(scope.context.functions.values()) if outside else ()
+    return run_on_host(HostNode(node, tuple(values), outside, needed, functions))
+
+
+def _in_program(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> Sequence[Value]:
+    domain = _domain(node)
+    custom = scope.context.operators.get(f"{domain}.{node.op_type}" if domain else node.op_type)
+    if custom is not None:
+        return _run_custom(custom, node, scope, values)
+    opset = scope.opsets.get(domain, 1 if domain else scope.context.opsets[""])
+    entry = TABLE.get((domain, node.op_type))
+    schema = schema_of(node.op_type, opset, domain)
+    if schema is None and entry is not None and entry.attributes is not None:
+        return _run_undefined(entry, node, scope, values)
+    if domain not in DOMAINS:
+        raise UnsupportedOpError(
+            f"{label(node)} belongs to another maker",
+            hint='give its function to load_model: operators={"domain.Name": function}, or export standard operators',
+        )
+    if schema is None:
+        raise UnsupportedOpError(f"{label(node)} is not an operator of opset {opset}")
+    if schema.deprecated and entry is None:
+        raise UnsupportedOpError(f"{label(node)} is deprecated in opset {opset}")
+    check_call(node, schema, values)
+    if entry is None:
+        body = function_body(node, schema, opset, values)
+        if body is None:
+            raise UnsupportedOpError(f"{label(node)} of opset {opset} is not supported")
+        return _run_function(body, node, scope, values)
+    attrs = dict(defaults(node.op_type, opset, domain))
+    for attr in node.attribute:
+        attrs[attr.name] = attribute(attr, scope.context.folder)
+    call = Call(node, scope, attrs, schema.since_version, node.input, values, jnp)
+    return _apply(entry, call)
+
+
+def _run_undefined(
+    entry: Implementation, node: onnx.NodeProto, scope: Scope, values: Sequence[Value]
+) -> Sequence[Value]:
+    """A node of an operator that the `onnx` package does not define."""
+    attrs = dict(entry.attributes or {})
+    check_ranges(node)
+    for attr in node.attribute:
+        value = attribute(attr, scope.context.folder)
+        known = attrs.get(attr.name)
+        if attr.name not in attrs:
+            raise UnsupportedOpError(f"{label(node)}: the attribute {attr.name!r} is not supported")
+        if isinstance(known, int | float) and not isinstance(value, type(known)):
+            raise InputError(f"{label(node)}: attribute {attr.name!r} is of the wrong kind")
+        attrs[attr.name] = value
+    return _apply(entry, Call(node, scope, attrs, 1, node.input, values, jnp))
+
+
+def _run_custom(
+    run: Callable[..., Any], node: onnx.NodeProto, scope: Scope, values: Sequence[Value]
+) -> Sequence[Value]:
+    """A node of an operator whose function the user gives."""
+    attrs = {a.name: attribute(a, scope.context.folder) for a in node.attribute}
+
+    def called(call: Call, *operands: Any) -> Any:
+        results = run(*operands, **attrs)
+        return tuple(results) if isinstance(results, tuple | list) else results
+
+    return _apply(Implementation(called, False), Call(node, scope, attrs, 1, node.input, values, jnp))
+
+
+def _apply(entry: Implementation, call: Call) -> Sequence[Value]:
+    values = call.values
+    known = all(v is None or isinstance(v, np.ndarray) for v in values)
+    try:
+        if entry.fold and known and _count(values) <= FOLD_LIMIT:
+            call.xp, call.given = np, values
+            with np.errstate(all="ignore"):
+                results = entry.run(call, *values)
+        elif known and values and _is_early(entry, call):
+            with jax.ensure_compile_time_eval():
+                call.given = [_as_jax(v) for v in values]
+                results = _as_numpy(entry.run(call, *call.given))
+        else:
+            call.given = [_as_jax(v) for v in values]
+            results = entry.run(call, *call.given)
+    except SuperoptError:
+        raise
+    except _OPERAND_ERRORS as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{label(call.node)} does not accept {_types(values)}: {reason}") from error
+    found = [
+        v if v is None or isinstance(v, (list, jax.Array, Deferred)) else np.asarray(v)
+        for v in (results if isinstance(results, tuple) else (results,))
+    ]
+    if any(getattr(v, "ndim", 0) > LIMITS.rank for v in found):
+        raise InputError(f"{label(call.node)} gives more than {LIMITS.rank} dimensions")
+    return found
+
+
+def _is_early(entry: Implementation, call: Call) -> bool:
+    """Is a node of known values to be evaluated at conversion: few values, and few results?"""
+    if call.node.op_type in _NEVER_EARLY or _count(call.values) > EARLY_LIMIT:
+        return False
+
+    def shapes() -> Any:
+        call.given = [_as_jax(v) for v in call.values]
+        return entry.run(call, *call.given)
+
+    results = jax.tree_util.tree_leaves(jax.eval_shape(shapes))
+    return all(r.size <= FOLD_LIMIT for r in results)
+
+
+def _count(values: Sequence[Value]) -> int:
+    return sum(v.size for v in values if v is not None)
+
+
+def _as_numpy(results: Any) -> Any:
+    if isinstance(results, tuple):
+        return tuple(_as_numpy(r) for r in results)
+    return np.asarray(results) if isinstance(results, jax.Array) and results.size <= FOLD_LIMIT else results
+
+
+def _as_jax(value: Value) -> Value:
+    return jnp.asarray(value) if isinstance(value, np.ndarray) and value.dtype.kind not in "OUST" else value
+
+
+def _types(values: Sequence[Value]) -> str:
+    return ", ".join(
+        f"{v.dtype}{list(v.shape)}" if hasattr(v, "dtype") else "a sequence" if isinstance(v, list) else "nothing"
+        for v in values
+    )
+
+
+def _run_function(
+    body: onnx.FunctionProto, node: onnx.NodeProto, scope: Scope, values: Sequence[Value]
+) -> Sequence[Value]:
+    if scope.depth >= MAX_FUNCTION_DEPTH:
+        raise InputError(f"{label(node)}: functions are nested more than {MAX_FUNCTION_DEPTH} deep")
+    versions = {("" if o.domain == "ai.onnx" else o.domain): int(o.version) for o in body.opset_import}
+    inner = Scope(scope.context, {**scope.opsets, **versions}, caller=scope, depth=scope.depth + 1)
+    inner.trips = scope.trips
+    formals = list(body.input)
+    inner.values.update(zip(formals, [*values, *([None] * (len(formals) - len(values)))], strict=False))
+    inner.origin.update({f: (n,) for f, n in zip(formals, node.input, strict=False)})
+    actual = {a.name: a for a in body.attribute_proto} | {a.name: a for a in node.attribute}
+    schema = schema_of(node.op_type, scope.opsets.get(node.domain, 1), node.domain)
+    if schema is not None:
+        for name, formal in schema.attributes.items():
+            if name not in actual and formal.default_value.name:
+                actual[name] = formal.default_value
+    run_nodes(ordered([substitute(n, actual) for n in body.node], body.name), inner)
+    return [inner.get(o) if o in inner.values else None for o in body.output]

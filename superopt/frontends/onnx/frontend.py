@@ -1,0 +1,123 @@
+"""ONNX frontend: read a model, make it a JAX function, import that as a graph.
+
+Both frontends share one path: an ONNX model becomes a function of `jax.numpy` and `jax.lax` calls by the op table in
+`onnx_ops`, and the JAX frontend traces that function.  `import_onnx` gives a program of the model's inputs alone:
+weights are frozen inputs under their own names whose values come with the graph.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import onnx
+from jax import tree_util
+
+from superopt.frontends.jax.jaxpr import Imported, as_taken, import_function
+from superopt.frontends.onnx.eval import StaticValueError, UnsupportedOpError
+from superopt.frontends.onnx.model import OnnxModel, TensorInfo, check_arguments, load_model
+from superopt.frontends.onnx.read import converting
+from superopt.frontends.onnx.weights import light_model_path, randomize_weights
+from superopt.ir.graph import Graph
+
+__all__ = [
+    "OnnxModel",
+    "StaticValueError",
+    "TensorInfo",
+    "UnsupportedOpError",
+    "check_arguments",
+    "import_model",
+    "import_onnx",
+    "light_model_path",
+    "load_model",
+    "randomize_weights",
+]
+
+
+def import_onnx(
+    source: str | Path | bytes | onnx.ModelProto,
+    *arguments: Any,
+    dims: Mapping[str, int] | None = None,
+    values: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    data_root: str | Path | None = None,
+    operators: Mapping[str, Callable[..., Any]] | None = None,
+) -> Imported:
+    """The graph of an ONNX model.
+
+    Args:
+        source: a file, its bytes, or a message.
+        arguments: example inputs in order; random ones when there are none.
+        dims: sizes of symbolic dimensions that the arguments do not say.
+        values: inputs to bind to constants.
+        seed: of the random inputs.
+        data_root: a folder inside which links to external data are followed.
+        operators: functions for operators that are not known here (see `load_model`).
+
+    Raises:
+        InputError: the model or the arguments cannot be accepted (see `load_model`, `check_arguments`).
+    """
+    model = load_model(source, dims=dims, values=values, data_root=data_root, operators=operators, like=arguments)
+    return import_model(model, *arguments, seed=seed)
+
+
+def import_model(model: OnnxModel, *arguments: Any, seed: int = 0) -> Imported:
+    """The graph of a loaded model: a program of its inputs, its weights frozen under their own names.
+
+    64-bit integer inputs are 32-bit ones for callers that have not enabled x64, since JAX makes them so; calls refuse
+    values that do not fit.
+
+    Raises:
+        ArgumentError: the arguments do not fit.
+    """
+    with converting(model.name):
+        examples = check_arguments(model, arguments) if arguments else model.example_inputs(seed)
+        examples = examples if model.head is None else tuple(map(np.asarray, model.head(examples)))
+    narrowed: tuple[int, ...] = ()
+    if not jax.config.read("jax_enable_x64"):
+        narrowed = tuple(i for i, x in enumerate(examples) if x.dtype == np.int64)
+        examples = tuple(_narrow(model, i, x) if i in narrowed else x for i, x in enumerate(examples))
+    with converting(model.name), jax.enable_x64(True):
+        imported = import_function(model.fn, (dict(model.params), *examples), frozen=0)
+    return _bound(imported, model, examples, narrowed)
+
+
+def _narrow(model: OnnxModel, place: int, example: np.ndarray) -> np.ndarray:
+    as_taken(model.taken[place].name, example, "int32", True)
+    return example.astype(np.int32)
+
+
+def _bound(
+    imported: Imported, model: OnnxModel, examples: tuple[np.ndarray, ...], narrowed: tuple[int, ...]
+) -> Imported:
+    """The program without its weight arguments: their values become constants of the graph."""
+    nodes, graph = imported.graph.inputs, imported.graph
+    weights = {nodes[i]["name"]: np.asarray(imported.examples[i]) for i in imported.frozen}
+    live = tuple(nodes[i] for i in imported.live)
+    kept = tuple(node for node in nodes if node not in live)
+    fn, params = model.fn, dict(model.params)
+
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        return fn(params, *inputs)
+
+    run.__name__ = fn.__name__
+    return replace(
+        imported,
+        graph=Graph((*live, *kept), graph.outputs, {**weights, **graph.constants}),
+        fn=run,
+        in_tree=tree_util.tree_structure((examples, {})),
+        names=tuple(imported.names[i] for i in imported.live),
+        live=tuple(range(len(examples))),
+        frozen=(),
+        examples=examples,
+        narrowed=narrowed,
+        head=model.head,
+        tail=model.tail,
+        weakness=None,
+        opaque_ops=sum((Counter(x.ops) for x in (model.head, model.tail) if x is not None), imported.opaque_ops),
+    )

@@ -1,0 +1,601 @@
+"""An ONNX model as a JAX function of its weights and its inputs.
+
+`load_model` reads and checks the file, binds the symbolic dimensions, and splits what the file stores into *static*
+values (integers that shapes are made of, scalars, whatever an op needs at conversion) and *parameters* (everything
+else: the weights, frozen, under the names that the file gives them).  The function is then traced once on abstract
+values, so that a model that cannot be converted is refused here, by name of node and op.
+
+64-bit types are kept as ONNX states them: tracing happens with x64 enabled, whatever the caller has set, and no
+64-bit value enters a program whose ONNX types are 32-bit.
+"""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import onnx
+
+from superopt.arrays.placing import owned
+from superopt.errors import ArgumentError, InputError, ModelFileError
+from superopt.files.reading import shown
+from superopt.foreign.onnx_calls import HostPart
+from superopt.frontends.onnx import ops as onnx_ops  # noqa: F401  (importing it fills the op table)
+from superopt.frontends.onnx.data import (
+    DataFolder,
+    Within,
+    check_dims,
+    is_float,
+    numpy_dtype,
+    sparse_array,
+    tensor_array,
+)
+from superopt.frontends.onnx.eval import FOLD_LIMIT, ModelContext, Scope, StaticValueError, Work, run_nodes
+from superopt.frontends.onnx.host import Heads, HostInput, in_program, split_outputs
+from superopt.frontends.onnx.read import (
+    check_model,
+    converting,
+    function_table,
+    opsets,
+    ordered,
+    parse_model,
+    read_model,
+    reads,
+    subgraphs,
+)
+from superopt.frontends.onnx.schema import attribute
+
+MAX_STATIC_INTS = 1024
+MAX_EXAMPLE_BYTES = 2**31  # a file of a few bytes can declare inputs of any size
+# types of stored tensors that graphs have not, and what holds their values
+CARRIER = {
+    "int4": np.dtype(np.int8),
+    "uint4": np.dtype(np.uint8),
+    "int2": np.dtype(np.int8),
+    "uint2": np.dtype(np.uint8),
+} | {
+    name: np.dtype(ml_dtypes.bfloat16)
+    for name in (
+        "float4_e2m1fn",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    )
+}
+_BIND = "give its value at conversion: load_model(path, values={name: value})"
+# where a value of such a type only moves, and where its type tells nothing more
+_MOVES = frozenset({"Reshape", "Transpose", "Identity", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Split"})
+_WIDENS = {"DequantizeLinear": (0, 2), "Cast": (0,)}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Name, shape and dtype of an input or output of a model; the dtype of strings is `object`."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnnxModel:
+    """A model ready to be traced.
+
+    Attributes:
+        name: the file's name, or the graph's.
+        fn: `fn(params, *taken)` gives the tuple of outputs; traceable by JAX, best under `jax.enable_x64(True)`.
+        params: weights by name, as the file stores them; 2-, 4- and 8-bit numbers that no graph has in a type that
+            holds them (`CARRIER`).
+        inputs: the arguments, in call order.
+        outputs: the results.
+        opset: version of the standard operator set.
+        op_counts: how often each operator occurs in the file.
+        graph: the graph as read; `onnx_weights` finds there how each weight is used.
+        taken: what `fn` takes: the inputs that are numbers, and what `head` gives.
+        head: what is computed from the inputs on the host, where there are strings among them.
+        tail: what is computed from the results of `fn` on the host, where an output has no fixed shape or type.
+    """
+
+    name: str
+    fn: Callable[..., tuple[Any, ...]]
+    params: Mapping[str, np.ndarray]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    opset: int
+    op_counts: Mapping[str, int]
+    graph: onnx.GraphProto
+    taken: tuple[TensorInfo, ...]
+    head: HostPart | None = None
+    tail: HostPart | None = None
+
+    def with_params(self, params: Mapping[str, np.ndarray]) -> OnnxModel:
+        """The same model with other weights of the same shapes and dtypes.
+
+        Raises:
+            ArgumentError: a weight is missing or of another type.
+        """
+        for name, old in self.params.items():
+            new = params.get(name)
+            if new is None or new.shape != old.shape or new.dtype != old.dtype:
+                got = "nothing" if new is None else f"{new.dtype}{list(new.shape)}"
+                raise ArgumentError(f"weight {name!r} needs {old.dtype}{list(old.shape)}, got {got}")
+        return replace(self, params={name: params[name] for name in self.params})
+
+    def example_inputs(self, seed: int = 0) -> tuple[np.ndarray, ...]:
+        """Random arguments: normal floats, integers 0 and 1, strings `a` and `b`.
+
+        Raises:
+            ArgumentError: they would have more than `MAX_EXAMPLE_BYTES`.
+        """
+        wanted = sum(math.prod(i.shape) * np.dtype(i.dtype).itemsize for i in self.inputs)
+        if wanted > MAX_EXAMPLE_BYTES:
+            raise ArgumentError(
+                f"random inputs of {self.name} would have {wanted / 2**30:.3g} GiB", hint="pass example inputs"
+            )
+        rng = np.random.default_rng([seed, 7])
+        made: list[np.ndarray] = []
+        for info in self.inputs:
+            dtype = np.dtype(info.dtype)
+            if dtype.kind == "O":
+                made.append(np.asarray(rng.choice(["a", "b"], info.shape)).astype(object))
+                continue
+            noise = rng.standard_normal(info.shape, np.float32) if is_float(dtype) else rng.integers(0, 2, info.shape)
+            made.append(np.asarray(noise).astype(dtype))
+        return tuple(made)
+
+    def __call__(self, *arguments: Any) -> tuple[Any, ...]:
+        """Run the model under `jax.jit` with its own weights.
+
+        Raises:
+            ArgumentError: the arguments do not fit.
+        """
+        ready = check_arguments(self, arguments)
+        taken = ready if self.head is None else self.head(ready)
+        with jax.enable_x64(True):
+            results = jax.jit(self.fn)(dict(self.params), *taken)
+        return results if self.tail is None else self.tail([*results, *ready])
+
+
+def check_arguments(model: OnnxModel, arguments: Sequence[Any]) -> tuple[np.ndarray, ...]:
+    """The arguments as arrays of the types that the model states (int32 stands for int64).
+
+    Raises:
+        ArgumentError: number, shape or dtype of an argument does not fit.
+    """
+    if len(arguments) != len(model.inputs):
+        wanted = ", ".join(f"{i.name}: {i.dtype}{list(i.shape)}" for i in model.inputs)
+        raise ArgumentError(f"{model.name} takes {len(model.inputs)} inputs, got {len(arguments)}", hint=wanted)
+    ready: list[np.ndarray] = []
+    for info, given in zip(model.inputs, arguments, strict=True):
+        array = np.asarray(given)
+        if info.dtype == "object" and array.dtype.kind in "OUST" and array.shape == info.shape:
+            ready.append(array.astype(object))
+            continue
+        if array.dtype.kind in "OUST" and info.dtype != "object":
+            raise ArgumentError(f"input {info.name!r} is not an array of numbers: {type(given).__name__}")
+        integers = array.dtype.kind == "i" and info.dtype in ("int32", "int64")
+        if array.shape != info.shape or (array.dtype != np.dtype(info.dtype) and not integers):
+            raise ArgumentError(
+                f"input {info.name!r} needs {info.dtype}{list(info.shape)}, got {array.dtype}{list(array.shape)}"
+            )
+        if integers and array.dtype != np.dtype(info.dtype):
+            limits = np.iinfo(info.dtype)
+            if array.size and (array.min() < limits.min or array.max() > limits.max):
+                raise ArgumentError(f"input {info.name!r} has values that {info.dtype} cannot hold")
+            array = array.astype(info.dtype)
+        ready.append(array)
+    return tuple(ready)
+
+
+def load_model(
+    source: str | Path | bytes | onnx.ModelProto,
+    *,
+    dims: Mapping[str, int] | None = None,
+    values: Mapping[str, Any] | None = None,
+    data_root: str | Path | None = None,
+    operators: Mapping[str, Callable[..., Any]] | None = None,
+    own: bool = True,
+    like: Sequence[Any] = (),
+) -> OnnxModel:
+    """Read an ONNX model and make it a JAX function.
+
+    Args:
+        source: a file, its bytes, or a message.
+        dims: sizes of symbolic dimensions by their name; `"input:axis"` names one that has none.
+        values: inputs to bind to constants (an input that the program's shapes depend on).
+        data_root: a folder inside which symbolic links to external data are followed (that of a cache that keeps
+            files under their digests); None follows none.
+        operators: functions for operators that are not known here, by `domain.Name`.
+        own: False leaves large weights in the file, which must then stay as it is: they are views of it.
+        like: example inputs in order; what `dims` does not say of symbolic dimensions, their shapes do.
+
+    Raises:
+        ModelFileError: the file cannot be read (also `UnsupportedOpsetError`, `ExternalDataError`).
+        ArgumentError: `dims` or `values` do not fit.
+        InputError: an operator is not supported, or operands do not fit it.
+    """
+    name = shown(Path(source).name) if isinstance(source, str | Path) else "model"
+    with converting(name):
+        folder: DataFolder | None = None
+        within: Within | None = None
+        if isinstance(source, onnx.ModelProto):
+            model, name = source, shown(source.graph.name or "model")
+            check_model(model, name)
+        elif isinstance(source, bytes):
+            model, within = parse_model(source, name)
+        else:
+            model, within = read_model(source, own)
+            folder = _data_folder(Path(source), data_root)
+        sizes, bound = dict(dims or {}), dict(values or {})
+        return _assemble(model, name, (folder, within), (sizes, like), bound, dict(operators or {}))
+
+
+def _data_folder(path: Path, root: str | Path | None) -> DataFolder:
+    if root is not None and not Path(root).is_dir():
+        raise ArgumentError(f"data_root {str(root)!r} is not a folder")
+    return DataFolder(path.absolute().parent, path.resolve().parent, None if root is None else Path(root))
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a model is made of before it is traced."""
+
+    context: ModelContext
+    nodes: list[onnx.NodeProto]
+    inputs: list[TensorInfo]
+    static: dict[str, Any]
+    params: dict[str, np.ndarray]
+    outputs: list[str]
+    narrow: dict[str, str]
+    size: int
+    from_host: tuple[TensorInfo, ...] | None = None
+
+    @property
+    def taken(self) -> tuple[TensorInfo, ...]:
+        """What the function takes: inputs that are numbers, and values of the host, once it is known which."""
+        return (*(i for i in self.inputs if i.dtype != "object"), *(self.from_host or ()))
+
+
+def _assemble(
+    model: onnx.ModelProto,
+    name: str,
+    places: tuple[DataFolder | None, Within | None],
+    sizes: tuple[dict[str, int], Sequence[Any]],
+    values: dict[str, Any],
+    operators: dict[str, Callable[..., Any]],
+) -> OnnxModel:
+    graph, folder = model.graph, places[0]
+    versions = opsets(model, name)
+    stored: dict[str, np.ndarray] = {}
+    for tensor in graph.initializer:
+        stored[tensor.name] = tensor_array(tensor, folder, f"initializer {tensor.name!r}", places[1])
+    for sparse in graph.sparse_initializer:
+        stored[sparse.values.name] = sparse_array(sparse, folder, f"initializer {sparse.values.name!r}")
+    graph = _without_values(graph)
+    inputs = _inputs(graph, stored, *sizes, values)
+    static: dict[str, Any] = {key: _bound(value, key) for key, value in values.items()}
+    params: dict[str, np.ndarray] = {}
+    nodes = ordered(graph.node, name)
+    kept = _fold_constants(nodes, stored, *places)
+    wanted = {v for node in kept for v in reads(node)} | {o.name for o in graph.output}
+    for key in _only_widened(kept, stored, {o.name for o in graph.output}):
+        stored[key] = stored[key].astype(CARRIER[stored[key].dtype.name])
+    narrow: dict[str, str] = {}
+    for key, array in stored.items():
+        if key in wanted and key not in static:
+            if _is_static(array):
+                static[key] = owned(array)
+                continue
+            if array.dtype.name in CARRIER:
+                narrow[key] = array.dtype.name
+            params[key] = array.astype(CARRIER.get(array.dtype.name, array.dtype), copy=False)
+    context = ModelContext(versions, _copies(function_table(model)), folder, name, operators, params.keys())
+    parts = _Parts(context, kept, inputs, static, params, [o.name for o in graph.output], narrow, _size(model))
+    outputs, parts, head, tail = _trace_types(parts)
+    counts: dict[str, int] = {}
+    for node in graph.node:
+        counts[node.op_type] = counts.get(node.op_type, 0) + 1
+    infos = tuple(
+        TensorInfo(o.name, tuple(t.shape), np.dtype(t.dtype).name)
+        for o, t in zip(graph.output, outputs, strict=True)
+        if t is not None
+    )
+    # the function takes its weights as arguments, and does not keep these
+    parts = replace(parts, context=replace(context, parameters=frozenset(params)), params=dict.fromkeys(params))
+    return OnnxModel(
+        name, _function(parts), params, tuple(inputs), infos, versions[""], counts, graph, parts.taken, head, tail
+    )  # fmt: skip
+
+
+def _size(model: onnx.ModelProto) -> int:
+    """How many nodes the file holds, those of bodies and functions included."""
+    todo: list[Sequence[onnx.NodeProto]] = [model.graph.node, *(f.node for f in model.functions)]
+    count = 0
+    while todo:
+        nodes = todo.pop()
+        count += len(nodes)
+        todo += [graph.node for node in nodes for graph in subgraphs(node)]
+    return count
+
+
+def _only_widened(nodes: Sequence[onnx.NodeProto], stored: Mapping[str, np.ndarray], outputs: set[str]) -> list[str]:
+    """Stored tensors of narrow types that are only moved, and then widened: they may be stored wide."""
+    root: dict[str, str] = {key: key for key, array in stored.items() if array.dtype.name in CARRIER}
+    refused = {root[name] for name in outputs & root.keys()}
+    for node in nodes:
+        standard = node.domain in ("", "ai.onnx")
+        for i, name in enumerate(node.input):
+            if name not in root:
+                continue
+            if standard and node.op_type in _MOVES and i == 0:
+                root.update(dict.fromkeys(node.output, root[name]))
+                refused |= {root[name]} if outputs & set(node.output) else set()
+            elif not standard or i not in _WIDENS.get(node.op_type, ()):
+                refused.add(root[name])
+        for name in reads(node):
+            if name in root and name not in node.input:
+                refused.add(root[name])
+    return [key for key in root if root[key] == key and key not in refused]
+
+
+def _without_values(graph: onnx.GraphProto) -> onnx.GraphProto:
+    """A graph without the values of its initializers, which are arrays by now: the file's message can go."""
+    lean = onnx.GraphProto(name=graph.name)
+    for kind in ("node", "input", "output"):
+        getattr(lean, kind).extend(getattr(graph, kind))
+    for tensor in graph.initializer:
+        lean.initializer.add(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
+    for sparse in graph.sparse_initializer:
+        lean.sparse_initializer.add(dims=sparse.dims).values.name = sparse.values.name
+    return lean
+
+
+def _copies(
+    functions: Mapping[tuple[str, str, str], onnx.FunctionProto],
+) -> dict[tuple[str, str, str], onnx.FunctionProto]:
+    found: dict[tuple[str, str, str], onnx.FunctionProto] = {}
+    for key, function in functions.items():
+        found[key] = onnx.FunctionProto()
+        found[key].CopyFrom(function)
+    return found
+
+
+def _bound(value: Any, name: str) -> Any:
+    """A value given for an input: an array, a sequence of arrays, or None for an absent optional."""
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return [_bound(v, name) for v in value]
+    array = np.asarray(value)
+    if array.dtype.kind in "UST":
+        return array.astype(object)
+    if array.dtype.kind == "O" and not all(isinstance(x, str | bytes) for x in array.flat):
+        raise ArgumentError(f"the value given for {name!r} is not an array of numbers or strings")
+    return array
+
+
+def _is_static(array: np.ndarray) -> bool:
+    """Whether a stored tensor is taken for part of the program rather than for a weight."""
+    if array.size <= 1 or array.dtype.kind in "OUST":
+        return True
+    if array.dtype == np.int64:
+        return array.size <= FOLD_LIMIT
+    return array.dtype.name in ("int32", "bool") and array.size <= MAX_STATIC_INTS
+
+
+def _inputs(
+    graph: onnx.GraphProto,
+    stored: Mapping[str, Any],
+    dims: dict[str, int],
+    like: Sequence[Any],
+    values: Mapping[str, Any],
+) -> list[TensorInfo]:
+    """The live inputs, with every dimension known."""
+    for key, size in dims.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ArgumentError(f"dims[{key!r}] must be a positive integer, got {size!r}")
+    known = {v.name for v in graph.input}
+    for key in values:
+        if key not in known:
+            raise ArgumentError(f"a value is given for {key!r}, which is not an input", hint=f"inputs: {_some(known)}")
+    used: set[str] = set()
+    found: list[TensorInfo] = []
+    for value in graph.input:
+        if value.name in stored or value.name in values:
+            continue
+        kind = value.type.WhichOneof("value")
+        if kind != "tensor_type":
+            raise InputError(
+                f"input {value.name!r} is not a tensor ({kind or 'no type'}), and no argument of a program", hint=_BIND
+            )
+        tensor = value.type.tensor_type
+        if not tensor.elem_type:
+            raise ModelFileError(f"input {value.name!r} has no element type")
+        dtype = numpy_dtype(tensor.elem_type, f"input {value.name!r}")
+        if dtype.kind == "c":
+            raise InputError(f"input {value.name!r}: element type {dtype.name} is not supported")
+        if not tensor.HasField("shape"):
+            raise ModelFileError(f"input {value.name!r} has no shape", hint="export the model with input shapes")
+        if len(found) < len(like):
+            dims |= _sizes_of(value, np.shape(like[len(found)]), dims)
+        shape = tuple(_dim(value.name, i, d, dims, used) for i, d in enumerate(tensor.shape.dim))
+        check_dims(shape, dtype, f"input {value.name!r}")
+        found.append(TensorInfo(value.name, shape, dtype.name))
+    unknown = set(dims) - used
+    if unknown:
+        raise ArgumentError(
+            f"dims names {min(unknown)!r}, which is not a dimension of the model",
+            hint=f"its dimensions: {_some(_symbols(graph))}",
+        )
+    return found
+
+
+def _dim(name: str, axis: int, dim: Any, dims: Mapping[str, int], used: set[str]) -> int:
+    if dim.HasField("dim_value"):
+        if dim.dim_value < 0:
+            raise ModelFileError(f"input {name!r} has a negative dimension: {dim.dim_value}")
+        return int(dim.dim_value)
+    for key in (f"{name}:{axis}", dim.dim_param):
+        if key and key in dims:
+            used.add(key)
+            return dims[key]
+    key = dim.dim_param or f"{name}:{axis}"
+    raise ArgumentError(
+        f"dimension {axis} of input {name!r} is symbolic ({key})",
+        hint=f"give its size: dims={{{key!r}: 1}}, or --dims {key}=1",
+    )
+
+
+def _sizes_of(value: onnx.ValueInfoProto, shape: Sequence[int], known: Mapping[str, int]) -> dict[str, int]:
+    """The sizes that an example gives to symbolic dimensions of its input."""
+    axes = value.type.tensor_type.shape.dim
+    if len(axes) != len(shape):
+        return {}
+    keys = [(d.dim_param or f"{value.name}:{i}", f"{value.name}:{i}") for i, d in enumerate(axes)]
+    return {
+        key: size
+        for (key, own), d, size in zip(keys, axes, shape, strict=True)
+        if size and not (d.HasField("dim_value") or key in known or own in known)
+    }
+
+
+def _symbols(graph: onnx.GraphProto) -> set[str]:
+    return {
+        d.dim_param or f"{v.name}:{i}"
+        for v in graph.input
+        for i, d in enumerate(v.type.tensor_type.shape.dim)
+        if not d.HasField("dim_value")
+    }
+
+
+def _some(names: set[str]) -> str:
+    shown = sorted(names)
+    return ", ".join(shown[:8]) + (" ..." if len(shown) > 8 else "") if shown else "none"
+
+
+def _fold_constants(
+    nodes: Sequence[onnx.NodeProto],
+    stored: dict[str, np.ndarray],
+    folder: DataFolder | None,
+    within: Within | None,
+) -> list[onnx.NodeProto]:
+    """Take constant tensors out of the graph: exporters write weights as nodes too.
+
+    `Constant` tensors become stored ones; a floating-point `ConstantOfShape` of a stored shape becomes a weight
+    whose array is a view of one value, so that nothing is allocated.
+    """
+    kept: list[onnx.NodeProto] = []
+    for node in nodes:
+        attrs = {a.name: a for a in node.attribute}
+        if node.op_type == "Constant" and node.domain in ("", "ai.onnx") and "value" in attrs:
+            stored[node.output[0]] = attribute(attrs["value"], folder, within)
+        elif node.op_type == "ConstantOfShape" and len(node.input) == 1 and node.input[0] in stored:
+            shape = stored[node.input[0]]
+            value = attribute(attrs["value"], folder).ravel() if "value" in attrs else np.zeros(1, np.float32)
+            if value.size != 1 or value.dtype.kind in "iub" or shape.dtype != np.int64 or shape.ndim != 1:
+                kept.append(node)
+                continue
+            sizes = tuple(int(d) for d in shape)
+            check_dims(sizes, value.dtype, f"constant {node.output[0]!r}")
+            stored[node.output[0]] = np.broadcast_to(value[0], sizes)
+        else:
+            kept.append(node)
+    return kept
+
+
+def _function(
+    parts: _Parts, found: list[tuple[Heads, HostPart | None]] | None = None
+) -> Callable[..., tuple[Any, ...]]:
+    """The model as a function of its weights and of what it takes; what is left to the host goes to `found`."""
+    numbers = len(parts.taken) - len(parts.from_host or ())
+
+    def fn(params: Mapping[str, Any], *inputs: Any) -> tuple[Any, ...]:
+        with jax.enable_x64(True):
+            allowance = Work(parts.context.name, parts.size)
+            scope = Scope(replace(parts.context, allowance=allowance), parts.context.opsets)
+            scope.values.update(parts.static)
+            for key in parts.params:
+                held = jnp.asarray(params[key])
+                scope.values[key] = held.astype(parts.narrow[key]) if key in parts.narrow else held
+            heads = Heads(None if parts.from_host is None else inputs[numbers:])
+            given = iter(inputs)
+            for place, info in enumerate(parts.inputs):
+                if info.dtype == "object":
+                    scope.values[info.name] = HostInput(heads, place, info.shape)
+                    continue
+                scope.values[info.name] = jnp.asarray(next(given)).astype(info.dtype)
+                heads.know(scope.values[info.name], place)
+            run_nodes(parts.nodes, scope)
+            results, tail = split_outputs([in_program(scope.get(name)) for name in parts.outputs])
+            if found is not None:
+                found.append((heads, tail))
+            return tuple(map(_result, results))
+
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    names = ["params", *identifiers([i.name for i in parts.taken])]
+    fn.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+    fn.__name__ = identifiers([parts.context.name.removesuffix(".onnx")])[0]
+    return fn
+
+
+def identifiers(names: Sequence[str]) -> list[str]:
+    """Distinct Python identifiers close to the names (`gpu_0/data` becomes `gpu_0_data`)."""
+    found: list[str] = []
+    for name in names:
+        plain = re.sub(r"\W", "_", name, flags=re.ASCII)
+        plain = plain if plain and not plain[0].isdigit() and not keyword.iskeyword(plain) else f"x_{plain}"
+        while plain in found or plain == "params":
+            plain += "_"
+        found.append(plain)
+    return found
+
+
+def _result(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_result(v) for v in value]
+    return value if value is None else jnp.asarray(value)
+
+
+def _trace_types(parts: _Parts) -> tuple[list[Any], _Parts, HostPart | None, HostPart | None]:
+    """Types of the outputs, what the function takes, and what is computed before it and after it.
+
+    Stored tensors that an op needs at conversion move from `params` to `static`.
+    """
+    while True:
+        inputs = [jax.ShapeDtypeStruct(i.shape, np.dtype(i.dtype)) for i in parts.taken]
+        weights = {k: jax.ShapeDtypeStruct(v.shape, v.dtype) for k, v in parts.params.items()}
+        found: list[tuple[Heads, HostPart | None]] = []
+        try:
+            with jax.enable_x64(True):
+                traced = jax.eval_shape(_function(parts, found), weights, *inputs)
+            ((heads, tail),) = found
+            numbers = [place for place, info in enumerate(parts.inputs) if info.dtype != "object"]
+            from_host = tuple(
+                TensorInfo(d.source.node.output[d.index], tuple(t.shape), np.dtype(t.dtype).name)
+                for d, t in zip(heads.noted, heads.types, strict=True)
+            )
+            types = [t if hasattr(t, "shape") else None for t in traced]
+            if tail is not None:
+                types = [None if host else types[i] for host, i in tail.places]
+            head = heads.part(numbers, len(parts.inputs)) if len(numbers) < len(parts.inputs) else None
+            return types, replace(parts, from_host=from_host), head, tail
+        except StaticValueError as error:
+            if not error.sources or not error.sources <= set(parts.params):
+                raise
+            for name in error.sources:
+                stored = owned(parts.params.pop(name))
+                parts.static[name] = stored.astype(np.dtype(parts.narrow.get(name, stored.dtype)))
+        except RecursionError as error:
+            raise InputError(f"{parts.context.name}: subgraphs are nested too deep") from error

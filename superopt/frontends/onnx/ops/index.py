@@ -1,0 +1,193 @@
+"""Gathers, scatters, selections and sorting.
+
+Negative indices count from the end.  Indices that are known at conversion are normalised there, and a run of
+consecutive ones becomes a slice; live ones are normalised in the program.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from superopt.errors import InputError
+from superopt.frontends.onnx.eval import Call, bounded, op
+from superopt.frontends.onnx.ops.movement import axis_of, slice_axis
+
+
+def _known(call: Call, value: Any) -> np.ndarray | None:
+    for given, original in zip(call.given, call.values, strict=True):
+        if given is value:
+            return original if isinstance(original, np.ndarray) else None
+    return None
+
+
+def positive(indices: Any, size: int) -> Any:
+    """Indices with negative ones counted from the end."""
+    if isinstance(indices, np.ndarray):
+        if indices.size and not ((indices >= -size) & (indices < size)).all():
+            raise InputError(f"an index is outside size {size}")
+        return np.where(indices < 0, indices + size, indices)
+    return jnp.where(indices < 0, indices + np.asarray(size, indices.dtype), indices)
+
+
+@op("Gather", fold=True)
+def _gather(call: Call, x: Any, indices: Any) -> Any:
+    axis = axis_of(call.attrs["axis"], x.ndim)
+    size = x.shape[axis]
+    known = _known(call, indices)
+    sizes = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    if known is not None:
+        index = positive(known, size)
+        if call.room(sizes) is np:
+            return np.take(x, index, axis)
+        flat = index.ravel()
+        if flat.size and (np.diff(flat) == 1).all():
+            return slice_axis(x, axis, int(flat[0]), int(flat[-1]) + 1).reshape(sizes)
+    else:
+        index = positive(indices, size)
+    return jnp.take(x, index, axis, mode="clip")
+
+
+@op("GatherElements")
+def _gather_elements(call: Call, x: Any, indices: Any) -> Any:
+    axis = axis_of(call.attrs["axis"], x.ndim)
+    index = positive(indices, x.shape[axis])
+    # other axes may be longer than those of the indices
+    for other, (have, want) in enumerate(zip(x.shape, indices.shape, strict=True)):
+        if other != axis and have != want:
+            x = slice_axis(x, other, 0, want)
+    return jnp.take_along_axis(x, index, axis, mode="clip")
+
+
+@op("GatherND")
+def _gather_nd(call: Call, x: Any, indices: Any) -> Any:
+    batch = call.attrs.get("batch_dims", 0)
+    depth = bounded(indices.shape[-1], x.ndim - batch, "an index depth")
+    parts = [positive(indices[..., i], x.shape[batch + i]) for i in range(depth)]
+    iotas = [lax.broadcasted_iota(np.int64, indices.shape[:-1], i) for i in range(batch)]
+    return x[(*iotas, *parts)]
+
+
+@op("ScatterElements", "Scatter")
+def _scatter_elements(call: Call, x: Any, indices: Any, updates: Any) -> Any:
+    axis = axis_of(call.attrs["axis"], x.ndim)
+    index = positive(indices, x.shape[axis])
+    place = [lax.broadcasted_iota(index.dtype, index.shape, i) for i in range(x.ndim)]
+    place[axis] = index
+    return _update(x, tuple(place), updates, call.attrs.get("reduction", "none"))
+
+
+@op("ScatterND")
+def _scatter_nd(call: Call, x: Any, indices: Any, updates: Any) -> Any:
+    depth = bounded(indices.shape[-1], x.ndim, "an index depth")
+    place = tuple(positive(indices[..., i], x.shape[i]) for i in range(depth))
+    return _update(x, place, updates, call.attrs.get("reduction", "none"))
+
+
+def _update(x: Any, place: tuple[Any, ...], updates: Any, reduction: str) -> Any:
+    at = x.at[place]
+    if x.dtype == np.bool_:  # the sum of truth values is whether one is true, their product whether all are
+        reduction = {"add": "max", "mul": "min"}.get(reduction, reduction)
+    return {"none": at.set, "add": at.add, "mul": at.multiply, "max": at.max, "min": at.min}[reduction](updates)
+
+
+@op("TensorScatter")
+def _tensor_scatter(call: Call, past: Any, update: Any, write: Any = None) -> Any:
+    axis = axis_of(call.attrs["axis"], past.ndim)
+    length, room = update.shape[axis], past.shape[axis]
+    first = jnp.zeros(past.shape[0], np.int64) if write is None else write.astype(np.int64)
+    index = first[:, None] + lax.iota(np.int64, length)
+    if call.attrs["mode"] == "circular":
+        index = index % room
+    moved, new = jnp.moveaxis(past, axis, 1), jnp.moveaxis(update, axis, 1)
+    rows = lax.broadcasted_iota(np.int64, index.shape, 0)
+    return jnp.moveaxis(moved.at[rows, index].set(new), 1, axis)
+
+
+@op("OneHot")
+def _one_hot(call: Call, indices: Any, depth: Any, values: Any) -> Any:
+    size = int(call.static(depth, "depth").ravel()[0])
+    rank = indices.ndim + 1
+    axis = axis_of(call.attrs["axis"], rank)
+    place = jnp.expand_dims(indices.astype(np.int64), axis)
+    place = jnp.where(place < 0, place + size, place)
+    sizes = (*indices.shape[:axis], size, *indices.shape[axis:])
+    call.room(sizes)
+    hot = place == lax.broadcasted_iota(np.int64, sizes, axis)
+    return jnp.where(hot, values[1], values[0])
+
+
+@op("TopK")
+def _top_k(call: Call, x: Any, k: Any = None) -> Any:
+    count = int(call.attrs["k"] if k is None else call.static(k, "k").ravel()[0])
+    axis = axis_of(call.attrs["axis"], x.ndim)
+    if not 0 <= count <= x.shape[axis]:
+        raise InputError(f"k = {count} of size {x.shape[axis]}")
+    place = lax.broadcasted_iota(np.int64, x.shape, axis)
+    if call.attrs.get("largest", 1):
+        # a stable ascending sort of the reversed array, read backwards, keeps the lower index of equal values
+        values, order = lax.sort((lax.rev(x, (axis,)), lax.rev(place, (axis,))), dimension=axis, num_keys=1)
+        values, order = lax.rev(values, (axis,)), lax.rev(order, (axis,))
+    else:
+        values, order = lax.sort((x, place), dimension=axis, num_keys=1)
+    return slice_axis(values, axis, 0, count), slice_axis(order, axis, 0, count)
+
+
+@op("Compress", sized=True)
+def _compress(call: Call, x: Any, condition: Any) -> Any:
+    chosen = np.flatnonzero(call.static(condition, "condition"))
+    if "axis" not in call.attrs:
+        return jnp.take(x.ravel(), chosen, 0, mode="clip")
+    return jnp.take(x, chosen, axis_of(call.attrs["axis"], x.ndim), mode="clip")
+
+
+@op("NonZero", fold=True, sized=True)
+def _non_zero(call: Call, x: Any) -> Any:
+    known = call.static(x, "input")
+    return np.array(np.nonzero(known), np.int64).reshape(known.ndim, -1)
+
+
+@op("Unique", sized=True)
+def _unique(call: Call, x: Any) -> Any:
+    known = call.static(x, "input")
+    axis = call.attrs.get("axis")
+    found = np.unique(known, return_index=True, return_inverse=True, return_counts=True, axis=axis)
+    values, first, inverse, counts = found
+    inverse = inverse.ravel()
+    if not call.attrs["sorted"]:
+        order = np.argsort(first)
+        values = np.take(values, order, 0 if axis is None else axis)
+        first, counts = first[order], counts[order]
+        inverse = np.argsort(order)[inverse]
+    return values, first.astype(np.int64), inverse.astype(np.int64), counts.astype(np.int64)
+
+
+@op("ArrayFeatureExtractor", domain="ai.onnx.ml")
+def _array_feature_extractor(call: Call, x: Any, indices: Any) -> Any:
+    picked = jnp.take(x, indices.ravel(), x.ndim - 1, mode="clip")
+    return picked.reshape(1, -1) if x.ndim == 1 else picked
+
+
+@op("Binarizer", domain="ai.onnx.ml")
+def _binarizer(call: Call, x: Any) -> Any:
+    return (x > np.asarray(call.attrs["threshold"], x.dtype)).astype(x.dtype)
+
+
+@op("RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike")
+def _random(call: Call, like: Any = None) -> Any:
+    from onnx import helper  # late: only the random ops read a dtype attribute here
+
+    shape = call.attrs["shape"] if like is None else like.shape
+    call.room(shape)
+    default = np.float32 if like is None else like.dtype
+    dtype = helper.tensor_dtype_to_np_dtype(call.attrs["dtype"]) if "dtype" in call.attrs else default
+    key = jax.random.key(int(call.attrs.get("seed", math.prod(shape))))
+    if call.node.op_type.startswith("RandomUniform"):
+        return jax.random.uniform(key, shape, dtype, call.attrs["low"], call.attrs["high"])
+    noise = jax.random.normal(key, shape, dtype)
+    return noise * np.asarray(call.attrs["scale"], dtype) + np.asarray(call.attrs["mean"], dtype)

@@ -1,0 +1,77 @@
+"""Products: MatMul, Gemm, Einsum, their integer forms, and the determinant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from superopt.frontends.onnx.data import is_float
+from superopt.frontends.onnx.eval import Call, op
+from superopt.frontends.onnx.ops.elementwise import cast
+
+
+def matmul(a: Any, b: Any, accumulate: Any = None) -> Any:
+    """NumPy's `matmul`, as one `dot_general` where the leading axes agree."""
+    if (a.ndim == 2 and b.ndim == 2) or (a.ndim == b.ndim > 2 and a.shape[:-2] == b.shape[:-2]):
+        lead = tuple(range(a.ndim - 2))
+        numbers = (((a.ndim - 1,), (b.ndim - 2,)), (lead, lead))
+        return lax.dot_general(a, b, numbers, preferred_element_type=accumulate)
+    if a.ndim >= 2 and b.ndim == 2:
+        return lax.dot_general(a, b, (((a.ndim - 1,), (0,)), ((), ())), preferred_element_type=accumulate)
+    return jnp.matmul(a, b, preferred_element_type=accumulate)
+
+
+@op("MatMul")
+def _matmul(call: Call, a: Any, b: Any) -> Any:
+    return matmul(a, b, None if is_float(np.dtype(a.dtype)) else a.dtype)
+
+
+@op("Gemm")
+def _gemm(call: Call, a: Any, b: Any, c: Any = None) -> Any:
+    contract = ((0 if call.attrs["transA"] else 1,), (1 if call.attrs["transB"] else 0,))
+    accumulate = None if is_float(np.dtype(a.dtype)) else a.dtype
+    result = lax.dot_general(a, b, (contract, ((), ())), preferred_element_type=accumulate)
+    return scaled_sum(result, call.attrs["alpha"], c, call.attrs["beta"])
+
+
+def scaled_sum(x: Any, alpha: float, c: Any, beta: float) -> Any:
+    """`alpha x + beta c` in the type of `x`; integers are scaled as fractions and rounded towards zero at the end."""
+    c = None if beta == 0.0 else c
+    if alpha == 1.0 and (c is None or beta == 1.0):
+        return x if c is None else x + c
+    wide = x if is_float(np.dtype(x.dtype)) else x.astype(np.float64)
+    total = wide if alpha == 1.0 else wide * np.asarray(alpha, wide.dtype)
+    if c is not None:
+        total = total + c.astype(wide.dtype) * np.asarray(beta, wide.dtype)
+    return cast(jnp, total, np.dtype(x.dtype))
+
+
+@op("Einsum")
+def _einsum(call: Call, *operands: Any) -> Any:
+    return jnp.einsum(call.attrs["equation"].replace(" ", ""), *operands)
+
+
+@op("Det")
+def _det(call: Call, x: Any) -> Any:
+    return jnp.linalg.det(x)
+
+
+def centred(x: Any, zero_point: Any, axis: int | None = None) -> Any:
+    """An int8 or uint8 tensor as int32 with its zero point taken off (`axis`: that of a per-row zero point)."""
+    wide = x.astype(np.int32)
+    if zero_point is None:
+        return wide
+    zero = zero_point.astype(np.int32)
+    if zero.ndim == 1 and zero.size > 1 and axis is not None:
+        zero = zero.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
+    elif zero.size == 1:
+        zero = zero.reshape(())
+    return wide - zero
+
+
+@op("MatMulInteger")
+def _matmul_integer(call: Call, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
+    return matmul(centred(a, a_zero, -2), centred(b, b_zero, -1), np.int32)

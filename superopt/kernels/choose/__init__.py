@@ -1,0 +1,1 @@
+"""Which values are kernels, and good schedules for them without search."""

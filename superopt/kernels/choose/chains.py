@@ -1,0 +1,395 @@
+"""Schedules of chained contractions: a sum over what rows of another contraction are mapped to, in one kernel.
+
+    out[q,d] = sum_j f(s[q,:])[j] v[j,d],   s[q,j] = sum_c a[q,c] b[j,c]        attention, where f is a softmax
+
+A task takes a block of rows q and keeps what it makes of them in local memory: the first contraction as a register tile
+with lanes along q, so that the reductions and maps of a row are over vectors of rows and need no work across lanes,
+then the second one as a register tile over what was made.  The first result never lies in memory as a whole.  The
+schedule is found from the shape of the expressions, whatever stands between the two contractions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from superopt.errors import InputError
+from superopt.ir.expr import Expr, subexpressions
+from superopt.ir.index import Symbol, coefficient, row_major
+from superopt.ir.types import ITEMSIZE_BYTES
+from superopt.kernels.choose.chain_decisions import ChainDecisions, ChainSizes, chosen, spread
+from superopt.kernels.llvm.cpu import Cpu
+from superopt.kernels.loops.contract import analyse, extent, find, outermost
+from superopt.kernels.loops.program import loads
+from superopt.kernels.loops.simplify import divisor
+from superopt.kernels.loops.stage import LoopProgram, Stage
+from superopt.kernels.schedule.edit import parts, reductions
+from superopt.kernels.schedule.trace import apply
+
+_INTRINSICS = {"float32": "fma_f32", "float64": "fma_f64"}
+_LEAST_ROWS = 8
+_MOST_PARTS = 12  # stages that a chain is taken apart into
+Steps = list[list[Any]]
+
+
+def chain(
+    program: LoopProgram, name: str, cpu: Cpu, threads: int = 1, decisions: ChainDecisions | None = None
+) -> tuple[LoopProgram, Steps] | None:
+    """The program with the schedule of a chain, and its steps; None where the stage is no chain that fits the cache.
+
+    Args:
+        program: as `from_graph` makes it.
+        name: a stage of it.
+        cpu: what it runs on.
+        threads: that a call may use.
+        decisions: how it runs; chosen by sizes when None.
+    """
+    found = parted(program, name, cpu)
+    if found is None:
+        return None
+    decisions = decisions or chosen(found.sizes, cpu, threads)
+    return None if decisions is None else built(found, decisions)
+
+
+def is_chain(stage: Stage) -> bool:
+    """Is the value made of a sum whose product depends on another sum of products over the same iterator?"""
+    return _total(stage) is not None
+
+
+def choices(program: LoopProgram, name: str, cpu: Cpu) -> Iterator[ChainDecisions]:
+    """Decisions worth trying for a chain; none where the stage is no chain."""
+    found = parted(program, name, cpu)
+    if found is not None:
+        yield from spread(found.sizes, cpu)
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """A chain taken apart into contractions, reductions and maps, not placed or tiled yet.
+
+    Attributes:
+        program: with a stage for each part.
+        steps: that lead to it.
+        name: the stage of the second contraction.
+        first: the stage of the first one.
+        local: stages that a task computes.
+        query: the axis that tasks take blocks of.
+        others: axes of the first operand that are no batch (heads that share keys): one element a task.
+        column: the axis of the second contraction alone.
+        sizes: what decisions depend on.
+        dtype: of the sums.
+    """
+
+    program: LoopProgram
+    steps: Steps
+    name: str
+    first: str
+    local: tuple[str, ...]
+    query: str
+    others: tuple[str, ...]
+    column: str
+    sizes: ChainSizes
+    dtype: str
+
+
+def parted(program: LoopProgram, name: str, cpu: Cpu) -> Parted | None:
+    """The parts of a chain; None where the stage is none."""
+    stage = program.stage(name)
+    if (
+        not cpu.vector_bits
+        or not is_chain(stage)
+        or stage.at is not None
+        or any(a.kind != "serial" for a in stage.axes)
+    ):
+        return None
+    try:
+        return _Chain(program, name, cpu).parted()
+    except InputError:
+        return None
+
+
+def built(found: Parted, decisions: ChainDecisions) -> tuple[LoopProgram, Steps] | None:
+    """The schedule with these decisions, and all of its steps; None where they do not fit."""
+    try:
+        return _tiled(found, decisions)
+    except InputError:
+        return None
+
+
+def second_tile(found: Parted, decisions: ChainDecisions) -> Steps:
+    """Decisions of the tile of the second contraction, as `tensorize` takes them."""
+    across = found.sizes.across
+    return [
+        ["rows", [[found.column if across else found.query, decisions.second]]],
+        ["vectors", decisions.block // found.sizes.lanes if across else decisions.vectors],
+        ["tasks", [[found.query, 1 if across else decisions.block], *[[n, 1] for n in found.others]]],
+        ["block", decisions.keys],
+        *_common(found, decisions),
+    ]
+
+
+def first_tile(found: Parted, decisions: ChainDecisions, row: str) -> Steps:
+    """Decisions of the tile of the first contraction over an axis of rows."""
+    along = decisions.block // found.sizes.lanes
+    return [["rows", [[row, decisions.first]]], ["vectors", along], *_common(found, decisions)]
+
+
+def _common(found: Parted, decisions: ChainDecisions) -> Steps:
+    return [["intrinsic", _INTRINSICS[found.dtype]], ["unroll", decisions.unroll], ["pack_b", "none"]]
+
+
+def _tiled(found: Parted, decisions: ChainDecisions) -> tuple[LoopProgram, Steps]:
+    made = _Steps(found.program, list(found.steps))
+    inner = analyse(found.program, found.program.stage(found.name))
+    names = [] if inner is None else [s.name for s in (*inner.rows, *inner.columns)]
+    if any(n not in names for n in (found.query, *found.others, found.column)):
+        raise InputError(f"stage {found.name} is no contraction of rows that lie in memory")
+    made.do("tensorize", found.name, second_tile(found, decisions))
+    count = sum(a.kind == "parallel" for a in made.program.stage(found.name).axes)
+    for name in reversed([s.buffer for s in made.program.stages if s.buffer in found.local]):
+        made.do("compute_at", name, found.name, count)
+    with suppress(InputError):  # there is no mask, or it excludes nothing
+        made.do("skip", found.first, len(made.program.buffer(found.first).shape) - 2)
+    stage = made.program.stage(found.first)
+    own = stage.axes[stage.at[1] :] if stage.at is not None else ()
+    if len(own) != 2:
+        raise InputError(f"stage {found.first} has other axes than its rows and columns")
+    made.do("tensorize", found.first, first_tile(found, decisions, own[0].symbol.name))
+    return made.program, made.steps
+
+
+def _total(stage: Stage) -> Expr | None:
+    """The sum of products of a chain, outside of which other reductions over its rows may stand."""
+    sums = [e for e in outermost(stage.value) if e.args[0] == "sum" and e.args[2].kind == "op"]
+    sums = [e for e in sums if e.args[2].args[0] == "mul" and e.height > 1 and _inner(e) is not None]
+    most = max((len(e.symbols) for e in sums), default=0)
+    found = [e for e in sums if len(e.symbols) == most]
+    return found[0] if len(found) == 1 else None
+
+
+def _inner(total: Expr) -> Expr | None:
+    """The contraction inside of a sum: over products, for each value of the sum's iterator."""
+    for e in subexpressions(total.args[2]):
+        if e.kind == "reduce" and e.args[0] == "sum" and e.height == 1 and e.args[2].kind == "op":
+            _, its, body = e.args
+            both = body.args[0] == "mul" and all(x.symbols & set(its) for x in body.operands)
+            if both and sum(not x.symbols.isdisjoint(total.args[1]) for x in body.operands) == 1:
+                return e
+    return None
+
+
+class _Steps:
+    """A program and the steps taken so far."""
+
+    def __init__(self, program: LoopProgram, steps: Steps) -> None:
+        self.program, self.steps = program, steps
+
+    def do(self, *step: Any) -> None:
+        """Take a step."""
+        self.program = apply(self.program, [list(step)])
+        self.steps.append(list(step))
+
+
+class _Chain(_Steps):
+    """A chain being taken apart.
+
+    Attributes:
+        local: stages that a task computes.
+        apart: whole operands, made before.
+    """
+
+    def __init__(self, program: LoopProgram, name: str, cpu: Cpu) -> None:
+        super().__init__(program, [])
+        self.name, self.cpu = name, cpu
+        self.taken = {b.name for b in program.buffers}
+        self.local: list[str] = []
+
+    def parted(self) -> Parted | None:
+        """All parts in stages of their own, rows last in every buffer of a task.
+
+        Raises:
+            InputError: a step does not fit.
+        """
+        with suppress(InputError):  # nothing is computed in 16-bit floats
+            self.do("widen", self.name)
+        with suppress(InputError):  # there are no masks
+            self.do("choose", self.name)
+        self._split()
+        first = self._apart()
+        stage = self.program.stage(self.name)
+        axes = [a.symbol for a in stage.axes if a.extent > 1]
+        found = find(replace(stage, axes=tuple([a for a in stage.axes if a.extent > 1])))
+        if found is None or len(found.depth) != 1 or found.a.kind != "load" or found.b.kind != "load":
+            return None
+        made, other = (found.a, found.b) if found.a.args[0] in self.local else (found.b, found.a)
+        queries = [s for s in axes if s in made.symbols and s not in other.symbols]
+        columns = [s for s in axes if s in other.symbols and s not in made.symbols]
+        across = axes[-1] in queries
+        if made.args[0] not in self.local or not queries or len(columns) != 1 or found.a.dtype not in _INTRINSICS:
+            return None
+        query = axes[-1] if across else max(reversed(queries), key=extent)
+        if extent(query) < _LEAST_ROWS or self._frozen(other, first):
+            return None
+        outer = [a.symbol for a in stage.axes if a.symbol in (*queries, *found.batch)]
+        self._rows_last(outer, query)
+        self._operands(first)
+        lanes = self.cpu.lanes(found.a.dtype)
+        batch = prod([extent(s) for s in outer if s is not query])
+        held = [self.program.buffer(n) for n in self.local]
+        a_row = sum(ITEMSIZE_BYTES[b.dtype] * prod(b.shape) for b in held) // (batch * extent(query))
+        keys = extent(found.depth[0]) if self.program.buffer(self.name).dtype == found.a.dtype else 0
+        sizes = ChainSizes(lanes, extent(query), batch, extent(columns[0]), keys, a_row, across)
+        others = tuple([s.name for s in queries if s is not query])
+        return Parted(
+            self.program, self.steps, self.name, first, tuple(self.local), query.name, others, columns[0].name, sizes,
+            found.a.dtype,
+        )  # fmt: skip
+
+    def _frozen(self, other: Expr, first: str) -> bool:
+        """Is an operand one that does not change?  It is better packed ahead of time."""
+        scopes = {b.name: b.scope for b in self.program.buffers}
+        sources = [other, self.program.stage(first).value]
+        if other.args[0] not in scopes or scopes[other.args[0]] == "scratch":
+            sources.append(self.program.stage(other.args[0]).value)
+        return any(scopes[e.args[0]] == "frozen" for x in sources for e in _factors(x))
+
+    def _stage(self) -> Stage:
+        return self.program.stage(self.name)
+
+    def _whole(self) -> Expr:
+        """The second sum, as it stands now."""
+        sums = [e for e in outermost(self._stage().value) if e.args[0] == "sum"]
+        return max(sums, key=lambda e: (len(e.symbols), -e.uid))
+
+    def _name(self, stem: str) -> str:
+        while stem in self.taken:
+            stem += "_"
+        self.taken.add(stem)
+        return stem
+
+    def _split(self) -> None:
+        """Axes that the sum sees through a division (heads that are merged again) as axes of their own."""
+        for axis in self._stage().axes:
+            found = [i for e in subexpressions(self._stage().value) for i in e.indices]
+            inner = [h[1] for x in found if (h := divisor(x, frozenset([axis.symbol]))) is not None]
+            if inner:
+                self.do("split", self.name, axis.symbol.name, [min(inner)])
+
+    # ---- stages
+
+    def _apart(self) -> str:
+        """Every contraction and reduction in a stage of its own; gives the name of the first contraction."""
+        total = _total(self._stage())
+        inner = None if total is None else _inner(total)
+        if total is None or inner is None:
+            raise InputError(f"stage {self.name} is no chain")
+        first = self._share(_around(total, inner))
+        while (step := self._next()) is not None:
+            if len(self.local) > _MOST_PARTS:
+                raise InputError(f"stage {self.name} is a chain of too many parts")
+            self._share(step)
+        with suppress(InputError):  # no factor stands for all terms of the sum
+            self.do("factor_out", self.name, reductions(self._stage()).index(self._whole()))
+        lane = [a for a in self._stage().axes if a.extent > 1][-1].symbol
+        for x in list(self._whole().args[2].operands):
+            if x.symbols.isdisjoint(self._whole().args[1]):
+                continue
+            if x.kind == "load" and (lane not in x.symbols or x.args[0] in self.local or self._beside(x, lane)):
+                continue
+            if any(e.args[0] in self.local for e in _factors(x)):
+                self._share(x)
+            else:
+                name = self._name(f"{self.name}_v")
+                self.do("materialize", self.name, parts(self._stage()).index(x), name)
+                self._along(self.name, name, lane)
+        return first
+
+    def _beside(self, e: Expr, lane: Symbol) -> bool:
+        """Are elements along the lane next to each other in memory?"""
+        return coefficient(row_major(e.args[1], self.program.buffer(e.args[0]).shape), lane) == 1
+
+    def _next(self) -> Expr | None:
+        """What is taken out next: the innermost reduction, or first its body where that is needed again."""
+        total = self._whole()
+        inner = [e for e in reductions(self._stage()) if e.height == 1 and e is not total]
+        if not inner:
+            return None
+        target = min(inner, key=lambda e: e.uid)
+        body = target.args[2]
+        return body if body.kind != "load" and self._again(body, target) else target
+
+    def _again(self, body: Expr, target: Expr) -> bool:
+        """Does the body of a reduction stand elsewhere in the stage too, under the same iterator or another?"""
+        others = [subexpressions(e) for e in reductions(self._stage()) if e is not target]
+        if any(body in inside and target not in inside for inside in others):
+            return True
+        place = parts(self._stage()).index(body)
+        name = "again"
+        while name in self.taken:
+            name += "_"
+        after = apply(self.program, [["share", self.name, place, name]])
+        return sum(e.args[0] == name for e in loads(after.stage(self.name))) > 1
+
+    def _share(self, e: Expr) -> str:
+        name = self._name(f"{self.name}_{len(self.local)}")
+        self.do("share", self.name, parts(self._stage()).index(e), name)
+        self.local.append(name)
+        return name
+
+    # ---- layouts
+
+    def _rows_last(self, outer: list[Symbol], query: Symbol) -> None:
+        """Rows next to each other in every buffer of the task, whose axes begin with those of the stage."""
+        at = outer.index(query)
+        for name in self.local:
+            shape = self.program.buffer(name).shape
+            if at >= len(shape) or shape[at] != extent(query):
+                raise InputError(f"{name} does not have the rows of {self.name} as an axis")
+            self._last(name, at)
+
+    def _last(self, name: str, at: int) -> None:
+        rank = len(self.program.buffer(name).shape)
+        if at != rank - 1:
+            order = [*[d for d in range(rank) if d != at], at]
+            self.do("transform_layout", name, [["permute", order]], "new")
+
+    def _along(self, reader: str, name: str, lane: Symbol) -> None:
+        """The elements that a reader takes along its lane next to each other."""
+        index = next(e for e in loads(self.program.stage(reader)) if e.args[0] == name).args[1]
+        at = [d for d, i in enumerate(index) if not isinstance(i, int) and lane in i.symbols]
+        if at:
+            self._last(name, at[0])
+
+    def _operands(self, first: str) -> None:
+        """The factor along the rows as a copy in the task, transposed; the other one in memory."""
+        lane = self.program.stage(first).axes[-1].symbol
+        (total,) = outermost(self.program.stage(first).value)
+        for x in total.args[2].operands:
+            stage = self.program.stage(first)
+            if lane in x.symbols:
+                name = self._name(f"{first}_b")
+                self.do("materialize", first, parts(stage).index(x), name)
+                self._along(first, name, lane)
+                self.local.insert(0, name)
+            elif x.kind != "load":
+                self.do("materialize", first, parts(stage).index(x), self._name(f"{first}_a"))
+
+
+def _factors(e: Expr) -> list[Expr]:
+    """The loads of a factor, or of the factors of the sum in a value."""
+    sums = list(outermost(e))
+    return [x for y in (sums or [e]) for x in subexpressions(y) if x.kind == "load"]
+
+
+def _around(total: Expr, inner: Expr) -> Expr:
+    """The largest part around the inner contraction that depends on the same iterators and on no other reduction."""
+    best, size = inner, 0
+    for e in subexpressions(total.args[2]):
+        if e.height == 1 and e.kind != "reduce" and e.symbols == inner.symbols and e.dtype == inner.dtype:
+            inside = subexpressions(e)
+            if inner in inside and [x for x in inside if x.kind == "reduce"] == [inner] and len(inside) > size:
+                best, size = e, len(inside)
+    return best

@@ -1,0 +1,82 @@
+"""Which regions of a graph are kernels, and with which schedules: plain data that goes into files and to workers.
+
+Nodes are numbered by their place in `Graph.nodes()`, which the text form of a graph keeps.  A schedule is a trace, the
+primitives with their decisions; without one the kernel has the default schedule of the machine that builds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from superopt.errors import InputError
+from superopt.files.reading import field, shown, typed
+from superopt.ir.graph import Graph
+from superopt.kernels.choose.partition import Region, region_of
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A region as a kernel.
+
+    Attributes:
+        root: number of the value that it computes.
+        reads: numbers of the values that it reads, in the order of the region's inputs.
+        trace: the schedule; None: the default of the machine.
+    """
+
+    root: int
+    reads: tuple[int, ...]
+    trace: tuple[Any, ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The choice as plain data."""
+        return {"root": self.root, "reads": list(self.reads), "trace": None if self.trace is None else list(self.trace)}
+
+
+def read_choice(data: Any) -> Choice:
+    """The choice that `to_json` was made of.
+
+    Raises:
+        InputError: something else.
+    """
+    with typed("it holds no kernel of this version"):
+        root, reads = field(data, "root", int), field(data, "reads", list)
+        if not all(type(n) is int for n in reads):
+            raise InputError(f"the kernel for value {root} reads {shown(reads)}")
+        trace = field(data, "trace", (list, type(None)))
+        return Choice(root, tuple(reads), None if trace is None else _tuples(trace))
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(v) for v in value) if isinstance(value, list | tuple) else value
+
+
+def choices_of(graph: Graph, regions: Iterable[tuple[Region, tuple[Any, ...] | None]]) -> tuple[Choice, ...]:
+    """Regions of a graph, each with its schedule, as choices."""
+    number = {node: i for i, node in enumerate(numbered(graph))}
+    return tuple(Choice(number[r.root], tuple(number[x] for x in r.reads), trace) for r, trace in regions)
+
+
+def regions_of(graph: Graph, choices: Sequence[Choice]) -> tuple[Region, ...]:
+    """The regions that choices stand for.
+
+    Raises:
+        InputError: they do not fit the graph: numbers that it does not have, cones that no kernel computes.
+    """
+    nodes = numbered(graph)
+    found: list[Region] = []
+    for choice in choices:
+        if not all(0 <= n < len(nodes) for n in (choice.root, *choice.reads)):
+            raise InputError(f"a kernel is chosen for value {choice.root} of a program of {len(nodes)} values")
+        try:
+            found.append(region_of(nodes[choice.root], [nodes[n] for n in choice.reads]))
+        except ValueError as error:
+            raise InputError(f"the kernel for value {choice.root} does not fit the program: {error}") from error
+    return tuple(found)
+
+
+def numbered(graph: Graph) -> list[Any]:
+    """The nodes in the order of their numbers: inputs first, used or not."""
+    return list(dict.fromkeys((*graph.inputs, *graph.nodes())))

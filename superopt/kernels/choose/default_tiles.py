@@ -1,0 +1,372 @@
+"""Register tiles without search: the decisions of a contraction whose estimated cycles are least.
+
+The estimates know the number of multiply-adds, loads per step, tails, stores that scatter, copies that are not hoisted,
+caches, and how evenly tasks fall on threads; they rank, they do not predict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Literal
+
+from superopt.errors import InputError
+from superopt.ir.expr import Expr, subexpressions
+from superopt.ir.index import Guard, Size, Symbol, coefficient, row_major
+from superopt.ir.types import ITEMSIZE_BYTES
+from superopt.kernels.emit.microkernel_tile import LEAST_ACROSS
+from superopt.kernels.llvm.cpu import Cpu, host
+from superopt.kernels.loops.contract import Contraction, analyse, extent, loads
+from superopt.kernels.loops.stage import LoopProgram
+from superopt.kernels.schedule.intrinsics import Intrinsic, fitting
+from superopt.kernels.schedule.pack import guarded, linear_forms
+from superopt.kernels.schedule.tensorize import ContractionDecisions
+
+CYCLES_PER_MICROSECOND = 3500.0
+FORK = 4 * CYCLES_PER_MICROSECOND  # work below which one thread does it all
+_TASK = 1500.0  # cycles that a task costs beside its work
+_LATE = 0.3  # of a task's work: how much later than the others the last one ends
+_SCATTER = 30.0  # cycles of a vector whose lanes are not next to each other in the output
+_TRANSPOSE = 100.0  # cycles of a square of vectors transposed and stored
+_COPY = 1.5  # cycles to copy an element
+_LATENCY = 4  # steps of a tile with fewer accumulators take as long
+_LEAST = 1 << 12  # multiply-adds below which a tile is not worth its code
+# vectors and panels that one row reads at once
+_STREAMS = ((4, 4), (4, 3), (2, 4), (3, 4), (3, 3), (4, 2), (2, 3), (2, 2))
+_FEW_TILES = 4  # that read a panel: the first one, which brings it into the cache, counts
+_SLOW_ROWS = 6  # rows of a tile from which B is prefetched
+_AHEAD = 3072  # bytes
+_FROM_L3, _FROM_MEMORY = 24.0, 8.0  # bytes per cycle of one thread
+_TILES = 8  # tiles of least work of which the grids are compared
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)  # parts of a sum
+_LEAST_PART = 128  # steps of a part
+_ROWS_OF_PARTS, _TASKS_PER_THREAD = 4, 4  # with more tasks of so many rows and one vector, sums are not cut
+_MOST_ROWS = 14
+_MOST_VECTORS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Decisions and their estimated cycles until the last thread ends."""
+
+    decisions: ContractionDecisions
+    cycles: float
+
+
+def decide(program: LoopProgram, name: str, cpu: Cpu | None = None, threads: int = 1) -> ContractionDecisions | None:
+    """Decisions for a stage; None where it holds no contraction that a register tile is good for."""
+    cpu = cpu or host()
+    stage = program.stage(name)
+    if any(a.kind != "serial" for a in stage.axes) or not cpu.vector_bits:
+        return None
+    best: _Choice | None = None
+    for lane in ["", *[a.symbol.name for a in stage.axes[:-1] if a.extent >= cpu.lanes("float32")]]:
+        for merge in (False, True):
+            found = analyse(program, stage, merge, lane)
+            if found is None or (merge and found == analyse(program, stage, False, lane)):
+                continue
+            for choice in _choices(program, found, merge, lane, cpu, threads):
+                if best is None or choice.cycles < best.cycles:
+                    best = choice
+    return None if best is None else best.decisions
+
+
+def _choices(
+    program: LoopProgram, found: Contraction, merge: bool, lane: str, cpu: Cpu, threads: int
+) -> Iterator[_Choice]:
+    """The best tile for each intrinsic that fits."""
+    kinds = fitting(found.a, found.b, cpu)
+    work = prod(extent(s) for s in (*found.batch, *found.rows, *found.columns, *found.depth))
+    for kind in kinds if work >= _LEAST else ():
+        if kind.group == kinds[0].group and extent(found.lane) >= kind.lanes(cpu) / 2:
+            yield from _packings(program, found, kind, merge, lane, cpu, threads)
+
+
+def _packings(
+    program: LoopProgram, found: Contraction, kind: Intrinsic, merge: bool, lane: str, cpu: Cpu, threads: int
+) -> Iterator[_Choice]:
+    """The best tile for each way to read the operands."""
+    shapes = {b.name: b.shape for b in program.buffers}
+    scopes = {b.name: b.scope for b in program.buffers}
+    a, b = kind.operand(found.a, kind.a), kind.operand(found.b, kind.b)
+    assert a is not None
+    assert b is not None
+    frozen_a, frozen_b = [all(scopes[e.args[0]] == "frozen" for e in loads(x)) for x in (a, b)]
+    reading = _reading(found, a, kind, shapes)
+    if reading is None:
+        return
+    cost_a = 0.0 if not reading.copied or frozen_a else _COPY * _coordinates(found, a) + _fork(threads)
+    direct = b.kind == "load" and not isinstance(found.guard_b, Guard) and kind.group == 1
+    direct = direct and not merge and _step(b, found.lane, shapes) == 1 and _linear(b, shapes)
+    full = prod(extent(s) for s in (*found.depth, *found.columns, *found.batch))
+    rows = prod(extent(s) for s in found.rows)
+    if direct and not frozen_b:
+        yield _tiled(program, found, kind, reading, cpu, threads, cost_a, merge, lane, "none")
+    if frozen_b or rows >= 4 or direct:
+        cost_b = 0.0 if frozen_b else (_COPY if direct or not merge else 2 * _COPY) * full + _fork(threads)
+        # a sum inside a panel gets no tile
+        cost_b += sum(full * extent(s) / 4 for e in subexpressions(b) if e.kind == "reduce" for s in e.args[1])
+        yield _tiled(program, found, kind, reading, cpu, threads, cost_a + cost_b, merge, lane, "panels")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How A is read: the order of the depth, whether it is copied, and the order of its coordinates in the copy."""
+
+    depth: tuple[str, ...]
+    copied: bool
+    order: tuple[str, ...] = ()
+
+
+def _reading(found: Contraction, a: Expr, kind: Intrinsic, shapes: dict[str, tuple[int, ...]]) -> _Reading | None:
+    """Read A so that the innermost iterator is one that no row shares: rows then never read the same element."""
+    copied = a.kind != "load" or isinstance(found.guard_a, Guard) or not _linear(a, shapes)
+    places = [x for e in loads(a) for x in e.args[1]]
+    if copied and not all(_linear_index(x) for x in places):
+        return None
+    rows = frozenset((*found.rows, *found.batch))
+    shared = {s for s in found.depth for x in places if not isinstance(x, int) and s in x.symbols and x.symbols & rows}
+    load = next(iter(loads(a)))
+    steps = {s: abs(_step(load, s, shapes)) for s in found.depth}
+    order = sorted(found.depth, key=lambda s: (s not in shared, -steps[s]))
+    own = [s for s in found.depth if s not in shared] or order
+    inner = max(own, key=lambda s: (steps[s] == 1 and extent(s) >= kind.group, extent(s)))
+    if kind.group > 1:
+        copied = copied or steps[inner] != 1 or extent(inner) % kind.group != 0
+    if copied or kind.group > 1:
+        order = [*[s for s in order if s is not inner], inner]
+    names = [s.name for s in order]
+    if kind.group > 1:
+        names[-1:] = [f"{inner.name}/{kind.group}", f"{inner.name}%{kind.group}"]
+    moved = copied and (a.kind != "load" or steps[inner] != 1)
+    try:
+        coordinates = _innermost(guarded(found.guard_a, a), inner) if moved else ()
+    except InputError:  # a condition of it is not linear: no order of coordinates is that of a copy
+        return None
+    return _Reading(tuple(names), copied, coordinates)
+
+
+def _fork(threads: int) -> float:
+    return CYCLES_PER_MICROSECOND if threads > 1 else 0.0
+
+
+def _step(e: Expr, s: Symbol, shapes: dict[str, tuple[int, ...]]) -> int:
+    """Elements between neighbours along an axis of a load; 0 where it is not linear."""
+    return coefficient(row_major(e.args[1], shapes[e.args[0]]), s) or 0
+
+
+def _linear(e: Expr, shapes: dict[str, tuple[int, ...]]) -> bool:
+    """Is the position of a load a sum of multiples of iterators?"""
+    return _linear_index(row_major(e.args[1], shapes[e.args[0]]))
+
+
+def _linear_index(x: Size) -> bool:
+    return isinstance(x, int) or all(len(m) == 1 and isinstance(m[0], Symbol) for m, _ in x.terms if m)
+
+
+def _innermost(a: Expr, s: Symbol) -> tuple[str, ...]:
+    """The order of A's coordinates with that of one iterator last."""
+    forms = linear_forms(a)
+    last = [j for j, x in enumerate(forms) if not isinstance(x, int) and s in x.symbols]
+    return tuple([str(j) for j in range(len(forms)) if j not in last] + [str(j) for j in last])
+
+
+def _coordinates(found: Contraction, a: Expr) -> float:
+    """Elements of A's copy, roughly: of all its axes, taps once."""
+    rows = prod(extent(s) for s in (*found.batch, *found.rows) if s in a.symbols)
+    return rows * max([extent(s) for s in found.depth], default=1)
+
+
+def _tiled(
+    program: LoopProgram,
+    found: Contraction,
+    kind: Intrinsic,
+    reading: _Reading,
+    cpu: Cpu,
+    threads: int,
+    extra: float,
+    merge: bool,
+    lane: str,
+    pack_b: Literal["none", "panels"],
+) -> _Choice:
+    """The tile, the parts of the sum and the grid of least cost."""
+    lanes, axes = kind.lanes(cpu), found.rows[-2:]
+    rest = prod(extent(s) for s in found.rows if s not in axes)
+    best: _Choice | None = None
+    whole = prod(extent(s) for s in found.depth) / kind.group
+    least = _ranked(program, found, kind, cpu, pack_b, whole)[0][0]
+    threads = threads if max(least, _read(found, kind, cpu)) >= FORK else 1
+    for split in _splits(found, kind, cpu, threads):
+        steps = whole / split
+        ranked = _ranked(program, found, kind, cpu, pack_b, steps)
+        # added up in a phase of its own
+        combined = extra + (split * _outputs(found) / lanes + _fork(threads) if split > 1 else 0.0)
+        for cycles, sizes, vectors in ranked[: _TILES if threads > 1 else 1]:
+            streams, prefetch = 1, 0
+            if pack_b == "panels" and rest * prod(-(-extent(s) // n) for s, n in zip(axes, sizes, strict=True)) == 1:
+                vectors, streams, prefetch = _streaming(found, prod(sizes), vectors, kind, lanes, threads)
+            rows = tuple([(s.name, n) for s, n in zip(axes, sizes, strict=True) if n > 1])
+            inner = extent(_innermost_of(found, reading.depth))
+            unroll = inner if inner <= 8 and kind.group == 1 else 4 if prod(sizes) * vectors <= 16 else 2
+            width = streams * vectors * lanes
+            work = max(cycles * split, _read(found, kind, cpu))
+            total, tasks = _grid(found, dict(rows), width, steps, work, cpu, threads, kind, split)
+            cost = combined + (total if threads > 1 else cycles * split)
+            if best is not None and best.cycles <= cost:
+                continue
+            made = ContractionDecisions(
+                intrinsic=kind.name, rows=rows, vectors=vectors, depth=reading.depth, unroll=unroll,
+                pack_a="phase" if reading.copied else "none", pack_b=pack_b, order_a=reading.order,
+                tasks=tuple([(name, n * streams if name == found.lane.name else n) for name, n in tasks]),
+                merge_columns=merge, lane=lane, prefetch=prefetch, streams=streams, split=split,
+            )  # fmt: skip
+            best = _Choice(made, cost)
+    assert best is not None
+    return best
+
+
+def _splits(found: Contraction, kind: Intrinsic, cpu: Cpu, threads: int) -> list[int]:
+    """Into how many parts the sum may be cut, so that few outputs give work to all threads."""
+    (first, *others) = found.depth
+    rows = prod(extent(s) for s in found.rows)
+    tasks = _outputs(found) // rows * -(-rows // _ROWS_OF_PARTS) // kind.lanes(cpu)
+    if threads == 1 or others or kind.group > 1 or tasks > _TASKS_PER_THREAD * threads:
+        return [1]
+    return [n for n in _SPLITS if n == 1 or (extent(first) % n == 0 and extent(first) // n >= _LEAST_PART)]
+
+
+def _read(found: Contraction, kind: Intrinsic, cpu: Cpu) -> float:
+    """Cycles to read B once from where it is kept between calls; 0 where that is no cache shared with others."""
+    size = ITEMSIZE_BYTES[kind.b] * prod(extent(s) for s in (*found.batch, *found.columns, *found.depth))
+    return 0.0 if size <= cpu.l2 else size / (_FROM_MEMORY if size > cpu.l3 else _FROM_L3)
+
+
+def _outputs(found: Contraction) -> int:
+    return prod(a.extent for a in found.stage.axes)
+
+
+def _ranked(
+    program: LoopProgram, found: Contraction, kind: Intrinsic, cpu: Cpu, pack_b: str, steps: float
+) -> list[tuple[float, tuple[int, ...], int]]:
+    """Tiles as cycles on one thread, rows along the last two axes of rows, and vectors: the best ones first."""
+    place = row_major(found.stage.index, program.buffer(found.stage.buffer).shape)
+    scatter = coefficient(place, found.lane) != 1
+    lanes, axes = kind.lanes(cpu), found.rows[-2:]
+    others = prod(extent(s) for s in (*found.batch, *found.rows, *found.columns[:-1]) if s not in axes)
+    rest = prod(extent(s) for s in found.rows if s not in axes)
+    size = ITEMSIZE_BYTES[kind.b] * kind.group
+    ranked: list[tuple[float, tuple[int, ...], int]] = []
+    for vectors in range(1, min(_MOST_VECTORS, -(-extent(found.lane) // lanes)) + 1):
+        for sizes in product(*[range(1, min(extent(s), _MOST_ROWS) + 1) for s in axes]):
+            if kind.registers(prod(sizes), vectors) > cpu.registers or prod(sizes) > 2 * _MOST_ROWS:
+                continue
+            store = 2.0 * prod(sizes) * vectors
+            if scatter:
+                across = len(axes) > 0 and coefficient(place, axes[-1]) == 1 and sizes[-1] >= LEAST_ACROSS
+                store = vectors * (_TRANSPOSE * prod(sizes[:-1]) if across else _SCATTER * prod(sizes))
+            cycles = others * _tiles(axes, sizes, extent(found.lane), vectors, lanes, steps, store)
+            reuse = rest * prod(-(-extent(s) // n) for s, n in zip(axes, sizes, strict=True))
+            if vectors * lanes * size * steps > (cpu.l2 if reuse > _FEW_TILES else cpu.l2 / 2) and reuse > 1:
+                cycles *= 1.05
+            cycles *= 1.02 if prod(sizes) > 8 else 1.0  # rows at strides of 4096 bytes fall on the same cache lines
+            cycles *= 1.1 if pack_b == "none" and steps > 64 else 1.0
+            cycles *= 1.01 if kind.registers(prod(sizes), vectors) > cpu.registers - 2 else 1.0
+            ranked.append((cycles, sizes, vectors))
+    return sorted(ranked, key=lambda t: t[0])
+
+
+def _streaming(
+    found: Contraction, rows: int, vectors: int, kind: Intrinsic, lanes: int, threads: int
+) -> tuple[int, int, int]:
+    """Vectors, streams and steps of prefetch of a tile that reads every panel once.
+
+    One row is bound by memory: processors prefetch a few panels side by side better than one, and better than code
+    does.  From some rows on a line is used for so long that prefetching of the processor loses track of the stream.
+    """
+    size = ITEMSIZE_BYTES[kind.b] * kind.group * lanes
+    if rows == 1:
+        count, rest = divmod(extent(found.lane), lanes)
+        fits = [(v, s) for v, s in _STREAMS if not rest and count % (v * s) == 0]
+        even = [(v, s) for v, s in fits if count // (v * s) % threads == 0]
+        for v, s in even or fits:
+            return v, s, 0
+        return vectors, 1, 8
+    return vectors, 1, _AHEAD // (vectors * size) if rows >= _SLOW_ROWS else 0
+
+
+def _innermost_of(found: Contraction, depth: Sequence[str]) -> Symbol:
+    """The iterator that the tile's innermost loop runs over."""
+    name = depth[-1].partition("%")[0].partition("/")[0]
+    return next(s for s in found.depth if s.name == name)
+
+
+def _tiles(
+    axes: Sequence[Symbol], sizes: Sequence[int], columns: int, vectors: int, lanes: int, steps: float, store: float
+) -> float:
+    """Cycles of all tiles, tails included."""
+    total = 0.0
+    full = prod(sizes)
+    counts = [_pieces(extent(s), n) for s, n in zip(axes, sizes, strict=True)]
+    for rows in product(*counts):
+        r, times = prod(n for n, _ in rows), prod(k for _, k in rows)
+        for width, panels in _pieces(-(-columns // lanes), vectors):
+            step = max(r * width, _LATENCY, r / 2 + width) + 0.01 * (r + width)
+            total += times * panels * (steps * step + store * (r * width) / (full * vectors) + 20)
+    return total
+
+
+def _pieces(whole: int, part: int) -> list[tuple[int, int]]:
+    """Sizes of the parts of an axis and how often each occurs."""
+    found = [(part, whole // part)] if whole >= part else []
+    return [*found, (whole % part, 1)] if whole % part else found
+
+
+def _grid(
+    found: Contraction,
+    tile: dict[str, int],
+    width: int,
+    steps: float,
+    cycles: float,
+    cpu: Cpu,
+    threads: int,
+    kind: Intrinsic,
+    split: int,
+) -> tuple[float, tuple[tuple[str, int], ...]]:
+    """Iterations of the first row axis and panels in one task, so that tasks are many enough and fit the cache."""
+    lane, batch = found.lane, split * prod(extent(s) for s in found.batch)
+    first = found.rows[0] if found.rows else None
+    step = tile.get(first.name, 1) if first is not None else 1
+    row_tiles = -(-extent(first) // step) if first is not None else 1
+    panels = -(-extent(lane) // width)
+    other = found.columns[:-1]
+    between = prod(extent(s) for s in other)
+    rest = prod(extent(s) for s in found.rows[1:])
+    size = ITEMSIZE_BYTES[kind.a] * kind.group
+    best: tuple[float, int, int, bool] | None = None
+    for apart in (False, True) if other else (False,):
+        for a, b in product(_blocks(row_tiles), _blocks(panels)):
+            tasks = batch * -(-row_tiles // a) * -(-panels // b) * (between if apart else 1)
+            share = cycles / (batch * row_tiles * panels * (between if apart else 1)) * a * b
+            rounds = -(-tasks // threads)
+            block = a * step * rest * steps * size
+            slow = 1.0 if block <= cpu.l2 / 2 or b == 1 else 1.05
+            traffic = -(-row_tiles // a) * panels * width * steps * size * 0.02
+            late = _LATE * share if threads > 1 else 0.0  # the last task to end, where cores are not equally fast
+            total = rounds * (share * slow + _TASK) + late + traffic / threads
+            if best is None or total < best[0]:
+                best = total, a, b, apart
+    assert best is not None
+    total, a, b, apart = best
+    chosen = [(first.name, a * step)] if first is not None and a < row_tiles else []
+    chosen += [(lane.name, b)] if b < panels else []
+    chosen += [(s.name, 1) for s in other] if apart else []
+    if batch > 1 and threads == 1 and cycles < FORK:
+        chosen += [(s.name, extent(s)) for s in found.batch]
+    return total, tuple(chosen)
+
+
+def _blocks(count: int) -> list[int]:
+    """Sizes of blocks that cut a number of tiles into 1, 2, 3 ... parts."""
+    return sorted({-(-count // parts) for parts in range(1, min(count, 64) + 1)})

@@ -1,0 +1,293 @@
+"""Good schedules without search, for every stage of a loop program.
+
+A contraction gets the register tile, lane, packing and task grid whose estimated cycles are least; every other stage
+is left to the generator, which arranges it by its accesses, as one task where the work is not worth a fork.  The
+estimates know the number of multiply-adds, loads per step, tails, stores that scatter, copies
+that are not hoisted, and caches; they rank, they do not predict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from superopt.errors import InputError, UnsupportedKernel
+from superopt.ir.expr import subexpressions
+from superopt.ir.index import bounds
+from superopt.ir.scalar import SCALARS
+from superopt.kernels.choose.chains import chain
+from superopt.kernels.choose.default_copies import along_lane
+from superopt.kernels.choose.default_prefix import in_blocks
+from superopt.kernels.choose.default_tiles import FORK, decide
+from superopt.kernels.choose.frozen import hoisted
+from superopt.kernels.emit.generate import generate
+from superopt.kernels.llvm.cpu import Cpu, host
+from superopt.kernels.loops.contract import outermost
+from superopt.kernels.loops.program import checked
+from superopt.kernels.loops.stage import LoopProgram, Stage
+from superopt.kernels.runtime.kernel import MOST_STACK_BYTES
+from superopt.kernels.schedule import set_knob
+from superopt.kernels.schedule.edit import reductions, terms
+from superopt.kernels.schedule.guards import inside
+from superopt.kernels.schedule.tensorize import ContractionDecisions, tensorize
+from superopt.kernels.schedule.tensorizing import pairs_of
+from superopt.kernels.schedule.trace import Trace, apply, attempt, trace
+
+_LONG = 49  # vectors of a row from which its last phase takes ...
+_WIDE = 8  # ... so many at a time
+_MOST_APART = 16  # reductions of a stage for which a stage of their own is tried: each goes through the whole value
+
+
+def default(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> LoopProgram:
+    """A schedule of every stage, chosen by estimates.
+
+    Args:
+        program: as `from_graph` makes it; stages that are scheduled already are left alone.
+        cpu: what it runs on; this machine when None.
+        threads: that a call may use.
+    """
+    return apply(program, default_trace(program, cpu, threads))
+
+
+def default_trace(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> Trace:
+    """The steps whose application is `default`: the first of `traces` for which there is code.
+
+    Raises:
+        UnsupportedKernel: there is code for none of them; says why not for the plainest.
+    """
+    refused: InputError | None = None
+    for steps in traces(program, cpu, threads):
+        try:
+            require_code(apply(program, steps), cpu)
+        except InputError as error:
+            refused = error
+        else:
+            return steps
+    raise refused or UnsupportedKernel(f"{program.name} has no default schedule")
+
+
+def traces(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> Iterator[Trace]:
+    """Default schedules, each plainer than the one before.
+
+    What no code can be written for with one (a tile that reads in an order it does not know, reductions written out at
+    too many points) is plain enough with a later one; the last is one element after the other, every sum in a stage.
+    """
+    cpu, seen = cpu or host(), set[Trace]()
+    for plainness in _PLAINNESS:
+        try:
+            steps = trace(_chosen(program, cpu, threads, plainness)[1])
+        except InputError:  # a primitive refuses what an estimate asks for
+            continue
+        if steps not in seen:
+            seen.add(steps)
+            yield steps
+
+
+def require_code(program: LoopProgram, cpu: Cpu | None = None) -> None:
+    """Write the code of a scheduled program, and of what packs its frozen operands.
+
+    Raises:
+        InputError: there is none, or more than is worth compiling.
+    """
+    for part in hoisted(program):
+        code = None if part is None else generate(part, cpu)
+        if code is not None and code.stack_bytes > MOST_STACK_BYTES:
+            raise UnsupportedKernel(f"{code.name} keeps {code.stack_bytes} bytes on the stack")
+
+
+@dataclass(frozen=True, slots=True)
+class _Plainness:
+    """What a default schedule goes without.
+
+    Attributes:
+        chains: contractions one after the other in one task.
+        tiles: register tiles, copies of operands, and prefixes in blocks.
+        knobs: of stages without a tile, in place of those that estimates choose.
+        apart: every reduction in a stage of its own.
+    """
+
+    chains: bool = True
+    tiles: bool = True
+    knobs: tuple[tuple[str, int | str], ...] = ()
+    apart: bool = False
+
+
+_SHORT = (("rows", 1), ("vectors", 1))  # nothing at several points, so that windows are written out once
+_LOOPS = (
+    ("accumulators", 1),
+    ("cache", "none"),
+    ("cut", 0),
+    ("rows", 1),
+    ("transpose", 0),
+    ("vectors", 1),
+    ("window", 0),
+)
+_SCALAR = (*_LOOPS, ("lane", 0))
+_PLAINNESS = (
+    _Plainness(),
+    _Plainness(knobs=_SHORT),
+    _Plainness(chains=False),
+    _Plainness(chains=False, knobs=_SHORT),
+    _Plainness(False, False),
+    _Plainness(False, False, _SHORT),
+    _Plainness(False, False, _LOOPS),
+    _Plainness(False, False, _SCALAR),
+    _Plainness(False, False, _SCALAR, True),
+)
+
+
+def _chosen(program: LoopProgram, cpu: Cpu, threads: int, plain: _Plainness) -> tuple[LoopProgram, list[list[Any]]]:
+    """The scheduled program and the steps that lead to it."""
+    steps: list[list[Any]] = []
+    waiting = [s.buffer for s in program.stages]
+    while waiting:
+        name = waiting.pop(0)
+        chained = chain(program, name, cpu, threads) if plain.chains else None
+        if chained is not None:
+            program, steps = chained[0], [*steps, *chained[1]]
+            continue
+        before = {s.buffer for s in program.stages}
+        if plain.tiles:
+            program, made = _tiled(program, name, cpu, threads)
+            steps += made
+        elif plain.apart:
+            program, made = _reductions_apart(program, name)
+            steps += made
+        if plain.tiles:
+            waiting += [s.buffer for s in program.stages if s.buffer not in before and s.value.height]
+    for name in [s.buffer for s in program.stages] if plain.tiles else ():
+        blocks = in_blocks(program, name, cpu, threads)
+        if blocks is not None:
+            program, steps = blocks[0], [*steps, *blocks[1]]
+    for stage in program.stages:
+        for knob, value in _knobs(stage, cpu, plain).items():
+            program = set_knob(program, stage.buffer, knob, value)
+            steps.append(["set_knob", stage.buffer, knob, value])
+    return program, steps
+
+
+def _tiled(program: LoopProgram, name: str, cpu: Cpu, threads: int) -> tuple[LoopProgram, list[list[Any]]]:
+    """The contractions of a stage as register tiles, operands of its windows along the lane."""
+    program, steps = _apart(program, name, cpu, threads)
+    decisions = decide(program, name, cpu, threads)
+    tiled = None if decisions is None else _tried(program, name, decisions, cpu)
+    if tiled is not None and decisions is not None:
+        return tiled, [*steps, ["tensorize", name, pairs_of(decisions)]]
+    copies = along_lane(program, name)
+    return apply(program, copies), [*steps, *copies]
+
+
+def _reductions_apart(program: LoopProgram, name: str) -> tuple[LoopProgram, list[list[Any]]]:
+    """Reductions inside a stage in stages of their own, inner ones first, where they read inside of their buffers."""
+    steps: list[list[Any]] = []
+    refused = 0
+    while len(steps) + refused < _MOST_APART:
+        value, found = program.stage(name).value, reductions(program.stage(name))
+        inner = [place for place, e in enumerate(found) if e.height == 1 and e is not value]
+        if len(inner) <= refused:
+            break
+        step = ["materialize", name, f"reduce:{inner[refused]}", f"{name}_r{len(steps)}"]
+        after = attempt(program, [step])
+        if isinstance(after, LoopProgram):
+            program, steps = after, [*steps, step]
+        else:
+            refused += 1
+    return program, steps
+
+
+def _knobs(stage: Stage, cpu: Cpu, plain: _Plainness) -> dict[str, int | str]:
+    """Decisions of the generator for a stage without a tile."""
+    chosen: dict[str, int | str] = {"tasks": 1} if _alone(stage) else {}
+    wide = _LONG * cpu.lanes("float32")
+    rows = _of_rows(stage)
+    if rows and stage.axes[-1].extent >= wide:
+        chosen["vectors"] = _WIDE
+    if rows and _read_together(stage):
+        chosen |= {"keep": "all", "rows": 1 if stage.axes[-1].extent >= wide else 2, "accumulators": 2}
+    if _long_body(stage):
+        chosen["vectors"] = 1
+    if stage.tile is None:
+        chosen |= dict(plain.knobs)
+    return chosen
+
+
+def _tried(program: LoopProgram, name: str, decisions: ContractionDecisions, cpu: Cpu) -> LoopProgram | None:
+    """The program with a tile; None where an operand cannot be copied as the tile reads it."""
+    try:
+        after = checked(tensorize(program, name, decisions, cpu))
+    except InputError:
+        return None
+    known = {s.buffer for s in program.stages}
+    new = [s for s in after.stages if s.buffer not in known and s.tile is None]
+    return after if all(inside(after, s.value, terms(s.guard)) for s in new) else None
+
+
+def _apart(program: LoopProgram, name: str, cpu: Cpu, threads: int) -> tuple[LoopProgram, list[list[Any]]]:
+    """Every contraction but the last of a stage with several in a stage of its own."""
+    steps: list[list[Any]] = []
+    while True:
+        stage = program.stage(name)
+        sums = list(outermost(stage.value))
+        if len(sums) < 2 or any(r.args[0] != "sum" or r.height > 1 for r in sums):
+            return program, steps
+        step = ["materialize", name, f"reduce:{reductions(stage).index(sums[0])}", f"{name}_s{len(sums)}"]
+        cut = apply(program, [step])
+        if decide(cut, step[-1], cpu, threads) is None:
+            return program, steps
+        program, steps = cut, [*steps, step]
+
+
+def _alone(stage: Stage) -> bool:
+    """Is the work of an untiled stage not worth a fork?"""
+    if stage.tile is not None or stage.at is not None or any(k == "tasks" for k, _ in stage.knobs):
+        return False
+    return all(a.kind == "serial" for a in stage.axes) and _cycles_untiled(stage) < FORK
+
+
+def _of_rows(stage: Stage) -> bool:
+    """Does an untiled stage reduce rows and then write them?"""
+    if stage.tile is not None or stage.at is not None or not stage.axes or stage.knobs:
+        return False
+    lane = stage.axes[-1]
+    if any(a.kind != "serial" for a in stage.axes):
+        return False
+    found = [e for e in subexpressions(stage.value) if e.kind == "reduce"]
+    rows = [e for e in found if [s.high for s in e.args[1]] == [lane.symbol.high] and lane.symbol not in e.symbols]
+    return bool(rows) and len(rows) == len(found)
+
+
+def _read_together(stage: Stage) -> bool:
+    """Do several of its phases read two arrays or more (a residual)?  Their sum is then kept rather than read again."""
+    bodies = [e.args[2] for e in subexpressions(stage.value) if e.kind == "reduce"]
+    read = [{e.args[0] for e in subexpressions(body) if e.kind == "load"} for body in bodies]
+    return len(read) > 1 and min(map(len, read)) > 1
+
+
+def _long_body(stage: Stage) -> bool:
+    """Is an untiled stage elementwise, with functions that take many instructions?
+
+    One vector at a time keeps their constants in registers, and the processor overlaps iterations by itself.
+    """
+    if stage.tile is not None or stage.at is not None or any(k == "vectors" for k, _ in stage.knobs):
+        return False
+    parts = subexpressions(stage.value)
+    if any(a.kind != "serial" for a in stage.axes) or any(e.kind == "reduce" for e in parts):
+        return False
+    return any(e.kind == "op" and SCALARS[e.args[0]].transcendental and e.symbols for e in parts)
+
+
+def _cycles_untiled(stage: Stage) -> float:
+    """A rough number of cycles of a stage on one thread: vectors of eight for each store and operation."""
+    inner = max(
+        [prod(int(bounds(s.extent)[1]) for s in e.args[1]) for e in subexpressions(stage.value) if e.kind == "reduce"],
+        default=1,
+    )
+    nodes = sum(
+        1 + 8 * (e.args[0] in _SLOW) for e in subexpressions(stage.value) if e.kind in ("op", "load", "convert")
+    )
+    return prod(a.extent for a in stage.axes) * (1 + inner * nodes) / 8
+
+
+_SLOW = ("exp", "log", "tanh", "erf", "logistic", "sin", "cos", "pow", "sqrt", "rsqrt", "div", "expm1", "log1p")

@@ -1,0 +1,145 @@
+"""Regions joined where one kernel does a chain of contractions: attention instead of product, softmax and product.
+
+A product that reads rows which are made of another product and reduced on the way (or a product that is larger than
+all that both read and write) is joined with both, if nothing else reads what lies between and a schedule of a chain
+fits (`superopt.kernels.choose.chains`): the large value in the middle then stays in the cache.  Divisors that rows are
+reduced to may be applied after the last product; elementwise maps of operands that nothing else reads come along.  The
+measured search of the partition may cut such a region again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+from superopt.errors import InputError
+from superopt.ir.counters import Cost, boundary_bytes
+from superopt.ir.graph import Graph, Node
+from superopt.ir.ops.table import lookup
+from superopt.kernels.choose.chains import chain
+from superopt.kernels.llvm.cpu import host, supported
+from superopt.kernels.loops.program import from_graph
+
+if TYPE_CHECKING:
+    from superopt.kernels.choose.partition import Region
+
+
+def with_chains(regions: Sequence[Region], graph: Graph, kept: frozenset[Node]) -> tuple[Region, ...]:
+    """The regions, chains joined.
+
+    Args:
+        regions: a partition, operands first.
+        graph: that it is a partition of.
+        kept: nodes that lie in memory whatever reads them.
+    """
+    joining = _Joining(regions, graph, kept)
+    for last in [r for r in regions if _is_product(r)]:
+        joining.join(last)
+    return tuple(joining.found.values())
+
+
+class _Joining:
+    """Regions as they are joined.
+
+    Attributes:
+        found: the regions, by root.
+        readers: roots of the regions that read a value.
+        apart: values that lie in memory whatever regions do.
+    """
+
+    def __init__(self, regions: Sequence[Region], graph: Graph, kept: frozenset[Node]) -> None:
+        self.place = {node: i for i, node in enumerate(graph.nodes())}
+        self.found = {r.root: r for r in regions}
+        self.readers: dict[Node, set[Node]] = {}
+        for region in regions:
+            for x in region.reads:
+                self.readers.setdefault(x, set()).add(region.root)
+        seen = {n for r in regions for n in r.nodes}
+        other = {x for n in graph.nodes() if n not in seen for x in n.inputs}  # read by what XLA computes
+        self.apart = {*graph.outputs, *kept, *other}
+
+    def join(self, last: Region) -> None:
+        """Make one region of a product and what it is a chain with, if there is a schedule."""
+        if last.root not in self.found:
+            return
+        for inner in self._chains(last):
+            tops = [(root, inner | {last.root}) for root in self.readers.get(last.root, ()) if root in self.found]
+            for root, gone in ((last.root, inner), *tops):
+                if gone and self._closed(root, gone) and self._joined(root, gone):
+                    self._with_maps(root)
+                    return
+
+    def _chains(self, last: Region) -> Iterator[set[Node]]:
+        """Values that may go: a product, and rows made of it, which the last product reads."""
+        for x in last.reads:
+            middle = self.found.get(x)
+            if middle is None:
+                continue
+            if middle.kind == "rows":
+                first = {y for y in middle.reads if y in self.found and _is_product(self.found[y])}
+                if len(first) == 1:
+                    gone = {x, *first}
+                    yield gone | {y for y in last.reads if y in self.found and gone.issuperset(self.found[y].reads)}
+            elif _is_product(middle):
+                ends = {last.root, *middle.reads, *last.reads} - {x}
+                if _size(x) > sum(map(_size, ends)):
+                    yield {x}  # nothing is reduced on the way, but most of the traffic is saved
+
+    def _closed(self, root: Node, gone: set[Node]) -> bool:
+        """Does nothing else read what would lie in no memory?"""
+        return self.apart.isdisjoint(gone) and all(self.readers.get(x, set()) <= gone | {root} for x in gone)
+
+    def _joined(self, root: Node, gone: set[Node]) -> bool:
+        from superopt.kernels.choose.partition import cut  # late: it calls this module
+
+        whole = cut(root, set(self.found) - gone, self.place)
+        if not runs_as_chain(whole.graph):
+            return False
+        for node in gone:
+            del self.found[node]
+        for readers in self.readers.values():
+            readers -= gone
+        for x in whole.reads:
+            self.readers.setdefault(x, set()).add(root)
+        self.found[root] = whole
+        return True
+
+    def _with_maps(self, root: Node) -> None:
+        """Elementwise maps (scaled or rotated queries) become part of the chain that alone reads them."""
+        for x in self.found[root].reads:
+            region = self.found.get(x)
+            if region is not None and region.kind == "map" and self._closed(root, {x}):
+                self._joined(root, {x})
+
+
+def _is_product(region: Region) -> bool:
+    return region.kind == "contraction"
+
+
+def _size(node: Node) -> int:
+    return prod(int(n) for n in node.shape)  # pyright: ignore[reportArgumentType]
+
+
+@functools.lru_cache(maxsize=1024)
+def runs_as_chain(graph: Graph) -> bool:
+    """Does this machine have a schedule for the graph as one chain?"""
+    if not supported():
+        return False
+    try:
+        program = from_graph(graph.outputs)
+    except InputError:
+        return False
+    return chain(program, program.stages[-1].buffer, host()) is not None
+
+
+def is_chained(region: Region) -> bool:
+    """Does the region hold more than one contraction?"""
+    return sum(lookup(n["op"] if n.op == "macro" else n.op).family == "contraction" for n in region.nodes) > 1
+
+
+def joint_cost(region: Region, parts: Sequence[Cost]) -> Cost:
+    """The work of the parts, with the traffic of the whole."""
+    work = sum(parts, Cost())
+    return Cost(work.flops, work.transcendentals, *boundary_bytes(region.graph))

@@ -1,0 +1,340 @@
+"""Partition of a graph into kernels: which values lie in memory, and what is computed between them.
+
+    x = relu(conv(a, w) + b)          one kernel: a product and what follows it at the same index
+    softmax(x), layer_norm(x + y)     one kernel: the reductions are over the rows that the kernel goes through
+    reshape, transpose, broadcast     part of every kernel that reads them: index maps
+
+A region is the cone of one value down to inputs and to the values of other regions, so every partition is legal.
+Regions grow from the outputs towards the inputs.  A producer joins the one region that reads it where that computes
+nothing again: read at one index, or reduced over rows in the loop order of the reader (`counters.block_cost` is the
+price); a region holds one product at most, and nothing but index maps stands between a product and what it reads.
+A prefix fold is the loop of its region; what reads it at another index reads it from memory.  What is compared with
+itself is computed by one region (`superopt.kernels.loops.compared`).  What has no value at one index (control flow,
+opaque operations) is no region: it stays with XLA.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+from math import prod
+
+from superopt.ir.counters import Cost, block_cost
+from superopt.ir.expr import block
+from superopt.ir.graph import Graph, Node, make_input
+from superopt.ir.ops.table import lookup
+from superopt.ir.program import replace, type_bytes
+from superopt.kernels.choose.joining import is_chained, joint_cost, with_chains
+from superopt.kernels.loops.compared import computed_twice
+
+DTYPES = frozenset(("float32", "float64", "bfloat16", "int8", "uint8", "int32", "bool"))
+VIEWS = frozenset(("reshape", "broadcast_in_dim", "transpose", "regroup", "slice", "rev", "iota"))
+APART = frozenset(("barrier", "dynamic_update_slice"))  # with XLA, whatever they cost
+_MOST_NODES = 96
+_TRANSCENDENTAL = 8.0  # of a transcendental function, in operations
+_AGAIN = 1.3  # work of a joint kernel over that of two, at most
+_ROW_BYTES = 1 << 19  # of a row that a kernel goes through more than once
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """One kernel: a value in memory and what is computed for it.
+
+    Attributes:
+        root: the value.
+        nodes: what is computed, operands first; the root is the last.
+        reads: inputs of the graph and roots of other regions, in topological order.
+    """
+
+    root: Node
+    nodes: tuple[Node, ...]
+    reads: tuple[Node, ...]
+
+    @property
+    def graph(self) -> Graph:
+        """The region over inputs x0, x1 ... of its own: equal regions have equal graphs."""
+        return _standing_alone(self.root, self.reads)
+
+    @property
+    def kind(self) -> str:
+        """contraction, window, rows (it reduces), map or movement."""
+        families = {lookup(n.op).family for n in self.nodes}
+        if "contraction" in families:
+            return "contraction"
+        if any(n.op.startswith("reduce_window") for n in self.nodes):
+            return "window"
+        if "reduction" in families:
+            return "rows"
+        return "map" if "elementwise" in families else "movement"
+
+    @property
+    def is_free(self) -> bool:
+        """It moves nothing: reshapes of a value in memory, or of a constant."""
+        return all(n.op in ("reshape", "literal") or (bool(n.inputs) and n.inputs[0].shape == ()) for n in self.nodes)
+
+    def __str__(self) -> str:
+        names = [n.op for n in self.nodes if lookup(n.op).family not in ("movement", "leaf")]
+        shown = ", ".join(dict.fromkeys(names or [n.op for n in self.nodes]))
+        heavy = next((n for n in self.nodes if lookup(n.op).family == "contraction"), None)
+        reads = " x ".join(str(x.type) for x in heavy.inputs) + " -> " if heavy is not None else ""
+        return f"{shown}: {reads}{self.root.type}"
+
+
+def partition(graph: Graph, kept: Set[Node] = frozenset()) -> tuple[Region, ...]:
+    """The regions of a graph, operands first; what belongs to none is computed by XLA.
+
+    Args:
+        graph: concrete sizes.
+        kept: nodes that are to lie in memory whatever reads them.
+    """
+    lying = frozenset(kept)
+    while True:
+        regions = with_chains(_Partition(graph, lying).regions(), graph, lying)
+        twice = computed_twice(graph, regions) - lying
+        if not twice:
+            return regions
+        lying |= twice
+
+
+def region_of(root: Node, reads: Iterable[Node]) -> Region:
+    """The cone of a node down to these nodes and to literals.
+
+    Raises:
+        ValueError: the cone reads something else, or holds what no kernel computes.
+    """
+    stop = set(reads)
+    nodes = _cone(root, stop)
+    strange = next((n for n in nodes if not is_inside(n)), None)
+    if strange is not None:
+        raise ValueError(f"no kernel computes {strange!r}")
+    return Region(root, tuple(nodes), tuple(reads))
+
+
+def cut(root: Node, stop: Set[Node], place: Mapping[Node, int]) -> Region:
+    """The region of a node down to these nodes, to inputs, and to what no kernel computes.
+
+    Args:
+        place: of every node in the order of the graph, in which a region reads.
+    """
+    ends = {n for n in _cone(root, set(stop) - {root}) if n.op == "input" or not is_inside(n)}
+    nodes = _cone(root, (set(stop) | ends) - {root})
+    inside = set(nodes)
+    read = {x for n in nodes for x in n.inputs if x not in inside and x.op != "literal"}
+    return Region(root, tuple(nodes), tuple(sorted(read, key=lambda x: place[x])))
+
+
+def can_be_one(region: Region) -> bool:
+    """May this be one kernel by the rules for products, and is it not much more work than the parts that it repeats?
+
+    One product at most; after it elementwise operations and index maps, before it index maps only.
+    """
+    products = [n for n in region.nodes if is_contraction(n)]
+    if len(region.nodes) > _MOST_NODES or len(products) > 1:
+        return False
+    made = _generated(region.nodes)
+    below: set[Node] = set()
+    for node in reversed(region.nodes):
+        if node in below or node in products:
+            below.update(node.inputs)
+    if any(n in below and n not in made and n.op not in VIEWS for n in region.nodes):
+        return False
+    return not products or all(_follows(n) or n in products or n in made for n in region.nodes)
+
+
+def is_inside(node: Node) -> bool:
+    """Can a kernel compute the node: a value at one index, of a type that kernels know, and not empty?"""
+    if node.op == "literal":
+        return node.dtype in DTYPES
+    if node.op == "input" or node.op in APART or lookup(node.op).at is None:
+        return False
+    if node.op == "macro" and node["op"] in APART:
+        return False
+    kinds = (node.type, *(x.type for x in node.inputs if len(x.types) == 1))
+    return len(kinds) == 1 + len(node.inputs) and all(t.dtype in DTYPES and 0 not in t.shape for t in kinds)
+
+
+def work(cost: Cost) -> float:
+    """Operations, transcendental ones counted as several."""
+    return cost.flops + _TRANSCENDENTAL * cost.transcendentals
+
+
+def cost_of(region: Region) -> Cost:
+    """Work and traffic of a region as one kernel that keeps the rows that it goes through."""
+    if is_chained(region):
+        return joint_cost(region, [_price(r.graph) for r in _Partition(region.graph, frozenset()).regions()])
+    return _price(region.graph)
+
+
+class _Partition:
+    """Regions as they grow.
+
+    Attributes:
+        homes: the regions, by root, in which a node is computed; what XLA computes is a home of its own.
+        members: the nodes of a region.
+        below: the nodes of a region that its product reads.
+    """
+
+    def __init__(self, graph: Graph, kept: Set[Node]) -> None:
+        self.graph, self.kept = graph, kept
+        self.order = graph.nodes()
+        self.users: dict[Node, list[Node]] = {n: [] for n in self.order}
+        for node in self.order:
+            for x in set(node.inputs):
+                self.users[x].append(node)
+        self.generated = _generated(self.order)
+        self.homes: dict[Node, set[Node]] = {}
+        self.members: dict[Node, set[Node]] = {}
+        self.below: dict[Node, set[Node]] = {}
+        self._grow()
+
+    def _grow(self) -> None:
+        outputs = {*self.graph.outputs, *self.kept}
+        for node in reversed(self.order):
+            if node.op in ("input", "literal"):
+                continue
+            if not is_inside(node):
+                self.homes[node] = {node}
+                continue
+            readers = {home for user in self.users[node] for home in self.homes[user]}
+            if node in outputs or not readers:
+                self._open(node)
+            elif self._is_view(node) or self._joins(node, readers):
+                self.homes[node] = readers
+                for root in readers & self.members.keys():
+                    self._add(root, node)
+            else:
+                self._open(node)
+
+    def _open(self, node: Node) -> None:
+        self.homes[node] = {node}
+        self.members[node], self.below[node] = {node}, set()
+
+    def _add(self, root: Node, node: Node) -> None:
+        self.members[root].add(node)
+        if self._is_below(root, node):
+            self.below[root].add(node)
+
+    def _is_below(self, root: Node, node: Node) -> bool:
+        inner = [u for u in self.users[node] if u in self.members[root]]
+        return any(u in self.below[root] or is_contraction(u) for u in inner)
+
+    def _is_view(self, node: Node) -> bool:
+        """Part of every reader: index maps, constants, and elements in a wider type."""
+        if node.op == "convert_element_type":
+            return type_bytes(node.type) >= type_bytes(node.inputs[0].type) and node.inputs[0].dtype != "bool"
+        return node.op in VIEWS or node in self.generated
+
+    def _joins(self, node: Node, readers: set[Node]) -> bool:
+        if len(readers) != 1:
+            return False
+        (root,) = readers
+        members = self.members.get(root)
+        if members is None or len(members) >= _MOST_NODES or self._is_below(root, node):
+            return False
+        if is_contraction(node) and not all(_follows(n) for n in members):
+            return False
+        family = lookup(node.op).family
+        if family == "reduction" and any(map(is_contraction, members)):
+            return False
+        inner = [u for u in self.users[node] if u in members]
+        if family == "elementwise" and all(_is_pointwise(u) and u.shape == node.shape for u in inner):
+            return True
+        return self._pays(root, node)
+
+    def _pays(self, root: Node, node: Node) -> bool:
+        """Is the joint kernel no more work than two kernels?"""
+        members = self.members[root]
+        joint = _cut_out(root, members | {node})
+        alone = _cut_out(node, {node})
+        if lookup(node.op).family == "reduction" and not _rows_fit(node):
+            return False
+        apart = work(_price(_cut_out(root, members))) + work(_price(alone))
+        return work(_price(joint)) <= _AGAIN * apart + 1.0
+
+    def regions(self) -> tuple[Region, ...]:
+        """The regions, operands first."""
+        found: list[Region] = []
+        for root in self.order:
+            if root in self.members:
+                found.append(region_of(root, _boundary(self.order, self.members[root])))
+        return tuple(found)
+
+
+def is_contraction(node: Node) -> bool:
+    """A product with a contracted axis, or a convolution, a lowering choice of one included."""
+    return lookup(node["op"] if node.op == "macro" else node.op).family == "contraction"
+
+
+def _follows(node: Node) -> bool:
+    """May this stand after a product in its kernel?"""
+    return _is_pointwise(node) or node.op in VIEWS
+
+
+def _is_pointwise(node: Node) -> bool:
+    return lookup(node.op).family == "elementwise"
+
+
+def _rows_fit(node: Node) -> bool:
+    """Are the rows of a reduction short enough to be gone through several times?"""
+    source = node.inputs[0].type
+    return type_bytes(source) <= _ROW_BYTES * max(1, prod(int(n) for n in node.shape))  # pyright: ignore[reportArgumentType]
+
+
+def _generated(order: Iterable[Node]) -> set[Node]:
+    """Nodes that read nothing from memory: positions, constants, and what is cheap to make of them."""
+    found: set[Node] = set()
+    for node in order:
+        made = bool(node.inputs) and all(x in found for x in node.inputs)
+        if node.op in ("iota", "literal") or (made and lookup(node.op).family in ("elementwise", "movement")):
+            found.add(node)
+    return found
+
+
+def _boundary(order: Iterable[Node], members: set[Node]) -> tuple[Node, ...]:
+    read = {x for m in members for x in m.inputs if x not in members and x.op != "literal"}
+    return tuple(n for n in order if n in read)
+
+
+def _cut_out(root: Node, members: set[Node]) -> Graph:
+    """The cone of a root within members, over inputs of its own."""
+    nodes = _cone(root, None, members)
+    inside = set(nodes)
+    seen: dict[Node, None] = {}
+    for n in nodes:
+        seen.update(dict.fromkeys(x for x in n.inputs if x not in inside and x.op != "literal"))
+    return _standing_alone(root, tuple(seen))
+
+
+def _cone(root: Node, stop: set[Node] | None, members: set[Node] | None = None) -> list[Node]:
+    """Nodes below a root, operands first: down to `stop`, or within `members`."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack = [(root, False)]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+            continue
+        if node in seen:
+            continue
+        seen.add(node)
+        stack.append((node, True))
+        for x in reversed(node.inputs):
+            within = x in members if members is not None else x not in (stop or ())
+            if within or (x.op == "literal" and members is None):
+                stack.append((x, False))
+    return order
+
+
+def _standing_alone(root: Node, reads: tuple[Node, ...]) -> Graph:
+    standins = {
+        x: make_input(f"x{i}", x.shape, x.dtype, frozen=x.op == "input" and x["frozen"]) for i, x in enumerate(reads)
+    }
+    return Graph(tuple(standins.values()), replace((root,), standins))
+
+
+@functools.lru_cache(maxsize=4096)
+def _price(graph: Graph) -> Cost:
+    iterators, value = block(graph.outputs[0])
+    return block_cost(iterators, value, rows=True)

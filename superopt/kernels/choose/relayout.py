@@ -1,0 +1,116 @@
+"""Programs with images laid out channels last, which is what kernels want: vectors lie along channels.
+
+    before   y = conv(x, w)                 with axes batch, channels, height, width
+    after    t = transpose(y, b h w c)      in memory
+             y = transpose(t, b c h w)      an index map of every reader
+
+A transpose and its inverse are put around every value that a convolution or a pool leaves in memory, and around what is
+computed of such values elementwise; only the outer transpose is kept, the inner one disappears into the kernels that
+read it.  Inputs and outputs of the program keep their order.  Weights of grouped convolutions, which no kernel packs,
+are prepared with their output channels last.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from superopt.ir.graph import Graph, Node, make_input, mk, with_inputs
+from superopt.ir.ops.table import lookup
+from superopt.ir.program import Program
+from superopt.kernels.choose.partition import partition
+
+_CONVOLUTION = "conv_general_dilated"
+
+
+def channels_last(program: Program) -> tuple[Program, frozenset[Node]] | None:
+    """The program with images channels last, and the nodes to keep in memory; None where nothing is to be moved."""
+    order = _order(program.hot)
+    if order is None or order == tuple(range(len(order))):
+        return None
+    moved = _images(program.hot, order)
+    if not moved:
+        return None
+    back = _inverse(order)
+    prepared = _weights(program)
+    done: dict[Node, Node] = {}
+    kept: set[Node] = set()
+    inputs: list[Node] = []
+    for node in program.hot.inputs:
+        change = prepared.get(node)
+        if change is None:
+            done[node] = node
+            inputs.append(node)
+        else:
+            lies = make_input(node["name"], tuple(node.shape[d] for d in change), node.dtype, frozen=True)
+            done[node] = mk("transpose", lies, permutation=_inverse(change))
+            inputs.append(lies)
+    for node in program.hot.nodes():
+        if node in done:
+            continue
+        value = with_inputs(node, (done[x] for x in node.inputs))
+        if node in moved:
+            lies = mk("transpose", value, permutation=order)
+            kept.add(lies)
+            value = mk("transpose", lies, permutation=back)
+        done[node] = value
+    hot = Graph(tuple(inputs), tuple(done[x] for x in program.hot.outputs))
+    return Program(_prepare(program, prepared), hot), frozenset(kept)
+
+
+def _order(graph: Graph) -> tuple[int, ...] | None:
+    """Batch, spatial axes, channels: of the results of most convolutions, if there are any."""
+    found = Counter(_order_of(node) for node in graph.nodes() if node.op == _CONVOLUTION)
+    return max(found, key=lambda order: found[order]) if found else None
+
+
+def _order_of(node: Node) -> tuple[int, ...]:
+    batch, channels, *spatial = node["dimension_numbers"][2]
+    return (batch, *spatial, channels)
+
+
+def _images(graph: Graph, order: tuple[int, ...]) -> set[Node]:
+    """Values in memory that are images: of convolutions, of pools, and computed of images at the same index.
+
+    Convolutions that lie in another order, perhaps channels last already, stay as they are.
+    """
+    outputs = set(graph.outputs)
+    found: set[Node] = set()
+    for region in partition(graph):
+        ops = {n.op for n in region.nodes}
+        windows = _CONVOLUTION in ops or any(op.startswith("reduce_window") for op in ops)
+        follows = any(x in found for x in region.reads) and all(
+            lookup(op).family in ("elementwise", "leaf") or op in ("broadcast_in_dim", "concatenate", "pad", "slice")
+            for op in ops
+        )
+        if any(n.op == _CONVOLUTION and _order_of(n) != order for n in region.nodes):
+            continue
+        if len(region.root.shape) == len(order) and region.root not in outputs and (windows or follows):
+            found.add(region.root)
+    return found
+
+
+def _weights(program: Program) -> dict[Node, tuple[int, ...]]:
+    """Prepared weights of grouped convolutions, with the order that they are to have."""
+    own = set(program.prepared_inputs)
+    found: dict[Node, tuple[int, ...]] = {}
+    for node in program.hot.nodes():
+        if node.op == _CONVOLUTION and node["feature_group_count"] != 1 and node.inputs[1] in own:
+            features, depth, *spatial = node["dimension_numbers"][1]
+            order = (*spatial, depth, features)
+            if order != tuple(range(len(order))):
+                found[node.inputs[1]] = order
+    return found
+
+
+def _prepare(program: Program, moved: dict[Node, tuple[int, ...]]) -> Graph | None:
+    if program.prepare is None or not moved:
+        return program.prepare
+    outputs: list[Node] = []
+    for node, source in zip(program.prepared_inputs, program.prepare.outputs, strict=True):
+        change = moved.get(node)
+        outputs.append(source if change is None else mk("transpose", source, permutation=change))
+    return Graph(program.prepare.inputs, tuple(outputs), program.prepare.constants)
+
+
+def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(order.index(d) for d in range(len(order)))

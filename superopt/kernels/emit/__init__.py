@@ -1,0 +1,1 @@
+"""Code of a scheduled loop program: phases, nests, register tiles, values, index arithmetic, guards."""

@@ -1,0 +1,310 @@
+"""What must be computed in one way in two places: values that are compared and denote the same.
+
+An argmax is the least position whose element equals the maximum.  The elements are computed twice: where the maximum is
+taken and where it is compared, after `materialize` or `compute_at` in two stages.  Were they rounded in two ways, no
+element would equal the maximum.  So both sides of every comparison are matched, up to the names of iterators, extremes
+left out, buffers that only one side reads replaced by what fills them.  What both sides read from one buffer needs
+nothing.  Above it, what a licence lets be rounded in several ways (quotients, sums, `a * b + c`, 16-bit floats) takes
+that licence from all stages that compute it.  Where an extreme is compared and the sides do not match, or a register
+tile is concerned, the program is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from superopt.errors import InputError, UnsupportedKernel
+from superopt.ir.expr import Expr, subexpressions, values_of
+from superopt.ir.index import Guard, Symbol, coefficient
+from superopt.ir.scalar import HALVES, SCALARS
+from superopt.ir.types import FLOATS
+from superopt.kernels.emit.licence import Licence
+from superopt.kernels.emit.scalar import CLOSED
+from superopt.kernels.loops.stage import LoopProgram, Stage
+from superopt.kernels.schedule.domain import inverse
+
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_EXTREMES = ("max", "min")
+MOST_PAIRS = 20_000
+DEEPEST = 150
+
+Facts = frozenset[tuple[str, str]]  # ("in", stage), ("off", field of a licence), ("has", what a contraction is made of)
+Pairs = tuple[tuple[Symbol, Symbol], ...]  # iterators of the sums around both sides
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Stages that compute a value in one way.
+
+    Attributes:
+        stages: by name.
+        off: fields of the licence that they may not use.
+        refused: why they cannot; None if they can.
+    """
+
+    stages: frozenset[str]
+    off: frozenset[str]
+    refused: str | None = None
+
+
+def licences(program: LoopProgram, licence: Licence) -> dict[str, Licence]:
+    """The licence of each phase, by the name of its stage.
+
+    Raises:
+        UnsupportedKernel: values that are compared cannot be computed in one way.
+    """
+    found = {s.buffer: licence for s in program.phases()}
+    for agreement in agreements(program):
+        if agreement.refused is not None:
+            raise UnsupportedKernel(agreement.refused)
+        for name in agreement.stages:
+            phase = phase_of(program, name)
+            found[phase] = replace(found[phase], **dict.fromkeys(agreement.off, False))
+    return found
+
+
+def phase_of(program: LoopProgram, name: str) -> str:
+    """The phase in which a stage runs."""
+    stage = program.stage(name)
+    while stage.at is not None:
+        stage = program.stage(stage.at[0])
+    return stage.buffer
+
+
+def agreements(program: LoopProgram) -> list[Agreement]:
+    """What the comparisons of a program need, each thing once."""
+    found: dict[Agreement, None] = {}
+    for stage in program.stages:
+        for e in _comparisons(stage):
+            made = _agreement(program, stage, e)
+            if made is not None:
+                found[made] = None
+    return list(found)
+
+
+def _roots(stage: Stage) -> list[Expr]:
+    guard = list(stage.guard.ordered) if isinstance(stage.guard, Guard) else []
+    return [stage.value, *[v for x in [*stage.index, *guard] for v in values_of(x)]]
+
+
+def _comparisons(stage: Stage) -> Iterator[Expr]:
+    found = dict.fromkeys(e for root in _roots(stage) for e in subexpressions(root))
+    return (e for e in found if e.kind == "op" and e.args[0] in _COMPARISONS)
+
+
+def _agreement(program: LoopProgram, stage: Stage, e: Expr) -> Agreement | None:
+    a, b = e.args[2:]
+    for x, y in ((a, b), (b, a)):  # x - max(x) compared with 0
+        if x.kind == "op" and x.args[0] == "sub" and y.kind == "const":
+            a, b = x.args[2:]
+    if a is b or "const" in (a.kind, b.kind):
+        return None
+    matching = _Matching(program, stage.buffer, (a, b))
+    facts = matching.same(a, stage.buffer, b, stage.buffer, ())
+    extreme = matching.extreme(a) or matching.extreme(b)
+    matched = facts is not None
+    if facts is None:
+        if not extreme or e.args[0] not in ("eq", "ne"):
+            return None
+        facts = matching.apart(a, b)
+    off = {name for kind, name in facts if kind == "off"}
+    stages = frozenset([name for kind, name in facts if kind == "in"])
+    if {("has", "add"), ("has", "mul")} <= facts:
+        off.add("contraction")
+    if not off:
+        return None
+    tiled = sorted(s for s in stages if program.stage(phase_of(program, s)).tile is not None)
+    refused = None
+    if tiled:
+        if not extreme:
+            return None
+        refused = f"{stage.buffer} compares an extreme with what {tiled[0]} computes in a register tile"
+    elif not matched and ("off", "reassociation") in facts:
+        refused = f"{stage.buffer} compares an extreme with sums that are not shown to be added in the same order"
+    return Agreement(stages, frozenset(off), refused)
+
+
+class _Matching:
+    """Two sides of a comparison, matched."""
+
+    def __init__(self, program: LoopProgram, root: str, sides: Sequence[Expr]) -> None:
+        self.program, self.root = program, root
+        self.order = {s.buffer: j for j, s in enumerate(program.stages)}
+        self.known: dict[tuple[object, ...], Facts | None] = {}
+        inner = [x for side in sides for x in subexpressions(side) if x.kind == "reduce"]
+        self.bound = frozenset([it for x in inner for it in x.args[1]])  # may have other values on the other side
+        self.depth = 0
+
+    def same(self, a: Expr, at: str, b: Expr, bt: str, sums: Pairs) -> Facts | None:
+        """What holds if both denote the same, at some elements; None if that is not shown.
+
+        Args:
+            a: one side.
+            at: the stage that computes it.
+            b: the other side.
+            bt: the stage that computes it.
+            sums: iterators of the sums around them, in pairs.
+        """
+        if a is b and at == bt == self.root and not a.symbols & self.bound and not sums:
+            return frozenset()  # one value
+        key = (a, at, b, bt, sums)
+        if key not in self.known:
+            if len(self.known) > MOST_PAIRS or self.depth > DEEPEST:
+                return None
+            self.known[key] = None
+            self.depth += 1
+            back = tuple([(y, x) for x, y in sums])
+            found = self._alike(a, at, b, bt, sums)
+            for peel in (self._peeled, self._filled):  # what both read is not looked into
+                if found is None:
+                    found = peel(a, at, b, bt, sums)
+                if found is None:
+                    found = peel(b, bt, a, at, back)
+            self.depth -= 1
+            self.known[key] = found
+        return self.known[key]
+
+    def _alike(self, a: Expr, at: str, b: Expr, bt: str, sums: Pairs) -> Facts | None:
+        """Both are the same step of the same parts."""
+        if a.kind != b.kind or a.dtype != b.dtype:
+            return None
+        if a.kind == "const":
+            return frozenset() if repr(a.args[0]) == repr(b.args[0]) else None
+        if a.kind == "load":
+            return frozenset() if a.args[0] == b.args[0] and _walked(a, b, sums) else None
+        if a.kind == "index":
+            return frozenset() if _walked(a, b, sums) else None
+        made: Facts = frozenset()
+        if a.kind == "op":
+            if a.args[:2] != b.args[:2]:
+                return None
+            made = _rounding(a, at, b, bt)
+        elif a.kind == "convert" and a.args[0] != b.args[0]:
+            return None
+        elif a.kind == "reduce":
+            if a.args[0] != b.args[0]:
+                return None
+            if a.args[0] in ("sum", "prod") and a.dtype in FLOATS:
+                if [i.high for i in a.args[1]] != [i.high for i in b.args[1]]:
+                    return None
+                sums = (*sums, *zip(a.args[1], b.args[1], strict=True))
+                made = _summed(a, at, bt)
+        return self._all(list(zip(a.operands, b.operands, strict=True)), at, bt, sums, made)
+
+    def _all(self, pairs: Sequence[tuple[Expr, Expr]], at: str, bt: str, sums: Pairs, made: Facts) -> Facts | None:
+        for x, y in pairs:
+            found = self.same(x, at, y, bt, sums)
+            if found is None:
+                return None
+            made |= found
+        return made
+
+    def _peeled(self, a: Expr, at: str, b: Expr, bt: str, sums: Pairs) -> Facts | None:
+        """The first side without a step that keeps one of its values."""
+        if a.kind == "reduce" and a.args[0] in _EXTREMES:
+            return self.same(a.args[2], at, b, bt, sums)
+        if a.kind == "where" or (a.kind == "op" and a.args[0] in _EXTREMES):
+            kept = [x for x in a.operands if x.kind != "const"]
+            return self._all([(x, b) for x in kept], at, bt, sums, frozenset()) if kept else None
+        return None
+
+    def _filled(self, a: Expr, at: str, b: Expr, bt: str, sums: Pairs) -> Facts | None:
+        """The first side with what fills the buffer that it reads."""
+        if a.kind != "load" or a.args[0] not in self.order:
+            return None
+        name = a.args[0]
+        if b.kind == "load" and self.order.get(b.args[0], -1) > self.order[name]:
+            return None  # the later one first
+        stage = self.program.stage(name)
+        if stage.combine is not None and (stage.combine not in _EXTREMES or sums):
+            return None
+        value = stage.value
+        if sums:
+            shared = [x.symbol for x in stage.axes[: stage.at[1]]] if stage.at is not None else []
+            try:
+                value = value.substitute(inverse(stage, a.args[1], self.program.buffer(name).shape, shared))
+            except InputError:  # no inverse of a known form: not shown
+                return None
+        return self.same(value, name, b, bt, sums)
+
+    # ---- sides that do not match
+
+    def extreme(self, e: Expr) -> bool:
+        """Does the value depend on a maximum or a minimum?"""
+        seen: set[str] = set()
+        stack = [e]
+        while stack:
+            for x in subexpressions(stack.pop()):
+                if x.kind == "reduce" and x.args[0] in _EXTREMES:
+                    return True
+                if x.kind == "load" and x.args[0] in self.order and x.args[0] not in seen:
+                    seen.add(x.args[0])
+                    stage = self.program.stage(x.args[0])
+                    if stage.combine in _EXTREMES:
+                        return True
+                    stack.append(stage.value)
+        return False
+
+    def apart(self, a: Expr, b: Expr) -> Facts:
+        """All roundings of two sides above the buffers that both read; none where they have nothing in common."""
+        sides = [{self.root: [a]}, {self.root: [b]}]
+        reads = [_loads([a]), _loads([b])]
+        for stage in reversed(self.program.stages):
+            name = stage.buffer
+            for j in (0, 1):
+                if name in reads[j] and name not in reads[1 - j]:
+                    reads[j] = (reads[j] - {name}) | _loads([stage.value])
+                    sides[j][name] = [stage.value]
+        if not reads[0] & reads[1]:
+            return frozenset()
+        made: Facts = frozenset()
+        shared = frozenset(subexpressions(a)) & frozenset(subexpressions(b))
+        for side in sides:
+            for name, roots in side.items():
+                if self.program.stage(name).combine in ("sum", "prod"):
+                    made |= {("off", "reassociation"), ("in", name)}
+                for x in {x for root in roots for x in subexpressions(root)} - (
+                    shared if name == self.root else frozenset()
+                ):
+                    if x.kind == "op":
+                        made |= _rounding(x, name, x, name)
+                    elif x.kind == "reduce" and x.args[0] in ("sum", "prod") and x.dtype in FLOATS:
+                        made |= _summed(x, name, name)
+        return made
+
+
+def _loads(roots: Sequence[Expr]) -> frozenset[str]:
+    return frozenset([x.args[0] for root in roots for x in subexpressions(root) if x.kind == "load"])
+
+
+def _walked(a: Expr, b: Expr, sums: Pairs) -> bool:
+    """Do the iterators of the sums walk both indices alike, so that terms are added in the same order?"""
+    xs, ys = a.indices, b.indices
+    return len(xs) == len(ys) and all(
+        (k := coefficient(x, s)) is not None and k == coefficient(y, t)
+        for s, t in sums
+        for x, y in zip(xs, ys, strict=True)
+    )
+
+
+def _rounding(a: Expr, at: str, b: Expr, bt: str) -> Facts:
+    """What licences change about a scalar function on two sides."""
+    fn, dtype = a.args[:2]
+    made: set[tuple[str, str]] = set()
+    if dtype in FLOATS:
+        if dtype in HALVES and not SCALARS[fn].predicate and fn not in CLOSED:
+            made.add(("off", "excess"))
+        if fn == "div" and a.args[3].kind != "const":
+            made.add(("off", "reciprocal"))
+        elif fn in ("add", "sub"):
+            made.add(("has", "add"))
+        elif fn in ("mul", "div"):  # a quotient by a constant is a product everywhere
+            made.add(("has", "mul"))
+    return frozenset(made | {("in", at), ("in", bt)}) if made else frozenset()
+
+
+def _summed(e: Expr, at: str, bt: str) -> Facts:
+    """What licences change about a sum."""
+    halves = frozenset({("off", "excess")}) if e.dtype in HALVES else frozenset[tuple[str, str]]()
+    return halves | {("off", "reassociation"), ("off", "contraction"), ("in", at), ("in", bt)}

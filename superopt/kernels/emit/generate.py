@@ -1,0 +1,173 @@
+"""Code for loop programs: one function per phase, its parallel loops cut into tasks.
+
+`generate` is total over stages without a tile: any expression of the free algebra with dtypes of the table, at any
+sizes.  It knows loads, guards, reductions and scalar functions, never an op.  A stage with a tile is written by
+`superopt.kernels.emit.microkernel`.
+"""
+
+from __future__ import annotations
+
+import functools
+from math import prod
+
+from superopt.errors import UnsupportedKernel
+from superopt.ir.expr import subexpressions
+from superopt.ir.scalar import DTYPE
+from superopt.kernels.emit import plan as emit_plan
+from superopt.kernels.emit.agreement import licences
+from superopt.kernels.emit.cost import microseconds
+from superopt.kernels.emit.licence import DEFAULT, Licence
+from superopt.kernels.emit.microkernel import write_tiled
+from superopt.kernels.emit.nest import Placed, Writer
+from superopt.kernels.emit.plan import Nest
+from superopt.kernels.emit.types import stored
+from superopt.kernels.emit.values import Emitter
+from superopt.kernels.llvm.cpu import Cpu, host
+from superopt.kernels.llvm.module import Function, Module, Value
+from superopt.kernels.loops.stage import LoopProgram, Stage
+from superopt.kernels.runtime.kernel import Code, Phase
+
+MOST_NODES = 20_000  # of the expression of a stage
+
+
+def generate(program: LoopProgram, cpu: Cpu | None = None, licence: Licence = DEFAULT) -> Code:
+    """The code of a loop program.
+
+    Args:
+        program: a well-formed program.
+        cpu: what it runs on; this machine when None.
+        licence: which inexact steps may be taken.
+
+    Raises:
+        UnsupportedKernel: an expression of more than 20 000 nodes; a scalar function or a dtype without code; an
+            accumulation along lanes that fall on one element; compared values that are computed in two ways.
+    """
+    return _generated(program, cpu or host(), licence)
+
+
+@functools.lru_cache(maxsize=4)  # what says that a default schedule has code is asked for that code next
+def _generated(program: LoopProgram, cpu: Cpu, licence: Licence) -> Code:
+    module = Module(cpu)
+    phases: list[Phase] = []
+    allowed = licences(program, licence)
+    for number, stage in enumerate(program.phases()):
+        name = f"phase{number}"
+        work = microseconds(stage, module.cpu)
+        phases.append(Phase(name, write_phase(module, name, program, stage, allowed[stage.buffer]), work))
+    return Code(module, tuple(phases), program.pointers)
+
+
+def write_phase(module: Module, name: str, program: LoopProgram, stage: Stage, licence: Licence = DEFAULT) -> int:
+    """Write the function of one stage, and those placed in it, into a module.
+
+    Returns:
+        The number of its tasks.
+    """
+    if 0 in [a.extent for a in stage.axes] or stage.guard is False:
+        f = module.function(name, [("ptr", "bufs"), ("i64", "task")])
+        f.ret()
+        return 1
+    nodes = len(subexpressions(stage.value))
+    if nodes > MOST_NODES:
+        raise UnsupportedKernel(f"{stage.buffer} has {nodes} nodes, more than {MOST_NODES}")
+    for e in subexpressions(stage.value):
+        if e.dtype not in DTYPE:
+            raise UnsupportedKernel(f"{stage.buffer} uses {e.dtype}")
+    if stage.tile is not None:
+        return write_tiled(module, name, program, stage, licence)
+    nest = emit_plan.plan(program, stage, module.cpu, licence)
+    f = module.function(name, [("ptr", "bufs"), ("i64", "task")])
+    em = _emitter(f, program, nest, licence)
+    tasks = _tasks(em, program, nest)
+    f.ret()
+    return tasks
+
+
+def _emitter(f: Function, program: LoopProgram, nest: Nest, licence: Licence) -> Emitter:
+    pointers = {b.name: f.load("ptr", f.element("%bufs", j, "ptr"), 8) for j, b in enumerate(program.pointers)}
+    for b in program.buffers:
+        if b.scope == "local":
+            pointers[b.name] = f.room(max(1, prod(b.shape)), 64, stored(b.dtype))
+    return Emitter(f, pointers, {b.name: b for b in program.buffers}, licence, nest.knobs)
+
+
+def _tasks(em: Emitter, program: LoopProgram, nest: Nest) -> int:
+    """The loops that become tasks, and the others inside; gives the number of tasks."""
+    f, loops = em.f, nest.tasks
+    writer = Writer(em, nest, program, _placed(program, nest.stage))
+    if not loops:
+        writer.write(0, nest.value, nest.guard)
+        return 1
+    total = prod([loop.extent for loop in loops])
+    rows = nest.knobs.rows_per_task or max(1, -(-total // nest.knobs.tasks))
+    rows = min(rows, total)
+    em.pending = frozenset([p.stage.buffer for _, p in writer.placed])
+    em.prepare(nest.value)
+    em.pending = frozenset()
+    first = f.mul("%task", rows)
+    last = f.minimum(f.add(first, rows), total)
+    pieces = [writer._cuts(loop, nest.value, nest.guard, 0, loop.extent) for loop in loops]
+    writer.pieces = prod([len(p) for p in pieces])
+    if len(loops) == 1:
+        (loop,) = loops
+        for low, high in pieces[0]:
+            begin = first if low == 0 else f.maximum(first, low)
+            end = last if high == total else f.minimum(last, high)
+
+            def row(v: Value, _: list[Value], low: int = low, high: int = high) -> None:
+                em.push()
+                em.bind(loop.it, v, low, high)
+                writer.write(1, nest.value, nest.guard)
+                em.pop()
+
+            f.for_(begin, end, 1, row)
+            em.release(loop.it)
+            em.fresh()
+        return -(-total // rows)
+
+    def rowsof(v: Value, _: list[Value]) -> None:
+        em.push()
+        left: Value = v
+        for loop in reversed(loops[1:]):
+            em.bind(loop.it, f.rem(left, loop.extent))
+            left = f.div(left, loop.extent)
+        em.bind(loops[0].it, left)
+        _choose(em, writer, pieces, 0)
+        em.pop()
+
+    f.for_(first, last, 1, rowsof)
+    return -(-total // rows)
+
+
+def _choose(em: Emitter, writer: Writer, pieces: list[list[tuple[int, int]]], j: int) -> None:
+    """The piece of each task iterator, by comparison."""
+    nest, f = writer.nest, em.f
+    if j == len(pieces):
+        em.push()
+        writer.write(j, nest.value, nest.guard)
+        em.pop()
+        return
+    it = nest.loops[j].it
+
+    base = em.bindings[it].base
+
+    def from_(k: int) -> None:
+        low, high = pieces[j][k]
+
+        def here() -> None:
+            em.push()
+            em.bind(it, base, low, high)  # bound again: what holds in this piece stays in it
+            _choose(em, writer, pieces, j + 1)
+            em.pop()
+
+        if k == len(pieces[j]) - 1:
+            here()
+            return
+        f.if_(f.less(base, high), here, lambda: from_(k + 1))
+
+    from_(0)
+
+
+def _placed(program: LoopProgram, stage: Stage) -> tuple[Placed, ...]:
+    """The stages placed in a stage."""
+    return tuple([Placed(s, s.at[1], _placed(program, s)) for s in program.placed(stage.buffer) if s.at is not None])

@@ -1,0 +1,370 @@
+"""Index arithmetic: i64 scalars and vectors of indices along the lane.
+
+A linear index is accumulated from outer to inner levels, each part at the level of its iterators.  Along the lane an
+index is affine (base plus a constant multiple of the lane number) wherever that can be seen; what is not (an awkward
+reshape, an index read from memory) is computed in vectors of 32 bits, or 64 where the ranges do not fit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from superopt.ir.expr import Expr, values_of
+from superopt.ir.index import Form, Poly, Size, Symbol, bounds, coefficient
+from superopt.ir.index.poly import Atom, Mono
+from superopt.ir.scalar import HALVES
+from superopt.kernels.emit.types import HeldValue, held_as, is_float, is_signed, register, width_of
+from superopt.kernels.llvm.module import Value, literal, vector
+from superopt.kernels.loops.simplify import forms_in
+from superopt.kernels.math import ops as vecmath_ops
+
+if TYPE_CHECKING:
+    from superopt.kernels.emit.values import Emitter
+
+_INT32 = 2**31 - 1
+
+
+# ---- scalars
+
+
+def parts(em: Emitter, x: Size) -> tuple[list[tuple[int, Mono, int]], int]:
+    """The terms of an index that need code, by level, and the rest as a constant (offsets of points included)."""
+    if isinstance(x, int):
+        return [], x
+    constant = 0
+    found: list[tuple[int, Mono, int]] = []
+    for mono, c in x.terms:
+        if not mono:
+            constant += c
+            continue
+        if len(mono) == 1 and isinstance(it := mono[0], Symbol):
+            bound = em.bindings[it]
+            constant += c * em.offset(it)
+            if isinstance(bound.base, int):
+                constant += c * bound.base
+                continue
+            found.append((bound.level, mono, c))
+            continue
+        found.append((max(atom_level(em, a) for a in mono), mono, c))
+    found.sort(key=lambda part: part[0])
+    return found, constant
+
+
+def atom_level(em: Emitter, a: Atom) -> int:
+    """The level at which an atom is known (the scalars that it reads have been computed)."""
+    if isinstance(a, Symbol):
+        return em.bindings[a].level
+    level = em.depth(a.symbols)
+    return max([level, *[em.known(v).level for v in scalars(a)]])
+
+
+def scalars(a: Atom) -> list[Expr]:
+    """The scalars that an atom reads."""
+    if isinstance(a, Symbol):
+        return []
+    return [a.args[0]] if a.op == "value" else [v for x in a.args for v in values_of(x)]
+
+
+def mono_key(em: Emitter, mono: Mono) -> object:
+    """Forms differ from point to point; an iterator alone does not (its offset is in the constant)."""
+    if len(mono) == 1 and isinstance(mono[0], Symbol):
+        return mono
+    return mono, em.context(frozenset().union(*[a.symbols for a in mono]), [v for a in mono for v in scalars(a)])
+
+
+def _term(em: Emitter, mono: Mono, c: int) -> Value:
+    value: Value = c
+    for a in mono:
+        base = em.bindings[a].base if isinstance(a, Symbol) and len(mono) == 1 else atom(em, a)
+        value = em.f.mul(base, value)
+    return value
+
+
+def index(em: Emitter, x: Size) -> Value:
+    """The i64 value of an index."""
+    found, constant = parts(em, x)
+    total: Value = 0
+    for level, here, done in _by_level(em, found):
+        total = _sum(em, level, ("index", done), total, here)
+    return em.f.add(total, constant) if constant == 0 or isinstance(total, int) else _plus(em, total, constant, found)
+
+
+def _by_level(
+    em: Emitter, found: list[tuple[int, Mono, int]]
+) -> Iterator[tuple[int, list[tuple[Mono, int]], tuple[object, ...]]]:
+    """Each level, outer ones first, its terms with their atoms written, and the keys of all terms so far."""
+    done: tuple[object, ...] = ()
+    for level, group in itertools.groupby(found, key=lambda part: part[0]):
+        here = [(mono, c) for _, mono, c in group]
+        for mono, _ in here:
+            prepare(em, mono)
+        done = (*done, *[(mono_key(em, mono), c) for mono, c in here])
+        yield level, here, done
+
+
+def _plus(em: Emitter, total: Value, constant: int, found: list[tuple[int, Mono, int]]) -> Value:
+    level = found[-1][0]
+    return em.at_level(
+        level, ("plus", total, constant), lambda: HeldValue(str(em.f.add(total, constant)), False, 0)
+    ).text
+
+
+def _sum(em: Emitter, level: int, key: object, before: Value, here: list[tuple[Mono, int]]) -> Value:
+    def write() -> HeldValue:
+        total = before
+        for mono, c in here:
+            total = em.f.add(total, _term(em, mono, c))
+        return HeldValue(str(total), False, 0)
+
+    return _number(em.at_level(level, key, write).text)
+
+
+def _number(text: str) -> Value:
+    return text if text.startswith("%") else int(text)
+
+
+def prepare(em: Emitter, mono: Mono) -> None:
+    """Write the atoms of a product, each at its level."""
+    for a in mono:
+        if isinstance(a, Form):
+            atom(em, a)
+
+
+def pointer(em: Emitter, buffer: str, x: Size, type_: str) -> str:
+    """The address of an element at a linear index."""
+    found, constant = parts(em, x)
+    base = em.pointers[buffer]
+    for level, here, done in _by_level(em, found):
+        before = base
+
+        def write(before: str = before, here: list[tuple[Mono, int]] = here) -> HeldValue:
+            total: Value = 0
+            for mono, c in here:
+                total = em.f.add(total, _term(em, mono, c))
+            return HeldValue(em.f.element(before, total, type_), False, 0)
+
+        base = em.at_level(level, ("pointer", buffer, type_, done), write).text
+    return em.f.element(base, constant, type_)
+
+
+def atom(em: Emitter, a: Atom) -> Value:
+    """The i64 value of an atom."""
+    if isinstance(a, Symbol):
+        return em.f.add(em.bindings[a].base, em.offset(a))
+    level = atom_level(em, a)
+    key = ("atom", a, em.context(a.symbols, scalars(a)))
+    known = em.levels[level].memo.get(key)
+    if known is not None:
+        return _number(known.text)
+    if a.op == "value":
+        return _number(em.at_level(level, key, lambda: HeldValue(_read(em, a.args[0]), False, 0)).text)
+    inner = [index(em, y) for y in a.args]
+    return _number(em.at_level(level, key, lambda: HeldValue(str(_form(em, a, inner)), False, 0)).text)
+
+
+def _read(em: Emitter, e: Expr) -> str:
+    held = em.known(e)
+    assert not held.wide, "an index read along the lane is a vector"
+    type_ = register(e.dtype)
+    if type_ == "i64":
+        return held.text
+    if not held.text.startswith("%"):
+        return held.text
+    kind = "sext" if is_signed(e.dtype) else "zext"
+    return em.f.value(f"{kind} {type_} {held.text} to i64")
+
+
+def _form(em: Emitter, a: Form, inner: list[Value]) -> Value:
+    f = em.f
+    if a.op in ("//", "%"):  # floor semantics: shift into the positives by a multiple of the divisor
+        if not isinstance(a.args[1], int):
+            raise em.refuse(f"division by {a.args[1]}, which is not constant")
+        low, by = bounds(a.args[0], em.ranges)[0], a.args[1]
+        if low >= 0:
+            return f.rem(inner[0], by) if a.op == "%" else f.div(inner[0], by)
+        if math.isinf(low):
+            return _floor_division(em, a.op, inner[0], by)
+        up = -(int(low) // by)
+        x = f.add(inner[0], up * by)
+        return f.rem(x, by) if a.op == "%" else f.sub(f.div(x, by), up)
+    if a.op == "min":
+        return f.minimum(inner[0], inner[1])
+    if a.op == "max":
+        return f.maximum(inner[0], inner[1])
+    return f.minimum(f.maximum(inner[0], inner[1]), inner[2])
+
+
+def _floor_division(em: Emitter, op: str, x: Value, by: int) -> Value:
+    f = em.f
+    rest = f.value(f"srem i64 {x}, {by}")
+    below = f.value(f"icmp slt i64 {rest}, 0")
+    rest = f.value(f"select i1 {below}, i64 {f.add(rest, by)}, i64 {rest}")
+    return rest if op == "%" else f.value(f"sdiv i64 {f.sub(x, rest)}, {by}")
+
+
+# ---- vectors along the lane
+
+
+def varies(em: Emitter, x: Size) -> bool:
+    """Does the index differ between lanes?"""
+    return em.lane is not None and isinstance(x, Poly) and em.lane in x.symbols
+
+
+def affine(em: Emitter, x: Size) -> int | None:
+    """The step of an index from lane to lane; None when it is not constant."""
+    return coefficient(x, em.lane) if em.lane is not None else 0
+
+
+def lane_step(em: Emitter, x: Size) -> int:
+    """How often an index has the lane itself as a term.
+
+    Where the lane begins at a constant, `parts` has that term in the constant: this says how lanes differ.
+    """
+    return next((c for m, c in x.terms if m == (em.lane,)), 0) if isinstance(x, Poly) else 0
+
+
+def bits_for(em: Emitter, xs: list[Size]) -> int:
+    """32 where all that these indices consist of fits, else 64."""
+    for x in xs:
+        for part in [x, *[y for form in forms_in(x) for y in form.args if isinstance(y, Poly | int)]]:
+            low, high = bounds(part, em.ranges)
+            unread = not _reads(part)
+            if unread and (low < -_INT32 or high > _INT32):
+                return 64
+        for form in forms_in(x):
+            if form.op == "value":
+                dtype = form.args[0].dtype
+                if width_of(dtype) == 8 or dtype == "uint32":
+                    return 64
+    return 32
+
+
+def _reads(x: Size) -> bool:
+    return any(form.op == "value" for form in forms_in(x))
+
+
+def along(em: Emitter, x: Size, bits: int) -> str:
+    """The index in all lanes, as a vector of integers of so many bits."""
+    type_ = vector(f"i{bits}", em.lanes)
+    symbols = x.symbols if isinstance(x, Poly) else frozenset[Symbol]()
+    key = ("along", x, em.context(symbols, values_of(x)), bits, em.lanes)
+
+    def write() -> HeldValue:
+        k = affine(em, x)
+        if k is None:
+            return HeldValue(_irregular(em, x, bits), True, 0)
+        base = _scalar(em, x, bits)
+        return HeldValue(base if k == 0 else em.f.value(f"add {type_} {base}, {multiples(k, bits, em.lanes)}"), True, 0)
+
+    return em.at_level(level_of(em, x), key, write).text
+
+
+def level_of(em: Emitter, x: Size) -> int:
+    """The level at which an index is known."""
+    return max([atom_level(em, a) for a in x.atoms], default=0) if isinstance(x, Poly) else 0
+
+
+def _scalar(em: Emitter, x: Size, bits: int) -> str:
+    """The index at the first lane, in all lanes."""
+    value = index(em, x)
+    if isinstance(value, int):
+        return f"splat (i{bits} {value})"
+    if bits < 64:
+        value = em.f.value(f"trunc i64 {value} to i{bits}")
+    return em.f.broadcast(value, f"i{bits}", em.lanes)
+
+
+def multiples(k: int, bits: int, lanes: int) -> str:
+    """0, k, 2k ... as text."""
+    return "<" + ", ".join(f"i{bits} {k * j}" for j in range(lanes)) + ">"
+
+
+def _irregular(em: Emitter, x: Size, bits: int) -> str:
+    assert isinstance(x, Poly)
+    type_ = vector(f"i{bits}", em.lanes)
+    regular: Size = 0
+    total: str | None = None
+    f = em.f
+    for mono, c in x.terms:
+        term = Poly(((mono, c),)) if mono else c
+        if coefficient(term, em.lane) is not None if em.lane is not None else True:
+            regular = regular + term
+            continue
+        product: str | None = None
+        for a in mono:
+            factor = _atom_along(em, a, bits)
+            product = factor if product is None else f.value(f"mul {type_} {product}, {factor}")
+        assert product is not None
+        if c != 1:
+            product = f.value(f"mul {type_} {product}, splat (i{bits} {c})")
+        total = product if total is None else f.value(f"add {type_} {total}, {product}")
+    assert total is not None
+    if isinstance(regular, int) and regular == 0:
+        return total
+    return f.value(f"add {type_} {along(em, regular, bits)}, {total}")
+
+
+def _atom_along(em: Emitter, a: Atom, bits: int) -> str:
+    f, type_ = em.f, vector(f"i{bits}", em.lanes)
+    if isinstance(a, Symbol):
+        return along(em, Poly((((a,), 1),)), bits)
+    if a.op == "value":
+        return _read_along(em, a.args[0], bits)
+    x = along(em, a.args[0], bits)
+    if a.op in ("//", "%"):
+        if not isinstance(a.args[1], int):
+            raise em.refuse(f"division by {a.args[1]}, which is not constant")
+        by, low = a.args[1], bounds(a.args[0], em.ranges)[0]
+        if math.isinf(low):
+            raise em.refuse(f"division of {a.args[0]}, whose range is not known")
+        up = -(int(low) // by) if low < 0 else 0
+        if up:
+            x = f.value(f"add {type_} {x}, splat (i{bits} {up * by})")
+        made = f.value(f"{'urem' if a.op == '%' else 'udiv'} {type_} {x}, splat (i{bits} {by})")
+        return f.value(f"sub {type_} {made}, splat (i{bits} {up})") if up and a.op == "//" else made
+    steps = {"min": [("smin", 1)], "max": [("smax", 1)], "clip": [("smax", 1), ("smin", 2)]}[a.op]
+    for name, j in steps:
+        x = f.intrinsic(name, type_, (type_, x), (type_, along(em, a.args[j], bits)))
+    return x
+
+
+def _read_along(em: Emitter, e: Expr, bits: int) -> str:
+    text, width = em.vector(e), 8 * width_of(e.dtype)
+    if width == bits:
+        return text
+    source = register(e.dtype, em.lanes)
+    step = "trunc" if width > bits else "sext" if is_signed(e.dtype) else "zext"
+    return em.f.value(f"{step} {source} {text} to {vector(f'i{bits}', em.lanes)}")
+
+
+# ---- indices as scalars
+
+
+def as_scalar(em: Emitter, x: Size, dtype: str) -> HeldValue:
+    """An index as a value of a dtype."""
+    to = held_as(dtype)
+    if not varies(em, x):
+        value = str(index(em, x))
+        return HeldValue(_number_as(em, value, 64, dtype, 0), False, 0)
+    bits = bits_for(em, [x])
+    if to in ("int64", "uint64"):
+        bits = 64
+    return HeldValue(_number_as(em, along(em, x, bits), bits, dtype, em.lanes), True, 0)
+
+
+def _number_as(em: Emitter, text: str, bits: int, dtype: str, lanes: int) -> str:
+    f, source, to = em.f, vector(f"i{bits}", lanes), register(dtype, lanes)
+    if not lanes and not text.startswith("%"):
+        if dtype in HALVES:
+            return literal(float(int(text)), "float32")
+        return literal(int(text), dtype)
+    if is_float(dtype):
+        made = f.value(f"sitofp {source} {text} to {to}")
+        return vecmath_ops.rounded(f, made, dtype, lanes) if dtype in HALVES else made
+    width = 8 * width_of(dtype)
+    if width == bits:
+        return text
+    return f.value(f"{'trunc' if width < bits else 'sext'} {source} {text} to {to}")

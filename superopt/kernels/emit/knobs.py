@@ -1,0 +1,56 @@
+"""Decisions of a stage that concern only how it is written as code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from superopt.errors import InputError
+from superopt.kernels.loops.ranges import knob_fault
+from superopt.kernels.loops.stage import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """Decisions about one stage that change no result beyond rounding.
+
+    Attributes:
+        vectors: lane vectors per step of the lane loop.
+        rows: rows at a time, whose phases hide each other's latency; 0: by the length of a row.
+        accumulators: of a reduction along the lanes, or of one point.
+        cache: where values of a row are kept between its phases: none, scratch, output.
+        keep: which: costly (transcendental or quotient), all.
+        window: reductions of at most so many steps are written out.
+        rows_per_task: iterations of the parallel loops in one task; 0: as many as give `tasks`.
+        tasks: how many tasks to aim at.
+        cut: 1: iterators are cut at the interior of guards; 0: guards stay choices.
+        transpose: 1: loads along another axis go through register transposes; 0: they are gathered.
+        lane: 1: vectors along the axis that suits; 0: one element after the other, where no axis is scheduled as one.
+    """
+
+    vectors: int = 4
+    rows: int = 0
+    accumulators: int = 4
+    cache: str = "scratch"
+    keep: str = "costly"
+    window: int = 64
+    rows_per_task: int = 0
+    tasks: int = 16
+    cut: int = 1
+    transpose: int = 1
+    lane: int = 1
+
+
+def knobs_of(stage: Stage) -> Knobs:
+    """The decisions of a stage.
+
+    Raises:
+        InputError: a knob has a value outside of its range.
+    """
+    made = Knobs()
+    for name, value in stage.knobs:
+        fault = knob_fault(name, value)
+        if fault:
+            raise InputError(f"stage {stage.buffer}: {fault}")
+        if name in Knobs.__slots__:
+            made = replace(made, **{name: value})
+    return made

@@ -1,0 +1,303 @@
+"""The loops of one stage: their order, which become tasks, where the lane is, what is computed at several points.
+
+A stage whose axes have kinds is written as its schedule says: leading parallel axes are tasks, the vector axis is the
+lane, unrolled axes are points computed at once.  One without any is arranged here, from its access pattern alone:
+divided axes are split, axes that every access walks as one are fused, the lane is the axis with unit stride in the
+output, axes that a reduction does not depend on come after those that it does (so that it is not repeated), and a
+load that is contiguous along another axis than the lane makes that axis a block of points (a register transpose).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from superopt.ir.expr import Expr, subexpressions
+from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, all_of, coefficient, nonnegative, row_major, substitute
+from superopt.kernels.emit.blocks import Arrangement, block, extent, heads, neighbours, rows_together
+from superopt.kernels.emit.knobs import Knobs, knobs_of
+from superopt.kernels.emit.licence import DEFAULT, Licence
+from superopt.kernels.emit.running import is_running
+from superopt.kernels.emit.types import width_of
+from superopt.kernels.llvm.cpu import Cpu
+from superopt.kernels.loops import simplify
+from superopt.kernels.loops.simplify import index_of
+from superopt.kernels.loops.stage import Buffer, LoopProgram, Stage
+
+MOST_POINTS = 64
+LONG = 16  # steps of a reduction that is worth lanes of its own
+LITTLE = 1 << 14  # scalar steps of a stage that is not worth more tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One loop: task, serial, points (so many values of the iterator at once) or lane (so many vectors at once)."""
+
+    it: Symbol
+    how: str
+    width: int = 1
+
+    @property
+    def extent(self) -> int:
+        """Values of the iterator."""
+        assert isinstance(self.it.high, int)
+        return self.it.high + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """A stage ready to be written: loops, the linear index that is stored to, value and guard over the loops.
+
+    Attributes:
+        lanes: of a vector; 0 when there is no lane.
+        knobs: the stage's, with defaults.
+    """
+
+    stage: Stage
+    loops: tuple[Loop, ...]
+    at: Size
+    value: Expr
+    guard: Truth
+    lanes: int
+    knobs: Knobs
+
+    @property
+    def lane(self) -> Symbol | None:
+        """The iterator along the vectors."""
+        return next((loop.it for loop in self.loops if loop.how == "lane"), None)
+
+    @property
+    def tasks(self) -> tuple[Loop, ...]:
+        """The leading loops that become tasks."""
+        return tuple([loop for loop in self.loops if loop.how == "task"])
+
+
+def plan(program: LoopProgram, stage: Stage, cpu: Cpu, licence: Licence = DEFAULT, under: int = 0) -> Nest:
+    """The loops of a stage, without the first `under` axes (those of the stage in which it is placed)."""
+    buffers = {b.name: b for b in program.buffers}
+    knobs = knobs_of(stage)
+    value = simplify.flatten(stage.value, buffers)
+    at = row_major(stage.index, buffers[stage.buffer].shape)
+    at, guard = _flat_indices(at, stage.guard, buffers)
+    single: dict[Symbol, Size] = {a.symbol: 0 for a in stage.axes if a.extent == 1}
+    value, at = value.substitute(single), substitute(at, single)
+    guard = simplify.substituted_guard(guard, single)
+    axes = [a for a in stage.axes[under:] if a.extent != 1]
+    value = simplify.fuse_reductions(simplify.split_reductions(value))
+    if licence.reciprocal:
+        value = simplify.reciprocals(value, None)
+    free = all(a.kind == "serial" for a in stage.axes) and stage.at is None and stage.combine is None
+    placed = [s.at[1] for s in program.placed(stage.buffer) if s.at is not None]
+    arranged = Arrangement([a.symbol for a in axes], at, value, guard)
+    if free and not placed:
+        loops, lanes = _arranged(arranged, cpu, knobs)
+    else:
+        kinds: dict[Symbol, str] = {a.symbol: a.kind for a in axes}
+        for a in stage.axes[: max(placed, default=0)]:
+            if kinds.get(a.symbol) in ("unroll", "vector"):  # a local buffer belongs to one iteration
+                kinds[a.symbol] = "serial"
+        held = frozenset([a.symbol for a in stage.axes[: max(placed, default=0)]])
+        loops, lanes = _scheduled(arranged, kinds, cpu, knobs, stage, held)
+    return Nest(stage, loops, arranged.at, arranged.value, arranged.guard, lanes, knobs)
+
+
+def _flat_indices(at: Size, guard: Truth, buffers: Mapping[str, Buffer]) -> tuple[Size, Truth]:
+    """Loads inside the index and the guard with linear indices too."""
+
+    def flat(x: Size) -> Size:
+        scalars = [v for form in simplify.forms_in(x) if form.op == "value" for v in form.args]
+        return simplify.over_values(x, {v: simplify.flatten(v, buffers) for v in scalars}) if scalars else x
+
+    if isinstance(guard, Guard):
+        guard = all_of(*[nonnegative(flat(p)) for p in guard.ordered])
+    return flat(at), guard
+
+
+# ---- as scheduled
+
+
+def _scheduled(
+    a: Arrangement, kinds: Mapping[Symbol, str], cpu: Cpu, knobs: Knobs, stage: Stage, held: frozenset[Symbol]
+) -> tuple[tuple[Loop, ...], int]:
+    lane = next((s for s in a.axes if kinds[s] == "vector"), None)
+    if lane is None and knobs.lane:
+        lane = _lane(a, [s for s in a.axes if kinds[s] == "serial" and s not in held])
+    if lane is not None and stage.combine is not None and lane not in _symbols(a.at):
+        lane = None
+    lanes = _lanes(a, lane, cpu)
+    loops: list[Loop] = []
+    leading, points = stage.at is None, 1
+    for s in a.axes:
+        leading = leading and kinds[s] == "parallel"
+        if leading:
+            loops.append(Loop(s, "task"))
+        elif s == lane:
+            loops.append(Loop(s, "lane", max(1, min(knobs.vectors, MOST_POINTS // points))))
+        elif kinds[s] == "unroll" and points * extent(s) <= MOST_POINTS:
+            points *= extent(s)
+            loops.append(Loop(s, "points", extent(s)))
+        else:
+            loops.append(Loop(s, "serial"))
+    return tuple(loops), lanes
+
+
+# ---- arranged here
+
+
+def _arranged(a: Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...], int]:
+    _split(a)
+    _fuse(a)
+    lane = _lane(a, a.axes) if knobs.lane else None
+    if lane is None or _along_reductions(a, lane):
+        _order(a)
+        return tuple([Loop(s, "task" if s in _tasks(a, a.axes, knobs) else "serial") for s in a.axes]), 0
+    lanes = _lanes(a, lane, cpu)
+    across = _across(a, lane) if knobs.transpose and lanes >= 4 else None
+    a.axes.remove(lane)
+    if across is not None and extent(across) >= lanes:
+        a.axes.remove(across)
+        a.axes.append(across)
+    else:
+        across = None
+    a.axes.append(lane)
+    _order(a)
+    vectors = 1 if across else max(1, min(knobs.vectors, extent(lane) // lanes))
+    first = across or lane
+    rows = prod([extent(s) for s in a.axes[: a.axes.index(first)]])
+    work = _steps(a) * prod([extent(s) for s in a.axes])
+    if rows < min(knobs.tasks, 4) and work >= LITTLE:
+        block(a, first, lanes * vectors, knobs.tasks // max(rows, 1))
+    lane, first = _inner(a, lane), _inner(a, first)
+    together = None if across else rows_together(a, lane, lanes, knobs)
+    if not across and not together:
+        together = neighbours(a, lane, knobs)
+        vectors = min(vectors, 2 if cpu.registers >= 32 else 1) if together else vectors
+    first = together or first
+    tasks = _tasks(a, a.axes[: a.axes.index(first)], knobs)
+    loops: list[Loop] = []
+    for s in a.axes:
+        if s in tasks:
+            loops.append(Loop(s, "task"))
+        elif s == lane:
+            loops.append(Loop(s, "lane", vectors))
+        elif s == first:
+            loops.append(Loop(s, "points", extent(s) if together else lanes))
+        else:
+            loops.append(Loop(s, "serial"))
+    return tuple(loops), lanes
+
+
+def _tasks(a: Arrangement, axes: Sequence[Symbol], knobs: Knobs) -> list[Symbol]:
+    """The leading axes that give as many tasks as are aimed at; none over which a prefix runs."""
+    tasks: list[Symbol] = []
+    for s in axes:
+        if prod([extent(t) for t in tasks]) >= knobs.tasks or is_running(a.value, s):
+            break
+        tasks.append(s)
+    return tasks
+
+
+def _along_reductions(a: Arrangement, lane: Symbol) -> bool:
+    """Do all reductions read along their own iterators, and none along this axis?  Then lanes belong to them."""
+    found = heads(a.value)
+    loads = [e for r in found for e in subexpressions(r) if e.kind == "load" and lane in e.symbols]
+    if not loads or any(lane not in r.symbols for r in found):
+        return False
+    return all(_reads_along(r, lane) for r in found)
+
+
+def _reads_along(r: Expr, lane: Symbol) -> bool:
+    """Is a reduction long, with loads that step along its iterators but are apart along the lane?"""
+    found = False
+    for e in subexpressions(r.args[2]):
+        if e.kind == "reduce" and lane in e.symbols and not _reads_along(e, lane):
+            return False
+        if e.kind != "load" or lane not in e.symbols:
+            continue
+        if coefficient(e.args[1][0], lane) in (1, -1):
+            return False
+        found = found or any(coefficient(e.args[1][0], it) in (1, -1) for it in r.args[1])
+    return found and prod(extent(it) for it in r.args[1]) >= LONG
+
+
+def _inner(a: Arrangement, s: Symbol) -> Symbol:
+    """The axis, or the inner part that a block of it became."""
+    return s if s in a.axes else next(x for x in a.axes if x.name == f"{s.name}l")
+
+
+def _symbols(x: Size) -> frozenset[Symbol]:
+    return x.symbols if isinstance(x, Poly) else frozenset()
+
+
+def _split(a: Arrangement) -> None:
+    """Axes that some index divides, split so that it does not."""
+    for _ in range(simplify.MOST_SPLITS):
+        hit = next((h for x in a.indices() if (h := simplify.divisor(x, frozenset(a.axes)))), None)
+        if hit is None:
+            return
+        high, low, value = simplify.split(*hit)
+        a.replaced(hit[0], (high, low), value)
+
+
+def _fuse(a: Arrangement) -> None:
+    """Neighbouring axes that every index walks as one."""
+    j = len(a.axes) - 2
+    while j >= 0:
+        outer, inner = a.axes[j], a.axes[j + 1]
+        sides = list(a.guard.ordered) if isinstance(a.guard, Guard) else []
+        fused, values = simplify.fused_with(outer, inner, [a.value], [a.at, *sides])
+        if fused is not None:
+            n = extent(inner)
+            mapping = {outer: index_of(fused) // n, inner: index_of(fused) % n}
+            a.at, (a.value,) = substitute(a.at, mapping), values
+            a.guard = simplify.substituted_guard(a.guard, mapping)
+            a.axes[j : j + 2] = [fused]
+            j = min(j, len(a.axes) - 1)
+        j -= 1
+
+
+def _lane(a: Arrangement, axes: Sequence[Symbol]) -> Symbol | None:
+    """The axis along the vectors: contiguous where it is written, else where most is read, else the last."""
+    if not axes:
+        return None
+    for s in reversed(axes):
+        if coefficient(a.at, s) == 1 and extent(s) > 1:
+            return s
+    loads = [e for e in subexpressions(a.value) if e.kind == "load"]
+    return max(axes, key=lambda s: (sum(coefficient(e.args[1][0], s) == 1 for e in loads), axes.index(s)))
+
+
+def _lanes(a: Arrangement, lane: Symbol | None, cpu: Cpu) -> int:
+    """Lanes of a vector: a register of the widest dtype that differs along the lane, fewer for a short axis."""
+    if lane is None:
+        return 0
+    wide = [e.dtype for e in subexpressions(a.value) if lane in e.symbols and e.dtype != "bool"]
+    size = max([width_of(d) for d in wide], default=4)
+    lanes = max(2, cpu.vector_bits // (8 * size))
+    while lanes > 2 and lanes // 2 >= extent(lane):
+        lanes //= 2
+    return lanes
+
+
+def _across(a: Arrangement, lane: Symbol) -> Symbol | None:
+    """An axis along which loads are contiguous that are not along the lane."""
+    for e in subexpressions(a.value):
+        if e.kind == "load" and coefficient(e.args[1][0], lane) not in (0, 1, -1, None):
+            for s in a.axes:
+                if s != lane and coefficient(e.args[1][0], s) == 1:
+                    return s
+    return None
+
+
+def _order(a: Arrangement) -> None:
+    """Axes on which few reductions depend, and prefixes, after the others."""
+    found = heads(a.value)
+    missing = {s: sum(s not in r.symbols for r in found) for s in a.axes}
+    running = {s: is_running(a.value, s) for s in a.axes}
+    a.axes.sort(key=lambda s: (running[s], missing[s]))
+
+
+def _steps(a: Arrangement) -> int:
+    """Steps of the reductions at one element, roughly."""
+    return max([prod(extent(it) for it in e.args[1]) for e in subexpressions(a.value) if e.kind == "reduce"], default=1)

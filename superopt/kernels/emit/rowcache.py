@@ -1,0 +1,169 @@
+"""Row cache: a value that one phase of a row computes and a later phase needs again is kept.
+
+    max_{r} x[o,r]; sum_{r} exp(x[o,r] - max); out[o,j] = exp(x[o,j] - max) / sum
+    ->  the sum stores exp(x[o,r] - max) in row[r], the last phase reads row[j]
+
+The same expression up to the name of its iterator is the same object after substitution (expressions are hash-consed),
+so finding it is one identity test.  The row is on the stack, or is the row of the output that is written last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from superopt.ir.expr import Expr, load, subexpressions, values_of
+from superopt.ir.index import Size, Symbol, coefficient, of_atom, substitute
+from superopt.ir.scalar import SCALARS
+from superopt.kernels.emit.types import IteratorBinding, stored
+from superopt.kernels.loops.simplify import rewrite
+from superopt.kernels.loops.stage import Buffer
+
+if TYPE_CHECKING:
+    from superopt.kernels.emit.values import Emitter
+
+LARGEST = 1 << 18  # bytes of one row on the stack
+
+
+@dataclass(frozen=True, slots=True)
+class CachedRow:
+    """Where the last phase writes: the iterator of the row, the buffer and its linear index."""
+
+    lane: Symbol
+    buffer: str
+    index: Size
+
+
+def kept(em: Emitter, e: Expr, row: CachedRow) -> tuple[Expr, list[Expr], bool]:
+    """The value with what is kept read from buffers.
+
+    Returns:
+        The value; the reductions that fill the buffers, in the order in which they must be written; whether the row of
+        the output is one of the buffers.
+    """
+    mode = em.knobs.cache
+    producers: list[Expr] = []
+    in_output = False
+    if mode == "none":
+        return e, producers, in_output
+    slot = _slots(em)
+    while True:
+        found = next(
+            (hit for r in _phases(em, e) if r not in producers and (hit := _shared(em, e, r, row, producers))), None
+        )
+        if found is None:
+            return e, producers, in_output
+        reduction, value, places = found
+        (it,) = reduction.args[1]
+        producers.append(reduction)
+        direct = mode == "output" and not in_output and _fits(em, row, it, value)
+        in_output = in_output or direct
+        name = row.buffer if direct else _room(em, value, it)
+        index = row.index if direct else of_atom(row.lane) + slot * _length(it)
+        em.side.setdefault(reduction, []).append((value, name, substitute(index, {row.lane: of_atom(it)})))
+        targets = {
+            value.substitute({it: of_atom(l)}): load(name, [substitute(index, {row.lane: of_atom(l)})], value.dtype)
+            for l in places
+        }
+        e = rewrite(e, targets.get, frozenset(producers))
+
+
+def _slots(em: Emitter) -> Size:
+    """The number of the point, as an index: points have rows of their own."""
+    if em.points == 1:
+        return 0
+    slot = Symbol("slot", 0, em.points - 1)
+    em.bindings[slot] = IteratorBinding(0, 0)
+    em.spread = {**em.spread, slot: tuple(range(em.points))}
+    return of_atom(slot)
+
+
+def _phases(em: Emitter, e: Expr) -> list[Expr]:
+    """Reductions over one iterator that are written before the last phase of the row, inner ones first."""
+    return [
+        r for r in em.reductions(e)
+        if len(r.args[1]) == 1 and all(s in em.bindings for s in r.symbols) and em.found(r) is None
+        and em.lane not in r.symbols
+    ]  # fmt: skip
+
+
+def _shared(
+    em: Emitter, e: Expr, reduction: Expr, row: CachedRow, producers: list[Expr]
+) -> tuple[Expr, Expr, list[Symbol]] | None:
+    """The largest value of a reduction's body that occurs elsewhere, and the iterators over which it does."""
+    (it,) = reduction.args[1]
+    body = reduction.args[2]
+    outside = _outside(e, {reduction, *producers})
+    lanes = {row.lane} | {r.args[1][0] for r in _phases(em, e) if r is not reduction}
+    alike = [l for l in lanes if l.high == it.high]
+    if not alike or _length(it) * 8 * em.points > LARGEST:
+        return None
+    for value in reversed(_always(body)):
+        if it not in value.symbols or row.lane in value.symbols or not _worth(em, value) or not em.inside(value):
+            continue
+        places = [l for l in alike if value.substitute({it: of_atom(l)}) in outside]
+        if places:
+            return reduction, value, places
+    return None
+
+
+def _always(body: Expr) -> list[Expr]:
+    """Values that every step of the reduction computes, inner ones first."""
+    return [e for e in subexpressions_without_choices(body) if e.kind in ("op", "convert")]
+
+
+def subexpressions_without_choices(root: Expr) -> list[Expr]:
+    """The expressions reached from the root without passing a choice, a reduction or an index."""
+    found: dict[Expr, None] = {}
+    stack = [(root, False)]
+    while stack:
+        e, done = stack.pop()
+        if done:
+            found[e] = None
+        elif e not in found:
+            stack.append((e, True))
+            if e.kind in ("op", "convert"):
+                stack += [(x, False) for x in e.operands]
+    return list(found)
+
+
+def _outside(e: Expr, without: set[Expr]) -> set[Expr]:
+    """The subexpressions reached without entering these reductions."""
+    found: set[Expr] = set()
+    stack = [e]
+    while stack:
+        x = stack.pop()
+        if x in found or x in without:
+            continue
+        found.add(x)
+        stack += x.operands
+        stack += [v for index in x.indices for v in values_of(index)]
+    return found
+
+
+def _worth(em: Emitter, value: Expr) -> bool:
+    """Is the value dearer than a store and a load?"""
+    parts = subexpressions(value)
+    if em.knobs.keep == "all":
+        return value.kind == "op"
+    return any(x.kind == "op" and (SCALARS[x.args[0]].transcendental or x.args[0] == "div") for x in parts)
+
+
+def _fits(em: Emitter, row: CachedRow, it: Symbol, value: Expr) -> bool:
+    buffer = em.buffers[row.buffer]
+    return (
+        buffer.dtype == value.dtype and it.high == row.lane.high and coefficient(row.index, row.lane) == 1
+        and not em.guards
+    )  # fmt: skip
+
+
+def _room(em: Emitter, value: Expr, it: Symbol) -> str:
+    name, count = f"row{len(em.pointers)}", _length(it)
+    em.pointers[name] = em.f.alloca(count * em.points, 64, stored(value.dtype))
+    em.buffers[name] = Buffer(name, (count * em.points,), value.dtype, "local")
+    return name
+
+
+def _length(it: Symbol) -> int:
+    assert isinstance(it.high, int)
+    return it.high + 1

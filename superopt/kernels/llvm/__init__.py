@@ -1,0 +1,1 @@
+"""The toolchain: LLVM text, the processor that it is for, machine code kept on disk."""

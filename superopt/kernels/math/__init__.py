@@ -1,0 +1,1 @@
+"""Scalar functions on vectors, as code; `table.apply` is the entry."""

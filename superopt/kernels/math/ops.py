@@ -1,0 +1,269 @@
+"""Arithmetic, predicates and conversions of the scalar table on vectors, of every dtype, with the table's meaning.
+
+Integers wrap, division by 0 gives -1 and the remainder then the dividend, shifts by the width or more give 0 or the
+sign, max and min propagate NaN, floats convert to integers towards zero and saturate.  16-bit floats are float32 in
+registers: `from_memory` and `to_memory` are the only places that see 16 bits, `rounded` is their rounding alone.
+"""
+
+from __future__ import annotations
+
+import math
+
+from superopt.errors import InputError
+from superopt.ir.types import FLOATS
+from superopt.kernels.llvm.module import Function, mangled
+from superopt.kernels.math.lanes import Lanes
+
+HALVES = ("float16", "bfloat16")
+_FLOAT_ORDER = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
+_BITWISE = {"and": "and", "or": "or", "xor": "xor"}
+_BOOLEAN = {"add": "or", "mul": "and", "max": "or", "min": "and"}
+_ROUNDING = {"floor": "floor", "ceil": "ceil", "round_even": "roundeven", "round_away": "round"}
+
+
+def arithmetic(m: Lanes, fn: str, args: tuple[str, ...], which: str = "bool", stored: str = "") -> str:
+    """A function of the table that is not transcendental.
+
+    Args:
+        m: where to write, and the dtype computed in.
+        fn: its name.
+        args: operands.
+        which: dtype of the first operand of `select_n`.
+        stored: the 16-bit dtype whose neighbours `nextafter` means; that of `m` when empty.
+
+    Raises:
+        InputError: the function is not defined on this dtype.
+    """
+    if fn in _FLOAT_ORDER:
+        return compare(m, fn, *args)
+    if fn == "select_n":
+        return _select(m, args, which)
+    if m.dtype == "bool":
+        return _boolean(m, fn, args)
+    if fn in _BITWISE and not m.is_float:
+        return m.op(_BITWISE[fn], *args)
+    if fn in ("add", "sub", "mul"):
+        return getattr(m, fn)(*args)
+    if fn == "neg":
+        return m.neg(*args)
+    if fn in ("max", "min"):
+        return _extremum(m, fn, *args)
+    if fn == "sign":
+        return _sign(m, *args)
+    made = _of_floats(m, fn, args, stored) if m.is_float else _of_integers(m, fn, args)
+    if made is None:
+        raise InputError(f"{fn} of {m.dtype} is not defined")
+    return made
+
+
+def compare(m: Lanes, fn: str, a: str, b: str) -> str:
+    """eq, ne, lt, le, gt or ge, as i1."""
+    if m.is_float:
+        return m.compare(_FLOAT_ORDER[fn], a, b)
+    return m.compare(fn if fn in ("eq", "ne") else f"{'s' if m.signed else 'u'}{fn}", a, b)
+
+
+def _select(m: Lanes, args: tuple[str, ...], which: str) -> str:
+    chosen, value = args[0], args[1]
+    if which == "bool":
+        return m.select(chosen, args[2], value)
+    w = m.of(which)
+    for j, case in enumerate(args[2:], 1):
+        value = m.select(compare(w, "ge", chosen, w.const(j)), case, value)
+    return value
+
+
+def _boolean(m: Lanes, fn: str, args: tuple[str, ...]) -> str:
+    name = _BITWISE.get(fn) or _BOOLEAN.get(fn)
+    if name:
+        return m.op(name, *args)
+    if fn == "not":
+        return m.op("xor", args[0], m.const(True))
+    raise InputError(f"{fn} of bool is not defined")
+
+
+def _extremum(m: Lanes, fn: str, a: str, b: str) -> str:
+    if m.is_float:
+        return m.f.fmaximum(a, b, m.type) if fn == "max" else m.f.fminimum(a, b, m.type)
+    return m.call(f"{'s' if m.signed else 'u'}{fn}", a, b)
+
+
+def _sign(m: Lanes, x: str) -> str:
+    zero = m.const(0)
+    if not m.signed:
+        return m.select(m.compare("eq", x, zero), zero, m.const(1))
+    y = m.select(compare(m, "lt", x, zero), m.const(-1), m.select(compare(m, "eq", x, zero), zero, x))
+    return m.select(compare(m, "gt", x, zero), m.const(1), y)
+
+
+def _of_floats(m: Lanes, fn: str, args: tuple[str, ...], stored: str) -> str | None:
+    if fn == "div":
+        return m.quotient(*args)
+    if fn == "rem":
+        return m.op("frem", *args)
+    if fn == "abs":
+        return m.absolute(*args)
+    if fn in _ROUNDING:
+        return m.call(_ROUNDING[fn], *args)
+    if fn == "is_finite":
+        return m.compare("olt", m.absolute(*args), m.const(math.inf))
+    if fn == "nextafter":
+        return _neighbour(m, args[0], args[1], stored)
+    return None
+
+
+def _neighbour(m: Lanes, a: str, b: str, stored: str) -> str:
+    """The float next to a towards b: one more or less in the bits."""
+    if stored == "float16":
+        h = m.of("float16")
+        short = _neighbour(h, m.cast("fptrunc", a, "float16"), m.cast("fptrunc", b, "float16"), "")
+        return h.cast("fpext", short, m.dtype)
+    i, step = m.ints, 1 << 16 if stored == "bfloat16" else 1
+    zero = m.const(0.0)
+    away = m.f.value(  # from zero: towards b and a on the same side
+        f"xor {m.flags} {m.compare('olt', a, zero)}, {m.compare('olt', a, b)}"
+    )
+    moved = i.add(m.as_ints(a), i.select(away, i.const(step), i.const(-step)))
+    sign = i.op("and", m.as_ints(b), i.const(-1 << (m.bits - 1)))
+    first = i.op("or", sign, i.const(step))
+    y = m.from_ints(i.select(m.compare("oeq", a, zero), first, moved))
+    y = m.select(m.compare("oeq", a, b), b, y)
+    return m.select(m.compare("uno", a, b), m.const(math.nan), y)
+
+
+def _of_integers(m: Lanes, fn: str, args: tuple[str, ...]) -> str | None:
+    if fn in ("div", "rem"):
+        return _division(m, fn, *args)
+    if fn.startswith("shift_"):
+        return _shift(m, fn, *args)
+    if fn == "abs":
+        return m.select(m.compare("slt", args[0], m.const(0)), m.neg(args[0]), args[0]) if m.signed else args[0]
+    if fn == "not":
+        return m.op("xor", args[0], m.const(-1))
+    if fn == "population_count":
+        return m.call("ctpop", *args)
+    if fn == "clz":
+        return m.f.intrinsic("ctlz", m.type, (m.type, args[0]), ("i1", "false"))
+    if fn == "is_finite":
+        return m.of("bool").const(True)
+    return args[0] if fn in _ROUNDING else None
+
+
+def _division(m: Lanes, fn: str, a: str, b: str) -> str:
+    undefined = by_zero = m.compare("eq", b, m.const(0))
+    if m.signed:  # the least integer by -1: divided by 1 instead, which is what wrapping gives
+        least = m.compare("eq", a, m.const(-1 << (m.bits - 1)))
+        undefined = m.either(by_zero, m.both(least, m.compare("eq", b, m.const(-1))))
+    safe = m.select(undefined, m.const(1), b)
+    value = m.op(f"{'s' if m.signed else 'u'}{fn}", a, safe)
+    return m.select(by_zero, m.const(-1) if fn == "div" else a, value)
+
+
+def _shift(m: Lanes, fn: str, a: str, by: str) -> str:
+    inside = m.compare("ult", by, m.const(m.bits))
+    if fn == "shift_right_arithmetic":
+        return m.op("ashr", a, m.select(inside, by, m.const(m.bits - 1)))
+    moved = m.op("shl" if fn == "shift_left" else "lshr", a, m.select(inside, by, m.const(0)))
+    return m.select(inside, moved, m.const(0))
+
+
+# ---- conversions
+
+
+def convert(f: Function, x: str, source: str, target: str, lanes: int) -> str:
+    """A value in another dtype, both as held in registers."""
+    if source == target:
+        return x
+    held = Lanes(f, "float32" if source in HALVES else source, lanes)
+    if target in HALVES:
+        return rounded(f, _to_single(held, x, target), target, lanes)
+    if target == "bool":
+        return compare(held, "ne", x, held.const(0))
+    if held.dtype == target:
+        return x
+    if held.is_float:
+        if target in FLOATS:
+            return held.cast("fpext" if target == "float64" else "fptrunc", x, target)
+        there = held.of(target)
+        if there.bits < 32:  # what is left fits 32 bits: one instruction converts it
+            low, high = (
+                (-1 << (there.bits - 1), (1 << (there.bits - 1)) - 1) if there.signed else (0, (1 << there.bits) - 1)
+            )
+            number = held.select(held.compare("ord", x, x), x, held.const(0.0))
+            inside = held.at_most(held.at_least(number, low), high)
+            return held.of("int32").cast("trunc", held.cast("fptosi", inside, "int32"), target)
+        name = f"fpto{'s' if there.signed else 'u'}i.sat.{mangled(there.type)}"
+        return f.intrinsic(name, there.type, (held.type, x), suffix=mangled(held.type))
+    if target in FLOATS:
+        return held.cast("sitofp" if held.signed else "uitofp", x, target)
+    there = held.of(target)
+    width = 1 if held.dtype == "bool" else held.bits
+    if width == there.bits:
+        return x
+    if width > there.bits:
+        return held.cast("trunc", x, target)
+    return held.cast("sext" if held.signed else "zext", x, target)
+
+
+def _to_single(held: Lanes, x: str, target: str) -> str:
+    if held.dtype == "float64" and target == "float16":
+        return _to_odd(held, x)
+    return convert(held.f, x, held.dtype, "float32", held.lanes)
+
+
+def _to_odd(d: Lanes, x: str) -> str:
+    """float64 cut to float32, an inexact result made odd: rounding it again to 16 bits is then rounding once."""
+    m = d.of("float32")
+    i = m.ints
+    near = d.cast("fptrunc", x, "float32")
+    back = m.cast("fpext", near, "float64")
+    over = d.compare("ogt", d.absolute(back), d.absolute(x))
+    bits = m.as_ints(near)
+    cut = i.select(over, i.sub(bits, i.const(1)), bits)
+    return m.from_ints(i.select(d.compare("one", back, x), i.op("or", cut, i.const(1)), bits))
+
+
+def rounded(f: Function, x: str, dtype: str, lanes: int) -> str:
+    """float32 rounded to a 16-bit dtype, still as float32."""
+    m = Lanes(f, "float32", lanes)
+    if dtype == "float16":
+        return m.of("float16").cast("fpext", m.cast("fptrunc", x, "float16"), "float32")
+    i = m.ints
+    return m.from_ints(i.op("and", _bfloat16_bits(m, x), i.const(-1 << 16)))
+
+
+def _bfloat16_bits(m: Lanes, x: str) -> str:
+    """Bits of which the upper half is the float rounded to nearest even."""
+    i = m.ints
+    bits = m.as_ints(x)
+    odd = i.op("and", i.op("lshr", bits, i.const(16)), i.const(1))
+    up = i.add(bits, i.add(odd, i.const(0x7FFF)))
+    return i.select(m.compare("uno", x, x), i.op("or", bits, i.const(0x400000)), up)
+
+
+def from_memory(f: Function, x: str, dtype: str, lanes: int) -> str:
+    """A value as loaded (`type_of(dtype, lanes, stored=True)`) as held in registers."""
+    if dtype == "bool":
+        byte = Lanes(f, "uint8", lanes)
+        return byte.compare("ne", x, byte.const(0))
+    if dtype == "float16":
+        return Lanes(f, dtype, lanes).cast("fpext", x, "float32")
+    if dtype == "bfloat16":
+        short = Lanes(f, "uint16", lanes)
+        word = short.cast("zext", Lanes(f, dtype, lanes).cast("bitcast", x, "uint16"), "int32")
+        i = short.of("int32")
+        return i.cast("bitcast", i.op("shl", word, i.const(16)), "float32")
+    return x
+
+
+def to_memory(f: Function, x: str, dtype: str, lanes: int) -> str:
+    """A value as held in registers as it is stored; 16-bit floats are rounded."""
+    if dtype == "bool":
+        return Lanes(f, "bool", lanes).cast("zext", x, "uint8")
+    m = Lanes(f, "float32", lanes)
+    if dtype == "float16":
+        return m.cast("fptrunc", x, dtype)
+    if dtype == "bfloat16":
+        upper = m.ints.op("lshr", _bfloat16_bits(m, x), m.ints.const(16))
+        return m.of("uint16").cast("bitcast", m.ints.cast("trunc", upper, "uint16"), dtype)
+    return x

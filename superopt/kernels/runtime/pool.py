@@ -1,0 +1,211 @@
+"""Fork-join over the tasks of the phases of a kernel, by the caller and helpers of the team
+(`superopt.kernels.runtime.team`).
+
+The region is LLVM code.  Every participant claims tasks from an atomic counter per phase, several at once where they
+are short, and waits, before the next phase, until all claimed tasks of this one are done.  It waits only for tasks that
+a running thread has claimed, never for a helper to start: nested and concurrent regions, fewer processors than threads
+and a process without helpers (after a fork) end.  The state is counted by references, since helpers may come after the
+caller has returned: they find all counters exhausted, touch no buffer, and the last one frees it.
+
+How many helpers are asked follows from the work that calls of the kernel measured; sleeping ones are woken where this
+call, or it together with those just before it that had to do without, is worth that.  Helpers move off processors that
+others of the region are on (`superopt.kernels.runtime.processors`).  Results depend on none of this: tasks are the
+same whoever runs them.
+"""
+
+from __future__ import annotations
+
+from superopt.kernels.llvm.module import Function, Module, Value
+from superopt.kernels.runtime.entry import FIELDS, PHASE, PHASE_BYTES
+from superopt.kernels.runtime.processors import SET_BYTES, emit_apart, note
+from superopt.kernels.runtime.team import (
+    CYCLES_PER_MICROSECOND,
+    LINE,
+    LONG,
+    at,
+    clock,
+    emit_team,
+    head,
+    put,
+    relaxed,
+    until,
+)
+
+GRAIN = 1 * CYCLES_PER_MICROSECOND  # work for each participant
+CHUNK = CYCLES_PER_MICROSECOND // 2  # work of the tasks that are claimed at once, where tasks are smaller
+WAKE = 40 * CYCLES_PER_MICROSECOND  # work that is worth waking helpers: they come after 20 to 30
+_STATE = {"references": 0, "kernel": 8, "bufs": 16, "mode": 24, "work": 32, "processors": LINE}
+_COUNTERS = LINE + SET_BYTES  # of the first phase
+
+
+def emit_region(module: Module) -> None:
+    """Write `void runtime.region(ptr kernel, ptr bufs, i64 threads)`: all phases of a kernel on several threads."""
+    module.declare("declare void @llvm.x86.sse.stmxcsr(ptr)")
+    module.declare("declare void @llvm.x86.sse.ldmxcsr(ptr)")
+    module.declare("declare void @free(ptr)")
+    emit_team(module)
+    emit_apart(module)
+    _emit_work(module)
+    _emit_share(module)
+    f = module.function("runtime.region", [("ptr", "kernel"), ("ptr", "bufs"), ("i64", "threads")], internal=False)
+    most = f.minimum(f.minimum("%threads", field(f, "threads", "i64")), field(f, "tasks", "i64"))
+    f.if_(f.less(most, 2), lambda: _alone(f), lambda: _decide(f, most))
+    f.ret()
+
+
+def emit_serial(module: Module) -> None:
+    """Write `void runtime.serial(ptr kernel, ptr bufs)`: all phases on the calling thread."""
+    f = module.function("runtime.serial", [("ptr", "kernel"), ("ptr", "bufs")], internal=False)
+
+    def phase(number: Value, _: list[Value]) -> None:
+        function, tasks = _phase(f, "%kernel", number)
+        f.for_(0, tasks, 1, lambda task, _: f.effect(f"call void {function}(ptr %bufs, i64 {task})"))
+
+    f.for_(0, field(f, "phases", "i64"), 1, phase)
+    f.ret()
+
+
+def field(f: Function, name: str, type: str, kernel: str = "%kernel") -> str:
+    """A field of the description of a kernel."""
+    return f.load(type, at(f, kernel, FIELDS[name]))
+
+
+def _phase(f: Function, kernel: str, number: Value) -> tuple[str, str]:
+    """Address of the function of a phase, and its number of tasks."""
+    row = f.element(field(f, "phase_table", "ptr", kernel), f.mul(number, PHASE_BYTES), "i8")
+    return f.load("ptr", at(f, row, PHASE["function"])), f.load("i64", at(f, row, PHASE["tasks"]))
+
+
+def _alone(f: Function) -> None:
+    f.effect("call void @runtime.serial(ptr %kernel, ptr %bufs)")
+
+
+def _decide(f: Function, most: Value) -> None:
+    """Run with as many helpers as the work is worth, and remember what it was."""
+    cost, start = field(f, "work", "ptr"), clock(f)
+    known, recent = relaxed(f, cost), f.less(f.sub(start, relaxed(f, head(f, "last"))), LONG)
+    work = f.maximum(known, f.sub(0, known))  # negative: an estimate
+    wanted = f.minimum(f.sub(most, 1), f.div(work, GRAIN))
+    debt = f.value(f"select i1 {recent}, i64 {relaxed(f, head(f, 'debt'))}, i64 0")
+    wakes = f.value(f"icmp sge i64 {f.add(work, debt)}, {WAKE}")
+
+    def alone() -> list[Value]:
+        _alone(f)
+        return [f.sub(clock(f), start), 0]
+
+    def together() -> list[Value]:
+        pair = f.value(
+            f"call {{ i64, i64 }} @runtime.share(ptr %kernel, ptr %bufs, i64 {wanted}, i1 {wakes}, i64 {work})"
+        )
+        return [f.value(f"extractvalue {{ i64, i64 }} {pair}, {j}") for j in range(2)]
+
+    measured, came = f.if_(f.less(wanted, 1), alone, together, ["i64", "i64"])
+    # a first measurement replaces the estimate; then the least counts, and slowly forgets
+    grown = f.add(f.add(known, f.value(f"ashr i64 {known}, 3")), 1)
+    kept = f.value(f"select i1 {f.less(known, 1)}, i64 {measured}, i64 {f.minimum(grown, measured)}")
+    f.if_(f.less(0, measured), lambda: put(f, kept, cost))
+    end = clock(f)
+    without = f.value(f"and i1 {f.less(came, wanted)}, {f.value(f'xor i1 {wakes}, true')}")
+    owed = f.value(f"select i1 {without}, i64 {f.add(debt, f.sub(end, start))}, i64 0")
+    put(f, owed, head(f, "debt"))
+    put(f, end, head(f, "last"))
+
+
+def _emit_share(module: Module) -> None:
+    """Take part with at most so many helpers; gives the cycles of all tasks, 0 if unknown, and how many were asked."""
+    args = [("ptr", "kernel"), ("ptr", "bufs"), ("i64", "wanted"), ("i1", "wakes"), ("i64", "work")]
+    f = module.function("runtime.share", args, returns="{ i64, i64 }")
+    module.declare("declare ptr @aligned_alloc(i64, i64)")
+    size = f.add(f.mul(field(f, "phases", "i64"), 2 * LINE), _COUNTERS)
+    state = f.call("ptr", "aligned_alloc", ("i64", LINE), ("i64", size))
+
+    def alone() -> list[Value]:
+        _alone(f)
+        return [0, 0]
+
+    def together() -> list[Value]:
+        f.effect(f"call void @llvm.memset.p0.i64(ptr {state}, i8 0, i64 {size}, i1 false)")
+        f.store("i64", f.add("%wanted", 1), state)
+        f.store("ptr", "%kernel", at(f, state, _STATE["kernel"]))
+        f.store("ptr", "%bufs", at(f, state, _STATE["bufs"]))
+        f.store("i64", f.maximum("%work", 1), at(f, state, _STATE["work"]))
+        f.effect(f"call void @llvm.x86.sse.stmxcsr(ptr {at(f, state, _STATE['mode'])})")
+        note(f, at(f, state, _STATE["processors"]))
+        args = (("ptr", state), ("i64", "%wanted"), ("i1", "%wakes"))
+        found = f.call("i64", "runtime.recruit", *args)
+        asked, slept = f.value(f"and i64 {found}, {(1 << 32) - 1}"), f.value(f"lshr i64 {found}, 32")
+        measured = f.call("i64", "runtime.work", ("ptr", state), ("i1", "true"))
+        back = f.if_(
+            f.less(0, slept), lambda: [f.call("i64", "runtime.retract", ("ptr", state))], lambda: [0], ["i64"]
+        )[0]
+        _release(f, state, f.add(f.add(f.sub("%wanted", asked), back), 1))
+        return [measured, asked]
+
+    fine = f.value(f"icmp ne ptr {state}, null")
+    measured, asked = f.if_(fine, together, alone, ["i64", "i64"])
+    pair = f.value(f"insertvalue {{ i64, i64 }} poison, i64 {measured}, 0")
+    f.ret("{ i64, i64 }", f.value(f"insertvalue {{ i64, i64 }} {pair}, i64 {asked}, 1"))
+
+
+def _emit_work(module: Module) -> None:
+    """What each participant does; gives the cycles of all tasks as its own share tells, 0 if it had none of a phase.
+
+    State: references, kernel, bufs, mode of floating point, work; the processors that participants run on; then per
+    phase two counters: claimed, done.
+    """
+    args = [("ptr", "state"), ("i1 zeroext", "caller")]
+    f = module.function("runtime.work", args, returns="i64", internal=False)
+    kernel, bufs = [f.load("ptr", at(f, "%state", _STATE[name])) for name in ("kernel", "bufs")]
+    phases = field(f, "phases", "i64", kernel)
+    last, own = f.sub(phases, 1), f.alloca(1, 8, "i64")
+    all_work = f.load("i64", at(f, "%state", _STATE["work"]))
+
+    def phase(number: Value, sums: list[Value]) -> list[Value]:
+        function, tasks = _phase(f, kernel, number)
+        claimed = at(f, f.element("%state", f.mul(number, 2 * LINE), "i8"), _COUNTERS)
+        done = at(f, claimed, LINE)
+        claim, work, rest = [f.label(x) for x in ("claim", "work", "rest")]
+        chunk = f.maximum(f.div(f.mul(tasks, CHUNK), all_work), 1)
+        start = clock(f)
+        f.store("i64", 0, own)
+        f.effect(f"br label %{claim}")
+        f.open(claim)
+        first = f.value(f"atomicrmw add ptr {claimed}, i64 {chunk} acq_rel")
+        f.effect(f"br i1 {f.less(first, tasks)}, label %{work}, label %{rest}")
+        f.open(work)
+        end = f.minimum(f.add(first, chunk), tasks)
+        f.for_(first, end, 1, lambda task, _: f.effect(f"call void {function}(ptr {bufs}, i64 {task})"))
+        f.store("i64", f.add(f.load("i64", own), f.sub(end, first)), own)
+        f.effect(f"br label %{claim}")
+        f.open(rest)
+        mine = f.load("i64", own)
+        spent = f.sub(clock(f), start)
+
+        def report() -> None:
+            f.value(f"atomicrmw add ptr {done}, i64 {mine} acq_rel")
+
+        f.if_(f.less(0, mine), report)
+        # after the last phase only the caller must know that the end is reached
+        waits = f.value(f"or i1 %caller, {f.less(number, last)}")
+
+        def finished() -> str:
+            count = f.value(f"load atomic i64, ptr {done} acquire, align 8")
+            return f.value(f"icmp sge i64 {count}, {tasks}")
+
+        f.if_(waits, lambda: until(f, finished))
+        known = f.value(f"select i1 {f.less(0, mine)}, i64 {sums[1]}, i64 0")
+        return [f.add(sums[0], f.div(f.mul(spent, tasks), f.maximum(mine, 1))), known]
+
+    def join() -> None:
+        f.effect(f"call void @runtime.apart(ptr {at(f, '%state', _STATE['processors'])})")
+        f.effect(f"call void @llvm.x86.sse.ldmxcsr(ptr {at(f, '%state', _STATE['mode'])})")
+
+    f.if_("%caller", lambda: None, join)
+    total, known = f.for_(0, phases, 1, phase, [("i64", 0), ("i64", 1)])
+    f.if_("%caller", lambda: None, lambda: _release(f, "%state", 1))
+    f.ret("i64", f.mul(total, known))
+
+
+def _release(f: Function, state: str, references: Value) -> None:
+    before = f.value(f"atomicrmw sub ptr {state}, i64 {references} acq_rel")
+    f.if_(f.value(f"icmp eq i64 {before}, {references}"), lambda: f.effect(f"call void @free(ptr {state})"))

@@ -1,0 +1,1 @@
+"""What is used to make and judge superopt, not to use it: benchmarks, discovery of rules, training, fuzzing."""

@@ -1,0 +1,150 @@
+"""Benchmark suites: each returns one JSON-serialisable object.
+
+The object holds `suite`, `machine`, `versions`, `rows` (one per case, with every figure), `summary` (flat numbers) and
+`text` (the table that the terminal shows).  Comparisons are interleaved in one run; ratios carry intervals.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from superopt.errors import UsageError
+from superopt.machine import facts as machine
+from superopt.machine.extras import need
+
+Say = Callable[[str], None]
+_HERE = "superopt.lab.bench"
+SUITES = {
+    "aa": f"{_HERE}.aa:run",
+    "ablation": f"{_HERE}.ablation:run",
+    "alternatives": f"{_HERE}.alternatives:run",
+    "budget": f"{_HERE}.budget:run",
+    "core": f"{_HERE}.core:run",
+    "faults": f"{_HERE}.faults.suite:run",
+    "kernels": f"{_HERE}.kernels:run",
+    "memory": f"{_HERE}.memory:run",
+    "native": f"{_HERE}.core:run_native",
+    "onnx-nodes": f"{_HERE}.onnx.nodes:run",
+    "onnx-types": f"{_HERE}.onnx.types:run",
+    "options": f"{_HERE}.options:run",
+    "pallas": f"{_HERE}.pallas:run",
+    "plain": f"{_HERE}.plain:run",
+    "rewrites": f"{_HERE}.rewrites:run",
+    "schedules": f"{_HERE}.schedules:run",
+    "search": f"{_HERE}.search:run",
+    "verifier": f"{_HERE}.verifier:run",
+}
+"""Suite -> the function that runs it, loaded when it is asked for."""
+_OF_ONNX = ("memory", "onnx-nodes", "onnx-types")
+NO_SEARCH = "--no-search"
+COUNTED = ("faults",)  # that read so many files
+WITHOUT_SEARCH = ("core", "native", "rewrites")  # their programs can be taken as `optimize(search=False)` builds them
+BUDGETS = {
+    "aa": "6s",
+    "kernels": "8s",
+    "memory": "30s",
+    "plain": "30s",
+    "schedules": "20s",
+    "rewrites": "15s",
+    "ablation": "5s",
+    "alternatives": "10s",
+    "verifier": "5000steps",
+}
+
+
+def run_suite(
+    suite: str,
+    *,
+    budget: str | None,
+    cases: Sequence[str],
+    seed: int,
+    say: Say,
+    search: bool = True,
+    count: int | None = None,
+) -> dict[str, Any]:
+    """Run a suite by name, each case with the budget of the suite where none is given.
+
+    Without `search` its programs are built as `optimize(search=False)` does.  `count` is for `faults`: how many files
+    of each kind.
+
+    Raises:
+        MissingExtraError: it has ONNX models, and the onnx package is not installed.
+        UsageError: there is no such suite, it has no case whose name contains one of `cases`, or it optimises nothing.
+    """
+    if suite in _OF_ONNX:
+        need("onnx", f"the suite {suite}")
+
+    if suite not in SUITES:
+        raise UsageError(f"there is no suite {suite!r}", hint=", ".join(SUITES))
+    module, _, name = SUITES[suite].partition(":")
+    run: Callable[..., tuple[list[dict[str, Any]], dict[str, float], str]] = getattr(import_module(module), name)
+    if count is not None:
+        if suite not in COUNTED:
+            raise UsageError(f"--count is not for the suite {suite}", hint=", ".join(COUNTED))
+        run = functools.partial(run, count=count)
+    if not search:
+        if suite not in WITHOUT_SEARCH:
+            raise UsageError(f"--no-search is not for the suite {suite}", hint=", ".join(WITHOUT_SEARCH))
+        run = functools.partial(run, search=False)
+    rows, summary, text = run(budget=budget or BUDGETS.get(suite, "60s"), cases=tuple(cases), seed=seed, say=say)
+    if not rows:
+        raise UsageError(f"the suite {suite} has no case named {', '.join(map(repr, cases))}")
+    return {
+        "suite": suite,
+        "machine": machine.as_dict(),
+        "versions": machine.versions(),
+        "rows": rows,
+        "summary": summary,
+        "text": text,
+    }
+
+
+def table(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str, str]]) -> str:
+    """Rows as a Markdown table; a column is (key, title, format specification)."""
+    lines = ["| " + " | ".join(title for _, title, _ in columns) + " |", "|" + " --- |" * len(columns)]
+    for row in rows:
+        cells = [format(row[key], spec) if row.get(key) is not None else "-" for key, _, spec in columns]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def geomean(values: Sequence[float]) -> float:
+    """Geometric mean of positive numbers; 0 of none."""
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else 0.0
+
+
+def in_own_process(
+    module: str,
+    case: str,
+    budget: str,
+    seed: int,
+    timeout_s: float,
+    *,
+    flags: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The row that `python -m module case budget seed flags` prints as its last line, or a row with the `failure`.
+
+    `environment` is added to that of this process.
+    """
+    command = [sys.executable, "-P", "-m", module, case, budget, str(seed), *flags]
+    added = {**os.environ, **(environment or {})}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=added)
+    except subprocess.TimeoutExpired:
+        return {"case": case, "failure": f"no result within {timeout_s:.0f} s"}
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not lines:
+        return {"case": case, "failure": (done.stderr.strip().splitlines() or ["no output"])[-1]}
+    try:
+        return json.loads(lines[-1])
+    except ValueError:
+        return {"case": case, "failure": f"no result, but {lines[-1][:200]!r}"}

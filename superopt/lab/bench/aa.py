@@ -1,0 +1,147 @@
+"""The A/A suite: how often is a speed-up claimed where there is none?
+
+Sixty small programs that are as they should be: single products, elementwise chains, normalisations, reductions,
+movement.  Each is put through two experiments.
+
+    same      the judgement gets copies of the program itself as finalists, so that every claim is false by construction
+    library   the whole pipeline with all rules; what it returns as faster is timed again in a fresh process, in many
+              more rounds, and a claim that this does not confirm is false; one that it does shows a program in which
+              there was something to gain after all, and is left out of the share
+
+    superopt bench --suite aa [--case NAME ...] [--json]
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from costmodel.model.load import load_objective
+from superopt.contest.judge import Judgement, judge
+from superopt.explore.exploration import Exploration, explore
+from superopt.frontends.jax.jaxpr import Imported, import_function
+from superopt.ir.program import Program, original_program
+from superopt.lab.bench import Say, table
+from superopt.lab.bench.programs.aa_programs import PROGRAMS, Made
+from superopt.machine.budget import SearchBudget, parse_budget
+from superopt.measure import Failure, Timing, Tuned, compare
+from superopt.search.search import Finalist
+
+COPIES = 4  # as many candidates as an ordinary search hands over
+RETEST_ROUNDS = 61
+_COLUMNS = (
+    ("case", "program", ""),
+    ("before_ms", "ms", ".3g"),
+    ("same_claimed", "claimed of itself", ""),
+    ("same_best", "best copy", ".3f"),
+    ("noise_floor", "noise floor", ".3f"),
+    ("claimed", "claimed", ""),
+    ("ratio", "speed-up claimed", ".3f"),
+    ("again", "timed again", ".3f"),
+    ("again_low", "low", ".3f"),
+    ("confirmed", "confirmed", ""),
+    ("seconds", "seconds", ".0f"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copies(Exploration):
+    """An exploration that hands over the program itself, under other names."""
+
+    def program(self, finalist: Finalist) -> Program:
+        """The original, whatever the finalist is called."""
+        return original_program(self.imported)
+
+
+def run(
+    *, budget: str, cases: Sequence[str], seed: int, say: Say
+) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+    """Both experiments on every program."""
+    rows: list[dict[str, Any]] = []
+    for name, make in PROGRAMS.items():
+        if cases and not any(text in name for text in cases):
+            continue
+        row = measure_case(name, make, budget, seed + len(rows))
+        rows.append(row)
+        again = f", {row['again']:.3f} again" if row["claimed"] else ""
+        say(f"{name}: same {row['same_claimed']}, claimed {row['claimed']}{again}, {row['seconds']:.0f} s")
+    summary = summarise(rows)
+    text = table(rows, _COLUMNS) + "\n\n" + ", ".join(f"{k} {v:.4g}" for k, v in summary.items())
+    return rows, summary, text
+
+
+def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Numbers and shares of claims; `claimed_share` is the larger of the two shares of false ones.
+
+    `covered` counts the claims whose interval holds the ratio of the fresh process.
+    """
+    count = max(1, len(rows))
+    same = sum(1 for row in rows if row["same_claimed"])
+    claimed = [row for row in rows if row["claimed"]]
+    false = sum(1 for row in claimed if not row["confirmed"])
+    nothing_to_gain = max(1, count - (len(claimed) - false))
+    return {
+        "programs": float(len(rows)),
+        "same_claims": float(same),
+        "same_share": same / count,
+        "without_gain": float(nothing_to_gain),
+        "library_claims": float(len(claimed)),
+        "library_false_claims": float(false),
+        "library_false_share": false / nothing_to_gain,
+        "library_claims_covered": float(sum(1 for row in claimed if row["low"] <= row["again"] <= row["high"])),
+        "claimed_share": max(same / count, false / nothing_to_gain),
+    }
+
+
+def measure_case(name: str, make: Callable[[], Made], budget: str, seed: int) -> dict[str, Any]:
+    """Both experiments on one program."""
+    from superopt.pipeline.optimizer import optimize  # late: see above
+
+    begin = time.perf_counter()
+    fn, args = make()
+    imported = import_function(fn, args)
+    same = judge_copies(imported, budget, seed)
+    ratios = [f.ratio.ratio for f in same.finalists if f.ratio is not None]
+    result = optimize(fn, *args, budget=budget, seed=seed, store=False, kernels=False)
+    row: dict[str, Any] = {
+        "case": name,
+        "before_ms": result.report.before_ms if result.report.before_ms is not None else same.before_ms,
+        "same_claimed": same.winner is not None,
+        "same_best": max(ratios, default=None),
+        "noise_floor": same.noise_floor,
+        "claimed": result.speedup.low > 1.0,
+        "ratio": result.speedup.ratio if result.speedup.low > 1.0 else None,
+        "low": result.speedup.low,
+        "high": result.speedup.high,
+        "again": None,
+        "again_low": None,
+        "confirmed": None,
+        "rules": [used.rule for used in result.report.rewrites],
+        "options": dict(result.report.compiler_options),
+        "verdict": result.report.verdict,
+    }
+    if row["claimed"]:
+        original, live = original_program(imported.graph), imported.live_values
+        claimed = Tuned(result.program, row["options"], tuple(c.to_json() for c in result.kernels))
+        again = compare(
+            original, [claimed], live, imported.frozen_values, rounds=RETEST_ROUNDS, seed=seed + 1, prune=0.0
+        )
+        timing = again.candidates[0]
+        if isinstance(timing, Timing) and not isinstance(again.reference, Failure):
+            row |= {"again": timing.ratio.ratio, "again_low": timing.ratio.low, "confirmed": timing.ratio.low > 1.0}
+        else:
+            row |= {"again": 0.0, "again_low": 0.0, "confirmed": False}
+    row["seconds"] = time.perf_counter() - begin
+    return row
+
+
+def judge_copies(imported: Imported, budget: str, seed: int) -> Judgement:
+    """The judgement over copies of the program itself, with the same options of the compiler."""
+    found = explore(imported.graph, (), load_objective(None), SearchBudget(None, 1), seed)
+    own = found.result.original
+    copies = tuple(replace(own, name=f"copy {i + 1}", original=False) for i in range(COPIES))
+    parts = {f.name: getattr(found, f.name) for f in fields(found)}
+    parts["result"] = replace(found.result, finalists=(*copies, own))
+    return judge(imported, _Copies(**parts), parse_budget(budget), seed, tuning=False)

@@ -1,0 +1,1 @@
+"""Files and stages with faults: does reading them end in one typed error, and within bounds?"""

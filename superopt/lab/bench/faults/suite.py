@@ -1,0 +1,186 @@
+"""Files that strangers damaged or made up: does reading them end in one typed error, and within bounds?
+
+Files of every kind are mutated and read in a process of their own, which is watched while it reads: what it raises,
+whether it dies, its processor time and memory, and which files outside of its folder it opens, writes or runs.  Files
+with faults are kept in the folder `superopt-faults`; `python -m superopt.lab.bench.faults.worker KIND FILE` reads one
+again with the whole trace of what goes wrong.
+
+    saved    `.superopt` files: loaded, called, validated        files, untyped, deaths, outside
+    store    entries of the store, with right digests            also answers not the original's: foreign_answers
+    flips    one bit of a store's file                           foreign_answers
+    onnx     models                                              files, untyped, deaths, outside
+    rules    texts of rules                                      files, untyped, deaths, outside
+    weights  of the cost model                                   files, untyped, deaths, outside
+    stages   faults in the stages of an optimisation             lost_results
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from superopt.lab.bench import Say, table
+from superopt.machine.extras import need
+from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
+
+KINDS = ("saved", "store", "flips", "onnx", "rules", "weights", "stages")
+FAULTS = ("untyped", "outside", "foreign_answers", "over_limits")  # that a process can tell of itself
+SECONDS, BYTES = 10.0, 500_000_000  # of processor time and of memory that reading one file may take
+KEPT = "superopt-faults"
+_OFTEN = {"flips": 10}  # files of a kind for each file of the others
+_FRESH = 500  # files after which the process is replaced
+_SHOWN = 20  # faults that are told of each kind
+_MODULE = "superopt.lab.bench.faults.worker"
+MODULES = {
+    "saved": "superopt.lab.bench.faults.saved",
+    "store": "superopt.lab.bench.faults.store",
+    "flips": "superopt.lab.bench.faults.flips",
+    "onnx": "superopt.lab.bench.faults.onnx",
+    "rules": "superopt.lab.bench.faults.rules",
+    "weights": "superopt.lab.bench.faults.weights",
+}
+"""Of each kind of files: `corpus(folder)` writes good ones, `mutated(data, rng, outside)` gives the bytes of another,
+`read(path, good)` reads one: an empty text, or how its answer is not that of the good file."""
+
+
+@dataclass
+class _Found:
+    """What came of the files of one kind."""
+
+    kind: str
+    files: int = 0
+    refused: int = 0
+    untyped: int = 0
+    deaths: int = 0
+    outside: int = 0
+    foreign_answers: int = 0
+    lost_results: int = 0
+    over_limits: int = 0
+    seconds: float = 0.0
+    bytes: int = 0
+    faults: list[str] = field(default_factory=list[str])
+
+    def told(self, name: str, what: str, text: str) -> None:
+        """Count a fault, and keep the first of them."""
+        setattr(self, what, getattr(self, what) + 1)
+        if len(self.faults) < _SHOWN:
+            self.faults.append(f"{self.kind} {name}: {what}: {text}")
+
+    def row(self) -> dict[str, Any]:
+        """As a row of the table."""
+        return {**vars(self), "megabytes": self.bytes / 1e6}
+
+
+def run(
+    *, budget: str, cases: Sequence[str], seed: int, say: Say, count: int = 200
+) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+    """Read `count` mutated files of every kind whose name contains one of `cases` (ten times as many flips)."""
+    del budget
+    found: list[_Found] = []
+    for kind in KINDS:
+        if cases and not any(text in kind for text in cases):
+            continue
+        files = count * _OFTEN.get(kind, 1)
+        if kind == "onnx":
+            need("onnx", "reading mutated ONNX models")
+        found.append(_stages(count) if kind == "stages" else _files(kind, MODULES[kind], files, seed, say))
+        say(f"{kind}: {found[-1].files} files, {len(found[-1].faults)} faults told")
+    rows = [x.row() for x in found]
+    fields = ("files", "untyped", "deaths", "outside", "foreign_answers", "lost_results", "over_limits")
+    summary = {name: float(sum(row[name] for row in rows)) for name in fields}
+    text = "\n".join([table(rows, _COLUMNS), *(line for x in found for line in x.faults)])
+    return rows, summary, text
+
+
+_COLUMNS = (
+    ("kind", "files", ""),
+    ("files", "number", "d"),
+    ("refused", "refused", "d"),
+    ("untyped", "untyped errors", "d"),
+    ("deaths", "deaths", "d"),
+    ("outside", "outside", "d"),
+    ("foreign_answers", "foreign answers", "d"),
+    ("lost_results", "lost results", "d"),
+    ("over_limits", "over 10 s or 500 MB", "d"),
+    ("seconds", "longest s", ".2f"),
+    ("megabytes", "largest MB", ".0f"),
+)
+
+
+def _files(kind: str, module: str, count: int, seed: int, say: Say) -> _Found:
+    """Read mutated files of a kind, by what this module says of it."""
+    found = _Found(kind)
+    with tempfile.TemporaryDirectory(prefix="superopt-faults-") as folder:
+        with Worker(ProcessLimits(silence_s=600.0, memory_bytes=3 << 30, processor=True), module=_MODULE) as worker:
+            list(worker.request({"request": "corpus", "module": module, "folder": folder}))
+            worker.limits = replace(worker.limits, silence_s=2 * SECONDS)
+            message = {
+                "request": "read", "kind": kind, "module": module, "folder": folder, "seed": seed,
+                "kept": str(Path.cwd()),
+            }  # fmt: skip
+            for event in _events(worker, message, count, found):
+                found.files += 1
+                found.refused += event["refused"]
+                found.seconds = max(found.seconds, event["seconds"])
+                found.bytes = max(found.bytes, event["bytes"])
+                for what in FAULTS:
+                    if event.get(what):
+                        found.told(event["kept"], what, event[what])
+                if found.files % 1000 == 0:
+                    say(f"{kind}: {found.files} of {count}")
+        left = sorted(p.name for p in (Path(folder) / "outside").iterdir())
+        for name in left:  # by code that is not Python's, which no hook sees
+            found.told("", "outside", f"{name} was written")
+    return found
+
+
+def _events(worker: Worker, message: Mapping[str, Any], count: int, found: _Found) -> Iterator[Mapping[str, Any]]:
+    """The events of all files; after a death with the file behind the one that was being read."""
+    number = 0
+    while number < count:
+        last, read = min(count, number + _FRESH), None
+        try:
+            for event in worker.request({**message, "first": number, "last": last}):
+                if event["event"] == "begin":
+                    number, read = event["number"], Path(event["file"])
+                elif event["event"] == "end":
+                    yield event
+            number = last
+            worker.close()
+        except WorkerDiedError as error:
+            kind, seed, failure = message["kind"], message["seed"], error.failure
+            if read is None:
+                raise RuntimeError(f"good files of the kind {kind} are not read: {failure.detail}") from error
+            found.files += 1
+            found.told(keep(read, kind, seed, number), "deaths", f"{failure.cause}: {failure.detail}")
+            number += 1
+
+
+def keep(path: Path, kind: str, seed: int, number: int, folder: Path | None = None) -> str:
+    """Copy a file with a fault into the folder of those; its name there."""
+    target = (folder or Path.cwd()) / KEPT / f"{kind}-{seed}-{number}{path.suffix}"
+    target.parent.mkdir(exist_ok=True)
+    shutil.copyfile(path, target)
+    return f"{KEPT}/{target.name}"
+
+
+def _stages(count: int) -> _Found:
+    """Fail in the stages of an optimisation."""
+    from superopt.lab.bench.faults.results import FaultOutcome, lost_results  # late: loads everything
+
+    found = _Found("stages")
+
+    def note(outcome: FaultOutcome) -> None:
+        if outcome.lost:
+            found.told("", "lost_results", f"{outcome.fault.target}: {outcome.error}: {outcome.lost}")
+        found.files += 1
+
+    lost_results(most=count, progress=note)
+    return found
+
+
+__all__ = ["BYTES", "FAULTS", "KINDS", "MODULES", "SECONDS", "keep", "run"]

@@ -1,0 +1,1 @@
+"""ONNX operators against ONNX Runtime and the reference."""

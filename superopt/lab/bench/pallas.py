@@ -1,0 +1,232 @@
+"""Pallas kernels on a GPU: every kind against float64, then tuned and timed against XLA.
+
+First each operator is computed at small odd sizes under all of its schedules and compared with the reference
+interpreter in float64; without a GPU kernels are interpreted, under the first two schedules, and nothing is timed.  On
+a GPU each operator is then tuned by timing, its schedule is fixed, and it is timed afresh in interleaved rounds beside
+XLA's version (and cuDNN's attention).  Ratios are theirs over ours; XLA has the same precision of products.
+
+    superopt bench --suite pallas [--case TEXT ...] [--json]
+    python -m superopt.lab.bench.pallas --json FILE [--case TEXT ...]
+
+Summary: `checked` and `wrong` schedules, `*_vs_xla` geometric means by kind.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from superopt.errors import SuperoptError
+from superopt.ir.interp import evaluate
+from superopt.kernels.loops.program import from_graph
+from superopt.kernels.pallas import space
+from superopt.kernels.schedule.trace import apply
+from superopt.lab.bench import Say, geomean, run_suite, table
+
+if TYPE_CHECKING:
+    from superopt.lab.bench.programs.pallas_cases import PallasCase
+
+ROUNDS = 15
+CACHE_BYTES = 400_000_000  # data of one call, so that no level of cache holds it
+_CHECKED = (("case", "operator", ""), ("checked", "schedules", "d"), ("worst", "error", ".1e"))
+_COLUMNS = (
+    ("case", "operator", ""),
+    ("ours_us", "ours, us", ".4g"),
+    ("xla_us", "XLA, us", ".4g"),
+    ("xla", "XLA", ".2f"),
+    ("peer", "cuDNN", ".2f"),
+    ("tflops", "TFLOP/s", ".0f"),
+    ("gbytes", "GB/s", ".0f"),
+    ("error", "error", ".1e"),
+    ("tried", "tried", "d"),
+)
+
+
+def run(
+    *, budget: str, cases: Sequence[str], seed: int, say: Say
+) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+    """Check and, on a GPU, time every case."""
+    import jax  # late: `superopt bench` loads jax for the suites that need it
+
+    from superopt.lab.bench.programs.pallas_cases import CASES  # late: see above
+
+    gpu = jax.default_backend() == "gpu"
+    rows: list[dict[str, Any]] = []
+    checked: dict[Any, dict[str, Any]] = {}  # cases of several sizes are one case here
+    for case in CASES:
+        if cases and not any(text in case.name for text in cases):
+            continue
+        key = (case.name.split()[0], case.fn, case.small, case.dtype, case.precision)
+        fresh = key not in checked
+        if fresh:
+            checked[key] = check(case, seed, gpu)
+        row: dict[str, Any] = {"case": case.name, "kind": case.kind, **checked[key], "fresh": fresh}
+        if gpu:
+            row |= timed(case, seed)
+        rows.append(row)
+        say(_line(row))
+    device = jax.devices()[0].device_kind
+    summary = summarise(rows)
+    head = f"{device}, jax {jax.__version__}" if gpu else "no GPU: kernels interpreted, nothing timed"
+    text = f"{head}\n\n{table(rows, _COLUMNS if gpu else _CHECKED)}\n\n" + ", ".join(
+        f"{k} {v:.4g}" for k, v in summary.items()
+    )
+    return rows, summary, text
+
+
+def _line(row: dict[str, Any]) -> str:
+    times = f"{row['ours_us']:.4g} us, XLA {row['xla']:.2f}" if "xla" in row else row.get("failure", "")
+    return f"{row['case']}: {row['checked']} schedules, error {row['worst']:.1e} {row.get('wrong') or ''} {times}"
+
+
+def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Flat figures of all rows."""
+    summary: dict[str, float] = {
+        "checked": sum(row["checked"] for row in rows if row["fresh"]),
+        "wrong": sum(len(row["wrong"]) for row in rows if row["fresh"]) + sum("failure" in row for row in rows),
+    }
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        ratios = [row["xla"] for row in rows if row["kind"] == kind and "xla" in row]
+        if ratios:
+            summary[f"{kind}_vs_xla"] = geomean(ratios)
+    return summary
+
+
+def check(case: PallasCase, seed: int, every: bool) -> dict[str, Any]:
+    """Schedules of a case at its small sizes against float64: how many, the worst error, and which are wrong."""
+    import jax  # late: see run
+    import numpy as np
+
+    from superopt.kernels.pallas.lower import lower
+
+    arguments = case.arguments(seed, small=True)
+    program, outputs, names = loop_program(case, arguments)
+    known = dict(zip(names, arguments, strict=True))
+    wanted = [np.asarray(x, np.float64) for x in evaluate(outputs, known, wide=True)]
+    arrays = [known[b.name] for b in program.buffers if b.scope in ("input", "frozen")]
+    options = space.candidates(program, "out0", case.precision)
+    options = options if every else options[:2]
+    worst, wrong = 0.0, []
+    for trace in options:
+        try:
+            found = jax.jit(lower(apply(program, trace)))(*arrays)
+        except (NotImplementedError, ValueError, jax.errors.JaxRuntimeError) as reason:
+            wrong.append({"trace": trace, "failure": f"{type(reason).__name__}: {reason}"[:300]})
+            continue
+        error = max(_distance(np.asarray(x, np.float64), y) for x, y in zip(found, wanted, strict=True))
+        worst = max(worst, error)
+        if not error <= case.tolerance:
+            wrong.append({"trace": trace, "failure": f"error {error:.2e}"})
+    return {"checked": len(options), "worst": worst, "wrong": wrong}
+
+
+def timed(case: PallasCase, seed: int, rounds: int = ROUNDS, most: int | None = None) -> dict[str, Any]:
+    """Tune a case over at most so many schedules, and time it afresh beside XLA."""
+    import jax  # late: see run
+
+    from superopt.kernels.pallas.lower import lower
+    from superopt.kernels.pallas.tune import chained, interleaved, tune
+
+    count = max(2, min(16, -(-CACHE_BYTES // case.bytes_moved)))
+    sets = [tuple(jax.numpy.asarray(x) for x in case.arguments(seed + 1 + j)) for j in range(count)]
+    program, _, names = loop_program(case, sets[0])
+    order = [names.index(b.name) for b in program.buffers if b.scope in ("input", "frozen")]
+    ours = [tuple(arrays[j] for j in order) for arrays in sets]
+    try:
+        trace, trials = tune(program, ours, precision=case.precision, most=most)
+    except SuperoptError as reason:
+        return {"failure": str(reason)}
+    calls = {"ours": (chained(lower(apply(program, trace))), ours), "xla": (chained(_precise(case)), sets)}
+    if case.peer is not None:
+        calls["peer"] = (chained(case.peer[1]), sets)
+    for name in list(calls):
+        try:
+            jax.block_until_ready(calls[name][0](calls[name][1]))
+        except (NotImplementedError, ValueError, RuntimeError) as reason:
+            if name != "peer":
+                return {"failure": f"{name}: {reason}"[:300]}
+            del calls[name]
+    samples = interleaved([lambda fn=fn, args=args: fn(args) for fn, args in calls.values()], rounds)
+    seconds = {name: median(s) / count for name, s in zip(calls, samples, strict=True)}
+    result = calls["ours"][0](ours[:1])[0][0]
+    exact = jax.jit(_exact(case))(*sets[0])
+    figure = case.flops / seconds["ours"] / 1e12 if case.flops else None
+    return {
+        "ours_us": seconds["ours"] * 1e6,
+        "xla_us": seconds["xla"] * 1e6,
+        "xla": seconds["xla"] / seconds["ours"],
+        **({"peer": seconds["peer"] / seconds["ours"]} if "peer" in seconds else {}),
+        "tflops": figure,
+        "gbytes": None if case.flops else case.bytes_moved / seconds["ours"] / 1e9,
+        "error": float(_distance(result.astype(exact.dtype), exact)),
+        "tried": len(trials),
+        "failed": [t.failure for t in trials if t.seconds is None],
+        "trace": trace,
+    }
+
+
+def loop_program(case: PallasCase, arguments: Sequence[Any]) -> tuple[Any, Any, list[str]]:
+    """The loop program of a case, the outputs of its graph, and the names of its arguments."""
+    from superopt.frontends.jax.jaxpr import import_function  # late: see run
+
+    graph = import_function(case.fn, tuple(arguments)).graph
+    return from_graph(graph.outputs), graph.outputs, [n["name"] for n in graph.inputs]
+
+
+def _precise(case: PallasCase) -> Any:
+    """The operator in XLA with products of the case's precision."""
+    import jax  # late: see run
+
+    level = {"ieee": "highest", "tf32x3": "high", "tf32": "tensorfloat32"}[case.precision]
+
+    def fn(*arrays: Any) -> Any:
+        with jax.default_matmul_precision(level if case.dtype == "float32" else "default"):
+            return case.fn(*arrays)
+
+    return fn
+
+
+def _exact(case: PallasCase) -> Any:
+    """The operator in float32 with exact products: the reference at large sizes."""
+    import jax  # late: see run
+
+    def fn(*arrays: Any) -> Any:
+        with jax.default_matmul_precision("highest"):
+            return case.fn(*[x if case.dtype == "int8" else x.astype(jax.numpy.float32) for x in arrays])
+
+    return fn
+
+
+def _distance(found: Any, wanted: Any) -> Any:
+    """Norm of the difference over the norm of what is wanted."""
+    import jax.numpy as jnp  # late: see run
+    import numpy as np
+
+    xp = np if isinstance(found, np.ndarray) else jnp
+    wide = np.float64 if xp is np else jnp.float32
+    difference = (found - wanted).astype(wide)
+    return xp.linalg.norm(difference.ravel()) / xp.maximum(xp.linalg.norm(wanted.astype(wide).ravel()), 1e-30)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`python -m superopt.lab.bench.pallas --json FILE [--case TEXT ...]`."""
+    from argparse import ArgumentParser  # late: only this entry needs it
+
+    parser = ArgumentParser(prog="python -m superopt.lab.bench.pallas")
+    parser.add_argument("--json", dest="path", type=Path)
+    parser.add_argument("--case", dest="cases", action="append", default=[])
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(arguments)
+    result = run_suite("pallas", budget=None, cases=given.cases, seed=given.seed, say=lambda s: print(s, flush=True))
+    if given.path:
+        given.path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(result["text"])
+    return int(result["summary"]["wrong"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,158 @@
+"""What Triton makes of the schedules of the GPU benchmark, for a GPU that need not be there.
+
+Every schedule of every case, at the sizes of the benchmark, is lowered to Triton code, which needs no GPU, and compiled
+by the `triton` package (`pip install triton`; it is no dependency of ours) for a compute capability.  A row says how
+many schedules compile, and of the first one: registers a thread, bytes of stack (spills), shared memory, and whether
+products are matrix instructions of warp groups (`wgmma`), of warps (`mma`), or none.
+
+    python -m superopt.lab.bench.pallas_ptx [--case TEXT ...] [--capability 90] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from superopt.errors import UsageError
+from superopt.kernels.pallas import space
+from superopt.kernels.schedule.trace import apply
+from superopt.lab.bench import table
+from superopt.lab.bench.pallas import loop_program
+
+if TYPE_CHECKING:
+    from superopt.lab.bench.programs.pallas_cases import PallasCase
+
+_TARGET = "__gpu$xla.gpu.triton"
+_COLUMNS = (
+    ("case", "operator", ""),
+    ("schedules", "schedules", "d"),
+    ("compiled", "compile", "d"),
+    ("spilling", "spill", "d"),
+    ("registers", "registers", "d"),
+    ("stack", "stack", "d"),
+    ("shared", "shared", "d"),
+    ("matrix", "matrix", ""),
+)
+
+
+def modules(case: PallasCase) -> list[tuple[Any, list[tuple[bytes, int, int]]]]:
+    """Triton modules of every schedule of a case, as MLIR bytecode, with warps and pipeline stages."""
+    import jax  # late: `superopt bench` loads jax for the suites that need it
+
+    from superopt.kernels.pallas.lower import lower
+
+    program, _, _ = loop_program(case, [jax.ShapeDtypeStruct(s, jax.numpy.dtype(case.dtype)) for s in case.shapes])
+    kinds = [jax.ShapeDtypeStruct(b.shape, jax.numpy.dtype(b.dtype)) for b in program.buffers if b.scope == "input"]
+    found: list[tuple[Any, list[tuple[bytes, int, int]]]] = []
+    for trace in space.candidates(program, "out0", case.precision):
+        traced = jax.jit(lower(apply(program, trace), interpret=False)).trace(*kinds)
+        module = traced.lower(lowering_platforms=("cuda",)).compiler_ir()
+        kernels: list[tuple[bytes, int, int]] = []
+        assert module is not None
+        for op in _calls(module.operation):
+            settings = op.attributes["mhlo.backend_config"]
+            code = settings["ir"].value_bytes
+            kernels.append((code, settings["num_warps"].value, settings["num_stages"].value))
+        found.append((trace, kernels))
+    return found
+
+
+def _calls(operation: Any) -> list[Any]:
+    """The calls of Triton kernels in a module."""
+    found: list[Any] = []
+    for region in operation.regions:
+        for block in region:
+            for op in block:
+                inner = op.operation
+                if inner.name == "stablehlo.custom_call" and inner.attributes["call_target_name"].value == _TARGET:
+                    found.append(inner)
+                found += _calls(inner)
+    return found
+
+
+def triton_text(code: bytes) -> str:
+    """A Triton module as text, which versions of Triton agree on more than on bytecode."""
+    from jaxlib.mlir import ir  # late: see modules
+    from jaxlib.triton import dialect
+
+    with ir.Context() as context, ir.Location.unknown():
+        dialect.register_dialect(context)
+        context.load_all_available_dialects()
+        return str(ir.Module.parse(code))
+
+
+def compiled(code: bytes, warps: int, stages: int, capability: int) -> dict[str, Any]:
+    """Resources of a kernel; `failure` where it does not compile."""
+    import triton  # pyright: ignore[reportMissingImports] (optional: see the module)
+    from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingImports]
+
+    target = GPUTarget("cuda", capability, 32)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernel.ttir")
+        path.write_text(triton_text(code), encoding="utf-8")
+        try:
+            kernel = triton.compile(str(path), target=target, options={"num_warps": warps, "num_stages": stages})
+        except (RuntimeError, triton.runtime.errors.OutOfResources) as reason:
+            return {"failure": str(reason)[:300]}
+        cubin = Path(folder, "kernel.cubin")
+        cubin.write_bytes(kernel.asm["cubin"])
+        tool = triton.knobs.nvidia.cuobjdump.path
+        usage = subprocess.run([tool, "--dump-resource-usage", str(cubin)], capture_output=True, text=True, check=True)
+    numbers = {k: int(v) for k, v in re.findall(r"(REG|STACK):(\d+)", usage.stdout)}
+    ptx = kernel.asm["ptx"]
+    matrix = "wgmma" if "wgmma.mma_async" in ptx else "mma" if "mma.sync" in ptx else "none"
+    return {"registers": numbers["REG"], "stack": numbers["STACK"], "shared": kernel.metadata.shared, "matrix": matrix}
+
+
+def row(case: PallasCase, capability: int) -> dict[str, Any]:
+    """All schedules of a case."""
+    results: list[dict[str, Any]] = []
+    for trace, kernels in modules(case):
+        parts = [compiled(*kernel, capability) for kernel in kernels]
+        broken = next((p for p in parts if "failure" in p), None)
+        worst = broken or max(parts, key=lambda p: (p["stack"], p["registers"]))
+        results.append({"trace": trace, **worst})
+    good = [r for r in results if "failure" not in r]
+    return {
+        "case": case.name,
+        "schedules": len(results),
+        "compiled": len(good),
+        "spilling": sum(r["stack"] > 0 for r in good),
+        **{k: results[0].get(k) for k in ("registers", "stack", "shared", "matrix")},
+        "results": results,
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command."""
+    parser = ArgumentParser(prog="python -m superopt.lab.bench.pallas_ptx")
+    parser.add_argument("--case", dest="cases", action="append", default=[])
+    parser.add_argument("--capability", type=int, default=90)
+    parser.add_argument("--json", dest="path", type=Path)
+    given = parser.parse_args(arguments)
+    from importlib.util import find_spec  # late: with the package that it looks for
+
+    if find_spec("triton") is None:
+        raise UsageError("compiling Triton code needs the triton package", hint="pip install triton")
+    from superopt.lab.bench.programs.pallas_cases import CASES  # late: loads jax
+
+    rows: list[dict[str, Any]] = []
+    for case in CASES:
+        if not given.cases or any(text in case.name for text in given.cases):
+            rows.append(row(case, given.capability))
+            print(f"{case.name}: {rows[-1]['compiled']} of {rows[-1]['schedules']} compile", flush=True)
+    if given.path:
+        given.path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    print(table(rows, _COLUMNS))
+    return int(any(r["compiled"] < r["schedules"] for r in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

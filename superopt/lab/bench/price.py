@@ -1,0 +1,187 @@
+"""What rules that were found are worth on the programs of the suites: predicted times with them and without.
+
+Every program is explored twice from the same seed, by the library and by the library with the candidates, each for the
+same number of steps and without any timing.  A candidate that does not state how it is steered is tried in every
+direction that binds, without preferences, in mode `near`: it is the equation that is priced.  Candidates that the
+library has are left out of the first search.  Where the second search ends cheaper, every candidate that changed the
+e-graph is tried alone.  (The rules named by a program do not tell: an e-node names the rule that made it, and not the
+rules that made what this one matched.)
+
+    superopt discover --price RULES.txt [--case NAME ...] [--measure] [--json]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from costmodel.model.load import load_objective
+from rewrites.language.direction import reverse
+from rewrites.language.parse import parse_many
+from rewrites.language.show import rule_key
+from rewrites.language.term import Rule
+from superopt.frontends.jax.jaxpr import Imported, import_function
+from superopt.ir.program import Program, original_program
+from superopt.lab.bench import Say, geomean, table
+from superopt.lab.bench.programs import nets
+from superopt.lab.bench.programs.layers import Net
+from superopt.lab.bench.programs.programs import build_case
+from superopt.machine.budget import SearchBudget
+from superopt.measure import Timing, Worker, compare
+from superopt.measure.stats import paired_ratio
+
+STEPS = 2_000
+_LEAST = 1e-3  # a smaller predicted gain is none
+_ROUNDS, _SAMPLE_S = 15, 0.02
+_COLUMNS = (
+    ("case", "program", ""),
+    ("library_ms", "predicted ms", ".4g"),
+    ("ratio", "gain", ".3f"),
+    ("used", "candidates that gain alone", ""),
+    ("measured", "measured", ".3f"),
+    ("low", "low", ".3f"),
+    ("high", "high", ".3f"),
+)
+
+
+def programs() -> dict[str, Callable[[], Any]]:
+    """The programs of the suites by name; each maker returns something with `fn`, `params` and `inputs`."""
+    from superopt.lab.bench import ablation, alternatives, core, options, rewrites  # late: jax
+
+    made: dict[str, Callable[[], Any]] = {}
+    for name in (*core.CASES, "mobilenet_v2", "transformer_block"):
+        made[f"core/{name}"] = lambda name=name: build_case(name, 0)
+    for name in ("inception", "fire", "bottleneck"):
+        made[f"nets/{name}"] = nets.NETS[name]
+    for name in rewrites.names():
+        made[f"rewrites/{name}"] = lambda name=name: rewrites.build_case(name)
+    made |= {f"ablation/{name}": make for name, make in ablation.CASES.items()}
+    made |= {f"alternatives/{name}": make for name, make in alternatives.CASES.items()}
+    made |= {f"options/{name}": lambda name=name: _of_shapes(*options.PROGRAMS[name]) for name in options.PROGRAMS}
+    return made
+
+
+def _of_shapes(fn: Callable[..., Any], shapes: Sequence[tuple[int, ...]]) -> Net:
+    rng = np.random.default_rng(0)
+    inputs = tuple(rng.standard_normal(shape, np.float32) for shape in shapes)
+    return Net(lambda _, *args: fn(*args), {}, inputs)
+
+
+def tried(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """The candidates as they are tried: with the steering that they state, else `near`, in both directions."""
+    out: list[Rule] = []
+    for rule in rules:
+        if rule.prefer or rule.mode != "saturate":
+            out.append(rule)
+            continue
+        out.append(replace(rule, mode="near", cache={}))
+        backward = reverse(rule)
+        if backward is not None:
+            out.append(replace(backward, mode="near", cache={}))
+    return tuple(out)
+
+
+@dataclass(frozen=True, slots=True)
+class PricedProgram:
+    """One program to price."""
+
+    case: str
+    texts: str
+    steps: int
+    seed: int
+    measure: bool
+
+
+def run(
+    *, files: Sequence[str], cases: Sequence[str], jobs: int, measure: bool, say: Say, steps: int = STEPS, seed: int = 0
+) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+    """Price the rules of some files over the programs whose name contains one of `cases`, or over all of them."""
+    texts = "\n\n".join(Path(file).read_text(encoding="utf-8") for file in files)
+    parse_many(texts, "candidates")
+    chosen = [name for name in programs() if not cases or any(text in name for text in cases)]
+    tasks = [PricedProgram(name, texts, steps, seed, measure) for name in chosen]
+    rows: list[dict[str, Any]] = []
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        for row in pool.map(price_case, tasks):
+            rows.append(row)
+            say(f"{row['case']}: {row['library_ms']:.4g} ms, gain {row['ratio']:.3f} {row['used']}")
+    ratios = [row["ratio"] for row in rows]
+    summary = {
+        "programs": float(len(rows)),
+        "paid": float(sum(row["paid"] for row in rows)),
+        "geomean": geomean(ratios),
+        "most": max(ratios, default=0.0),
+    }
+    return rows, summary, table([row for row in rows if row["gains"]], _COLUMNS)
+
+
+def price_case(task: PricedProgram) -> dict[str, Any]:
+    """Predicted times of one program without and with the candidates, measured ones where they pay."""
+    from superopt.certify.library import proved_library  # late: as above
+    from superopt.explore.exploration import Exploration, explore  # late: as above
+
+    made = programs()[task.case]()
+    imported = import_function(made.fn, (made.params, *made.inputs), frozen=0)
+    candidates = parse_many(task.texts, "candidates")
+    given = {rule_key(rule) for rule in candidates} | {rule.name for rule in candidates}
+    base = tuple(r for r in proved_library(None).rules if not given & {rule_key(r), r.name})
+    budget, objective = SearchBudget(None, task.steps), load_objective()
+
+    def search(new: Sequence[Rule]) -> Exploration:
+        return explore(imported.graph, (*base, *new), objective, budget, task.seed)
+
+    before, after = search(()), search(tried(candidates))
+    old, best = before.result.best, after.result.best
+    ratio = old.predicted_s / best.predicted_s if best.predicted_s else math.nan
+    applied = [rule for rule in candidates if _applied(rule, after.growth["unions"])]
+    alone: dict[str, float] = {}
+    if ratio > 1.0 + _LEAST and len(applied) == 1:
+        alone = {applied[0].name: ratio}
+    elif ratio > 1.0 + _LEAST:
+        for rule in applied:
+            alone[rule.name] = old.predicted_s / search(tried([rule])).result.best.predicted_s
+    gains = {rule: gain for rule, gain in alone.items() if gain > 1.0 + _LEAST}
+    paid = bool(applied) and ratio > 1.0 + _LEAST
+    row: dict[str, Any] = {
+        "case": task.case,
+        "original_ms": 1e3 * before.result.original.predicted_s,
+        "library_ms": 1e3 * old.predicted_s,
+        "found_ms": 1e3 * best.predicted_s,
+        "ratio": ratio,
+        "applied": [rule.name for rule in applied],
+        "gains": gains,
+        "used": ", ".join(f"{name} {gain:.3f}" for name, gain in gains.items()),
+        "paid": int(paid),
+        "growth_seconds": [before.growth["seconds"], after.growth["seconds"]],
+        "enodes": [before.growth["enodes"], after.growth["enodes"]],
+    }
+    if task.measure and paid:
+        pair = before.program(old), after.program(best)
+        row |= _measured(original_program(imported.graph), pair, imported, task.seed)
+    return row
+
+
+def _applied(rule: Rule, unions: Mapping[str, int]) -> bool:
+    """Did the rule change the e-graph, in one direction or the other?"""
+    return bool(unions.get(rule.name) or unions.get(f"{rule.name}-backward"))
+
+
+def _measured(original: Program, pair: tuple[Program, Program], imported: Imported, seed: int) -> dict[str, Any]:
+    """Time of the first program over that of the second, interleaved."""
+    with Worker() as worker:
+        timed = compare(
+            original, pair, imported.live_values, imported.frozen_values, rounds=_ROUNDS, min_time_s=_SAMPLE_S,
+            seed=seed, prune=0.0, worker=worker,
+        )  # fmt: skip
+    one, other = timed.candidates
+    if not (isinstance(one, Timing) and isinstance(other, Timing)):
+        return {"failure": f"{one}; {other}"}
+    ratio = paired_ratio(one.samples_s, other.samples_s, seed=seed)
+    return {"measured": ratio.ratio, "low": ratio.low, "high": ratio.high}

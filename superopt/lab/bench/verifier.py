@@ -1,0 +1,259 @@
+"""The verifier: what it proves, what it refutes, how fast, and whether mutants find a hole in it.
+
+    library    every rule of the library, in every usable direction, from scratch
+    rollcall   XLA's algebraic simplifier, what TensorRight cannot express of it, identities of whole kernels
+    wrong      rewrites that must be refuted with arrays: texts and pairs of functions
+    mutants    mutants of all proved rules: none may be proved and numerically false
+    discovery  candidate pairs judged per second of one core
+    recheck    the questions behind all proofs, asked again of all solvers
+
+Mutants run on all cores that the process may use, all else on one; `--case` picks parts, and `--budget 500steps` is the
+number of mutants.
+
+    superopt bench --verifier [--json]
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rewrites.language.direction import directions
+from rewrites.language.term import Rule
+from rewrites.library import load
+from superopt.errors import UsageError
+from superopt.lab.bench import Say, table
+from superopt.machine.budget import parse_budget
+from verifier import rollcall, wrong
+from verifier.equal.ranks import ANY
+from verifier.record.ledger import certify
+from verifier.record.recheck import recheck
+from verifier.rules.bits import different_bits
+from verifier.rules.fuzz import Fuzzed, cores, draw, try_all
+from verifier.rules.process import shared
+from verifier.verdict import REFUTED, Verdict
+
+MUTANTS = 5000
+GRAPHS = 8  # on which exact rules are compared bit by bit
+DISCOVERY_S, DISCOVERY_SIZE = 120.0, 2
+_COLUMNS = (("figure", "figure", ""), ("value", "value", ""), ("bar", "bar", ""))
+_BARS = {
+    "rollcall_proved": ">= 145", "rollcall_all_ranks": ">= 118", "median_ms": "<= 50", "total_s": "< 120",
+    "must_refute_missed": "0", "refute_median_s": "< 0.3", "exact_with_other_bits": "0", "false_proofs": "0",
+    "unknown_fraction": "< 0.01",
+    "discovery_pairs_per_s": ">= 20", "solver_disagreements": "0",
+}  # fmt: skip
+
+
+@dataclass
+class _Run:
+    """What the parts have found so far."""
+
+    say: Say
+    mutants: int
+    seed: int
+    rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    summary: dict[str, Any] = field(default_factory=dict[str, Any])
+    proved: list[tuple[Rule, Verdict]] = field(default_factory=list[tuple[Rule, Verdict]])
+    milliseconds: list[float] = field(default_factory=list[float])
+    seconds: float = 0.0
+    jobs: int = 1
+
+
+def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> tuple[list[dict[str, Any]], dict[str, Any], str]:
+    """Rows per rule, case, open mutant and part, the summary, and the table.
+
+    Raises:
+        UsageError: no part has such a name.
+    """
+    chosen = [name for name in _PARTS if not cases or any(text in name for text in cases)]
+    if not chosen:
+        raise UsageError(f"no part is called {', '.join(cases)}", hint=", ".join(_PARTS))
+    made = _Run(say, parse_budget(budget).steps or MUTANTS, seed, jobs=cores())
+    for name in chosen:
+        with nullcontext() if name == "mutants" else _one_core():
+            if name != "mutants":
+                list(shared().call("time:gmtime", 0))  # imports are no rule's time
+            start = time.perf_counter()
+            _PARTS[name](made)
+        made.summary[f"{name}_s"] = round(time.perf_counter() - start, 2)
+        say(f"{name}: {made.summary[f'{name}_s']} s")
+    if made.milliseconds:
+        made.summary |= {"median_ms": round(median(made.milliseconds), 2), "total_s": round(made.seconds, 2)}
+    figures = [{"figure": k, "value": _plain(v), "bar": _BARS.get(k)} for k, v in made.summary.items()]
+    return made.rows, made.summary, table(figures, _COLUMNS)
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@contextmanager
+def _one_core() -> Iterator[None]:
+    """This process, and the processes that it starts, on one core where the system can say so."""
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+    if before:
+        os.sched_setaffinity(0, {min(before)})
+    try:
+        yield
+    finally:
+        if before:
+            os.sched_setaffinity(0, before)
+
+
+# -- proofs
+
+
+def _library(made: _Run) -> None:
+    rules = load()
+    forward = [_prove(made, "library", rule, "forward") for rule in rules]
+    usable = [rule for rule in rules if directions(rule)[1].rule is not None]
+    backward = [_prove(made, "library", rule, "backward") for rule in usable]
+    made.summary |= {
+        "library_rules": len(rules),
+        "library_proved": sum(v.proved for v in forward),
+        "library_backward": len(usable),
+        "library_backward_proved": sum(v.proved for v in backward),
+    }
+
+
+def _rollcall(made: _Run) -> None:
+    listed: dict[str, list[Verdict]] = {}
+    others: dict[str, list[Verdict]] = {"XLA beyond": [], "kernel": []}
+    for rules in rollcall.load().values():
+        for rule in rules:
+            place = rule.source.partition(":")[0]
+            verdict = _prove(made, "rollcall", rule, "forward")
+            if place in others:
+                others[place].append(verdict)
+            else:
+                listed.setdefault(place, []).append(verdict)
+    whole = [[v] for v in others["XLA beyond"]]
+    groups = [*listed.values(), *whole]
+    made.summary |= {
+        "rollcall_listed": sum(rollcall.FAMILIES.values()),
+        "rollcall_listed_proved": sum(all(v.proved for v in vs) for vs in listed.values()),
+        "rollcall_beyond_proved": sum(v.proved for v in others["XLA beyond"]),
+        "rollcall_proved": sum(all(v.proved for v in vs) for vs in groups),
+        "rollcall_all_ranks": sum(all(map(_any_rank, vs)) for vs in groups),
+        "kernels_proved": sum(v.proved for v in others["kernel"]),
+        "kernels": len(others["kernel"]),
+    }
+
+
+def _any_rank(verdict: Verdict) -> bool:
+    return verdict.domain is not None and all(ranks == ANY for _, ranks in verdict.domain.ranks)
+
+
+def _prove(made: _Run, part: str, rule: Rule, direction: str) -> Verdict:
+    start = time.perf_counter()
+    verdict = shared().check(rule, direction)
+    seconds = time.perf_counter() - start
+    made.seconds += seconds
+    if direction == "forward":
+        made.milliseconds.append(1e3 * seconds)
+    row = {"part": part, "name": rule.name, "direction": direction, "status": verdict.status, "ms": 1e3 * seconds}
+    if verdict.domain is not None:
+        row |= {"exactness": verdict.domain.exactness, "ranks": dict(verdict.domain.ranks)}
+        made.proved.append((rule, verdict))
+        if verdict.domain.exactness == "exact" and direction == "forward" and not rule.dtype:
+            row["other_bits"] = different_bits(rule, GRAPHS) is not None
+            made.summary["exact_with_other_bits"] = made.summary.get("exact_with_other_bits", 0) + row["other_bits"]
+    elif verdict.cause:
+        row["cause"] = verdict.cause
+    made.rows.append(row)
+    return verdict
+
+
+# -- refutations
+
+
+def _wrong(made: _Run) -> None:
+    seconds: list[float] = []
+    missed: list[str] = []
+    from superopt.lab.bench.wrong_functions import STATEMENTS  # late: loads jax
+
+    for case in (*wrong.load(), *rollcall.wrong(), *STATEMENTS):
+        start = time.perf_counter()
+        verdict = shared().check(case) if isinstance(case, Rule) else _check_statement(case)
+        seconds.append(time.perf_counter() - start)
+        found = verdict.counterexample
+        row = {"part": "wrong", "name": case.name, "status": verdict.status, "ms": 1e3 * seconds[-1]}
+        if verdict.status != REFUTED or found is None:
+            missed.append(case.name)
+        else:
+            row |= {"elements": found.elements, "left": found.left, "right": found.right}
+        made.rows.append(row)
+    made.summary |= {
+        "must_refute": len(seconds),
+        "must_refute_missed": len(missed),
+        "refute_median_s": round(median(seconds), 4),
+        "refute_max_s": round(max(seconds), 3),
+    }
+
+
+def _check_statement(statement: Any) -> Verdict:
+    from verifier.statements.statement import check_statement  # late: loads jax
+
+    return check_statement(statement)
+
+
+# -- mutants
+
+
+def _mutants(made: _Run) -> None:
+    rules = [*load(), *(rule for rules in rollcall.load().values() for rule in rules)]
+    fuzzed = Fuzzed()
+    for outcome in try_all(draw(rules, made.mutants, made.seed), made.jobs):
+        fuzzed.outcomes.append(outcome)
+        if len(fuzzed.outcomes) % 250 == 0:
+            made.say(f"{len(fuzzed.outcomes)} mutants: {dict(fuzzed.counts)}")
+    told = fuzzed.summary()
+    made.rows += [{"part": "mutants", **row} for row in told.pop("rows")]
+    statuses = told.pop("statuses")
+    made.summary |= told | {f"mutants_{status.lower().replace(' ', '_')}": n for status, n in statuses.items()}
+
+
+# -- discovery and solvers
+
+
+def _discovery(made: _Run) -> None:
+    from superopt.lab.discovery.discover import DiscoverySettings, discover  # late: starts workers
+
+    with tempfile.TemporaryDirectory() as folder:
+        settings = DiscoverySettings(size=DISCOVERY_SIZE, seconds=DISCOVERY_S, library=False)
+        found = discover(settings, Path(folder), made.say)
+    judged = found.summary["judged"]
+    rate = round(found.summary["discovery_pairs_per_s"], 2)
+    made.summary |= {"discovery_pairs": judged, "discovery_pairs_per_s": rate}
+    made.rows.append({"part": "discovery", **found.summary})
+
+
+def _recheck(made: _Run) -> None:
+    if not made.proved:  # only this part was asked for
+        quiet = _Run(made.say, made.mutants, made.seed)
+        _library(quiet)
+        _rollcall(quiet)
+        made.proved = quiet.proved
+    told = recheck((certify(rule, verdict), verdict.asked) for rule, verdict in made.proved if not verdict.cached)
+    made.summary |= {"queries": told["queries"], "solver_disagreements": len(told["disagreements"])}
+    for name, counts in told["solvers"].items():
+        made.summary |= {f"{name}_agree": counts["agree"], f"{name}_unknown": counts["unknown"]}
+    made.rows += [{"part": "recheck", **row} for row in told["disagreements"]]
+
+
+_PARTS: dict[str, Callable[[_Run], None]] = {
+    "library": _library,
+    "rollcall": _rollcall,
+    "wrong": _wrong,
+    "mutants": _mutants,
+    "discovery": _discovery,
+    "recheck": _recheck,
+}

@@ -1,0 +1,51 @@
+"""`superopt demo`: real networks made faster, in front of the reader's eyes.
+
+Two ONNX networks that ship with the onnx package (random weights of the right scale, since theirs are constants) and
+two JAX programs.  Prints each report and writes a page for each; the program that gained most has the plain name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from superopt.lab.bench.programs.programs import build_case
+from superopt.machine.extras import need
+from superopt.pipeline.optimizer import optimize
+from superopt.report import check_report_path
+from superopt.report.data import Report
+
+PROGRAMS = ("squeezenet", "resnet50", "transformer_block", "inverted_residual")
+
+
+def run_demo(*, budget: str, report_path: str, say: Callable[[str], None], quiet: bool) -> dict[str, Any]:
+    """Optimise every program of the demo; a summary with one row each.
+
+    Raises:
+        UsageError: no report can be written to that path.
+        MissingExtraError: the onnx package is not installed.
+    """
+    path = check_report_path(report_path)
+    need("onnx", "the demo")
+    reports: dict[str, Report] = {}
+    for name in PROGRAMS:
+        if not quiet:
+            click.echo(f"\n{name}")
+        case = build_case(name, seed=0)
+        result = optimize(case.fn, case.params, *case.inputs, frozen=0, budget=budget, progress=say)
+        reports[name] = result.report
+        if not quiet:
+            click.echo(str(result.report))
+    best = max(reports, key=lambda name: reports[name].speedup.ratio)
+    for name, report in reports.items():
+        report.save(str(path if name == best else path.with_name(f"{path.stem}-{name}{path.suffix}")))
+    if not quiet:
+        click.echo(f"\nreport of {best}: {path} (the others beside it)")
+        click.echo("next: superopt optimize YOUR_MODEL.onnx --report report.html")
+    return {
+        "rows": [report.to_json() for report in reports.values()],
+        "speedups": {name: report.speedup.ratio for name, report in reports.items()},
+        "report": str(path),
+    }

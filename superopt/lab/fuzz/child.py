@@ -1,0 +1,207 @@
+"""Runs programs one after the other: `python -m superopt.lab.fuzz.child STORE`, a case as JSON per line, a verdict
+each.
+
+One process runs many programs, so that libraries, proofs, the prover and the measuring worker stay warm.  A program
+may end this process; the parent counts that and starts another.
+
+A result is wrong where it is farther from a float64 evaluation than `jax.jit` of the original is, by more than rounding
+explains; integers and truth values must be the same, unless rounding may decide them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from superopt.choose.trials import TrialPool
+from superopt.errors import SuperoptError
+from superopt.ir.interp import evaluate
+from superopt.lab.fuzz.case import Case, from_dict
+from superopt.lab.fuzz.onnx_programs import original as onnx_original
+from superopt.measure.process import Worker
+
+BUDGETS = {"jit": 0.3}
+STEPS = "40steps"
+TOLERANCE = {"float64": 1e-9, "float32": 2e-4, "float16": 2e-2, "bfloat16": 1e-1}
+WORSE = 8.0  # a result may be so many times as far from float64 as the original
+FLIPPED = 0.2  # share of elements that rounding may flip where it decides
+
+
+def run(case: Case, store: str) -> dict[str, Any]:
+    """The verdict on a program: `status` ok, wrong, crash, refused or invalid, with `cause` and `seconds`."""
+    try:
+        fn, reference = onnx_original(case) if case.kind == "onnx" else _jax(case)
+        draws = [case.arrays(0), case.arrays(1)]
+        for i in case.frozen:
+            draws[1][i] = draws[0][i]
+        wanted = [reference(*args) for args in draws]
+    except Exception as error:  # the program itself has no value: nothing of ours
+        return {"status": "invalid", "cause": _told(error), "seconds": 0.0}
+    begin = time.monotonic()
+    try:
+        compiled = _optimised(case, fn, draws[0], store)
+        seconds = 0.0
+        for args, want in zip(draws, wanted, strict=True):
+            got = compiled(*args)
+            seconds = seconds or time.monotonic() - begin
+            cause = _difference(case, fn, args, list(got), want)
+            if cause:
+                return {"status": "wrong", "cause": cause, "seconds": seconds}
+    except SuperoptError as error:
+        return {"status": "refused", "cause": _told(error), "seconds": time.monotonic() - begin}
+    except Exception as error:  # what the fuzzer looks for
+        return {"status": "crash", "cause": _told(error), "seconds": time.monotonic() - begin}
+    return {"status": "ok", "cause": "", "seconds": seconds, "budget": BUDGETS.get(case.mode)}
+
+
+def _jax(case: Case) -> tuple[Callable[..., Any], Callable[..., list[np.ndarray]]]:
+    import jax  # late: see `superopt.lab.fuzz.jax_programs`
+
+    from superopt.lab.fuzz.jax_programs import scope
+
+    names = scope()
+    exec(case.source, names)
+    fn = names["f"]
+    compiled = jax.jit(fn)
+    return fn, lambda *args: [np.asarray(x) for x in compiled(*args)]
+
+
+def _optimised(case: Case, fn: Any, args: Sequence[Any], store: str) -> Callable[..., Any]:
+    import superopt  # late: see above
+
+    options: dict[str, Any] = {"frozen": case.frozen, "seed": case.seed, "store": store}
+    if case.mode in BUDGETS:
+        options["budget"] = BUDGETS[case.mode]
+    elif case.mode == "kernels":
+        options["search"] = False
+    else:
+        options |= {"budget": STEPS, "deterministic": True}
+    if case.kind == "onnx":
+        options.pop("frozen")
+    if case.mode == "exact":
+        options |= {"numerics": "exact"}
+    if case.mode == "jit" and case.kind == "jax":
+        return superopt.jit(fn, budget=BUDGETS["jit"], store=store)
+    result = superopt.optimize(fn, *args, **options)
+    if case.mode == "recall":
+        result = superopt.optimize(fn, *args, **options)
+    if result.report.lost:  # the program came through; what was lost on the way is a fault all the same
+        raise RuntimeError("; ".join(f"{stage} {cause}" for stage, cause in result.report.lost.items()))
+    if case.mode == "save":
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "p.superopt"
+            result.save(path)
+            return superopt.load(path)
+    str(result.report)
+    return result
+
+
+def _difference(case: Case, fn: Any, args: Sequence[Any], got: Sequence[Any], wanted: Sequence[np.ndarray]) -> str:
+    if len(got) != len(wanted):
+        return f"{len(got)} results in place of {len(wanted)}"
+    loose = {x.name for x in case.lines if x.loose} & {*case.outputs}
+    for n, (x, y) in enumerate(zip(got, wanted, strict=True)):
+        a, b = np.asarray(x), np.asarray(y)
+        if (a.shape, a.dtype) != (b.shape, b.dtype):
+            return f"output {n} is {a.dtype}{a.shape}, not {b.dtype}{b.shape}"
+        bad = _bad(a, b, case, fn, args, n)
+        allowed = max(1, int(FLIPPED * a.size)) if loose else 0
+        if bad.sum() > allowed:
+            at = tuple(int(i) for i in np.argwhere(bad)[0])
+            return f"output {n} at {list(at)}: {a[at]} in place of {b[at]} ({int(bad.sum())} of {a.size} differ)"
+    return ""
+
+
+def _bad(a: np.ndarray, b: np.ndarray, case: Case, fn: Any, args: Sequence[Any], n: int) -> np.ndarray:
+    """Which elements are wrong."""
+    if a.dtype.kind in "biu":
+        return a != b
+    kinds = [str(x.dtype) for x in (*case.inputs, *case.lines)]
+    tolerance = max((TOLERANCE[k] for k in (*kinds, str(a.dtype)) if k in TOLERANCE), default=1e-4)
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(all="ignore"):
+        finite = np.abs(y[np.isfinite(y)])
+        scale = 1.0 + (float(finite.max()) if finite.size else 0.0)
+        same = (x == y) | (np.isnan(x) & np.isnan(y)) | (np.abs(x - y) <= tolerance * scale)
+        same |= ~np.isfinite(y)  # the laws of class real speak of finite numbers
+        if case.mode == "exact":
+            same &= (x == y) | (np.isnan(x) & np.isnan(y))
+        elif not same.all():
+            exact = _wide(case, fn, args, n)
+            if exact is not None and exact.shape == x.shape:
+                same |= np.abs(x - exact) <= WORSE * np.abs(y - exact) + tolerance * scale
+                same |= ~np.isfinite(exact) | (np.abs(exact) > 1e4 if "float16" in kinds else np.abs(exact) > 1e30)
+    return ~same
+
+
+def _wide(case: Case, fn: Any, args: Sequence[Any], n: int) -> np.ndarray | None:
+    """An output with every float in float64, by the reference interpreter; None where it has no such value."""
+    if case.kind != "jax":
+        return None
+    from superopt.frontends.jax.jaxpr import import_function  # late: see above
+
+    try:
+        imported = import_function(fn, tuple(args))
+        values = dict(zip((x["name"] for x in imported.graph.inputs), args, strict=False))
+        return np.asarray(evaluate(imported.graph, values, wide=True)[n], np.float64)
+    except Exception:  # opaque operations have no value there
+        return None
+
+
+def _told(error: BaseException) -> str:
+    first = str(error).strip().partition("\n")[0][:300]
+    place = ""
+    trace = error.__traceback__
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if "superopt" in name or "rewrites" in name or "verifier" in name or "costmodel" in name:
+            place = f"{Path(name).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {first} ({place})"
+
+
+@contextlib.contextmanager
+def warm() -> Any:
+    """One measuring worker, and one pool of processes that make kernels, for all calls inside."""
+    from superopt.pipeline import optimizer  # late: see above
+
+    class KeptWorker(Worker):
+        def close(self) -> None:
+            """Stay."""
+
+    class KeptPool(TrialPool):
+        def close(self) -> None:
+            """Stay."""
+
+    own, kept = (optimizer.Worker, optimizer.TrialPool), (KeptWorker(), KeptPool(0, processes=1))
+    optimizer.Worker, optimizer.TrialPool = (lambda: kept[0]), (lambda seed: kept[1])  # type: ignore[assignment, misc]
+    try:
+        yield
+    finally:
+        optimizer.Worker, optimizer.TrialPool = own
+        Worker.close(kept[0])
+        TrialPool.close(kept[1])
+
+
+def main() -> None:
+    """Verdicts on standard output; what programs print goes to standard error."""
+    warnings.simplefilter("ignore")
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    with warm():
+        for line in sys.stdin:
+            out.write(json.dumps(run(from_dict(json.loads(line)), sys.argv[1])) + "\n")
+
+
+if __name__ == "__main__":
+    main()

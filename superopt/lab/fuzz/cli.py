@@ -1,0 +1,47 @@
+"""`superopt fuzz`: programs and kernels, counted together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from superopt.kernels.llvm import cpu
+from superopt.lab.fuzz.corpus import corpus
+from superopt.lab.fuzz.drive import Found, fuzz
+from superopt.lab.fuzz.kernels import run as run_kernels
+
+KERNELS_S = 0.25
+"""Share of the time that random kernels get where their number is not given."""
+
+
+def run(
+    seconds: float, seed: int, programs: int | None, kernels: int | None, store: str | None, say: Callable[[str], None]
+) -> Found:
+    """Whole programs, then kernels.
+
+    Args:
+        seconds: time of both.
+        seed: number of the first program and of the first kernel.
+        programs: how many at most.
+        kernels: how many at most; 0 for none.
+        store: where proofs are kept between runs.
+        say: called with a line per failure.
+    """
+    given = seconds if kernels == 0 else seconds * (1 - KERNELS_S)
+    found = fuzz(given, seed, programs, corpus=corpus(), store=store, say=say)
+    if kernels != 0:
+        _kernels(found, seconds - found.seconds, seed, kernels, say)
+    return found
+
+
+def _kernels(found: Found, seconds: float, seed: int, most: int | None, say: Callable[[str], None]) -> None:
+    import time
+
+    if not cpu.supported():
+        return
+    begin = time.monotonic()
+    counts = run_kernels(seconds, seed, most)
+    found.kernels = {"wrong": counts.wrong, "crash": counts.crashes, "hang": counts.hangs}
+    found.kernels["ok"] = counts.kernels - sum(found.kernels.values())
+    for failure in counts.failures:
+        say(f"kernel {failure.seed}: {failure.result}\n    {failure.reproducer}")
+    found.seconds += time.monotonic() - begin

@@ -1,0 +1,314 @@
+"""Random kernels against the oracle: `python -m superopt.lab.fuzz.kernels --cases 700`.
+
+A case is a random fused graph (movement, reductions, windows, prefixes, products, gathers, choices, conversions at
+awkward sizes), a random schedule (a trace of primitives, or none) and random knobs.  Its code runs between guard bands
+of NaN and is compared with `evaluate` of the loop program that comes from the graph before any schedule.  Half of the
+floating cases without sums run under the strict licence and must have the same bits.
+
+The generator is where the errors are, and a wrong kernel can end its process: cases run in workers, one line each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from superopt.errors import InputError, SuperoptError
+from superopt.ir.expr import subexpressions
+from superopt.ir.scalar import SCALARS
+from superopt.ir.types import FLOATS
+from superopt.kernels.emit.generate import generate
+from superopt.kernels.emit.licence import DEFAULT, STRICT
+from superopt.kernels.llvm.cpu import host, restricted
+from superopt.kernels.loops.evaluate import evaluate
+from superopt.kernels.loops.program import from_graph
+from superopt.kernels.loops.stage import LoopProgram
+from superopt.kernels.runtime.kernel import build
+from superopt.lab.fuzz import kernel_graphs as fuzz_graphs
+from superopt.lab.fuzz import kernel_schedules as fuzz_schedules
+
+_ENDLESS = 1 << 40  # cases
+MOST_NODES = 3000
+MOST_SECONDS = 60  # of processor time, of a case
+TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 8e-2}
+EXACT = ("sqrt", "rsqrt")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCase:
+    """A loop program as it comes from a graph, the same one scheduled, and arrays for its inputs."""
+
+    plain: LoopProgram
+    scheduled: LoopProgram
+    trace: tuple[str, ...]
+    arrays: Mapping[str, np.ndarray[Any, Any]]
+
+
+def case(seed: int) -> KernelCase | None:
+    """The case of a number; None where the graph is an input or too large."""
+    rng = np.random.default_rng([7, seed])
+    root = fuzz_graphs.graph(rng)
+    if root.op == "input":
+        return None
+    plain = from_graph([root], scratch=fuzz_graphs.kept(root, rng))
+    if any(len(subexpressions(s.value)) > MOST_NODES for s in plain.stages):
+        return None
+    arrays = {b.name: fuzz_graphs.array(b, rng) for b in plain.buffers if b.scope in ("input", "frozen")}
+    scheduled, trace = fuzz_schedules.scheduled(plain, rng)
+    return KernelCase(plain, scheduled, trace, arrays)
+
+
+def check(seed: int) -> str:
+    """Run a case; says `ok` or what is wrong."""
+    made = case(seed)
+    if made is None:
+        return "skipped"
+    rng = np.random.default_rng([8, seed])
+    widened = any("widen" in step for step in made.trace)  # it leaves roundings to 16 bits out
+    strict = is_exact(made.plain) and rng.random() < 0.5 and not widened
+    cpu = host() if rng.random() < 0.7 else restricted(host(), 256)
+    try:
+        code = generate(made.scheduled, cpu, STRICT if strict else DEFAULT)
+    except InputError as error:
+        return f"refused: {type(error).__name__} {str(error)[:120]}"
+    kernel = build(code, pipeline="none" if rng.random() < 0.7 else "auto")
+    found = kernel.run(made.arrays, guard=True)
+    exact = evaluate(made.plain, made.arrays)
+    wide = exact if strict else evaluate(made.plain, made.arrays, wide=True)
+    for name, got in found.items():
+        wrong = _difference(got, exact[name], wide[name], made.plain, strict)
+        if wrong:
+            return f"wrong: {name} {wrong}"
+    return "ok"
+
+
+def is_exact(program: LoopProgram) -> bool:
+    """Has the program no function and no sum that the strict licence leaves inexact?"""
+    for s in program.stages:
+        for e in subexpressions(s.value):
+            if e.kind == "reduce" and e.dtype in FLOATS and e.args[0] in ("sum", "prod"):
+                return False
+            if e.kind == "op" and SCALARS[e.args[0]].transcendental and e.args[0] not in EXACT:
+                return False
+    return True
+
+
+def _difference(got: Any, exact: Any, wide: Any, program: LoopProgram, strict: bool) -> str:
+    if got.dtype.kind in "biu" or strict:
+        same = (got == exact) | ((got != got) & (exact != exact))
+        bad = int((~np.asarray(same)).sum())
+        if not strict and not is_exact(program):  # near ties of rounded values, compared
+            halves = any(e.dtype in ("float16", "bfloat16") for s in program.stages for e in subexpressions(s.value))
+            bad = 0 if halves or bad <= 1 + got.size // 50 else bad
+        return f"{bad} of {got.size} elements differ" if bad else ""
+    dtypes = {e.dtype for s in program.stages for e in subexpressions(s.value) if e.dtype in TOLERANCE}
+    tolerance = max(TOLERANCE[d] for d in dtypes | {str(got.dtype)})
+    a, b = np.asarray(got, np.float64), np.asarray(wide, np.float64)
+    scale = max(1.0, float(np.abs(b[np.isfinite(b)]).max(initial=0)))
+    limit = {"float64": np.inf, "float16": 65519.0}.get(str(got.dtype), float(np.finfo(np.float32).max))
+    b = np.where(np.abs(b) > limit, np.copysign(np.inf, b), b)
+    close = np.isclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+    if close.all():
+        return ""
+    worst = np.nanmax(np.where(np.isfinite(a - b), np.abs(a - b), 0))
+    return f"{int((~close).sum())} of {a.size} elements differ, by {worst:.3g} at a scale of {scale:.3g}"
+
+
+# ---- workers
+
+
+@dataclass(frozen=True, slots=True)
+class FuzzFailure:
+    """A case that is wrong, ends its process or does not end.
+
+    Attributes:
+        seed: number of the case.
+        result: what is wrong with it.
+        reproducer: a command that runs it alone.
+    """
+
+    seed: int
+    result: str
+    reproducer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What random kernels came to.
+
+    Attributes:
+        kernels: that were made and compared.
+        refused: schedules for which there is no code.
+        wrong, crashes, hangs: of the kernels; a crash is an error of the generator or the end of the process.
+        failures: one for each of these, in the order in which they were found.
+    """
+
+    kernels: int
+    refused: int
+    wrong: int
+    crashes: int
+    hangs: int
+    failures: tuple[FuzzFailure, ...]
+
+
+_KINDS = {"wrong": "wrong", "error": "crashes", "died": "crashes", "slow": "hangs"}
+
+
+def run(seconds: float, seed: int = 0, count: int | None = None, workers: int = 1) -> Counts:
+    """Random kernels until the time is over.
+
+    Args:
+        seconds: of wall time; the case that runs then is finished.
+        seed: number of the first case; a run goes on where another one ended.
+        count: of cases at most.
+        workers: processes at once.
+    """
+    end = time.monotonic() + seconds
+    found, failures = collections.Counter[str](), list[FuzzFailure]()
+    todo = _ENDLESS if count is None else count
+    for number, result in results(seed, todo, workers):
+        kind = result.split(":")[0]
+        found[_KINDS.get(kind, kind)] += 1
+        if kind in _KINDS:
+            failures.append(FuzzFailure(number, result, f"python -m superopt.lab.fuzz.kernels --describe {number}"))
+        if time.monotonic() > end:
+            break
+    kernels = sum(found[k] for k in ("ok", "wrong", "crashes", "hangs"))
+    return Counts(kernels, found["refused"], found["wrong"], found["crashes"], found["hangs"], tuple(failures))
+
+
+def results(first: int, cases: int, workers: int = 1, batch: int = 200) -> Iterator[tuple[int, str]]:
+    """Run cases in worker processes; a case that ends its process is reported as such."""
+    todo = iter(range(first, first + cases, batch))
+    busy: dict[int, _Worker] = {}
+    try:
+        while True:
+            for begin in itertools.islice(todo, workers - len(busy)):
+                busy[begin] = _Worker(begin, min(begin + batch, first + cases))
+            if not busy:
+                return
+            for begin, worker in list(busy.items()):
+                line = worker.line()
+                if line is not None:
+                    yield line
+                else:
+                    busy.pop(begin).finish()
+    finally:  # also where nobody asks for the rest
+        for worker in busy.values():
+            worker.process.kill()
+            worker.finish()
+
+
+class _Worker:
+    """A process over a range of cases, begun again after one that ends it."""
+
+    def __init__(self, first: int, end: int) -> None:
+        self.at, self.end, self.folder = first, end, tempfile.TemporaryDirectory()
+        self._begin()
+
+    def _begin(self) -> None:
+        command = [sys.executable, "-P", "-m", "superopt.lab.fuzz.kernels", "--worker", str(self.at), str(self.end)]
+        environment = os.environ | {"XDG_CACHE_HOME": self.folder.name, "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+    def line(self) -> tuple[int, str] | None:
+        """The next result; None when there is none any more."""
+        if self.at >= self.end:
+            return None
+        assert self.process.stdout is not None
+        text = self.process.stdout.readline()
+        if text:
+            seed, result = json.loads(text)
+            self.at = seed + 1
+            return seed, result
+        status = self.process.wait()
+        seed, self.at = self.at, self.at + 1
+        if self.at < self.end:
+            self._begin()
+        return seed, f"died: status {status}"
+
+    def finish(self) -> None:
+        """Wait for the end."""
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.process.wait()
+        self.folder.cleanup()
+
+
+def _serve(first: int, end: int) -> None:
+    signal.signal(signal.SIGPROF, _late)
+    for seed in range(first, end):
+        signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
+        try:
+            result = check(seed)
+        except TimeoutError:
+            result = f"slow: more than {MOST_SECONDS} s"
+        except SuperoptError as error:
+            result = f"error: {type(error).__name__} {str(error)[:300]}"
+        except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError, RecursionError) as error:
+            place = traceback.extract_tb(error.__traceback__)[-4:]
+            result = f"error: {type(error).__name__} {error} at {' < '.join(f'{t.name}:{t.lineno}' for t in place)}"
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        print(json.dumps([seed, result]), flush=True)
+
+
+def _late(number: int, frame: object) -> None:
+    raise TimeoutError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line: exit status 1 when a case is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m superopt.lab.fuzz.kernels", description="Random kernels.")
+    parser.add_argument("--cases", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0, help="number of the first case")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--worker", type=int, nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--describe", type=int, metavar="CASE", help="run one case in this process, and print it")
+    args = parser.parse_args(argv)
+    if args.worker:
+        _serve(*args.worker)
+        return 0
+    if args.describe is not None:
+        print(described(args.describe))
+        result = check(args.describe)
+        print(result)
+        return int(result.split(":")[0] in _KINDS)
+    start, counts = time.monotonic(), collections.Counter[str]()
+    for seed, result in results(args.seed, args.cases, args.workers):
+        counts[result.split(":")[0]] += 1
+        if result not in ("ok", "skipped"):
+            print(f"{seed}: {result}", flush=True)
+    print(f"{dict(counts)} in {time.monotonic() - start:.0f} s")
+    return int(any(counts[k] for k in ("wrong", "error", "died", "slow")))
+
+
+def described(seed: int) -> str:
+    """The graph's stages, the trace and the shapes of a case."""
+    made = case(seed)
+    if made is None:
+        return "skipped"
+    stages = [f"{s.buffer}{[a.extent for a in s.axes]} = {s.value!r}" for s in made.plain.stages]
+    knobs: list[str] = []
+    for s in made.scheduled.stages:
+        axes = [(a.symbol.name, a.extent, a.kind) for a in s.axes]
+        knobs.append(f"{s.buffer}: {dict(s.knobs)} {axes} at {s.at} combine {s.combine}")
+    buffers = [f"{b.name} {b.dtype}{list(b.shape)} {b.scope}" for b in made.scheduled.buffers]
+    return "\n".join([*buffers, *stages, *made.trace, *knobs])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

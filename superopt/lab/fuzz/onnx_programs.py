@@ -1,0 +1,241 @@
+"""Random ONNX models: node after node, each evaluated by the reference evaluator as it is drawn.
+
+What the standard does not define (types that an operator does not take, integers divided by zero), the reference
+refuses, or has no finite small value, is drawn again, so that every model has a value.  A node
+is kept as a line of code (`op(inputs) attributes`), so that models are reduced and printed as JAX programs are.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from superopt.lab.fuzz.case import Case, FuzzValue
+
+OPSET = 20
+_UNARY = (
+    "Relu Tanh Sigmoid Neg Abs Exp Erf Softplus Softsign Sqrt Floor Ceil Round Sign Identity Not "
+    "BitwiseNot Gelu Mish Elu Selu HardSwish Reciprocal"
+)
+_BINARY = "Add Sub Mul Div Max Min Pow Mod Equal Less Greater And Or Xor BitwiseAnd BitwiseOr MatMul PRelu"
+_SHAPED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("Transpose", {}),
+    ("Flatten", {"axis": 1}),
+    ("Softmax", {"axis": -1}),
+    ("LogSoftmax", {"axis": 0}),
+    ("ReduceSum", {"keepdims": 0}),
+    ("ReduceMean", {}),
+    ("ReduceMax", {"keepdims": 0}),
+    ("ReduceMin", {}),
+    ("ReduceL2", {}),
+    ("ReduceLogSumExp", {}),
+    ("ReduceProd", {}),
+    ("ReduceSumSquare", {}),
+    ("ArgMax", {"axis": 0}),
+    ("ArgMin", {"axis": -1, "keepdims": 0}),
+    ("Concat", {"axis": 0}),
+    ("LeakyRelu", {"alpha": 0.25}),
+    ("Shape", {}),
+    ("GlobalAveragePool", {}),
+    ("MaxPool", {"kernel_shape": [2, 2], "strides": [1, 1]}),
+    ("Shrink", {"bias": 0.5, "lambd": 0.5}),
+    ("AveragePool", {"kernel_shape": [2, 2], "pads": [0, 1, 1, 0], "count_include_pad": 1}),
+    ("DepthToSpace", {"blocksize": 2}),
+    ("LRN", {"size": 3}),
+    ("ThresholdedRelu", {"alpha": 0.5}),
+    ("Trilu", {"upper": 0}),
+    ("Celu", {"alpha": 1.5}),
+    ("Gemm", {"alpha": 0.5, "transB": 1}),
+    ("Cast", {"to": 1}),
+    ("Cast", {"to": 6}),
+    ("Cast", {"to": 10}),
+    ("Size", {}),
+    ("LpNormalization", {"axis": -1}),
+    ("Hardmax", {"axis": -1}),
+    ("HardSigmoid", {}),
+    ("InstanceNormalization", {}),
+    ("IsNaN", {}),
+)
+_LOOSE = ("ArgMax", "ArgMin", "Floor", "Ceil", "Round", "Sign", "Equal", "Less", "Greater", "Cast", "Mod", "Hardmax")
+_MOST = 4096
+
+
+def program(seed: int) -> Case:
+    """The model of a number."""
+    rng = random.Random(f"onnx {seed}")
+    kinds = ("float32", "float32", "float32", "float16", "int32", "int64", "int8", "uint8", "bool")
+    inputs: list[FuzzValue] = []
+    for i in range(rng.randint(1, 3)):
+        shape = tuple(rng.choice((1, 2, 3, 4, 6)) for _ in range(rng.choice((1, 2, 2, 3, 4))))
+        inputs.append(FuzzValue(f"x{i}", shape, rng.choice(kinds)))
+    case = Case(seed, tuple(inputs), (), (), (), "deterministic", "onnx")
+    known = dict(zip((x.name for x in inputs), case.arrays(), strict=True))
+    lines: list[FuzzValue] = []
+    for _ in range(rng.randint(2, 9)):
+        made = _line(rng, [*inputs, *lines], known, len(lines))
+        if made is not None:
+            lines.append(made)
+    names = [x.name for x in lines[-3:]] or [inputs[0].name]
+    if not lines:
+        lines = [FuzzValue("v0", inputs[0].shape, inputs[0].dtype, f"Identity({inputs[0].name}) {{}}")]
+        names = ["v0"]
+    outputs = tuple(dict.fromkeys([lines[-1].name, *(rng.choice(names) for _ in range(rng.choice((0, 0, 1))))]))
+    mode = rng.choices(("deterministic", "save", "recall", "kernels"), (60, 15, 10, 15))[0]
+    return Case(seed, tuple(inputs), tuple(lines), outputs, (), mode, "onnx")
+
+
+def _line(
+    rng: random.Random, values: Sequence[FuzzValue], known: dict[str, np.ndarray], number: int
+) -> FuzzValue | None:
+    for _ in range(25):
+        a = rng.choice(values[-4:])
+        same = [x for x in values if x.dtype == a.dtype]
+        b = rng.choice(same)
+        kind = rng.random()
+        if kind < 0.3:
+            op, args, attrs = rng.choice(_UNARY.split()), [a.name], {}
+        elif kind < 0.55:
+            op, args, attrs = rng.choice(_BINARY.split()), [a.name, b.name], {}
+        else:
+            op, given = rng.choice(_SHAPED)
+            attrs = dict(given)
+            args = [a.name, b.name] if op in ("Concat", "Gemm") else [a.name]
+            if op == "Concat":
+                attrs["axis"] = rng.randrange(max(len(a.shape), 1))
+            if op == "Mod" and a.dtype.startswith("float"):
+                attrs["fmod"] = 1
+        code = f"{op}({', '.join(args)}) {json.dumps(attrs)}"
+        if not _is_defined(op, [known[n] for n in args]):
+            continue
+        try:
+            with np.errstate(all="ignore"):
+                (found,) = _evaluated(code, known)
+        except Exception:  # the reference refuses it
+            continue
+        found = np.asarray(found)
+        good = found.dtype.kind in "biu" or (found.dtype.kind == "f" and bool(np.isfinite(found).all()))
+        if (
+            found.dtype.kind not in "biuf"
+            or not good
+            or found.size > _MOST
+            or np.abs(found.astype(float)).max(initial=0) > 1e6
+        ):
+            continue
+        name = f"v{number}"
+        known[name] = found
+        read = [x for x in values if x.name in args]
+        loose = any(x.loose for x in read) or (op in _LOOSE and any(x.dtype.startswith("float") for x in read))
+        return FuzzValue(name, found.shape, str(found.dtype), code, loose)
+    return None
+
+
+def _is_defined(op: str, operands: Sequence[np.ndarray]) -> bool:
+    """Does the standard say what the operator computes of such operands?"""
+    from onnx import defs, helper  # late: an optional dependency
+
+    if op in ("Div", "Mod") and operands[1].dtype.kind in "iu":  # other inputs may hold zeros
+        return False
+    if op in ("ReduceMean", "ReduceSumSquare") and operands[0].dtype.kind in "iu":
+        return False  # of sums beyond the type, and of the type of int32's squares, the reference says something else
+    if op == "Gemm" and any(x.ndim != 2 for x in operands):
+        return False
+    schema = defs.get_schema(op, OPSET)
+    allowed = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
+    bound: dict[str, str] = {}
+    for i, x in enumerate(operands):
+        formal = schema.inputs[min(i, len(schema.inputs) - 1)]
+        kind = helper.tensor_dtype_to_string(helper.np_dtype_to_tensor_dtype(x.dtype))
+        kind = f"tensor({kind.removeprefix('TensorProto.').lower()})"
+        if kind not in allowed.get(formal.type_str, {formal.type_str}):
+            return False
+        if formal.is_homogeneous and bound.setdefault(formal.type_str, kind) != kind:
+            return False
+    return True
+
+
+def _node(code: str, output: str) -> Any:
+    from onnx import helper  # late: an optional dependency
+
+    head, _, attrs = code.partition(") ")
+    op, _, args = head.partition("(")
+    return helper.make_node(op, args.split(", "), [output], **json.loads(attrs))
+
+
+def _evaluated(code: str, known: dict[str, np.ndarray]) -> list[Any]:
+    from onnx import helper
+    from onnx.reference import ReferenceEvaluator
+
+    node = _node(code, "out")
+    names = list(dict.fromkeys(node.input))
+    graph = helper.make_graph([node], "g", [_info(n, known[n].dtype, known[n].shape) for n in names], [_unknown("out")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+    found: Any = ReferenceEvaluator(model).run(None, {n: known[n] for n in names})
+    return list(found)
+
+
+def _info(name: str, dtype: Any, shape: Sequence[int]) -> Any:
+    from onnx import helper
+
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), list(shape))
+
+
+def _unknown(name: str) -> Any:
+    from onnx import helper
+
+    return helper.make_empty_tensor_value_info(name)
+
+
+def model_of(case: Case) -> Any:
+    """The model of a program."""
+    from onnx import helper
+
+    types = {x.name: x for x in (*case.inputs, *case.lines)}
+    nodes = [
+        helper.make_node(
+            "Constant", [], [x.name], value=helper.make_tensor("c", 1, x.shape, [1.0] * int(np.prod(x.shape)))
+        )
+        if x.code.startswith("jnp.ones")
+        else _node(f"Identity({x.code}) {{}}" if "(" not in x.code else x.code, x.name)
+        for x in case.lines
+    ]
+    takes, gives = [
+        [_info(n, types[n].dtype, types[n].shape) for n in names]
+        for names in ([x.name for x in case.inputs], case.outputs)
+    ]
+    graph = helper.make_graph(nodes, "fuzz", takes, gives)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
+
+
+def original(case: Case) -> tuple[Any, Callable[..., list[np.ndarray]]]:
+    """The model as the optimiser takes it, and what it computes: by ONNX Runtime where it is installed and runs it."""
+    import tempfile
+    from pathlib import Path
+
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    from superopt.frontends.onnx.frontend import load_model
+
+    proto = model_of(case)
+    names = [x.name for x in case.inputs]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "m.onnx"
+        onnx.save(proto, path)
+        model = load_model(path)
+    run = _runtime(proto) or ReferenceEvaluator(proto).run
+    return model, lambda *args: [np.asarray(x) for x in run(None, dict(zip(names, args, strict=True)))]
+
+
+def _runtime(proto: Any) -> Callable[..., Any] | None:
+    try:
+        import onnxruntime  # pyright: ignore[reportMissingImports]  # where it is installed
+    except ImportError:
+        return None
+    try:
+        return onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"]).run
+    except Exception:  # it has no such operator
+        return None

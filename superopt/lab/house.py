@@ -1,0 +1,189 @@
+"""Figures of the code, which may only go down, and the layers of its rooms: `python -m superopt.lab.house [--write]`.
+
+A room is a folder of modules. `LAYERS` says which rooms may import which: a room imports what stands below it.
+`--write` writes them into `pyproject.toml`, where `lint-imports` reads them, and into `docs/architecture.md`.
+
+    loose            modules directly under `superopt`
+    largest_room     modules in the fullest folder
+    repeated         names of public classes that are defined in more than one module
+    late             imports of our own modules inside functions
+    file_circles     circles of modules that import each other when they are loaded
+    room_circles     circles of rooms, whatever the import
+    literal_dot      modules that name "dot_general"
+    op_lists         modules that list 25 or more names of scalar functions
+    long_signatures  functions of more than eight parameters
+    lines, core      lines of all packages, and of those without `superopt.lab`
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+
+import networkx as nx
+
+from superopt.ir.scalar import SCALARS
+
+ROOT = Path(__file__).resolve().parents[2]
+TOPS = ("superopt", "rewrites", "verifier", "costmodel")
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("superopt.commands",),
+    ("superopt.lab",),
+    ("superopt.pipeline",),
+    ("superopt.choose", "superopt.explain", "superopt.returned"),
+    ("superopt.contest", "superopt.schedules"),
+    ("superopt.explore", "superopt.report"),
+    ("superopt.certify", "superopt.search"),
+    ("costmodel", "superopt.backends", "verifier"),
+    ("rewrites", "superopt.frontends", "superopt.kernels", "superopt.measure", "superopt.store"),
+    ("superopt.arrays", "superopt.foreign"),
+    ("superopt.ir", "superopt.machine"),
+    ("superopt.files",),
+    ("superopt.errors",),
+)
+LIMITS = {
+    "loose": 3,
+    "largest_room": 25,
+    "repeated": 1,
+    "late": 170,
+    "file_circles": 1,
+    "room_circles": 0,
+    "literal_dot": 27,
+    "op_lists": 13,
+    "long_signatures": 33,
+    "lines": 100_000,
+    "core": 90_000,
+}
+"""What the figures may be at most: lowered with every change that lowers them."""
+
+_BEGIN, _END = "layers: begin", "layers: end"
+
+
+def modules(root: Path = ROOT) -> dict[str, Path]:
+    """All modules of the packages by name."""
+    files = (path for top in TOPS for path in sorted((root / top).rglob("*.py")))
+    return {".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): p for p in files}
+
+
+def figures(root: Path = ROOT) -> dict[str, int]:
+    """The figures of the code under a folder."""
+    files = modules(root)
+    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in files.items()}
+    rooms = {name: name if path.name == "__init__.py" else name.rpartition(".")[0] for name, path in files.items()}
+    loaded, of_rooms = nx.DiGraph(), nx.DiGraph()
+    late = 0
+    for name, tree in trees.items():
+        for other, is_late in _imports(tree, files):
+            late += is_late
+            if other != name and not is_late:
+                loaded.add_edge(name, other)
+            one, two = rooms[name], rooms[other]
+            if one != two and not one.startswith(f"{two}.") and not two.startswith(f"{one}."):
+                of_rooms.add_edge(one, two)
+    classes = Counter(name for tree in trees.values() for name in _public_classes(tree))
+    words = {name: set(_strings(tree)) for name, tree in trees.items()}
+    lines = {name: path.read_text(encoding="utf-8").count("\n") for name, path in files.items()}
+    return {
+        "loose": sum(room == "superopt" for room in rooms.values()),
+        "largest_room": max(Counter(rooms.values()).values()),
+        "repeated": sum(count > 1 for count in classes.values()),
+        "late": late,
+        "file_circles": _circles(loaded),
+        "room_circles": _circles(of_rooms),
+        "literal_dot": sum("dot_general" in found for name, found in words.items() if name != "superopt.lab.house"),
+        "op_lists": sum(len(found & SCALARS.keys()) >= 25 for found in words.values()),
+        "long_signatures": sum(_parameters(f) > 8 for tree in trees.values() for f in _functions(tree)),
+        "lines": sum(lines.values()),
+        "core": sum(count for name, count in lines.items() if not name.startswith("superopt.lab")),
+    }
+
+
+def contract() -> str:
+    """The layers as `lint-imports` reads them."""
+    return "\n".join(["layers = [", *(f'    "{" | ".join(layer)}",' for layer in LAYERS), "]"])
+
+
+def page() -> str:
+    """The layers with what each room holds, as it says itself."""
+    rows = [f"| {'<br>'.join(f'`{r}`' for r in layer)} | {'<br>'.join(_idea(r) for r in layer)} |" for layer in LAYERS]
+    return "\n".join(["| rooms | idea |", "| --- | --- |", *rows])
+
+
+def written(root: Path = ROOT) -> dict[Path, str]:
+    """The files that hold the layers, with what they are to hold."""
+    parts = {root / "pyproject.toml": contract(), root / "docs" / "architecture.md": page()}
+    return {path: _between(path.read_text(encoding="utf-8"), text) for path, text in parts.items()}
+
+
+def _between(text: str, part: str) -> str:
+    lines = text.split("\n")
+    begin, end = (next(i for i, line in enumerate(lines) if mark in line) for mark in (_BEGIN, _END))
+    return "\n".join([*lines[: begin + 1], part, *lines[end:]])
+
+
+def _idea(room: str) -> str:
+    text = import_module(room).__doc__ or ""
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def _imports(tree: ast.AST, known: Mapping[str, Path]) -> Iterator[tuple[str, bool]]:
+    """Our modules that one imports, and whether inside a function; what types alone need is left out."""
+
+    def walk(node: ast.AST, late: bool) -> Iterator[tuple[str, bool]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+                continue
+            if isinstance(child, ast.Import):
+                yield from ((name.name, late) for name in child.names if name.name in known)
+            elif isinstance(child, ast.ImportFrom) and child.module:
+                for name in child.names:
+                    full = f"{child.module}.{name.name}"
+                    found = full if full in known else child.module
+                    if found in known:
+                        yield found, late
+            yield from walk(child, late or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda))
+
+    yield from walk(tree, False)
+
+
+def _circles(graph: nx.DiGraph) -> int:
+    return sum(len(part) > 1 for part in nx.strongly_connected_components(graph))
+
+
+def _public_classes(tree: ast.Module) -> set[str]:
+    return {x.name for x in tree.body if isinstance(x, ast.ClassDef) and not x.name.startswith("_")}
+
+
+def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
+    return (x for x in ast.walk(tree) if isinstance(x, ast.FunctionDef))
+
+
+def _parameters(function: ast.FunctionDef) -> int:
+    given = function.args
+    return len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs)
+
+
+def _strings(tree: ast.AST) -> Iterator[str]:
+    return (x.value for x in ast.walk(tree) if isinstance(x, ast.Constant) and isinstance(x.value, str))
+
+
+def main() -> int:
+    """Print the figures; 1 where one is above its limit or a file does not hold the layers."""
+    stale = [path for path, text in written().items() if path.read_text(encoding="utf-8") != text]
+    if "--write" in sys.argv:
+        for path, text in written().items():
+            path.write_text(text, encoding="utf-8")
+        stale = []
+    found = figures()
+    over = {name: (found[name], most) for name, most in LIMITS.items() if found[name] > most}
+    print(json.dumps({"house": found, "over": over, "stale": [str(path) for path in stale]}))
+    return 1 if over or stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""The commands `superopt train ...`."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import click
+
+from superopt.lab.training.collect import collect as run
+from superopt.lab.training.fitting import evaluation, fit_weights, update_document
+from superopt.machine.budget import parse_budget
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def train() -> None:
+    """Labels, fit and evaluation of the learned cost model."""
+
+
+@train.command()
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The corpus (.jsonl.gz).")
+@click.option("--budget", default="3min", show_default=True, help="Time for this slice: 90s, 3min.")
+@click.option("--jobs", default=2, show_default=True, help="Processes that visit programs.")
+@click.option("--visit-only", is_flag=True, help="Visit all programs, time nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def collect(out: Path, budget: str, jobs: int, visit_only: bool, as_json: bool) -> None:
+    """Time kernels that the search visits on the training programs; resumes where the file ends."""
+    seconds = parse_budget(budget).seconds or 180.0
+    result = run(out, seconds, jobs=jobs, visit_only=visit_only, say=lambda line: click.echo(f"  {line}", err=True))
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        for name, value in result.items():
+            click.echo(f"{name:18s} {value}")
+
+
+@train.command()
+@click.option("--data", type=click.Path(dir_okay=False, path_type=Path), help="The corpus; the shipped one by default.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder; that of the shipped weights.")
+@click.option("--evaluation", type=click.Path(exists=True, dir_okay=False), help="Output of `eval` for the card.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def fit(data: Path | None, out: Path | None, evaluation: str | None, seed: int, as_json: bool) -> None:
+    """Fit the model to all labels and write weights and card."""
+    card = fit_weights(data, out, evaluation, seed, lambda line: click.echo(f"  {line}", err=True))
+    click.echo(json.dumps(card) if as_json else f"{card['path']}: {card['fit']} in {card['fit_seconds']} s")
+
+
+@train.command(name="eval")
+@click.option("--data", type=click.Path(dir_okay=False, path_type=Path), help="The corpus; the shipped one by default.")
+@click.option("--seeds", default=5, show_default=True, help="Fits per split.")
+@click.option("--budget", default="2h", show_default=True, help="No further seed is begun that would end later.")
+@click.option("--families", help="Hold out only these, separated by commas.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Also write the JSON object to a file.")
+@click.option("--document", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Update its table.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def evaluate(
+    data: Path | None,
+    seeds: int,
+    budget: str,
+    families: str | None,
+    out: Path | None,
+    document: Path | None,
+    as_json: bool,
+) -> None:
+    """Accuracy on held-out programs and families beside the roofline fitted alike, and scoring speed."""
+    seconds = parse_budget(budget).seconds or math.inf
+    chosen = None if families is None else families.split(",")
+    result = evaluation(data, seeds, chosen, seconds, lambda line: click.echo(f"  {line}", err=True))
+    if out is not None:
+        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if document is not None:
+        update_document(document, result["text"])
+    click.echo(json.dumps(result) if as_json else result["text"])

@@ -1,0 +1,296 @@
+"""Collecting labels: what the search visits, timed in slices until every task has been timed.
+
+The visit is kept in a file beside the corpus, so that a resumed run times at once.  Tasks come in a fixed shuffled
+order; all forms of a task are timed in the same chunk, interleaved, next to one kernel that every chunk has.
+
+Kernels that several threads share take times of several levels, and the very fastest call is a matter of luck: the
+label is the mean of the fastest quarter of the rounds (each a minimum over calls), less dispatch, which repeats better
+than the minimum.  A share of the tasks of earlier sessions is timed again: the relative difference is the noise floor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from costmodel.model import weights_file
+from costmodel.model.objective import Roofline
+from superopt.ir.text import parse_graph
+from superopt.lab.training.tasks import MOST_FORMS, KernelForm, Task, read_lines, task_of, write_lines
+from superopt.machine import facts as machine
+from superopt.measure import KernelTiming, ProcessLimits, Worker, time_kernels
+from superopt.measure.kernels import MIN_SECONDS, KernelSettings
+from superopt.measure.result import Failure
+from superopt.store import Store
+
+CHUNK = 24  # forms timed together, at least one task
+AGAIN_SHARE = 0.05
+WRITE_EVERY_S = 60.0
+SETTINGS = KernelSettings(chunk=1_000, rounds=10, sample_s=0.0025, max_calls=40, most_s=0.15)
+NORMALISER = (
+    "%0 = input x : f32[256,256]\n%1 = input w : f32[256,256] frozen\n"
+    "%2 = dot_general(%0, %1) dimension_numbers=(((1,), (0,)), ((), ())) : f32[256,256]\nreturn %2\n"
+)
+
+Say = Callable[[str], None]
+Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class LabelFile:
+    """The corpus on disk: a header and one row per timed form."""
+
+    path: Path
+    header: dict[str, Any] = field(default_factory=dict[str, Any])
+    rows: list[Row] = field(default_factory=list[Row])
+
+    @classmethod
+    def read(cls, path: Path) -> LabelFile:
+        """What is on disk, or an empty corpus."""
+        records = read_lines(path)
+        header = records[0]["header"] if records else {"format": 1, "failed": {}, "sessions": []}
+        return cls(path, header, records[1:])
+
+    def write(self) -> None:
+        """Replace the file."""
+        write_lines(self.path, [{"header": self.header}, *self.rows])
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Key -> cause of every form that cannot be timed."""
+        return self.header["failed"]
+
+
+def collect(out: Path, budget_s: float, *, jobs: int = 2, visit_only: bool = False, say: Say) -> dict[str, Any]:
+    """Visit what is not visited yet, then time tasks until the budget ends; the summary of the corpus."""
+    begin = time.monotonic()
+    tasks = visited(tasks_path(out), jobs, math.inf if visit_only else budget_s, say)
+    labels = LabelFile.read(out)
+    if not visit_only:
+        left_s = budget_s - (time.monotonic() - begin)
+        measure(distinct(tasks), labels, left_s, say=say)
+    return summary(labels, distinct(tasks))
+
+
+# ---- what to time
+
+
+def tasks_path(out: Path) -> Path:
+    """The file of visited tasks beside a corpus."""
+    return out.with_name("visited.jsonl.gz")
+
+
+def visited(path: Path, jobs: int, budget_s: float, say: Say) -> list[Task]:
+    """Tasks of every program, visited in processes; those on file are not visited again."""
+    from superopt.lab.training import families  # late: needs jax, which a resumed run's parent does not
+
+    records = read_lines(path)
+    header = records[0]["header"] if records else {"programs": [], "failed": {}}
+    rows = records[1:]
+    known = {*header["programs"], *header["failed"]}
+    missing = [(f, n) for f, n in (("micro", 0), *families.names()) if f"{f}/{n}" not in known]
+    end = time.monotonic() + budget_s
+    if missing:
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_prepare) as pool:
+            waiting = {pool.submit(_visit, f, n): f"{f}/{n}" for f, n in missing}
+            for count, done in enumerate(as_completed(waiting), 1):
+                name = waiting[done]
+                try:
+                    rows += done.result()
+                    header["programs"].append(name)
+                except Exception as error:  # data: a program that cannot be visited, kept with its cause
+                    header["failed"][name] = f"{type(error).__name__}: {error}"[:300]
+                if count % 20 == 0 or count == len(missing):
+                    write_lines(path, [{"header": header}, *rows])
+                    say(f"visited {len(known) + count} programs, {len(rows)} tasks, {len(header['failed'])} failed")
+                if time.monotonic() > end:
+                    pool.shutdown(cancel_futures=True)
+                    break
+        write_lines(path, [{"header": header}, *rows])
+    return [task_of(row) for row in rows]
+
+
+_rules: tuple[Any, ...] = ()
+
+
+def _prepare() -> None:
+    """Load the rules once per process."""
+    global _rules
+    from superopt.certify.library import proved_library  # late: z3, in the processes that visit only
+
+    with Store() as store:
+        _rules = proved_library(store).rules
+
+
+def _visit(family: str, number: int) -> list[dict[str, Any]]:
+    from superopt.lab.training import families
+    from superopt.lab.training.visit import micro_tasks, visit
+
+    objective = Roofline(weights_file.read()[0], "shipped")
+    if family == "micro":
+        return [task.as_dict() for task in micro_tasks(objective)]
+    return [task.as_dict() for task in visit(families.program(family, number), _rules, objective)]
+
+
+def distinct(tasks: Sequence[Task]) -> list[Task]:
+    """Tasks in a shuffled order that depends on names alone, each kernel in the first task that has it."""
+    taken: set[str] = set()
+    out: list[Task] = []
+    for task in sorted(tasks, key=lambda t: hashlib.sha256(t.name.encode()).digest()):
+        forms = list({form.key: form for form in task.forms if form.key not in taken}.values())[:MOST_FORMS]
+        if forms:
+            taken.update(form.key for form in forms)
+            out.append(Task(task.family, task.program, task.name, tuple(forms)))
+    return out
+
+
+# ---- timing
+
+
+def measure(
+    tasks: Sequence[Task],
+    labels: LabelFile,
+    budget_s: float,
+    *,
+    settings: KernelSettings = SETTINGS,
+    again_share: float = AGAIN_SHARE,
+    say: Say,
+) -> None:
+    """Time tasks that are not in the corpus yet, after a share of those that were timed in earlier sessions."""
+    end = time.monotonic() + budget_s
+    session = 1 + max((row["session"] for row in labels.rows), default=0)
+    known = {row["key"] for row in labels.rows} | set(labels.failed)
+    left = [task for task in tasks if any(form.key not in known for form in task.forms)]
+    again = again_tasks(tasks, labels, again_share)
+    labels.header.update(
+        machine=machine.as_dict(), versions=machine.versions(), date=time.strftime("%Y-%m-%d"),
+        settings=asdict(settings), normaliser=NORMALISER,
+    )  # fmt: skip
+    began, count = time.monotonic(), len(labels.rows)
+    written = began
+    with Worker(ProcessLimits(silence_s=60.0), inline=True) as worker:
+        for chunk in _chunks(again):
+            if time.monotonic() > end:
+                break
+            timings, _ = _timed(chunk, worker, settings)
+            rows = {row["key"]: row for row in labels.rows}
+            for _, form in chunk:
+                timing = timings.get(form.key)
+                if isinstance(timing, KernelTiming) and form.key in rows:
+                    rows[form.key]["again_s"] = label_of(timing)[0]
+        for chunk in _chunks(left):
+            if time.monotonic() > end:
+                break
+            fresh = [(task, form) for task, form in chunk if form.key not in known]
+            timings, normaliser_s = _timed(fresh, worker, settings)
+            for task, form in fresh:
+                timing = timings[form.key]
+                if isinstance(timing, KernelTiming):
+                    labels.rows.append(row_of(task, form, timing, normaliser_s, session))
+                else:
+                    labels.failed[form.key] = f"{timing.cause}: {timing.detail}"[:200]
+            if time.monotonic() > written + WRITE_EVERY_S:
+                labels.write()
+                written = time.monotonic()
+    labels.header["sessions"].append({
+        "session": session, "seconds": round(time.monotonic() - began, 1), "labels": len(labels.rows) - count,
+        "when": time.strftime("%Y-%m-%dT%H:%M:%S"),
+    })  # fmt: skip
+    labels.write()
+    say(f"session {session}: {len(labels.rows) - count} labels in {time.monotonic() - began:.0f} s")
+
+
+def again_tasks(tasks: Sequence[Task], labels: LabelFile, share: float) -> list[Task]:
+    """Tasks of earlier sessions to time a second time, so that this share of all has been."""
+    timed: dict[str, bool] = {}
+    for row in labels.rows:
+        timed[row["task"]] = timed.get(row["task"], False) or row["again_s"] is not None
+    wanted = int(share * len(timed)) - sum(timed.values())
+    return [task for task in tasks if timed.get(task.name) is False][: max(0, wanted)]
+
+
+def row_of(task: Task, form: KernelForm, timing: KernelTiming, normaliser_s: float | None, session: int) -> Row:
+    """The corpus row of one timed form."""
+    seconds, stderr = label_of(timing)
+    return {
+        "family": task.family, "program": task.program, "task": task.name, "form": form.kind, "key": form.key,
+        "text": form.text, "seconds": seconds, "stderr": stderr,
+        "rounds_s": [float(f"{s:.4g}") for s in timing.rounds_s], "dispatch_s": float(f"{timing.dispatch_s:.4g}"),
+        "again_s": None, "normaliser_s": normaliser_s, "session": session,
+    }  # fmt: skip
+
+
+def label_of(timing: KernelTiming) -> tuple[float, float]:
+    """Seconds by the fastest quarter of the rounds, and their relative standard error.
+
+    The error is that of the bootstrap: rounds drawn again with repetition, each draw giving a label of its own.
+    """
+    rounds = np.array(timing.rounds_s)
+    seconds = max(_fastest(rounds) - timing.dispatch_s, MIN_SECONDS)
+    if len(rounds) < 3:
+        return seconds, 1.0
+    rng = np.random.default_rng(0)
+    draws = [_fastest(rng.choice(rounds, len(rounds))) for _ in range(64)]
+    return seconds, round(float(np.std(draws) / seconds), 5)
+
+
+def _fastest(rounds: np.ndarray) -> float:
+    """Mean of the fastest quarter."""
+    return float(np.sort(rounds)[: max(1, len(rounds) // 4)].mean())
+
+
+def _chunks(tasks: Sequence[Task]) -> Iterator[list[tuple[Task, KernelForm]]]:
+    chunk: list[tuple[Task, KernelForm]] = []
+    for task in tasks:
+        chunk.extend((task, form) for form in task.forms)
+        if len(chunk) >= CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _timed(
+    chunk: Sequence[tuple[Task, KernelForm]], worker: Worker, settings: KernelSettings
+) -> tuple[Mapping[str, KernelTiming | Failure], float | None]:
+    """Timings by key, and the seconds of the kernel that every chunk has."""
+    graphs = [parse_graph(NORMALISER), *(parse_graph(form.text) for _, form in chunk)]
+    first, *rest = time_kernels(graphs, settings=settings, worker=worker)
+    timings = {form.key: timing for (_, form), timing in zip(chunk, rest, strict=True)}
+    return timings, first.seconds if isinstance(first, KernelTiming) else None
+
+
+# ---- figures
+
+
+def summary(labels: LabelFile, tasks: Sequence[Task] = ()) -> dict[str, Any]:
+    """Figures of a corpus."""
+    rows = labels.rows
+    again = [abs(row["again_s"] / row["seconds"] - 1.0) for row in rows if row["again_s"]]
+    long = [abs(r["again_s"] / r["seconds"] - 1.0) for r in rows if r["again_s"] and r["seconds"] >= 2e-5]
+    seconds = sorted(row["seconds"] for row in rows)
+    return {
+        "labels": len(rows),
+        "tasks": len({row["task"] for row in rows}),
+        "programs": len({row["program"] for row in rows}),
+        "families": len({row["family"] for row in rows}),
+        "kernels": len({row["key"] for row in rows}),
+        "left": len({t.name for t in tasks} - {row["task"] for row in rows}),
+        "noise_floor_mean": float(np.mean(again)) if again else None,
+        "noise_floor_median": float(np.median(again)) if again else None,
+        "noise_floor_median_long": float(np.median(long)) if long else None,
+        "timed_again": len(again),
+        "failed": dict(Counter(cause.partition(":")[0] for cause in labels.failed.values())),
+        "seconds_deciles": [float(f"{seconds[len(seconds) * k // 10]:.3g}") for k in range(1, 10)] if rows else [],
+        "by_family": dict(sorted(Counter(row["family"] for row in rows).items())),
+    }

@@ -1,0 +1,1 @@
+"""What the process runs on and within: processor and versions, budgets, barriers, what threads share, extras."""

@@ -1,0 +1,1 @@
+"""`optimize` and `jit`: the stages in their order."""

@@ -1,0 +1,253 @@
+"""`superopt.jit`: what `jax.jit` is to XLA, with an optimisation for each structure, shape and dtype of the arguments.
+
+A call takes the shortest way that it can.  As long as every program is the original, or there is one alone, it is a
+call of a jitted function whose cache knows the types; another type makes that function trace, which looks the type up
+and, where it is new, refuses.  Only then are the arguments looked at one by one here.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
+
+import jax
+from jax import numpy as jnp
+from jax import tree_util
+from jax.core import Tracer
+
+from superopt.errors import ArgumentError, ProgramError
+from superopt.frontends.jax.boundary import fix, holds_static
+from superopt.frontends.jax.call import OtherTypesError
+from superopt.frontends.jax.held import NO_SETTINGS, is_jit_disabled, is_jitted, settings_of, settings_of_jax, unjitted
+from superopt.frontends.jax.jaxpr import positional
+from superopt.pipeline.optimizer import OptimizeOptions, optimize
+from superopt.returned.optimized import Optimized
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R", covariant=True)
+S = TypeVar("S")
+
+
+class JitOptions(OptimizeOptions, total=False):
+    """Options of `superopt.jit`: those of `jax.jit` and those of `superopt.optimize`."""
+
+    static_argnums: int | Sequence[int] | None
+    static_argnames: str | Iterable[str] | None
+    donate_argnums: int | Sequence[int] | None
+    donate_argnames: str | Iterable[str] | None
+    keep_unused: bool
+    inline: bool
+    in_shardings: Any
+    out_shardings: Any
+    device: Any
+    backend: str | None
+    compiler_options: dict[str, Any] | None
+
+
+_OF_OPTIMIZE = frozenset(OptimizeOptions.__annotations__)
+_ARRAY = type(jax.device_put(0.0))
+
+
+@overload
+def jit(fn: Callable[P, R], /, **options: Unpack[JitOptions]) -> Jitted[P, R]: ...
+@overload
+def jit(**options: Unpack[JitOptions]) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
+def jit(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Like `jax.jit`: optimise on the first call for each structure, shape and dtype of the arguments.
+
+    Args:
+        fn: the function, which may be jitted already; without it `jit` makes a decorator.
+        options: those of `jax.jit`, which mean what they mean there, and those of `optimize`.  A function with
+            shardings, a device, a backend or options of the compiler of its own is left to `jax.jit`, with a warning.
+
+    Calls under a JAX trace before the first concrete call run the original.  One thread optimises at a time, others
+    wait for it.  `lower`, `trace` and `eval_shape` are those of `jax.jit`: they say what the original is.
+
+    Raises (when called):
+        Exception: what `jax.jit` raises for arguments that are no arrays and not static, or that the function refuses.
+    """
+    if fn is None:
+        return functools.partial(jit, **options)
+    return Jitted(fn, options)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A program with the arguments that it is for.
+
+    Attributes:
+        tree: their structure.
+        avals: their abstract values, in order.
+        context: what else of JAX decides over programs.
+        made: what was returned for them.
+        original: whether calls go to the jitted original of all types.
+    """
+
+    tree: Any
+    avals: list[Any]
+    context: Any
+    made: Optimized
+    original: bool
+
+    def fits(self, tree: Any, avals: list[Any], context: Any, *, weakly: bool = False) -> bool:
+        """Is it for such arguments; `weakly`, but for which of them are weakly typed?"""
+        if len(avals) != len(self.avals) or context != self.context or tree != self.tree:
+            return False
+        same = _same_but_weak if weakly else _same
+        return avals == self.avals or all(map(same, avals, self.avals))
+
+
+class Jitted(Generic[P, R]):
+    """What `superopt.jit` returns: called like the function, optimised on first calls."""
+
+    def __init__(self, fn: Callable[P, R], options: Mapping[str, Any]) -> None:
+        functools.update_wrapper(self, fn, updated=())
+        of_jit = {k: v for k, v in options.items() if k not in _OF_OPTIMIZE}
+        jitted: Any = fn._jax if isinstance(fn, Jitted) else fn
+        self._jax: Any = jitted if is_jitted(jitted) and not of_jit else jax.jit(jitted, **of_jit)
+        self._options = {k: v for k, v in options.items() if k in _OF_OPTIMIZE}
+        self._settings = settings_of(self._jax)
+        self._entries: tuple[_Entry, ...] = ()  # replaced as a whole: threads read it without the lock
+        self._lock = threading.RLock()
+        self._original = self._jitted_original()
+        self._likely: Callable[..., Any] = self._jax if self._settings.placed else self._found
+        if self._settings.placed:
+            warnings.warn(f"{', '.join(self._settings.placed)}: the function is left to jax.jit as it is", stacklevel=3)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the program for arguments like these, made on the first call."""
+        try:
+            return self._likely(*args, **kwargs)
+        except (OtherTypesError, TypeError):  # the latter for what is no array
+            return self._found(*args, **kwargs)
+
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> Jitted[P, R]: ...
+    @overload
+    def __get__(self: Jitted[Concatenate[S, Q], R], instance: S, owner: Any = None) -> Callable[Q, R]: ...
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """A method where the function is one: its object is the first argument, as with `jax.jit`."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<superopt.jit of {getattr(self, '__name__', self._jax)}: {len(self.programs)} programs>"
+
+    @property
+    def programs(self) -> tuple[Optimized[P, R], ...]:
+        """What was made so far, with reports."""
+        return tuple({id(entry.made): entry.made for entry in self._entries}.values())
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Lowered:
+        """The original lowered for arguments like these, as `jax.jit(fn).lower`."""
+        return self._jax.lower(*args, **kwargs)
+
+    def trace(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Traced:
+        """The original traced on arguments like these, as `jax.jit(fn).trace`."""
+        return self._jax.trace(*args, **kwargs)
+
+    def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Shapes and dtypes of the results, as `jax.jit(fn).eval_shape`."""
+        return self._jax.eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """Forget the programs made so far, and what `jax.jit` compiled."""
+        with self._lock:
+            self._jax.clear_cache()
+            self._original.clear_cache()
+            self._take(())
+
+    def _found(self, *args: Any, **kwargs: Any) -> Any:
+        """A call whose arguments are looked at one by one."""
+        try:
+            return self._looked_at(args, kwargs)
+        except ArgumentError:
+            self._jax(*args, **kwargs)  # what the function itself does not take raises what its user knows
+            raise
+
+    def _looked_at(self, args: Any, kwargs: Any) -> Any:
+        if self._settings.placed or is_jit_disabled():
+            return self._jax(*args, **kwargs)
+        leaves, tree = self._flat(args, kwargs)
+        avals, context = _avals(leaves), settings_of_jax()
+        entry = None if avals is None else self._entry(tree, avals, context, leaves)
+        if entry is None:
+            if any(isinstance(x, Tracer) for x in leaves) or isinstance(jnp.zeros(()), Tracer):
+                return (unjitted(self._jax) if holds_static(fix(args, kwargs, NO_SETTINGS)) else self._jax)(
+                    *args, **kwargs
+                )
+            with self._lock:
+                entry = None if avals is None else self._entry(tree, avals, context, leaves)
+                if entry is None:
+                    try:
+                        entry = self._made(args, kwargs, tree, avals or [], context)
+                    except ProgramError:
+                        return self._jax(*args, **kwargs)  # which raises what the function itself does
+        return self._original(*args, **kwargs) if entry.original else entry.made(*args, **kwargs)
+
+    def _flat(self, args: Any, kwargs: Any) -> tuple[list[Any], Any]:
+        args, kwargs = fix(args, kwargs, self._settings)
+        return tree_util.tree_flatten(positional(self._jax, args, kwargs))
+
+    def _entry(self, tree: Any, avals: list[Any], context: Any, leaves: Sequence[Any]) -> _Entry | None:
+        """The program for such arguments, if there is one; weak types matter only where they make another program."""
+        for entry in self._entries:
+            if entry.fits(tree, avals, context):
+                return entry
+        for entry in self._entries:
+            if entry.fits(tree, avals, context, weakly=True) and entry.made.imported.weak_results(leaves) is not None:
+                found = replace(entry, avals=avals)
+                with self._lock:
+                    self._take((found, *self._entries))
+                return found
+        return None
+
+    def _made(self, args: Any, kwargs: Any, tree: Any, avals: list[Any], context: Any) -> _Entry:
+        made = optimize(self._jax, *args, kwargs=kwargs, **self._options).without_examples()
+        plain = not made.imported.functions and not made.executable.options
+        entry = _Entry(tree, avals, context, made, made.report.original_returned and plain)
+        self._take((entry, *self._entries))
+        return entry
+
+    def _take(self, entries: tuple[_Entry, ...]) -> None:
+        self._entries = entries
+        self._likely = self._found
+        if entries and all(entry.original for entry in entries):
+            self._likely = self._original
+        elif len(self.programs) == 1 and not entries[0].made.executable.wide:  # which does not see what JAX is set to
+            self._likely = entries[0].made.direct or self._found
+
+    def _jitted_original(self) -> Any:
+        """The original under `jax.jit`, for the arguments for which it was returned alone."""
+        fn = unjitted(self._jax)
+
+        @functools.wraps(fn, updated=())
+        def body(*args: Any, **kwargs: Any) -> Any:
+            leaves, tree = self._flat(args, kwargs)
+            avals, context = _avals(leaves) or [], settings_of_jax()
+            if not any(entry.original and entry.fits(tree, avals, context) for entry in self._entries):
+                raise OtherTypesError
+            return fn(*args, **kwargs)
+
+        return jax.jit(body, **self._settings.arguments)
+
+
+def _avals(leaves: Sequence[Any]) -> list[Any] | None:
+    """Abstract values of arguments; None where one has none."""
+    try:
+        return [x.aval if type(x) is _ARRAY else jax.api_util.shaped_abstractify(x) for x in leaves]
+    except TypeError:  # `optimize` says what is wrong with it
+        return None
+
+
+def _same_but_weak(a: Any, b: Any) -> bool:
+    return a is b or (a.shape == b.shape and a.dtype == b.dtype)
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or (_same_but_weak(a, b) and a.weak_type == b.weak_type)

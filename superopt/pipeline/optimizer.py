@@ -1,0 +1,692 @@
+"""The pipeline, readable from top to bottom.
+
+    import -> plain candidate: every region of the program a kernel of our own, nothing searched
+    -> e-graph grown by proved rules -> search over selections -> its programs in kernels, and as XLA computes them
+    -> where builds are fast: regions and schedules one by one
+    -> contest of all of these and the original -> winner, checked
+
+Without the search the plain candidate is returned, checked against the original as a compiler would.  With it, what is
+returned is the fastest of all in rounds with the original; nothing is returned that is slower than the plain candidate
+or the original.  Everything that was found, timed and left out goes into the report.
+
+Every stage behind which there is a program already runs behind a barrier (`superopt.machine.barrier`): when one fails,
+what was there before it is returned, and the report says so.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
+
+import jax
+import numpy as np
+
+from costmodel.model.load import load_objective
+from costmodel.model.objective import Objective, Roofline
+from costmodel.model.weights_file import uncalibrated
+from rewrites.language.term import Rule
+from superopt.backends.xla import XlaExecutable
+from superopt.certify.library import ProvedLibrary, given_rules, proved_library
+from superopt.certify.plan import Plan, empty_plan
+from superopt.choose.forms import forms_of_finalists
+from superopt.choose.implement import implement
+from superopt.choose.plain import KernelMaker, KernelProgram, candidate_of, in_kernels, own_form
+from superopt.choose.trials import TrialPool
+from superopt.contest.checks import Builds, of_the_program, weights_on_disk
+from superopt.contest.judge import judge
+from superopt.contest.judgement import Judgement, given_back, original_returned, settled
+from superopt.contest.rounds import Candidate, Entry, contest, decided, undecided
+from superopt.errors import ArgumentError, SuperoptError, UsageError, told
+from superopt.explain.summary import make_report
+from superopt.explore.exploration import Exploration, explore
+from superopt.explore.trace import make_plan
+from superopt.frontends.jax.jaxpr import Imported, import_function
+from superopt.ir.graph import Graph
+from superopt.machine.barrier import Barrier
+from superopt.machine.budget import (
+    ALL,
+    CONTEST,
+    EXPLORE,
+    EXPLORE_ALONE,
+    FORMS,
+    JUDGE,
+    LEAST_KERNELS_S,
+    LEAST_S,
+    PLAIN,
+    SearchBudget,
+    parse_budget,
+)
+from superopt.machine.extras import need
+from superopt.measure import Timing, Worker, as_called, compare
+from superopt.measure.compare import serialisable
+from superopt.pipeline.weights import Shelf
+from superopt.report.data import StageTime, least_report
+from superopt.returned.optimized import Optimized
+from superopt.returned.remember import recall, remember, run_key
+from superopt.store import Store
+from verifier.verdict import EXACTNESS
+
+if TYPE_CHECKING:
+    from superopt.frontends.onnx.frontend import OnnxModel
+
+Progress = Callable[[str], None]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
+_PROOFS = 0.35  # of what is left after the plain candidate: the library takes ten seconds of one core
+_BUILDS = 4  # of the original's time: it and two candidates for the contest, and what is returned for the check
+_MOST_FORMS = 3  # of the search's programs that are made in kernels: what follows them is no cheaper to the model
+
+
+class OptimizeOptions(TypedDict, total=False):
+    """Options of `optimize` that `superopt.jit` takes, too."""
+
+    frozen: int | str | Iterable[int | str] | None
+    budget: str | float
+    seed: int
+    deterministic: bool
+    store: bool | str | Path
+    rules: Sequence[Rule] | None
+    objective: Objective | None
+    max_prepared_bytes: int | None
+    numerics: str
+    kernels: bool
+    search: bool
+    progress: Progress | None
+
+
+class CallOptions(OptimizeOptions, total=False):
+    """Options of `optimize`."""
+
+    kwargs: Mapping[str, Any] | None
+    dims: Mapping[str, int] | None
+    data_root: str | Path | None
+
+
+@overload
+def optimize(
+    fn: str | Path | OnnxModel, *args: Any, **options: Unpack[CallOptions]
+) -> Optimized[..., tuple[jax.Array, ...]]: ...
+@overload
+def optimize(fn: Callable[P, R], *args: Any, **options: Unpack[CallOptions]) -> Optimized[P, R]: ...
+def optimize(
+    fn: Callable[..., Any] | str | Path | OnnxModel,
+    *args: Any,
+    frozen: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    budget: str | float = "60s",
+    seed: int = 0,
+    deterministic: bool = False,
+    dims: Mapping[str, int] | None = None,
+    store: bool | str | Path = True,
+    rules: Sequence[Rule] | None = None,
+    objective: Objective | None = None,
+    max_prepared_bytes: int | None = None,
+    numerics: str = "real",
+    kernels: bool = True,
+    search: bool = True,
+    data_root: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Optimized:
+    """Optimise a JAX function on example arguments, or an ONNX model.
+
+    Args:
+        fn: a function that `jax.jit` accepts, the path of an ONNX model, or a loaded model.
+        args: example arguments (any pytrees); for a model they may be left out and are then random.
+        frozen: positions or names of arguments that do not change between calls (weights).
+        kwargs: example keyword arguments of the function.
+        budget: time for the call: seconds, "30s", "2min", or "5000steps" (same result anywhere).  Of less than five
+            seconds, what cannot be cut may take it beyond: proofs of rules that are in no store, builds.
+        seed: of the search, of random inputs and of the timing order.
+        deterministic: let the performance model alone decide; nothing is measured.
+        dims: sizes of the symbolic dimensions of a model that example arguments do not say.
+        store: whether to answer from and write to the store of earlier results, or the path of another store.
+        rules: rewrite rules in place of the library; each must be proved.
+        objective: performance model in place of the calibrated one.
+        max_prepared_bytes: refuse programs whose prepared weights are larger.
+        numerics: which rules may be used: `real` (equal over the reals), `exact` (results agree with the original's in
+            every bit; NaN is NaN) or `range` (also rules that may overflow where the original does not).
+        kernels: try kernels of our own in place of XLA's; not with numerics `exact`, since they round otherwise, and
+            not with `deterministic`, since they are chosen by measuring.
+        search: False returns the plain candidate as soon as it is ready, whatever the budget: the program's own form,
+            every region a kernel with its default schedule, compared with the original but not timed.
+        data_root: a folder inside which symbolic links to the external data of a model are followed.
+        progress: called with one line per stage.
+
+    Raises:
+        UsageError: a budget that is not positive, options that do not go together.
+        ArgumentError: arguments that are not arrays, or do not fit.
+        ModelFileError: a model that cannot be read.
+        VerificationError: a rule that is not proved.
+    """
+    if numerics not in EXACTNESS:
+        raise UsageError(f"numerics {numerics!r} is none of {', '.join(EXACTNESS)}")
+    kernels = kernels and numerics != "exact" and not (deterministic and search)
+    limits = replace(parse_budget(budget), kernels=kernels)
+    given = given_rules(rules)
+    clock = _Clock(progress)
+    barrier = Barrier()
+    with ExitStack() as stack:
+        shelf = stack.enter_context(Shelf())
+        with clock.stage("import"):
+            imported, name = _import(fn, args, kwargs, frozen, dims, seed, shelf, data_root)
+        if any(isinstance(x, jax.ShapeDtypeStruct) for x in imported.examples):
+            imported = _with_examples(imported, seed)
+        archive = barrier.around("the store", lambda: _open_store(store), None, let=_FIRST)
+        if archive is not None:
+            stack.callback(barrier.around, "the end of the store", archive.close, None)
+        with clock.stage("model"):
+            objective = objective or barrier.around(
+                "the performance model",
+                lambda: load_objective(archive, progress=clock.say),
+                Roofline(uncalibrated(), "uncalibrated"),
+                let=_FIRST,
+            )
+        call = (imported, limits, seed, deterministic, given, objective, max_prepared_bytes, numerics, kernels, search)
+        key = barrier.around("the key of the call in the store", lambda: run_key(*call), "", let=_FIRST)
+        known = barrier.around("an answer from the store", lambda: recall(archive, key, imported), None, let=_FIRST)
+        if known is not None:
+            clock.say("answered from the store")
+            return known
+        asked = imported
+        imported = barrier.around("the file of the weights", lambda: shelf.imported(asked), asked)
+        worker, pool = Worker(), TrialPool(seed)
+        stack.callback(barrier.around, "the end of processes", worker.close, None)
+        stack.callback(barrier.around, "the end of processes", pool.close, None)
+        maker = barrier.around(
+            "the maker of kernels", lambda: KernelMaker(pool, archive, max_prepared_bytes, clock.say), None, let=_FIRST
+        )
+        run = _Run(
+            imported, limits, seed, numerics, deterministic, archive, given, objective, max_prepared_bytes, clock,
+            barrier, worker, pool, maker,
+        )  # fmt: skip
+        if imported.whole:  # there is nothing to choose, and its effects are not to be had before it is called
+            return run.finished(name, original_returned(imported, f"it is kept whole, since {imported.whole}"), key)
+        work = run.searched if search else run.unsearched
+        judgement = barrier.around("the choice of a program", work, None, let=(SuperoptError, *_FIRST))
+        return run.finished(name, judgement or run.at_hand_alone(), key)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One optimisation: what its stages share, and what they found."""
+
+    imported: Imported
+    limits: SearchBudget
+    seed: int
+    numerics: str
+    deterministic: bool
+    archive: Store | None
+    rules: tuple[Rule, ...] | None
+    objective: Objective
+    max_prepared_bytes: int | None
+    clock: _Clock
+    barrier: Barrier
+    worker: Worker
+    pool: TrialPool
+    maker: KernelMaker | None
+    builds: Builds = field(default_factory=Builds)
+    library: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
+    found: Exploration | None = None
+    ready: Judgement | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Must results agree in every bit?"""
+        return self.numerics == "exact"
+
+    @property
+    def kernels(self) -> bool:
+        """Is there time for kernels of our own?"""
+        seconds = self.limits.seconds
+        enough = seconds is None or seconds >= LEAST_KERNELS_S
+        return self.limits.kernels and self.maker is not None and enough
+
+    def unsearched(self) -> Judgement:
+        """The plain candidate, as soon as it is ready."""
+        with ThreadPoolExecutor(2) as beside:  # what the check compares with, while other processes make kernels
+            if not self._spares_memory:
+                beside.submit(self.builds.wanted, *self._original, self.seed)
+                beside.submit(self.builds.truth, *self._original)
+            plain = self._plain(math.inf, self.limits.kernels)
+        if plain is None:
+            return given_back(self.imported, self.barrier)
+        if plain.same_as_original:
+            return original_returned(self.imported, "nothing can be done ahead, and no region can be a kernel")
+        verdict = f"plain program returned, {len(plain.choices)} of its kernels are our own; nothing was timed"
+        return self._checked(in_kernels(plain, verdict))
+
+    def searched(self) -> Judgement:
+        """The fastest of the plain candidate, what the search finds, and the original."""
+        if self.deterministic:
+            self._prove()
+            self._explore(self.limits.until(time.monotonic(), EXPLORE_ALONE))
+            return self._checked(self._judged(self.limits))
+        candidates: list[Candidate] = []
+        with ThreadPoolExecutor(2) as beside:
+            ran = beside.submit(self._ran)
+            if not self._spares_memory:
+                beside.submit(self.builds.truth, *self._original)
+            if self.kernels:
+                plain = self._plain(self.limits.until(self.clock.begin_s, PLAIN).left_s)
+                if plain is not None and not plain.same_as_original:
+                    candidates.append(candidate_of(plain))
+                    self.ready = candidates[0][1]
+            build_s = ran.result()
+        if self.kernels and self.limits.until(self.clock.begin_s, CONTEST).left_s < _BUILDS * build_s:
+            return self._timed_here(candidates)
+        with ThreadPoolExecutor(1) as beside:
+            ahead = beside.submit(_built_in, self.worker, self.imported)
+            self._prove()
+            build_s = self.barrier.around("the original built ahead", ahead.result, 0.0, let=_FIRST)
+        limits, begin_s = self.limits.after(self.clock.elapsed_s + build_s), time.monotonic()
+        self._explore(limits.until(begin_s, EXPLORE if self.kernels else EXPLORE_ALONE))
+        judgement = original_returned(self.imported, "nothing faster was found", build_s=build_s)
+        if self.found is not None and not self._interrupted(judgement):
+            hurried = limits.hurries(build_s)
+            if self.kernels:
+                candidates += self._in_kernels(limits.until(begin_s, ALL if hurried else FORMS), build_s)
+            if not ((hurried and candidates) or self.barrier.interrupted):
+                judgement = self._judged(limits.until(begin_s, JUDGE if self.kernels else CONTEST))
+            if self.kernels and not (hurried or self._interrupted(judgement)):
+                judgement = self._implemented(judgement, limits.until(begin_s, ALL))
+        if self._interrupted(judgement):
+            return self._checked(self._at_hand(candidates, judgement))
+        return self._contested(candidates, judgement, limits.until(begin_s, CONTEST))
+
+    @property
+    def _original(self) -> tuple[Graph, list[Any], dict[str, Any]]:
+        """The original with its inputs, as checks take them."""
+        return self.imported.graph, self.imported.live_values, self.imported.frozen_values
+
+    @property
+    def _spares_memory(self) -> bool:
+        """Are the weights too many to be read for the check while other processes are there?"""
+        graph, _, frozen = self._original
+        return weights_on_disk(graph, frozen)
+
+    def _ran(self) -> float:
+        """Have the original built here, where the check will need it, and run; seconds that it took."""
+        begin = time.monotonic()
+        self.builds.wanted(*self._original, self.seed)
+        return time.monotonic() - begin
+
+    def _timed_here(self, candidates: list[Candidate]) -> Judgement:
+        """The plain candidate or the original, timed as they are built for the check: there is no time for others."""
+        judgement = original_returned(self.imported, "the time does not suffice for a search")
+        if not candidates:
+            return judgement
+        if self._interrupted(judgement):
+            return self._checked(self._at_hand(candidates, judgement))
+        [(entry, plain)] = candidates
+        note = "builds are too slow for the budget: nothing was searched, and the contest is of what the check built"
+        checked = self._checked(replace(plain, notes=(*plain.notes, note)))
+        if checked.returns_original:
+            return checked
+        with self.clock.stage("contest"):
+            limits = self.limits.until(self.clock.begin_s, CONTEST)
+            said = self.barrier.around(
+                "the contest",
+                lambda: contest(self.imported, [entry], limits, self.seed, self.builds, self.clock.say),
+                None,
+            )
+        if said is None:
+            return replace(checked, verdict="plain program returned; the contest failed and nothing was timed")
+        judged = [(entry, checked)]
+        return decided(said, 0, judged, checked) if said.order else undecided(self.imported, said, judged, checked)
+
+    def at_hand_alone(self) -> Judgement:
+        """The plain candidate if it is ready, else the original, after the choice between programs was lost."""
+        if self.ready is None:
+            return given_back(self.imported, self.barrier)
+        return self._checked(
+            replace(self.ready, verdict="plain program returned; the choice failed, nothing was timed")
+        )
+
+    def _interrupted(self, judgement: Judgement) -> bool:
+        """Has Ctrl-C ended one of the stages?"""
+        found = self.found is not None and self.found.interrupted
+        return found or judgement.interrupted or self.barrier.interrupted
+
+    def _plain(self, budget_s: float, kernels: bool = True) -> KernelProgram | None:
+        with self.clock.stage("plain"):
+            form = own_form(self.imported.graph)
+            maker = self.maker
+            if not kernels or maker is None:
+                return KernelProgram("own form", form)
+            return self.barrier.around(
+                "the plain candidate", lambda: maker.make("own form", form, budget_s=budget_s), None, let=_FIRST
+            )
+
+    def _prove(self) -> None:
+        """The rules of the search; of those that are in no store as many as can be proved in their part of the time."""
+        left_s = self.limits.after(self.clock.elapsed_s).seconds
+        end_s = time.monotonic() + _PROOFS * left_s if self.limits.is_kept and left_s is not None else math.inf
+        with self.clock.stage("rules"):
+            self.library = self.barrier.around(
+                "the library of rules",
+                lambda: proved_library(self.archive, self.rules, self.numerics, end_s),
+                self.library,
+                let=(SuperoptError, *_FIRST),
+            )
+
+    def _explore(self, limits: SearchBudget) -> None:
+        """What the search finds, where there is time left for it."""
+        if self.limits.is_kept and limits.left_s < LEAST_S:
+            self.clock.say("no time was left to search")
+            return
+        with self.clock.stage("explore"):
+            self.found = self.barrier.around(
+                "the search",
+                lambda: explore(
+                    self.imported.graph, self.library.rules, self.objective, limits, self.seed,
+                    measure=not self.deterministic, max_prepared_bytes=self.max_prepared_bytes,
+                    numerics=self.numerics, progress=self.clock.say,
+                ),
+                None,
+            )  # fmt: skip
+
+    def _in_kernels(self, limits: SearchBudget, build_s: float) -> list[Candidate]:
+        """The best programs of the search in kernels, as far as these can be made in the time."""
+        made: list[Candidate] = []
+        with self.clock.stage("forms"):
+            self.barrier.around(
+                "programs of the search in kernels", lambda: self._make_forms(made, limits, build_s), None
+            )
+        return made
+
+    def _make_forms(self, made: list[Candidate], limits: SearchBudget, build_s: float) -> None:
+        assert self.found is not None
+        assert self.maker is not None
+        for name, program, finalist in forms_of_finalists(self.found)[:_MOST_FORMS]:
+            left_s = limits.left_s - build_s
+            if self.maker.seconds_for(program) > left_s:
+                self.clock.say(f"{name} in kernels: the time does not suffice to make them")
+                continue
+            form = self.maker.make(f"{name} in kernels", program, finalist, left_s)
+            if form.choices:
+                made.append(candidate_of(form))
+
+    def _judged(self, limits: SearchBudget) -> Judgement:
+        """The best of the search's programs as XLA computes them, or the original."""
+        found = self.found
+        if found is None:
+            return given_back(self.imported, self.barrier)
+        with self.clock.stage("judge"):
+            judgement = self.barrier.around(
+                "the judgement",
+                lambda: judge(
+                    self.imported, found, limits, self.seed, measure=not self.deterministic, exact=self.exact,
+                    worker=self.worker, builds=self.builds, later=self.kernels, progress=self.clock.say,
+                ),
+                None,
+            )  # fmt: skip
+        return judgement or given_back(self.imported, self.barrier)
+
+    def _implemented(self, judgement: Judgement, limits: SearchBudget) -> Judgement:
+        found = self.found
+        assert found is not None
+        with self.clock.stage("kernels"):
+            return self.barrier.around(
+                "kernels of our own",
+                lambda: implement(
+                    self.imported, found, judgement, limits, self.seed, store=self.archive, worker=self.worker,
+                    pool=self.pool, max_prepared_bytes=self.max_prepared_bytes, builds=self.builds,
+                    progress=self.clock.say,
+                ),
+                judgement,
+            )  # fmt: skip
+
+    def _contested(self, candidates: list[Candidate], judgement: Judgement, limits: SearchBudget) -> Judgement:
+        """The fastest of the candidates, of what was judged, and of the original, that passes the check."""
+        if not candidates:
+            return self._checked(judgement)
+        if not judgement.returns_original or judgement.options:
+            entry = Entry("as searched", judgement.program, judgement.kernels, judgement.options)
+            candidates = [*candidates, (entry, judgement)]
+        entries = [entry for entry, _ in candidates]
+        self._end(self.pool)
+        with self.clock.stage("contest"):
+            said = self.barrier.around(
+                "the contest",
+                lambda: contest(self.imported, entries, limits, self.seed, self.worker, self.clock.say),
+                None,
+            )
+        if said is None:
+            return self._checked(self._at_hand(candidates, judgement))
+        refused: list[str] = []
+        for number in said.order:
+            winner = decided(said, number, candidates, judgement)
+            checked = self._checked(winner)
+            if not checked.returns_original or winner.returns_original:
+                return replace(checked, notes=(*checked.notes, *refused))
+            refused.append(f"{entries[number].name}: {checked.verdict}")
+        last = undecided(self.imported, said, candidates, judgement)
+        return replace(last, notes=(*last.notes, *refused))
+
+    def _at_hand(self, candidates: Sequence[Candidate], judgement: Judgement) -> Judgement:
+        """What is returned where the search was cut off: what was confirmed, the plain candidate, or a prediction."""
+        cut = self._interrupted(judgement)
+        if candidates and (judgement.returns_original or judgement.speedup is None):
+            what = "the search was interrupted" if cut else "the contest failed"
+            verdict = f"plain program returned; {what} and nothing was timed"
+            return replace(candidates[0][1], verdict=verdict, notes=judgement.notes, interrupted=cut)
+        predicted = self.found is not None and self.found.interrupted
+        return replace(self._judged(self.limits) if predicted else judgement, interrupted=cut)
+
+    def _end(self, *processes: Worker | TrialPool) -> None:
+        """End processes that have nothing more to do, before what comes next takes memory for the weights."""
+        for one in processes:
+            self.barrier.around("the end of processes", one.close, None)
+
+    def _checked(self, judgement: Judgement) -> Judgement:
+        """The judgement after the check that was left for last; nothing is measured after it."""
+        self._end(self.pool, self.worker)
+        with self.clock.stage("check"):
+            checked = self.barrier.around(
+                "the check", lambda: settled(self.imported, judgement, self.seed, self.builds, self.exact), None
+            )
+        return checked or given_back(self.imported, self.barrier)
+
+    def finished(self, name: str, judgement: Judgement, key: str) -> Optimized:
+        """The judgement's program, built, with its plan and its report; the original where it cannot be built."""
+        with self.clock.stage("build"):
+            executable = self.barrier.around("the chosen program", lambda: self._built(judgement), None)
+            if executable is None:
+                judgement = given_back(self.imported, self.barrier)
+            with of_the_program():
+                executable = executable or self._built(judgement)
+                if self.imported.whole:
+                    executable.compile(*self.imported.live_values)
+            if judgement.returns_original and not (self.imported.whole or self.barrier.interrupted):
+                self.builds.run(*self._original)
+        with self.clock.stage("plan"):
+            plan = self.barrier.around("the plan", lambda: self._plan(judgement), None)
+        if self.library.unproved:
+            note = f"{self.library.unproved} rules were not proved in the time, and not used"
+            judgement = replace(judgement, notes=(*judgement.notes, note))
+        with self.clock.stage("explain"):
+            memory = {
+                "frozen_bytes": executable.frozen_bytes,
+                "prepared_bytes": executable.prepared_bytes,
+                "added_bytes": executable.added_bytes,
+            }
+            report = self.barrier.around(
+                "the report",
+                lambda: make_report(
+                    name, self.imported, self.found, judgement, self.library, self.objective, memory, self.barrier,
+                    self.numerics,
+                ),
+                least_report(name, judgement.verdict, judgement.stated_speedup, judgement.returns_original),
+            )  # fmt: skip
+        report = replace(report, stages=tuple(self.clock.stages))
+        result = Optimized(self.imported, judgement.program, executable, report, plan, judgement.kernels)
+        if not (judgement.interrupted or judgement.noisy or self.barrier.lost):
+            unproved = self.library.unproved
+            self.barrier.around("the entry in the store", lambda: remember(self.archive, key, result, unproved), None)
+        notes = (*report.notes, *self.barrier.notes)
+        result.report = replace(report, lost=dict(self.barrier.lost), notes=notes)
+        return result
+
+    def _built(self, judgement: Judgement) -> XlaExecutable:
+        frozen = self.imported.frozen_values
+        return self.builds.candidate(judgement.program, frozen, judgement.options, judgement.kernels)
+
+    def _plan(self, judgement: Judgement) -> Plan:
+        if judgement.winner is None or self.found is None:
+            return empty_plan(self.imported.graph, self.numerics)
+        return make_plan(self.found, judgement.winner, self.library.rules, self.numerics)
+
+
+def _built_in(worker: Worker, imported: Imported) -> float:
+    """Have the worker of the comparisons build the original, which it keeps if that is slow; seconds that it took."""
+    called = as_called(imported.graph, closed=imported.closes_over)
+    if not serialisable(called.program):
+        return 0.0
+    live, frozen = imported.live_values, imported.frozen_values
+    reference = compare(called, [], live, frozen, rounds=1, min_time_s=0.0, worker=worker).reference
+    return reference.build_s if isinstance(reference, Timing) else 0.0
+
+
+def _import(
+    fn: Callable[..., Any] | str | Path | OnnxModel,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    frozen: Any,
+    dims: Mapping[str, int] | None,
+    seed: int,
+    shelf: Shelf,
+    data_root: str | Path | None = None,
+) -> tuple[Imported, str]:
+    if isinstance(fn, str | Path) or type(fn).__name__ == "OnnxModel":
+        if kwargs or not _is_empty(frozen):
+            raise UsageError(
+                "an ONNX model takes neither keyword arguments nor frozen=",
+                hint="pass its inputs in order; its initializers are frozen anyway",
+            )
+        need("onnx", "an ONNX model")
+        from superopt.frontends.onnx.frontend import OnnxModel, import_model, load_model  # late: an optional dependency
+
+        if isinstance(fn, OnnxModel):
+            if dims or data_root is not None:
+                raise UsageError("this model is loaded already", hint="give the option to load_model, or give its path")
+            return import_model(shelf.model(fn), *args, seed=seed), fn.name
+        assert isinstance(fn, str | Path)
+        placed = shelf.model(load_model(fn, dims=dims, data_root=data_root, own=False, like=args))
+        return import_model(placed, *args, seed=seed), Path(fn).name
+    if not callable(fn):
+        raise ArgumentError(f"a {type(fn).__name__} is neither a function nor a path", hint="pass f itself, not f(x)")
+    if data_root is not None:
+        raise UsageError("data_root is for ONNX models that are files")
+    if dims:
+        raise UsageError("dims is for ONNX models", hint="the shapes of a function are those of its example arguments")
+    return import_function(fn, args, kwargs, frozen=frozen), getattr(fn, "__name__", type(fn).__name__)
+
+
+def _is_empty(frozen: Any) -> bool:
+    return isinstance(frozen, tuple | list | set | frozenset) and not frozen
+
+
+def _with_examples(imported: Imported, seed: int) -> Imported:
+    """Random values where only a type was given."""
+    rng = np.random.default_rng(seed)
+
+    def value(x: Any) -> Any:
+        if not isinstance(x, jax.ShapeDtypeStruct):
+            return x
+        if np.issubdtype(x.dtype, np.integer) or x.dtype == bool:
+            return np.zeros(x.shape, x.dtype)
+        return rng.standard_normal(x.shape).astype(x.dtype)
+
+    return replace(imported, examples=tuple(map(value, imported.examples)))
+
+
+def _open_store(store: bool | str | Path) -> Store | None:
+    if store is False:
+        return None
+    return Store() if store is True else Store(store)
+
+
+class _Clock:
+    """Wall time per stage, and the lines that a terminal shows."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.progress = progress
+        self.stages: list[StageTime] = []
+        self.begin_s = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the call."""
+        return time.monotonic() - self.begin_s
+
+    def say(self, line: str) -> None:
+        if self.progress is not None:
+            self.progress(line)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - begin
+        self.stages.append(StageTime(name, seconds))
+        self.say(f"{name}: {seconds:.1f} s")
+
+
+def optimize_target(target: str, *, random_weights: bool = False, seed: int = 0, **options: Any) -> Optimized:
+    """Optimise what the command line names: an ONNX file, or `FILE.py:NAME`, a maker of (function, arguments).
+
+    `NAME()` returns a function and a tuple of example arguments, and may return the frozen positions as a third value.
+
+    Raises:
+        UsageError: the target is neither.
+        ModelFileError: the model cannot be read.
+    """
+    path, colon, maker = target.rpartition(":")
+    if target.endswith(".py"):
+        raise UsageError(
+            f"{target} names no function", hint=f"write {target}:NAME; NAME() returns (function, arguments)"
+        )
+    if colon and path.endswith(".py"):
+        if random_weights:
+            raise UsageError("random weights are for ONNX models", hint="NAME() can return random arguments")
+        fn, args, frozen = _made_by(Path(path), maker)
+        return optimize(fn, *args, frozen=frozen, seed=seed, **options)
+    if random_weights:
+        need("onnx", "an ONNX model")
+        from superopt.frontends.onnx.frontend import (  # late: onnx is an optional dependency
+            load_model,
+            randomize_weights,
+        )
+
+        loading = {name: options.pop(name, None) for name in ("dims", "data_root")}
+        model = randomize_weights(load_model(target, **loading), seed)
+        return optimize(model, seed=seed, **options)
+    return optimize(target, seed=seed, **options)
+
+
+def _made_by(path: Path, maker: str) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
+    import runpy  # late: only programs given as a file
+
+    if not path.is_file():
+        raise ArgumentError(f"there is no file {path}", hint="write FILE.py:NAME")
+    hint = "NAME() returns (function, arguments)"
+    try:
+        names = runpy.run_path(str(path))
+        if not callable(names.get(maker)):
+            raise ArgumentError(f"{path} defines no function {maker!r}", hint=hint)
+        made = names[maker]()
+    except SuperoptError:
+        raise
+    except Exception as error:  # whatever the user's code raises is told in one line, with its place
+        raise ArgumentError(f"{path} cannot be run: {told(error, str(path))}", hint=hint) from error
+    if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
+        raise ArgumentError(f"{maker}() must return (function, arguments) or (function, arguments, frozen positions)")
+    return made[0], tuple(made[1]), made[2] if len(made) == 3 else ()

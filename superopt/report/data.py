@@ -1,0 +1,366 @@
+"""What an optimisation reports: plain data, printable, serialisable to JSON, nothing computed here.
+
+Predictions are told from measurements: `Speedup.basis`, and no times before and after but those of the search.
+Times are in milliseconds (`_ms`) or seconds (`_s`); a `Speedup` is the ratio of paired timings, original over
+optimised, with its 95 % interval, so 1.0 means equal and 2.0 twice as fast.  `read_report` reads
+back what `to_json` wrote.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """Ratio of paired timings, original over optimised, with a 95 % interval.
+
+    Attributes:
+        ratio: 1.0 where nothing was timed.
+        low, high: the interval; NaN, which is neither more nor less than anything, where nothing was timed.
+        basis: `measured`, `predicted` (the performance model's word: nothing was timed) or `untimed`.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    basis: str = "measured"
+
+    @property
+    def is_gain(self) -> bool:
+        """Was the program measured to be faster, all of the interval?"""
+        return self.basis == "measured" and self.low > 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON-serialisable object: bounds that are none are null."""
+        bounds = {name: x if math.isfinite(x) else None for name, x in (("low", self.low), ("high", self.high))}
+        return {**asdict(self), **bounds}
+
+    def __str__(self) -> str:
+        if self.basis == "measured":
+            return f"{self.ratio:.2f}x [{self.low:.2f}, {self.high:.2f}]"
+        return f"{self.ratio:.2f}x predicted, not measured" if self.basis == "predicted" else "not measured"
+
+
+def predicted_speedup(ratio: float) -> Speedup:
+    """What the performance model promises."""
+    return Speedup(ratio, math.nan, math.nan, "predicted")
+
+
+UNTIMED = Speedup(1.0, math.nan, math.nan, "untimed")
+
+
+def read_speedup(value: Mapping[str, Any]) -> Speedup:
+    """The speed-up that a report in JSON has, where NaN is null."""
+    bounds = {name: math.nan if value[name] is None else value[name] for name in ("low", "high")}
+    return Speedup(**{**value, **bounds})
+
+
+@dataclass(frozen=True, slots=True)
+class UsedRewrite:
+    """One rule of the winning program: where it was applied, its proof, what it gains.
+
+    Gains are those of the whole rule: what the program loses when every application of it is given up and the rest is
+    mended.  Gains of rules that need each other overlap, so they do not add up.
+
+    Attributes:
+        predicted_gain_ms: by the performance model.
+        equation: the proved equation in index notation.
+        statement: the rule as it is written.
+        sites: the operations that it was applied to, with their number.
+        measured_gain_ms: by timing the program without the rule, or None where that was not timed.
+        measured: time without the rule over time with it.
+    """
+
+    rule: str
+    count: int
+    certificate: str
+    exactness: str
+    predicted_gain_ms: float
+    equation: str = ""
+    statement: str = ""
+    sites: Mapping[str, int] = field(default_factory=dict[str, int])
+    measured_gain_ms: float | None = None
+    measured: Speedup | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotChosen:
+    """A rule that applies to the returned program and was not used there.
+
+    Attributes:
+        sites: places where it could be used.
+        loss_ms: what the model says that the program loses at the place where it would hurt least.
+        loss: the same as a share of the predicted time.
+        site: that place.
+    """
+
+    rule: str
+    sites: int
+    loss_ms: float
+    loss: float
+    site: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUse:
+    """A kernel of the returned program.
+
+    Attributes:
+        name: its heaviest op with the type of its result.
+        count: how often it runs.
+        predicted_ms: of all runs together.
+        timed: whether that is a timing of the kernel by itself.
+        outside: whether it lies outside of what the learned model was trained on; None without such a model.
+    """
+
+    name: str
+    count: int
+    predicted_ms: float
+    timed: bool
+    outside: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NativeKernel:
+    """A region of the program that was tried as a kernel of our own.
+
+    Attributes:
+        name: its ops, with the operands of its product, and the type of its result.
+        kind: contraction, window, rows, map or movement.
+        count: how often it occurs.
+        used: whether the returned program runs it as a kernel.
+        xla_ms: XLA's version of the region alone, fastest sample.
+        own_ms: the kernel alone, fastest sample.
+        ratio: paired by round, with its interval; few rounds, so the fastest samples say more.
+        flops: of one run.
+        failure: why there is no timing.
+        schedule: where its schedule comes from: default, or searched among so many.
+    """
+
+    name: str
+    kind: str
+    count: int
+    used: bool
+    xla_ms: float | None = None
+    own_ms: float | None = None
+    ratio: Speedup | None = None
+    flops: float = 0.0
+    failure: str = ""
+    schedule: str = ""
+
+    @property
+    def gain(self) -> float | None:
+        """XLA's fastest sample over the kernel's."""
+        return self.xla_ms / self.own_ms if self.xla_ms and self.own_ms else None
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnNode:
+    """One operation of a drawn program.
+
+    Attributes:
+        id: number of the value; the same value has the same number before and after.
+        op: what computes it; `rule` is the rewrite that introduced it, empty for the program's own.
+        type: of the value; `layout` its physical order of axes where that is not the natural one.
+        reads: values that it reads; `frozen` are the operands that never change.
+        kernel: number of the value that its kernel computes.
+        predicted_us: of the whole kernel, at that value only.
+        change: `same`, `other` (computed in another way on the other side), `only` (absent on the other side) or
+            `ahead` (computed ahead of time on the other side; such values have negative numbers).
+    """
+
+    id: int
+    op: str
+    type: str
+    reads: tuple[int, ...]
+    frozen: tuple[str, ...]
+    kernel: int
+    predicted_us: float | None
+    change: str
+    rule: str = ""
+    layout: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """The program before and after, operands before their readers."""
+
+    before: tuple[DrawnNode, ...]
+    after: tuple[DrawnNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NumericCheck:
+    """Largest differences over all outputs, each relative to the largest magnitude of that output.
+
+    Attributes:
+        max_rel_error: optimised against original, same dtype.
+        original_vs_f64: original against a float64 evaluation, or None where it was not made.
+        optimised_vs_f64: optimised against the same float64 evaluation.
+    """
+
+    max_rel_error: float
+    original_vs_f64: float | None = None
+    optimised_vs_f64: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """Wall time of one stage of the pipeline."""
+
+    name: str
+    seconds: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedFinalist:
+    """A candidate that was built and measured, or the reason why it was not."""
+
+    name: str
+    predicted_ms: float | None
+    measured_ms: float | None
+    ratio: Speedup | None
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that one optimisation knows about itself.
+
+    Attributes:
+        model: how far predictions were from the kernels that were timed, and how much of the program the learned
+            model has not seen the like of (`outside_share`: None without a learned model).
+        not_chosen: rules that apply to the returned program and were not used, cheapest loss first.
+        compiler_options: options of the compiler that the returned program is built with.
+        tuning: the choice of these options: `choices` by name, `gain` over the default options on fresh rounds, `tried`
+            (program -> sets of choices with their ratios) and `not_tried` (choice -> reason).
+        exactness: the class of rules that was allowed: `exact` (results agree in every bit), `real` or `range`.
+        native: regions tried as kernels of our own.
+        implementation: what these kernels brought: `gain` over the same choice without them, the `form` of the program
+            that they are in, how many `regions` it has and how many are `kernels`; empty where none were tried.
+        lost: stages that failed or were interrupted, with what happened: the program was returned without them.
+    """
+
+    program: str
+    verdict: str
+    before_ms: float | None
+    after_ms: float | None
+    speedup: Speedup
+    noise_floor: float | None
+    rewrites: tuple[UsedRewrite, ...]
+    numerics: NumericCheck | None
+    opaque_ops: Mapping[str, int]
+    stages: tuple[StageTime, ...]
+    finalists: tuple[JudgedFinalist, ...]
+    growth: Mapping[str, Any]
+    search: Mapping[str, Any]
+    memory: Mapping[str, int]
+    objective: str
+    environment: Mapping[str, Any]
+    rules_proved: int
+    original_returned: bool
+    notes: tuple[str, ...] = ()
+    samples_ms: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, Any])
+    before_text: str = ""
+    after_text: str = ""
+    model: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    not_chosen: tuple[NotChosen, ...] = ()
+    kernels: tuple[KernelUse, ...] = ()
+    compiler_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    tuning: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    drawing: Drawing | None = None
+    exactness: str = "real"
+    native: tuple[NativeKernel, ...] = ()
+    implementation: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    lost: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the whole optimisation."""
+        return sum(stage.seconds for stage in self.stages)
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON-serialisable object; the flat keys first."""
+        data = asdict(self)
+        checks = data["numerics"] or {}
+        head = {
+            "program": self.program,
+            "verdict": self.verdict,
+            "before_ms": self.before_ms,
+            "after_ms": self.after_ms,
+            "speedup": self.speedup.to_json(),
+            "rewrites": data["rewrites"],
+            "max_rel_error": checks.get("max_rel_error"),
+            "opaque_ops": sum(self.opaque_ops.values()),
+            "seconds": round(self.seconds, 3),
+        }
+        data["opaque"] = data.pop("opaque_ops")
+        return {**head, **{k: v for k, v in data.items() if k not in head}}
+
+    def save(self, path: str) -> None:
+        """Write the report as `.json`, `.html` or text, by the file's ending."""
+        from superopt.report import write_report  # late: rendering is only needed when asked for
+
+        write_report(self, path)
+
+    def __str__(self) -> str:
+        from superopt.report import to_text  # late: rendering is only needed when asked for
+
+        return to_text(self)
+
+    def __repr__(self) -> str:
+        return f"<superopt report: {self.program}: {self.verdict}, {self.speedup}>"
+
+
+def least_report(program: str, verdict: str, speedup: Speedup, original_returned: bool) -> Report:
+    """A report that says only what was returned: for where making a better one failed."""
+    return Report(
+        program, verdict, None, None, speedup, None, (), None, {}, (), (), {}, {}, {}, "", {}, 0, original_returned
+    )
+
+
+_PLAIN = (
+    *("program", "verdict", "before_ms", "after_ms", "noise_floor", "growth", "search", "memory", "objective"),
+    *("environment", "rules_proved", "original_returned", "before_text", "after_text", "model", "compiler_options"),
+    *("tuning", "exactness", "implementation"),
+)
+
+
+def read_report(data: Mapping[str, Any]) -> Report:
+    """The report that `to_json` was made of, also after a way through JSON.
+
+    Raises:
+        KeyError, TypeError: written by other code than this.
+    """
+
+    def speedup(value: Mapping[str, Any] | None) -> Speedup | None:
+        return None if value is None else read_speedup(value)
+
+    def node(value: Mapping[str, Any]) -> DrawnNode:
+        return DrawnNode(**{**value, "reads": tuple(value["reads"]), "frozen": tuple(value["frozen"])})
+
+    drawing = data["drawing"]
+    plain = {name: data[name] for name in _PLAIN}
+    return Report(
+        **plain,
+        speedup=read_speedup(data["speedup"]),
+        rewrites=tuple(UsedRewrite(**{**r, "measured": speedup(r["measured"])}) for r in data["rewrites"]),
+        numerics=NumericCheck(**data["numerics"]) if data["numerics"] else None,
+        opaque_ops=data["opaque"],
+        stages=tuple(StageTime(**s) for s in data["stages"]),
+        finalists=tuple(JudgedFinalist(**{**f, "ratio": speedup(f["ratio"])}) for f in data["finalists"]),
+        notes=tuple(data["notes"]),
+        samples_ms={k: tuple(v) for k, v in data["samples_ms"].items()},
+        not_chosen=tuple(NotChosen(**x) for x in data["not_chosen"]),
+        kernels=tuple(KernelUse(**k) for k in data["kernels"]),
+        native=tuple(NativeKernel(**{**k, "ratio": speedup(k["ratio"])}) for k in data["native"]),
+        drawing=None
+        if drawing is None
+        else Drawing(tuple(map(node, drawing["before"])), tuple(map(node, drawing["after"]))),
+        lost=data.get("lost", {}),
+    )

@@ -1,0 +1,361 @@
+"""An optimised function: called as the original was, with its measured speed-up and its report.
+
+`save` writes a zip file with the program as text, the prepared tensors, the report, the original program and the plan
+that leads from it to the returned one; `load` makes it callable again without the original function (derivatives then
+go through the optimised program itself), and `validate` checks it from these files alone.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+import weakref
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from superopt.certify.kernel_checks import disagreeing, too_large
+from superopt.errors import ArgumentError, InputError
+from superopt.files.reading import typed
+from superopt.files.trees import read_tree, tree_data
+from superopt.ir.program import original_program
+from superopt.ir.types import TensorType
+from superopt.measure.compare import serialisable
+from superopt.report.data import Report, Speedup, read_speedup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from superopt.backends.xla import XlaExecutable
+    from superopt.certify.plan import Plan
+    from superopt.certify.validate import Validation
+    from superopt.frontends.jax.jaxpr import Imported
+    from superopt.ir.program import Program
+    from superopt.kernels.choose.choice import Choice
+    from superopt.store import Store
+
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+
+class Optimized(Generic[P, R]):
+    """What `optimize` returns: a callable with `.speedup`, `.report` and `.save`.
+
+    Attributes:
+        direct: calls as one jitted call (see `superopt.frontends.jax.call.direct_call`), where there is such a one.
+    """
+
+    def __init__(
+        self,
+        imported: Imported,
+        program: Program,
+        executable: XlaExecutable,
+        report: Report,
+        plan: Plan | None = None,
+        kernels: tuple[Choice, ...] = (),
+    ) -> None:
+        from superopt.frontends.jax.boundary import outside, user_function  # late: importing this module costs nothing
+        from superopt.frontends.jax.call import direct_call, wrap_like_original  # late: see above
+
+        self.imported = imported if not imported.placed else replace(imported, placed={})
+        self.program = program
+        self.executable = executable
+        self.report = report
+        self.plan = plan
+        self.kernels = kernels
+        original = _jit_original(imported, executable.options) if report.original_returned else None
+        self.direct = None if original else direct_call(imported, executable)
+        general = original or outside(imported.fn, wrap_like_original(imported, executable))
+        self._call = general if self.direct is None else _first(self.direct, general)
+        self.__wrapped__ = user_function(imported.fn)
+        self.__name__ = getattr(imported.fn, "__name__", "optimized")
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call with the pytrees of the original function."""
+        head, tail = self.imported.head, self.imported.tail
+        results: Any = self._call(*args, **kwargs) if head is None else self._call(*head(args), **kwargs)
+        return results if tail is None else tail([*results, *args])  # pyright: ignore[reportReturnType]
+
+    def __repr__(self) -> str:
+        return f"<superopt program {self.__name__}: {self.report.verdict}, {self.speedup}>"
+
+    def without_examples(self) -> Optimized[P, R]:
+        """The same without the example arguments that are not frozen, which it would keep alive."""
+        imported = self.imported.without_examples()
+        return Optimized(imported, self.program, self.executable, self.report, self.plan, self.kernels)
+
+    @property
+    def speedup(self) -> Speedup:
+        """Ratio original over optimised with its 95 % interval; its `basis` says whether it was measured."""
+        return self.report.speedup
+
+    def validate(self, original: Any = None, *, store: Store | None = None) -> Validation:
+        """Check, without the search, that the program computes what the original does (see
+        `superopt.returned.revalidate`).
+
+        Args:
+            original: the function or model to compare with; None for the one that was optimised.
+            store: where certificates are looked up.
+        """
+        from superopt.returned.revalidate import validate_optimized  # late: the prover takes a while to load
+
+        return validate_optimized(self, original, store)
+
+    def save(self, path: str | Path) -> Path:
+        """Write program, prepared tensors, report, original and plan to a `.superopt` file.
+
+        Raises:
+            InputError: the program holds operations that exist only in this process (callbacks into Python, effects).
+        """
+        import numpy as np  # late: importing this module costs nothing
+
+        from superopt.returned import saved  # late: see above
+
+        if not serialisable(self.program):
+            kept = ", ".join(sorted(self.imported.opaque_ops))
+            raise InputError(
+                f"{self.report.program} holds operations of this process alone and cannot be saved; opaque: {kept}",
+                hint="callbacks into Python and effects cannot be saved; the report can be saved as it is",
+            )
+        if self.imported.effects:
+            raise InputError(
+                f"{self.report.program} has effects (jax.debug), which exist only in this process, and cannot be saved",
+                hint="optimise the function without them to save it",
+            )
+        arguments, results = (read_tree(tree_data(t)) for t in (self.imported.in_tree, self.imported.out_tree))
+        results.tree(self.imported.in_tree)  # says which of its types no file can hold
+        graph = self.imported.graph
+        kinds = {i: graph.inputs[i].dtype for i in self.imported.frozen}
+        content = saved.Saved(
+            hot=self.program.hot,
+            prepared=tuple(map(np.asarray, self._plain_prepared())),
+            names=tuple(self.imported.names),
+            live=tuple(self.imported.live),
+            narrowed=frozenset(self.imported.narrowed),
+            frozen=tuple((i, kind, saved.digest_of(self.imported.examples[i], kind)) for i, kind in kinds.items()),
+            constants={name: saved.digest_of(value) for name, value in graph.constants.items()},
+            report=self.report.to_json(),
+            options={},
+            foreign={},
+            kernels=self.kernels,
+            in_tree=arguments,
+            out_tree=results,
+            head=self.imported.head,
+            tail=self.imported.tail,
+            weak=tuple(
+                (_positions(arguments), _positions(found))
+                for arguments, found in (self.imported.weakness or {}).items()
+                if found is not None
+            ),
+        )
+        source = None if self.plan is None else saved.Source(graph, self.program, self.plan)
+        return saved.write(path, content, source, graph)
+
+    def _plain_prepared(self) -> tuple[Any, ...]:
+        """The prepared tensors of the program without kernels: what every machine can read."""
+        if not self.kernels:
+            return self.executable.prepared
+        from superopt.backends.xla import build  # late: see above
+
+        return build(self.program, self.imported.frozen_values).prepared
+
+
+def _positions(flags: Sequence[bool]) -> frozenset[int]:
+    return frozenset(i for i, flag in enumerate(flags) if flag)
+
+
+def _first(direct: Callable[..., Any], general: Callable[..., Any]) -> Callable[..., Any]:
+    """The direct call, and for what it refuses the general one."""
+    from superopt.frontends.jax.call import OtherTypesError  # late: importing this module costs nothing
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return direct(*args, **kwargs)
+        except (OtherTypesError, TypeError):  # the latter for what is no array, which `general` names
+            return general(*args, **kwargs)
+
+    return call
+
+
+def _jit_original(imported: Imported, options: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """The function itself under `jax.jit`, as the user would have it: what it closes over stays constant.
+
+    None for a model: its weights are no part of its function, and it may have types that the process has not enabled.
+    """
+    from superopt.backends.options import jit_with  # late: importing this module costs nothing
+    from superopt.frontends.jax.boundary import outside, user_function  # late: see above
+    from superopt.frontends.jax.held import is_jitted  # late: see above
+
+    if imported.weakness is None:
+        return None
+    fn, settings = user_function(imported.fn), imported.settings
+    if not imported.functions:
+        return fn if is_jitted(fn) and not options else jit_with(fn, options, **settings.arguments)
+    return outside(imported.fn, jit_with(imported.fn, options, **settings.given_away))
+
+
+class Loaded:
+    """A saved program: callable like the original, with the report of its making as plain data."""
+
+    def __init__(self, path: str | Path) -> None:
+        import jax  # late: importing this module costs nothing
+        from jax.core import Tracer  # late: see above
+
+        from superopt.backends.build import build_any  # late: see above
+        from superopt.frontends.jax.arguments import as_taken, as_weak, is_weak  # late: see above
+        from superopt.frontends.jax.boundary import ADAPTED, enter, leave  # late: see above
+        from superopt.returned.saved import digest_of, read  # late: see above
+
+        files = ExitStack()  # the file stays open: derivatives, which need what kernels do not, read it again
+        weakref.finalize(self, files.close)
+        held = read(path, files)
+        self.graph, self.live, self.narrowed, self.kernels = held.hot, held.live, held.narrowed, held.kernels
+        self.names = tuple(held.names[i] for i in held.live)
+        self._frozen = [(i, held.names[i], kind, digest) for i, kind, digest in held.frozen]
+        self.report: dict[str, Any] = dict(held.report)
+        self._foreign, self._options, self._digest_of = held.foreign, held.options, digest_of
+        self._chosen, self._left, self._waiting, self._lock = held.kernels, dict[str, str](), False, threading.Lock()
+        self._head, self._tail = held.head, held.tail
+        self.in_tree, self.out_tree = held.in_tree, held.out_tree
+        self._adapted = any(name in ADAPTED for name in (*held.in_tree.types, *held.out_tree.types))
+        self._enter, self._leave = enter, leave
+        self.prepared = held.prepared
+        with typed(f"{path} cannot be built on this machine"):
+            if self.kernels:
+                self._take_kernels(called=False)
+            self._executable = build_any(original_program(self.graph), self.prepared, held.options, self.kernels)
+        self._run: Callable[[list[Any]], Sequence[Any]] = self._hot if not self.kernels else self._with_derivative()
+        self.path = Path(path)
+        self._tree = jax.tree_util
+        self._without_values = (Tracer, jax.ShapeDtypeStruct)
+        self._type_of: Callable[[Any], Any] = jax.api_util.shaped_abstractify
+        self._as_taken, self._as_weak, self._is_weak = as_taken, as_weak, is_weak
+        self._weak = dict(held.weak)
+        self._known: list[Any] = []  # frozen arguments that were found to be those of the file
+
+    def validate(self, original: Any = None, *, store: Store | None = None, limited: bool = True) -> Validation:
+        """Check from the file alone that the program computes what the original does (see
+        `superopt.returned.revalidate`).
+
+        Args:
+            original: the function or model to compare with as well; None for the one in the file.
+            store: where certificates are looked up.
+            limited: refuse a program whose values have many more elements than its file has bytes.
+
+        Raises:
+            FileLimitError: it is refused for that.
+        """
+        from superopt.returned.revalidate import validate_file  # late: the prover takes a while to load
+
+        return validate_file(self.path, original, store, limited=limited)
+
+    def _take_kernels(self, *, called: bool) -> None:
+        """Use the kernels of the file that give XLA's values; those that ask for too much wait until it is called."""
+        late = {} if called else too_large(self.graph, self._chosen, len(self.live))
+        asked = tuple(c for i, c in enumerate(self._chosen) if i not in late)
+        wrong = disagreeing(self.graph, asked)
+        self.kernels = tuple(c for i, c in enumerate(asked) if i not in wrong)
+        left = {
+            self._chosen[i]: f"it is compared with XLA's values at the first call: {why}" for i, why in late.items()
+        }
+        left |= {asked[i]: why for i, why in wrong.items()}
+        self._left = {f"kernel of value {c.root}": why for c, why in left.items()}
+        self._waiting = bool(late)
+
+    def _take_waiting(self) -> None:
+        """Compare the kernels that waited for a call, and build the program with those that agree."""
+        from superopt.backends.build import build_any  # late: see __init__
+
+        with self._lock:
+            if not self._waiting:
+                return
+            self._take_kernels(called=True)
+            program = original_program(self.graph)
+            self._executable = build_any(program, self.prepared, self._options, self.kernels)
+            self._run = self._with_derivative()
+
+    @property
+    def compiler_options(self) -> dict[str, bool | str]:
+        """Options of the compiler in use: those of the saved program that the running compiler takes."""
+        return dict(self._executable.options)
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Options of the compiler and kernels that this machine does without, with the reason."""
+        return {**self._foreign, **self._left, **self._executable.refused}
+
+    @property
+    def speedup(self) -> Speedup:
+        """The speed-up measured when the program was made."""
+        return read_speedup(self.report["speedup"])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call with the pytrees of the original function; frozen arguments are taken as they were when saved.
+
+        They may be given as `jax.ShapeDtypeStruct`; arrays are compared with what was saved when they are first seen.
+
+        Raises:
+            ArgumentError: another structure, shape or dtype, or other values of a frozen argument.
+        """
+        taken = args if self._head is None else self._head(args)
+        given = self._enter((taken, kwargs)) if self._adapted else (taken, kwargs)
+        leaves, tree = self._tree.tree_flatten(given)
+        if not self.in_tree.matches(tree):
+            raise ArgumentError(f"the arguments have another structure than the program was made for: {tree}")
+        self._check_frozen(leaves)
+        live = [
+            self._as_taken(name, leaves[i], node.dtype, i in self.narrowed)
+            for name, i, node in zip(self.names, self.live, self.graph.inputs, strict=False)
+        ]
+        for name, leaf, node in zip(self.names, live, self.graph.inputs, strict=False):
+            try:
+                got = self._type_of(leaf)
+            except TypeError as error:
+                raise ArgumentError(f"argument {name} is a {type(leaf).__name__}, not an array") from error
+            if got.shape != node.shape or str(got.dtype) != node.dtype:
+                kind = TensorType(got.shape, str(got.dtype))
+                raise ArgumentError(f"argument {name} is {kind}, the program was made for {node.type}")
+        weak = self._weak.get(_positions([self._is_weak(leaf) for leaf in leaves]), frozenset[int]())
+        if self._waiting and not any(isinstance(x, self._without_values) for x in live):
+            self._take_waiting()
+        outputs = [self._as_weak(x) if i in weak else x for i, x in enumerate(self._run(live))]
+        results = self._tree.tree_unflatten(self.out_tree.tree(tree), outputs)
+        results = self._leave(results) if self._adapted else results
+        return results if self._tail is None else self._tail([*results, *args])
+
+    def _check_frozen(self, leaves: list[Any]) -> None:
+        given = [leaves[i] for i, *_ in self._frozen]
+        if len(given) == len(self._known) and all(map(operator.is_, given, self._known)):
+            return
+        for leaf, (_, name, kind, digest) in zip(given, self._frozen, strict=True):
+            if not isinstance(leaf, self._without_values) and self._digest_of(leaf, kind) != digest:
+                raise ArgumentError(
+                    f"argument {name} is frozen, and is not what the program was saved with",
+                    hint="pass the arrays of then, or jax.ShapeDtypeStruct in their place; or optimise again",
+                )
+        self._known = given
+
+    def _hot(self, live: list[Any]) -> list[Any]:
+        return list(self._executable.hot(live, self._executable.prepared))
+
+    def _with_derivative(self) -> Callable[[list[Any]], Sequence[Any]]:
+        """Kernels have no derivatives: those of the same program without kernels."""
+        from superopt.backends.xla import build  # late: see __init__
+        from superopt.frontends.jax.call import with_derivative  # late: see __init__
+
+        def plain(live: list[Any]) -> list[Any]:
+            executable = build(original_program(self.graph), self.prepared)
+            return list(executable.hot(live, executable.prepared))
+
+        return with_derivative(self._hot, plain)
+
+
+def load(path: str | Path) -> Loaded:
+    """A program saved by `Optimized.save`.
+
+    Raises:
+        InputError: not such a file, or of another format.
+    """
+    return Loaded(path)

@@ -1,0 +1,173 @@
+"""Results kept between runs: the same call on the same machine and versions is answered from the store.
+
+A key covers the graph as text, the values of its constants, budget, seed, rules with their proofs and what steers them,
+objective, machine, versions and flags of XLA.  The values of arguments, frozen ones too, are not part of it: no rewrite
+reads them, so the program is right for any; the figures of the report are those of the arrays that it was measured
+with.  Structures of arguments and results come from the call, and so do the functions of callbacks into Python: the
+program takes them for unknown functions at their places in the graph.  Not kept: functions with effects of their own
+that were left whole, and runs that were cut short.  A run that had to do without rules whose proofs its
+time did not suffice for is kept until more of them are proved.
+
+An entry that cannot be read is a miss, and so is one whose program does not prove itself: before it is returned it runs
+once on the arguments of the call, beside the original, and must give the same results (the original itself need not).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from costmodel.model.objective import Objective
+from rewrites.language.show import show
+from rewrites.language.term import Rule
+from rewrites.library import load
+from superopt.arrays.placing import pieces
+from superopt.backends.build import build_any
+from superopt.backends.options import own
+from superopt.certify.library import count_unproved
+from superopt.certify.plan import Plan, read_plan
+from superopt.contest.checks import differs_from_original
+from superopt.errors import InputError
+from superopt.files.reading import Allowance, typed
+from superopt.foreign.modules import carried, local_to_process, require_modules, restore
+from superopt.frontends.jax.jaxpr import Imported
+from superopt.ir.graph import Graph
+from superopt.ir.program import Program, original_program
+from superopt.ir.text import parse_graph, print_graph
+from superopt.kernels.choose.choice import Choice, read_choice
+from superopt.machine import facts as machine
+from superopt.machine.budget import SearchBudget
+from superopt.report.data import Report, read_report
+from superopt.returned.optimized import Optimized
+from superopt.store import Store, content_key
+from verifier.record.ledger import certificate_key
+
+_TABLE = "runs"
+_FORMAT = 8  # of what is kept under a key; another number makes every older entry a miss
+
+
+def run_key(
+    imported: Imported,
+    limits: SearchBudget,
+    seed: int,
+    deterministic: bool,
+    rules: Sequence[Rule] | None,
+    objective: Objective,
+    max_prepared_bytes: int | None,
+    numerics: str = "real",
+    kernels: bool = False,
+    searches: bool = True,
+) -> str:
+    """Digest of everything that the result depends on; `rules` is None for the library."""
+    chosen = load() if rules is None else rules
+    digest = hashlib.sha256()
+    for name, value in sorted(imported.graph.constants.items()):
+        digest.update(name.encode())
+        for piece in pieces(value):
+            digest.update(piece)
+    return content_key(
+        _FORMAT,
+        print_graph(imported.graph),
+        digest.hexdigest(),
+        [limits.seconds, limits.steps, seed, deterministic, max_prepared_bytes, numerics, kernels, searches],
+        sorted(map(certificate_key, chosen)),
+        [show(rule) for rule in chosen],
+        [objective.name, objective.version],
+        machine.environment_key(),
+        os.environ.get("XLA_FLAGS", ""),
+    )
+
+
+def remember(store: Store | None, key: str, result: Optimized, unproved: int = 0) -> None:
+    """Keep a result, unless it says less than another run of the same call would; `unproved` rules it did without."""
+    program = result.program
+    if store is None or _cut_short(result.report) or result.imported.whole:
+        return
+    modules = carried(program.graphs, local_to_process(result.imported.graph))
+    if modules is None:
+        return
+    graph = program.prepare
+    prepare = None if graph is None else print_graph(graph)
+    plan = None if result.plan is None else result.plan.to_json()
+    store.put(
+        _TABLE,
+        key,
+        {
+            "prepare": prepare,
+            "hot": print_graph(program.hot),
+            "modules": modules,
+            "report": result.report.to_json(),
+            "plan": plan,
+            "kernels": [c.to_json() for c in result.kernels],
+            "unproved": unproved,
+        },
+    )
+
+
+def _cut_short(report: Report) -> bool:
+    """Interrupted, or without a timing of the original although there were candidates to compare with it."""
+    return bool(report.search.get("interrupted")) or (
+        report.speedup.basis == "measured" and bool(report.finalists) and report.before_ms is None
+    )
+
+
+def recall(store: Store | None, key: str, imported: Imported) -> Optimized | None:
+    """A result that was kept, built anew for the frozen values of this call."""
+    kept = None if store is None else store.get(_TABLE, key)
+    if kept is None:
+        return None
+    try:
+        with typed("the entry of the store"):
+            if kept["unproved"] and count_unproved(store) < kept["unproved"]:
+                return None
+            program, report, plan, kernels = _read(kept, imported)
+            executable = build_any(program, imported.frozen_values, report.compiler_options, kernels)
+            str(report)  # a report that cannot be shown is none
+            itself = not (kernels or executable.options) and _is_original(program, imported.graph)
+            if not itself and differs_from_original(imported, executable, exact=report.exactness == "exact"):
+                return None
+    except InputError:
+        return None  # written by other code than this: as good as absent
+    note = "answered from the store: optimised earlier on this machine with these versions"
+    notes = (*report.notes, note, *(f"built without it: {why}" for why in executable.refused.values()))
+    return Optimized(
+        imported, program, executable, replace(report, notes=notes, compiler_options=dict(executable.options)), plan,
+        kernels,
+    )  # fmt: skip
+
+
+def _is_original(program: Program, graph: Graph) -> bool:
+    """Is the program the function of the call as it stands, which needs no comparison with itself?"""
+    mine, original = (
+        [part and print_graph(part) for part in (p.prepare, p.hot)] for p in (program, original_program(graph))
+    )
+    return mine == original
+
+
+def _read(kept: Mapping[str, Any], imported: Imported) -> tuple[Program, Report, Plan | None, tuple[Choice, ...]]:
+    """What an entry holds, with the constants of this call."""
+    allowance = Allowance("the entry of the store", sum(len(x) for x in (kept["hot"], kept["prepare"] or "")))
+    if not isinstance(kept["modules"], dict):
+        raise InputError("its modules are no table")
+    restore(kept["modules"])
+    prepare = None
+    if kept["prepare"] is not None:
+        parsed = parse_graph(kept["prepare"], allowance=allowance)
+        prepare = Graph(parsed.inputs, parsed.outputs, imported.graph.constants)
+    report = read_report(kept["report"])
+    options, foreign = own(report.compiler_options)
+    notes = (*report.notes, *(f"built without {name}: {why}" for name, why in foreign.items()))
+    plan = None if kept["plan"] is None else read_plan(kept["plan"], allowance)
+    program = Program(prepare, parse_graph(kept["hot"], allowance=allowance))
+    callbacks = local_to_process(imported.graph)
+    for graph in program.graphs:
+        require_modules(graph, callbacks)
+    return (
+        program,
+        replace(report, compiler_options=options, notes=notes),
+        plan,
+        tuple(map(read_choice, kept["kernels"])),
+    )

@@ -1,0 +1,177 @@
+"""Validation of what `optimize` returned or `save` wrote, with what it was made from when that is at hand.
+
+A saved file holds the original program as a graph, the returned one, and the plan; that is all that is needed.  Given
+the function or model itself, its graph must be the one in the file, its constants must be those in the file, and where
+all frozen values are constants the prepared tensors are computed again and compared bit by bit.  Kernels of our own
+are checked as well: the schedule of each is proved against the denotation of its region.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from superopt.backends.xla import build
+from superopt.certify.kernel_proofs import prove_kernels
+from superopt.certify.library import ledger_of
+from superopt.certify.validate import Validation, validate
+from superopt.errors import InputError, UsageError
+from superopt.files.reading import typed
+from superopt.frontends.jax.boundary import leave
+from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.graph import Graph
+from superopt.ir.program import Program
+from superopt.kernels.choose.choice import Choice
+from superopt.machine.extras import need
+from superopt.returned.saved import Saved, digest_of, read_whole
+from verifier.programs.elements import ElementLabels
+from verifier.schedules.ledger import ScheduleLedger
+
+if TYPE_CHECKING:
+    from superopt.frontends.jax.jaxpr import Imported
+    from superopt.returned.optimized import Optimized
+    from superopt.store import Store
+
+_LEAST_ELEMENTS = 2**24  # some seconds
+_ELEMENTS_OF_BYTE = 2**13  # SqueezeNet with its weights asks for 4,500 of each byte of its file
+_NOT_COMPUTED = "prepared tensors were not computed again: the values of frozen arguments are not in the file"
+
+
+def validate_optimized(result: Optimized, original: Any = None, store: Store | None = None) -> Validation:
+    """Check what `optimize` returned, from its plan."""
+    graph = result.imported.graph
+    if result.plan is None:
+        return _refused("it has no plan")
+    if original is not None:
+        other = _import(original, graph, result.imported.names, result.imported.in_tree)
+        difference = _difference(graph, other.graph, {k: digest_of(v) for k, v in graph.constants.items()})
+        if difference:
+            return _refused(difference)
+    found = validate(graph, result.program, result.plan, ledger_of(store))
+    return _with_kernels(found, result.program.hot, result.kernels, store)
+
+
+def validate_file(
+    path: str | Path, original: Any = None, store: Store | None = None, *, limited: bool = True
+) -> Validation:
+    """Check a saved program, from its file.
+
+    Args:
+        path: the file.
+        original: the function or model to compare with as well; None for the one in the file.
+        store: where certificates are looked up.
+        limited: refuse a program whose values have many more elements than its file has bytes: labelling them takes
+            memory and time as its author likes.
+
+    Raises:
+        InputError: not a saved program, or one without a plan.
+        FileLimitError: it asks for more than is accepted.
+    """
+    with typed(f"{path} cannot be validated"):
+        most = _LEAST_ELEMENTS + _ELEMENTS_OF_BYTE * os.path.getsize(path) if limited else math.inf
+        return _validated(path, original, store, most)
+
+
+def _validated(path: str | Path, original: Any, store: Store | None, most: float) -> Validation:
+    saved, source = read_whole(path)
+    graph, program, plan, prepared = source.original, source.program, source.plan, saved.prepared
+    notes: tuple[str, ...] = ()
+    other = None
+    unlike = _calls(saved, graph)
+    if unlike:
+        return _refused(unlike)
+    if original is not None:
+        other = _import(original, graph, saved.names, saved.in_tree.tree())
+        difference = _difference(graph, other.graph, saved.constants)
+        if not difference and (tuple(other.names) != saved.names or not saved.out_tree.matches(other.out_tree)):
+            difference = "the original takes or returns another structure than the file says"
+        if difference:
+            return _refused(difference)
+    found = validate(graph, program, plan, ledger_of(store), most)
+    if found.valid and program.prepare is not None and program.prepare.outputs:
+        constants = other.graph.constants if other is not None else {}
+        if any(node["name"] not in constants for node in program.prepare.inputs):
+            notes = (_NOT_COMPUTED,)
+        elif not _prepares(program, constants, prepared):
+            return _refused("the prepared tensors in the file are not what the original's constants give")
+    return _with_kernels(replace(found, notes=notes), program.hot, saved.kernels, store)
+
+
+def _with_kernels(found: Validation, hot: Graph, kernels: tuple[Choice, ...], store: Store | None) -> Validation:
+    """The validation with the schedules of the kernels proved as well."""
+    if not found.valid or not kernels:
+        return found
+
+    start = time.perf_counter()
+    try:
+        count, cause = prove_kernels(hot, kernels, ScheduleLedger(store))
+    except InputError as error:
+        count, cause = 0, f"its kernels cannot be made on this machine: {error.args[0]}"
+    seconds = found.seconds + time.perf_counter() - start
+    exactness = "real" if found.exactness == "exact" else found.exactness  # kernels sum in another order
+    return replace(found, valid=not cause, cause=cause, kernels=count, seconds=seconds, exactness=exactness)
+
+
+def _refused(cause: str) -> Validation:
+    return Validation(False, cause, 0, {}, "exact", (), 0, 0.0)
+
+
+def _calls(saved: Saved, graph: Graph) -> str:
+    """Why a call would pass or return other things than the programs in the file say, or an empty text."""
+    taken = graph.inputs[: len(saved.names)]
+    if tuple(n["name"] for n in taken) != saved.names:
+        return "the file names other arguments than the original takes"
+    if saved.live != tuple(i for i, n in enumerate(taken) if not n["frozen"]):
+        return "a call would pass other arguments than the returned program takes"
+    if saved.out_tree.num_leaves != len(graph.outputs):
+        return "the file has another structure of results than the original"
+    return ""
+
+
+def _import(original: Any, graph: Graph, names: tuple[str, ...], tree: Any) -> Imported:
+    """What is compared with, on the arguments of the program in hand."""
+    import jax  # late: as above
+
+    types = {node["name"]: node.type for node in graph.inputs}
+    leaves = [jax.ShapeDtypeStruct(types[n].shape, types[n].dtype) for n in names]
+    args, kwargs = leave(jax.tree_util.tree_unflatten(tree, leaves))
+    if isinstance(original, str | Path):
+        need("onnx", "an ONNX model")
+        from superopt.frontends.onnx.frontend import import_onnx  # late: an optional dependency
+
+        return import_onnx(original, *[np.zeros(x.shape, x.dtype) for x in args])
+    if not callable(original):
+        raise UsageError(f"a {type(original).__name__} is neither a function nor a path")
+    return import_function(original, args, kwargs)
+
+
+def _difference(graph: Graph, other: Graph, constants: Mapping[str, str]) -> str:
+    """How two originals differ, or an empty text: by element labels, and by their constants' digests."""
+    if [n.types for n in graph.outputs] != [n.types for n in other.outputs]:
+        return "the original has results of other types than the program that was optimised"
+    labels = ElementLabels(b"originals")
+    for number, (a, b) in enumerate(zip(graph.outputs, other.outputs, strict=True)):
+        if a is not b and not all(map(np.array_equal, labels.of_any(a), labels.of_any(b))):
+            return f"the original is another program than the one that was optimised: result {number} differs"
+    mine = {name: digest_of(value) for name, value in other.constants.items()}
+    changed = sorted(name for name in constants.keys() & mine.keys() if constants[name] != mine[name])
+    return f"the original has other values in {', '.join(changed[:5])}" if changed else ""
+
+
+def _prepares(program: Program, constants: Any, prepared: Sequence[np.ndarray]) -> bool:
+    assert program.prepare is not None
+    with_values = Graph(program.prepare.inputs, program.prepare.outputs, constants)
+    made = build(Program(with_values, program.hot), {}).prepared
+    return len(made) == len(prepared) and all(
+        np.ascontiguousarray(np.asarray(x)).tobytes() == raw.tobytes() for x, raw in zip(made, prepared, strict=True)
+    )
+
+
+__all__ = ["validate_file", "validate_optimized"]

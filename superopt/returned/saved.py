@@ -1,0 +1,357 @@
+"""The file of a saved program: what `Optimized.save` writes and what `load` and validation read.
+
+A `.superopt` file is a zip archive of these members, with a digest of each bound to its name
+(`superopt.files.reading`):
+
+    meta.json            format, names, frozen arguments, digests of constants, report
+    trees.json           structures of arguments and results
+    hot.txt              the returned program; its inputs are the live arguments, then the prepared tensors
+    prepared/0 ...       the bytes of these tensors, not packed
+    modules.json         what the opaque operations of these programs compute (`superopt.foreign.modules`)
+    kernels.json         which regions are kernels of our own, with their schedules
+    original.txt         the program that was optimised; with prepare.txt and plan.json what validation reads
+
+The file may come from anyone.  It is read within limits, every part is checked against the others, no operation of it
+acts outside of its operands, and options of the compiler are those of this project's own list or left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from superopt.arrays.bundles import dtype
+from superopt.arrays.placing import Later, aligned, pieces, release
+from superopt.backends.options import Value, own
+from superopt.certify.plan import Plan, read_plan
+from superopt.errors import InputError
+from superopt.files.reading import LIMITS, Allowance, Archive, ArchiveWriter, field, plain_file, shown, typed
+from superopt.files.trees import Structure, read_tree
+from superopt.foreign.modules import carried, require_modules, restore
+from superopt.foreign.onnx_calls import HostPart, read_part
+from superopt.ir.graph import Graph, Node
+from superopt.ir.program import Program, type_bytes
+from superopt.ir.text import parse_graph, print_graph
+from superopt.ir.types import STORED_BYTES
+from superopt.kernels.choose.choice import Choice, read_choice, regions_of
+
+FORMAT = 3
+_MEMBERS = re.compile(
+    r"meta\.json|trees\.json|hot\.txt|original\.txt|prepare\.txt|plan\.json|kernels\.json|modules\.json|(head|tail)\.json|prepared/(0|[1-9][0-9]{0,5})"
+)
+_HINT = "write one with .save(path)"
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a file holds for calls.
+
+    Attributes:
+        hot: the returned program over the live arguments and the prepared tensors.
+        prepared: these tensors; such as are read `Later` where a file is read for calls.
+        names: of all arguments.
+        live: positions of those that are not frozen, in the order of the inputs of `hot`.
+        narrowed: positions of arguments that stand for such of 64 bits.
+        frozen: position, dtype and digest of every frozen argument.
+        constants: name and digest of the values that came with the original.
+        report: of the making, as plain data.
+        options: of the compiler, as far as they are this project's own.
+        foreign: options that are not, with the reason why they are left out.
+        kernels: regions that are kernels of our own.
+        head: what is computed from the arguments of a call on the host.
+        tail: what is computed from the results on the host.
+        in_tree: structure of the arguments.
+        out_tree: structure of the results.
+        weak: positions of arguments that are weakly typed together, and of the results that then are.
+    """
+
+    hot: Graph
+    prepared: tuple[Any, ...]
+    names: tuple[str, ...]
+    live: tuple[int, ...]
+    narrowed: frozenset[int]
+    frozen: tuple[tuple[int, str, str], ...]
+    constants: Mapping[str, str]
+    report: Mapping[str, Any]
+    options: Mapping[str, Value]
+    foreign: Mapping[str, str]
+    kernels: tuple[Choice, ...]
+    in_tree: Structure
+    out_tree: Structure
+    head: HostPart | None = None
+    tail: HostPart | None = None
+    weak: tuple[tuple[frozenset[int], frozenset[int]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a file holds for validation besides: the original, the returned program with its prepare part, the plan."""
+
+    original: Graph
+    program: Program
+    plan: Plan
+
+
+def write(path: str | Path, saved: Saved, source: Source | None, original: Graph) -> Path:
+    """Write a file; it appears when it is whole.
+
+    Args:
+        path: the file.
+        saved: what calls need.
+        source: what validation needs; None where there is no plan.
+        original: the program that was optimised.
+
+    Raises:
+        InputError: a structure of arguments or results has no plain form, or an operation no module.
+    """
+    graphs = (original, *((saved.hot,) if source is None else source.program.graphs))
+    modules = carried(graphs)
+    if modules is None:
+        raise InputError("the program holds operations that exist only in this process")
+    trees = {"arguments": saved.in_tree.data, "results": saved.out_tree.data}
+    meta = {
+        "format": FORMAT,
+        "names": list(saved.names),
+        "live": list(saved.live),
+        "narrowed": sorted(saved.narrowed),
+        "weak": [[sorted(arguments), sorted(results)] for arguments, results in saved.weak],
+        "frozen": [list(row) for row in saved.frozen],
+        "constants": dict(saved.constants),
+        "report": dict(saved.report),
+    }
+    with ArchiveWriter(path) as out:
+        out.json("meta.json", meta)
+        out.json("trees.json", trees)
+        out.text("hot.txt", print_graph(saved.hot))
+        out.text("original.txt", print_graph(original))
+        if modules:
+            out.json("modules.json", modules)
+        for member, part in (("head.json", saved.head), ("tail.json", saved.tail)):
+            if part is not None:
+                out.json(member, part.to_json())
+        if saved.kernels:
+            out.json("kernels.json", [c.to_json() for c in saved.kernels])
+        if source is not None and source.program.prepare is not None:
+            out.text("prepare.txt", print_graph(source.program.prepare))
+        if source is not None:
+            out.json("plan.json", source.plan.to_json())
+        for number, array in enumerate(saved.prepared):
+            out.aligned(f"prepared/{number}", bytes_view(array))
+            release(array)
+    return Path(path)
+
+
+def read(path: str | Path, files: ExitStack) -> Saved:
+    """What a file holds for calls; its prepared tensors are read when they are needed, while `files` is open.
+
+    Raises:
+        InputError: it is not a saved program, or of another format.
+        FileLimitError: it asks for more than is accepted.
+    """
+    return _read(path, files)[0]
+
+
+def read_whole(path: str | Path) -> tuple[Saved, Source]:
+    """What a file holds for calls and for validation.
+
+    Raises:
+        InputError: as `read`, or it holds no plan.
+    """
+    saved, source = _read(path, None)
+    assert source is not None
+    return saved, source
+
+
+def _read(path: str | Path, files: ExitStack | None) -> tuple[Saved, Source | None]:
+    """For calls where `files` is given, which keeps the file open; for validation otherwise."""
+    name = shown(path, 200)
+    with ExitStack() as own, typed(f"{name} is not a saved program", _HINT):
+        handle = own.enter_context(plain_file(path))
+        archive = Archive(handle, lambda member: _MEMBERS.fullmatch(member) is not None)
+        allowance = Allowance(name, archive.size_bytes)
+        meta: Any = archive.json("meta.json")
+        found = field(meta, "format", int)
+        if found != FORMAT:
+            raise InputError(f"it has format {found}, this version reads {FORMAT}", hint="save the program again")
+        if "modules.json" in archive:
+            _modules(archive)
+        saved = _saved(archive, meta, allowance, "" if files is None else name)
+        if files is None:
+            return saved, _source(archive, saved, allowance)
+        files.push(own.pop_all())
+        return saved, None
+
+
+def _saved(archive: Archive, meta: Any, allowance: Allowance, later: str) -> Saved:
+    hot = _graph(archive, "hot.txt", allowance)
+    trees: Any = archive.json("trees.json")
+    in_tree, out_tree = read_tree(field(trees, "arguments", _ANY)), read_tree(field(trees, "results", _ANY))
+    names = tuple(_text(x) for x in field(meta, "names", list))
+    live = tuple(_position(x, names) for x in field(meta, "live", list))
+    frozen = tuple(_frozen(row, names) for row in field(meta, "frozen", list))
+    if sorted((*live, *(i for i, *_ in frozen))) != list(range(len(names))):
+        raise InputError("its arguments are not each live or frozen")
+    if in_tree.num_leaves != len(names):
+        raise InputError(f"it names {len(names)} arguments, and its structure of arguments has {in_tree.num_leaves}")
+    if out_tree.num_leaves != len(hot.outputs):
+        raise InputError(f"its program has {len(hot.outputs)} results, its structure of results {out_tree.num_leaves}")
+    if len(hot.inputs) < len(live) or hot.constants:
+        raise InputError("its program takes other inputs than the file has")
+    report = field(meta, "report", dict)
+    speedup = field(report, "speedup", dict)
+    field(speedup, "ratio", (int, float))
+    for end in ("low", "high"):
+        field(speedup, end, (int, float, type(None)))
+    field({"basis": "measured", **speedup}, "basis", str)  # files of before had measured ones only
+    options, foreign = own(field(report, "compiler_options", dict))
+    kernels = _kernels(archive, hot)
+    prepared = _prepared(archive, hot.inputs[len(live) :], later)
+    head = _part(archive, "head.json", LIMITS.nodes)
+    if head is not None and len(head.places) != len(names):
+        raise InputError(f"it names {len(names)} arguments, and its head gives {len(head.places)}")
+    tail = _part(archive, "tail.json", len(hot.outputs) + (0 if head is None else head.takes))
+    if tail is not None and not all(host or place < len(hot.outputs) for host, place in tail.places):
+        raise InputError("its tail names a place that is none")
+    return Saved(
+        hot, prepared, names, live, frozenset(_position(x, names) for x in field(meta, "narrowed", list)), frozen,
+        {_text(k): _text(v) for k, v in field(meta, "constants", dict).items()}, report, options, foreign, kernels,
+        in_tree, out_tree, head, tail, tuple(_weak(row, names, hot) for row in field(meta, "weak", list)),
+    )  # fmt: skip
+
+
+def _weak(row: Any, names: Sequence[str], hot: Graph) -> tuple[frozenset[int], frozenset[int]]:
+    """Which arguments are weakly typed together, and which results then are."""
+    match row:
+        case [list(arguments), list(results)]:
+            return frozenset(_position(x, names) for x in arguments), frozenset(
+                _position(x, hot.outputs) for x in results
+            )
+        case _:
+            raise InputError("its weak types are no pairs of lists")
+
+
+def _part(archive: Archive, member: str, most: int) -> HostPart | None:
+    return read_part(archive.json(member), most) if member in archive else None
+
+
+def _source(archive: Archive, saved: Saved, allowance: Allowance) -> Source:
+    if "plan.json" not in archive or "original.txt" not in archive:
+        raise InputError("it holds no plan", hint="save the program again with this version")
+    prepare = _graph(archive, "prepare.txt", allowance) if "prepare.txt" in archive else None
+    plan = read_plan(archive.json("plan.json"), allowance)
+    return Source(_graph(archive, "original.txt", allowance), Program(prepare, saved.hot), plan)
+
+
+def _graph(archive: Archive, member: str, allowance: Allowance) -> Graph:
+    """A program of the file, whose operations compute from their operands and do nothing else."""
+    with typed(f"in {member}"):
+        graph = parse_graph(archive.text(member), allowance=allowance)
+        names = [node["name"] for node in graph.inputs]
+        if len(set(names)) != len(names):
+            raise InputError("two inputs have one name")
+        require_modules(graph)
+        return graph
+
+
+def _modules(archive: Archive) -> None:
+    rows = archive.json("modules.json")
+    if not isinstance(rows, dict) or len(rows) > LIMITS.members:  # pyright: ignore[reportUnknownArgumentType]
+        raise InputError("its modules are no table")
+    restore(rows)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _kernels(archive: Archive, hot: Graph) -> tuple[Choice, ...]:
+    if "kernels.json" not in archive:
+        return ()
+    rows = archive.json("kernels.json")
+    if not isinstance(rows, list) or len(rows) > LIMITS.nodes:  # pyright: ignore[reportUnknownArgumentType]
+        raise InputError("its kernels are no list")
+    kernels = tuple(map(read_choice, rows))  # pyright: ignore[reportUnknownArgumentType]
+    regions_of(hot, kernels)
+    return kernels
+
+
+def _prepared(archive: Archive, nodes: Sequence[Node], later: str) -> tuple[Any, ...]:
+    """The prepared tensors, each read into the memory where it stays (JAX takes it over as it is).
+
+    They are read when they are needed where `later` names the file, which is open for as long.
+    """
+    members = {name for name in archive.names if name.startswith("prepared/")}
+    if members != {f"prepared/{i}" for i in range(len(nodes))}:
+        raise InputError(f"it holds {len(members)} prepared tensors for {len(nodes)} inputs")
+    lock = Lock()
+
+    def tensor(member: str, node: Node) -> np.ndarray:
+        array = aligned(node.shape, dtype(node.dtype))  # pyright: ignore[reportArgumentType] -- sizes in a text are numbers
+        with lock:  # one place in the file at a time
+            archive.read_into(member, bytes_view(array))
+        return array
+
+    def postponed(member: str, node: Node) -> np.ndarray:
+        with typed(f"{later} is not a saved program", _HINT):
+            return tensor(member, node)
+
+    found: list[Any] = []
+    for number, node in enumerate(nodes):
+        if node.dtype not in STORED_BYTES:
+            raise InputError(f"its program takes a prepared tensor of dtype {shown(node.dtype)}")
+        member, size = f"prepared/{number}", type_bytes(node.type)
+        if archive.size_of(member) != size:
+            raise InputError(f"its {member!r} has {archive.size_of(member)} bytes, {node.type} has {size}")
+        if later:
+            read_it = functools.partial(postponed, member, node)
+            found.append(Later(read_it, node.shape, dtype(node.dtype)))  # pyright: ignore[reportArgumentType] -- as above
+        else:
+            found.append(tensor(member, node))
+    return tuple(found)
+
+
+def bytes_view(array: np.ndarray) -> memoryview:
+    """The bytes of an array, without a copy where it is contiguous."""
+    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))  # pyright: ignore[reportArgumentType]
+
+
+def digest_of(value: Any, kind: str | None = None) -> str:
+    """Digest of an array with its type, as one of this dtype where it is given."""
+    array = np.asarray(value)
+    array = array if kind is None else array.astype(dtype(kind), copy=False)
+    found = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
+    for piece in pieces(array):
+        found.update(piece)
+    return found.hexdigest()[:32]
+
+
+_ANY = (str, dict, list, type(None))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{shown(value)} is not a text")
+    return value
+
+
+def _position(value: Any, names: Sequence[Any]) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < len(names):
+        raise InputError(f"{shown(value)} is no position of {len(names)}")
+    return value
+
+
+def _frozen(row: Any, names: Sequence[str]) -> tuple[int, str, str]:
+    if not isinstance(row, list) or len(row) != 3:  # pyright: ignore[reportUnknownArgumentType]
+        raise InputError(f"{shown(row)} is no frozen argument")
+    position, kind, digest = row  # pyright: ignore[reportUnknownVariableType]
+    if kind not in STORED_BYTES:
+        raise InputError(f"{shown(kind)} is no dtype of a frozen argument")
+    return _position(position, names), _text(kind), _text(digest)
+
+
+__all__ = ["FORMAT", "Saved", "Source", "digest_of", "read", "read_whole", "write"]

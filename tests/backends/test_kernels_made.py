@@ -1,0 +1,76 @@
+"""Kernels that are found again by region and schedule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from superopt.backends import made
+from superopt.backends.native import compiled, default_trace
+from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.graph import Graph
+from superopt.kernels.choose.partition import partition
+from superopt.kernels.llvm import jit
+from superopt.kernels.llvm.cpu import supported
+
+pytestmark = pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")
+RNG = np.random.default_rng(0)
+X, W = (RNG.standard_normal(s).astype(np.float32) for s in ((20, 40), (40, 24)))
+
+
+def region(frozen: bool = True) -> Graph:
+    imported = import_function(lambda x, w: jnp.maximum(x @ w, 0.0), (X, W), frozen=(1,) if frozen else ())
+    return partition(imported.graph)[0].graph
+
+
+def copied(kernel: Any, cache: Path) -> None:
+    """Have the object of a kernel in a folder of the test."""
+    (cache / f"{kernel.digest}.object").write_bytes((jit.cache_folder() / f"{kernel.digest}.object").read_bytes())
+
+
+def test_kernels_come_back_as_they_were_made(tmp_path: Path) -> None:
+    graph = region(frozen=False)
+    trace = default_trace(graph)
+    key, built = made.key_of(graph, trace), compiled(graph, trace)
+    assert made.find(key, tmp_path) is None
+    made.keep(key, (built.hot, built.prepare), tmp_path)
+    assert made.find(key, tmp_path) is None  # its object is not there
+    for kernel in (built.hot, built.prepare):
+        if kernel is not None:
+            copied(kernel, tmp_path)
+    again = made.find(key, tmp_path)
+    assert again is not None
+    hot, prepare = again
+    assert (hot.phases, hot.pointers, hot.digest) == (built.hot.phases, built.hot.pointers, built.hot.digest)
+    assert (prepare is None) == (built.prepare is None)
+    arrays = {b.name: a for b, a in zip(hot.operands, (X, W), strict=False)}
+    if prepare is None:
+        np.testing.assert_array_equal(hot.run(arrays)[hot.outputs[0].name], built.hot.run(arrays)[hot.outputs[0].name])
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"[null, null]", b'[{"name": "k"}, null]', b"\xff"])
+def test_what_was_not_written_by_us_is_no_kernel(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "key.kernel").write_bytes(content)
+    assert made.find("key", tmp_path) is None
+
+
+def test_sources_newer_than_the_process_make_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = region()
+    for began_s, known in ((0.0, False), (float("inf"), True)):
+        made._surroundings.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.setattr("superopt.ir._BEGAN_S", began_s)
+            assert (made.key_of(graph, ()) != "") == known
+    made._surroundings.cache_clear()
+
+
+def test_the_key_holds_what_code_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, other = region(), region(frozen=False)
+    trace = default_trace(graph)
+    keys = {made.key_of(graph, trace), made.key_of(graph, ()), made.key_of(other, trace)}
+    monkeypatch.setattr(made, "_surroundings", lambda: ["other sources"])
+    assert len({*keys, made.key_of(graph, trace)}) == 4

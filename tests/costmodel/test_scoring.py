@@ -1,0 +1,111 @@
+"""Scoring kernels: features as they were when the shipped weights were fitted, the forward pass, entries of nodes."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from costmodel.features.forms import dot, kernel, softmax, tensor
+from costmodel.labels import corpus
+from costmodel.labels.microsuite import suite
+from costmodel.model import learned_file, network, predict
+from costmodel.model.catalogue import Catalogue, tabulate
+from costmodel.model.encode import KernelEncoder, kernel_features, pack
+from costmodel.model.forward import Forward
+from costmodel.model.learned import Learned
+from superopt.ir.graph import Graph, mk
+from superopt.machine import facts as machine
+
+GOLDEN = Path(__file__).parents[1] / "support" / "golden_features.npz"
+MACHINE = machine.Machine(
+    "test", (), 4, 1 << 34, (("L1", 32 << 10), ("L2", 1 << 20), ("L3", 32 << 20)), "Linux-x86_64"
+)  # fmt: skip
+LABELS = list({x.key: x.graph for x in corpus.load().labels}.values())
+KERNELS = [*LABELS[::16], *[case.graph for case in suite()][::4]]
+MODEL = learned_file.read()[0]
+
+
+def test_features_are_those_that_the_weights_were_fitted_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Per kernel, sums over steps of features (under two weights), spread, repetitions and one, by the step's place.
+
+    Kernels of the corpus alone: those of the microsuite follow the rules of the library.
+    """
+    monkeypatch.setattr(machine, "describe", lambda: MACHINE)
+    table = tabulate(LABELS[::16])
+    number = np.arange(1, table.counts.shape[1] + 1)
+    steps = np.column_stack(
+        [table.counts @ number, table.counts @ (1.0 / number), table.spread, table.repeat, np.ones(len(table.owner))]
+    )
+    first = np.searchsorted(table.owner, table.owner)
+    found = np.zeros((table.kernels, steps.shape[1]))
+    np.add.at(found, table.owner, steps * (1 + np.arange(len(first)) - first)[:, None])
+    np.testing.assert_allclose(found, np.load(GOLDEN)["sums"], rtol=1e-12)
+
+
+def test_features_do_not_depend_on_what_else_the_catalogue_holds() -> None:
+    together, catalogue = tabulate(KERNELS[:196]), Catalogue()
+    parts = [catalogue.table(catalogue.reached(KERNELS[i : i + 7])) for i in range(0, 196, 7)]
+    np.testing.assert_allclose(np.concatenate([t.counts for t in parts]), together.counts, rtol=1e-12)
+    np.testing.assert_array_equal(np.concatenate([t.spread for t in parts]), together.spread)
+    again = catalogue.table(catalogue.reached(KERNELS[:196]))
+    np.testing.assert_allclose(again.counts, together.counts, rtol=1e-12)
+
+
+def test_the_forward_pass_says_what_the_network_says() -> None:
+    encoder = KernelEncoder()
+    table, structures = encoder.encode(KERNELS[:64])
+    kernel = MODEL.standard(kernel_features(table, MODEL.prior, structures))
+    forward = Forward(MODEL.params, MODEL.shape, encoder.rows)
+    found = predict.predict(MODEL, table, structures, encoder.rows, gated=False, forward=forward)
+    batch = pack(structures, encoder.rows, 128)
+    padded = np.zeros((128, kernel.shape[1]), np.float32)
+    padded[:64] = kernel
+    values = np.concatenate([encoder.rows.values, np.zeros_like(encoder.rows.values[:1])])
+    nodes = jax.tree.map(jnp.asarray, network.as_arrays(batch) | {"rows": values[batch.rows]})
+    gate = jnp.full(128, MODEL.scale, jnp.float32)
+    wanted = network.correction(MODEL.params, nodes, jnp.asarray(padded), gate, MODEL.shape.bound)[:64]
+    np.testing.assert_allclose(np.log(found.heads_s / found.prior_s[:, None]), wanted, atol=1e-5)
+
+
+def test_entries_last_as_long_as_their_nodes() -> None:
+    learned = Learned(MODEL, "test")
+    entries = learned.encoder.catalogue.entries
+    kept = [kernel(mk("exp", mk("neg", tensor("kept", 24, 48))))]
+    first = learned.price(kept)
+    assert len(entries) == 3
+    for i in range(3):  # of the same kinds
+        np.testing.assert_array_equal(
+            learned.price([kernel(mk("exp", mk("neg", tensor(f"passing{i}", 24, 48))))]), first
+        )
+    gc.collect()
+    assert len(entries) == 3
+    np.testing.assert_array_equal(learned.price(kept), first)
+
+
+def test_long_kernels_and_several_results_share_entries() -> None:
+    x = tensor("x", 16, 16)
+    long = x
+    for _ in range(300):
+        long = mk("add", long, mk("neg", x))
+    both = Graph((x,), (long, mk("exp", long)))
+    encoder = KernelEncoder()
+    one, (structure,) = encoder.encode([kernel(long)])
+    two, _ = encoder.encode([both])
+    assert one.counts.shape[0] == 1
+    assert two.counts.shape[0] == 2
+    np.testing.assert_array_equal(one.counts[0], two.counts[0])
+    assert len(structure.rows) == 302
+    assert structure.links == 601
+    assert structure.operands[-2:] == [300, 1]
+
+
+def test_a_heavy_op_that_reads_one_value_twice_reads_it_once() -> None:
+    a, b = tensor("a", 64, 64), tensor("b", 64, 64)
+    square, product = (tabulate([kernel(dot(a, y, ((1,), (0,))))]).counts[0] for y in (a, b))
+    assert square.sum() == pytest.approx(product.sum() - 4 * 64 * 64)
+    assert len(tabulate([kernel(softmax(a))]).counts) == 4

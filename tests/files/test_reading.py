@@ -1,0 +1,218 @@
+"""The one reader: whatever a file holds, it ends in bytes within limits or in one typed error."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from superopt.errors import FileLimitError, InputError, ModelFileError
+from superopt.files.reading import (
+    DIGESTS,
+    Allowance,
+    Archive,
+    ArchiveWriter,
+    FileLimits,
+    bytes_of,
+    digest,
+    field,
+    json_of,
+    plain_file,
+    shown,
+    text_file,
+    typed,
+)
+
+
+def write(path: Path) -> Path:
+    with ArchiveWriter(path) as out:
+        out.text("a.txt", "some text " * 20)
+        out.aligned("b", memoryview(bytes(range(256))))
+        out.aligned("c", memoryview(b"zyx"))
+        out.json("d.json", {"x": [1, 2]})
+    return path
+
+
+def filled(archive: Archive, name: str, size: int) -> bytes:
+    buffer = bytearray(size)
+    archive.read_into(name, memoryview(buffer))
+    return bytes(buffer)
+
+
+def known(name: str) -> bool:
+    return name in ("a.txt", "b", "c", "d.json")
+
+
+def test_archives_come_back(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.zip")
+    with plain_file(path) as handle:
+        archive = Archive(handle, known)
+        assert archive.names == ("a.txt", "b", "c", "d.json")
+        assert archive.text("a.txt") == "some text " * 20
+        assert archive.json("d.json") == {"x": [1, 2]}
+        for name, data in (("b", bytes(range(256))), ("c", b"zyx")):
+            assert filled(archive, name, len(data)) == data == archive.read(name)
+            assert path.read_bytes().index(data) % 64 == 0
+        for name, size, text in (("a.txt", 200, "packed"), ("b", 255, "needs 255"), ("z", 1, "holds no")):
+            with pytest.raises(InputError, match=text):
+                filled(archive, name, size)
+    assert [p.name for p in tmp_path.iterdir()] == ["x.zip"]
+
+
+def test_writing_that_fails_leaves_the_file_of_before(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.zip")
+    before = path.read_bytes()
+
+    def half() -> None:
+        with ArchiveWriter(path) as out:
+            out.text("a.txt", "half")
+            raise OSError(28, "no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        half()
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["x.zip"]
+
+
+def test_every_single_byte_of_an_archive_may_be_wrong(tmp_path: Path) -> None:
+    """A changed byte is noticed, or changes nothing that is read."""
+    whole = write(tmp_path / "x.zip").read_bytes()
+    path = tmp_path / "y.zip"
+    refused = 0
+    for at in range(0, len(whole), 3):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
+        try:
+            with plain_file(path) as handle:
+                archive = Archive(handle, known)
+                assert archive.json("d.json") == {"x": [1, 2]}
+                assert archive.text("a.txt") == "some text " * 20
+                assert filled(archive, "b", 256) == bytes(range(256))
+        except InputError:
+            refused += 1
+    assert refused > len(whole) // 10
+
+
+def rewritten(path: Path, change: dict[str, bytes], names: dict[str, str] | None = None) -> Path:
+    """The archive with other members, by someone who writes digests too."""
+    with zipfile.ZipFile(path) as archive:
+        held = {name: archive.read(name) for name in archive.namelist() if name != DIGESTS}
+    held |= change
+    target = path.with_name("changed.zip")
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as out:
+        for name, data in held.items():
+            out.writestr(name, data)
+        out.writestr(DIGESTS, json.dumps(names or {name: digest(name, data) for name, data in held.items()}))
+    return target
+
+
+def read_all(path: Path) -> None:
+    with plain_file(path) as handle:
+        archive = Archive(handle, known)
+        for name in archive.names:
+            archive.text(name) if name == "a.txt" else archive.read(name)
+
+
+def test_archives_are_refused_for_what_they_hold(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.zip")
+    with zipfile.ZipFile(path) as archive:
+        digests = json.loads(archive.read(DIGESTS))
+    swapped = {**digests, "b": digests["c"], "c": digests["b"]}
+    for change, names, text in (
+        ({"e.txt": b"no part of it"}, None, "no part of the format"),
+        ({"../../etc/x": b"outside"}, None, "no part of the format"),
+        ({"a.txt": b"other"}, digests, "not what its digest says"),
+        ({"b": b"zyx", "c": bytes(range(256))}, swapped, "not what its digest says"),
+        ({"a.txt": b"\xff\xfe"}, None, "not text"),
+        ({"a.txt": bytes(2**22)}, None, "unpack to more than"),
+        ({}, {"a.txt": "x"}, "names other members"),
+    ):
+        with pytest.raises(InputError, match=text):
+            read_all(rewritten(path, change, names))
+
+
+def test_plain_data_has_limits() -> None:
+    assert json_of('{"a": [1, {"b": null}]}') == {"a": [1, {"b": None}]}
+    for text in ("[" * 100_000, "[" * 60 + "]" * 60, '{"a": 1, "a": 2}', "{", b"\xff", "9" * 5000):
+        with pytest.raises(InputError):
+            json_of(text)
+    with pytest.raises(FileLimitError):
+        json_of("[1, 2, 3]", limits=FileLimits(json_bytes=8))
+    assert field({"n": 3}, "n", int, 0, 5) == 3
+    for value in (True, "3", -1, 6, None, 3.0):
+        with pytest.raises(InputError, match="its 'n'"):
+            field({"n": value}, "n", int, 0, 5)
+
+
+def test_sizes_of_tensors_have_limits() -> None:
+    assert bytes_of((2, 3), 4) == 24
+    for shape, error in (((2**40, 2**40), FileLimitError), ((0, 2**60), FileLimitError), ((-1,), InputError)):
+        with pytest.raises(error):
+            bytes_of(shape, 4)
+    with pytest.raises(FileLimitError):
+        bytes_of((1,) * 40, 4)
+
+
+def test_work_and_time_have_limits() -> None:
+    allowance = Allowance("x", work=3)
+    allowance.spend(3)
+    with pytest.raises(FileLimitError, match="3 steps"):
+        allowance.spend()
+    late = Allowance("x", limits=FileLimits(seconds=-1.0))
+    with pytest.raises(FileLimitError, match="to read"):
+        late.spend()
+
+
+def test_only_plain_files_are_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "text").write_text("words")
+    assert text_file(tmp_path / "text") == "words"
+    for name in ("pipe", "absent", ".", "text/x", "a\0b", "/dev/zero"):
+        with pytest.raises(InputError):
+            text_file(tmp_path / name)
+    with pytest.raises(FileLimitError):
+        text_file(tmp_path / "text", 4)
+
+
+def test_whatever_reading_raises_is_one_error() -> None:
+    for cause in (
+        KeyError("x"),
+        RecursionError(),
+        MemoryError(),
+        ZeroDivisionError(),
+        UnicodeError(),
+        OSError(5, "io"),
+    ):
+        with (
+            pytest.raises(ModelFileError, match=r"m\.onnx is not a model"),
+            typed("m.onnx is not a model", "", ModelFileError),
+        ):
+            raise cause
+    with pytest.raises(KeyboardInterrupt), typed("x"):
+        raise KeyboardInterrupt
+
+
+def test_texts_of_files_are_printable() -> None:
+    assert shown("plain é") == "plain é"
+    assert shown("\x1b[2Jx\n\u202e") == "\\x1b[2Jx\\n\\u202e"
+    assert len(shown("a" * 5000)) == 80
+    assert str(InputError("a node named \x1b[2J", hint="x\0")) == "[SO200] a node named \\x1b[2J\n  hint: x\\x00"
+
+
+def test_messages_are_bounded_however_long_the_names_in_a_file_are() -> None:
+    told = str(InputError(f"the rule {'x' * 50_000} has no sides", hint="write left == right"))
+    assert len(told) < 3200
+    assert told.startswith("[SO200] the rule xxx")
+    assert told.endswith("x has no sides\n  hint: write left == right")
+
+
+def test_writing_follows_no_link_that_another_put_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tmp_path / "kept"
+    kept.write_text("mine")
+    monkeypatch.setattr("secrets.token_hex", lambda _: "guessed")
+    (tmp_path / ".x.zip.guessed.tmp").symlink_to(kept)
+    with pytest.raises(FileExistsError):
+        write(tmp_path / "x.zip")
+    assert kept.read_text() == "mine"

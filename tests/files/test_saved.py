@@ -1,0 +1,151 @@
+"""What outlives a run: saved programs of every width, and entries of the store that are stale, damaged or cut short."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+import superopt
+from superopt.errors import ArgumentError, InputError
+from superopt.returned import remember
+from superopt.store import Store
+
+RNG = np.random.default_rng(0)
+OPTIONS = {"frozen": 0, "budget": "30steps", "deterministic": True}
+
+
+def scaled(w, x):
+    return jnp.tanh(x @ (w + w)) * 2
+
+
+def arrays(dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    return RNG.standard_normal((8, 8)).astype(kind), RNG.standard_normal((4, 8)).astype(kind)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_saved_programs_keep_narrow_types(dtype: str, tmp_path) -> None:
+    w, x = arrays(dtype)
+    fast = superopt.optimize(scaled, w, x, store=False, **OPTIONS)
+    loaded = superopt.load(fast.save(tmp_path / "p.superopt"))
+    got, want = loaded(w, x), fast(w, x)
+    assert got.dtype == want.dtype == dtype
+    np.testing.assert_array_equal(np.asarray(got, np.float64), np.asarray(want, np.float64))
+
+
+def test_saved_programs_keep_64_bits(tmp_path) -> None:
+    w, x = arrays("float64")
+    with jax.enable_x64(True):
+        fast = superopt.optimize(scaled, w, x, store=False, **OPTIONS)
+        want = np.asarray(fast(w, x))
+        path = fast.save(tmp_path / "p.superopt")
+    loaded = superopt.load(path)  # outside of x64: the prepared tensors keep their type
+    with jax.enable_x64(True):
+        got = np.asarray(loaded(w, x))
+    assert got.dtype == np.float64
+    np.testing.assert_array_equal(got, want)
+
+
+def test_saved_programs_check_their_arguments(tmp_path) -> None:
+    w, x = arrays("float32")
+    loaded = superopt.load(superopt.optimize(scaled, w, x, store=False, **OPTIONS).save(tmp_path / "p.superopt"))
+    for wrong in (x[:2], x.astype(np.int32), "text"):
+        with pytest.raises(ArgumentError):
+            loaded(w, wrong)
+    data = (tmp_path / "p.superopt").read_bytes()
+    for cut in (0, 10, len(data) // 2, len(data) - 5):
+        (tmp_path / "cut").write_bytes(data[:cut])
+        with pytest.raises(InputError, match="not a saved program"):
+            superopt.load(tmp_path / "cut")
+
+
+def test_saved_programs_refuse_other_frozen_values(tmp_path) -> None:
+    w, x = arrays("float32")
+    loaded = superopt.load(superopt.optimize(scaled, w, x, store=False, **OPTIONS).save(tmp_path / "p.superopt"))
+    want = loaded(w, x)
+    for same in (jnp.asarray(w), w.astype(np.float64), jax.ShapeDtypeStruct(w.shape, w.dtype)):
+        np.testing.assert_array_equal(loaded(same, x), want)
+    np.testing.assert_array_equal(jax.jit(loaded)(w, x), want)
+    for other in (w + 1, w[:4], np.float32(0)):
+        with pytest.raises(ArgumentError, match="argument w is frozen, and is not what the program was saved with"):
+            loaded(other, x)
+
+
+def test_entries_that_cannot_be_read_are_misses(tmp_path) -> None:
+    w, x = arrays("float32")
+    path = tmp_path / "store.sqlite"
+    want = superopt.optimize(scaled, w, x, store=path, **OPTIONS)
+    with Store(path) as store:
+        (key, kept), *_ = store.items("runs")
+        report = kept["report"]
+        broken = [
+            {},
+            {**kept, "hot": "%0 = nonsense"},
+            {**kept, "hot": kept["hot"].replace("tanh", "tan_h")},
+            {**kept, "report": {**report, "speedup": None}},
+            {**kept, "report": {**report, "growth": "cannot be shown"}},
+            {**kept, "report": {k: v for k, v in report.items() if k != "verdict"}},
+        ]
+    for entry in broken:
+        with Store(path) as store:
+            store.put("runs", key, entry)
+        again = superopt.optimize(scaled, w, x, store=path, **OPTIONS)
+        assert not any("answered from the store" in note for note in again.report.notes)
+        np.testing.assert_array_equal(again(w, x), want(w, x))
+        with Store(path) as store:
+            assert store.get("runs", key)["hot"] == kept["hot"], "the next run mends the entry"
+
+
+def test_a_recalled_program_proves_itself(tmp_path) -> None:
+    """An entry with a right digest and another program in it is a miss: it runs beside the original first."""
+    w, x = arrays("float32")
+    path = tmp_path / "store.sqlite"
+    want = superopt.optimize(scaled, w, x, store=path, **OPTIONS)
+    with Store(path) as store:
+        (key, kept), *_ = store.items("runs")
+        for old, new in (("tanh", "sin"), ("literal 2.0", "literal 3.0")):
+            assert old in kept["hot"]
+            store.put("runs", key, {**kept, "hot": kept["hot"].replace(old, new)})
+            again = superopt.optimize(scaled, w, x, store=path, **OPTIONS)
+            assert not any("answered from the store" in note for note in again.report.notes)
+            np.testing.assert_array_equal(again(w, x), want(w, x))
+    again = superopt.optimize(scaled, w, x, store=path, **OPTIONS)
+    assert any("answered from the store" in note for note in again.report.notes)
+
+
+def test_only_own_options_of_the_compiler_are_taken_from_a_file(tmp_path) -> None:
+    """XLA has options that write files, end the process, or change results."""
+    w, x = arrays("float32")
+    fast = superopt.optimize(scaled, w, x, store=False, **OPTIONS)
+    foreign = {
+        "xla_dump_to": str(tmp_path / "dump"),
+        "xla_cpu_parallel_codegen_split_count": "-5",
+        "xla_cpu_enable_fast_math": True,
+        "xla_cpu_use_fusion_emitters": "no",
+        "xla_cpu_prefer_vector_width": "64\x1b[2J",
+    }
+    fast.report = replace(fast.report, compiler_options={**foreign, "xla_cpu_use_fusion_emitters": True})
+    loaded = superopt.load(fast.save(tmp_path / "p.superopt"))
+    np.testing.assert_array_equal(loaded(w, x), fast(w, x))
+    assert loaded.compiler_options == {}
+    assert set(loaded.refused) == set(foreign)
+    assert [p.name for p in tmp_path.iterdir()] == ["p.superopt"]
+    fast.report = replace(fast.report, compiler_options={"xla_cpu_use_fusion_emitters": False})
+    own = superopt.load(fast.save(tmp_path / "p.superopt"))
+    assert own.compiler_options == {"xla_cpu_use_fusion_emitters": False}
+
+
+def test_runs_cut_short_are_not_kept() -> None:
+    w, x = arrays("float32")
+    result = superopt.optimize(scaled, w, x, store=False, **OPTIONS)
+    with Store(memory=True) as store:
+        search = {**result.report.search, "interrupted": True}
+        for report, kept in ((result.report, 1), (replace(result.report, search=search), 0)):
+            result.report = report
+            remember.remember(store, f"key{kept}", result)
+            assert (store.get("runs", f"key{kept}") is not None) == bool(kept)

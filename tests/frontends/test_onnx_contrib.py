@@ -1,0 +1,78 @@
+"""Operators of ONNX Runtime's quantiser and fusions: their values follow from what they are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from superopt.errors import InputError
+from superopt.frontends.onnx.frontend import load_model
+from superopt.lab.bench.onnx.contrib import contrib_cases, model_of
+
+U8, I8 = np.uint8, np.int8
+
+
+def run(op: str, *arrays: np.ndarray, **attrs: Any) -> np.ndarray:
+    """The first output of a node of `com.microsoft`."""
+    return np.asarray(load_model(model_of(op, list(arrays), **attrs))(*arrays)[0])
+
+
+def one(value: float, dtype: Any = np.float32) -> np.ndarray:
+    return np.asarray(value, dtype)
+
+
+def test_quantised_sums_and_products_round_once() -> None:
+    a, b = np.array([130, 128, 0, 255], U8), np.array([126, 138, 0, 255], U8)
+    scales = (one(0.5), one(128, U8))
+    added = run("QLinearAdd", a, *scales, b, *scales, *scales)
+    np.testing.assert_array_equal(added, [128, 138, 0, 255])
+    product = run("QLinearMul", a, *scales, b, *scales, one(1.0), one(100, U8))
+    np.testing.assert_array_equal(product, [99, 100, 255, 255])
+
+
+def test_a_quantised_product_with_and_without_output_scale() -> None:
+    a, b = np.array([[3, 5]], U8), np.array([[2, -1], [1, 4]], I8)
+    operands = (a, one(0.5), one(1, U8), b, one(0.25), one(0, I8))
+    np.testing.assert_array_equal(run("QGemm", *operands), [[1.0, 1.75]])
+    bias = np.array([8, 0], np.int32)
+    np.testing.assert_array_equal(run("QGemm", *operands, bias, one(0.5), one(10, U8)), [[14, 14]])
+
+
+def test_four_bit_products() -> None:
+    a = np.eye(4, 32, dtype=np.float32)
+    packed = np.full((2, 1, 16), 0xA3, U8)  # 3, then 10
+    scales = np.array([[1.0], [2.0]], np.float32)
+    got = run("MatMulNBits", a, packed, scales, K=32, N=2, bits=4, block_size=32)
+    np.testing.assert_array_equal(got, [[-5, -10], [2, 4], [-5, -10], [2, 4]])
+
+
+def test_attention_sees_what_the_mask_says() -> None:
+    rng = np.random.default_rng(0)
+    x, w, b = (rng.standard_normal(s).astype(np.float32) for s in ((1, 3, 4), (4, 12), (12,)))
+    mask = np.array([[1, 1, 0]], np.int32)
+    q, k, v = np.split(x[0] @ w + b, 3, axis=-1)
+    scores = q @ k.T / 2
+    scores[:, 2] -= 10000
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    wanted = weights / weights.sum(1, keepdims=True) @ v
+    np.testing.assert_allclose(run("Attention", x, w, b, mask, num_heads=1)[0], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_every_case_converts() -> None:
+    loaded = 0
+    for op, _, model, inputs in contrib_cases():
+        if op == "ExpandDims":
+            continue  # its axis is to be given
+        assert len(load_model(model).inputs) == len(inputs)
+        loaded += 1
+    assert loaded > 50
+
+
+def test_attributes_that_are_not_known_are_refused() -> None:
+    x = np.ones((2, 3), np.float32)
+    with pytest.raises(InputError, match="'speed'"):
+        run("Gelu", x, speed=2)
+    with pytest.raises(InputError, match="wrong kind"):
+        run("QuickGelu", x, alpha="much")

@@ -1,0 +1,180 @@
+"""ONNX files that ask for too much: work, memory and depth are bounded, and what they say is printed harmlessly."""
+
+from __future__ import annotations
+
+import resource
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from superopt.errors import ArgumentError, ExternalDataError, FileLimitError, InputError, ModelFileError
+from superopt.frontends.onnx import eval as onnx_eval
+from superopt.frontends.onnx.frontend import UnsupportedOpError, import_model, load_model
+from tests.support.onnx_models import info, mlp, model, node
+
+
+def loop(depth: int, trips: int, *, ends: bool = False) -> onnx.NodeProto:
+    """`depth` loops within each other, each doubling a value."""
+    keep = node("Identity", f"c{depth}", f"k{depth}")
+    if ends:
+        keep = node("Less", f"s{depth} top", f"k{depth}")
+    inner = node("Add", "s1 s1", "r1") if depth == 1 else loop(depth - 1, trips)
+    if depth > 1:
+        inner.input[2] = f"s{depth}"
+        inner.output[0] = f"r{depth}"
+    inputs = [info(f"i{depth}", (), np.int64), info(f"c{depth}", (), bool), info(f"s{depth}", (2,))]
+    outputs = [info(f"k{depth}", (), bool), info(f"r{depth}", (2,))]
+    count = helper.make_tensor(f"n{depth}", TensorProto.INT64, [], [trips])
+    nodes = [keep, inner]
+    if ends:
+        nodes = [node("ReduceMax", f"s{depth}", "big", keepdims=0), node("Less", "big top", f"k{depth}"), inner]
+    body = helper.make_graph(nodes, f"body{depth}", inputs, outputs, [count] if depth > 1 else [])
+    return helper.make_node("Loop", [f"n{depth - 0}", "", "x"], [f"y{depth}"], body=body)
+
+
+def looped(depth: int, trips: int, *, ends: bool = False) -> onnx.ModelProto:
+    """A model of nested loops."""
+    outer = loop(depth, trips, ends=ends)
+    stored = {f"n{d}": np.array(trips) for d in range(1, depth + 1)} | {"top": np.array(100, np.float32)}
+    return model([outer], [info("x", (2,))], [info(f"y{depth}", (2,))], stored)
+
+
+@pytest.mark.parametrize(("depth", "trips"), [(1, 10**18), (2, 10**6), (3, 2000)])
+def test_loops_without_end_are_refused(depth: int, trips: int) -> None:
+    with pytest.raises(InputError, match="a loop of"):
+        load_model(looped(depth, trips))
+
+
+def test_loops_that_a_condition_ends_are_not() -> None:
+    (y,) = load_model(looped(1, 2**62, ends=True))(np.ones(2, np.float32))
+    np.testing.assert_array_equal(y, [256.0, 256.0])
+
+
+def test_nested_loops_are_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = 0
+    run = onnx_eval._run_node
+
+    def counted(*args: object) -> object:
+        nonlocal nodes
+        nodes += 1
+        return run(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(onnx_eval, "_run_node", counted)
+    counts: list[int] = []
+    for depth in (1, 3, 5):
+        nodes = 0
+        load_model(looped(depth, 40))
+        counts.append(nodes)
+    assert counts[2] - counts[1] == counts[1] - counts[0]
+
+
+def test_many_dimensions_are_refused() -> None:
+    wide = model([node("Relu", "x", "y")], [info("x", [1] * 5001)], [info("y", [1] * 5001)])
+    with pytest.raises(InputError, match="5001 dimensions"):
+        load_model(wide)
+    stored = mlp()
+    stored.graph.initializer[0].dims[:] = [1] * 5001
+    with pytest.raises(ModelFileError, match="5001 dimensions"):
+        load_model(stored)
+    grown = [node("Unsqueeze", "x a", "y")]
+    with pytest.raises(InputError, match="dimensions"):
+        load_model(model(grown, [info("x", (2,))], [info("y", None or ())], {"a": np.arange(60)}))
+
+
+def test_immense_inputs_are_not_made_up() -> None:
+    loaded = load_model(model([node("Relu", "x", "y")], [info("x", (3, 2**31))], [info("y", (3, 2**31))]))
+    with pytest.raises(ArgumentError, match="24 GiB"):
+        import_model(loaded)
+
+
+def test_a_long_location_is_refused(tmp_path: Path) -> None:
+    changed = mlp()
+    tensor = changed.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="w" * 5000)
+    (tmp_path / "m.onnx").write_bytes(changed.SerializeToString())
+    with pytest.raises(ExternalDataError, match="missing") as caught:
+        load_model(tmp_path / "m.onnx")
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("text", ["\x1b[2Jowned", "a\nb", "\u202eabc", "x" * 100_000])
+def test_names_are_printed_harmlessly(text: str) -> None:
+    for part in ("op_type", "domain", "name"):
+        bad = mlp()
+        setattr(bad.graph.node[1], part, text)
+        if part == "name":
+            bad.graph.node[1].op_type = "Nothing"
+        with pytest.raises(UnsupportedOpError if len(text) < 1000 else ModelFileError) as caught:
+            load_model(bad)
+        first = str(caught.value).split("\n  hint")[0]
+        assert first.isprintable()
+        assert len(first) < 500
+
+
+def test_large_ranges_are_not_made_at_conversion() -> None:
+    ranged = model(
+        [node("Range", "a n d", "r"), node("ReduceMax", "r", "m", keepdims=0), node("Add", "x m", "y")],
+        [info("x", ())],
+        [info("y", ())],
+        {"a": np.float32(0), "n": np.float32(1e9), "d": np.float32(1)},
+    )
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
+    load_model(ranged)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KiB; the range has 4 GB
+    assert time.perf_counter() - start < 20
+
+
+def cache(folder: Path) -> Path:
+    """A model whose file and data are links into a folder of blobs, as download caches have them."""
+    changed = mlp()
+    tensor = changed.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="model.onnx_data")
+    blobs, snapshot = folder / "models--a--b" / "blobs", folder / "models--a--b" / "snapshots" / "1f"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    (blobs / "aa").write_bytes(changed.SerializeToString())
+    (blobs / "bb").write_bytes(np.arange(12, dtype=np.float32).tobytes())
+    (snapshot / "model.onnx").symlink_to("../../blobs/aa")
+    (snapshot / "model.onnx_data").symlink_to("../../blobs/bb")
+    return snapshot / "model.onnx"
+
+
+def test_links_inside_of_a_named_root_are_followed(tmp_path: Path) -> None:
+    path = cache(tmp_path)
+    with pytest.raises(ExternalDataError, match="symbolic link"):
+        load_model(path)
+    loaded = load_model(path, data_root=tmp_path / "models--a--b")
+    np.testing.assert_array_equal(loaded.params["w"], np.arange(12, dtype=np.float32).reshape(4, 3))
+
+
+def test_links_out_of_the_root_are_refused(tmp_path: Path) -> None:
+    path = cache(tmp_path)
+    with pytest.raises(ExternalDataError, match="leads out of"):
+        load_model(path, data_root=path.parent)
+    (tmp_path / "secret").write_bytes(bytes(48))
+    path.with_name("model.onnx_data").unlink()
+    path.with_name("model.onnx_data").symlink_to(tmp_path / "secret")
+    with pytest.raises(ExternalDataError, match="leads out of"):
+        load_model(path, data_root=tmp_path / "models--a--b")
+    with pytest.raises(InputError, match="not a folder"):
+        load_model(path, data_root=tmp_path / "none")
+
+
+def test_conversion_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_eval, "SECONDS", 0.0)
+    monkeypatch.setattr(onnx_eval, "SECONDS_PER_NODE", 0.0)
+    with pytest.raises(FileLimitError, match="to convert"):
+        load_model(mlp())
+    monkeypatch.undo()
+    monkeypatch.setattr(onnx_eval, "MAX_STEPS", 2)
+    with pytest.raises(FileLimitError, match="2 evaluations"):
+        load_model(mlp())

@@ -1,0 +1,205 @@
+"""Values of ONNX operators on integers, at even sizes and over empty axes, and attributes that no operator can have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from superopt.errors import InputError
+from superopt.frontends.onnx.frontend import load_model
+from superopt.frontends.onnx.ops.elementwise import quotient
+from superopt.lab.bench.onnx.types import TypeCase, check, difference, named, reference, typed_cases
+from tests.support.onnx_models import info, model, node
+
+
+def value(op: str, *arrays: np.ndarray, shape: Any = None, stored: Any = None, **attrs: Any) -> np.ndarray:
+    """What the model of one node gives for these inputs."""
+    names = [f"x{i}" for i in range(len(arrays))]
+    inputs = [info(n, a.shape, a.dtype) for n, a in zip(names, arrays, strict=True)]
+    out = info("y", shape if shape is not None else arrays[0].shape, arrays[0].dtype)
+    one = model([node(op, " ".join([*names, *(stored or {})]), "y", **attrs)], inputs, [out], stored or {})
+    return np.asarray(load_model(one)(*arrays)[0])
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_integer_means_truncate(dtype: Any) -> None:
+    x = np.array([[-15, -16], [7, 8]], dtype)
+    np.testing.assert_array_equal(value("ReduceMean", x, shape=(2, 1), stored={"a": np.array([1])}), [[-15], [7]])
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint64])
+def test_means_of_integers_are_exact_where_their_sum_overflows(dtype: Any) -> None:
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    rows = [[high, high, high], [low, low, low], [high, 1, 1], [low, 0, 1], [high, low, 0], [7, 8, 2]]
+    means = [abs(sum(row)) // 3 * (1 if sum(row) > 0 else -1) for row in rows]
+    axis = {"a": np.array([1])}
+    got = value("ReduceMean", np.array(rows, dtype), shape=(6,), stored=axis, keepdims=0)
+    assert got.tolist() == means
+    known = model([node("ReduceMean", "r a", "m", keepdims=0), node("Add", "x m", "y")], [info("x", (6,), dtype)],
+                  [info("y", (6,), dtype)], {**axis, "r": np.array(rows, dtype)})  # fmt: skip
+    assert np.asarray(load_model(known)(np.zeros(6, dtype))[0]).tolist() == means
+
+
+def test_norms_of_integers_are_in_range_where_squares_are_not() -> None:
+    x = np.array([[2**31 - 1, 0], [3, 4], [2**30 - 1, 2**30]], np.int32)
+    got = value("ReduceL2", x, shape=(3,), stored={"a": np.array([1])}, keepdims=0)
+    assert got.tolist() == [2**31 - 1, 5, 1518500249]
+    logs = value("ReduceLogSum", x.astype(np.int64) << 32, shape=(3,), stored={"a": np.array([1])}, keepdims=0)
+    assert logs.tolist() == [43, 24, 43]
+
+
+def test_norms_of_doubles_are_computed_in_doubles() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 6))
+    got = value("LayerNormalization", x, stored={"s": np.ones(6)})
+    wanted = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + np.float32(1e-5))
+    np.testing.assert_allclose(got, wanted, rtol=1e-12)
+
+
+def test_truth_values_are_scattered_by_or_and_and() -> None:
+    x, places = np.array([True, False, True]), np.array([[0], [1], [2]])
+    new = np.array([False, True, False])
+    for reduction, wanted in (("add", x | new), ("mul", x & new)):
+        names = [info("x", (3,), np.bool_), info("u", (3,), np.bool_)]
+        scatter = node("ScatterND", "x i u", "y", reduction=reduction)
+        one = model([scatter], names, [info("y", (3,), np.bool_)], {"i": places})
+        assert np.asarray(load_model(one)(x, new)[0]).tolist() == wanted.tolist()
+
+
+def test_powers_are_computed_in_a_type_that_holds_both() -> None:
+    def power(base: Any, exponent: Any) -> list[Any]:
+        names = [info("x", base.shape, base.dtype), info("e", exponent.shape, exponent.dtype)]
+        one = model([node("Pow", "x e", "y")], names, [info("y", base.shape, base.dtype)])
+        return np.asarray(load_model(one)(base, exponent)[0]).tolist()
+
+    whole = np.array([2, 1, -1, -1, 3, -2, 10, 5], np.int64)
+    exponents = np.array([-1, -3, -3, -2, 19, 31, 9, 0])
+    assert power(whole, exponents) == [0, 1, -1, 1, 3**19, -(2**31), 10**9, 1]
+    assert power(whole.astype(np.int32), exponents.astype(np.int32)) == [0, 1, -1, 1, 3**19, -(2**31), 10**9, 1]
+    assert power(np.array([2**24 + 1, 7, 3], np.int32), np.array([1, 9, 0.5], np.float32)) == [2**24 + 1, 7**9, 1]
+    assert power(np.array([-1, 2], np.float32), np.array([2**24 + 1, 3], np.int32)) == [-1.0, 8.0]
+    np.testing.assert_allclose(power(np.float32([1000]), np.float64([12.3456789123])), [1.089022e37], rtol=1e-6)
+
+
+def test_powers_of_integers_by_floats_are_whole() -> None:
+    base = np.repeat(np.arange(2, 40, dtype=np.int64), 12)
+    exponent = np.tile(np.arange(12, dtype=np.float32), 38)
+    names = [info("x", base.shape, base.dtype), info("e", exponent.shape, exponent.dtype)]
+    one = model([node("Pow", "x e", "y")], names, [info("y", base.shape, base.dtype)])
+    wanted = [int(b) ** int(e) for b, e in zip(base, exponent, strict=True)]
+    got = np.asarray(load_model(one)(base, exponent)[0]).tolist()
+    assert [g for g, w in zip(got, wanted, strict=True) if w < 2**53] == [w for w in wanted if w < 2**53]
+
+
+def test_the_mean_of_no_integers_is_0() -> None:
+    x = np.zeros((0, 3), np.int32)
+    got = value("ReduceMean", x, shape=(3,), stored={"a": np.array([0])}, keepdims=0)
+    np.testing.assert_array_equal(got, [0, 0, 0])
+
+
+def test_known_integers_are_divided_towards_zero() -> None:
+    least = np.iinfo(np.int64).min
+    a, b = np.array([least, -7, 7, -8, 5]), np.array([2, 2, -2, 2, 3])
+    np.testing.assert_array_equal(quotient(np, a, b), [least // 2, -3, -3, -4, 1])
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.int64])
+def test_shrink_of_integers_takes_fractions(dtype: Any) -> None:
+    x = np.array([0, 1, 2, 3, 4], dtype)
+    np.testing.assert_array_equal(value("Shrink", x, lambd=1.5, bias=0.5), [0, 0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_shrink_of_large_integers_is_exact(dtype: Any) -> None:
+    high = np.iinfo(dtype).max
+    x = np.array([high, high - 1, 2, 1], dtype)
+    assert value("Shrink", x, lambd=1.5).tolist() == [high, high - 1, 2, 0]
+    assert value("Shrink", x, lambd=1.5, bias=1.0).tolist() == [high - 1, high - 2, 1, 0]
+
+
+def test_gemm_of_integers_is_scaled_by_fractions() -> None:
+    a, b = np.array([[1, 2], [3, -5]], np.int32), np.eye(2, dtype=np.int32)
+    np.testing.assert_array_equal(value("Gemm", a, b, alpha=0.5), [[0, 1], [1, -2]])
+    c = np.array([[4, 4], [4, 4]], np.int32)
+    np.testing.assert_array_equal(value("Gemm", a, b, c, alpha=0.5, beta=0.25), [[1, 2], [2, -1]])
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_local_response_normalisation_sums_as_defined(size: int) -> None:
+    # ONNX's reference evaluator takes the number of images for that of channels: the definition is written out here
+    x = np.random.default_rng(0).standard_normal((2, 6, 3, 3)).astype(np.float32)
+    total = np.zeros_like(x)
+    for c in range(6):
+        low, high = max(0, c - (size - 1) // 2), min(5, c - (-(size - 1) // 2))
+        total[:, c] = (x[:, low : high + 1] ** 2).sum(1)
+    wanted = x / (1 + 0.5 / size * total) ** 0.75
+    np.testing.assert_allclose(value("LRN", x, size=size, alpha=0.5), wanted, rtol=1e-6)
+
+
+BAD: dict[str, tuple[str, dict[str, Any]]] = {
+    "a stride of 0": ("Conv", {"strides": [0, 0]}),
+    "a negative dilation": ("Conv", {"dilations": [-1, 1]}),
+    "no group": ("Conv", {"group": 0}),
+    "a negative pad": ("Conv", {"pads": [-1, 0, 0, 0]}),
+    "an immense stride": ("Conv", {"strides": [2**40, 1]}),
+    "a pool of stride 0": ("MaxPool", {"kernel_shape": [1, 1], "strides": [0, 1]}),
+    "an empty window": ("AveragePool", {"kernel_shape": [0, 1]}),
+    "a block of 0": ("DepthToSpace", {"blocksize": 0}),
+    "no channels to sum": ("LRN", {"size": 0}),
+    "a norm of order 0": ("GlobalLpPool", {"p": 0}),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_attributes_out_of_range(name: str) -> None:
+    op, attrs = BAD[name]
+    x = np.ones((1, 4, 4, 4), np.float32)
+    stored = {"w": np.ones((4, 4, 1, 1), np.float32)} if op == "Conv" else {}
+    with pytest.raises(InputError, match=list(attrs)[-1]):
+        value(op, x, stored=stored, **attrs)
+
+
+def test_the_suite_of_types_compares() -> None:
+    rows = [check(case, False) for case in typed_cases(["Abs-int8", "Shrink-uint8"])]
+    assert {r.status for r in rows} == {"ok"}
+    assert {(r.op, r.dtype) for r in rows} == {("Abs", "int8"), ("Shrink", "uint8")}
+
+
+def test_the_suite_of_types_sees_a_difference() -> None:
+    case = next(c for c in typed_cases(["Abs-float32"]) if c.values == "test")
+    wanted = reference(case.model, case.inputs)[0]
+    assert not difference(wanted, wanted)
+    assert "for" in difference(wanted + 1, wanted)
+    assert "shape" in difference(wanted[:1], wanted)
+    assert "float64" in difference(wanted.astype(np.float64), wanted)
+    assert not named(case, [wanted + 1], [wanted])
+
+
+def test_differences_are_named_by_element() -> None:
+    x = np.array([2, 3, 0, -1, 2], np.int32)
+    y = np.array([31, 3, -1, -3, -1], np.int32)
+    case = TypeCase("Pow", "int32", "", "test", model([], [], []), {"x": x, "y": y})
+    good = np.array([0, 27, 0, -1, 0], np.int32)
+    assert "range" in named(case, [good], [good + np.array([1, 0, 1, 0, 0], np.int32)])
+    for place in (1, 3, 4):
+        assert not named(case, [good], [good + (np.arange(5) == place).astype(np.int32)])
+
+
+def test_sums_of_squares_are_named_where_they_overflow() -> None:
+    x = np.array([[2**16, 0], [3, 4]], np.int32)
+    nodes = [node("ReduceSumSquare", "x a", "y", keepdims=0)]
+    one = model(nodes, [info("x", x.shape, np.int32)], [info("y", (2,), np.int32)], {})
+    case = TypeCase("ReduceSumSquare", "int32", "", "test", one, {"x": x, "a": np.array([1])})
+    good = np.array([0, 25], np.int32)
+    assert named(case, [good], [np.array([2**31 - 1, 25], np.int32)])
+    assert not named(case, [good], [np.array([2**31 - 1, 26], np.int32)])
+
+
+def test_the_largest_of_a_window_with_nan_is_named_alone() -> None:
+    x = np.array([[[np.nan, 1, 2, 3]]], np.float32)
+    one = model([node("MaxPool", "x", "y", kernel_shape=[2])], [info("x", x.shape)], [info("y", (1, 1, 3))])
+    case = TypeCase("MaxPool", "float32", "", "test", one, {"x": x})
+    got = value("MaxPool", x, shape=(1, 1, 3), kernel_shape=[2])
+    assert "NaN" in named(case, [got], [np.array([[[1, 2, 3]]], np.float32)])
+    assert not named(case, [got], [np.array([[[1, 2, 4]]], np.float32)])

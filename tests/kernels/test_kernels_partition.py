@@ -1,0 +1,295 @@
+"""Partition of graphs into kernels: what is joined, what stays apart, and that nothing is lost or computed twice."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from superopt.errors import InputError
+from superopt.ir.graph import Graph, Node, literal, make_input, mk
+from superopt.ir.interp import evaluate
+from superopt.ir.program import original_program
+from superopt.ir.text import parse_graph, print_graph
+from superopt.kernels.choose.choice import Choice, choices_of, read_choice, regions_of
+from superopt.kernels.choose.partition import Region, cost_of, is_inside, partition, region_of, work
+from superopt.kernels.choose.relayout import channels_last
+
+
+def frozen(name: str, *shape: int) -> Node:
+    return make_input(name, shape, frozen=True)
+
+
+def spread(x: Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> Node:
+    return mk("broadcast_in_dim", x, shape=shape, broadcast_dimensions=axes)
+
+
+def full(value: float, like: Node) -> Node:
+    return spread(literal(value), like.shape, ())
+
+
+def reduced(op: str, x: Node) -> Node:
+    return mk(f"reduce_{op}", x, axes=(len(x.shape) - 1,))
+
+
+def rows(r: Node, like: Node) -> Node:
+    return spread(r, like.shape, tuple(range(len(r.shape))))
+
+
+def dot(a: Node, b: Node) -> Node:
+    numbers = (((len(a.shape) - 1,), (0,)), ((), ()))
+    return mk("dot_general", a, b, dimension_numbers=numbers, precision=None, preferred_element_type=None)
+
+
+def batched(a: Node, b: Node, ca: int, cb: int) -> Node:
+    numbers = (((ca,), (cb,)), ((0,), (0,)))
+    return mk("dot_general", a, b, dimension_numbers=numbers, precision=None, preferred_element_type=None)
+
+
+def dense(x: Node, name: str, n: int) -> Node:
+    w, b = frozen(f"{name}.w", x.shape[-1], n), frozen(f"{name}.b", n)
+    return mk("add", dot(x, w), spread(b, (x.shape[0], n), (1,)))
+
+
+def softmax(x: Node) -> Node:
+    e = mk("exp", mk("sub", x, rows(reduced("max", x), x)))
+    return mk("div", e, rows(reduced("sum", e), e))
+
+
+def layer_norm(x: Node, name: str) -> Node:
+    total = reduced("sum", x)
+    share = full(1.0 / x.shape[-1], total)
+    d = mk("sub", x, rows(mk("mul", total, share), x))
+    scale = mk("rsqrt", mk("add", mk("mul", reduced("sum", mk("mul", d, d)), share), full(1e-5, total)))
+    y = mk("mul", mk("mul", d, rows(scale, d)), spread(frozen(f"{name}.g", x.shape[-1]), x.shape, (1,)))
+    return mk("add", y, spread(frozen(f"{name}.b", x.shape[-1]), x.shape, (1,)))
+
+
+def gelu(x: Node) -> Node:
+    inner = mk("add", full(1.0, x), mk("erf", mk("mul", x, full(0.7071, x))))
+    return mk("mul", mk("mul", x, full(0.5, x)), inner)
+
+
+def convolution(x: Node, w: Node, groups: int = 1) -> Node:
+    pad = w.shape[2] // 2
+    same = tuple(range(4))
+    return mk(
+        "conv_general_dilated", x, w, window_strides=(1, 1), padding=((pad, pad), (pad, pad)), lhs_dilation=(1, 1),
+        rhs_dilation=(1, 1), dimension_numbers=(same, same, same), feature_group_count=groups, batch_group_count=1,
+        precision=None, preferred_element_type=None,
+    )  # fmt: skip
+
+
+def relu(x: Node) -> Node:
+    return mk("max", x, full(0.0, x))
+
+
+def encoder(s: int = 6, d: int = 8, heads: int = 2) -> Graph:
+    x = make_input("x", (s, d))
+
+    def split(y: Node) -> Node:
+        return mk("transpose", mk("reshape", y, new_sizes=(s, heads, d // heads)), permutation=(1, 0, 2))
+
+    q, k, v = (split(dense(x, n, d)) for n in "qkv")
+    scores = batched(q, k, 2, 2)
+    out = batched(softmax(mk("mul", scores, full(0.125, scores))), v, 2, 1)
+    merged = mk("reshape", mk("transpose", out, permutation=(1, 0, 2)), new_sizes=(s, d))
+    y = layer_norm(mk("add", x, dense(merged, "o", d)), "n1")
+    z = layer_norm(mk("add", y, dense(gelu(dense(y, "up", 4 * d)), "down", d)), "n2")
+    return Graph(tuple(n for n in Graph((), (z,)).nodes() if n.op == "input"), (z,))
+
+
+def check(graph: Graph) -> tuple[Region, ...]:
+    """Regions come in an order in which they can be computed, read only what exists, and give the graph's values."""
+    regions = partition(graph)
+    rng = np.random.default_rng(0)
+    held = {n: rng.uniform(0.5, 1.0, n.shape).astype(n.dtype) for n in graph.inputs}
+    known = set(graph.inputs)
+    for region in regions:
+        assert region.nodes[-1] is region.root
+        assert region_of(region.root, region.reads) == region
+        for x in region.reads:
+            if x not in known:  # something that XLA computes in between
+                assert not is_inside(x) or x in graph.inputs
+        alone = region.graph
+        names = [n["name"] for n in alone.inputs]
+        if all(x in held for x in region.reads):
+            values = dict(zip(names, (held[x] for x in region.reads), strict=True))
+            held[region.root] = evaluate(alone, values)[0]
+        known.add(region.root)
+    want = evaluate(graph, {n["name"]: held[n] for n in graph.inputs})
+    for node, array in zip(graph.outputs, want, strict=True):
+        if node in held:
+            np.testing.assert_allclose(held[node], array, rtol=1e-5, atol=1e-5)
+    return regions
+
+
+def kinds(regions: tuple[Region, ...]) -> list[str]:
+    return [r.kind for r in regions]
+
+
+def test_encoder_is_eight_products_and_three_row_kernels() -> None:
+    regions = check(encoder())
+    assert kinds(regions).count("contraction") == 8
+    assert kinds(regions).count("rows") == 3
+    assert len(regions) == 11
+    up = next(r for r in regions if any(n.op == "erf" for n in r.nodes))
+    assert up.kind == "contraction"
+    assert up.root.shape == (6, 32)
+
+
+def test_layers_of_equal_form_are_equal_graphs() -> None:
+    weights = [frozen(f"{n}.{p}", *s) for n in "ab" for p, s in (("w", (8, 8)), ("b", (8,)))]
+    wide = make_input("x", (8, 8))
+    first, second = check(Graph((wide, *weights), (relu(dense(relu(dense(wide, "a", 8)), "b", 8)),)))
+    assert first.graph == second.graph
+    assert first != second
+
+
+def test_producer_is_not_computed_again_for_every_tap() -> None:
+    x = make_input("x", (1, 4, 8, 8))
+    w, v = frozen("w", 4, 4, 3, 3), frozen("v", 4, 4, 3, 3)
+    first, second = check(Graph((x, w, v), (relu(convolution(relu(convolution(x, w)), v)),)))
+    assert first.kind == second.kind == "contraction"
+    assert len(first.nodes) == len(second.nodes)
+
+
+def test_pool_keeps_what_it_would_compute_nine_times() -> None:
+    x = make_input("x", (1, 4, 8, 8))
+    pool = mk(
+        "reduce_window_max", mk("exp", x), window_dimensions=(1, 1, 3, 3), window_strides=(1, 1, 1, 1),
+        padding=((0, 0),) * 4, base_dilation=(1,) * 4, window_dilation=(1,) * 4,
+    )  # fmt: skip
+    assert kinds(check(Graph((x,), (relu(pool),)))) == ["map", "window"]
+    apart = mk(
+        "reduce_window_max", mk("exp", x), window_dimensions=(1, 1, 2, 2), window_strides=(1, 1, 2, 2),
+        padding=((0, 0),) * 4, base_dilation=(1,) * 4, window_dilation=(1,) * 4,
+    )  # fmt: skip
+    assert kinds(check(Graph((x,), (apart,)))) == ["window"]
+
+
+def test_reduction_of_columns_is_a_kernel_of_its_own() -> None:
+    x = make_input("x", (32, 16))
+    centred = mk("sub", x, spread(mk("reduce_sum", x, axes=(0,)), x.shape, (1,)))
+    assert kinds(check(Graph((x,), (centred,)))) == ["rows", "map"]
+
+
+def test_long_rows_are_gone_through_once() -> None:
+    short, long = make_input("x", (4, 64)), make_input("x", (1, 1 << 18))
+    assert len(partition(Graph((short,), (softmax(short),)))) == 1
+    assert len(partition(Graph((long,), (softmax(long),)))) > 1
+
+
+def test_softmax_of_scores_is_not_folded_into_the_product() -> None:
+    a, b = make_input("a", (2, 8, 4)), make_input("b", (2, 8, 4))
+    assert kinds(check(Graph((a, b), (softmax(batched(a, b, 2, 2)),)))) == ["contraction", "rows"]
+
+
+def test_one_product_a_kernel() -> None:
+    x, w, v = make_input("x", (8, 8)), frozen("w", 8, 8), frozen("v", 8, 8)
+    both = check(Graph((x, w, v), (mk("add", dot(x, w), dot(x, v)),)))
+    assert kinds(both) == ["contraction", "contraction"]
+    assert sorted(len(r.nodes) for r in both) == [1, 2]
+
+
+def test_mask_made_of_positions_is_part_of_its_readers() -> None:
+    a, b = make_input("a", (8, 8)), make_input("b", (8, 8))
+    row, column = (mk("iota", shape=(8, 8), dimension=d, dtype="int32") for d in (0, 1))
+    mask = mk("ge", row, column)
+    outputs = tuple(softmax(mk("select_n", mask, full(-1e30, x), x)) for x in (a, b))
+    regions = check(Graph((a, b), outputs))
+    assert [len(r.reads) for r in regions] == [1, 1]
+
+
+def test_what_has_no_value_at_one_index_stays_outside() -> None:
+    x = make_input("x", (8, 8))
+    opaque = mk("barrier", mk("exp", x))
+    regions = check(Graph((x,), (mk("mul", opaque, full(2.0, opaque)),)))
+    assert [r.root.op for r in regions] == ["exp", "mul"]
+    assert regions[1].reads == (opaque,)
+    wide = make_input("x", (8,), "int64")
+    assert partition(Graph((wide,), (mk("add", wide, wide),))) == ()
+    empty = make_input("x", (0, 8))
+    assert partition(Graph((empty,), (mk("exp", empty),))) == ()
+
+
+def test_a_prefix_is_the_loop_of_its_region() -> None:
+    """Elementwise operations around it join; a second loop, and who reads it at other indices, read it from memory."""
+    x = make_input("x", (8, 12))
+
+    def roots(y: Node) -> list[str]:
+        return [r.root.op for r in check(Graph((x,), (y,)))]
+
+    def prefix(y: Node, axis: int = 1, reverse: bool = False) -> Node:
+        return mk("cumsum", y, axis=axis, reverse=reverse)
+
+    assert roots(mk("log", prefix(mk("exp", x)))) == ["log"]
+    assert roots(mk("sub", prefix(x), mk("cummax", x, axis=1, reverse=False))) == ["sub"]
+    assert roots(mk("sub", prefix(x), prefix(x, reverse=True))) == ["cumsum", "sub"]
+    assert roots(mk("sub", prefix(x), prefix(x, axis=0))) == ["cumsum", "sub"]
+    assert roots(prefix(prefix(x, axis=0))) == ["cumsum", "cumsum"]
+    assert roots(prefix(prefix(x))) == ["cumsum", "cumsum"]
+    assert roots(mk("reduce_sum", prefix(x), axes=[1])) == ["cumsum", "reduce_sum"]
+    assert roots(mk("neg", mk("rev", prefix(x), dimensions=[1]))) == ["cumsum", "neg"]
+
+
+def test_every_output_is_in_memory() -> None:
+    x = make_input("x", (8, 8))
+    e = mk("exp", x)
+    flat = mk("reshape", e, new_sizes=(64,))
+    regions = check(Graph((x,), (e, mk("neg", e), flat)))
+    assert {r.root for r in regions} == {e, mk("neg", e), flat}
+    assert [r.is_free for r in regions if r.root is flat] == [True]
+
+
+def test_work_of_a_row_kernel_counts_what_it_keeps_once() -> None:
+    x = make_input("x", (4, 16))
+    (region,) = partition(Graph((x,), (softmax(x),)))
+    assert cost_of(region).transcendentals == 4 * 16
+    assert work(cost_of(region)) == 4 * (16 * (1 + 1 + 8 + 1 + 1))
+
+
+def test_region_of_refuses_what_no_kernel_computes() -> None:
+    x = make_input("x", (8, 8))
+    total = mk("barrier", x)
+    with pytest.raises(ValueError, match="barrier"):
+        region_of(mk("neg", total), [x])
+    assert region_of(mk("neg", total), [total]).reads == (total,)
+
+
+def test_images_are_laid_out_channels_last() -> None:
+    x = make_input("x", (1, 3, 8, 8))
+    w, d, b = frozen("w", 4, 3, 3, 3), frozen("d", 4, 1, 3, 3), frozen("b", 4)
+    y = relu(mk("add", convolution(x, w), spread(b, (1, 4, 8, 8), (1,))))
+    graph = Graph((x, w, d, b), (mk("reduce_sum", mk("add", y, convolution(y, d, groups=4)), axes=(2, 3)),))
+    program = original_program(graph)
+    found = channels_last(program)
+    assert found is not None
+    moved, kept = found
+    roots = [r.root for r in partition(moved.hot, kept)]
+    assert [r.shape for r in roots] == [(1, 8, 8, 4), (1, 8, 8, 4), (1, 4)]
+    assert {n.shape for n in moved.prepared_inputs} == {(4, 3, 3, 3), (3, 3, 1, 4), (4,)}
+    rng = np.random.default_rng(0)
+    values = {n["name"]: rng.standard_normal(n.shape).astype(n.dtype) for n in graph.inputs}
+    assert moved.prepare is not None
+    held = zip(moved.prepared_inputs, evaluate(moved.prepare, values), strict=True)
+    got = evaluate(moved.hot, {"x": values["x"], **{n["name"]: a for n, a in held}})
+    np.testing.assert_array_equal(got[0], evaluate(graph, values)[0])
+    assert channels_last(original_program(encoder())) is None
+
+
+def test_choices_are_plain_data_and_give_the_regions_back() -> None:
+    graph = encoder()
+    regions = partition(graph)
+    trace = (("split", "o0", 4), ("vectorize", "o1"))
+    choices = choices_of(graph, [(r, trace if i == 0 else None) for i, r in enumerate(regions)])
+    read = tuple(read_choice(json.loads(json.dumps(c.to_json()))) for c in choices)
+    assert read == choices
+    assert regions_of(graph, read) == regions
+    again = parse_graph(print_graph(graph))
+    assert regions_of(again, read) == regions
+    with pytest.raises(InputError, match="values"):
+        regions_of(graph, [Choice(10_000, ())])
+    with pytest.raises(InputError, match="does not fit"):
+        regions_of(graph, [Choice(choices[-1].root, ())])

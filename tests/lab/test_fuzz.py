@@ -1,0 +1,142 @@
+"""The fuzzer of whole programs: its programs are reproducible, what fails is seen, survived and made small."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from superopt.lab.fuzz import child, drive, jax_programs, onnx_programs
+from superopt.lab.fuzz.case import Case, FuzzValue, from_dict, smaller, used
+from superopt.lab.fuzz.corpus import corpus
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_program_is_its_number(seed: int) -> None:
+    for programs in (jax_programs, onnx_programs):
+        made = programs.program(seed)
+        assert made == programs.program(seed)
+        assert from_dict(made.as_dict()) == made
+        assert used(made) == made or programs is onnx_programs
+    names: dict[str, Any] = jax_programs.scope()
+    made = jax_programs.program(seed)
+    exec(made.source, names)
+    assert len(jax.eval_shape(names["f"], *made.arrays())) == len(made.outputs)
+
+
+def test_models_have_values() -> None:
+    for seed in range(3):
+        made = onnx_programs.program(seed)
+        _, reference = onnx_programs.original(made)
+        for found, name in zip(reference(*made.arrays()), made.outputs, strict=True):
+            value = next(x for x in made.lines if x.name == name)
+            assert (found.shape, str(found.dtype)) == (value.shape, value.dtype)
+
+
+def test_the_corpus_has_values() -> None:
+    for case in corpus():
+        if case.kind == "jax":
+            names: dict[str, Any] = jax_programs.scope()
+            exec(case.source, names)
+            jax.eval_shape(names["f"], *case.arrays())
+        else:
+            onnx_programs.original(case)[1](*case.arrays())
+
+
+X = FuzzValue("x0", (3,), "float32")
+CASE = Case(
+    1,
+    (X,),
+    (
+        FuzzValue("v0", (3,), "float32", "jnp.tanh(x0)"),
+        FuzzValue("v1", (3,), "float32", "v0 * 2"),
+        FuzzValue("v2", (3,), "float32", "jnp.exp(v1)"),
+    ),
+    ("v2", "v1"),
+    (0,),
+    "save",
+)
+
+
+class Told:
+    """A process that finds a program wrong where it holds a text."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.asked = text, 0
+
+    def run(self, case: Case) -> dict[str, Any]:
+        self.asked += 1
+        return {"status": "wrong" if self.text in case.source else "ok", "cause": "", "seconds": 0.0}
+
+
+def test_a_failure_is_made_small() -> None:
+    told: Any = Told("tanh")
+    small, _ = drive.reduced(CASE, told.run(CASE), told)
+    assert next(x.code for x in small.lines) == "jnp.tanh(x0)"
+    assert len(small.lines) <= 2
+    assert (small.mode, small.frozen, len(small.outputs)) == ("deterministic", (), 1)
+    assert told.asked < drive.TRIALS
+
+
+def test_smaller_programs_are_programs() -> None:
+    for other in smaller(CASE):
+        names: dict[str, Any] = jax_programs.scope()
+        exec(other.source, names)
+        names["f"](*other.arrays())
+
+
+def test_wrong_results_are_seen() -> None:
+    args = CASE.arrays()
+    names: dict[str, Any] = jax_programs.scope()
+    exec(CASE.source, names)
+    right = [np.asarray(x) for x in names["f"](*args)]
+    assert child._difference(CASE, names["f"], args, right, right) == ""
+    for wrong in (
+        right[0] * np.float32(1.01),
+        right[0][:2],
+        right[0].astype(np.float16),
+        right[0] + np.float32(np.nan),
+    ):
+        assert child._difference(CASE, names["f"], args, [wrong, right[1]], right)
+    assert child._difference(CASE, names["f"], args, right[:1], right)
+    exact = replace(CASE, mode="exact")
+    assert child._difference(exact, names["f"], args, [np.nextafter(right[0], np.float32(9)), right[1]], right)
+
+
+def test_a_process_that_ends_is_a_crash_and_survived(tmp_path: Path) -> None:
+    found = drive.Found()
+    process = drive.Child(str(tmp_path / "s.db"))
+    killed = replace(CASE, lines=(FuzzValue("v0", (3,), "float32", "__import__('os')._exit(3)"),), outputs=("v0",))
+    without = replace(CASE, lines=(FuzzValue("v0", (3,), "float32", "x0.no_such_name"),), outputs=("v0",))
+    try:
+        for case in (killed, without):
+            drive._count(found, process, case, lambda line: None, reduce=False)
+    finally:
+        process.close()
+    assert found.counts == {"crash": 1, "invalid": 1}
+    assert found.failed
+    figures = found.summary()
+    assert (figures["programs"], figures["crashes"], figures["hangs"], figures["wrong"]) == (1, 1, 0, 0)
+    assert "_exit(3)" in str(found)
+
+
+def test_no_answer_is_a_hang(tmp_path: Path) -> None:
+    process = drive.Child(str(tmp_path / "s.db"), hang_s=0.05)
+    try:
+        stuck = replace(
+            CASE, lines=(FuzzValue("v0", (3,), "float32", "__import__('time').sleep(60) or x0"),), outputs=("v0",)
+        )
+        assert process.run(stuck)["status"] == "hang"
+    finally:
+        process.close()
+
+
+def test_a_sample_of_programs(tmp_path: Path) -> None:
+    """Four of the programs that `superopt fuzz` runs by the thousand."""
+    found = drive.fuzz(300.0, seed=30, programs=4, store=tmp_path / "s.db", reduce=False)
+    assert not found.failed, str(found)
+    assert found.summary()["programs"] + found.summary()["invalid"] == 4

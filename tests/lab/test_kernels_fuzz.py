@@ -1,0 +1,51 @@
+"""A sample of the random kernels; `python -m superopt.lab.fuzz.kernels` runs as many as are asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from superopt.kernels.llvm import cpu
+from superopt.lab.fuzz import kernels as fuzz
+
+pytestmark = pytest.mark.skipif(not cpu.supported(), reason="no code is generated for this processor")
+
+
+def test_random_kernels() -> None:
+    """In a process of their own: a wrong kernel can end it."""
+    results = dict(fuzz.results(first=100, cases=30))
+    assert sorted(results) == list(range(100, 130))
+    assert {s: r for s, r in results.items() if r not in ("ok", "skipped")} == {}
+    assert list(results.values()).count("ok") >= 20
+
+
+def test_wrong_kernels_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generator that drops the last step of every loop bound fails most cases with a reduction."""
+    from superopt.kernels.emit import reduce
+
+    kept = reduce.extent
+    monkeypatch.setattr(reduce, "extent", lambda it: max(1, kept(it) - 1))
+    results = [fuzz.check(seed) for seed in range(40, 60)]
+    assert sum(r.startswith("wrong") for r in results) >= 2
+
+
+def test_roundings_that_a_schedule_leaves_out_are_no_fault() -> None:
+    """Case 60032: `widen` under the strict licence."""
+    assert fuzz.check(60032) == "ok"
+
+
+def test_operands_under_conditions_that_are_not_linear_have_a_default() -> None:
+    """Case 112152: the order of a copy's coordinates was asked for, and there is none."""
+    assert fuzz.check(112152) == "ok"
+
+
+def test_a_run_counts_and_ends_in_time() -> None:
+    found = fuzz.run(0.0, seed=100)
+    assert (found.kernels + found.refused, found.wrong, found.crashes, found.hangs) == (1, 0, 0, 0)
+    assert fuzz.run(60.0, seed=100, count=3).failures == ()
+
+
+def test_a_failure_comes_with_a_command_that_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzz, "results", lambda *_: iter([(7, "ok"), (8, "wrong: out0"), (9, "died: status -11")]))
+    found = fuzz.run(60.0)
+    assert (found.kernels, found.wrong, found.crashes, found.hangs) == (3, 1, 1, 0)
+    assert [f.reproducer.split()[-1] for f in found.failures] == ["8", "9"]

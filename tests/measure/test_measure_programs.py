@@ -1,0 +1,143 @@
+"""Programs and kernels through the worker: text out, figures back."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from costmodel.features import forms
+from superopt.backends.xla import as_jitted, to_jax
+from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.graph import Graph, literal, make_input, mk
+from superopt.ir.program import Program, original_program, split
+from superopt.ir.text import print_graph
+from superopt.measure import Failure, KernelTiming, Timing, Worker, as_called, compare, time_kernels
+from superopt.measure.compare import serialisable
+from superopt.measure.kernels import KernelSettings, copies, kernel_events
+
+X = np.random.default_rng(0).standard_normal((32, 32)).astype(np.float32)
+W = np.random.default_rng(1).standard_normal((32, 32)).astype(np.float32)
+B = np.random.default_rng(2).standard_normal(32).astype(np.float32)
+QUICK = {"rounds": 3, "min_time_s": 0.0005}
+
+
+def graph(scale: float) -> Graph:
+    """x W * scale + b with W frozen and b a constant of the program."""
+    x, w = make_input("x", (32, 32)), make_input("w", (32, 32), frozen=True)
+    b = make_input("b", (32,), frozen=True)
+    scaled = mk("mul", w, forms.fill(scale, (32, 32)))
+    out = mk("add", forms.dot(x, scaled, ((1,), (0,))), forms.spread(b, (32, 32), 1))
+    return Graph((x, w, b), (out,), {"b": B})
+
+
+def folded(scale: float) -> Program:
+    """The same with the scaled weights prepared."""
+    whole = graph(scale)
+    product = whole.outputs[0].inputs[0]
+    return split(whole, (product.inputs[1], whole.inputs[2]))
+
+
+def test_programs_with_frozen_values_and_constants() -> None:
+    result = compare(original_program(graph(2.0)), [folded(2.0), folded(2.5)], [X], {"w": W}, **QUICK)
+    right, wrong = result.candidates
+    assert isinstance(right, Timing)
+    assert right.max_error < 1e-5
+    assert isinstance(wrong, Failure)
+    assert wrong.cause == "numerics"
+    assert isinstance(result.reference, Timing)
+    assert result.isolated
+
+
+def test_the_original_is_compiled_as_its_user_compiles_it() -> None:
+    closed, weights, x = jnp.linspace(0.0, 1.0, 12).reshape(3, 4), jnp.ones(4), jnp.full((3, 4), 2.0)
+
+    def fn(x: jax.Array, w: jax.Array) -> jax.Array:
+        return x * jnp.exp(closed) + w
+
+    imported = import_function(fn, (x, weights), frozen=1)
+    call = as_jitted(original_program(imported.graph), imported.frozen_values)
+    (jitted,) = jax.make_jaxpr(call)(x).jaxpr.eqns
+    assert [v.aval.shape for v in jitted.invars] == [(3, 4), (4,)], "what it closes over is no argument"
+    np.testing.assert_allclose(call(x)[0], fn(x, weights), rtol=1e-6)
+    result = compare(
+        as_called(imported.graph), [original_program(imported.graph)], [x], imported.frozen_values, rounds=1
+    )
+    assert isinstance(result.reference, Timing)
+    assert isinstance(result.candidates[0], Timing)
+
+
+def test_program_that_lacks_a_frozen_value_fails_as_data() -> None:
+    result = compare(original_program(graph(2.0)), [folded(2.0)], [X], {}, **QUICK)
+    assert isinstance(result.reference, Failure)
+    assert result.reference.cause == "build"
+
+
+def test_opaque_programs_stay_in_the_process() -> None:
+    from superopt.ir import opaque
+
+    key = opaque.register("twice", ("twice",), lambda x: (x * 2.0,))
+    x = make_input("x", (32, 32))
+    node = mk("opaque", x, primitive="twice", params_key=key, result_types=(x.type,))
+    program = Program(None, Graph((x,), (node,)))
+    assert not serialisable(program)
+    double = Program(None, Graph((x,), (mk("add", x, x),)))
+    result = compare(program, [double], [X], **QUICK)
+    assert not result.isolated
+    assert result.notes
+    assert isinstance(result.candidates[0], Timing)
+
+
+def test_kernels_are_timed_and_faults_are_data() -> None:
+    x = make_input("x", (64, 64))
+    good = forms.kernel(mk("exp", x))
+    unlowered = forms.kernel(
+        mk("macro", x, rule="nothing", op="neg", attrs=())
+    )  # the backend refuses a macro that nobody expands
+    slow = forms.kernel(forms.dot(make_input("a", (256, 256)), make_input("b", (256, 256)), ((1,), (0,))))
+    counted: list[int] = []
+    found = time_kernels(
+        [good, unlowered, slow],
+        settings=KernelSettings(rounds=2, sample_s=0.0005),
+        progress=lambda done, _: counted.append(done),
+    )
+    first, second, third = found
+    assert isinstance(first, KernelTiming)
+    assert first.seconds > 0
+    assert len(first.rounds_s) == 2
+    assert isinstance(second, Failure)
+    assert second.cause == "build"
+    assert "macro" in second.detail
+    assert isinstance(third, KernelTiming)
+    assert counted[-1] == 3
+
+
+def test_spent_budget_leaves_kernels_out() -> None:
+    kernels = [forms.kernel(mk("mul", make_input("x", (n,)), forms.fill(2.0, (n,)))) for n in range(8, 48)]
+    with Worker(inline=True) as worker:
+        found = time_kernels(kernels, budget_s=1e-6, worker=worker)
+        assert worker.started == 0
+    assert all(isinstance(f, Failure) and f.cause == "timeout" for f in found)
+
+
+def test_literal_only_kernel_has_a_time() -> None:
+    (timing,) = time_kernels(
+        [forms.kernel(forms.spread(literal(1.0), (8, 8)))], settings=KernelSettings(rounds=1, sample_s=0.0005)
+    )
+    assert isinstance(timing, KernelTiming)
+    assert timing.seconds == pytest.approx(0.0, abs=0.01)
+
+
+def test_calls_take_turns_with_copies_of_frozen_operands() -> None:
+    x, w = make_input("x", (8,), "float32"), make_input("w", (8,), "float32", frozen=True)
+    text = print_graph(Graph((x, w), (mk("add", x, w),)))
+
+    def turns(footprint: int) -> int:
+        settings = {"rounds": 1, "sample_s": 1e-4, "max_calls": 2, "footprint": footprint, "budget_s": 0.0}
+        events = list(kernel_events([(0, text, {})], to_jax, settings))
+        assert events[-1]["seconds"] > 0
+        return copies(32, footprint)
+
+    assert [turns(n) for n in (0, 31, 96)] == [1, 1, 3]
+    assert copies(32, 1 << 40) == 64

@@ -1,0 +1,161 @@
+"""Budgets: what is not begun because it could not end in time, by clocks that the tests turn."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from superopt.choose import implement as stage
+from superopt.choose import trials
+from superopt.choose.trials import Trial, try_regions
+from superopt.contest import judgement as judgements
+from superopt.contest.checks import Builds
+from superopt.contest.judgement import Judgement, settled
+from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.program import original_program
+from superopt.kernels.choose.partition import cost_of, partition
+from superopt.machine import budget as budgets
+from superopt.machine.budget import SearchBudget, parse_budget
+from superopt.measure import kernels as kernel_timing
+from superopt.measure import session, worker
+from superopt.report.data import NumericCheck
+
+
+class Clock:
+    """A clock that stands still unless a step takes time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.module = SimpleNamespace(monotonic=lambda: self.now, perf_counter=lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (budgets, session, trials, kernel_timing):
+        monkeypatch.setattr(module, "time", clock.module)
+    return clock
+
+
+def test_stages_get_what_is_left(clock: Clock) -> None:
+    whole = parse_budget("30s")
+    assert whole.left_s == float("inf")
+    assert whole.after(10.0).seconds == 20.0
+    assert whole.after(29.0).seconds == 1.0, "a budget is that of the call, whatever came first"
+    assert 0.0 < (whole.after(40.0).seconds or 0.0) < 0.01
+    assert parse_budget("4s").after(9.0).seconds == 2.0, "a search of a short one has half of it in any case"
+    limits = whole.until(clock.now, 0.5)
+    assert limits.left_s == 15.0
+    assert limits.within(20.0) == 15.0
+    assert limits.within(20.0, 0.2) == 3.0
+    assert limits.within(1.0) == 1.0
+    clock.now += 16.0
+    assert limits.left_s == 0.0
+    assert 0.0 < limits.within(20.0) < 1.0
+    steps = SearchBudget(None, 100)
+    assert steps.after(1e6) == steps.until(0.0, 0.1) == steps
+
+
+@pytest.mark.parametrize(("builds_s", "built"), [(0.0, 4), (1.0, 1), (7.9, 1), (8.0, 2), (12.0, 3), (30.0, 4)])
+def test_builds_that_would_end_too_late_are_not_begun(clock: Clock, builds_s: float, built: int) -> None:
+    """The original takes 2 s and candidates 3 s: after the first, each is expected to take 3 s as well."""
+    begun: list[float] = []
+
+    def maker(seconds: float) -> session.Make:
+        def make() -> Any:
+            begun.append(seconds)
+            clock.now += seconds
+            return lambda x: (x,)
+
+        return make
+
+    settings = session.ComparisonSettings(rounds=1, min_time_s=0.0, builds_s=builds_s)
+    makers = {i: maker(3.0) for i in range(4)}
+    events = list(session.compare_events(maker(2.0), makers, [np.ones(3, np.float32)], settings))
+    assert begun == [2.0] + [3.0] * built
+    left_out = [e["index"] for e in events if e["event"] == "failed" and e["cause"] == "timeout"]
+    assert left_out == list(range(built, 4))
+    (last,) = [e for e in events if e["event"] == "round"]
+    assert len(last["seconds"]) == built + 2
+
+
+def test_slow_builds_are_kept_by_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_KEPT", {})
+    monkeypatch.setattr(worker, "_program", lambda *_: lambda: None)
+    spec = {"hot": "h", "prepare": None, "constants": {}, "given": {}, "backend": ""}
+
+    def kept(weight: float = 1.0) -> session.Kept:
+        frozen = {"w": np.full(3, weight, np.float32)}
+        return worker._kept(spec, frozen, {}, "b", lambda: worker._digest(frozen))
+
+    fast = kept()
+    fast.build_s = 0.1
+    slow = kept()
+    assert slow is not fast, "small programs are built afresh in every comparison"
+    slow.build_s = 3.0
+    assert kept() is slow
+    assert kept(2.0) is not slow, "other weights"
+
+
+def test_kernels_are_not_compiled_when_the_time_is_over(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiled(*_: Any) -> Any:
+        clock.now += 1.0
+        return lambda: None
+
+    monkeypatch.setattr(kernel_timing, "_compiled", compiled)
+    monkeypatch.setattr("superopt.measure.kernels.parse_graph", lambda text: text)
+    settings = {"budget_s": 2.5, "rounds": 3, "max_calls": 1}
+    texts: list[tuple[int, str, dict[str, Any]]] = [(i, "", {}) for i in range(12)]
+    lower: Any = None
+    events = list(kernel_timing.kernel_events(texts, lower, settings))
+    timed = [e for e in events if e["event"] == "kernel"]
+    assert [e["index"] for e in timed] == [0, 1, 2]
+    assert all(len(e["rounds_s"]) == 1 for e in timed)
+
+
+@pytest.mark.parametrize(("budget_s", "tried"), [(1.0, 2), (7.9, 2), (8.0, 4), (100.0, 5)])
+def test_batches_of_trials_that_would_end_too_late_are_not_begun(clock: Clock, budget_s: float, tried: int) -> None:
+    def fn(*xs: Any) -> Any:
+        return tuple(jnp.exp(x) for x in xs)
+
+    graph = import_function(fn, tuple(np.ones((64 + i, 64), np.float32) for i in range(5))).graph
+
+    class Pool:
+        batch = 2
+
+        def try_all(self, jobs: Any) -> list[Trial]:
+            clock.now += 4.0
+            return [Trial(str(r), r.kind, cost_of(r)) for r, _ in jobs]
+
+    pool: Any = Pool()
+    assert len(try_regions(partition(graph), pool, budget_s=budget_s)) == tried
+
+
+def test_no_kernels_are_tried_where_no_program_can_be_built_with_them(clock: Clock) -> None:
+    imported = import_function(jnp.tanh, (np.ones(8, np.float32),))
+    before = Judgement(original_program(imported.graph), None, "the original", build_s=3.0)
+    limits = parse_budget("10s").until(clock.now, 1.0)
+    clock.now += 6.0
+    found: Any = None
+    after = stage.implement(imported, found, before, limits, 0)
+    assert after.program is before.program
+    assert "no kernels of our own" in after.notes[-1]
+
+
+@pytest.mark.parametrize("cause", ["", "an output differs"])
+def test_a_check_that_was_left_for_later_decides(monkeypatch: pytest.MonkeyPatch, cause: str) -> None:
+    imported = import_function(jnp.tanh, (np.ones(8, np.float32),))
+    winner: Any = "winner"
+    early = Judgement(original_program(imported.graph), winner, "faster program returned", 2.0, 1.0, unchecked=True)
+    monkeypatch.setattr(judgements, "check", lambda *_, **__: (NumericCheck(0.0), cause))
+    late = settled(imported, early, 0, Builds())
+    assert late.winner == (None if cause else "winner")
+    assert not late.unchecked
+    assert (cause in late.verdict) == bool(cause) or not cause
+    assert late.after_ms == (2.0 if cause else 1.0)
+    checked = Judgement(early.program, winner, "faster program returned")
+    assert settled(imported, checked, 0, Builds()) is checked

@@ -1,0 +1,186 @@
+"""What reports say about a program: sites and gains of rules, rules not chosen, kernels, the drawing, the A/A suite."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from costmodel.model.load import load_objective
+from superopt.certify.library import proved_library
+from superopt.contest.attribution import without
+from superopt.explain.drawing import draw
+from superopt.explain.evidence import kernels, measured_by_finalists, model_figures, not_chosen, sites, state_of
+from superopt.explore.exploration import Exploration, explore
+from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.interp import evaluate
+from superopt.lab.bench.aa import summarise
+from superopt.lab.bench.programs.aa_programs import PROGRAMS
+from superopt.machine.budget import SearchBudget
+
+RNG = np.random.default_rng(0)
+
+
+def program(w: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """(A B) x wants to be A (B x); C D depends on frozen inputs alone; the sum may be a product with ones."""
+    y = (x @ w["a"]) @ w["b"]
+    return jnp.tanh(y @ (w["c"] @ w["d"])).sum(-1)
+
+
+def arguments() -> tuple[dict[str, np.ndarray], np.ndarray]:
+    shapes = {"a": (96, 160), "b": (160, 64), "c": (64, 80), "d": (80, 48)}
+    return {k: RNG.standard_normal(s).astype(np.float32) for k, s in shapes.items()}, np.ones((64, 96), np.float32)
+
+
+class Prior:
+    """An objective that was not learned: it does not know what it was fitted on."""
+
+    name, version = "prior", "1"
+
+    def __init__(self) -> None:
+        self.base = load_objective(None)
+
+    def price(self, kernels):
+        return self.base.price(kernels)
+
+
+@pytest.fixture(scope="module")
+def found() -> Exploration:
+    imported = import_function(program, arguments(), frozen=(0,))
+    return explore(imported.graph, proved_library(None).rules, Prior(), SearchBudget(None, 800), 0)
+
+
+def test_sites_are_operations_of_the_program(found: Exploration) -> None:
+    best = found.result.best
+    assert best.rules, "a cheaper program than the original exists"
+    table = sites(found, best)
+    assert set(table) <= set(best.rules)
+    assert all(n >= 1 for row in table.values() for n in row.values())
+    assert any("dot_general" in site for row in table.values() for site in row)
+    assert all("->" in site for row in table.values() for site in row)
+
+
+def test_rules_not_chosen_apply_and_are_not_used(found: Exploration) -> None:
+    best = found.result.best
+    others = not_chosen(found, best)
+    assert [x.loss_ms for x in others] == sorted(x.loss_ms for x in others)
+    assert not {x.rule for x in others} & set(best.rules)
+    before = state_of(found, found.result.original)
+    for other in not_chosen(found, found.result.original):
+        assert other.sites >= 1
+        assert other.loss == pytest.approx(1e-3 * other.loss_ms / before.seconds)
+    gains = {x.rule: x.loss for x in not_chosen(found, found.result.original)}
+    assert min(gains.values()) < -0.05, "what the search took shows as a gain over the original"
+
+
+def test_kernels_add_up_to_the_predicted_time(found: Exploration) -> None:
+    for finalist in found.result.finalists:
+        uses = kernels(found, finalist)
+        assert sum(k.predicted_ms for k in uses) == pytest.approx(1e3 * finalist.predicted_s, rel=1e-6)
+        assert all(k.outside is None and not k.timed for k in uses)
+        assert model_figures(found, uses)["outside_share"] is None
+
+
+class Learned:
+    """An objective that has been trained on everything but reductions."""
+
+    name, version = "learned", "1"
+
+    def __init__(self, base) -> None:
+        self.base = base
+
+    def price(self, kernels):
+        return self.base.price(kernels)
+
+    def outside(self, kernels):
+        return np.array([any(n.op.startswith("reduce") for n in k.nodes()) for k in kernels])
+
+
+def test_shares_outside_of_the_training_and_errors_of_timed_kernels(found: Exploration) -> None:
+    model = found.model
+    best = found.result.best
+    base = model.base
+    try:
+        model.base = Learned(base)
+        first = max(best.kernels, key=lambda item: item[1])
+        model.learn([first[0]], [3.0 * float(base.price([first[0]])[0])])
+        uses = kernels(found, best)
+        figures = model_figures(found, uses)
+    finally:
+        model.base = base
+        model.seconds.clear()
+        model._logs.clear()
+    assert figures["kernels_timed"] == 1
+    assert figures["median_error"] == pytest.approx(2.0, rel=1e-3)
+    outside = sum(k.predicted_ms for k in uses if k.outside) / sum(k.predicted_ms for k in uses)
+    assert figures["outside_share"] == pytest.approx(outside)
+    assert sum(k.timed for k in uses) == 1
+
+
+def test_the_drawing_holds_both_programs(found: Exploration) -> None:
+    best = found.result.best
+    drawing = draw(found, best)
+    assert drawing is not None
+    for nodes in (drawing.before, drawing.after):
+        seen: set[int] = set()
+        for node in nodes:
+            assert set(node.reads) <= seen, "operands come first"
+            seen.add(node.id)
+            assert node.kernel in {n.id for n in nodes}
+    priced = [node.predicted_us for node in drawing.after if node.predicted_us is not None]
+    assert sum(priced) == pytest.approx(1e6 * best.predicted_s, rel=1e-3)
+    assert {node.rule for node in drawing.after} - {""} <= set(best.rules)
+    assert [n.op for n in drawing.before if n.change == "ahead"] == ["dot_general"], "C D is computed on every call"
+    assert not [n for n in drawing.after if n.change == "ahead"]
+    same = {n.id for n in drawing.before if n.change == "same"}
+    assert same == {n.id for n in drawing.after if n.change == "same"}
+    unchanged = draw(found, None)
+    assert unchanged is not None
+    assert all(node.change == "same" for node in (*unchanged.before, *unchanged.after))
+
+
+def test_a_winner_without_a_rule_is_the_same_function(found: Exploration) -> None:
+    best = found.result.best
+    params, x = arguments()
+    given = {str(n["name"]): params[n["name"].split(".")[-1]] for n in found.graph.inputs if n["frozen"]}
+    (live,) = [str(n["name"]) for n in found.graph.inputs if not n["frozen"]]
+    want = np.asarray(program(params, x))
+    for rule in best.rules:
+        other = without(found, best, rule)
+        lowered = found.program(other)
+        assert lowered.prepare is not None
+        prepared = zip(lowered.prepared_inputs, evaluate(lowered.prepare, given), strict=True)
+        (got,) = evaluate(lowered.hot, {live: x} | {str(node["name"]): value for node, value in prepared})
+        np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-3)
+        assert other.name.endswith(f"without {rule}")
+
+
+def test_measured_gains_come_from_finalists_without_the_rule() -> None:
+    rows = {"warm": 2.0, "without a": 3.0, "last": 2.5}
+    assert measured_by_finalists(rows, "warm", ["a", "b"]) == {"a": 1.0}
+    assert measured_by_finalists(rows, "gone", ["a"]) == {}
+
+
+def test_the_aa_programs_are_distinct_and_traceable() -> None:
+    assert len(PROGRAMS) >= 50
+    shapes: set[str] = set()
+    for make in PROGRAMS.values():
+        fn, args = make()
+        shapes.add(str(jax.make_jaxpr(fn)(*args)))
+    assert len(shapes) == len(PROGRAMS)
+
+
+def test_false_claims_are_those_that_a_fresh_run_does_not_confirm() -> None:
+    quiet = {"same_claimed": False, "claimed": False, "confirmed": None}
+    real = {"same_claimed": False, "claimed": True, "confirmed": True, "low": 1.1, "high": 1.3, "again": 1.2}
+    false = {"same_claimed": True, "claimed": True, "confirmed": False, "low": 1.1, "high": 1.3, "again": 1.0}
+    summary = summarise([quiet] * 7 + [real, real, false])
+    assert summary["programs"] == 10
+    assert (summary["same_claims"], summary["same_share"]) == (1, 0.1)
+    assert (summary["library_claims"], summary["library_false_claims"]) == (3, 1)
+    assert summary["without_gain"] == 8
+    assert summary["library_false_share"] == pytest.approx(1 / 8)
+    assert summary["claimed_share"] == pytest.approx(1 / 8)
+    assert summary["library_claims_covered"] == 2
+    assert summarise([])["claimed_share"] == 0.0

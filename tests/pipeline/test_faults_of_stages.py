@@ -1,0 +1,108 @@
+"""A stage that fails does not lose the program, which is returned and right; the report says what was done without."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import superopt
+from superopt.contest.judgement import Judgement
+from superopt.errors import UsageError
+from superopt.ir.program import original_program
+from superopt.lab.bench.faults.results import MEASURED, MODEL_ALONE, WITH_KERNELS, Fault, failing, faults, inject
+from superopt.machine.barrier import Barrier, StageWarning
+from superopt.machine.budget import parse_budget
+from superopt.pipeline import optimizer
+from superopt.report.data import read_report
+
+STAGES = {
+    "superopt.explain.drawing:draw": MODEL_ALONE,
+    "superopt.explain.evidence:not_chosen": MODEL_ALONE,
+    "superopt.explore.trace:make_plan": MODEL_ALONE,
+    "superopt.explain.summary:make_report": MODEL_ALONE,
+    "superopt.explore.exploration:explore": MODEL_ALONE,
+    "superopt.search.search:search": MODEL_ALONE,
+    "superopt.contest.checks:check": MODEL_ALONE,
+    "superopt.contest.judge:judge": MEASURED,
+    "superopt.choose.implement:implement": WITH_KERNELS,
+}
+BEFORE = (
+    "superopt.returned.remember:run_key",
+    "superopt.store.sqlite:_prepare",
+    "superopt.store.sqlite:Store.put_many",
+)
+
+
+def fault(stage: str, target: str) -> Fault:
+    return Fault(stage, target, STAGES.get(target, MODEL_ALONE))
+
+
+@pytest.mark.parametrize("target", [t for t, options in STAGES.items() if options is MODEL_ALONE])
+@pytest.mark.parametrize(
+    "error", [lambda: KeyError(-3), MemoryError, KeyboardInterrupt], ids=["key", "memory", "ctrl-c"]
+)
+def test_a_stage_that_fails_does_not_lose_the_program(target: str, error: type[BaseException]) -> None:
+    outcome = inject(fault("search", target), error)
+    assert (outcome.met, outcome.lost) == (True, "")
+
+
+def test_a_judgement_that_fails_does_not_lose_the_program() -> None:
+    outcome = inject(fault("judgement", "superopt.contest.judge:judge"), RuntimeError)
+    assert (outcome.met, outcome.lost) == (True, "")
+
+
+def test_kernels_that_fail_do_not_lose_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        optimizer, "judge", lambda imported, *_, **__: Judgement(original_program(imported.graph), None, "")
+    )
+    outcome = inject(fault("kernels", "superopt.choose.implement:implement"), RuntimeError)
+    assert (outcome.met, outcome.lost) == (True, "")
+
+
+@pytest.mark.parametrize("target", BEFORE)
+def test_a_store_that_fails_does_not_lose_the_program(target: str) -> None:
+    outcome = inject(fault("store", target), lambda: OSError(28, "No space left on device"))
+    assert (outcome.met, outcome.lost) == (True, "")
+
+
+def test_the_report_says_what_was_done_without() -> None:
+    met: list[str] = []
+    x = np.ones((4, 4), np.float32)
+    with (
+        failing("superopt.explain.drawing:draw", lambda: KeyError(-3), met),
+        pytest.warns(StageWarning, match="the drawing"),
+    ):
+        result = superopt.optimize(lambda x: x * 1.0, x, budget="20steps", deterministic=True, store=False, rules=[])
+    assert met
+    assert result.report.lost["the drawing"].startswith("failed: KeyError: -3 (results.py, line ")
+    assert "done without the drawing" in str(result.report)
+    assert read_report(result.report.to_json()).lost == result.report.lost
+
+
+def test_errors_of_the_caller_pass_the_barrier() -> None:
+    with pytest.raises(UsageError):
+        Barrier().around("the budget", lambda: parse_budget("0s"), None, let=(UsageError,))
+
+
+def test_a_barrier_keeps_what_happened() -> None:
+    barrier = Barrier()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert barrier.around("a", lambda: 1 / 0, 3) == 3
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    assert barrier.around("b", interrupted, 4) == 4
+    assert barrier.interrupted
+    assert list(barrier.lost) == ["a", "b"]
+    assert barrier.notes[0].startswith("done without a, which failed: ZeroDivisionError: division by zero (test_")
+    assert barrier.notes[1] == "done without b, which was interrupted"
+
+
+def test_every_stage_has_faults() -> None:
+    found = {f.stage for f in faults()}
+    assert found >= {"search", "growth", "plan", "report", "store", "judgement", "kernels", "timing"}
+    assert len(faults()) > 300

@@ -1,0 +1,87 @@
+"""Ctrl-C while programs are measured: what was found is returned, nothing more is begun, nothing is kept."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import superopt
+import superopt.choose.implement
+import superopt.contest.judge
+import superopt.pipeline.optimizer
+from rewrites.library import load
+from superopt.contest.judgement import Judgement
+
+A, B = [np.random.default_rng(seed).standard_normal((256, 256)).astype(np.float32) for seed in (0, 1)]
+
+
+def product(a: jax.Array, b: jax.Array, x: jax.Array) -> jax.Array:
+    return (a @ b) @ x
+
+
+def interrupt(*args: Any, **kwargs: Any) -> Judgement:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the stages begun so far."""
+    names: list[str] = []
+    for name in ("judge", "implement", "remember"):
+        stage = getattr(superopt.pipeline.optimizer, name)
+        monkeypatch.setattr(
+            superopt.pipeline.optimizer,
+            name,
+            lambda *a, _name=name, _stage=stage, **k: names.append(_name) or _stage(*a, **k),
+        )
+    return names
+
+
+def run(**options: Any) -> superopt.Optimized:
+    x = np.ones((256, 1), np.float32)
+    rules = [rule for rule in load() if rule.name == "dot-assoc"]
+    fast = superopt.optimize(product, A, B, x, budget="50steps", store=False, rules=rules, **options)
+    np.testing.assert_allclose(fast(A, B, x), product(A, B, x), rtol=1e-3, atol=1e-3)
+    return fast
+
+
+def test_nothing_begins_after_measuring_was_interrupted(monkeypatch: pytest.MonkeyPatch, begun: list[str]) -> None:
+    monkeypatch.setattr(superopt.contest.judge._Court, "judge", interrupt)
+    assert "the search was interrupted" in run().report.verdict
+    assert begun == ["judge"]
+
+
+def test_an_interruption_of_the_gains_keeps_the_winner(monkeypatch: pytest.MonkeyPatch, begun: list[str]) -> None:
+    monkeypatch.setattr(superopt.contest.judge, "measured_gains", interrupt)
+    monkeypatch.setattr(superopt.contest.judge._Court, "_tune", lambda *args: superopt.contest.judge.Tuning())
+    assert run(kernels=False).report.verdict == "faster program returned"
+    assert begun == ["judge"]
+
+
+def test_interrupted_trials_of_kernels_are_not_kept(monkeypatch: pytest.MonkeyPatch, begun: list[str]) -> None:
+    monkeypatch.setattr(
+        superopt.contest.judge._Court, "judge", lambda court, tuning: Judgement(court.original, None, "judged")
+    )
+    monkeypatch.setattr(superopt.choose.implement._Stage, "run", interrupt)
+    report = run().report
+    assert "trying kernels was interrupted" in " ".join(report.notes)
+    assert begun == ["judge", "implement"]
+
+
+def test_an_ignored_ctrl_c_is_heeded_by_commands() -> None:
+    code = (
+        "import signal, time; from superopt.commands.console import guarded; "
+        "signal.signal(signal.SIGINT, signal.SIG_IGN); guarded(lambda: print('on', flush=True) or time.sleep(60))()"
+    )
+    command = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert command.stdout is not None
+    assert command.stdout.readline() == "on\n"
+    command.send_signal(signal.SIGINT)
+    _, told = command.communicate(timeout=30)
+    assert (command.returncode, told) == (130, "superopt: interrupted\n")

@@ -1,0 +1,317 @@
+"""`superopt.jit` where users wrote `jax.jit`: the same arguments, methods, results and types of results."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import superopt
+from superopt.errors import ArgumentError
+from superopt.pipeline import jitted
+
+FAST: dict[str, Any] = {"budget": "20steps", "deterministic": True, "store": False, "rules": ()}
+W = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
+X = np.linspace(0, 1, 32, dtype=np.float32).reshape(4, 8)
+
+
+def twice_mixed(x: Any) -> Any:
+    """What is frozen here is a product of two closed-over arrays, so the program is not the original."""
+    return x @ (jnp.asarray(W) @ jnp.asarray(W).T)
+
+
+@pytest.fixture
+def count(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often something is optimised."""
+    seen = [0]
+    whole = jitted.optimize
+
+    def counted(*args: Any, **options: Any) -> Any:
+        seen[0] += 1
+        return whole(*args, **options)
+
+    monkeypatch.setattr(jitted, "optimize", counted)
+    return seen
+
+
+def same(got: Any, want: Any) -> None:
+    """Equal in structure, type, weakness of the type and, within rounding, in value."""
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_static_arguments_by_position_and_name(count: list[int]) -> None:
+    def f(x, n, *, mode="sum"):
+        return jnp.stack([x] * n).sum(0) if mode == "sum" else x - n
+
+    static: dict[str, Any] = {"static_argnums": 1, "static_argnames": ("n", "mode")}
+    ours, theirs = superopt.jit(f, **static, **FAST), jax.jit(f, **static)
+    for call in (lambda g: g(X, 3), lambda g: g(X, n=3), lambda g: g(X, 3, mode="less"), lambda g: g(X, 2)):
+        same(call(ours), call(theirs))
+    assert count == [3], "3 by position and by name is one program"
+    for n in (1, 1.0, True):
+        same(superopt.jit(lambda x, n: x * n, static_argnums=1, **FAST)(X, n), jnp.asarray(X * n))
+    with pytest.raises((ArgumentError, ValueError), match=r"no hash|[Nn]on-hashable"):
+        ours(X, [3])
+
+
+def test_equal_static_values_of_other_types_are_other_programs() -> None:
+    @functools.partial(superopt.jit, static_argnums=1, **FAST)
+    def f(x, n):
+        return x * n
+
+    x = np.ones(3, np.int32)
+    assert [f(x, n).dtype for n in (1, 1.0, 1)] == [jnp.int32, jnp.float32, jnp.int32]
+
+
+@pytest.mark.parametrize("fn", [twice_mixed, lambda x: x + 1], ids=["program", "original"])
+@pytest.mark.parametrize("given", [{"donate_argnums": 0}, {"donate_argnames": "x"}])
+def test_arrays_given_away_are_gone(fn: Any, given: Any) -> None:
+    def f(x):
+        return fn(x)
+
+    for ours in (superopt.jit(f, **given, **FAST), superopt.jit(jax.jit(f, **given), **FAST)):
+        for i in range(3):  # what was built first is not what is called last
+            x = jnp.asarray(np.concatenate([X, X]) + i)
+            want = fn(x)
+            same(ours(x), want)
+            assert x.is_deleted()
+
+
+def test_an_optimised_jitted_function_keeps_what_jit_was_told() -> None:
+    def f(x, n):
+        return (x @ (jnp.asarray(W) @ jnp.asarray(W).T)) * n
+
+    fast = superopt.optimize(jax.jit(f, donate_argnums=0, static_argnums=1), X, 3, **FAST)
+    assert not fast.report.original_returned
+    x = jnp.asarray(np.concatenate([X, X]))[:4]
+    same(fast(x, 3), f(X, 3))
+    assert x.is_deleted()
+    same(fast(X, n=3), f(X, 3))
+    with pytest.raises(ArgumentError, match="structure"):
+        fast(X, 4)
+
+
+def test_methods_of_a_jitted_function() -> None:
+    def f(x, n):
+        """Multiply."""
+        return x * n
+
+    ours, theirs = superopt.jit(f, static_argnums=1, **FAST), jax.jit(f, static_argnums=1)
+    assert (ours.__name__, ours.__doc__, ours.__wrapped__) == ("f", "Multiply.", f)
+    assert ours.lower(X, 2).as_text() == theirs.lower(X, 2).as_text()
+    assert ours.eval_shape(X, 2) == theirs.eval_shape(X, 2)
+    assert str(ours.trace(X, 2).jaxpr) == str(theirs.trace(X, 2).jaxpr)
+    np.testing.assert_allclose(ours.lower(X, 2).compile()(X), 2 * X)
+    ours(X, 2)
+    assert len(ours.programs) == 1
+    ours.clear_cache()
+    assert not ours.programs
+    same(ours(X, 2), theirs(X, 2))
+
+
+def test_methods_of_classes() -> None:
+    class Scale:
+        def __init__(self, by: float) -> None:
+            self.by = by
+
+        @functools.partial(superopt.jit, static_argnums=0, **FAST)
+        def plain(self, x):
+            return x * self.by
+
+        @staticmethod
+        @superopt.jit(**FAST)
+        def static(x):
+            return x + 1
+
+    two, three = Scale(2.0), Scale(3.0)
+    np.testing.assert_allclose(two.plain(X), 2 * X)
+    np.testing.assert_allclose(three.plain(X), 3 * X)
+    np.testing.assert_allclose(two.static(X), X + 1)
+    assert isinstance(Scale.plain, jitted.Jitted)
+
+
+def test_a_counter_that_begins_as_a_number(count: list[int]) -> None:
+    """The type of a Python number is weak, that of the array which comes back in its place as well."""
+
+    def step(state, g):
+        return {"step": state["step"] + 1, "w": state["w"] @ (jnp.asarray(W) @ jnp.asarray(W).T) - g * state["step"]}
+
+    ours, theirs = superopt.jit(step, **FAST), jax.jit(step)
+    a, b = ({"step": 0, "w": jnp.asarray(X)} for _ in range(2))
+    for _ in range(3):
+        a, b = ours(a, X), theirs(b, X)
+        same(a, b)
+    a["step"] = b["step"] = jnp.asarray(np.int32(3))  # from a checkpoint: not weak
+    for _ in range(2):
+        a, b = ours(a, X), theirs(b, X)
+        same(a, b)
+    assert count == [1]
+
+
+def test_weak_types_matter_where_they_make_another_program(count: list[int]) -> None:
+    ours, theirs = superopt.jit(lambda x, s: x * s, **FAST), jax.jit(lambda x, s: x * s)
+    x = jnp.asarray(X, jnp.bfloat16)
+    for s in (2.0, np.float32(2.0), jnp.asarray(2.0), 3.0):
+        same(ours(x, s), theirs(x, s))
+    assert count == [2]
+
+
+def test_weak_types_of_an_optimised_function() -> None:
+    def f(n, x):
+        return n + 1, x @ (jnp.asarray(W) @ jnp.asarray(W).T) * n
+
+    fast = superopt.optimize(f, 0, X, **FAST)
+    assert not fast.report.original_returned
+    for n in (1, jnp.asarray(1), np.int32(1), jnp.asarray(np.int32(1))):
+        same(fast(n, X), jax.jit(f)(n, X))
+        same(jax.jit(fast)(n, X), jax.jit(f)(n, X))
+
+
+def test_functions_among_the_leaves(count: list[int]) -> None:
+    """Modules hold their activation as a leaf."""
+
+    @superopt.jit(**FAST)
+    def apply(layer, x):
+        return layer["act"](x @ layer["w"])
+
+    layer = {"w": jnp.asarray(W), "act": jax.nn.relu}
+    for _ in range(2):
+        np.testing.assert_allclose(apply(layer, X), jax.nn.relu(X @ W), atol=1e-5)
+    np.testing.assert_allclose(apply({**layer, "act": jnp.sin}, X), np.sin(X @ W), atol=1e-5)
+    assert count == [2]
+    slope = jax.grad(lambda w: apply({**layer, "w": w}, X).sum())(layer["w"])
+    np.testing.assert_allclose(slope, jax.grad(lambda w: jax.nn.relu(X @ w).sum())(layer["w"]), atol=1e-5)
+    fast = superopt.optimize(lambda layer, x: layer["act"](x @ layer["w"]), layer, X, frozen=0, **FAST)
+    np.testing.assert_allclose(fast(layer, X), jax.nn.relu(X @ W), atol=1e-5)
+
+
+@pytest.mark.parametrize("fn", [twice_mixed, lambda x: jnp.sin(x)], ids=["program", "original"])
+def test_inside_of_transformations(fn: Any, count: list[int]) -> None:
+    ours = superopt.jit(fn, **FAST)
+    xs = jnp.stack([jnp.asarray(X), 2 * jnp.asarray(X)])
+
+    def check() -> None:
+        np.testing.assert_allclose(jax.vmap(ours)(xs), jax.vmap(fn)(xs), atol=1e-5)
+        got = jax.grad(lambda x: ours(x).sum())(jnp.asarray(X))
+        np.testing.assert_allclose(got, jax.grad(lambda x: fn(x).sum())(jnp.asarray(X)), atol=1e-5)
+        np.testing.assert_allclose(jax.jit(lambda x: ours(x) + ours(X))(X), 2 * fn(jnp.asarray(X)), atol=1e-5)
+        scanned = jax.lax.scan(lambda c, x: (c, ours(x)), 0, xs)[1]
+        np.testing.assert_allclose(scanned, jax.vmap(fn)(xs), atol=1e-5)
+
+    check()
+    assert count == [0], "there is nothing to measure under a trace"
+    ours(X)
+    check()
+    with jax.disable_jit():
+        np.testing.assert_allclose(ours(X), fn(jnp.asarray(X)), atol=1e-5)
+    assert count == [1]
+
+
+def test_other_types_and_settings_are_other_programs(count: list[int]) -> None:
+    ours, theirs = superopt.jit(twice_mixed, **FAST), jax.jit(twice_mixed)
+    for x in (X, X[:2], X, X[:2].astype(np.float16), X):
+        same(ours(x), theirs(x))
+    assert count == [3]
+    add = superopt.jit(lambda x: x + jnp.arange(8), **FAST)
+    same(add(np.ones(8, np.int32)), jnp.ones(8, jnp.int32) + jnp.arange(8))
+    with jax.enable_x64(True):
+        assert add(np.ones(8, np.int32)).dtype == jnp.int64
+    assert add(np.ones(8, np.int32)).dtype == jnp.int32
+
+
+def test_threads_share_one_program(count: list[int]) -> None:
+    ours, found = superopt.jit(twice_mixed, **FAST), list[Any]()
+
+    def work(rows: int) -> None:
+        for _ in range(20):
+            found.append((rows, ours(X[:rows])))
+
+    threads = [threading.Thread(target=work, args=(rows,)) for rows in (1, 2, 3, 1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (count, len(found)) == ([3], 120)
+    for rows, got in found:
+        np.testing.assert_allclose(got, twice_mixed(X[:rows]), atol=1e-5)
+
+
+def test_what_a_program_was_made_with_is_not_kept_alive() -> None:
+    ours = superopt.jit(twice_mixed, **FAST)
+    x = jnp.asarray(X)
+    ours(x)
+    assert all(isinstance(e, jax.ShapeDtypeStruct) for p in ours.programs for e in p.imported.examples)
+    same(ours(x), twice_mixed(x))
+
+
+def test_what_is_placed_by_hand_is_left_to_jax() -> None:
+    with pytest.warns(UserWarning, match="out_shardings"):
+        ours = superopt.jit(lambda x: x + 1, out_shardings=jax.sharding.SingleDeviceSharding(jax.devices()[0]), **FAST)
+    np.testing.assert_allclose(ours(X), X + 1)
+    assert not ours.programs
+
+
+def test_the_original_is_called_itself() -> None:
+    """Closed-over arrays stay constants of the compiled program, as under `jax.jit`."""
+    table = jnp.asarray(W)
+
+    def f(x):
+        return x + table
+
+    jit_of_f = jax.jit(f)
+    assert superopt.optimize(jit_of_f, X.T[:8, :1] * 0 + W, **FAST)._call is jit_of_f
+    ours = superopt.optimize(f, W, **FAST)
+    assert ours.report.original_returned
+    assert ours._call.lower(W).as_text() == jit_of_f.lower(W).as_text()  # pyright: ignore[reportFunctionMemberAccess]
+    frozen = superopt.optimize(lambda w, x: x * w, W, W, frozen=0, **FAST)
+    same(frozen(2 * jnp.asarray(W), W), jnp.asarray(2 * W * W))
+
+
+def test_what_the_function_does_not_take_raises_what_jax_raises() -> None:
+    """`except TypeError` around a function of `jax.jit` goes on to work."""
+
+    def fn(a: jax.Array, i: int) -> jax.Array:
+        return a[i] if i else a + i
+
+    own, theirs = superopt.jit(fn, static_argnums=1, **FAST), jax.jit(fn, static_argnums=1)
+    for args, kwargs in (((X, [1]), {}), ((X,), {}), ((X, 1, 2), {}), ((X, 1), {"b": 1}), (("text", 1), {})):
+        raised: list[type[BaseException]] = []
+        for called in (theirs, own):
+            with pytest.raises(Exception) as error:  # compared below
+                called(*args, **kwargs)
+            raised.append(error.type)
+        assert raised[0] is raised[1]
+
+
+def test_frozen_arguments_are_positions_or_names() -> None:
+    for frozen in (1.5, X, object()):
+        with pytest.raises(ArgumentError, match="frozen"):
+            superopt.optimize(lambda w, a: a @ w, X, X, frozen=frozen, **FAST)
+
+
+def test_settings_under_which_jax_refuses_are_heeded() -> None:
+    def fn(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.tanh(a) * b
+
+    called = superopt.jit(fn, **FAST)
+    narrow = jnp.ones(X.shape, jnp.int8)
+    called(X, narrow)
+    called(X, narrow[0])
+    with jax.numpy_dtype_promotion("strict"), pytest.raises(Exception, match="promotion"):
+        called(X, narrow)
+    with jax.numpy_rank_promotion("raise"), pytest.raises(ValueError, match="rank_promotion"):
+        called(X, narrow[0])
+
+
+def test_functions_without_search() -> None:
+    called = superopt.jit(lambda x: jnp.tanh(x) @ W, search=False, store=False)
+    np.testing.assert_allclose(called(X), jnp.tanh(X) @ W, rtol=1e-5)
+    assert called.programs[0].report.search == {}

@@ -1,0 +1,298 @@
+"""The plain candidate: own form, every region a kernel; it is returned without a search and bounds what one returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import superopt
+from superopt.choose.plain import KernelMaker, own_form
+from superopt.choose.trials import TrialPool
+from superopt.contest.judgement import Judgement
+from superopt.contest.rounds import LEAST, Entry, _Series, contest  # pyright: ignore[reportPrivateUsage]
+from superopt.errors import SuperoptError
+from superopt.explore.exploration import explore
+from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.program import original_program
+from superopt.measure import Comparison, Failure, Timing
+from superopt.measure.result import Ratio
+from superopt.pipeline import optimizer
+
+RNG = np.random.default_rng(0)
+
+
+def values(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[TrialPool]:
+    with TrialPool(processes=1) as made:
+        yield made
+
+
+def as_judged(imported: Any, found: Any, judgement: Judgement, *_: Any, **__: Any) -> Judgement:
+    """In place of trying regions and schedules one by one, which takes half a minute."""
+    return judgement
+
+
+def network(p: dict[str, Any], x: Any) -> Any:
+    scale = p["gain"] / jnp.sqrt(p["variance"] + 1e-5)
+    y = lax.conv_general_dilated(x, p["w"], (1, 1), "SAME") * scale[None, :, None, None]
+    y = jnp.maximum(y, 0.0).mean((2, 3)) @ p["dense"]
+    return jnp.exp(y - y.max(-1, keepdims=True))
+
+
+WEIGHTS = {"w": values(8, 4, 3, 3), "gain": values(8), "variance": values(8) ** 2, "dense": values(8, 16)}
+IMAGE = values(1, 4, 9, 9)
+
+
+def test_every_region_of_the_own_form_is_a_kernel_and_what_is_frozen_is_done_ahead(pool: TrialPool) -> None:
+    imported = import_function(network, (WEIGHTS, IMAGE), frozen=0)
+    form = own_form(imported.graph)
+    assert form.prepare is not None
+    assert any(node.op in ("rsqrt", "sqrt") for node in form.prepare.nodes())
+    assert not any(node.op in ("rsqrt", "sqrt") for node in form.hot.nodes())
+    made = KernelMaker(pool).make("own form", form)
+    assert made.rows
+    assert all(row.used and not row.failure for row in made.rows)
+    assert len(made.choices) == sum(row.count for row in made.rows)
+    assert any(node.op == "transpose" for node in made.program.hot.nodes())  # channels last
+    assert not made.same_as_original
+
+
+def test_equal_regions_are_made_once_and_what_the_time_does_not_allow_is_left_to_xla(pool: TrialPool) -> None:
+    made: list[int] = []
+
+    class Counting:
+        batch = 1
+        start = pool.start
+
+        def make_all(self, jobs: Any) -> Any:
+            made.append(len(jobs))
+            return pool.make_all(jobs)
+
+    def deep(w: Any, x: Any) -> Any:
+        for _ in range(4):
+            x = jnp.tanh(x @ w)
+        return x
+
+    imported = import_function(deep, (values(12, 12), values(3, 12)), frozen=0)
+    maker = KernelMaker(Counting())  # pyright: ignore[reportArgumentType]
+    program = maker.make("own form", own_form(imported.graph))
+    assert len(program.choices) == 4
+    assert sum(made) < 4
+    assert maker.seconds_for(program.program) == 0.0
+    several = import_function(lambda x: (jnp.tanh(x), jnp.exp(x).sum(0), jnp.sin(x), x @ x.T), (values(20, 30),))
+    none = KernelMaker(Counting()).make("own form", own_form(several.graph), budget_s=0.0)  # pyright: ignore[reportArgumentType]
+    assert 0 < len(none.choices) < 4  # the first batch is made in any case
+
+
+def test_a_schedule_that_is_not_proved_is_followed_by_a_plainer_default(
+    pool: TrialPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from superopt.backends.native import default_trace
+    from superopt.choose import plain
+
+    imported = import_function(lambda x: jnp.tanh(x @ x.T), (values(24, 16),))
+    form = own_form(imported.graph)
+
+    def doubted(tried: Any, store: Any, say: Any) -> Any:
+        return {
+            g: replace(t, failure="its schedule is UNKNOWN") if t.trace == default_trace(g) else t
+            for g, t in tried.items()
+        }
+
+    monkeypatch.setattr(plain, "proved", doubted)
+    made = KernelMaker(pool).make("own form", form)
+    assert made.choices
+    assert all(row.used for row in made.rows)
+    assert all(choice.trace is not None for choice in made.choices)
+
+
+def test_without_a_search_the_plain_candidate_is_returned_and_nothing_is_claimed(tmp_path: Any) -> None:
+    lines: list[str] = []
+    fast = superopt.optimize(
+        network, WEIGHTS, IMAGE, frozen=0, search=False, store=tmp_path / "store.sqlite", progress=lines.append
+    )
+    np.testing.assert_allclose(fast(WEIGHTS, IMAGE), network(WEIGHTS, IMAGE), rtol=2e-5, atol=2e-6)
+    assert fast.report.implementation["kernels"] == len(fast.kernels) > 0
+    assert not fast.report.original_returned
+    assert (fast.report.before_ms, fast.report.after_ms) == (None, None)
+    assert fast.report.numerics is not None
+    assert not any(line.startswith("explore") for line in lines)
+    assert "our own" in str(fast.report)
+    again = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, search=False, store=tmp_path / "store.sqlite")
+    assert again.kernels == fast.kernels
+    assert any("from the store" in note for note in again.report.notes)
+    assert fast.validate().valid
+    fast.save(tmp_path / "plain.superopt")
+    loaded = superopt.load(tmp_path / "plain.superopt")
+    np.testing.assert_allclose(loaded(WEIGHTS, IMAGE), fast(WEIGHTS, IMAGE), rtol=1e-6)
+
+
+def test_without_a_search_a_program_without_regions_is_returned_as_it_is() -> None:
+    fast = superopt.optimize(lambda x: x, values(3), search=False, store=False)
+    assert fast.report.original_returned
+
+
+def test_a_plain_candidate_that_computes_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = import_function(lambda p, x: network(p, x) + 1.0, (WEIGHTS, IMAGE), frozen=0)
+    monkeypatch.setattr(optimizer, "own_form", lambda graph: own_form(wrong.graph))
+    fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, search=False, store=False)
+    assert fast.report.original_returned
+    assert "refused" in fast.report.verdict
+
+
+def test_what_a_slower_search_finds_does_not_replace_the_plain_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def outcome(imported: Any, entries: Any, *_: Any) -> Any:
+        assert entries[0].name == "own form"
+        series = _Series(len(entries), 0)
+        slow = [timing(7.0 + i) for i in range(len(entries) - 1)]
+        series.add(Comparison(timing(9.0), (timing(3.0), *slow), again_s=(9e-3,) * 9), range(len(entries)), 0)
+        return series.outcome
+
+    monkeypatch.setattr(optimizer, "contest", outcome)
+    monkeypatch.setattr(optimizer, "implement", as_judged)
+    fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="300steps", store=False, rules=[])
+    assert fast.report.implementation["form"] == "own form"
+    assert fast.kernels
+
+
+def test_where_no_time_is_left_to_search_the_plain_candidate_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("nothing is explored")
+
+    monkeypatch.setattr(optimizer, "LEAST_S", 1e9)
+    monkeypatch.setattr(optimizer, "explore", never)
+    fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="10s", store=False)
+    np.testing.assert_allclose(fast(WEIGHTS, IMAGE), network(WEIGHTS, IMAGE), rtol=2e-5, atol=2e-6)
+
+
+def test_where_builds_are_slow_for_the_budget_what_the_check_built_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("nothing else is built")
+
+    monkeypatch.setattr(optimizer, "_BUILDS", 1e9)
+    monkeypatch.setattr(optimizer, "explore", never)
+    monkeypatch.setattr(optimizer, "_built_in", never)
+    fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="10s", store=False)
+    assert any("too slow for the budget" in note for note in fast.report.notes)
+    assert fast.report.samples_ms["original"]
+    np.testing.assert_allclose(fast(WEIGHTS, IMAGE), network(WEIGHTS, IMAGE), rtol=2e-5, atol=2e-6)
+
+
+def test_after_an_interruption_the_plain_candidate_is_returned_untimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*given: Any, **options: Any) -> Any:
+        return replace(explore(*given, **options), interrupted=True)
+
+    monkeypatch.setattr(optimizer, "explore", interrupted)
+    fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="300steps", store=False, rules=[])
+    assert fast.kernels
+    assert "interrupted" in fast.report.verdict
+
+
+def timing(median_ms: float) -> Timing:
+    """Nine rounds about this median."""
+    samples = tuple(1e-3 * median_ms * (1.0 + 0.001 * (k % 3)) for k in range(9))
+    return Timing(samples, Ratio(1.0, 0.999, 1.001))
+
+
+def noisy(median_ms: float, spread: float, seed: int) -> Timing:
+    rng = np.random.default_rng(seed)
+    return Timing(tuple(1e-3 * median_ms * np.exp(spread * rng.standard_normal(9))), Ratio(1.0, 0.9, 1.1))
+
+
+def test_the_winner_is_the_fastest_that_is_not_slower_than_the_original_beyond_doubt() -> None:
+    series = _Series(3, 0)
+    rows = (timing(8.0), timing(5.0), Failure("crash", "it died"))
+    series.add(Comparison(timing(10.0), rows, again_s=timing(10.0).samples_s), (0, 1, 2), 0)
+    assert series.outcome.order == (1, 0)
+    assert series.outcome.settled
+    assert series.outcome.is_faster(1)
+    assert series.outcome.failures[2] == "crash: it died"
+    slower = _Series(1, 0)
+    slower.add(Comparison(timing(10.0), (timing(10.4),), again_s=timing(10.0).samples_s), (0,), 0)
+    assert slower.outcome.order == ()
+    assert slower.outcome.settled
+
+
+def test_noise_is_not_decided_by_and_rounds_add_up() -> None:
+    series = _Series(1, 0)
+    first = Comparison(noisy(10.0, 0.4, 1), (noisy(9.0, 0.4, 2),), again_s=noisy(10.0, 0.4, 3).samples_s)
+    series.add(first, (0,), 0)
+    ratio = series.outcome.ratios[0]
+    assert ratio is not None
+    assert ratio.low < LEAST < ratio.high
+    assert not series.outcome.settled
+    for k in range(40):
+        more = Comparison(
+            noisy(10.0, 0.1, 10 + k), (noisy(8.0, 0.1, 100 + k),), again_s=noisy(10.0, 0.1, 200 + k).samples_s
+        )
+        series.add(more, (0,), 0)
+    assert series.outcome.settled
+    assert series.outcome.order == (0,)
+
+
+def test_the_interval_covers_what_each_process_says() -> None:
+    series = _Series(1, 0)
+    for process, factor in enumerate((5.0, 7.0)):
+        row = Comparison(timing(10.0), (timing(factor),), again_s=timing(10.0).samples_s)
+        series.add(row, (0,), process)
+    ratio = series.outcome.ratios[0]
+    assert ratio is not None
+    assert ratio.low <= 10.0 / 7.0 < 2.0 <= ratio.high
+
+
+def test_rounds_are_repeated_until_they_say_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    from superopt.contest import rounds as module
+    from superopt.machine.budget import SearchBudget
+    from superopt.measure import Worker
+
+    asked: list[int] = []
+
+    def compared(reference: Any, candidates: Any, *_: Any, seed: int, **__: Any) -> Comparison:
+        asked.append(seed)
+        swings = [1.5 if k % 2 else 0.6 for k in range(9)] if len(asked) < 3 else [0.9] * 30
+        level = Timing((10e-3,) * len(swings), Ratio(1.0, 1.0, 1.0))
+        rows = tuple(replace(level, samples_s=tuple(10e-3 * x for x in swings)) for _ in candidates)
+        return Comparison(level, rows, again_s=level.samples_s)
+
+    monkeypatch.setattr(module, "compare", compared)
+    imported = import_function(jnp.tanh, (values(4),))
+    entry = Entry("another", original_program(imported.graph))
+    with Worker() as worker:
+        said = contest(imported, [entry], SearchBudget(30.0, None), 0, worker)
+    assert len(asked) >= 3
+    assert len(set(asked)) == len(asked)
+    assert said.settled
+    assert len(said.reference_s) >= 9 * len(asked)
+
+
+def test_a_verdict_reached_under_noise_is_marked_and_not_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    def outcome(imported: Any, entries: Any, *_: Any) -> Any:
+        series = _Series(len(entries), 0)
+        rows = tuple(noisy(9.0, 0.4, i) for i in range(len(entries)))
+        series.add(
+            Comparison(noisy(10.0, 0.4, 50), rows, again_s=noisy(10.0, 0.4, 51).samples_s), range(len(entries)), 0
+        )
+        return series.outcome
+
+    monkeypatch.setattr(optimizer, "contest", outcome)
+    monkeypatch.setattr(optimizer, "implement", as_judged)
+    options: dict[str, Any] = {"frozen": 0, "budget": "300steps", "rules": [], "store": tmp_path / "store.sqlite"}
+    fast = superopt.optimize(network, WEIGHTS, IMAGE, **options)
+    assert any("too noisy" in note for note in fast.report.notes)
+    again = superopt.optimize(network, WEIGHTS, IMAGE, **options)
+    assert not any("from the store" in note for note in again.report.notes)
+
+
+def test_search_false_takes_no_other_meaning_from_wrong_options() -> None:
+    with pytest.raises(SuperoptError):
+        superopt.optimize(network, WEIGHTS, IMAGE, search=False, numerics="nonsense")

@@ -1,0 +1,330 @@
+"""Reports: text within the width, a page that parses and escapes everything, strict JSON, the reader of the store."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from superopt.errors import UsageError
+from superopt.report import json_text, to_text, write_report
+from superopt.report.data import (
+    Drawing,
+    DrawnNode,
+    JudgedFinalist,
+    KernelUse,
+    NativeKernel,
+    NotChosen,
+    NumericCheck,
+    Report,
+    Speedup,
+    StageTime,
+    UsedRewrite,
+    read_report,
+)
+from superopt.report.graph import boxes_of, fold
+from superopt.report.html import to_html
+from superopt.report.layers import place
+from superopt.report.text import WIDTH, near_misses
+
+HOSTILE = '<script>alert("x")</script>&\'"\n\x1b[31m'
+VOID = {"meta", "br", "link", "img", "input", "hr", "circle", "line", "rect"}
+
+
+def make_report(text: str = "plain", *, returned: bool = True) -> Report:
+    """A report whose every free text is `text`."""
+    speedup = Speedup(2.5, 2.25, 2.75)
+    return Report(
+        program=text,
+        verdict=f"faster program returned {text}",
+        before_ms=12.5,
+        after_ms=5.0,
+        speedup=speedup,
+        noise_floor=0.015,
+        rewrites=(
+            UsedRewrite(
+                text,
+                3,
+                "0123456789abcdef",
+                "real",
+                1.25,
+                f"{text} = {text}",
+                f"{text} == {text}",
+                {text: 3},
+                1.5,
+                speedup,
+            ),
+            UsedRewrite("never timed", 1, "abcdef", "exact", 0.5),
+        )
+        if returned
+        else (),
+        numerics=NumericCheck(1e-6, 2e-7, 3e-7) if returned else None,
+        opaque_ops={text: 2},
+        stages=(StageTime("import", 0.25), StageTime(text, 3.0, text)),
+        finalists=(
+            JudgedFinalist(text, 4.0, 5.0, speedup),
+            JudgedFinalist("slow", 4.25, 14.0, Speedup(0.9, 0.8, 0.95)),
+            JudgedFinalist("broken", 4.5, None, None, f"crash: {text}"),
+        ),
+        growth={
+            "enodes": 120,
+            "iterations": 4,
+            "stop": text,
+            "unions": {text: 3},
+            "rounds": [{"stop": text, "iterations": 4, "seconds": 0.5, "enodes": [100, 120]}],
+            "near_misses": {f"{text}: not preferred: needs k <= 8": 7, "other: the walk found no way": 9},
+        },
+        search={"proposals": 1000, "kernels": 40, "interrupted": False},
+        memory={"frozen_bytes": 4_000_000, "prepared_bytes": 5_000_000},
+        objective=text,
+        environment={"cpu": text, "features": ["avx2"], "versions": {"jax": text}},
+        rules_proved=80,
+        original_returned=not returned,
+        notes=(text, 40 * f"{text} "),
+        samples_ms={"original": (12.0, 12.5), text: (5.0, 5.25)},
+        before_text=f"%0 = input x : f32[2]\n{text}",
+        after_text=text,
+        model={"kernels_timed": 3, "median_error": 0.25, "timed_share": 0.5, "outside_share": None},
+        not_chosen=(NotChosen("dot-split-k", 2, 0.125, 0.04, text), NotChosen(text, 1, 0.0, 0.0, text)),
+        kernels=(KernelUse(text, 2, 3.0, True), KernelUse("loop", 1, 0.5, False, True)),
+        compiler_options={text: text},
+        drawing=make_drawing(text),
+    )
+
+
+def make_drawing(text: str) -> Drawing:
+    """Two inputs, a product with two operations fused into it, and a reader of its own."""
+
+    def node(id: int, op: str, reads: tuple[int, ...], kernel: int, us: float | None, change: str) -> DrawnNode:
+        rule = text if change != "same" else ""
+        return DrawnNode(id, op, "f32[2,3]", reads, (text,), kernel, us, change, rule, "axes 1,0")
+
+    before = (
+        node(0, f"input {text}", (), 0, None, "same"),
+        node(1, "dot_general", (0,), 1, 2.0, "other"),
+        node(2, text, (1,), 3, None, "same"),
+        node(3, "add", (2, 0), 3, 1.5, "same"),
+    )
+    after = (before[0], node(1, "dot_general", (0, 0), 1, 1.0, "other"), *before[2:])
+    return Drawing(before, after)
+
+
+def drawn(op: str, number: int, *reads: int) -> DrawnNode:
+    """A kernel of one operation."""
+    return DrawnNode(number, op, "f32[8]", reads, (), number, 1.0, "same")
+
+
+class Page(HTMLParser):
+    """Open elements, attributes and text of a page; complains about elements closed in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def parsed(report: Report) -> Page:
+    page = Page()
+    page.feed(to_html(report))
+    page.close()
+    assert page.open == []
+    return page
+
+
+@pytest.mark.parametrize("text", ["resnet50", HOSTILE, "wide " * 60, "unbroken" * 40])
+@pytest.mark.parametrize("returned", [True, False])
+def test_text_fits_the_width(text: str, returned: bool) -> None:
+    lines = to_text(make_report(text, returned=returned)).split("\n")
+    assert max(map(len, lines)) <= WIDTH == 100
+    assert all(line.isprintable() for line in lines), "no control character reaches the terminal"
+
+
+def test_text_says_what_matters() -> None:
+    text = to_text(make_report())
+    for part in (
+        "12.5 ms",
+        "5 ms",
+        "2.50x [2.25, 2.75]",
+        "plain                             3   1.250 ms   1.500 ms  real   0123456789ab",
+        "plain == plain",
+        "at 3 x plain",
+        "dot-split-k: predicted 4.0% slower at plain",
+        "built: slow, predicted 4.25 ms, measured 0.90x",
+        "refused: broken: crash",
+        "120 e-nodes in 1 round (plain); grew most: plain 3",
+        "the model was off by 25% on them (median)",
+        "no learned model",
+        "PROVED by Z3",
+        "1.0e-06",
+        "4.0 MB",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize("returned", [True, False])
+def test_the_page_is_well_formed_and_offline(returned: bool) -> None:
+    page = parsed(make_report(returned=returned))
+    assert page.tags.count("h1") == 1
+    assert {"table", "svg", "details"} <= set(page.tags)
+    assert not {"script", "link", "img", "iframe", "object"} & set(page.tags)
+    outside = [value for _, value in page.attributes if "//" in value or value.startswith(("http", "data:"))]
+    assert outside == []
+    assert "url(" not in to_html(make_report())
+
+
+def test_a_program_that_is_faster_by_kernels_says_so() -> None:
+    own = NativeKernel("dot, tanh", "contraction", 2, True, 1.0, 0.25, Speedup(4.0, 3.5, 4.5), 1000, "", "default")
+    figures = {"form": "returned", "gain": {"ratio": 2.0, "low": 1.75, "high": 2.25}, "regions": 3, "kernels": 2}
+    report = replace(
+        make_report(), rewrites=(), native=(own,), implementation=figures, compiler_options={}, tuning={"tried": {}}
+    )
+    text, page = to_text(report), to_html(report)
+    assert "proof   nothing was rewritten; the schedules of 2 kernels of our own PROVED; 80 proved rules" in text
+    assert "No rule was used: regions of the program are kernels of our own." in page
+    assert "only frozen work" not in text
+    assert "ahead of time, once" not in page
+    assert page.index("Kernels of our own</h3>") < page.index("Kernels of the returned program, as XLA alone")
+    assert '<a href="#own">2 kernels of our own</a>' in page
+    assert "Options of the compiler: none was tried." in page
+
+
+def test_near_misses_are_conditions_of_unused_rules() -> None:
+    assert near_misses(make_report(returned=False)) == [("plain", "needs k <= 8", 7)]
+    assert near_misses(make_report()) == [], "the rule was used"
+
+
+def test_the_drawing_shows_kernels_shares_and_rules() -> None:
+    page = to_html(make_report())
+    for part in ('id="before-3"', 'id="after-3"', 'href="#after-1"', "introduced by plain", "2 µs · 57%", "1 µs · 40%"):
+        assert part in page
+    assert 'id="after-3"' not in to_html(make_report(returned=False)), "one side where nothing changed"
+    assert "There is no drawing" in to_html(replace(make_report(), drawing=None))
+
+
+def test_boxes_hold_what_is_fused_and_come_after_their_operands() -> None:
+    boxes = boxes_of(make_drawing("plain").before)
+    assert [(box.id, [n.id for n in box.nodes], box.reads) for box in boxes] == [
+        (0, [0], []),
+        (1, [1], [0]),
+        (3, [2, 3], [1, 0]),
+    ]
+
+
+def test_repeated_stretches_are_folded() -> None:
+    """Eight blocks of two kernels with a skip connection over each, between a head and a tail."""
+    nodes = [drawn("input x", 0), drawn("exp", 1, 0)]
+    for k in range(8):
+        a = 1 + 2 * k
+        nodes += [drawn("dot_general", a + 1, a), drawn("add", a + 2, a + 1, a)]
+    nodes.append(drawn("tanh", 18, 17))
+    boxes = boxes_of(nodes)
+    folded = fold(boxes)
+    assert [box.id for box in folded] == [0, 1, 2, 3, 4, 18]
+    assert (folded[4].folded, folded[4].times, folded[4].us) == (14, 7, 14.0)
+    assert folded[4].reads == [3]
+    assert folded[5].reads == [4], "readers of a folded kernel read the fold"
+    assert fold(boxes[:5]) == boxes[:5], "nothing repeats"
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_pages_of_large_networks_stay_small(alike: bool) -> None:
+    """Hundreds of residual blocks of four kernels each."""
+    blocks = 120 if alike else 300
+    nodes = [drawn("input x", 0)]
+    for k in range(blocks):
+        a = 4 * k
+        size = "8" if alike else str(k + 1)
+        for i, op in enumerate(("conv_general_dilated", "max", "conv_general_dilated", "add"), start=1):
+            reads = (a + i - 1, a) if op == "add" else (a + i - 1,)
+            nodes.append(replace(drawn(op, a + i, *reads), type=f"f32[1,{size},56,56]", rule="conv-pointwise"))
+    report = replace(make_report(), drawing=Drawing(tuple(nodes), tuple(nodes)))
+    page = to_html(report)
+    assert len(page) < 3_000_000
+    assert ('id="every"' in page) == alike, "only repetitions are folded"
+    assert len(fold(boxes_of(nodes))) == (6 if alike else 1201)
+
+
+def test_the_layout_keeps_operands_above_and_boxes_apart() -> None:
+    edges = [(0, 2), (0, 3), (1, 3), (2, 4), (3, 4), (0, 5), (4, 5), (1, 5), (0, 6)]
+    sizes = [(100.0, 30.0 + 10 * i) for i in range(7)]
+    placed = place(sizes, edges)
+    for (a, b), path in zip(edges, placed.edges, strict=True):
+        assert placed.boxes[a][1] + sizes[a][1] < placed.boxes[b][1]
+        assert path[0] == (placed.boxes[a][0] + 50, placed.boxes[a][1] + sizes[a][1])
+        assert path[-1] == (placed.boxes[b][0] + 50, placed.boxes[b][1])
+    for i, (x, y) in enumerate(placed.boxes):
+        assert x >= -1e-9
+        assert y >= 0
+        assert x + 100 <= placed.width + 1e-9
+        assert y + sizes[i][1] <= placed.height + 1e-9
+        for j, (u, v) in enumerate(placed.boxes[:i]):
+            assert v != y or abs(x - u) >= 100, f"{i} and {j} overlap"
+    assert place(sizes, edges) == placed
+    sizes, edges = [*sizes, (100.0, 30.0)], [*edges, (4, 7), (6, 7)]
+    assert place(sizes, edges).boxes[6][1] == placed.boxes[2][1]
+    sunk = place(sizes, edges, [6])
+    assert sunk.boxes[6][1] == sunk.boxes[4][1], "as low as its reader allows"
+    assert place([], []).boxes == ()
+
+
+def test_everything_on_the_page_is_escaped() -> None:
+    quiet, hostile = parsed(make_report()), parsed(make_report(HOSTILE))
+    assert hostile.tags == quiet.tags, "hostile text adds no element"
+    assert [name for name, _ in hostile.attributes] == [name for name, _ in quiet.attributes]
+    assert sum('<script>alert("x")</script>' in text for text in hostile.text) >= 10
+
+
+def test_refusals_are_said_once() -> None:
+    late = [JudgedFinalist(f"beside {i}", 4.5, None, None, "timeout: not built") for i in range(6)]
+    text = to_text(replace(make_report(), finalists=tuple(late)))
+    assert "refused: beside 0, beside 1, beside 2, beside 3 and 2 more: timeout: not built" in text
+    assert text.count("not built") == 1
+
+
+def test_the_store_reads_back_what_was_kept() -> None:
+    for report in (make_report(HOSTILE), make_report(returned=False)):
+        assert read_report(json.loads(json.dumps(report.to_json()))) == report
+
+
+def test_json_is_strict() -> None:
+    report = replace(make_report(), speedup=Speedup(1.0, float("-inf"), float("nan")), noise_floor=float("inf"))
+
+    def refuse(word: str) -> float:
+        raise AssertionError(f"{word} is not JSON")
+
+    data = json.loads(json_text(report.to_json()), parse_constant=refuse)
+    assert data["speedup"] == {"ratio": 1.0, "low": None, "high": None, "basis": "measured"}
+    assert data["noise_floor"] is None
+    assert data["opaque_ops"] == 2
+
+
+def test_files_by_ending(tmp_path) -> None:
+    report = make_report()
+    assert write_report(report, tmp_path / "r.html").read_text().startswith("<!doctype html>")
+    assert json.loads(write_report(report, tmp_path / "r.json").read_text())["program"] == "plain"
+    assert write_report(report, tmp_path / "r.txt").read_text() == to_text(report) + "\n"
+    for path in ("r.pdf", "no/such/folder/r.html"):
+        with pytest.raises(UsageError):
+            write_report(report, tmp_path / path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["r.html", "r.json", "r.txt"]

@@ -1,0 +1,56 @@
+"""The rooms of the code: layers are written where they are read, figures only go down, and each room says its idea."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from superopt.lab import house
+
+
+def test_the_layers_stand_where_they_are_read() -> None:
+    for path, text in house.written().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run python -m superopt.lab.house --write"
+
+
+def test_no_figure_is_above_its_limit() -> None:
+    found = house.figures()
+    assert found.keys() == house.LIMITS.keys()
+    assert {name: found[name] for name, most in house.LIMITS.items() if found[name] > most} == {}
+
+
+def test_every_room_says_its_idea() -> None:
+    rooms = [name for name, path in house.modules().items() if path.name == "__init__.py"]
+    assert [room for room in rooms if not (import_module(room).__doc__ or "").strip()] == []
+
+
+def test_every_room_of_the_product_is_in_a_layer() -> None:
+    layered = {room for layer in house.LAYERS for room in layer}
+    tops = {".".join(name.split(".")[:2]) if name.startswith("superopt.") else name for name in house.modules()}
+    assert tops - layered <= {"superopt", "superopt.__main__", *(t for t in tops if t.split(".")[0] in layered)}
+
+
+def test_circles_and_late_imports_are_seen(tmp_path: Path) -> None:
+    for name, text in (
+        ("superopt/__init__.py", ""),
+        ("superopt/a/__init__.py", ""),
+        ("superopt/b/__init__.py", ""),
+        ("superopt/a/one.py", "from superopt.b import two\n"),
+        ("superopt/b/two.py", "def f():\n    from superopt.a import one\n    return one\n"),
+        ("superopt/b/three.py", "from superopt.b import four\nclass Case: ...\n"),
+        ("superopt/b/four.py", "import superopt.b.three\nclass Case: ...\n"),
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    found = house.figures(tmp_path)
+    assert (found["late"], found["file_circles"], found["room_circles"], found["repeated"]) == (1, 1, 1, 1)
+    assert (found["loose"], found["largest_room"]) == (1, 4)
+
+
+@pytest.mark.parametrize("top", house.TOPS)
+def test_rooms_are_packages(top: str) -> None:
+    for path in (house.ROOT / top).rglob("*.py"):
+        assert (path.parent / "__init__.py").is_file(), path

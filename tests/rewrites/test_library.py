@@ -1,0 +1,230 @@
+"""The library on small programs: each family fires where it should, and every e-node keeps the value of its class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rewrites.grow.growth import GrowthLimits, grow, is_law
+from rewrites.library import load
+from superopt.ir.graph import Node, literal, mk
+from tests.rewrites.test_library_forms import conv, pool
+from tests.rewrites.test_rules_graphs import check_all_enodes
+from tests.support.rules_numeric import arrays_of, dot, egraph, spread, var
+
+
+def frozen(name: str, *shape: int) -> Node:
+    return var(name, *shape, frozen=True)
+
+
+def fill(value: float, *shape: int) -> Node:
+    return spread(literal(value, "float64"), shape)
+
+
+def ew(op: str, *xs: Node) -> Node:
+    return mk(op, *xs)
+
+
+def total(x: Node, *axes: int) -> Node:
+    return mk("reduce_sum", x, axes=axes)
+
+
+def rows(table: Node, indices: Node) -> Node:
+    """Rows of a table by int32 indices, as `take` imports them."""
+    d = table.shape[1]
+    return mk(
+        "gather", table, mk("reshape", indices, new_sizes=(*indices.shape, 1)), offset_dims=(len(indices.shape),),
+        collapsed_slice_dims=(0,), start_index_map=(0,), slice_sizes=(1, d), mode="clip",
+    )  # fmt: skip
+
+
+def batch_norm(y: Node) -> Node:
+    def channel(name: str) -> Node:
+        return spread(frozen(name, y.shape[1]), y.shape, 1)
+
+    return ew("add", ew("mul", ew("sub", y, channel("mean")), channel("scale")), channel("bias"))
+
+
+def layer_norm() -> Node:
+    x = var("x", 3, 32)
+    centred = ew("sub", x, spread(ew("div", total(x, 1), fill(32.0, 3)), x.shape, 0))
+    spreading = ew("add", ew("div", total(ew("mul", centred, centred), 1), fill(32.0, 3)), fill(1e-5, 3))
+    return ew("div", centred, spread(ew("sqrt", spreading), x.shape, 0))
+
+
+def rms_norm() -> Node:
+    x = var("x", 3, 32)
+    return ew("mul", x, spread(ew("rsqrt", total(ew("square", x), 1)), x.shape, 0))
+
+
+def attention() -> Node:
+    e = ew("exp", var("x", 4, 20))
+    return dot(ew("div", e, spread(total(e, 1), e.shape, 0)), var("v", 20, 3))
+
+
+def merged() -> Node:
+    x = var("x", 4, 6)
+    return mk(
+        "concatenate", dot(x, frozen("q", 6, 3)), dot(x, frozen("k", 6, 3)), dot(x, frozen("v", 6, 2)), dimension=1
+    )
+
+
+def branches() -> Node:
+    x = var("x", 1, 4, 5, 5)
+    a, b = (conv_of(x, frozen(name, 3, 4, 3, 3)) for name in "ab")
+    return mk("concatenate", ew("abs", a), ew("exp", b), dimension=1)
+
+
+def conv_of(x: Node, w: Node) -> Node:
+    return mk("conv_general_dilated", x, w, window_strides=(1, 1), padding=((1, 1),) * 2,
+              dimension_numbers=((0, 1, 2, 3),) * 3)  # fmt: skip
+
+
+def embedding() -> Node:
+    words = rows(frozen("words", 9, 6), var("ids", 4, dtype="int32"))
+    return dot(ew("exp", ew("mul", words, spread(frozen("gain", 6), words.shape, 1))), frozen("w", 6, 5))
+
+
+def pooled() -> Node:
+    scaled = ew("mul", var("x", 1, 4, 6, 6), spread(frozen("s", 4), (1, 4, 6, 6), 1))
+    return mk(
+        "reduce_window_sum", scaled, window_dimensions=(1, 1, 6, 6), window_strides=(1,) * 4, padding=((0, 0),) * 4
+    )
+
+
+def strided() -> Node:
+    y = conv("NCHW", size=9)
+    return mk("slice", y, start_indices=(0, 0, 1, 0), limit_indices=(1, 5, 9, 9), strides=(1, 1, 2, 2))
+
+
+def low_rank() -> Node:
+    return dot(dot(frozen("u", 12, 12), frozen("v", 12, 12)), var("x", 12, 1))
+
+
+def plain_conv(x: Node, w: Node) -> Node:
+    order = (0, 1, 2, 3)
+    return mk(
+        "conv_general_dilated", x, w, window_strides=(1, 1), padding=((1, 1), (1, 1)), lhs_dilation=(1, 1),
+        rhs_dilation=(1, 1), dimension_numbers=(order, order, order), feature_group_count=1, batch_group_count=1,
+    )  # fmt: skip
+
+
+def two_kernels() -> Node:
+    x = var("x", 1, 3, 5, 5)
+    return ew("add", plain_conv(x, frozen("w", 4, 3, 3, 3)), plain_conv(x, frozen("v", 4, 3, 3, 3)))
+
+
+def two_images() -> Node:
+    w = frozen("w", 4, 3, 3, 3)
+    return ew("add", plain_conv(var("x", 1, 3, 5, 5), w), plain_conv(var("y", 1, 3, 5, 5), w))
+
+
+def bottleneck() -> Node:
+    """A convolution, and the features of its result mixed."""
+    return dot(mk("reshape", plain_conv(var("x", 1, 3, 5, 5), frozen("w", 6, 3, 3, 3)), new_sizes=(6, 5, 5)),
+               frozen("a", 6, 2), lc=0)  # fmt: skip
+
+
+def transition() -> Node:
+    """The features of an image mixed, then sums over windows."""
+    mixed = dot(frozen("a", 4, 6), var("x", 6, 8, 8))
+    return mk(
+        "reduce_window_sum", mixed, window_dimensions=(1, 2, 2), window_strides=(1, 2, 2), padding=((0, 0),) * 3
+    )  # fmt: skip
+
+
+def greatest() -> Node:
+    x = var("x", 5, 6, 7)
+    return mk("reduce_max", ew("max", ew("add", x, spread(frozen("c", 7), x.shape, 2)), fill(0.0, 5, 6, 7)), axes=(1,))
+
+
+def powers() -> Node:
+    """The tensor to every constant that a rule of powers is about, of positive values."""
+    x = ew("max", var("x", 3, 4), fill(0.5, 3, 4))
+    total = x
+    for c in (0.75, 0.25, 1.5, -0.25, -0.5, -0.75, -1.5, -2.0):
+        total = ew("max", total, ew("pow", x, fill(c, 3, 4)))
+    return total
+
+
+def bilinear() -> Node:
+    numbers = (((2,), (2,)), ((0,), (0,)))
+    x = dot(var("x", 2, 9, 4), frozen("w", 4, 5), lc=2)
+    return mk("dot_general", x, var("y", 2, 3, 5), dimension_numbers=numbers)
+
+
+PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
+    "3x3": (
+        lambda: batch_norm(conv("NCHW")),
+        ("conv-im2col", "conv-shifted-dots", "conv-winograd", "conv-winograd-square", "conv-winograd-four",
+         "batchnorm-fold", "affine-collapse", "conv-scale"),
+    ),
+    "5x5": (lambda: conv("NCHW", size=6, k=5, pad=2), ("conv-apart-4-5", "conv-im2col")),
+    "1x1": (lambda: batch_norm(conv("NCHW", k=1, pad=0)), ("conv-pointwise", "dot-scale-in", "batchnorm-fold")),
+    "stem": (lambda: conv("NHWC", size=10, c=3, k=7, stride=2, pad=3), ("conv-space-to-depth", "conv-im2col")),
+    "grouped": (lambda: conv("NHWC", c=32, o=16, groups=8), ("grouped-blocks", "grouped-dense", "grouped-apart")),
+    "grouped 1x1": (
+        lambda: conv("NCHW", c=8, o=12, k=1, groups=4, pad=0),
+        ("grouped-pointwise-apart", "conv-pointwise", "dot-apart"),
+    ),
+    "depthwise": (
+        lambda: batch_norm(conv("NCHW", c=8, o=8, groups=8)),
+        ("depthwise-shifts", "conv-scale", "batchnorm-fold"),
+    ),
+    "dilated": (lambda: conv("NCHW", dilation=2, pad=2), ("conv-undilate", "conv-im2col", "conv-shifted-dots")),
+    "strided": (strided, ("slice-of-conv",)),
+    "max pool": (lambda: pool("NCHW", "max"), ("wmax-shifts", "wmax-separable")),
+    "global pool": (pooled, ("wsum-all", "wsum-of-scale", "wsum-shifts", "wsum-separable", "sum-as-dot")),
+    "two convolutions of one input": (branches, ("conv-merge",)),
+    "three products of one input": (merged, ("dot-merge",)),
+    "low rank": (low_rank, ("dot-assoc",)),
+    "small products": (
+        lambda: mk("dot_general", var("a", 5, 3, 4), var("b", 5, 4, 4), dimension_numbers=(((2,), (1,)), ((0,), (0,)))),
+        ("dot-unrolled", "dot-apart"),
+    ),
+    "prefix sums": (lambda: mk("cumsum", var("x", 2, 256), axis=1, reverse=False), ("cumsum-blocked", "cumsum-as-dot")),
+    "embedding": (embedding, ("take-ew", "take-ew-row", "dot-take")),
+    "layer norm": (layer_norm, ("div-by-sqrt", "mul-sum-to-dot", "sum-as-dot", "scaled-sum-as-dot")),
+    "rms norm": (rms_norm, ("rsqrt-by-sqrt", "square-sum-to-dot")),
+    "softmax": (attention, ("dot-divide-out", "div-by-part", "sum-as-dot")),
+    "AC + BC": (lambda: ew("add", dot(var("a", 3, 4), var("c", 4, 5)), dot(var("b", 3, 4), var("c", 4, 5))),
+                ("dot-factor",)),
+    "sum of convolutions of one input": (two_kernels, ("conv-add-kernels",)),
+    "sum of convolutions by one kernel": (two_images, ("conv-add-images",)),
+    "features mixed after a convolution": (bottleneck, ("conv-then-pointwise",)),
+    "features mixed before a pool": (transition, ("pool-before-product",)),
+    "maximum of a rectified sum": (greatest, ("max-before-add", "max-before-relu")),
+    "powers": (
+        powers,
+        ("power-3-4", "power-1-4", "power-3-2", "power-less-1-4", "power-less-1-2", "power-less-3-4", "power-less-3-2",
+         "power-less-2"),
+    ),
+    "bilinear form": (bilinear, ("dot-assoc-shared",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_family_fires_and_keeps_values(name: str) -> None:
+    make, expected = PROGRAMS[name]
+    root = make()
+    eg = egraph(root)
+    report = grow(eg, load(), GrowthLimits(seconds=20.0))
+    assert report.stop == "saturated"
+    for rule in expected:
+        assert report.rules[rule].unions, rule
+    assert not {rule: counts.errors for rule, counts in report.rules.items() if counts.errors}
+    check_all_enodes(eg, arrays_of(root))
+
+
+def test_saturating_rules_of_the_library_are_seen_by_some_program() -> None:
+    """Rules that no program above needs are named here, so that a new one gets a program."""
+    seen = {rule for _, rules in PROGRAMS.values() for rule in rules}
+    rest = {rule.name for rule in load() if rule.mode != "near" and not is_law(rule)} - seen
+    assert rest == {
+        "add-assoc-frozen", "mul-assoc-frozen", "scale-of-bias", "bias-difference", "div-frozen", "div-div", "mul-div",
+        "neg-of-product", "select-same", "select-ew", "conv-pad", "conv-pointwise-compose", "conv-scale-across",
+        "depthwise-then-pointwise", "dot-assoc-batch", "dot-factor-sub", "dot-scale-across",
+        "dot-scale-out", "dot-split-k", "ew1-concat", "ew1-view", "ew2-concat", "max-max", "pad-pad",
+        "sum-bcast", "sum-divide", "sum-of-dot", "sum-scale", "sum-sum", "take-concat",
+    }  # fmt: skip

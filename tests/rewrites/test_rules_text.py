@@ -1,0 +1,112 @@
+"""Rule texts: reading, printing, errors, directions, keys."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from rewrites.language.direction import directions, reverse
+from rewrites.language.parse import parse, parse_many
+from rewrites.language.show import equation, rule_key, show
+from rewrites.language.term import Rule
+from rewrites.library import by_name, load
+from superopt.errors import RuleError
+from tests.support.rules_texts import MORE, WRONG
+
+TEXTS = parse_many(MORE, "texts:1") + parse_many(WRONG, "wrong:1")
+ALL = load() + TEXTS
+
+
+@pytest.mark.parametrize("rule", ALL, ids=lambda r: r.name)
+def test_printed_text_parses_back(rule: Rule) -> None:
+    again = parse(show(rule), rule.where)
+    assert (again.lhs, again.rhs, again.cond, again.prefer) == (rule.lhs, rule.rhs, rule.cond, rule.prefer)
+    assert (again.vars, again.metas, again.params, again.mode) == (rule.vars, rule.metas, rule.params, rule.mode)
+    assert (again.source, again.kinds, again.derived) == (rule.source, rule.kinds, rule.derived)
+    assert show(again) == show(rule)
+    assert rule_key(again) == rule_key(rule)
+
+
+def test_library_rules_have_places_and_heads() -> None:
+    assert len(load()) >= 40
+    for rule in load():
+        path, line = rule.where.rsplit(":", 1)
+        assert path.startswith("rewrites/library/")
+        with open(path, encoding="utf-8") as f:
+            assert f.read().split("\n")[int(line) - 1].startswith(f"{rule.name}:")
+        assert rule.heads, rule.name
+
+
+def test_key_ignores_what_proofs_ignore() -> None:
+    text = "scale: A[*a]  S[*a]\n  A * S  ==  S * A"
+    base = rule_key(parse(text))
+    assert rule_key(parse(text.replace("scale", "other") + "\n  prefer frozen(S)\n  mode near\n  source here")) == base
+    assert rule_key(parse(text.replace("S * A", "A * S * 1"))) != base
+    assert rule_key(parse(text.replace("A[*a]", "A[a]").replace("S[*a]", "S[a]"))) != base
+
+
+def test_index_notation() -> None:
+    rule = by_name("dot-scale-out")
+    assert equation(rule) == "Σ_k (A[b,c,m,p,k] · S[b,m])·B[b,c,k,n]   =   (Σ_k A[b,c,m,p,k]·B[b,c,k,n] · S[b,m])"
+    shifts = equation(by_name("depthwise-shifts"))
+    assert shifts == "Σ_s' X[b,g,t·s+d·s'-p]·W[g,s']   =   Σ_r<s2 (pad_s:p/q(X[b,g,t·s+r * d]) · W[g,r])"
+
+
+def test_rules_survive_pickling() -> None:
+    rule = by_name("dot-merge")
+    again = pickle.loads(pickle.dumps(rule))
+    assert again.lhs == rule.lhs  # terms are interned: equality is identity
+    assert rule_key(again) == rule_key(rule)
+
+
+BROKEN = {
+    "holds a role twice": "r: A[m m2]\n  exp(A) == exp(A)",
+    "C is not bound on the left side": "r: A[*a]  C[*a]\n  exp(A) == A + C",
+    "z is not bound on the left side": "r: A[*a n]\n  slice(A, n(s, e)) == slice(A, n(s, z))",
+    "bare variable": "r: A[*a]\n  A == A + 0",
+    "sigma cannot be matched": "r: A[*a k]\n  sigma(r < k, at(A, k(r))) == sum(A, k)",
+    "different roles": "r: A[*a *k]\n  sum(A, k) == exp(A)",
+    "dot over k": "r: A[*a *k]  B[*a]\n  dot(A, B, k) == sum(A * B, k)",
+    "unknown op": "r: A[*a]\n  foo(A) == A",
+    "unknown name": "r: A[*a]\n  exp(Z) == exp(A)",
+    "cannot read the declaration": "r: A[*a] !\n  exp(A) == exp(A)",
+    "both with and without": "r: A[*a]  B[a]\n  A + B == B + A",
+    "not one of": "r: A[*a]\n  exp(A) == exp(A)\n  mode often",
+    "one op over distinct": "r: A[*a]\n  exp(exp(A)) == exp(exp(A))\n  mode macro",
+    "concat takes": "r: A[*n]  B[*n]\n  concat(A, B, n) == concat(A, B, n)",
+    "one equation": "r: A[*a]\n  exp(A)",
+    "integer expression": "r: A[*a n]\n  slice(A, n(s, e)) == slice(A, n(s, e / 2))",
+    "no condition": "r: A[*a]\n  exp(A) == exp(A)\n  if frozen(A)",
+    "mixes the axes": "r: A[*a *n *m]\n  slice(A, n(s), m(p)) == slice(A, m(p), n(s))\n  if s <= p",
+    "declare it as extra": "r: A[*a n o i]\n  cumsum(A, n) == merge(split(A, n, o, i(2)), o, i, n)",
+    "free parameter": "r: q in 2|4  A[*a n]\n  slice(A, n(q, e)) == slice(A, n(q, e))",
+}
+
+
+@pytest.mark.parametrize("message", BROKEN, ids=lambda m: m.replace(" ", "-"))
+def test_broken_texts_are_refused_with_reason(message: str) -> None:
+    with pytest.raises(RuleError, match=message):
+        parse(BROKEN[message], "file:7")
+
+
+def test_errors_name_file_line_and_rule() -> None:
+    text = "fine: A[*a]\n  exp(A) * 1 == exp(A)\n\nbad: A[*a]\n  exp(A) == exp(A)\n  if z > 1"
+    with pytest.raises(RuleError, match=r"lib\.py:15: rule bad: z is not bound"):
+        parse_many(text, "lib.py:10")
+    with pytest.raises(RuleError, match=r"lib\.py:13: rule fine is already defined at lib\.py:10"):
+        parse_many(text.replace("bad", "fine").replace("  if z > 1", ""), "lib.py:10")
+
+
+def test_directions_are_computed_with_reasons() -> None:
+    reasons = {r.name: directions(r)[1].reason for r in ALL}
+    assert reasons["slice-concat-left"] == "B is not bound on the left side"
+    assert reasons["conv-pad"] == "h, l, p, q not bound on the left side"
+    assert reasons["wmax-shifts"] == "maxi cannot be matched"
+    assert reasons["cumsum-blocked"] == "merge cannot be matched"
+    assert reasons["softmax-shift"] == "C is not bound on the left side"
+    assert reasons["conv-nhwc"] == "lay cannot be matched"
+    backward = reverse(by_name("dot-assoc"))
+    assert backward is not None
+    assert (backward.lhs, backward.rhs) == (by_name("dot-assoc").rhs, by_name("dot-assoc").lhs)
+    assert reverse(by_name("wmax-shifts")) is None

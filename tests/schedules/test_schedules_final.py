@@ -1,0 +1,106 @@
+"""What a search returns, and how candidates are run and compared in its worker."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from superopt.errors import InputError
+from superopt.kernels.loops.program import from_graph
+from superopt.kernels.loops.stage import Buffer
+from superopt.kernels.runtime import kernel as runtime
+from superopt.kernels.runtime.kernel import GuardError, Room
+from superopt.measure.process import ProcessLimits, Worker
+from superopt.schedules import tune as search
+from superopt.schedules import worker
+from superopt.schedules.model import Rows, _solved
+from superopt.schedules.space import space_of
+from superopt.schedules.tune import Candidate
+from superopt.schedules.workload import workload
+
+
+def _candidates(seconds: list[float]) -> list[Candidate]:
+    return [Candidate([[str(i)]], {}, np.zeros(1), str(i), 1e-3 * s) for i, s in enumerate(seconds)]
+
+
+def _final(monkeypatch: pytest.MonkeyPatch, measured: list[Candidate], fresh: dict[str, list[float]]) -> Candidate:
+    """The winner, where the samples of all fresh rounds are these; the first candidate is the default."""
+    asked: list[set[str]] = []
+
+    def again(_: Any, candidates: list[Candidate], *_rest: Any) -> dict[str, list[float]]:
+        asked.append({c.digest for c in candidates})
+        return {c.digest: fresh[c.digest] for c in candidates}
+
+    monkeypatch.setattr(search, "_again", again)
+    graph = workload("softmax f32 5x33")
+    space = space_of(from_graph(graph.outputs, name="kernel"), threads=2)
+    builder = search._Builder(Worker(), graph, 2, Path())  # no process: it is asked nothing
+    state = search._Search(space, random.Random(0), "model", Rows.empty(), list(measured))
+    winner, seconds, default_seconds = search._final(state, measured[0], builder, 0, 1.0)
+    assert all(measured[0].digest in names for names in asked)
+    assert winner is not None
+    assert seconds == np.median(fresh[winner.digest])
+    assert default_seconds == np.median(fresh["0"])
+    return winner
+
+
+def test_the_default_is_returned_unless_it_is_slower_beyond_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = _candidates([2.0, 1.0, 1.5])
+    noisy = [1.0, 1.2, 0.9, 1.1, 1.05, 0.95, 1.0]
+    level = {"0": noisy, "1": noisy[::-1], "2": [3.0] * 7}
+    assert _final(monkeypatch, measured, level).digest == "0"
+    faster = {"0": noisy, "1": [0.7 * x for x in noisy], "2": [3.0] * 7}
+    assert _final(monkeypatch, measured, faster).digest == "1"
+    third = {"0": noisy, "1": [3.0] * 7, "2": [0.7 * x for x in noisy]}
+    assert _final(monkeypatch, _candidates([2.0, 1.0, 1.2]), third).digest == "2"
+
+
+def test_candidates_share_buffers_and_overruns_are_seen() -> None:
+    x = np.arange(6, dtype=np.float32)
+    buffers = [Buffer("x", (6,), "float32", "input"), Buffer("y", (4,), "float32", "output")]
+    room = Room()
+    first, second = room.placed(buffers, {"x": x}), room.placed(buffers, {"x": x})
+    assert all(a[1] is b[1] for a, b in zip(first, second, strict=True))
+    assert room.placed(buffers[:1], {"x": x.copy()})[0][1] is not first[0][1]
+    room.clear(buffers[1:])
+    assert np.isnan(room.check(buffers[1:], {})[0]).all()
+    whole, array = first[1]
+    whole[array.ctypes.data - whole.ctypes.data - 1] = 0
+    with pytest.raises(GuardError, match="outside of y"):
+        room.check(buffers[1:], {})
+    with pytest.raises(InputError, match="x is"):
+        room.placed([Buffer("x", (5,), "float32", "input")], {"x": x})
+    assert runtime._place(buffers[0], {"x": x}, True)[1].tolist() == x.tolist()
+
+
+def test_near_values_are_told_from_others() -> None:
+    expected = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    bounds = worker._bounds(expected)
+    assert worker._near(bounds, expected, expected * np.float32(1 + 1e-6))
+    one = expected.copy()
+    one[17] += 1e-3
+    assert not worker._near(bounds, expected, one)
+    assert not worker._near(bounds, expected, np.where(np.arange(1000) == 3, np.float32(np.nan), expected))
+    assert not worker._near(worker._bounds(expected[:0]), expected, expected)
+
+
+def test_workers_use_one_thread_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    with Worker(ProcessLimits(), module="superopt.schedules.worker") as process:
+        process.ready()
+        assert process._process is not None
+        environment = Path(f"/proc/{process._process.pid}/environ").read_bytes()
+    assert b"OPENBLAS_NUM_THREADS=1" in environment.split(b"\0")
+
+
+def test_triangular_solution_is_that_of_the_library() -> None:
+    rng = np.random.default_rng(0)
+    a, columns, rest = rng.standard_normal((9, 12)), rng.standard_normal((9, 4)), rng.standard_normal(9)
+    half, left = _solved(a @ a.T, columns, rest)
+    lower = np.linalg.cholesky(a @ a.T)
+    np.testing.assert_allclose(half, np.linalg.solve(lower, columns), rtol=1e-9)
+    np.testing.assert_allclose(left, np.linalg.solve(lower, rest), rtol=1e-9)

@@ -1,0 +1,124 @@
+"""Rounds of exploration: corrections by timed kernels, interruption, float64 yardstick, proposals per second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+import superopt.explore.exploration
+from costmodel.model.measured import Measured, kind
+from rewrites.build.expander import library_expander
+from superopt.certify.library import proved_library
+from superopt.contest.checks import check
+from superopt.explore.exploration import explore
+from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.graph import Graph, make_input, mk
+from superopt.ir.program import original_program
+from superopt.lab.bench.programs import nets
+from superopt.machine.budget import SearchBudget, parse_budget
+from tests.support.search_table import TableObjective
+
+LIBRARY = proved_library(None)
+
+
+class Flat:
+    """Every kernel takes a microsecond."""
+
+    name, version = "flat", "1"
+
+    def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+        return np.full(len(kernels), 1e-6)
+
+
+def product(m: int, n: int, k: int) -> Graph:
+    a, b = make_input("a", (m, k)), make_input("b", (k, n), frozen=True)
+    return Graph((a, b), (mk("dot_general", a, b, dimension_numbers=(((1,), (0,)), ((), ()))),))
+
+
+def test_timed_kernels_are_known_and_correct_their_kind() -> None:
+    objective = Measured(Flat(), library_expander(()))
+    timed, other = product(8, 8, 8), product(16, 16, 16)
+    x = make_input("x", (4, 4))
+    loop = Graph((x,), (mk("exp", x),))
+    objective.learn([timed], [8e-6])
+    assert timed in objective
+    assert kind(timed) == kind(other) == "dot"
+    seconds = objective.price([timed, other, loop])
+    assert seconds[0] == 8e-6
+    assert seconds[1] == pytest.approx(1e-6 * 8 ** (1 / 3)), "one timing moves its kind a third of the way"
+    assert seconds[2] == 1e-6
+    for size in range(20, 60):
+        objective.learn([product(size, 8, 8)], [1.0])
+    assert objective.factors()["dot"] == pytest.approx(4.0), "corrections are bounded"
+
+
+def test_interrupted_exploration_keeps_its_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nets.inverted_residual(8, 8, 2, 1, 8)
+    imported = import_function(net.fn, (net.params, *net.inputs), frozen=0)
+    calls = []
+    grow = superopt.explore.exploration.grow
+
+    def interrupted(*args, **kwargs):
+        calls.append(1)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return grow(*args, **kwargs)
+
+    monkeypatch.setattr(superopt.explore.exploration, "grow", interrupted)
+    found = explore(imported.graph, LIBRARY.rules, TableObjective(), SearchBudget(None, 400), 0)
+    assert found.interrupted
+    assert found.finalists
+    assert any("interrupted" in note for note in found.notes)
+
+
+def test_gains_name_the_rules_of_the_program() -> None:
+    net = nets.inverted_residual(16, 16, 2, 1, 14)
+    imported = import_function(net.fn, (net.params, *net.inputs), frozen=0)
+    found = explore(imported.graph, LIBRARY.rules, TableObjective(), SearchBudget(None, 2000), 0)
+    best = found.result.best
+    assert set(found.gains_ms(best)) == set(best.rules)
+    assert found.growth["stop"] == "saturated"
+    assert found.statistics["predicted_after_ms"] <= found.statistics["predicted_before_ms"]
+
+
+def test_float64_is_the_yardstick_for_both() -> None:
+    net = nets.bottleneck(8, 8, 8)
+    imported = import_function(net.fn, (net.params, *net.inputs), frozen=0)
+    program = original_program(imported.graph)
+    numerics, cause = check(imported.graph, program, imported.live_values, imported.frozen_values, 0)
+    assert not cause
+    assert numerics.original_vs_f64 is not None
+    assert 0 < numerics.original_vs_f64 == numerics.optimised_vs_f64 < 1e-5
+    assert numerics.max_rel_error == 0.0
+
+
+def test_a_wrong_program_is_refused() -> None:
+    x = make_input("x", (4, 4))
+    right, wrong = Graph((x,), (mk("exp", x),)), Graph((x,), (mk("tanh", x),))
+    # all-zero examples alone would not tell: abs and neg agree on them
+    zeros = [np.zeros((4, 4), np.float32)]
+    assert check(right, original_program(wrong), zeros, {}, 0)[1]
+    flat, steep = Graph((x,), (mk("abs", x),)), Graph((x,), (mk("neg", x),))
+    assert check(flat, original_program(steep), zeros, {}, 0)[1]
+    assert not check(flat, original_program(flat), zeros, {}, 0)[1]
+
+
+def test_work_on_frozen_inputs_alone_is_a_gain() -> None:
+    def lora(w, down, up, x):
+        return x @ (w + down @ up)
+
+    rng = np.random.default_rng(0)
+    shapes = ((64, 64), (64, 4), (4, 64), (2, 64))
+    arguments = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    imported = import_function(lora, arguments, frozen=(0, 1, 2))
+    found = explore(imported.graph, LIBRARY.rules, TableObjective(), SearchBudget(None, 300), 0)
+    best = found.finalists[0]
+    assert sum(node.op == "dot_general" for node in found.program(best).hot.nodes()) == 1
+
+
+def test_budgets_are_shared_out() -> None:
+    budget = parse_budget("60s")
+    assert budget.search_seconds is not None
+    assert budget.search_seconds + budget.measure_seconds <= 60.0

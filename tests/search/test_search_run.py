@@ -1,0 +1,255 @@
+"""Whole searches: quality, determinism, interruption, budgets, finalists, warm starts, rule gains."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from costmodel.model.objective import Objective
+from superopt.errors import InputError
+from superopt.ir.graph import Graph
+from superopt.search import Budget, Forms, Pricer, SearchResult, search
+from superopt.search.budget import Meter
+from superopt.search.chains import Chain, perturb_and_repair
+from superopt.search.explain import rule_gains
+from superopt.search.graphs import original_selection
+from superopt.search.moves import Groups
+from superopt.search.starts import LocalCosts, cuts, dynamic, greedy
+from superopt.search.state import State
+from tests.support.search_cases import Case, case, plain_macro, run_program, worst_error
+from tests.support.search_table import TableObjective
+
+STEPS = Budget(steps=6000)
+
+
+def run(this: Case, budget: Budget = STEPS, seed: int = 0) -> SearchResult:
+    """A search under a fresh table objective."""
+    return search(this.eg, TableObjective(), budget, seed)
+
+
+@pytest.mark.parametrize("name", ["convnet", "inverted", "bert", "linear", "lstm"])
+def test_finalists_are_right_and_cheaper(name: str) -> None:
+    this = case(name)
+    result = run(this)
+    assert result.best.predicted_s <= min(*result.statistics.starts.values(), result.original.predicted_s)
+    assert result.finalists[-1].original
+    assert sum(f.original for f in result.finalists) == 1
+    for finalist in result.finalists:
+        program = result.program(finalist, this.graph, plain_macro)
+        assert worst_error(run_program(program, this.values), this.outputs) < 1e-4
+        assert sum(s for _, s in finalist.kernels) <= finalist.predicted_s * (1 + 1e-9)
+        assert finalist.prepared_bytes == program.prepared_bytes
+
+
+def test_layout_search_finds_channels_last() -> None:
+    this = case("convnet")
+    result = run(this)
+    assert result.best.predicted_s < 0.9 * result.original.predicted_s
+    kernels = [node for graph, _ in result.best.kernels for node in graph.nodes()]
+    convs = [n for n in kernels if n.op in ("conv_general_dilated", "macro")]
+    products = [n for n in kernels if n.op == "dot_general"]
+    assert products
+    assert len(convs) < 6
+
+
+def test_merged_products_need_a_group_move() -> None:
+    """Each slice alone reads a product that is too large for it; all four together win."""
+    this = case("lstm")
+    result = run(this)
+    assert result.best.rules["merge"] >= 1
+    products = [n for graph, _ in result.best.kernels for n in graph.nodes() if n.op == "dot_general"]
+    original = [n for graph, _ in result.original.kernels for n in graph.nodes() if n.op == "dot_general"]
+    assert len(products) < len(original)
+
+
+def test_steps_and_seed_determine_the_result() -> None:
+    a, b = run(case("swiglu"), seed=5), run(case("swiglu"), seed=5)
+    assert [f.predicted_s for f in a.finalists] == [f.predicted_s for f in b.finalists]
+    assert [f.selection for f in a.finalists] == [f.selection for f in b.finalists]
+    assert a.statistics.proposals == b.statistics.proposals
+    assert STEPS.deterministic
+
+
+def test_steps_bound_the_search() -> None:
+    result = run(case("bert"), Budget(steps=300))
+    assert result.statistics.proposals < 300 + 2000  # phases look at the meter every few proposals
+    assert result.best.predicted_s <= result.original.predicted_s
+
+
+def test_seconds_bound_the_search() -> None:
+    began = time.process_time()
+    result = run(case("bert"), Budget(seconds=0.3))
+    assert time.process_time() - began < 5.0
+    assert not result.interrupted
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(None, None), (0.0, None), (-1.0, None), (None, 0), (float("nan"), 1)])
+def test_empty_budgets_are_refused(seconds: float | None, steps: int | None) -> None:
+    with pytest.raises(InputError):
+        Budget(seconds, steps)
+
+
+class Interrupting(TableObjective):
+    """Presses Ctrl-C at a given batch."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+
+    def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+        if self.calls + 1 == self.at:
+            self.at = -1
+            raise KeyboardInterrupt
+        return super().price(kernels)
+
+
+@pytest.mark.parametrize("at", [2, 3, 4, 6, 9, 15])
+def test_interrupt_returns_the_best_so_far(at: int) -> None:
+    this = case("bert")
+    result = search(this.eg, Interrupting(at), Budget(steps=20_000), 0)
+    assert result.interrupted
+    assert result.best.predicted_s <= result.original.predicted_s
+    program = result.program(result.best, this.graph, plain_macro)
+    assert worst_error(run_program(program, this.values), this.outputs) < 1e-4
+
+
+def test_finalists_differ() -> None:
+    result = search(case("bert").eg, TableObjective(), Budget(steps=20_000), 1, finalists=5)
+    assert 2 <= len(result.finalists) <= 5
+    structures = [tuple(sorted(id(g.outputs[0]) for g, _ in f.kernels)) for f in result.finalists]
+    assert len(set(structures)) == len(structures)
+
+
+def test_warm_start_carries_a_selection_over() -> None:
+    this = case("bert")
+    objective = TableObjective()
+    pricer, forms = Pricer(objective), Forms()
+    first = search(this.eg, objective, STEPS, 0, pricer=pricer, forms=forms)
+    asked = objective.kernels
+    second = search(this.eg, objective, Budget(steps=50), 9, pricer=pricer, forms=forms, warm=first.best)
+    assert second.statistics.starts["warm"] == pytest.approx(first.best.predicted_s, rel=1e-12)
+    assert second.best.predicted_s <= first.best.predicted_s
+    assert objective.kernels - asked < 0.5 * asked  # prices by structure are remembered
+
+
+def test_prepared_bytes_are_bounded() -> None:
+    this = case("lstm")
+    free = run(this)
+    limit = free.original.prepared_bytes
+    bounded = search(this.eg, TableObjective(), STEPS, 0, max_prepared_bytes=limit)
+    assert all(f.prepared_bytes <= limit or f.original for f in bounded.finalists)
+    largest = max(leaf.stored_bytes for row in free.problem.snapshot.options for o in row for leaf in o.frozen if leaf)
+    small = search(this.eg, TableObjective(), Budget(steps=500), 0, max_leaf_bytes=largest - 1)
+    assert small.statistics.rejected_options > 0
+    assert small.statistics.options < free.statistics.options
+
+
+def test_rule_gains() -> None:
+    result = run(case("lstm"))
+    gains = rule_gains(result, result.best)
+    assert set(gains) == set(result.best.rules)
+    whole = result.original.predicted_s - result.best.predicted_s
+    assert whole > 0
+    assert max(gains.values()) > 0.3 * whole
+
+
+def test_starts() -> None:
+    problem = case("convnet").problem()
+    local = LocalCosts(problem)
+    local.price_everything()
+    base = greedy(local)
+    original = State(problem, original_selection(problem.snapshot)).cost
+    assert State(problem, base).cost < original
+    for cut in (False, True):
+        selection, layouts = dynamic(local, base, cut=cut)
+        assert State(problem, selection, layouts).cost < State(problem, base).cost
+    root = problem.snapshot.roots[0].cls
+    assert cuts(problem.snapshot)[root]  # everything passes through the output
+    assert Groups(problem).groups
+
+
+def test_objective_protocol_and_batches() -> None:
+    objective = TableObjective()
+    assert isinstance(objective, Objective)
+    result = search(case("convnet").eg, objective, STEPS, 0)
+    assert objective.kernels == result.statistics.distinct_kernels  # nothing is priced twice
+    assert objective.kernels / objective.calls > 3
+
+
+class Slow(TableObjective):
+    """A jitted model: a call costs much, a kernel little.  Time is counted, not spent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+        self.sizes.append(len(kernels))
+        return super().price(kernels)
+
+
+@pytest.mark.parametrize("name", ["convnet", "linear", "lstm"])
+def test_a_search_asks_in_batches(name: str) -> None:
+    objective = Slow()
+    result = search(case(name).eg, objective, Budget(steps=20_000), 0)
+    assert objective.calls < 150
+    assert objective.calls < 0.01 * result.statistics.proposals
+    assert max(objective.sizes) <= 512
+
+
+def test_chains_end_in_different_places() -> None:
+    problem = case("swiglu").problem()
+    chains: list[Chain] = []
+    start = State(problem, original_selection(problem.snapshot)).record()
+    meter = Meter(Budget(steps=6_000))
+    perturb_and_repair(problem, [start], Groups(problem), 0, meter, chains, 64)
+    assert len(chains) > 8
+    assert min(chain.best[0] for chain in chains) < start[0]
+    assert len({chain.best[0] for chain in chains}) > 3
+    for chain in chains:
+        assert State(problem, *chain.best[1:]).cost == chain.best[0]  # also those that the budget cut off
+
+
+def test_meter_shares() -> None:
+    meter = Meter(Budget(steps=100))
+    part = meter.share(0.5)
+    part.step(50)
+    assert part.exhausted()
+    assert not meter.exhausted()
+    assert meter.spent() == 0.5
+    meter.step(50)
+    assert meter.share(0.1).exhausted()
+
+
+def test_proposals_per_second_on_resnet50() -> None:
+    """Warm annealing on ResNet-50 makes thousands of proposals a second (of CPU time: load does not count)."""
+    from rewrites.egraph.convert import import_graph
+    from superopt.frontends.jax.jaxpr import import_function
+    from superopt.lab.bench.programs.nets import resnet50
+    from superopt.search.anneal import AnnealingChain
+    from superopt.search.layout import candidates
+    from superopt.search.moves import Weights
+    from superopt.search.snapshot import Snapshot
+    from superopt.search.state import Problem
+    from tests.support.search_growth import grow_by_hand
+
+    net = resnet50()
+    eg = import_graph(import_function(net.fn, (net.params, *net.inputs), frozen=0).graph)
+    grow_by_hand(eg, 1)
+    snapshot = Snapshot(eg)
+    problem = Problem(snapshot, Pricer(TableObjective()), candidates(snapshot))
+    local = LocalCosts(problem)
+    local.price_everything()
+    state = State(problem, *dynamic(local, greedy(local), cut=True))
+    chain = AnnealingChain(state, 0, Groups(problem), Weights(), 0.1, 0.002)
+    for _ in range(8):  # warm: nearly all kernels are known
+        chain.run(1000, 0.9)
+        state.memo.flush()
+        chain.retry(0.9)
+    began, proposed = time.process_time(), chain.proposed
+    chain.run(4000, 1.0)
+    rate = (chain.proposed - proposed) / (time.process_time() - began)
+    assert rate > 5000, f"{rate:.0f} proposals a second"

@@ -1,0 +1,184 @@
+"""States of the search: delta cost, undo, materialisation, acyclicity."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from rewrites.egraph.convert import import_graph
+from rewrites.egraph.perm import PERM_BITS
+from superopt.ir.graph import Graph, make_input, mk
+from superopt.search.graphs import components, extract, is_acyclic, original_selection
+from superopt.search.layout import candidates
+from superopt.search.moves import Groups, Weights, propose, region
+from superopt.search.pricing import LONGEST_S, UNIT_S, Pricer, to_units
+from superopt.search.snapshot import Snapshot
+from superopt.search.state import FORBID, FORCE, Problem, State
+from tests.support.search_cases import BUILDERS, case
+from tests.support.search_table import TableObjective
+
+
+def snapshot_of(state: State) -> tuple[object, ...]:
+    """Everything that undo must restore."""
+    used = [c for c in range(state.snapshot.size) if state.readers[c]]
+    return (
+        state.cost,
+        tuple(state.selection),
+        tuple(state.layouts),
+        tuple(state.bits),
+        tuple((c, tuple(sorted(state.readers[c].items())), state.materialised[c]) for c in used),
+        tuple(state.kernel_cost),
+    )
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_delta_cost_equals_fresh_cost(name: str) -> None:
+    problem = case(name).problem()
+    state = State(problem, original_selection(problem.snapshot))
+    groups, rng = Groups(problem), random.Random(7)
+    weights = Weights(fusion=0.1)
+    for step in range(1500):
+        before = snapshot_of(state) if step % 10 == 0 else None
+        change = propose(state, groups, rng, weights).apply(state)
+        if change is None:
+            continue
+        state.settle()
+        if rng.random() < 0.5:
+            state.undo(change)
+            state.settle()
+            assert before is None or snapshot_of(state) == before
+        if step % 150 == 0:
+            assert state.cost == state.fresh_cost()
+            assert state.cost == sum(state.kernel_cost)
+    assert state.cost == state.fresh_cost()
+
+
+def test_unused_classes_cost_nothing() -> None:
+    problem = case("bert").problem()
+    state = State(problem, original_selection(problem.snapshot))
+    used = set(state.active())
+    assert len(used) < problem.snapshot.size
+    assert all(not state.kernel_cost[c] for c in range(problem.snapshot.size) if c not in used)
+
+
+def test_override_bits_move_kernel_boundaries() -> None:
+    x = make_input("x", (8, 64))
+    y = mk("exp", mk("neg", x))
+    z = mk("add", mk("tanh", y), mk("sin", y))
+    problem = _problem(Graph((x,), (z,)))
+    snapshot = problem.snapshot
+    state = State(problem, original_selection(snapshot))
+    at = {row[0].form.op: c for c, row in enumerate(snapshot.options)}
+    assert state.materialised[at["exp"]]  # read twice
+    assert not state.materialised[at["neg"]]
+    assert len(state.kernels()) == 2
+    assert state.flip((), (), [(at["exp"], FORBID)]) is not None
+    state.settle()
+    assert len(state.kernels()) == 1
+    assert state.flip((), (), [(at["neg"], FORCE), (at["tanh"], FORCE)]) is not None
+    state.settle()
+    assert len(state.kernels()) == 3
+    assert state.cost == state.fresh_cost()
+
+
+def _problem(graph: Graph) -> Problem:
+    snapshot = Snapshot(import_graph(graph))
+    return Problem(snapshot, Pricer(TableObjective()), candidates(snapshot))
+
+
+def cyclic_problem() -> Problem:
+    """Two classes, each computable from the other (the equalities are not true: only structure counts here)."""
+    x, y = make_input("x", (4,)), make_input("y", (4,))
+    a, b = mk("mul", x, y), mk("add", x, y)
+    eg = import_graph(Graph((x, y), (mk("atan2", mk("exp", a), b),)))
+    top = next(c for c in eg.classes() for node in eg.enodes(c) if eg.op_of(node) == "mul") << PERM_BITS
+    low = next(c for c in eg.classes() for node in eg.enodes(c) if eg.op_of(node) == "add") << PERM_BITS
+    eg.union(top, eg.add("sin", eg.add("tanh", low)), None)
+    eg.union(low, eg.add("cos", top), None)
+    eg.rebuild()
+    snapshot = Snapshot(eg)
+    return Problem(snapshot, Pricer(TableObjective()), candidates(snapshot))
+
+
+def test_selections_stay_acyclic() -> None:
+    problem = cyclic_problem()
+    assert problem.snapshot.cyclic_components == 1
+    state = State(problem, original_selection(problem.snapshot))
+    rng = random.Random(3)
+    for _ in range(2000):
+        c = rng.randrange(problem.snapshot.size)
+        state.settle()
+        before = snapshot_of(state)
+        if state.flip([(c, rng.randrange(len(state.options[c])))]) is None:
+            assert snapshot_of(state) == before
+        assert is_acyclic(problem.snapshot, state.selection)
+    state.settle()
+    assert state.cycles_rejected > 20
+    assert state.cost == state.fresh_cost()
+
+
+def test_joint_flip_through_a_cycle_is_taken_back() -> None:
+    problem = cyclic_problem()
+    snapshot = problem.snapshot
+    state = State(problem, original_selection(snapshot))
+    size = snapshot.component_size
+    members = [c for c in range(snapshot.size) if size[snapshot.component[c]] > 1]
+    before = snapshot_of(state)
+    inside = set(members)
+    closing = [(c, i) for c in members for i, o in enumerate(snapshot.options[c]) if inside & set(o.kids)]
+    assert state.flip(dict(closing).items()) is None
+    assert snapshot_of(state) == before
+
+
+def test_extraction_is_acyclic_and_original_first() -> None:
+    problem = cyclic_problem()
+    chosen, costs = extract(problem.snapshot, lambda c, option: 1.0)
+    assert all(choice is not None for choice in chosen)
+    assert is_acyclic(problem.snapshot, [choice or 0 for choice in chosen])
+    assert min(costs) == 1.0
+    snapshot = case("lstm").problem().snapshot
+    original = original_selection(snapshot)
+    state = State(case("lstm").problem(), original)
+    assert all(state.chosen(c).origin is None for c in state.active())
+
+
+def test_components() -> None:
+    component, sizes = components([[1], [2], [0, 3], [], [3]])
+    assert component[0] == component[1] == component[2]
+    assert sorted(sizes) == [1, 1, 3]
+    assert component[3] < component[0]
+    assert component[3] < component[4]
+
+
+def test_region_spreads_channels_last() -> None:
+    problem = case("convnet").problem()
+    state = State(problem, original_selection(problem.snapshot))
+    start = next(c for c in state.active() if state.chosen(c).form.op == "conv_general_dilated")
+    layout = next(l for l in problem.candidates[start] if l)
+    move = region(state, start, layout, random.Random(0), 0.0)
+    assert len(move.layouts) > 8
+    one = State(problem, state.selection)
+    assert one.flip((), [(start, layout)]) is not None
+    one.settle()
+    assert move.apply(state) is not None
+    state.settle()
+    assert state.cost < one.cost  # alone it only adds transposes
+
+
+def test_prices_are_bounded_integers() -> None:
+    assert to_units(1e-6) == 10**9
+    assert to_units(float("nan")) == to_units(float("inf")) == to_units(LONGEST_S)
+    assert to_units(-1.0) == 0
+    assert UNIT_S == 1e-15
+
+
+def test_equal_layers_share_prices() -> None:
+    problem = case("lstm").problem()
+    state = State(problem, original_selection(problem.snapshot))
+    objective = problem.pricer.objective
+    assert isinstance(objective, TableObjective)
+    kernels = [node for _, node in state.kernels()]
+    assert len(set(kernels)) < len(kernels)
+    assert objective.kernels == len(problem.pricer.by_node)
+    assert objective.calls == 1  # one batch for a whole state

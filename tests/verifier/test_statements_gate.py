@@ -1,0 +1,246 @@
+"""False statements that look true to a prover that forgets something, and true ones that must not be lost to the gate.
+
+Each false pair is one kind of what may be forgotten: contents of constants, roundings, branches on sizes, machine
+integers, numbers that are none.  None may be PROVED, whatever the refuter finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import superopt
+from superopt.certify.rule_files import verify_files
+from verifier.statements.statement import check_statement, make_statement
+from verifier.verdict import PROVED, REFUTED, UNKNOWN
+
+bf16, f16, f32, i8, i32, u8 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int8, jnp.int32, jnp.uint8
+TABLE = np.random.default_rng(0).standard_normal(2048).astype(np.float32)
+OTHER = np.where(np.arange(2048) < 1024, TABLE, TABLE + 1).astype(np.float32)
+
+
+def rounded(x: jax.Array, kind: Any = bf16) -> jax.Array:
+    return x.astype(kind).astype(x.dtype)
+
+
+def constant(value: int, kind: Any = i32) -> jax.Array:
+    return lax.full((), value, kind)
+
+
+def late(n: int, value: jax.Array) -> jax.Array:
+    return jnp.where(jnp.arange(n) > 1000, value, 0)
+
+
+FALSE: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], tuple[str, ...]]] = {
+    # constants are their contents
+    "tables-equal-at-first": (lambda x: x + jnp.asarray(TABLE)[: x.shape[0]],
+        lambda x: x + jnp.asarray(OTHER)[: x.shape[0]], ("n",), ("n <= 2048",)),
+    "tables-of-another-order": (lambda x: x + jnp.asarray(TABLE), lambda x: x + jnp.asarray(TABLE[::-1].copy()),
+        ("2048",), ()),
+    "two-tables-swapped": (lambda x: x * jnp.asarray(TABLE) + jnp.asarray(OTHER),
+        lambda x: x * jnp.asarray(OTHER) + jnp.asarray(TABLE), ("2048",), ()),
+    # integers and positions in floats
+    "integer-in-bf16": (lambda x: x * constant(257).astype(bf16).astype(f32), lambda x: x * 257.0, ("n",), ()),
+    "integers-in-bf16": (lambda x: x * jnp.full(x.shape, 257, i32).astype(bf16).astype(f32), lambda x: x * 257.0,
+        ("n",), ()),
+    "integer-in-f32": (lambda x: x + constant(16777217).astype(f32).astype(i32), lambda x: x + 16777217,
+        ("int32[n]",), ()),
+    "integer-in-f16": (lambda x: x * constant(2049).astype(f16).astype(f32), lambda x: x * 2049.0, ("n",), ()),
+    "positions-in-bf16": (lambda x: x + jnp.arange(1000).astype(bf16).astype(i32), lambda x: x + jnp.arange(1000),
+        ("int32[1000]",), ()),
+    "positions-as-bf16": (lambda x: x + jnp.arange(1000, dtype=bf16).astype(i32), lambda x: x + jnp.arange(1000),
+        ("int32[1000]",), ()),
+    "all-positions-in-f16": (lambda x: x + jnp.arange(x.shape[0]).astype(f16).astype(i32),
+        lambda x: x + jnp.arange(x.shape[0]), ("int32[n]",), ()),
+    "all-positions-in-f32": (lambda x: x + jnp.arange(x.shape[0]).astype(f32).astype(i32),
+        lambda x: x + jnp.arange(x.shape[0]), ("int32[n]",), ()),
+    "positions-compared-in-f32": (lambda x: jnp.where(jnp.arange(x.shape[0]).astype(f32) < 16777217.0, x, 0),
+        lambda x: jnp.where(jnp.arange(x.shape[0]) < 16777217, x, 0), ("n",), ()),
+    "positions-in-int8": (lambda x: x + jnp.arange(x.shape[0]).astype(i8).astype(i32),
+        lambda x: x + jnp.arange(x.shape[0]), ("int32[n]",), ()),
+    "entries-in-f32": (lambda x: x.astype(f32).astype(i32), lambda x: x, ("int32[n]",), ()),
+    "entries-in-int8": (lambda x: x.astype(i8).astype(i32), lambda x: x, ("int32[n]",), ()),
+    "floats-in-integers": (lambda x: x.astype(i32).astype(f32), lambda x: x, ("n",), ()),
+    "sign-of-unsigned": (lambda x: x.astype(u8).astype(i32), lambda x: x, ("int32[n]",), ()),
+    # branches on sizes
+    "at-one-size": (lambda x: x * 2 if x.shape[0] == 300 else x, lambda x: x, ("n",), ()),
+    "at-one-size-otherwise": (lambda x: x if x.shape[0] != 300 else x * 2, lambda x: x, ("n",), ()),
+    "at-multiples": (lambda x: x * 2 if x.shape[0] % 128 == 0 else x, lambda x: x, ("n",), ("n >= 1",)),
+    "at-multiples-by-truth": (lambda x: x if x.shape[0] % 128 else x * 2, lambda x: x, ("n",), ("n >= 1",)),
+    "at-a-difference": (lambda x: x if x.shape[0] - 300 else x * 2, lambda x: x, ("n",), ()),
+    "among-few-sizes": (lambda x: x * 2 if x.shape[0] == 300 else x, lambda x: x, ("n",), ("n >= 299", "n <= 301")),
+    "at-a-member": (lambda x: x * 2 if x.shape[0] in (300, 400) else x, lambda x: x, ("n",), ()),
+    "at-a-key": (lambda x: x * {300: 2.0}.get(x.shape[0], 1.0), lambda x: x, ("n",), ()),
+    "at-a-shape": (lambda x: x * 2 if x.shape == (300, 7) else x, lambda x: x, ("m n",), ()),
+    "at-a-float": (lambda x: x * 2 if x.shape[0] == 300.0 else x, lambda x: x, ("n",), ()),
+    "at-a-text": (lambda x: x * 2 if str(x.shape[0]) == "300" else x, lambda x: x, ("n",), ()),
+    "at-equal-sizes": (lambda x: x * 2 if x.shape[0] == x.shape[1] + 200 else x, lambda x: x, ("m n",), ()),
+    "inside-of-a-compiled-function": (jax.jit(lambda x: x * 2 if x.shape[0] == 300 else x), lambda x: x, ("n",), ()),
+    # machine integers
+    "square-is-true": (lambda a: a * a >= 0, lambda a: jnp.ones(a.shape, bool), ("int32[n]",), ()),
+    "late-overflow": (lambda a: late(a.shape[0], jnp.maximum(a * a * a * a, 0)),
+        lambda a: late(a.shape[0], a * a * a * a), ("int32[n]",), ()),
+    "late-increase": (lambda a: late(a.shape[0], jnp.where(a + 1 > a, 1, 0)), lambda a: late(a.shape[0], 1),
+        ("int32[n]",), ()),
+    "late-quotient": (lambda a: late(a.shape[0], (a * 2) // 2), lambda a: late(a.shape[0], a), ("int32[n]",), ()),
+    "index-that-wraps": (lambda x, i: jnp.take(x, (i + i8(1)).astype(i32), mode="clip"),
+        lambda x, i: jnp.take(x, i.astype(i32) + 1, mode="clip"), ("n", "int8[m]"), ()),
+    "wide-index-that-wraps": (lambda x, i: jnp.take(x, i + 1 - 1, mode="clip"),
+        lambda x, i: jnp.take(x, jnp.maximum(i + 1, i) - 1, mode="clip"), ("n", "int32[m]"), ()),
+    "positions-that-wrap": (lambda x: jnp.where(jnp.arange(x.shape[0]) * 1000000 >= 0, x, 0), lambda x: x, ("n",), ()),
+    # numbers that are none
+    "not-a-number": (lambda x: jnp.where(jnp.isnan(x), 0, x), lambda x: x, ("n",), ()),
+    "not-finite": (lambda x: jnp.where(jnp.isfinite(x), x, 0), lambda x: x, ("n",), ()),
+    "not-infinite": (lambda x: jnp.where(jnp.isinf(x), 0, x), lambda x: x, ("n",), ()),
+    "not-itself": (lambda x: jnp.where(x == x, x, 0), lambda x: x, ("n",), ()),
+    "cleaned": (jnp.nan_to_num, lambda x: x, ("n",), ()),
+    # explicit roundings
+    "rounding-error": (lambda x: x - rounded(x), lambda x: 0 * x, ("n",), ()),
+    "rounded-on-the-way": (rounded, lambda x: x, ("n",), ()),
+    "rounded-comparison": (lambda a, b: a < b, lambda a, b: a.astype(bf16) < b.astype(bf16), ("n", "n"), ()),
+    "rounded-product": (lambda a, b: (a.astype(bf16) @ b.astype(bf16)).astype(f32), lambda a, b: a @ b,
+        ("m k", "k n"), ()),
+    "three-passes": (lambda a, b: rounded(a) @ rounded(b) + rounded(a - rounded(a)) @ rounded(b)
+        + rounded(a) @ rounded(b - rounded(b)), lambda a, b: rounded(a) @ rounded(b), ("m k", "k n"), ()),
+    "passes-of-an-option": (
+        lambda a, b: lax.dot(a, b, precision=lax.DotAlgorithmPreset.BF16_BF16_F32_X3, preferred_element_type=f32),
+        lambda a, b: lax.dot(a, b, precision=lax.DotAlgorithmPreset.BF16_BF16_F32, preferred_element_type=f32),
+        ("m k", "k n"), ()),
+    "reduced-precision": (lambda x: lax.reduce_precision(x, 8, 7), lambda x: x, ("n",), ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FALSE)
+def test_nothing_false_is_proved(name: str) -> None:
+    left, right, specs, constraints = FALSE[name]
+    found = check_statement(make_statement(name, left, right, specs, {}, constraints))
+    assert found.status != PROVED, str(found)
+
+
+# ---- what a proof of them says
+
+
+def test_integers_without_bounds_prove_no_rule() -> None:
+    found = superopt.verify("r: A[*a]\n  maximum(A*A*A*A, 0) == A*A*A*A\n  dtype int\n  mode proof")
+    assert found.status == UNKNOWN
+    assert "overflows" in found.proved_when
+
+
+def test_assumptions_are_printed() -> None:
+    found = superopt.verify(lambda x, y: x * y / y, lambda x, y: x, "n", "n")
+    assert found.status == PROVED
+    assert "\n  assuming: the left side is defined: y is not zero" in str(found)
+    assert "\n  assuming: inputs and intermediate values are finite" in str(found)
+
+
+def test_a_size_in_a_float_is_no_bit_for_bit_proof() -> None:
+    found = superopt.verify(lambda x: x.mean(0).mean(), lambda x: x.mean(), "m n")
+    assert found.status == PROVED
+    assert found.domain.exactness == "real"
+    assert "a size as a float is rounded as results of floats are" in found.domain.assumptions
+
+
+def test_bounds_of_sizes_are_named_where_integers_need_them() -> None:
+    def shifted(x: jax.Array) -> jax.Array:
+        return jnp.where(jnp.arange(x.shape[0]) * 100 >= 0, x, 0)
+
+    bound = "every size is at most 2^24"
+    assert bound in superopt.verify(shifted, lambda x: x, "n").domain.assumptions
+    small = superopt.verify(shifted, lambda x: x, "n", constraints=("n <= 1000",))
+    assert small.status == PROVED
+    assert bound not in small.domain.assumptions
+
+
+def test_small_positions_are_exact_in_floats() -> None:
+    found = superopt.verify(
+        lambda x: x + jnp.arange(256).astype(bf16).astype(i32), lambda x: x + jnp.arange(256), "int32[256]"
+    )
+    assert found.status == PROVED
+
+
+def test_equal_tables_in_two_objects_are_one() -> None:
+    copy = TABLE.copy()
+    found = superopt.verify(lambda x: jnp.asarray(TABLE) * x, lambda x: x * jnp.asarray(copy), "2048")
+    assert found.status == PROVED
+
+
+def test_a_comparison_of_sizes_is_named() -> None:
+    found = superopt.verify(lambda x: x * 2 if x.shape[0] == 300 else x, lambda x: x * 1, "n")
+    assert found.status == REFUTED
+    assert found.counterexample.choices["n"] == "300"
+    shape = superopt.verify(lambda x: x * 2 if x.shape == (70000,) else x, lambda x: x, "n")
+    assert shape.status == UNKNOWN
+    assert "n-70000 == 0" in shape.cause
+    assert Path(__file__).name in shape.cause
+
+
+def test_a_comparison_that_constraints_decide_is_none() -> None:
+    found = superopt.verify(lambda x: x * 2 if x.shape[0] == 300 else x, lambda x: x, "n", constraints=("n >= 301",))
+    assert found.status == PROVED
+
+
+def test_two_comparisons_of_one_size_are_not_hidden_by_a_cache() -> None:
+    inner = jax.jit(lambda x: x * 2 if x.shape[0] == 70000 else x)
+    for _ in range(2):
+        assert superopt.verify(inner, lambda x: x, "n").status == UNKNOWN
+
+
+# ---- crashes
+
+
+def test_large_exponents_are_not_written_out() -> None:
+    found = superopt.verify(lambda x: jnp.exp(x - 1e9), lambda x: jnp.exp(x) * jnp.exp(-1e9), "n")
+    assert found.status == PROVED
+    assert found.domain.exactness == "range"
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint16", "int8", "uint32"])
+def test_false_statements_over_small_integers_are_refuted(kind: str) -> None:
+    assert superopt.verify(lambda x: x // 2 + x // 2, lambda x: x, f"{kind}[n]").status == REFUTED
+    assert superopt.verify(lambda x: x - 1, lambda x: x + 1, f"{kind}[n]").status == REFUTED
+    assert superopt.verify(lambda x, y: x - y, lambda x, y: y - x, f"{kind}[n]", f"{kind}[n]").status == REFUTED
+
+
+def test_one_crash_in_a_file_does_not_hide_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "two.py"
+    file.write_text(
+        "import superopt\n"
+        'superopt.statement(lambda x: x + 0, lambda x: x, "n", name="first")\n'
+        'superopt.statement(lambda x: x.T.T, lambda x: x, "m n", name="second")\n'
+    )
+    import verifier.statements.statement
+
+    plain = verifier.statements.statement.check_statement
+
+    def failing(statement: Any, **given: Any) -> Any:
+        if statement.name == "first":
+            raise MemoryError("of the test")
+        return plain(statement, **given)
+
+    monkeypatch.setattr(verifier.statements.statement, "check_statement", failing)
+    data, text = verify_files([str(file)])
+    assert [row["status"] for row in data["rows"]] == [UNKNOWN, PROVED]
+    assert "MemoryError: of the test" in text
+
+
+def test_a_fault_of_the_prover_is_a_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    from verifier.rules.process import LimitExceededError, shared
+
+    with pytest.raises(LimitExceededError, match="the prover failed"):
+        shared().call("verifier.equal.poly:const")
+
+
+def test_values_in_the_dtypes_overrule_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    import verifier.statements.statement
+
+    made = make_statement("s", lambda x: x * 2, lambda x: x + x, ("n",), {})
+    assert check_statement(made).status == PROVED
+    monkeypatch.setattr(verifier.statements.statement, "really_differs", lambda *_: "0.0 and 1.0 at n = 2")
+    assert check_statement(made).status == UNKNOWN

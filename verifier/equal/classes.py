@@ -1,0 +1,210 @@
+"""Class atoms: a function of a sum becomes an atom that is shared by all sums proved equal to it.
+
+`f(p)` with p a sum over binders is abstracted: the parts of its arguments that do not depend on binders become
+parameters, so that `f(sum_k A[i, k])` at two places is one class `f#0` with parameter i.  Before a class is made, the
+prover itself is asked whether the sum equals that of an existing class of the same function and signature, under some
+order of the parameters, for all their values (congruence).  Different classes are independent atoms, which can only
+make the prover weaker.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from verifier.equal import conditions as c
+from verifier.equal.conditions import Cond
+from verifier.equal.monomial import NF, Atom, Monomial, atom_key, canonical, freshen, subst
+from verifier.equal.poly import Poly, const, var
+from verifier.equal.solver import Context
+from verifier.equal.weights import equal, groups
+
+ORDERS = 24
+FEW = 5
+"""Parameters up to which all orders are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRep:
+    """One class: its function, parameters, argument sums, and the size part of each parameter's first use."""
+
+    fn: str
+    params: tuple[str, ...]
+    sums: tuple[NF, ...]
+    label: str
+    shifts: tuple[Poly, ...]
+    sizes: tuple[str, ...]
+
+
+@dataclass
+class ClassTable:
+    """The classes of one proof."""
+
+    ctx: Context
+    reps: list[ClassRep] = field(default_factory=list[ClassRep])
+    _known: dict[tuple[str, str], ClassRep] = field(default_factory=dict[tuple[str, str], ClassRep])
+
+    def atom(self, fn: str, sums: Sequence[NF]) -> Atom:
+        """The class atom of `fn` at the given sums."""
+        full = _Abstraction(self.ctx, shifted=False)
+        ps = [full.sum(p) for p in sums]
+        found = self._find(fn, ps, full.params(ps), shifted=False)
+        if found is None and full.table:
+            loose = _Abstraction(self.ctx, shifted=True)
+            qs = [loose.sum(p) for p in sums]
+            found = self._find(fn, qs, loose.params(qs), shifted=True)
+            if found is not None:
+                return Atom(found[0], tuple(x.subst(loose.values) for x in found[1]))
+        if found is None:
+            found = self._new(fn, ps, full)
+        return Atom(found[0], tuple(x.subst(full.values) for x in found[1]))
+
+    def _new(self, fn: str, ps: list[NF], abstraction: _Abstraction) -> tuple[str, tuple[Poly, ...]]:
+        params = abstraction.params(ps)
+        shifts = tuple(_size_part(self.ctx, abstraction.values.get(p, const(0))) for p in params)
+        label = f"{'?' if fn.startswith('?') else ''}{fn.lstrip('?')}#{len(self.reps)}"
+        rep = ClassRep(fn, params, tuple(ps), label, shifts, tuple(map(_shape, ps)))
+        self.reps.append(rep)
+        self._known[(fn, _text(ps, params))] = rep
+        return label, tuple(map(var, params))
+
+    def _find(
+        self, fn: str, ps: list[NF], params: tuple[str, ...], shifted: bool
+    ) -> tuple[str, tuple[Poly, ...]] | None:
+        quick = self._known.get((fn, _text(ps, params)))
+        if quick is not None and not shifted:
+            return quick.label, tuple(map(var, params))
+        facts = tuple(
+            x for p in params if (n := self.ctx.range_of(p)) is not None for x in (c.ge(var(p), 0), c.lt(var(p), n))
+        )
+        shapes = tuple(map(_shape, ps))
+        for rep in self.reps:
+            if rep.fn != fn or len(rep.params) != len(params) or rep.sizes != shapes:
+                continue
+            for order in _orders(rep, ps, params, 6 if shifted else ORDERS):
+                actual = tuple(var(p) + d if shifted else var(p) for p, d in zip(order, rep.shifts, strict=True))
+                sub = dict(zip(rep.params, actual, strict=True))
+                if all(
+                    self._same(fn, p, [freshen(self.ctx, subst(m, sub)) for m in q], facts)
+                    for p, q in zip(ps, rep.sums, strict=True)
+                ):
+                    return rep.label, actual
+        return None
+
+    def _same(self, fn: str, p: NF, q: NF, facts: tuple[Cond, ...]) -> bool:
+        notes = len(self.ctx.notes)
+        same = equal(self.ctx, p, q, facts, exists=fn == "rmax")
+        if not same:
+            del self.ctx.notes[notes:]  # a failed guess is no cause of failure
+        return same
+
+
+def _shape(p: NF) -> str:
+    return str(sorted(groups(p)))
+
+
+def _text(ps: list[NF], params: tuple[str, ...]) -> str:
+    names = {p: var(f"${i}") for i, p in enumerate(params)}
+    return " ; ".join(" + ".join(sorted(f"{m.coef}*{canonical(subst(m, names))}" for m in p)) for p in ps)
+
+
+def _profile(ps: Sequence[NF], param: str) -> list[str]:
+    return sorted(
+        f"{a.label}.{i}" for p in ps for m in p for a in m.atoms for i, x in enumerate(a.args) if param in x.vars
+    )
+
+
+def _orders(rep: ClassRep, ps: list[NF], params: tuple[str, ...], most: int) -> list[tuple[str, ...]]:
+    """Orders of the parameters to try, those that occur alike first; of many parameters only such."""
+    if len(params) <= FEW:
+        return sorted(itertools.permutations(params), key=lambda o: _mismatch(rep, ps, o))[:most]
+    wanted = [_profile(rep.sums, p) for p in rep.params]
+    have = {p: _profile(ps, p) for p in params}
+    found: list[tuple[str, ...]] = [()]
+    for profile in wanted:
+        longer = ((*o, p) for o in found for p in params if p not in o and have[p] == profile)
+        found = list(itertools.islice(longer, most))
+    return found
+
+
+def _mismatch(rep: ClassRep, ps: list[NF], order: tuple[str, ...]) -> int:
+    return sum(_profile(rep.sums, a) != _profile(ps, b) for a, b in zip(rep.params, order, strict=True))
+
+
+def _size_part(ctx: Context, p: Poly) -> Poly:
+    return Poly((m, k) for m, k in p.terms if Poly([(m, 1)]).vars <= ctx.dims)
+
+
+class _Abstraction:
+    """Replaces the binder-free part of each argument by a parameter: a = p + (part with binders)."""
+
+    def __init__(self, ctx: Context, shifted: bool) -> None:
+        self.ctx, self.shifted = ctx, shifted
+        self.table: dict[Poly, str] = {}
+        self.values: dict[str, Poly] = {}
+
+    def params(self, ps: Sequence[NF]) -> tuple[str, ...]:
+        """The parameters, then the other free index variables."""
+        out = dict.fromkeys(self.table.values())
+        for p in ps:
+            for m in p:
+                out.update(dict.fromkeys(sorted(m.free() - self.ctx.dims)))
+        return tuple(out)
+
+    def sum(self, p: NF) -> NF:
+        """The abstracted sum."""
+        order = sorted(p, key=lambda m: [(a.label, a.exp) for a in m.atoms].__repr__())
+        return [self._monomial(m) for m in order]
+
+    def _monomial(self, m: Monomial) -> Monomial:
+        bound = set(m.binders)
+        origin = {b: const(0) for b in bound}
+        atoms = tuple(
+            Atom(a.label, tuple(self._argument(x, bound, origin) for x in a.args), a.exp)
+            for a in sorted(m.atoms, key=atom_key)
+        )
+        return replace(m, atoms=atoms, guards=tuple(self._guard(g, bound, origin) for g in m.guards))
+
+    def _parts(self, x: Poly, bound: set[str], origin: dict[str, Poly]) -> tuple[Poly, Poly] | None:
+        if not x.vars - self.ctx.dims - bound:
+            return None
+        base = x.subst(origin)
+        rest = x - base
+        return None if rest.vars - self.ctx.dims - bound else (base, rest)
+
+    def _argument(self, x: Poly, bound: set[str], origin: dict[str, Poly]) -> Poly:
+        parts = self._parts(x, bound, origin)
+        if parts is None:
+            return x
+        base, rest = parts
+        if self.shifted:
+            shift = _size_part(self.ctx, base)
+            base, rest = base - shift, rest + shift
+        return var(self._name(base)) + rest
+
+    def _name(self, base: Poly) -> str:
+        if base not in self.table:
+            name = self.ctx.fresh(None, "p")
+            self.table[base] = name
+            self.values[name] = base
+        return self.table[base]
+
+    def _guard(self, g: Cond, bound: set[str], origin: dict[str, Poly]) -> Cond:
+        if g.kind in ("and", "or"):
+            parts = [self._guard(a, bound, origin) for a in g.args]
+            return c.conj(parts) if g.kind == "and" else c.disj(parts)
+        split = self._parts(g.poly, bound, origin) if g.poly is not None else None
+        if split is None:
+            return g
+        base, rest = split
+        for known, name in self.table.items():
+            for sign in (1, -1):
+                gap = base - known.scale(sign)
+                if gap.vars <= self.ctx.dims:
+                    return _rebuild(g.kind, var(name).scale(sign) + gap + rest)
+        return _rebuild(g.kind, var(self._name(base)) + rest)
+
+
+def _rebuild(kind: str, p: Poly) -> Cond:
+    return {"ge": c.ge, "eq": c.eq, "ne": c.ne}[kind](p, 0)

@@ -1,0 +1,135 @@
+"""Conditions over index polynomials, in negation normal form.
+
+A condition is true, false, `p >= 0`, `p == 0`, `p != 0`, or a conjunction or disjunction of conditions.  Comparisons
+are divided by the greatest common divisor of their coefficients (and the constant rounded), so that `2i < 2n` and
+`i <= n - 1` are one value.  Negation is pushed to the comparisons, so there is no `not` node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import gcd
+from typing import TypeAlias
+
+from verifier.equal.poly import Index, Poly, poly
+
+Truth: TypeAlias = "Cond | bool"
+
+
+@dataclass(frozen=True, slots=True)
+class Cond:
+    """One condition: `kind` is true, false, ge, eq, ne, and, or."""
+
+    kind: str
+    poly: Poly | None = None
+    args: tuple[Cond, ...] = ()
+    vars: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"the truth of {self} is not known; collect it as a condition instead")
+
+    def __str__(self) -> str:
+        if self.kind in ("and", "or"):
+            return "(" + f" {self.kind} ".join(map(str, self.args)) + ")"
+        if self.poly is None:
+            return self.kind
+        return f"{self.poly} {({'ge': '>=', 'eq': '==', 'ne': '!='})[self.kind]} 0"
+
+    def subst(self, sub: Mapping[str, Poly]) -> Cond:
+        """Replace variables by polynomials."""
+        if not any(v in sub for v in self.vars):
+            return self
+        if self.poly is not None:
+            return _compare(self.kind, self.poly.subst(sub))
+        parts = [a.subst(sub) for a in self.args]
+        return conj(parts) if self.kind == "and" else disj(parts)
+
+
+TRUE = Cond("true")
+FALSE = Cond("false")
+
+
+def _compare(kind: str, p: Poly) -> Cond:
+    v = p.value
+    if v is not None:
+        return TRUE if {"ge": v >= 0, "eq": v == 0, "ne": v != 0}[kind] else FALSE
+    const = dict(p.terms).get((), 0)
+    g = gcd(*[c for m, c in p.terms if m])
+    if kind != "ge" and next(c for m, c in p.terms if m) < 0:
+        p, const = p.scale(-1), -const
+    if g > 1:
+        if kind != "ge" and const % g:
+            return FALSE if kind == "eq" else TRUE
+        p = Poly([(m, c // g) for m, c in p.terms if m] + [((), const // g)])
+    return Cond(kind, p, (), p.vars)
+
+
+def ge(a: Index, b: Index) -> Cond:
+    """a >= b."""
+    return _compare("ge", poly(a) - b)
+
+
+def lt(a: Index, b: Index) -> Cond:
+    """a < b."""
+    return _compare("ge", poly(b) - poly(a) - 1)
+
+
+def eq(a: Index, b: Index) -> Cond:
+    """a == b."""
+    return _compare("eq", poly(a) - b)
+
+
+def ne(a: Index, b: Index) -> Cond:
+    """a != b."""
+    return _compare("ne", poly(a) - b)
+
+
+def truth(c: Truth) -> Cond:
+    """A Python bool or a condition as a condition."""
+    return c if isinstance(c, Cond) else TRUE if c else FALSE
+
+
+def conj(parts: Iterable[Truth]) -> Cond:
+    """All of them."""
+    return _join("and", parts)
+
+
+def disj(parts: Iterable[Truth]) -> Cond:
+    """Any of them."""
+    return _join("or", parts)
+
+
+def _join(kind: str, parts: Iterable[Truth]) -> Cond:
+    neutral, absorbing = (TRUE, FALSE) if kind == "and" else (FALSE, TRUE)
+    out: dict[Cond, None] = {}
+    for part in parts:
+        c = truth(part)
+        for x in c.args if c.kind == kind else (c,):
+            if x == absorbing:
+                return absorbing
+            if x != neutral:
+                out[x] = None
+    if not out:
+        return neutral
+    if len(out) == 1:
+        return next(iter(out))
+    args = tuple(out)
+    return Cond(kind, None, args, frozenset[str]().union(*(a.vars for a in args)))
+
+
+def negate(c: Cond) -> Cond:
+    """The complement, in negation normal form."""
+    if c.poly is not None:
+        if c.kind == "ge":
+            return _compare("ge", -c.poly - 1)
+        return Cond("ne" if c.kind == "eq" else "eq", c.poly, (), c.vars)
+    if c.kind in ("and", "or"):
+        parts = [negate(a) for a in c.args]
+        return disj(parts) if c.kind == "and" else conj(parts)
+    return FALSE if c == TRUE else TRUE
+
+
+def clauses(c: Cond) -> tuple[Cond, ...]:
+    """The conjuncts of a condition."""
+    return c.args if c.kind == "and" else () if c == TRUE else (c,)

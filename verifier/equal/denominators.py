@@ -1,0 +1,137 @@
+"""Divisors: the right side may divide by nothing that could be zero where the left side is defined.
+
+A divisor of the right side is discharged when it is provably non-zero (a size known positive, an exponential, a sum of
+positive terms over a non-empty range) or when the left side divides by the same value: where that is zero, the left
+side is already undefined.  The left side's own divisors are assumptions of the certificate unless provably non-zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from verifier.equal import conditions as c
+from verifier.equal.conditions import Cond
+from verifier.equal.monomial import NF, Atom, Monomial, Trail
+from verifier.equal.poly import Poly, const
+from verifier.equal.solver import Context
+
+
+def undischarged(
+    ctx: Context,
+    wanted: Sequence[tuple[NF, Trail]],
+    given: Sequence[tuple[Atom, Trail]],
+    facts: tuple[Cond, ...],
+) -> list[str]:
+    """Divisors among `wanted` that may be zero; `given` are values that the other side divides by.
+
+    Each comes with what it is needed under: a value that the other side divides by elsewhere discharges nothing.
+    """
+    out: list[str] = []
+    for p, trail in wanted:
+        if not _nonzero(ctx, p, trail, given, (*facts, *_conditions(trail))):
+            out.append(describe(p))
+    return list(dict.fromkeys(out))
+
+
+def outside(
+    ctx: Context,
+    wanted: Sequence[tuple[Atom, Trail]],
+    given: Sequence[tuple[Atom, Trail]],
+    facts: tuple[Cond, ...],
+) -> list[str]:
+    """Values of partial functions among `wanted` that the other side does not have."""
+    out: list[str] = []
+    for a, trail in wanted:
+        ranges = (*facts, *_conditions(trail), *index_ranges(ctx, Monomial(atoms=(a,))))
+        if not any(_same(ctx, a, trail, b, ranges) for b in given):
+            out.append(a.label)
+    return list(dict.fromkeys(out))
+
+
+def _conditions(trail: Trail) -> tuple[Cond, ...]:
+    return tuple(dict.fromkeys(x for x in trail if isinstance(x, Cond)))
+
+
+def _nonzero(ctx: Context, p: NF, trail: Trail, given: Sequence[tuple[Atom, Trail]], facts: tuple[Cond, ...]) -> bool:
+    if len(p) == 1 and not p[0].binders and not p[0].guards:
+        m = p[0]
+        ranges = facts + index_ranges(ctx, m)
+        sizes = all(ctx.holds(c.ne(q, 0), facts) for q, _ in m.sizes)
+        return sizes and all(positive_atom(a) or any(_same(ctx, a, trail, b, ranges) for b in given) for a in m.atoms)
+    return _positive_sum(ctx, p, facts)
+
+
+def positive_atom(a: Atom) -> bool:
+    """Is the value positive whatever its argument?"""
+    return a.label.startswith(("exp(", "exp#", "exp2(", "exp2#", "logistic(", "logistic#", "cosh("))
+
+
+def _positive_sum(ctx: Context, p: NF, facts: tuple[Cond, ...]) -> bool:
+    """All terms are non-negative and, at the lowest values of the binders, one is present and positive."""
+    if any(m.coef <= 0 or not all(positive_atom(a) or a.exp % 2 == 0 for a in m.atoms) for m in p):
+        return False
+    if not all(ctx.holds(c.ge(q, 0), facts) for m in p for q, _ in m.sizes):
+        return False
+    ranges = facts + tuple(f for m in p for f in index_ranges(ctx, m))
+    present: list[Cond] = []
+    for m in p:
+        if all(map(positive_atom, m.atoms)):
+            origin = {b: const(0) for b in m.binders}
+            present.append(c.conj([g.subst(origin) for g in m.guards] + [c.ge(q, 1) for q, _ in m.sizes]))
+    return ctx.holds(c.disj(present), ranges)
+
+
+def index_ranges(ctx: Context, m: Monomial) -> tuple[Cond, ...]:
+    """Ranges of the index variables that are free in a monomial (they are bound further out)."""
+    out: list[Cond] = []
+    for name in sorted(m.free() - ctx.dims):
+        n = ctx.range_of(name)
+        if n is not None:
+            x = Poly((((name,), 1),))
+            out += [c.ge(x, 0), c.lt(x, n)]
+    return tuple(out)
+
+
+def _same(ctx: Context, a: Atom, trail: Trail, there: tuple[Atom, Trail], facts: tuple[Cond, ...]) -> bool:
+    """Is value `a` among the values there, whose variables range over their own index sets, and needed there, too?"""
+    b, needed = there
+    if a.label != b.label or len(a.args) != len(b.args):
+        return False
+    choice: dict[str, Poly] = {}
+    for x, y in zip(a.args, b.args, strict=True):
+        y = y.subst(choice)
+        if x == y:
+            continue
+        for name in sorted(y.vars):
+            n, lin = ctx.range_of(name), y.affine(name)
+            if name.startswith("k!") and n is not None and lin is not None and lin[0].value in (1, -1):
+                value = (x - lin[1]).scale(lin[0].value or 1)
+                if all(ctx.holds(f, facts) for f in (c.ge(value, 0), c.lt(value, n))):
+                    choice[name] = value
+                    y = y.subst(choice)
+                    break
+        if not ctx.holds(c.eq(x, y), facts):
+            return False
+    return all(_known(ctx, x, choice, trail, facts) for x in needed)
+
+
+def _known(
+    ctx: Context, x: Cond | tuple[Atom, bool], choice: dict[str, Poly], trail: Trail, facts: tuple[Cond, ...]
+) -> bool:
+    """Does a condition of the other side hold where the value is needed?"""
+    if isinstance(x, Cond):
+        return ctx.holds(x.subst(choice), facts)
+    atom, truth = x[0].subst(choice), x[1]
+    return any(
+        not isinstance(y, Cond)
+        and y[1] == truth
+        and y[0].label == atom.label
+        and all(p == q or ctx.holds(c.eq(p, q), facts) for p, q in zip(y[0].args, atom.args, strict=True))
+        for y in trail
+    )
+
+
+def describe(p: NF) -> str:
+    """A divisor for people: the inputs in it."""
+    names = sorted({a.label for m in p for a in m.atoms} | {str(q) for m in p for q, _ in m.sizes})
+    return " and ".join(names) or "a constant"

@@ -1,0 +1,387 @@
+"""Terms to sum normal form, under one of three sets of laws.
+
+    exact   only movement, choice, maxima and sign are interpreted: equal normal forms are bit-identical values
+    real    also the field laws: sums, products, reciprocals; other scalar functions are opaque (congruence only)
+    range   also exp(a + b) = exp a * exp b and log(exp a) = a: equal over the reals, but range may be lost
+
+A nonlinear function first splits on the guards (and Boolean atoms) of its arguments that no binder touches, so that
+f([g] a + [not g] b) = [g] f(a) + [not g] f(b); arguments without binders become structural labels whose coordinates
+are the atoms' arguments; arguments with sums become class atoms.  Maxima are sets of guarded entries: the same
+calculus with Boolean weights.  Denominators are collected for prove.py, which discharges them or records them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+from verifier.equal import conditions as c
+from verifier.equal.cases import by_cases, complement
+from verifier.equal.guards import onepoint
+from verifier.equal.labels import INF, AtomLabels, infinite
+from verifier.equal.monomial import (
+    NF,
+    ONE,
+    Atom,
+    Monomial,
+    Trail,
+    Unsupported,
+    choice,
+    combine,
+    common,
+    factors,
+    gate,
+    is_simple,
+    scale,
+    tidy,
+    times,
+    without,
+)
+from verifier.equal.poly import var
+from verifier.equal.records import Definedness
+from verifier.equal.solver import Context
+from verifier.equal.terms import Apply, Const, Infinity, Read, Reduce, Size, Term, Where
+
+EXACT, REAL, RANGE = "exact", "real", "range"
+ZERO = Atom("0")
+COMMUTATIVE = frozenset({"add", "mul"})
+LOGIC = frozenset({"and", "or", "xor", "not"})
+COMPARE = frozenset({"lt", "gt", "le", "ge", "eq", "ne"})
+_POWERS = {f"integer_pow[{n}]": n for n in range(-4, 9)}
+PARTIAL = frozenset(
+    {"sqrt", "log", "log1p", "asin", "acos", "acosh", "atanh", "erf_inv", "pow", "rem", "tan", "lgamma", "digamma"}
+    | {"integer_pow"}
+)
+"""Functions that are not defined, or not finite, everywhere."""
+
+
+@dataclass
+class Normaliser:
+    """Normal forms over one context; both sides of an equation share it."""
+
+    ctx: Context
+    laws: str
+    labels: AtomLabels = field(init=False)
+    records: Definedness = field(default_factory=Definedness)
+    _memo: dict[tuple[int, Trail], tuple[Term, NF]] = field(default_factory=dict[Any, Any])
+
+    def __post_init__(self) -> None:
+        self.labels = AtomLabels(self.ctx)
+
+    def nf(self, t: Term) -> NF:
+        """The normal form of a term.
+
+        Raises:
+            Unsupported: the term is outside the theory.
+        """
+        key = (id(t), tuple(self.records.trail))  # what a divisor is needed under belongs to the record of it
+        hit = self._memo.get(key)
+        if hit is None:
+            hit = self._memo[key] = (t, self._nf(t))
+        return hit[1]
+
+    def _chosen(self, t: Where, of: Callable[[Term], NF]) -> NF:
+        """A function of both branches of a choice, each where it is taken."""
+        out: NF = []
+        for branch, guard in ((t.then, t.guard), (t.orelse, c.negate(t.guard))):
+            with self.records.under(guard):
+                out += gate(of(branch), guard)
+        return out
+
+    def _nf(self, t: Term) -> NF:
+        if isinstance(t, Read):
+            return [Monomial(atoms=(Atom(f"?{t.name}" if t.boolean else t.name, t.index),))]
+        if isinstance(t, Const):
+            return [Monomial(coef=t.value)] if t.value else [] if t.truth else self._zero()
+        if isinstance(t, Size) and self.laws == EXACT:
+            return [Monomial(atoms=(Atom("size", (t.value,)),))]
+        if isinstance(t, Size):
+            k, sizes = factors(t.value)
+            return [Monomial(coef=k, sizes=sizes)]
+        if isinstance(t, Infinity):
+            return [Monomial(coef=Fraction(t.sign), atoms=(Atom(INF),))]
+        if isinstance(t, Where):
+            return self._chosen(t, self.nf)
+        if isinstance(t, Reduce):
+            return self._reduce(t)
+        return self._apply(t)
+
+    def _zero(self) -> NF:
+        """The number 0: among exact laws a value with a sign, so that -0 is another."""
+        return [Monomial(atoms=(ZERO,))] if self.laws == EXACT else []
+
+    def _reduce(self, t: Reduce) -> NF:
+        if t.kind in ("max", "min", "or", "and"):
+            return self._extreme(t)
+        if t.kind == "prod" and self.laws != EXACT:
+            return self._product(t)
+        if t.kind != "sum" or self.laws == EXACT:
+            raise Unsupported(f"reduction {t.kind}")
+        domain = (c.ge(var(t.var), 0), c.lt(var(t.var), t.size))
+        out: NF = []
+        for m in self.nf(t.body):
+            guards = tidy((*m.guards, *domain))
+            if guards is not None:
+                one = onepoint(self.ctx, replace(m, guards=guards, binders=(*m.binders, t.var)))
+                if one is not None:
+                    out.append(one)
+        return out
+
+    # ---- scalar functions
+    def _apply(self, t: Apply) -> NF:
+        fn, args = t.fn, t.args
+        if fn in ("max", "min"):
+            return self._extreme(t)
+        if fn == "neg":
+            return scale(self.nf(args[0]), -1)
+        if fn == "sub":
+            return self._apply(Apply("add", (args[0], Apply("neg", (args[1],)))))
+        if fn == "select_n":
+            return self._select(args)
+        if fn in LOGIC:
+            return self._logic(fn, args)
+        if fn in COMPARE:
+            return self._compare(fn, args)
+        if fn == "clamp":
+            return self._extreme(Apply("min", (Apply("max", (args[1], args[0])), args[2])))
+        if self.laws == EXACT:
+            return self._exact(fn, args)
+        if fn == "add":
+            return self._sum(self.nf(args[0]), self.nf(args[1]))
+        if fn == "mul":
+            p, q = self.nf(args[0]), self.nf(args[1])
+            if infinite(p) or infinite(q):
+                raise Unsupported("a product with an infinity")
+            return times(self.ctx, p, q)
+        if fn == "div":
+            return times(self.ctx, self.nf(args[0]), self._apply(Apply("recip", (args[1],))))
+        if fn == "square":
+            return self._apply(Apply("mul", (args[0], args[0])))
+        if fn in _POWERS:
+            return self._power(args[0], _POWERS[fn])
+        if fn == "rsqrt":
+            return self._apply(Apply("recip", (Apply("sqrt", args),)))
+        if fn == "logistic" and self.laws == RANGE:  # 1 / (1 + exp(-x))
+            one = Const(Fraction(1))
+            return self._apply(Apply("recip", (Apply("add", (one, Apply("exp", (Apply("neg", args),)))),)))
+        return self._opaque_term(fn, args)
+
+    def _sum(self, p: NF, q: NF) -> NF:
+        signs = {m.coef > 0 for m in (*p, *q) if any(a.label == INF for a in m.atoms)}
+        if len(signs) > 1:
+            raise Unsupported("a sum of both infinities")
+        return p + q
+
+    def _power(self, base: Term, n: int) -> NF:
+        if n < 0:
+            base, n = Apply("recip", (base,)), -n
+        out: Term = Const(Fraction(1))
+        for _ in range(n):
+            out = Apply("mul", (out, base))
+        return self.nf(out)
+
+    def _opaque_term(self, fn: str, args: Sequence[Term]) -> NF:
+        def at(ps: list[NF]) -> NF:
+            return self._function(fn, ps)
+
+        return by_cases(self.ctx, [self.nf(a) for a in args], at, self.records.trail)
+
+    def _exact(self, fn: str, args: Sequence[Term]) -> NF:
+        def at(given: list[NF]) -> NF:
+            ps = list(given)
+            if fn in ("mul", "div") and ps[1] == [ONE]:
+                return ps[0]
+            if fn == "mul" and ps[0] == [ONE]:
+                return ps[1]
+            sign = 1
+            if fn in ("mul", "div"):  # the sign of a product is exact
+                for i, p in enumerate(ps):
+                    if len(p) == 1 and p[0].coef < 0:
+                        sign, ps[i] = -sign, scale(p, -1)
+            if fn in COMMUTATIVE:
+                ps = sorted(ps, key=str)
+            return scale(self._function(fn, ps), sign)
+
+        return by_cases(self.ctx, [self.nf(a) for a in args], at, self.records.trail)
+
+    def _function(self, fn: str, ps: list[NF]) -> NF:
+        """A function of arguments whose binder-free guards are gone."""
+        ps = [combine(p) for p in ps]
+        if fn == "recip":
+            return self._reciprocal(ps[0])
+        if self.laws == RANGE and fn == "exp":
+            return self._exponential(ps[0])
+        if self.laws == RANGE and fn == "log" and (inside := self._logarithm(ps[0])) is not None:
+            return inside
+        if fn == "exp" and len(ps[0]) == 1 and ps[0][0].atoms == (Atom(INF),) and ps[0][0].coef < 0:
+            return self._zero()
+        if fn == "exp" and (not ps[0] or [m.atoms for m in ps[0]] == [(ZERO,)]):
+            return [ONE]
+        if fn == "sqrt" and ps[0] in ([], [ONE]):
+            return ps[0]
+        atom = self.labels.atom(fn, ps)
+        if fn.partition("[")[0] in PARTIAL:
+            self.records.partial.append((atom, tuple(self.records.trail)))
+        return [Monomial(atoms=(atom,))]
+
+    def _exponential(self, p: NF) -> NF:
+        out: NF = [ONE]
+        for m in p:
+            if m.atoms == (Atom(INF),) and m.coef < 0:
+                return []
+            whole = m.coef.denominator == 1 and not m.binders and not m.guards
+            base = replace(m, coef=Fraction(1)) if whole else m
+            atom = replace(self.labels.atom("exp", [[base]]), exp=int(m.coef) if whole else 1)
+            out = times(self.ctx, out, [Monomial(atoms=(atom,))])
+        return out
+
+    def _logarithm(self, p: NF) -> NF | None:
+        if len(p) != 1 or p[0].coef != 1 or p[0].sizes or not p[0].atoms or not is_simple(p):
+            return None
+        out: NF = []
+        for a in p[0].atoms:
+            inside = self.labels.unfold("exp", a)
+            if inside is None:
+                return None
+            out += scale(inside, a.exp)
+        return out
+
+    def _reciprocal(self, p: NF) -> NF:
+        if not p:
+            raise Unsupported("division by zero")
+        if infinite(p):
+            raise Unsupported("division by an infinity")
+        if len(p) == 1 and not p[0].binders and not p[0].guards:
+            m = p[0]
+            self.records.divided_by(p, m.atoms)
+            return [
+                Monomial(
+                    1 / m.coef,
+                    tuple((q, -e) for q, e in m.sizes),
+                    (),
+                    (),
+                    tuple(replace(a, exp=-a.exp) for a in m.atoms),
+                )
+            ]
+        shared = common(p)
+        if shared:
+            inverse = tuple(replace(a, exp=-a.exp) for a in shared)
+            self.records.divided_by([Monomial(atoms=shared)], shared)
+            inner = [replace(m, atoms=without(m.atoms, shared)) for m in p]
+            return times(self.ctx, [Monomial(atoms=inverse)], self._reciprocal(combine(inner)))
+        atom = self.labels.classes.atom("value", [p])
+        self.records.divided_by(p, (atom,))
+        return [Monomial(atoms=(replace(atom, exp=-1),))]
+
+    # ---- choice, logic, comparison
+    def _select(self, args: Sequence[Term]) -> NF:
+        which, false, true = args
+        p = self._truth(which)
+        with self.records.under(*choice(p, True)):
+            yes = self.nf(true)
+        with self.records.under(*choice(p, False)):
+            no = self.nf(false)
+        return times(self.ctx, p, yes) + times(self.ctx, complement(p), no)
+
+    def _truth(self, t: Term) -> NF:
+        if isinstance(t, Read) or (isinstance(t, Apply) and (t.fn in LOGIC or t.fn in COMPARE or t.fn == "select_n")):
+            return self.nf(t)
+        if isinstance(t, Apply) and t.fn.startswith("?"):  # a predicate of which nothing is known
+            return self._opaque_term(t.fn, t.args)
+        if isinstance(t, Const) and t.value in (0, 1):
+            return [ONE] if t.value else []
+        if isinstance(t, Where):
+            return self._chosen(t, self._truth)
+        raise Unsupported("a predicate that is no comparison")
+
+    def _logic(self, fn: str, args: Sequence[Term]) -> NF:
+        ps = [self._truth(a) for a in args]
+        if fn == "not":
+            return complement(ps[0])
+        both = times(self.ctx, ps[0], ps[1])
+        if fn == "and":
+            return both
+        return [*ps[0], *ps[1], *scale(both, -1 if fn == "or" else -2)]
+
+    def _compare(self, fn: str, args: Sequence[Term]) -> NF:
+        swapped = ("gt", "ge") if self.laws == EXACT else ("gt", "le")
+        a, b = (args[1], args[0]) if fn in swapped else (args[0], args[1])
+        negated = fn == "ne" or (self.laws != EXACT and fn in ("ge", "le"))
+
+        def at(ps: list[NF]) -> NF:
+            if self.laws == EXACT:  # a <= b is not the negation of b < a: neither holds of NaN
+                sides = sorted(ps, key=str) if fn in ("eq", "ne") else ps
+                test = "?eq" if fn in ("eq", "ne") else "?lt" if fn in ("lt", "gt") else "?le"
+                return [Monomial(atoms=(self.labels.atom(test, sides),))]
+            return self._sign_test("?eq" if fn in ("eq", "ne") else "?lt", combine([*ps[0], *scale(ps[1], -1)]))
+
+        out = by_cases(self.ctx, [self.nf(a), self.nf(b)], at, self.records.trail)
+        return complement(out) if negated else out
+
+    def _sign_test(self, test: str, gap: NF) -> NF:
+        if not gap or (len(gap) == 1 and not gap[0].atoms and not gap[0].sizes and is_simple(gap)):
+            value = gap[0].coef if gap else Fraction(0)
+            return [ONE] if (value == 0 if test == "?eq" else value < 0) else []
+        if test == "?eq" and min(gap, key=lambda m: str(m.atoms)).coef < 0:
+            gap = scale(gap, -1)
+        return [Monomial(atoms=(self.labels.atom(test, [gap]),))]
+
+    def _product(self, t: Reduce) -> NF:
+        raise Unsupported(f"reduction {t.kind}")
+
+    # ---- maxima
+    def _extreme(self, t: Term) -> NF:
+        kind = t.kind if isinstance(t, Reduce) else t.fn if isinstance(t, Apply) else ""
+        sign = -1 if kind in ("min", "and") else 1
+
+        def at(ps: list[NF]) -> NF:
+            return self._maximum(list(dict.fromkeys(ps[0])))
+
+        return scale(by_cases(self.ctx, [self._entries(t, sign)], at, self.records.trail), sign)
+
+    def _maximum(self, entries: NF) -> NF:
+        if not entries:
+            return [Monomial(coef=Fraction(-1), atoms=(Atom(INF),))]
+        if len(entries) == 1 and not entries[0].binders and not entries[0].guards:
+            atom = entries[0].atoms[0]
+            return self.labels.unfold("value", atom) or ([] if atom.label == "value()" else [Monomial(atoms=(atom,))])
+        return [Monomial(atoms=(self.labels.classes.atom("rmax", [entries]),))]
+
+    def _entries(self, t: Term, sign: int) -> NF:
+        """The set of entries of sign * t, each a guarded monomial with one atom that stands for its value."""
+        if isinstance(t, Reduce) and t.kind in (("max", "or") if sign > 0 else ("min", "and")):
+            domain = (c.ge(var(t.var), 0), c.lt(var(t.var), t.size))
+            out: NF = []
+            some = self.ctx.holds(c.ge(t.size, 1))
+            for m in self._entries(t.body, sign):
+                if some and t.var not in m.free():  # the maximum of one value over a range that is not empty
+                    out.append(m)
+                    continue
+                guards = tidy((*m.guards, *domain))
+                if guards is not None:
+                    one = onepoint(self.ctx, replace(m, guards=guards, binders=(*m.binders, t.var)))
+                    out += [] if one is None else [one]
+            return out
+        if isinstance(t, Apply) and t.fn == ("max" if sign > 0 else "min"):
+            return self._entries(t.args[0], sign) + self._entries(t.args[1], sign)
+        if isinstance(t, Apply) and t.fn == "neg":
+            return self._entries(t.args[0], -sign)
+        if isinstance(t, Where):
+            return self._chosen(t, lambda branch: self._entries(branch, sign))
+        if isinstance(t, Infinity) and t.sign * sign < 0:
+            return []
+
+        def at(ps: list[NF]) -> NF:
+            return [Monomial(atoms=(self._entry(combine(ps[0])),))]
+
+        # only index conditions are split here: a sum over Boolean cases is a value, not a set of entries
+        return by_cases(self.ctx, [scale(self.nf(t), sign)], at, self.records.trail, booleans=False)
+
+    def _entry(self, p: NF) -> Atom:
+        if len(p) == 1 and p[0].coef == 1 and not p[0].sizes and is_simple(p):
+            atoms = p[0].atoms
+            if len(atoms) == 1 and atoms[0].exp == 1 and atoms[0].label.startswith("rmax#"):
+                return atoms[0]
+        return self.labels.atom("value", [p])

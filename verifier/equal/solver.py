@@ -1,0 +1,233 @@
+"""The one place that talks to Z3: integer conditions and pointwise scalar terms, under a list of premises.
+
+Every question is a fresh solver in a context of its own per proof, bounded by `rlimit` (a count of elementary steps),
+never by the clock: the same question has the same answer on any machine and in any order.  Only quantifier-free
+integer arithmetic, reals and uninterpreted functions are asked.  Inside `recorded()` every question is kept as SMT-LIB
+text with its answer, for certificates.  Hard limits on time and memory are those of the process that this runs in
+(`verifier.rules.worker`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import z3 as _untyped  # pyright: ignore[reportMissingTypeStubs]
+
+from verifier.equal import conditions as c
+from verifier.equal.conditions import Cond
+from verifier.equal.poly import Poly, form_of, var
+from verifier.verdict import Query
+
+z3: Any = _untyped  # the package ships no types
+RLIMIT = 3_000_000
+YES, NO, UNKNOWN = "yes", "no", "unknown"
+
+
+_RECORD: ContextVar[list[Query] | None] = ContextVar("record", default=None)
+
+
+@contextmanager
+def recorded() -> Generator[list[Query]]:
+    """Keep every question asked inside, in order."""
+    kept: list[Query] = []
+    token = _RECORD.set(kept)
+    try:
+        yield kept
+    finally:
+        _RECORD.reset(token)
+
+
+class CannotLower(Exception):
+    """A term that has no counterpart in the solver's language."""
+
+
+@dataclass
+class Counters:
+    """What a proof asked of the solver."""
+
+    queries: int = 0
+    seconds: float = 0.0
+    unknown: int = 0
+
+
+@dataclass
+class Context:
+    """Premises over sizes and attributes, the ranges of index variables, and the solver behind them."""
+
+    rlimit: int = RLIMIT
+    premises: list[Cond] = field(default_factory=list[Cond])
+    dims: set[str] = field(default_factory=set[str])
+    ranges: dict[str, Poly] = field(default_factory=dict[str, Poly])
+    counters: Counters = field(default_factory=Counters)
+    notes: list[str] = field(default_factory=list[str])
+    forall: int = 0  # most 'for all axes' atoms in one verification condition so far (ranks.py)
+    counted: frozenset[str] = frozenset()  # variables in the length of an interval that a weight counts
+    differing: list[tuple[Any, tuple[Cond, ...]]] = field(default_factory=list[tuple[Any, tuple[Cond, ...]]])
+    _n: int = 0
+    _z3: Any = field(default_factory=z3.Context)
+    _polys: dict[Poly, Any] = field(default_factory=dict[Poly, Any])
+    _asked: dict[tuple[Any, ...], str] = field(default_factory=dict[tuple[Any, ...], str])
+
+    def fresh(self, size: Poly | None = None, prefix: str = "k") -> str:
+        """A new variable name; with a size, its range is 0 .. size - 1."""
+        self._n += 1
+        name = f"{prefix}!{self._n}"
+        if size is not None:
+            self.ranges[name] = size
+        return name
+
+    def range_of(self, name: str) -> Poly | None:
+        """The size that an index variable ranges over."""
+        return self.ranges.get(name)
+
+    # ---- questions
+    def entails(self, goal: Cond, extra: Sequence[Cond] = ()) -> str:
+        """Do the premises and `extra` imply the goal: yes, no or unknown."""
+        return {YES: NO, NO: YES}.get(r := self.possible(c.negate(goal), extra), r)
+
+    def holds(self, goal: Cond, extra: Sequence[Cond] = ()) -> bool:
+        """True when the goal is implied for sure."""
+        if goal == c.TRUE or goal in self.premises or goal in extra:
+            return True
+        return self.entails(goal, extra) == YES
+
+    def possible(self, fact: Cond, extra: Sequence[Cond] = ()) -> str:
+        """Can `fact` hold together with the premises and `extra`: yes, no or unknown."""
+        if fact == c.FALSE:
+            return NO
+        key = (fact, tuple(extra), len(self.premises))
+        if key not in self._asked:
+            self._asked[key] = self._check([self.cond(f) for f in (*self.premises, *extra, fact)])[0]
+        return self._asked[key]
+
+    def differ(self, formula: Any, extra: Sequence[Cond] = ()) -> str:
+        """Can a Z3 formula hold together with the premises and `extra`: yes, no or unknown."""
+        answer = self._check([self.cond(f) for f in (*self.premises, *extra)] + [formula])[0]
+        if answer == YES:
+            self.differing.append((formula, tuple(extra)))
+        return answer
+
+    def suspects(self, largest: int) -> Iterator[dict[str, int]]:
+        """Small sizes and attributes at which a formula given to `differ` holds, the last one first."""
+        box = [f for n in sorted(self.dims) for f in (c.ge(var(n), -largest), c.ge(largest, var(n)))]
+        for formula, extra in reversed(self.differing):
+            answer, model = self._check([self.cond(f) for f in (*self.premises, *extra, *box)] + [formula])
+            if answer == YES:
+                yield self._integers(model)
+
+    def witness(self, positive: Sequence[str] = ()) -> dict[str, int] | None:
+        """Concrete sizes and attributes that satisfy the premises, small ones first; `positive` ones are at least 1."""
+        least = tuple(c.ge(var(n), 1) for n in positive)
+        names = sorted(self.dims)
+        for low, high in ((1, 4), (0, 8), (-4, 16)):
+            box = tuple(f for n in names for f in (c.ge(var(n), low), c.ge(high, var(n))))
+            found = self.model((*least, *box))
+            if found is not None:
+                return found
+        return self.model(least)
+
+    def model(self, facts: Sequence[Cond]) -> dict[str, int] | None:
+        """Concrete sizes and attributes that satisfy the premises and the facts, or None where none was found."""
+        answer, model = self._check([self.cond(f) for f in (*self.premises, *facts)])
+        if answer != YES:
+            return None
+        return self._integers(model)
+
+    def _integers(self, model: Any) -> dict[str, int]:
+        return {n: model.eval(self.int(n), model_completion=True).as_long() for n in sorted(self.dims)}
+
+    def _check(self, formulas: list[Any]) -> tuple[str, Any]:
+        solver = z3.Solver(ctx=self._z3)
+        solver.set("rlimit", self.rlimit)
+        solver.add(*formulas)
+        start = time.perf_counter()
+        answer = solver.check()
+        self.counters.seconds += time.perf_counter() - start
+        self.counters.queries += 1
+        kept = _RECORD.get()
+        if kept is not None:
+            kept.append(Query(solver.to_smt2(), YES if answer == z3.sat else NO if answer == z3.unsat else UNKNOWN))
+        if answer == z3.unknown:
+            self.counters.unknown += 1
+            return UNKNOWN, None
+        return (YES, solver.model()) if answer == z3.sat else (NO, None)
+
+    # ---- lowering
+    def int(self, name: str) -> Any:
+        """An integer variable of the solver."""
+        return z3.Int(name, self._z3)
+
+    def poly(self, p: Poly) -> Any:
+        """A polynomial as an integer expression."""
+        if p not in self._polys:
+            parts = [self._product(k, mono) for mono, k in p.terms]
+            self._polys[p] = z3.Sum(parts) if len(parts) > 1 else parts[0] if parts else z3.IntVal(0, self._z3)
+        return self._polys[p]
+
+    def _product(self, k: int, mono: tuple[str, ...]) -> Any:
+        out = z3.IntVal(k, self._z3)
+        if not mono:
+            return out
+        atoms = [self._atom(a) for a in mono]
+        body = atoms[0]
+        for a in atoms[1:]:
+            body = body * a
+        return body if k == 1 else out * body
+
+    def _atom(self, name: str) -> Any:
+        form = form_of(name)
+        if form is None:
+            return self.int(name)
+        op, args = form
+        lowered = [self.poly(a) for a in args]
+        if op not in ("//", "%", "min", "max"):
+            integer = self.sort("int")
+            return self.function(f"index {op}", [integer] * len(args), integer)(*lowered)
+        x, y = lowered
+        if op == "//":
+            return x / y
+        if op == "%":
+            return x % y
+        return z3.If(x <= y, x, y) if op == "min" else z3.If(x >= y, x, y)
+
+    def cond(self, f: Cond) -> Any:
+        """A condition as a Boolean expression."""
+        if f.poly is not None:
+            x, zero = self.poly(f.poly), z3.IntVal(0, self._z3)
+            return x >= zero if f.kind == "ge" else x == zero if f.kind == "eq" else x != zero
+        if f.kind == "true" or f.kind == "false":
+            return z3.BoolVal(f.kind == "true", self._z3)
+        parts = [self.cond(a) for a in f.args]
+        return z3.And(*parts) if f.kind == "and" else z3.Or(*parts)
+
+    # ---- builders for the pointwise tiers
+    def function(self, name: str, domain: Sequence[Any], result: Any) -> Callable[..., Any]:
+        """An uninterpreted function, or a constant when it has no arguments."""
+        if not domain:
+            constant = z3.Const(name, result)
+            return lambda: constant
+        return z3.Function(name, *domain, result)
+
+    def sort(self, name: str) -> Any:
+        """One of the sorts int, real, bool, or an uninterpreted one."""
+        made = {"int": z3.IntSort, "real": z3.RealSort, "bool": z3.BoolSort}.get(name)
+        return z3.DeclareSort(name, self._z3) if made is None else made(self._z3)
+
+    def real(self, text: str) -> Any:
+        """A rational constant."""
+        return z3.RealVal(text, self._z3)
+
+    def weighted(self, parts: Iterable[tuple[Poly, Cond]]) -> Any:
+        """The sum of polynomials that count only under their conditions, different from zero."""
+        zero = z3.IntVal(0, self._z3)
+        total = [z3.If(self.cond(g), self.poly(p), zero) for p, g in parts]
+        return z3.Sum(total) != zero if len(total) > 1 else total[0] != zero if total else z3.BoolVal(False, self._z3)
+
+    def not_iff(self, left: Cond, right: Cond) -> Any:
+        """Exactly one of two conditions holds."""
+        return self.cond(left) != self.cond(right)

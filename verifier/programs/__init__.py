@@ -1,0 +1,1 @@
+"""Programs with concrete sizes: labels of elements, for the validation of plans."""

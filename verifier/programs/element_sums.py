@@ -1,0 +1,260 @@
+"""Labels of elements that depend on many others: reductions, windows, products, and reads at computed places.
+
+A multiset is labelled by the sum of its scrambled labels.  A product sums over positions k; each k gets a name that
+does not depend on where it stands (from all that both operands hold at k, equal ones told apart by their order), a row
+is the multiset of (name of k, element), and the result is the unordered pair of rows: equal labels imply a one-to-one
+correspondence of the positions under which both operands agree.  A convolution is the same product over windows; places
+outside of the image are a label of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from math import prod
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from superopt.ir.graph import Node
+from verifier.programs.mixing import Ids, Tags, add, mix, ordered, total
+
+_OUTSIDE = mix(np.uint64(1))
+
+
+def _ints(node: Node) -> tuple[int, ...]:
+    return tuple([int(str(n)) for n in node.shape])
+
+
+def padded(x: Ids, config: Sequence[tuple[int, int, int]], fill: Ids) -> Ids:
+    """Per axis `(low, high, dilation)`; negative padding crops."""
+    shape = [
+        max(0, lo + hi + (0 if n == 0 else (n - 1) * d + 1)) for n, (lo, hi, d) in zip(x.shape, config, strict=True)
+    ]
+    out = np.full(shape, fill, np.uint64)
+    source: list[slice] = []
+    target: list[slice] = []
+    for n, size, (lo, _, d) in zip(x.shape, shape, config, strict=True):
+        first = max(0, -(lo // d)) if lo < 0 else 0
+        count = len(range(first * d + lo, min(size, (n - 1) * d + 1 + lo), d)) if n else 0
+        start = first * d + lo
+        source.append(slice(first, first + count))
+        target.append(slice(start, start + count * d if count else start, d))
+    if all(s.stop > s.start for s in source):
+        out[tuple(target)] = x[tuple(source)]
+    return out
+
+
+# ---- folds
+
+
+def _fold(tag: Tags, kind: str, dtype: str, *summed: Ids) -> Ids:
+    return ordered(tag("fold", kind, dtype), *summed)
+
+
+def _reduce(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
+    axes = tuple(v["axes"])
+    if prod(xs[0].shape[a] for a in axes) == 1:
+        return xs[0].reshape(_ints(node))
+    each = mix(xs[0])  # of many equal elements the sum keeps the lower bits, the sum of halves the upper ones
+    return _fold(
+        tag, node_op(node).removeprefix("reduce_"), node.dtype, total(each, axes), total(each >> np.uint64(32), axes)
+    )
+
+
+def node_op(node: Node) -> str:
+    """The op that a node stands for."""
+    return node["op"] if node.op == "macro" else node.op
+
+
+def _offsets(window: Sequence[int], dilation: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    for r in product(*map(range, window)):
+        yield tuple([i * d for i, d in zip(r, dilation, strict=True)])
+
+
+def _at(x: Ids, offset: Sequence[int], strides: Sequence[int], sizes: Sequence[int], lead: int) -> Ids:
+    """What the windows see at one of their places, over the last axes of x."""
+    cut = [slice(o, o + (n - 1) * s + 1 if n else o, s) for o, s, n in zip(offset, strides, sizes, strict=True)]
+    return x[(slice(None),) * lead + tuple(cut)]
+
+
+def _window(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
+    window, out = v["window_dimensions"], _ints(node)
+    config = [(lo, hi, d) for (lo, hi), d in zip(v["padding"], v["base_dilation"], strict=True)]
+    plain = all(c == (0, 0, 1) for c in config)
+    if prod(window) == 1 and plain:
+        return _at(xs[0], [0] * len(out), v["window_strides"], out, 0)
+    image = padded(mix(xs[0]), config, np.asarray(np.uint64(0)))
+    summed = np.zeros(out, np.uint64)
+    for offset in _offsets(window, v["window_dilation"]):
+        summed = add(summed, _at(image, offset, v["window_strides"], out, 0))
+    return _fold(tag, node_op(node).removeprefix("reduce_window_"), node.dtype, summed)
+
+
+def _prefix(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
+    axis = v["axis"]
+    x = np.flip(xs[0], axis) if v["reverse"] else xs[0]
+    ids = _fold(tag, node_op(node).removeprefix("cum"), node.dtype, np.cumsum(mix(x), axis=axis, dtype=np.uint64))
+    if ids.shape[axis]:
+        first = (slice(None),) * axis + (slice(0, 1),)
+        ids[first] = x[first]
+    return np.flip(ids, axis) if v["reverse"] else ids
+
+
+def _arg(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
+    (axis,) = v["axes"]
+    places = mix(np.arange(xs[0].shape[axis], dtype=np.uint64))
+    row = np.moveaxis(xs[0], axis, -1)
+    return ordered(tag(node_op(node), node.dtype, node.inputs[0].dtype), total(mix(add(row, places)), (-1,)))
+
+
+# ---- products
+
+
+def _names(left: Ids, right: Ids) -> Ids:
+    """Names of the contracted positions, all different, from what the operands hold at each."""
+    names = mix(add(left, right)).ravel()
+    order = np.argsort(names, kind="stable")
+    place = np.arange(len(names))
+    leads = np.append(True, names[order][1:] != names[order][:-1])[: len(names)]
+    ranks = np.zeros(len(names), np.uint64)
+    ranks[order] = (place - np.maximum.accumulate(np.where(leads, place, 0))).astype(np.uint64)
+    return mix(add(names, mix(ranks))).reshape(left.shape)
+
+
+def _pair(tag: Tags, node: Node, v: dict[str, Any], a: Ids, b: Ids) -> Ids:
+    kind = tag("product", node.inputs[0].dtype, node.dtype, v["precision"], v["preferred_element_type"])
+    return ordered(kind, np.minimum(a, b), np.maximum(a, b))
+
+
+def _dot(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
+    (lc, rc), (lb, rb) = v["dimension_numbers"]
+    x, y = xs
+    lf = [a for a in range(x.ndim) if a not in lc and a not in lb]
+    rf = [a for a in range(y.ndim) if a not in rc and a not in rb]
+    batch, inner = prod(x.shape[a] for a in lb), prod(x.shape[a] for a in lc)
+    p = x.transpose((*lb, *lf, *lc)).reshape(batch, prod(x.shape[a] for a in lf), inner)
+    q = y.transpose((*rb, *rf, *rc)).reshape(batch, prod(y.shape[a] for a in rf), inner)
+    names = _names(total(mix(p), (0, 1)), total(mix(q), (0, 1)))
+    a, b = (total(mix(add(z, names)), (2,)) for z in (p, q))
+    return _pair(tag, node, v, a[:, :, None], b[:, None, :]).reshape(_ints(node))
+
+
+def _conv(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
+    lhs, rhs, out = cast(tuple[tuple[int, ...], ...], v["dimension_numbers"])
+    x, w = xs[0].transpose(lhs), xs[1].transpose(rhs)
+    groups, batches = v["feature_group_count"], v["batch_group_count"]
+    shape = tuple([_ints(node)[a] for a in out])
+    sizes, g, depth = shape[2:], groups * batches, w.shape[1]
+    config = [(0, 0, 1), (0, 0, 1), *[(lo, hi, d) for (lo, hi), d in zip(v["padding"], v["lhs_dilation"], strict=True)]]
+    image = padded(x, config, _OUTSIDE)
+    n = image.shape[0] // batches
+    image = image.reshape(batches, n, groups, depth, *image.shape[2:])
+    image = np.moveaxis(image, 2, 1).reshape(g, n, depth, *image.shape[4:])  # one of the two group counts is 1
+    kernel = w.reshape(g, w.shape[0] // g, depth, *w.shape[2:])
+    offsets = list(_offsets(w.shape[2:], v["rhs_dilation"]))
+    places = list(product(*map(range, w.shape[2:])))
+    seen = [_at(image, o, v["window_strides"], sizes, 3) for o in offsets]
+    over = (0, 1, *range(3, image.ndim))
+    left = np.stack([total(mix(s), over) for s in seen])
+    right = np.stack([total(mix(kernel[(..., *r)]), (0, 1)) for r in places])
+    names = _names(left, right)  # (place, channel)
+    rows = np.zeros((g, n, *sizes), np.uint64)
+    columns = np.zeros(kernel.shape[:2], np.uint64)
+    spread = (slice(None),) + (None,) * len(sizes)
+    for s, r, name in zip(seen, places, names, strict=True):
+        rows = add(rows, total(mix(add(s, name[spread])), (2,)))
+        columns = add(columns, total(mix(add(kernel[(..., *r)], name)), (2,)))
+    a = rows[:, :, None]
+    b = columns.reshape(g, 1, -1, *(1,) * len(sizes))
+    ids = np.moveaxis(_pair(tag, node, v, a, b), 0, 1).reshape(shape)
+    return ids.transpose(np.argsort(out))
+
+
+# ---- reads and writes at computed places
+
+
+def _along(x: Ids, axes: Sequence[int]) -> Ids:
+    """x with some axes replaced by one label of what lies along them, in this order; they stay as axes of size 1."""
+    if not axes:
+        return x
+    places = mix(np.arange(prod(x.shape[a] for a in axes), dtype=np.uint64)).reshape([x.shape[a] for a in axes])
+    spread = places.transpose(np.argsort(axes)).reshape([n if a in axes else 1 for a, n in enumerate(x.shape)])
+    return np.asarray(mix(add(x, spread)).sum(axis=tuple(axes), keepdims=True, dtype=np.uint64))
+
+
+def _moving(whole: Sequence[int], part: Sequence[int], starts: Sequence[Ids]) -> list[int]:
+    """Axes along which a start matters, in an order that does not depend on the layout."""
+    axes = [a for a, (n, m) in enumerate(zip(whole, part, strict=True)) if n != m]
+    return sorted(axes, key=lambda a: int(starts[a]))
+
+
+def _positions(shape: Sequence[int], axes: Sequence[int]) -> Ids:
+    """Label of the position along some axes."""
+    out = np.zeros([1] * len(shape), np.uint64)
+    for order, axis in enumerate(axes):
+        line = mix(np.arange(shape[axis], dtype=np.uint64) + np.uint64((order + 1) << 40))
+        out = add(out, line.reshape([-1 if a == axis else 1 for a in range(len(shape))]))
+    return out
+
+
+def _dynamic_slice(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
+    x, starts = xs[0], xs[1:]
+    out = _ints(node)
+    axes = _moving(x.shape, out, starts)
+    if not axes:
+        return x
+    kind = tag("dynamic_slice", [(x.shape[a], out[a]) for a in axes], [node.inputs[1 + a].dtype for a in axes])
+    held = _along(x, axes)
+    return np.broadcast_to(ordered(kind, held, _positions(out, axes), *[starts[a] for a in axes]), out)
+
+
+def _dynamic_update_slice(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
+    x, update, starts = xs[0], xs[1], xs[2:]
+    axes = _moving(x.shape, update.shape, starts)
+    if not axes:
+        return update
+    kind = tag("dynamic_update_slice", [update.shape[a] for a in axes], [node.inputs[2 + a].dtype for a in axes])
+    written = _along(update, axes)
+    return ordered(kind, x, written, _positions(x.shape, axes), *[starts[a] for a in axes])
+
+
+def _gather(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
+    x, indices = xs
+    out, sizes = _ints(node), v["slice_sizes"]
+    mapped: list[int] = list(v["start_index_map"])
+    held = _along(x, mapped)
+    rows: list[int] = [d for d in range(len(out)) if d not in v["offset_dims"]]
+
+    def line(axis: int) -> npt.NDArray[np.int64]:
+        return np.arange(out[axis]).reshape([-1 if d == axis else 1 for d in range(len(out))])
+
+    read: list[Any] = [0] * x.ndim
+    places = np.zeros([1] * len(out), np.uint64)
+    kept: list[int] = [
+        a for a in range(x.ndim) if a not in v["collapsed_slice_dims"] and a not in v["operand_batching_dims"]
+    ]
+    offsets: list[int] = list(v["offset_dims"])
+    for d, a in zip(offsets, kept, strict=True):
+        if a in mapped:
+            offset = line(d).astype(np.uint64) + np.uint64((mapped.index(a) + 1) << 40)
+            places = add(places, mix(offset))
+        else:
+            read[a] = line(d)
+    pairs: list[tuple[int, int]] = list(zip(v["operand_batching_dims"], v["start_indices_batching_dims"], strict=True))
+    for a, s in pairs:
+        read[a] = line(rows[s])
+    spread = [out[d] if d in rows else 1 for d in range(len(out))]
+    starts = [np.broadcast_to(np.asarray(indices[..., j]).reshape(spread), out) for j in range(len(mapped))]
+    kind = tag("gather", v["mode"], [(x.shape[a], sizes[a]) for a in mapped], node.inputs[1].dtype, node.dtype)
+    return np.broadcast_to(ordered(kind, held[tuple(read)], places, *starts), out)
+
+
+LABEL: dict[str, Callable[[Tags, Node, list[Ids], dict[str, Any]], Ids]] = {
+    **{f"reduce_{kind}": _reduce for kind in ("sum", "prod", "max", "min", "and", "or", "xor")},
+    **{f"reduce_window_{kind}": _window for kind in ("sum", "max", "min")},
+    **{f"cum{kind}": _prefix for kind in ("sum", "prod", "max", "min")},
+    "argmax": _arg, "argmin": _arg, "dot_general": _dot, "conv_general_dilated": _conv,
+    "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice, "gather": _gather,
+}  # fmt: skip

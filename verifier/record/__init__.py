@@ -1,0 +1,1 @@
+"""Certificates: what was proved, under digests of what it depends on; replay."""

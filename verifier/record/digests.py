@@ -1,0 +1,266 @@
+"""What a proof depends on, as digests of source text: one per op for denotations, one for the prover.
+
+The denotation of a rule op is the case of `sem.py` that gives it a value, the case of `rewrites/language/named.py`
+that gives it a shape, the entries of the op table that it stands for, and whatever of these modules they use: sources
+are cut along top-level definitions, and the functions that branch on the op (`op == "pad"`) along their branches.
+Comments, docstrings and layout do not count.  The prover is `prove.py`, `check.py` and every module of this package
+that they import, `sem.py` excepted.  So an edit changes the digests of exactly the rules that use what was edited.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rewrites.language import named
+from rewrites.language.term import REDUCERS, Rule, subterms
+from superopt.ir import scalar
+from superopt.ir.ops import table
+from superopt.machine.shared import parse_module
+from verifier.equal import sem
+
+_PACKAGE = Path(__file__).parents[1]
+_LANGUAGE = ("term", "names", "kinds", "parse", "parse_terms", "parse_roles", "direction")
+_TABLES = frozenset({"_MEANING", "_BY_OP", "TABLE", "SCALARS", "_ARITHMETIC", "_TRANSCENDENTAL", "_PREDICATES"})
+"""Tables over all ops: not followed, or every op would depend on every other."""
+
+_IR: dict[str, tuple[str, ...]] = {
+    "dot": ("dot_general",),
+    "conv": ("conv_general_dilated",),
+    "red": tuple(f"reduce_{kind}" for kind in REDUCERS),
+    "win": tuple(f"reduce_window_{kind}" for kind in ("sum", "max", "min")),
+    "cum": ("cumsum", "cumprod", "cummax", "cummin"),
+    "concat": ("concatenate",),
+    "slice": ("slice",),
+    "at": ("slice", "reshape"),
+    "pad": ("pad",),
+    "rev": ("rev",),
+    "take": ("gather",),
+    "split": ("reshape",),
+    "merge": ("reshape",),
+    "bcast": ("broadcast_in_dim",),
+    "view": ("reshape", "transpose"),
+    "lay": ("transpose",),
+    "fold": ("add", "max"),
+    "stack": ("concatenate",),
+    "diag": ("iota", "eq", "select_n"),
+    "iota": ("iota",),
+    "dynslice": ("dynamic_slice",),
+    "dynupdate": ("dynamic_update_slice",),
+    "expand": ("broadcast_in_dim",),
+    "unit": ("reshape",),
+}
+"""Rule op -> the entries of the op table that it stands for (elementwise ops name theirs)."""
+
+
+def denotations(rule: Rule) -> dict[str, str]:
+    """Op of a rule -> digest of its denotation; elementwise functions count one by one."""
+    return {name: denotation(name) for name in sorted(_names(rule))}
+
+
+def _names(rule: Rule) -> Iterator[str]:
+    for t in subterms((*rule.lhs, *rule.rhs, *rule.given)):
+        yield t.op
+        if t.op == "ew" and t["f"] not in rule.metas:
+            yield f"ew {t['f']}"
+
+
+@functools.cache
+def denotation(name: str) -> str:
+    """Digest of the denotation of one op, `ew exp` for an elementwise function."""
+    op, _, function = name.partition(" ")
+    texts: list[str] = []
+    if function:
+        texts += _entry(function)
+        if function in scalar.SCALARS:
+            texts += _closure(Path(scalar.__file__), _scalar_roots(function), "")
+            texts.append(_scalar_row(function))
+    else:
+        case = sem._MEANING.get(op)  # pyright: ignore[reportPrivateUsage]
+        roots = ["Meaning", *([case.__name__] if case is not None else [])]
+        texts += _closure(Path(sem.__file__), roots, op)
+        texts += _closure(Path(named.__file__), ["shape"], op)
+        for entry in _IR.get(op, ()):
+            texts += _entry(entry)
+    return _digest(texts)
+
+
+@functools.cache
+def prover() -> str:
+    """Digest of the prover and of the reader of rule texts."""
+    found = set[Path]()
+    todo = ["verifier.rules.prove", "verifier.rules.check"]
+    while todo:
+        path = _PACKAGE.parent.joinpath(*todo.pop().split(".")).with_suffix(".py")
+        if path not in found and path.is_file():
+            found.add(path)
+            todo += _imported(path)
+    shown = {_PACKAGE / "rules" / f"{m}.py" for m in ("shrink", "snippet")}  # how a counterexample is shown
+    found -= {Path(sem.__file__), *shown}
+    language = Path(named.__file__).parent
+    files = [*sorted(found), *(language / f"{m}.py" for m in _LANGUAGE)]
+    return _digest(text for file in files for text in (file.name, file.read_text(encoding="utf-8")))
+
+
+def _imported(path: Path) -> Iterator[str]:
+    """What a module imports from this package: names of modules, and of what may be one."""
+    for node in ast.walk(_parsed(path)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == _PACKAGE.name:
+            yield node.module
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+@functools.cache
+def sources() -> tuple[Path, ...]:
+    """All files that digests are made of, and some more."""
+    folders = (_PACKAGE, Path(named.__file__).parents[1], Path(table.__file__).parents[1])
+    return tuple(sorted(path for folder in folders for path in folder.rglob("*.py")))
+
+
+def _digest(texts: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+
+
+# ---- entries of the op table
+
+
+def _entry(op: str) -> list[str]:
+    entry = table.TABLE.get(op)
+    if entry is None:
+        return []
+    out = [op, ",".join(a.name for a in entry.attrs)]
+    for function in (entry.type, entry.at):
+        if function is not None:
+            out += _closure(Path(function.__code__.co_filename), [function.__qualname__.partition(".")[0]], op)
+    return out
+
+
+def _scalar_roots(function: str) -> list[str]:
+    made = scalar.SCALARS[function].numpy
+    name = getattr(made, "__qualname__", "").partition(".")[0]
+    return ["apply", *([name] if getattr(made, "__module__", "") == scalar.__name__ else [])]
+
+
+def _scalar_row(function: str) -> str:
+    """What the table of scalar functions says of one of them."""
+    for node in ast.walk(_parsed(Path(scalar.__file__))):
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value == function:
+                    return ast.unparse(value)
+    return ""
+
+
+# ---- slices of modules
+
+
+@functools.cache
+def _parsed(file: Path) -> ast.Module:
+    """A module without docstrings (comments are gone anyway)."""
+    tree = parse_module(file.read_text(encoding="utf-8"))
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Module | ast.FunctionDef | ast.ClassDef) and part.body:
+            first = part.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                part.body = part.body[1:] or [ast.Pass()]
+    return tree
+
+
+@functools.cache
+def _definitions(file: Path) -> dict[str, ast.stmt]:
+    """Name -> the top-level statement that defines it (imports are outside of the module's own text)."""
+    out: dict[str, ast.stmt] = {}
+    for node in _parsed(file).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            out[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name):
+                    out[target.id] = node
+    return out
+
+
+def _closure(file: Path, roots: Sequence[str], op: str) -> list[str]:
+    """Texts of some definitions of a module and of all that they use there, cut to one op."""
+    known = _definitions(file)
+    todo, seen, out = list(roots), set[str](), list[str]()
+    while todo:
+        name = todo.pop(0)
+        if name in seen or name in _TABLES or name not in known:
+            continue
+        seen.add(name)
+        text, uses = _cut(file, name, op if _branches(file, name) else "")
+        out.append(text)
+        todo += uses
+    return out
+
+
+@functools.cache
+def _branches(file: Path, name: str) -> bool:
+    """Does a definition branch on ops?"""
+    tests = [node.test for node in ast.walk(_definitions(file)[name]) if isinstance(node, ast.If)]
+    return any(_compared(test) is not None for test in tests)
+
+
+@functools.cache
+def _cut(file: Path, name: str, op: str) -> tuple[str, tuple[str, ...]]:
+    """The text of a definition, cut to one op if one is given, and the names that it uses."""
+    node: ast.AST = _definitions(file)[name]
+    if op:
+        node = _Cut(op).visit(pickle.loads(pickle.dumps(node)))  # a copy, in a tenth of the time of deepcopy
+    return ast.unparse(node), tuple(dict.fromkeys(n.id for n in ast.walk(node) if isinstance(n, ast.Name)))
+
+
+class _Cut(ast.NodeTransformer):
+    """Keeps, of branches on the op, those that the op takes, and nothing behind one that returns."""
+
+    def __init__(self, op: str) -> None:
+        self.op = op
+
+    def visit_If(self, node: ast.If) -> Any:
+        """A branch on the op is replaced by what it comes to."""
+        self.generic_visit(node)
+        compared = _compared(node.test)
+        if compared is None:
+            return node
+        names, positive = compared
+        return (node.body if (self.op in names) == positive else node.orelse) or ast.Pass()
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        """Drop what can no longer be reached."""
+        self.generic_visit(node)
+        for i, statement in enumerate(node.body):
+            if isinstance(statement, ast.Return | ast.Raise):
+                del node.body[i + 1 :]
+                break
+        return node
+
+
+def _compared(test: ast.expr) -> tuple[list[str], bool] | None:
+    """Ops in `op == "x"`, `t.op in ("x", "y")` and the like, and whether it asks for them; None for other tests."""
+    if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
+        return None
+    left, right, how = test.left, test.comparators[0], test.ops[0]
+    if not (
+        (isinstance(left, ast.Name) and left.id == "op") or (isinstance(left, ast.Attribute) and left.attr == "op")
+    ):
+        return None
+    values = right.elts if isinstance(right, ast.Tuple) else [right]
+    names = [v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)]
+    if (
+        len(names) != len(values)
+        or not set(names) & _OPS
+        or not isinstance(how, ast.Eq | ast.In | ast.NotEq | ast.NotIn)
+    ):
+        return None
+    return names, isinstance(how, ast.Eq | ast.In)
+
+
+_OPS = frozenset(sem._MEANING)  # pyright: ignore[reportPrivateUsage]
+
+__all__ = ["denotation", "denotations", "prover", "sources"]

@@ -1,0 +1,1 @@
+"""Rules: proof for every rank, refutation by arrays, mutants; the prover's process."""

@@ -1,0 +1,99 @@
+"""One rule, one verdict: refute first, prove, refute again.
+
+A few tiny instances kill most wrong rules in milliseconds; what survives goes to the prover; what is not proved gets a
+longer search for arrays, at sizes where the solver sees a difference first, before it is called UNKNOWN.  PROVED comes
+from the prover alone, REFUTED from the reference interpreter alone; that both happen for one rule would be an error of
+the trusted part, and is raised as such.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from rewrites.language.direction import directions
+from rewrites.language.named import Env
+from rewrites.language.term import Rule
+from superopt.errors import VerificationError
+from verifier.equal.solver import recorded
+from verifier.rules.prove import DEFINED, NO_OVERFLOW, prove
+from verifier.rules.refute import Attempts, Difference, differ_at, search
+from verifier.rules.shapes import solved_envs
+from verifier.rules.shrink import readable
+from verifier.verdict import REFUTED, UNKNOWN, UNSUPPORTED, Verdict
+
+BEFORE, AFTER = 3, 40
+
+
+def check(
+    rule: Rule, direction: str = "forward", *, before: int = BEFORE, after: int = AFTER, small: bool = True
+) -> Verdict:
+    """The verdict on one direction of a rule.
+
+    Args:
+        rule: the rule.
+        direction: forward or backward.
+        before: random instances tried before the proof.
+        after: further instances tried when the proof fails.
+        small: whether a counterexample is made small and readable.
+
+    Raises:
+        VerificationError: the rule is proved and refuted at once (the prover or the interpreter is wrong).
+    """
+    start = time.perf_counter()
+    forward, backward = directions(rule)
+    reading = (forward if direction == "forward" else backward).rule
+    if reading is None:
+        return prove(rule, direction)
+    attempts = Attempts()
+    found = search(reading, before, attempts=attempts)
+    suspects: list[Env] = []
+    with recorded() as asked:
+        verdict = prove(rule, direction, suspects)
+    if verdict.proved:
+        verdict = replace(verdict, asked=tuple(asked))
+    if verdict.proved and found is not None and found.undefined and _assumes(verdict):
+        found = None  # outside the domain: the assumptions of the certificate exclude it
+    if verdict.proved and _only_in_range(
+        verdict
+    ):  # integers wrap: where arrays show it, the rule is false as it stands
+        found = found or search(reading, after, before, attempts)
+        if found is not None or reading.vars:  # of entries nothing says that they are small
+            cause = f"proved only where {NO_OVERFLOW}"
+            verdict = replace(verdict, status=UNKNOWN, domain=None, proved_when=NO_OVERFLOW, cause=cause)
+    if found is None and not verdict.proved:
+        found = _first(suspects, attempts) or search(reading, after, before, attempts)
+        found = found or _first(solved_envs(reading, after), attempts)
+    seconds = time.perf_counter() - start
+    if found is None:
+        tried = f"; no counterexample in {attempts.built} instances" if verdict.status != UNSUPPORTED else ""
+        cause = verdict.cause if verdict.proved else f"{verdict.cause}{tried}"
+        return replace(verdict, seconds=seconds, cause=cause)
+    if verdict.proved:
+        raise VerificationError(
+            f"{rule.name} ({direction}) is proved and yet refuted at seed {found.seed}:\n{readable(found)}",
+            hint="the prover or the reference interpreter is wrong: please report this rule",
+        )
+    if found.index is None and small:
+        found = search(reading, after, attempts=attempts, patience=after) or found
+    return replace(verdict, status=REFUTED, counterexample=readable(found, small), cause="", seconds=seconds)
+
+
+def _assumes(verdict: Verdict) -> bool:
+    """Does the certificate assume something about values, beyond their being finite numbers?"""
+    return verdict.domain is not None and any(a.startswith(DEFINED) for a in verdict.domain.assumptions)
+
+
+def _only_in_range(verdict: Verdict) -> bool:
+    """Does a proof about integers hold only where none of them wraps?"""
+    return verdict.domain is not None and NO_OVERFLOW in verdict.domain.assumptions
+
+
+def _first(envs: Iterable[Env], attempts: Attempts) -> Difference | None:
+    """The first of some sizes and attributes, chosen by the solver, at which the interpreter sees a difference."""
+    for n, env in enumerate(envs):
+        found = differ_at(env, n, attempts)
+        if found is not None:
+            return found
+    return None

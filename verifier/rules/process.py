@@ -1,0 +1,171 @@
+"""The prover under hard limits: one long-lived process for many rules, killed when a rule takes too much.
+
+Z3 does not always honour limits of its own, and normal forms can explode before it is asked, so the prover as a whole
+runs in a process with limits on memory and on processor time, watched from here (a machine that is busy or was
+suspended decides nothing).  A rule or a statement that exceeds a limit is UNKNOWN with the limit as its cause; the next
+one gets a new process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import Any
+
+from rewrites.language.show import rule_key, show
+from rewrites.language.term import Rule
+from superopt.errors import VerificationError
+from superopt.machine.facts import usable_cores
+from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
+from verifier.rules.wire import decode
+from verifier.verdict import UNKNOWN, Verdict
+
+SECONDS = 60.0
+MEMORY_BYTES = 4 << 30
+_START_S = 60.0
+_MOST_PROVERS, _RULES_EACH = 4, 8  # another prover starts for so many rules, since it takes half a second to start
+LIMIT = "the prover's limit"
+
+
+class LimitExceededError(Exception):
+    """A limit of the prover's process was exceeded, it died, or the prover is at fault; the message says how."""
+
+
+class Prover:
+    """The prover in a process of its own; use it as a context manager, or close it.
+
+    Args:
+        seconds: processor time of one rule; by the clock `WAITS` times as much.
+        memory_bytes: of the process.
+    """
+
+    def __init__(self, seconds: float = SECONDS, memory_bytes: int = MEMORY_BYTES) -> None:
+        self.seconds, self.memory_bytes = seconds, memory_bytes
+        self._worker = Worker(ProcessLimits(_START_S, memory_bytes), module="verifier.rules.worker")
+        self._lock = threading.Lock()
+
+    def check(self, rule: Rule, direction: str = "forward") -> Verdict:
+        """The verdict on one direction of a rule, UNKNOWN where a limit was exceeded.
+
+        Raises:
+            VerificationError: the rule is proved and refuted at once.
+        """
+        key = rule_key(rule)
+        try:
+            event = self._ask({"request": "check", "rule": show(rule), "key": key, "direction": direction})
+        except LimitExceededError as limit:
+            return Verdict(rule.name, key, rule.where, direction, UNKNOWN, cause=str(limit), seconds=self.seconds)
+        if event["event"] == "error":
+            raise VerificationError(event["message"], hint=event["hint"])
+        return replace(decode(event["verdict"]), where=rule.where)
+
+    def prove(self, rule: Rule, direction: str = "forward") -> Verdict:
+        """The prover's verdict alone, UNKNOWN where a limit was exceeded."""
+        key = rule_key(rule)
+        try:
+            event = self._ask({"request": "prove", "rule": show(rule), "key": key, "direction": direction})
+        except LimitExceededError as limit:
+            return Verdict(rule.name, key, rule.where, direction, UNKNOWN, cause=str(limit), seconds=self.seconds)
+        return replace(decode(event["verdict"]), where=rule.where)
+
+    def call(self, target: str, *arguments: Any, path: str | None = None) -> Any:
+        """`module:function` applied to JSON values inside the process.
+
+        Raises:
+            LimitExceededError: it took too long or too much memory.
+        """
+        return self._ask({"request": "call", "target": target, "arguments": arguments, "path": path})["result"]
+
+    def close(self) -> None:
+        """End the process."""
+        self._worker.close()
+
+    def __enter__(self) -> Prover:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            try:
+                started = self._worker.started
+                self._worker.limits = ProcessLimits(_START_S, self.memory_bytes, processor=True)
+                if not started or not self._worker.alive:
+                    self._worker.ready()  # imports are not the rule's time
+                self._worker.limits = ProcessLimits(self.seconds, self.memory_bytes, processor=True)
+                (event,) = self._worker.request(request)
+            except RecursionError as deep:
+                raise LimitExceededError("it is nested too deeply to be written down") from deep
+            except WorkerDiedError as died:
+                failure = died.failure
+                if failure.cause == "timeout":
+                    raise LimitExceededError(f"{LIMIT} of {self.seconds:g} s was reached") from died
+                raise LimitExceededError(f"the prover's process ended: {failure.cause}: {failure.detail}") from died
+        if event["event"] == "deep":
+            raise LimitExceededError("it is nested too deeply for the prover")
+        if event["event"] == "fault":
+            lines = [line.strip() for line in event["traceback"].splitlines() if line.strip()]
+            places = [line for line in lines if line.startswith("File ")]
+            place = places[-1].replace('"', "") if places else "an unknown place"
+            raise LimitExceededError(f"the prover failed, please report it: {lines[-1]} ({place})")
+        return event
+
+
+def check_all(rules: Sequence[Rule], provers: int = 0, end_s: float = math.inf) -> list[Verdict]:
+    """The forward verdict on each rule, by as many provers at once as there are cores, four at most.
+
+    The first is the shared one; the others start where there is work for them, and end with it.
+
+    Args:
+        provers: in place of that number.
+        end_s: instant of `time.monotonic` from which on no proof is begun; what is left then is UNKNOWN.
+
+    Raises:
+        VerificationError: a rule is proved and refuted at once.
+    """
+    wanted = provers or min(_MOST_PROVERS, usable_cores())
+    with ExitStack() as stack:
+        count = max(1, min(wanted, len(rules) // _RULES_EACH))
+        own = [stack.enter_context(Prover()) for _ in range(count - 1)]
+        executor = stack.enter_context(ThreadPoolExecutor(count))
+        idle: SimpleQueue[Prover] = SimpleQueue()
+        for prover in (shared(), *own):
+            idle.put(prover)
+
+        def check(rule: Rule) -> Verdict:
+            if time.monotonic() > end_s:
+                return Verdict(
+                    rule.name, rule_key(rule), rule.where, "forward", UNKNOWN, cause="no time was left to prove it"
+                )
+            prover = idle.get()
+            try:
+                return prover.check(rule)
+            finally:
+                idle.put(prover)
+
+        # what takes longest is not left to the end; against a clock those come first that are soon proved
+        sign = -1 if end_s == math.inf else 1
+        order = sorted(range(len(rules)), key=lambda i: sign * len(show(rules[i])))
+        found = dict(zip(order, executor.map(check, [rules[i] for i in order]), strict=True))
+    return [found[i] for i in range(len(rules))]
+
+
+_SHARED: list[Prover] = []
+_STARTING = threading.Lock()
+
+
+def shared() -> Prover:
+    """The prover of this process, started when it is first asked and ended with it."""
+    with _STARTING:
+        if not _SHARED:
+            _SHARED.append(Prover())
+            atexit.register(_SHARED[0].close)
+    return _SHARED[0]

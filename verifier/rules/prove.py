@@ -1,0 +1,201 @@
+"""Proof of a rule: for every rank that ranks.py asks for, every reducer and every root, in this order.
+
+1. Premises (sizes, conditions, well-formed left sides) are satisfiable, with concrete sizes as witness.
+2. Goals: the right side is well formed and in bounds, shapes are equal: proved, not assumed.
+3. Equality of the two scalars at a symbolic index: exact laws first, then real, then pointwise, then range.
+4. The right side divides by nothing new that may be zero.
+
+Nothing here decides that a rule is wrong: a failed obligation is UNKNOWN with its cause; only refute.py refutes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterator, Mapping
+
+from rewrites.language.direction import directions
+from rewrites.language.kinds import Disagree, agree
+from rewrites.language.named import Env
+from rewrites.language.show import rule_key, text
+from rewrites.language.term import Rule, names_in, subterms
+from verifier.equal import conditions as c
+from verifier.equal.equality import DEFINED, NO_OVERFLOW, ORDER, POSITIONS, Proof, Stop, equal_terms
+from verifier.equal.integers import MachineIntegers
+from verifier.equal.pointwise import Reals, consistent
+from verifier.equal.ranks import ANY, MAX_RANK, attribute_roles, rank_vectors, uniform
+from verifier.equal.sem import Meaning
+from verifier.equal.solver import UNKNOWN as OPEN
+from verifier.equal.solver import CannotLower
+from verifier.rules.instance import IllFormed, Impossible, RankInstance, algebra, instantiate, output, unsupported
+from verifier.rules.premises import premises_at
+from verifier.rules.shapes import LARGEST, env_at
+from verifier.verdict import PROVED, UNKNOWN, UNSUPPORTED, ValidityDomain, Verdict
+
+__all__ = [
+    "CONTRADICTION", "DEFINED", "EMPTY_ONLY", "FINITE", "NO_OVERFLOW", "POSITIONS", "Proof", "Stop", "equal_terms",
+    "prove",
+]  # fmt: skip
+
+CONTRADICTION = "the premises contradict each other"
+EMPTY_ONLY = "the premises hold for empty tensors only: a size token stands for two lengths"
+FINITE = "inputs and intermediate values are finite"
+_INFINITIES = (("n", math.inf), ("n", -math.inf))
+
+
+def prove(rule: Rule, direction: str = "forward", suspects: list[Env] | None = None) -> Verdict:
+    """Prove one direction of a rule for all sizes and ranks; never refutes.
+
+    Where it fails, sizes and attributes at which the solver sees a difference are added to `suspects`.  The backward
+    direction of a rule that cannot be used backwards is UNSUPPORTED with the reason.
+    """
+    start = time.perf_counter()
+    forward, backward = directions(rule)
+    chosen = forward if direction == "forward" else backward
+    done = Proof()
+    if chosen.rule is None:
+        status, cause, domain = UNSUPPORTED, f"not usable {direction}: {chosen.reason}", None
+    else:
+        try:
+            domain = _prove(chosen.rule, done)
+            status, cause = PROVED, ""
+        except Stop as stop:
+            status, cause, domain = stop.status, stop.cause, None
+            if suspects is not None and done.failed is not None:
+                models = itertools.islice(done.failed.ctx.suspects(LARGEST), 3)
+                suspects += [env_at(done.failed, model) for model in models]
+    return Verdict(
+        rule=rule.name,
+        key=rule_key(rule),
+        where=rule.where,
+        direction=direction,
+        status=status,
+        domain=domain,
+        cause=cause,
+        tiers=tuple(done.tiers or ()),
+        obligations=done.obligations,
+        queries=done.queries,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _prove(rule: Rule, done: Proof) -> ValidityDomain:
+    reason = unsupported(rule)
+    if reason:
+        raise Stop(UNSUPPORTED, reason)
+    if rule.lhs == rule.rhs:
+        raise Stop(UNKNOWN, "both sides are the same term: the rule says nothing")
+    try:
+        agree(rule)
+    except Disagree as why:
+        raise Stop(UNKNOWN, f"dtypes disagree: {why}") from why
+    roles = attribute_roles(rule)
+    low, high = -1, 2
+    while True:
+        for ranks in rank_vectors(roles, low, high):
+            for metas in _reducers(rule):
+                _at_ranks(rule, ranks, metas, done)
+        if not roles or done.forall <= high or high >= MAX_RANK:
+            break
+        low, high = high, min(done.forall, MAX_RANK)
+    tried = {r: ANY if _bounded(rule, r, done, high) else str(high) for r in roles}
+    ranks = tuple((r, tried.get(r, ANY)) for r in sorted(rule.many))
+    if done.laws:
+        done.assume(FINITE)
+    for premise in rule.given:
+        done.assume(f"given: {text(rule, premise)}")
+    return ValidityDomain(ORDER[done.laws], ranks, _dtypes(rule, done), tuple(done.assumptions or ()), done.sizes)
+
+
+def _dtypes(rule: Rule, done: Proof) -> tuple[str, ...]:
+    if rule.dtype:
+        return (rule.dtype,)
+    if all(rule.kinds[v] == "bool" for v in rule.vars) and done.laws == 0 and rule.vars:
+        return ("bool",)
+    infinite_literal = any(t.op == "lit" and t["value"] in _INFINITIES for t in subterms((*rule.lhs, *rule.rhs)))
+    return ("float", "int") if done.integers and not infinite_literal else ("float",)
+
+
+def _bounded(rule: Rule, role: str, done: Proof, high: int) -> bool:
+    counted = any(v.partition("@")[2].startswith(f"{role}.") for v in done.counted)
+    return done.forall <= high and uniform(rule, role) and not counted
+
+
+def _reducers(rule: Rule) -> Iterator[dict[str, str]]:
+    choices = [(name, kinds) for name, kinds in rule.metas.items() if isinstance(kinds, tuple)]
+    for pick in itertools.product(*(kinds for _, kinds in choices)):
+        yield {name: kind for (name, _), kind in zip(choices, pick, strict=True)}
+
+
+def _at_ranks(rule: Rule, ranks: Mapping[str, int], metas: Mapping[str, str], done: Proof) -> None:
+    try:
+        instance = instantiate(rule, ranks)
+    except Impossible as bad:
+        raise Stop(UNKNOWN, f"{CONTRADICTION} at ranks {dict(ranks)}: {bad}") from bad
+    except IllFormed as bad:
+        raise Stop(UNKNOWN, f"at ranks {dict(ranks)}: {bad}") from bad
+    ctx = instance.ctx
+    try:
+        _premises(instance, done)
+        for root in range(len(rule.lhs)):
+            _goals(instance, root, done)
+            _equal(instance, root, metas, done)
+    except Stop as stop:
+        done.failed = instance
+        where = f" at ranks {dict(ranks)}" if ranks else ""
+        raise Stop(stop.status, f"{stop.cause}{where}") from stop
+    finally:
+        done.queries += ctx.counters.queries
+        done.forall = max(done.forall, ctx.forall)
+        done.counted |= ctx.counted
+
+
+def _premises(instance: RankInstance, done: Proof) -> None:
+    ctx = instance.ctx
+    said = {name for e in instance.env.rule.cond for name in names_in(e)}  # a rule may speak of empty axes on purpose
+    sizes = [str(n) for n in instance.env.tok.values()]
+    witness = ctx.witness(positive=sizes)
+    if witness is None and said:
+        witness = ctx.witness(positive=[str(n) for (token, _), n in instance.env.tok.items() if token not in said])
+    done.obligations += 1
+    if witness is not None:
+        done.sizes = tuple(sorted(witness.items()))
+        for positive in instance.divisors:
+            if not ctx.holds(positive):
+                raise Stop(UNKNOWN, f"a premise divides by what may not be positive: {positive} does not follow")
+        return
+    if ctx.witness() is not None:
+        raise Stop(UNKNOWN, EMPTY_ONLY)
+    unsure = ctx.possible(c.TRUE) == OPEN
+    raise Stop(UNKNOWN, "no witness for the premises was found" if unsure else CONTRADICTION)
+
+
+def _goals(instance: RankInstance, root: int, done: Proof) -> None:
+    for goal in instance.goals[root]:
+        done.obligations += 1
+        if not instance.ctx.holds(goal):
+            raise Stop(UNKNOWN, f"the right side may be ill-formed: {goal} does not follow")
+
+
+def _equal(instance: RankInstance, root: int, metas: Mapping[str, str], done: Proof) -> None:
+    ctx, rule = instance.ctx, instance.env.rule
+    symbols = algebra(instance)
+    meaning = Meaning(instance.env, symbols, metas)
+    index, facts = output(instance, root)
+    try:
+        left, right = meaning.at(rule.lhs[root], index), meaning.at(rule.rhs[root], index)
+        given = premises_at(meaning, left, right, index)
+    except NotImplementedError as missing:
+        raise Stop(UNSUPPORTED, str(missing)) from missing
+    if symbols.computed:
+        done.assume(POSITIONS)
+    if given:
+        done.obligations += 1
+        try:
+            possible = consistent(ctx, MachineIntegers(ctx) if rule.dtype else Reals(ctx), given, facts)
+        except CannotLower as why:
+            raise Stop(UNSUPPORTED, f"a premise about values: {why}") from why
+        if not possible:
+            raise Stop(UNKNOWN, CONTRADICTION)
+    equal_terms(ctx, left, right, facts, done, given, rule.dtype)

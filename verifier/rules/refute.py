@@ -1,0 +1,266 @@
+"""Refutation: concrete arrays on which the two sides of a rule differ, by the reference interpreter alone.
+
+Both sides are built as IR graphs from one environment that satisfies the premises (`rewrites.lift.generate`) and
+evaluated by `superopt.ir.interp`; nothing of the prover takes part.  Small sizes (0 included) and small integers come
+first, so most wrong rules fall in milliseconds.  A rule is refuted when, at an instance with a well-formed left side,
+the right side is ill-formed, has another shape, or has another value.  Entries at which the left side is undefined
+(NaN, or infinite by a division or a logarithm) say nothing: that is the assumption of finite values.  What is found
+here is made small and readable by `verifier.rules.shrink`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rewrites.language.named import Env, shape
+from rewrites.language.show import text
+from rewrites.language.term import Rule, Term, names_in, subterms, walk, windows
+from rewrites.lift.generate import Instance, at_env, choose_env
+from superopt.errors import SuperoptError
+from superopt.ir.graph import Node, topological
+from superopt.ir.interp import evaluate
+from superopt.ir.types import FLOATS
+
+Arrays = dict[str, np.ndarray]
+TOLERANCE = 1e-9
+PARTIAL = frozenset({"div", "rem", "log", "log1p", "rsqrt", "pow", "integer_pow", "atanh", "tan", "digamma", "lgamma"})
+PATIENCE, DRAWS, LARGE = 8, 400, 1 << 20
+STAGES = ((0, 2), (1, 2), (0, 3), (1, 4), (1, 5), (2, 5), (3, 8), (1, 3), (0, 4), (4, 9))
+"""Smallest and largest size, in the order in which they are tried."""
+_SUMMED = frozenset({"dot_general", "conv_general_dilated"})
+_EXTREMES = (-(2**31), 2**31 - 1, 46341, -1, 0, 1, 2, 3)
+
+
+@dataclass
+class Attempts:
+    """What a search for a counterexample did.
+
+    Attributes:
+        built: instances compared.
+        missing: seeds for which no environment was found.
+        unbuilt: instances of which the builder refused a side, with the last reason.
+    """
+
+    built: int = 0
+    missing: int = 0
+    unbuilt: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An instance at which the two sides of a rule differ.
+
+    Attributes:
+        env: sizes and attributes.
+        seed: of axis orders, meta-variables and values.
+        root: which equation of the rule.
+        made: both sides as graphs, where they can be built.
+        values: the inputs.
+        index: first index at which the results differ; None when a whole side failed.
+        results: the two results at that root.
+        cause: why a whole side failed.
+        undefined: the right side is no number there (it divides by zero, or leaves a function's domain).
+    """
+
+    env: Env
+    seed: int
+    root: int
+    made: Instance | None = None
+    values: Arrays = field(default_factory=dict[str, np.ndarray])
+    index: tuple[int, ...] | None = None
+    results: tuple[Any, Any] = (None, None)
+    cause: str = ""
+    undefined: bool = False
+
+
+def search(
+    rule: Rule, tries: int, first_seed: int = 0, attempts: Attempts | None = None, patience: int = PATIENCE
+) -> Difference | None:
+    """Search for a difference among `tries` random instances; the same seeds give the same answer.
+
+    Values that differ say more than a right side without a value: `patience` more instances are tried for them.
+    """
+    log = attempts if attempts is not None else Attempts()
+    failed: Difference | None = None
+    last = first_seed + tries
+    for seed in range(first_seed, last):
+        if failed is not None and seed > failed.seed + patience:
+            break
+        env = env_of_seed(rule, seed)
+        if env is None:
+            log.missing += 1
+            continue
+        found = differ_at(env, seed, log)
+        if found is not None and found.index is not None:
+            return found
+        failed = failed or found
+    return failed
+
+
+def env_of_seed(rule: Rule, seed: int) -> Env | None:
+    """Random ranks, sizes and attributes that satisfy the premises, or None after many tries."""
+    low, high = STAGES[seed % len(STAGES)]
+    rng = random.Random(f"{rule.name}/{seed}")
+    choice = (0, 1) if seed % 3 == 0 else (1, 1, 2)
+    return choose_env(rule, {r: rng.choice(choice) for r in sorted(rule.many)}, rng, high, low, DRAWS)
+
+
+def differ_at(
+    env: Env, seed: int, log: Attempts | None = None, metas: Mapping[str, Any] | None = None
+) -> Difference | None:
+    """Compare the two sides of a rule at one environment that satisfies its premises.
+
+    With given meta-variables, axes lie in the order of the declarations; else both are random.
+    """
+    rule, log = env.rule, log or Attempts()
+    bad = _ill_formed(env)
+    try:
+        made = at_env(rule, env, random.Random(seed), metas=metas)
+    except SuperoptError as error:  # the physical op takes no such sizes (a convolution without groups)
+        made = None
+        log.reason = str(error)
+    if bad is not None:
+        root, cause = bad
+        return Difference(env, seed, root, made, {} if made is None else _values(made, seed, 0), cause=cause)
+    if made is None or not made.rhs:
+        log.unbuilt += 1
+        log.reason = log.reason if made is None else made.reason
+        return None
+    if _work((*made.lhs, *made.rhs)) > LARGE:
+        log.unbuilt += 1
+        log.reason = "too large to evaluate"
+        return None
+    log.built += 1
+    undefined: Difference | None = None
+    for attempt in range(12 if made.given else 3):
+        found = difference(made, _values(made, seed, attempt), seed)
+        if found is not None and not found.undefined:
+            return found
+        undefined = undefined or found
+    return undefined
+
+
+def _work(roots: tuple[Node, ...]) -> int:
+    """Elements that the interpreter touches for the most expensive node, roughly."""
+    most = 0
+    for node in topological(roots):
+        read = math.prod(int(str(n)) for n in node.inputs[-1].shape) if node.op in _SUMMED else 1
+        most = max(most, math.prod(int(str(n)) for n in node.shape) * read)
+    return most
+
+
+def difference(made: Instance, values: Arrays, seed: int = 0, tolerance: float = TOLERANCE) -> Difference | None:
+    """Where the two sides differ on these inputs, or None: nowhere, or the premises about values do not hold."""
+    if made.given and not all(bool(np.all(g)) for g in evaluate(made.given, values)):
+        return None
+    partial = any(t.op == "ew" and t["f"] in PARTIAL for t in subterms(made.env.rule.lhs))
+    for root, results in enumerate(zip(evaluate(made.lhs, values), evaluate(made.rhs, values), strict=True)):
+        left, right = (np.asarray(r) for r in results)
+        where = first_difference(left, right, partial, tolerance, numbers_first=True)
+        if where is not None:
+            number = right.dtype.kind == "f"
+            undefined = bool(np.isnan(right[where])) if number else _leaves(made.lhs, values)
+            return Difference(made.env, seed, root, made, values, where, results, undefined=undefined)
+    return None
+
+
+def _leaves(roots: tuple[Node, ...], values: Arrays) -> bool:
+    """Does some value on the way leave the numbers: what a predicate of it says is of no account."""
+    inner = tuple(node for node in topological(roots) if node.types[0].dtype in FLOATS)
+    return not all(bool(np.all(np.isfinite(x))) for x in evaluate(inner, values))
+
+
+def first_difference(
+    a: np.ndarray, b: np.ndarray, partial: bool, tolerance: float, *, numbers_first: bool = False
+) -> tuple[int, ...] | None:
+    """First index at which the results differ where `a` is defined, or None; with `numbers_first` NaN comes last."""
+    if a.dtype == bool or a.dtype.kind in "iu":
+        bad = a != b
+    else:
+        defined = np.isfinite(a) if partial else ~np.isnan(a)
+        scale = 1.0 + np.abs(np.where(np.isfinite(a), a, 0.0))
+        with np.errstate(invalid="ignore"):
+            same = (a == b) | (np.abs(a - b) <= tolerance * scale * max(1.0, math.sqrt(a.size)))
+        bad = defined & ~same
+        if numbers_first and (bad & ~np.isnan(b)).any():
+            bad &= ~np.isnan(b)
+    if not bad.any():
+        return None
+    return tuple(int(i) for i in np.argwhere(bad)[0])
+
+
+def _ill_formed(env: Env) -> tuple[int, str] | None:
+    """The first root whose right side is ill-formed or has another named shape, with the reason."""
+    for root, (left, right) in enumerate(zip(env.rule.lhs, env.rule.rhs, strict=True)):
+        conditions: list[Any] = []
+        try:
+            there = shape(right, env, conditions)
+        except (ZeroDivisionError, KeyError) as error:
+            return root, f"is ill-formed: {error!r}"
+        if not all(conditions):
+            return root, f"is ill-formed: {_offender(env, right)}"
+        here = shape(left, env, [])
+        if here != there:
+            return root, f"has the sizes {_sizes(env, there)}, the left side {_sizes(env, here)}"
+    return None
+
+
+def _sizes(env: Env, sizes: Mapping[Any, Any]) -> str:
+    roles = {label: role for role, labels in env.labels.items() for label in labels}
+    return " ".join(f"{roles[label]}={n}" for label, n in sizes.items()) or "(none)"
+
+
+def _offender(env: Env, t: Term) -> str:
+    """The innermost ill-formed subterm, with the numbers in it."""
+    for part in list(walk(t))[::-1]:
+        conditions: list[Any] = []
+        try:
+            shape(part, env, conditions)
+        except ZeroDivisionError:
+            return text(env.rule, part)
+        except KeyError:  # inside a fold, its index is not bound here
+            continue
+        if not all(conditions):
+            names = sorted({n for _, exprs in windows(part) for e in exprs if e is not None for n in names_in(e)})
+            told = [f"{n} = {_all(env, n)[0]}" for n in names if _all(env, n)]
+            if part.op not in ("fold", "stack"):
+                told = [f"operands of {_sizes(env, shape(a, env, []))}" for a in part.args] + told
+            brief = {a: "..." for a in part.args if len(text(env.rule, a)) > 30}
+            return f"{text(env.rule, part, brief)}{' with ' if told else ''}{', '.join(told)}"
+    return "sizes do not fit"
+
+
+def _all(env: Env, name: str) -> list[Any]:
+    if name in env.params:
+        return [env.params[name]]
+    found = [v for (n, _), v in (*env.tok.items(), *env.attr.items()) if n == name]
+    return found
+
+
+def _values(made: Instance, seed: int, attempt: int) -> Arrays:
+    """Input arrays: small integers first, then fractions, then signs and magnitudes mixed."""
+    rng = np.random.default_rng((seed, attempt))
+    numbers = made.env.rule.dtype == "int"
+    out: Arrays = {}
+    for name, node in sorted(made.inputs.items()):
+        sizes = tuple(int(str(n)) for n in node.shape)
+        if node.dtype == "bool":
+            out[name] = np.asarray(rng.random(sizes) > 0.5)
+        elif node.dtype.startswith("int"):
+            wide = numbers and made.env.rule.kinds[name] != "int"
+            drawn = (
+                rng.choice(_EXTREMES, sizes) if wide and attempt == 2 else rng.integers(-4 if wide else -1, 6, sizes)
+            )
+            out[name] = drawn.astype(node.dtype)
+        elif attempt == 0:
+            out[name] = rng.integers(-2, 4, sizes).astype(node.dtype)
+        else:
+            out[name] = np.asarray(rng.standard_normal(sizes) * (1.0 if attempt % 3 == 1 else 3.0), node.dtype)
+    return out

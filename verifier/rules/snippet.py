@@ -1,0 +1,298 @@
+"""A counterexample as a test to paste: both sides in `jax.lax`, the arrays, and the assertion that fails.
+
+The sides are the graphs that the reference interpreter evaluated, written out with the `lax` functions that the ops are
+named after.  Where the right side cannot be built, its last line is the op that does not take its operands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rewrites.build.target import IRTarget
+from rewrites.build.terms import Builder
+from rewrites.language.names import OPERATORS
+from rewrites.language.term import Rule
+from rewrites.lift.generate import Instance
+from superopt.errors import SuperoptError
+from superopt.ir.graph import Graph, Node
+
+WIDTH = 88
+_FOLDS = {"sum": ("0.0", "lax.add"), "max": ("-jnp.inf", "lax.max"), "min": ("jnp.inf", "lax.min")}
+
+
+class _Refused(Exception):
+    """The op that does not take its operands."""
+
+    def __init__(self, op: str, children: Sequence[Node], attrs: Mapping[str, Any]) -> None:
+        super().__init__(op)
+        self.op, self.children, self.attrs = op, tuple(children), attrs
+
+
+class _Strict(IRTarget):
+    """IR nodes; says which op was refused."""
+
+    def mk(self, op: str, /, *children: Node, **attrs: Any) -> Node:
+        """The node, or `_Refused`."""
+        try:
+            return super().mk(op, *children, **attrs)
+        except SuperoptError as error:
+            raise _Refused(op, children, attrs) from error
+
+
+def snippet(rule: Rule, made: Instance | None, values: Mapping[str, np.ndarray], root: int, cause: str) -> str:
+    """The test as Python text; empty where a side holds an op without a written form."""
+    if made is None:
+        return ""
+    names = {name: identifier(name) for name in made.inputs}
+    nodes = {node: names[name] for name, node in made.inputs.items()}
+    try:
+        left = body(nodes, made.lhs[root])
+        right = body(nodes, made.rhs[root]) if made.rhs else _failing(rule, made, root, nodes)
+    except KeyError:
+        return ""
+    return written(rule.name, names, values, left, right, cause)
+
+
+def written(
+    title: str,
+    names: Mapping[str, str],
+    values: Mapping[str, np.ndarray],
+    left: Sequence[str],
+    right: Sequence[str],
+    cause: str = "",
+) -> str:
+    """The test from the bodies of both sides.
+
+    Args:
+        title: of the test.
+        names: input -> its name as a parameter.
+        values: input -> array.
+        left, right: lines of the two functions.
+        cause: why the right side fails, if it does.
+    """
+    arguments = ", ".join(names.values())
+    arrays = [f"    {names[k]} = {_array(np.asarray(values[k]))}" for k in names]
+    said = [f"    # the right side {cause}"] if cause else []
+    return "\n".join(
+        [
+            "import jax.numpy as jnp",
+            "import numpy as np",
+            "from jax import lax",
+            "",
+            "",
+            f"def left({arguments}):",
+            *left,
+            "",
+            "",
+            f"def right({arguments}):",
+            *right,
+            "",
+            "",
+            f"def test_{re.sub(r'[^0-9A-Za-z_]', '_', title)}():",
+            *arrays,
+            *said,
+            f"    np.testing.assert_allclose(right({arguments}), left({arguments}), rtol=1e-5, atol=1e-5)",
+            "",
+        ]
+    )
+
+
+def identifier(name: str) -> str:
+    """The name of an input as a parameter."""
+    return name if name.isidentifier() and name not in ("jnp", "np", "lax", "left", "right") else f"x_{name}"
+
+
+def _failing(rule: Rule, made: Instance, root: int, nodes: Mapping[Node, str]) -> list[str]:
+    """The right side up to the op that is refused; or with the shape that it has."""
+    builder = Builder(made.match, _Strict())
+    try:
+        value, _ = builder.go(rule.rhs[root], made.layouts[root], made.env)
+    except _Refused as refused:
+        table = dict(nodes)
+        lines = _lines(table, refused.children)
+        operands = [table[x] for x in refused.children]
+        return [*lines, f"    return {_call(refused.op, refused.attrs, operands, refused.children)}"]
+    except (SuperoptError, ZeroDivisionError, KeyError) as error:
+        return [f"    raise ValueError({str(error)!r})"]
+    return body(nodes, value)
+
+
+def body(nodes: Mapping[Node, str], root: Node) -> list[str]:
+    """A graph as the lines of a function.
+
+    Raises:
+        KeyError: an op without a written form.
+    """
+    table = dict(nodes)
+    lines = _lines(table, (root,))
+    if lines and lines[-1].startswith(f"    {table[root]} = "):
+        return [*lines[:-1], f"    return {lines[-1].partition(' = ')[2]}"]
+    return [*lines, f"    return {_bare(table[root])}"]
+
+
+def _lines(table: dict[Node, str], roots: Sequence[Node]) -> list[str]:
+    """Assignments for the nodes of several results; a short node with one reader is written where it is read."""
+    graph = Graph(tuple(n for n in table if n.op == "input"), tuple(roots))
+    readers = Counter(x for node in graph.nodes() for x in node.inputs)
+    lines: list[str] = []
+    for node in graph.nodes():
+        if node in table:
+            continue
+        text = _call(node.op, dict(node.attrs), [table[x] for x in node.inputs], node.inputs, node)
+        if node.op == "literal" or (readers[node] <= 1 and len(text) <= WIDTH // 2):
+            table[node] = text
+            continue
+        lines.append(f"    t{len(lines)} = {_bare(text)}")
+        table[node] = f"t{len(lines) - 1}"
+    return lines
+
+
+def _bare(text: str) -> str:
+    """Without parentheses around all of it."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for i, ch in enumerate(text):
+        depth += (ch == "(") - (ch == ")")
+        if depth == 0 and i < len(text) - 1:
+            return text
+    return text[1:-1]
+
+
+def _array(x: np.ndarray) -> str:
+    kind = "" if x.dtype.name in ("float64", "bool") else f", jnp.{x.dtype.name}"
+    if x.size == 0:
+        return f"jnp.zeros({x.shape}{', bool' if x.dtype.name == 'bool' else kind})"
+    return f"jnp.array({x.tolist()}{kind})"
+
+
+def _number(value: Any, dtype: str) -> str:
+    if dtype == "bool":
+        return str(bool(value))
+    if dtype.startswith(("int", "uint")):
+        return f"jnp.{dtype}({int(value)})"
+    if value != value or value in (float("inf"), float("-inf")):
+        return f"{'-' if value < 0 else ''}jnp.{'nan' if value != value else 'inf'}"
+    return repr(float(value)) if value >= 0 else f"({float(value)!r})"
+
+
+def _call(
+    op: str, attrs: Mapping[str, Any], xs: Sequence[str], operands: Sequence[Node], node: Node | None = None
+) -> str:
+    """One op as an expression."""
+    if op == "literal":
+        return _number(attrs["value"], attrs["dtype"])
+    integer = bool(operands) and operands[0].dtype not in ("float64", "float32", "bool")
+    if op in OPERATORS and not (op == "div" and integer) and not _both_literal(operands):
+        return f"({xs[0]} {OPERATORS[op]} {xs[1]})"
+    scalars = [f"jnp.asarray({_bare(x)})" if y.op == "literal" else x for x, y in zip(xs, operands, strict=True)]
+    if op in _WRITTEN:
+        return _WRITTEN[op](attrs, scalars if op != "broadcast_in_dim" else xs, operands)
+    args = [_bare(x) for x in scalars]
+    if op.startswith("reduce_window_"):
+        start, fold = _FOLDS[op.rpartition("_")[2]]
+        rest = (attrs["window_dimensions"], attrs["window_strides"], attrs["padding"])
+        return f"lax.reduce_window({args[0]}, {start}, {fold}, {', '.join(map(str, rest))})"
+    if op in _BITWISE:
+        return f"lax.bitwise_{op}({', '.join(args)})"
+    if op not in _NAMED:
+        raise KeyError(op)
+    told = [str(attrs[name]) for name in _NAMED[op]]
+    return f"lax.{op}({', '.join([*args, *told])})"
+
+
+def _both_literal(operands: Sequence[Node]) -> bool:
+    return all(x.op == "literal" for x in operands)
+
+
+def _broadcast(attrs: Mapping[str, Any], xs: Sequence[str], operands: Sequence[Node]) -> str:
+    if operands[0].op == "literal":
+        return f"jnp.full({attrs['shape']}, {_bare(xs[0])})"
+    return f"lax.broadcast_in_dim({_bare(xs[0])}, {attrs['shape']}, {attrs['broadcast_dimensions']})"
+
+
+def _convolution(attrs: Mapping[str, Any], xs: Sequence[str], operands: Sequence[Node]) -> str:
+    parts = [_bare(xs[0]), _bare(xs[1]), str(attrs["window_strides"]), str(attrs["padding"])]
+    for name in ("lhs_dilation", "rhs_dilation"):
+        if any(d != 1 for d in attrs[name]):
+            parts.append(f"{name}={attrs[name]}")
+    parts.append(f"dimension_numbers=lax.ConvDimensionNumbers{tuple(attrs['dimension_numbers'])}")
+    if attrs.get("feature_group_count", 1) != 1:
+        parts.append(f"feature_group_count={attrs['feature_group_count']}")
+    return f"lax.conv_general_dilated({', '.join(parts)})"
+
+
+def _gather(attrs: Mapping[str, Any], xs: Sequence[str], operands: Sequence[Node]) -> str:
+    names = ("offset_dims", "collapsed_slice_dims", "start_index_map")
+    numbers = f"lax.GatherDimensionNumbers({', '.join(f'{n}={attrs[n]}' for n in names)})"
+    return f'lax.gather({_bare(xs[0])}, {_bare(xs[1])}, {numbers}, {attrs["slice_sizes"]}, mode="{attrs["mode"]}")'
+
+
+def _starts(attrs: Mapping[str, Any], xs: Sequence[str], operands: Sequence[Node]) -> str:
+    bare = [_bare(x) for x in xs]
+    return (
+        f"lax.dynamic_slice({bare[0]}, ({', '.join(bare[1:])},), {attrs['slice_sizes']}, allow_negative_indices=False)"
+    )
+
+
+def _update(attrs: Mapping[str, Any], xs: Sequence[str], operands: Sequence[Node]) -> str:
+    bare = [_bare(x) for x in xs]
+    return f"lax.dynamic_update_slice({bare[0]}, {bare[1]}, ({', '.join(bare[2:])},), allow_negative_indices=False)"
+
+
+def _concatenate(attrs: Mapping[str, Any], xs: Sequence[str], operands: Sequence[Node]) -> str:
+    return f"lax.concatenate([{', '.join(map(_bare, xs))}], {attrs['dimension']})"
+
+
+def _iota(attrs: Mapping[str, Any], xs: Sequence[str], operands: Sequence[Node]) -> str:
+    kind = "float" if attrs["dtype"] == "float64" else f"jnp.{attrs['dtype']}"
+    return f"lax.broadcasted_iota({kind}, {attrs['shape']}, {attrs['dimension']})"
+
+
+def _convert(attrs: Mapping[str, Any], xs: Sequence[str], operands: Sequence[Node]) -> str:
+    kind = "float" if attrs["new_dtype"] == "float64" else f"jnp.{attrs['new_dtype']}"
+    return f"{xs[0]}.astype({kind})"
+
+
+def _cumulative(op: str) -> Callable[..., str]:
+    def written(attrs: Mapping[str, Any], xs: Sequence[str], operands: Sequence[Node]) -> str:
+        return f"lax.{op}({_bare(xs[0])}, {attrs['axis']}{', reverse=True' if attrs['reverse'] else ''})"
+
+    return written
+
+
+_WRITTEN: dict[str, Callable[..., str]] = {
+    "broadcast_in_dim": _broadcast,
+    "conv_general_dilated": _convolution,
+    "gather": _gather,
+    "dynamic_slice": _starts,
+    "dynamic_update_slice": _update,
+    "concatenate": _concatenate,
+    "iota": _iota,
+    "convert_element_type": _convert,
+    **{op: _cumulative(op) for op in ("cumsum", "cumprod", "cummax", "cummin")},
+}
+_BITWISE = frozenset({"not", "and", "or", "xor"})
+_PLAIN = (
+    "add sub mul div neg sign floor ceil is_finite exp exp2 log expm1 log1p sin cos tan asin acos atan sinh cosh tanh"
+    " asinh acosh atanh logistic erf erfc erf_inv lgamma digamma sqrt rsqrt cbrt abs square population_count clz"
+    " rem max min pow atan2 nextafter shift_left shift_right_logical shift_right_arithmetic eq ne lt le gt ge select_n"
+    " clamp"
+)
+_NAMED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_PLAIN.split(), ()),
+    **{f"reduce_{kind}": ("axes",) for kind in ("sum", "max", "min", "prod", "and", "or")},
+    "integer_pow": ("y",),
+    "dot_general": ("dimension_numbers",),
+    "reshape": ("new_sizes",),
+    "transpose": ("permutation",),
+    "rev": ("dimensions",),
+    "slice": ("start_indices", "limit_indices", "strides"),
+    "pad": ("padding_config",),
+}
+"""lax functions that take operands and then attributes by position, in this order."""

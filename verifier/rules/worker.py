@@ -1,0 +1,48 @@
+"""The prover's process: reads rules, writes verdicts (see `verifier.rules.process` for the parent).
+
+Start it as `python -m verifier.rules.worker EVENT_FD MEMORY_BYTES`.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rewrites.language.parse import parse
+from rewrites.language.show import rule_key
+from superopt.errors import VerificationError
+from superopt.measure.worker import Event, resolve, serve
+from verifier.rules.check import check
+from verifier.rules.prove import prove
+from verifier.rules.wire import encode
+
+
+def _check(request: Mapping[str, Any]) -> Iterator[Event]:
+    try:
+        rule = parse(request["rule"], where="<worker>")
+        if rule_key(rule) != request["key"]:
+            raise VerificationError(f"{rule.name} reads differently from its own text")
+        judge = prove if request["request"] == "prove" else check
+        yield {"event": "verdict", "verdict": encode(judge(rule, request["direction"]))}
+    except VerificationError as error:
+        yield {"event": "error", "message": str(error.args[0]), "hint": error.hint}
+    except RecursionError:
+        yield {"event": "deep"}
+    except Exception:  # a fault of ours, which the parent raises with its cause
+        yield {"event": "fault", "traceback": traceback.format_exc()}
+
+
+def _call(request: Mapping[str, Any]) -> Iterator[Event]:
+    """`module:function` of JSON values, giving one."""
+    try:
+        yield {"event": "result", "result": resolve(request["target"], request.get("path"))(*request["arguments"])}
+    except RecursionError:
+        yield {"event": "deep"}
+    except Exception:  # as above
+        yield {"event": "fault", "traceback": traceback.format_exc()}
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), int(sys.argv[2]), {"check": _check, "prove": _check, "call": _call})

@@ -1,0 +1,1 @@
+"""Statements about JAX functions: proof, refutation, and what people see of both."""

@@ -1,0 +1,307 @@
+"""Proof that two graphs over symbolic sizes are equal for all sizes and all inputs.
+
+The graphs are denoted over `Terms` and their outputs compared at a symbolic index by the prover's own tiers, in this
+order:
+
+1. Premises (sizes from 0 or 1 on, constraints, input axes not negative) hold for a concrete witness.
+2. Every axis of either graph is not negative, every divisor of a size positive, every read inside its input: proved of
+   both sides, although JAX has checked the shapes that it could.
+3. Both outputs have one shape and one value at every index: `verifier.rules.prove.equal_terms`; integers by ring laws
+that
+   hold modulo 2^width, or by the tier of machine integers at their width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from superopt.ir.denote import denote
+from superopt.ir.graph import Graph, Node, topological
+from superopt.ir.index import Form
+from superopt.ir.index import Poly as Sizes
+from superopt.ir.types import FLOATS, SIGNED
+from verifier.equal import conditions as c
+from verifier.equal.conditions import Cond
+from verifier.equal.integers import MachineIntegers
+from verifier.equal.monomial import Unsupported
+from verifier.equal.pointwise import decide
+from verifier.equal.poly import Poly, form_of, var
+from verifier.equal.solver import NO, CannotLower, Context
+from verifier.equal.terms import Apply, Read, Reduce, Term, Where, walk_terms
+from verifier.rules.prove import EMPTY_ONLY, FINITE, Proof, Stop, equal_terms
+from verifier.statements.ranges import PremiseRanges
+from verifier.statements.scalars import ROUNDED, Wraps, ranges
+from verifier.statements.terms import Terms, factorings, to_poly
+from verifier.verdict import UNKNOWN, UNSUPPORTED, ValidityDomain
+
+EXACTNESS = ("exact", "real", "range")
+SMALL = 64
+"""Elements of a constant array that is written out."""
+
+
+@dataclass
+class Pair:
+    """Two graphs over the same inputs and symbols.
+
+    Attributes:
+        left, right: the graphs; what they close over is named by contents (`statement_constants.by_contents`).
+        sizes: names of the free sizes.
+        lowest: the least value of every size.
+        premises: polynomials of sizes that are at least 0.
+        compared: sizes that a function asked to be 0 while it was traced as if they never were, and the question.
+    """
+
+    left: Graph
+    right: Graph
+    sizes: tuple[str, ...]
+    lowest: int
+    premises: tuple[Any, ...] = ()
+    compared: tuple[tuple[Any, str], ...] = ()
+
+
+@dataclass
+class _Work:
+    pair: Pair
+    ctx: Context
+    done: Proof
+    products: dict[Poly, tuple[Poly, ...]]
+    shapes: dict[str, tuple[Poly, ...]] = field(default_factory=dict[str, tuple[Poly, ...]])
+    checked: dict[tuple[Cond, tuple[Cond, ...]], None] = field(default_factory=dict[Any, None])
+
+
+def prove_pair(pair: Pair, done: Proof) -> ValidityDomain:
+    """Prove two graphs equal; what is gathered on the way is in `done`.
+
+    Raises:
+        Stop: they are not proved equal; holds status and cause.
+    """
+    for graph in (pair.left, pair.right):
+        foreign = unsupported_ops(graph)
+        if foreign:
+            raise Stop(UNSUPPORTED, f"{', '.join(foreign)}: not in the op table as a value at one index")
+    ctx = Context()
+    ctx.dims |= set(pair.sizes)
+    work = _Work(pair, ctx, done, factorings((pair.left, pair.right)))
+    _premises(work)
+    try:
+        for graph in (pair.left, pair.right):
+            _well_formed(work, graph)
+        for a, b in zip(pair.left.outputs, pair.right.outputs, strict=True):
+            _equal(work, a, b)
+    finally:
+        done.queries += ctx.counters.queries
+    if done.laws:
+        done.assume(FINITE)
+    dtypes = tuple(dict.fromkeys(x.dtype for x in pair.left.inputs))
+    ranks = tuple((name, "1") for name in pair.sizes)
+    assumptions = tuple(a for a in done.assumptions or () if "nan()" not in a)  # of a constant that is no number
+    return ValidityDomain(EXACTNESS[done.laws], ranks, dtypes, assumptions, done.sizes)
+
+
+def unsupported_ops(graph: Graph) -> list[str]:
+    """Ops without a value at one index, by the name of the primitive."""
+    names: dict[str, None] = {}
+    for node in graph.nodes():
+        if node.op == "opaque":
+            names[str(node["primitive"])] = None
+        elif node.op in ("scan", "while", "cond"):
+            names[node.op] = None
+    return list(names)
+
+
+# ---- obligations
+
+
+def _premises(work: _Work) -> None:
+    ctx, pair = work.ctx, work.pair
+    ctx.premises += [c.ge(var(name), pair.lowest) for name in pair.sizes]
+    ctx.premises += [c.ge(to_poly(p), 0) for p in pair.premises]
+    axes = [to_poly(n) for x in pair.left.inputs for n in x.shape]
+    ctx.premises += [g for n in dict.fromkeys(axes) if (g := c.ge(n, 0)).kind == "ge" and not _plain(n)]
+    work.done.obligations += 1
+    witness = ctx.witness(positive=pair.sizes)
+    if witness is None:
+        if ctx.witness() is not None:
+            raise Stop(UNKNOWN, EMPTY_ONLY)
+        raise Stop(UNKNOWN, "no sizes meet the constraints")
+    work.done.sizes = tuple(sorted(witness.items()))
+    for size, question in pair.compared:
+        if size is None or ctx.possible(c.eq(to_poly(size), 0)) != NO:
+            raise Stop(UNKNOWN, f"code that depends on sizes: traced as if not {question}")
+
+
+def _plain(n: Poly) -> bool:
+    """A sum of products of sizes: not negative as it stands."""
+    return not n.forms and all(k >= 0 for _, k in n.terms)
+
+
+def _goal(work: _Work, goal: Cond, facts: tuple[Cond, ...], what: str) -> None:
+    if goal == c.TRUE or (goal, facts) in work.checked:
+        return
+    work.done.obligations += 1
+    if not work.ctx.holds(goal, facts):
+        raise Stop(UNKNOWN, f"{what}: {goal} does not follow")
+    work.checked[goal, facts] = None
+
+
+def _well_formed(work: _Work, graph: Graph) -> None:
+    for node in graph.nodes():
+        if node.op == "literal":
+            continue
+        for n in node.shape:
+            p = to_poly(n)
+            if not _plain(p):
+                _goal(work, c.ge(p, 0), (), f"an axis of {node.op} may be negative")
+        for d in _divisors((node.shape, *(value for _, value in node.attrs))):
+            _goal(work, c.ge(to_poly(d), 1), (), f"{node.op} divides a size by what may be 0")
+
+
+def _divisors(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple):
+        for x in value:  # pyright: ignore[reportUnknownVariableType]
+            yield from _divisors(x)
+    elif isinstance(value, Sizes):
+        for atom in value.atoms:
+            if isinstance(atom, Form):
+                if atom.op in ("//", "%") and not isinstance(atom.args[1], int):
+                    yield atom.args[1]
+                yield from _divisors(atom.args)
+
+
+def _in_bounds(work: _Work, term: Term, facts: tuple[Cond, ...]) -> None:
+    """Every entry that a term reads, under the conditions under which it is read, is inside its input."""
+    seen: set[tuple[int, tuple[Cond, ...]]] = set()
+    todo: list[tuple[Term, tuple[Cond, ...]]] = [(term, facts)]
+    while todo:
+        t, path = todo.pop()
+        if (id(t), path) in seen:
+            continue
+        seen.add((id(t), path))
+        if isinstance(t, Read):
+            _read_inside(work, t.name, t.index, path)
+        elif isinstance(t, Apply):
+            todo += [(a, path) for a in t.args]
+        elif isinstance(t, Reduce):
+            todo.append((t.body, (*path, c.ge(var(t.var), 0), c.lt(var(t.var), t.size))))
+        elif isinstance(t, Where):
+            todo.append((t.then, (*path, *c.clauses(t.guard))))
+            todo.append((t.orelse, (*path, *c.clauses(c.negate(t.guard)))))
+
+
+def _read_inside(work: _Work, name: str, index: Sequence[Poly], path: tuple[Cond, ...]) -> None:
+    for i, n in zip(index, work.shapes[name], strict=True):
+        for goal in (c.ge(i, 0), c.lt(i, n)):
+            if goal != c.TRUE and goal not in path:
+                _goal(work, goal, path, f"{name} may be read outside its shape")
+        for atom in _entries(i):
+            inner = form_of(atom)
+            assert inner is not None
+            _read_inside(work, inner[0], inner[1], path)
+
+
+def _entries(p: Poly) -> Iterator[str]:
+    """Entries of integer inputs inside an index."""
+    for atom in p.forms:
+        form = form_of(atom)
+        assert form is not None
+        if form[0] not in ("//", "%", "min", "max"):
+            yield atom
+        else:
+            for a in form[1]:
+                yield from _entries(a)
+
+
+# ---- equality
+
+
+def _equal(work: _Work, a: Node, b: Node) -> None:
+    done = work.done
+    sizes = [to_poly(n) for n in a.shape]
+    for n, m in zip(sizes, map(to_poly, b.shape), strict=True):
+        _goal(work, c.eq(n, m), (), "the outputs may have different shapes")
+    if a is b:
+        done.obligations += 1
+        done.note("exact", "same graph")
+        return
+    terms = _terms(work)
+    try:
+        _equal_over(work, terms, a, b)
+    except Stop:
+        if not terms.tested:
+            raise
+        terms = _terms(work, finite=True)
+        _equal_over(work, terms, a, b)
+        done.note("real", "finite numbers")
+    for text in terms.assumptions:
+        done.assume(text)
+    if ROUNDED in terms.assumptions:
+        done.note("real", "sizes as floats")
+    if terms.ranges.assumption:
+        done.assume(terms.ranges.assumption)
+
+
+def _equal_over(work: _Work, terms: Terms, a: Node, b: Node) -> None:
+    ctx, done = work.ctx, work.done
+    left, right, facts = _denoted(work, terms, a, b)
+    for side in (left, right):
+        _in_bounds(work, side, facts)
+    integers = any(id(t) in terms.arithmetic for side in (left, right) for t in walk_terms(side))
+    try:
+        equal_terms(ctx, left, right, facts, done, dtype="int" if integers else "", machine=True)
+    except Stop as stop:
+        if not integers or not _by_machine(work, a, b):
+            raise
+        del stop
+    except (Unsupported, NotImplementedError) as missing:
+        raise Stop(UNSUPPORTED, str(missing)) from missing
+    if integers and a.dtype in FLOATS and "normal form (real)" in (done.tiers or ()):
+        done.note("real", "normal form (real)")  # beside integers floats may have been reordered
+
+
+def _terms(work: _Work, machine: bool = False, finite: bool = False) -> Any:
+    least = max((n for _, n in work.done.sizes), default=1)
+    return Terms(work.ctx, PremiseRanges(work.ctx, least), machine, finite, products=work.products)
+
+
+def _denoted(work: _Work, terms: Any, a: Node, b: Node) -> tuple[Term, Term, tuple[Cond, ...]]:
+    made: list[tuple[str, Poly]] = []
+    index = [terms.variable(to_poly(n), "o", made) for n in a.shape]
+    facts = tuple(f for name, _ in made for f in ranges(work.ctx, (name,)))
+    sides: list[Term] = []
+    try:
+        for root, graph in ((a, work.pair.left), (b, work.pair.right)):
+            sides.append(denote(root, terms, _reader(work, terms, graph), site=terms.site)(*index))
+    except (Unsupported, NotImplementedError) as missing:
+        raise Stop(UNSUPPORTED, str(missing)) from missing
+    except Wraps as wraps:
+        raise Stop(UNKNOWN, str(wraps)) from wraps
+    return sides[0], sides[1], facts
+
+
+def _reader(work: _Work, terms: Terms, graph: Graph) -> Any:
+    def read(node: Node, index: Sequence[Any]) -> Term:
+        name, array = node["name"], graph.constants.get(node["name"])
+        if array is not None and 0 < array.size <= SMALL:
+            return terms.entries(array, index)
+        work.shapes.setdefault(name, tuple(to_poly(n) for n in node.shape))
+        return terms.read(name, index, node.dtype)
+
+    return read
+
+
+def _by_machine(work: _Work, a: Node, b: Node) -> bool:
+    """Integers of one width, by the tier that knows how they wrap."""
+    kinds = {x.dtype for x in topological((a, b)) if x.dtype not in ("bool",)}
+    if len(kinds) != 1 or not (kind := kinds.pop()).startswith(("int", "uint")):
+        return False
+    left, right, facts = _denoted(work, _terms(work, machine=True), a, b)
+    width = int("".join(ch for ch in kind if ch.isdigit()))
+    try:
+        proved = decide(work.ctx, MachineIntegers(work.ctx, width, kind in SIGNED), left, right, facts)
+    except CannotLower:
+        return False
+    if proved:
+        work.done.note("exact", f"integers ({kind})")
+    return proved

@@ -1,0 +1,161 @@
+"""What integers of a statement can be: intervals of positions, sizes and entries, and the types that hold them.
+
+A size is an integer without a bound; a machine has none of those.  An integer that is computed from sizes and positions
+stays a polynomial only where its type holds it, for every size up to a bound that the verdict then names, or up to
+bounds that the constraints give.  A float holds an integer exactly up to 2^(bits of its fraction + 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from superopt.ir.types import UNSIGNED
+from verifier.equal import conditions as c
+from verifier.equal.conditions import Cond
+from verifier.equal.poly import Poly, form_of, var
+from verifier.equal.solver import Context
+
+Interval: TypeAlias = "tuple[float, float]"  # of exact integers, floats only where an end is infinite
+BOUNDS = (2**30, 2**28, 2**24)
+"""Bounds of sizes under which an integer may be in the range of its type: below the last one nothing is proved."""
+FRACTION = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
+ANY: Interval = (-math.inf, math.inf)
+
+
+@dataclass
+class PremiseRanges:
+    """Intervals under premises.
+
+    Attributes:
+        ctx: premises, ranges of index variables, the solver.
+        least: a bound of sizes below this one is met by no sizes that were found.
+        kinds: input -> dtype.
+        bound: every size and axis is taken to be at most this; None: nothing was assumed.
+    """
+
+    ctx: Context
+    least: int = 1
+    kinds: dict[str, str] = field(default_factory=dict[str, str])
+    bound: int | None = None
+    _upper: dict[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def assumption(self) -> str:
+        """What was assumed, in words; empty where nothing was."""
+        return "" if self.bound is None else f"every size is at most 2^{self.bound.bit_length() - 1}"
+
+    def fits(self, p: Poly, dtype: str, facts: Sequence[Cond] = (), *, assume: bool = True) -> bool:
+        """Does an integer type hold a value: with `assume` for every size up to a bound, which is kept."""
+        low, high = of_type(dtype)
+        for most in (math.inf, *(b for b in BOUNDS if assume and b >= self.least)):
+            a, b = self.interval(p, most, facts)
+            if a < low and dtype in UNSIGNED and b <= high and self.ctx.holds(c.ge(p, 0), facts):
+                a = 0
+            if low <= a and b <= high:
+                if most != math.inf:
+                    self.assume(int(most))
+                return True
+        return False
+
+    def assume(self, bound: int = BOUNDS[0]) -> None:
+        """Every size and axis is at most the bound."""
+        self.bound = min(bound, self.bound or bound)
+
+    def exact(self, p: Poly, dtype: str) -> bool:
+        """Does a float type hold an integer as it is, whatever the sizes are?"""
+        a, b = self.interval(p)
+        return -a <= 2 ** (FRACTION[dtype] + 1) >= b
+
+    def interval(self, p: Poly, most: float = math.inf, facts: Sequence[Cond] = ()) -> Interval:
+        """Bounds of a polynomial where every size is at most `most`."""
+        low: float = 0
+        high: float = 0
+        for mono, k in p.terms:
+            part: Interval = (k, k)
+            for atom in mono:
+                part = _product(part, self._atom(atom, most, facts))
+            low, high = _sum(low, part[0]), _sum(high, part[1])
+        return low, high
+
+    def _atom(self, atom: str, most: float, facts: Sequence[Cond]) -> Interval:
+        form = form_of(atom)
+        if form is None:
+            size = self.ctx.range_of(atom)
+            if size is None:
+                return (0, min(most, self._most(atom)))
+            return (0, min(most, self.interval(size, most)[1]) - 1)
+        op, args = form
+        if op not in ("//", "%", "min", "max"):
+            return self._narrowed(atom, of_type(self.kinds.get(op, "")), most, facts)
+        (a, b), (d, e) = (self.interval(x, most, facts) for x in args)
+        match op:
+            case "//":
+                return (min(a, 0), max(b, 0))
+            case "%":
+                return (0, e - 1)
+            case "min":
+                return (min(a, d), min(b, e))
+            case _:
+                return (max(a, d), max(b, e))
+
+    def _narrowed(self, atom: str, known: Interval, most: float, facts: Sequence[Cond]) -> Interval:
+        """The interval of an entry under conditions on it."""
+        low, high = known
+        for f in facts:
+            k = dict(f.poly.terms).get((atom,)) if f.poly is not None and f.kind in ("ge", "eq") else None
+            if k is None or f.poly is None:
+                continue
+            rest = f.poly - var(atom).scale(k)
+            if atom in rest.forms:
+                continue
+            a, b = self.interval(rest, most)
+            signs = (k, -k) if f.kind == "eq" else (k,)
+            for sign in signs:  # sign * x + r >= 0 with r in [a, b], or [-b, -a]
+                top = b if sign == k else -a
+                if not _finite(top):
+                    continue
+                if sign > 0:
+                    low = max(low, -(top // sign))
+                else:
+                    high = min(high, top // -sign)
+        return low, high
+
+    def _most(self, name: str) -> float:
+        """A power of two that the premises make a bound of a size."""
+        if name not in self._upper:
+            told = [p for p in self.ctx.premises if name in p.vars]
+            bounds = (2**k for k in (3, 7, 11, 16, 20, 24, 30)) if len(told) > 1 else ()
+            self._upper[name] = next((b for b in bounds if self.ctx.holds(c.ge(b, var(name)))), math.inf)
+        return self._upper[name]
+
+
+def of_type(dtype: str) -> Interval:
+    """The least and the greatest value of an integer type."""
+    digits = "".join(ch for ch in dtype if ch.isdigit())
+    if not dtype.startswith(("int", "uint")) or not digits:
+        return ANY
+    width = int(digits)
+    return (0, 2**width - 1) if dtype in UNSIGNED else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
+
+
+def _product(a: Interval, b: Interval) -> Interval:
+    ends = [_times(x, y) for x in a for y in b]
+    return min(ends), max(ends)
+
+
+def _times(x: float, y: float) -> float:
+    if 0 in (x, y):
+        return 0
+    return x * y if _finite(x, y) else math.inf if (x > 0) == (y > 0) else -math.inf
+
+
+def _sum(x: float, y: float) -> float:
+    return x + y if _finite(x, y) else x if x in (-math.inf, math.inf) else y
+
+
+def _finite(*xs: float) -> bool:
+    """Are all of them finite?  Asked without `math.isinf`, which no integer beyond the range of floats survives."""
+    return not any(x in (-math.inf, math.inf) for x in xs)

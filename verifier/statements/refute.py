@@ -1,0 +1,332 @@
+"""Refutation of statements: both functions at tiny sizes, on small integers.
+
+The functions are traced once more at concrete sizes and evaluated by the reference interpreter with floats in float64
+(by JAX itself, where they hold operations that the op table does not know).  Nothing of the prover takes part.  The
+graphs at symbolic sizes are compared on the way: a function whose Python code takes another branch at some size does
+not have the graph that a proof would be about.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from superopt.errors import ArgumentError, SuperoptError
+from superopt.frontends.symbolic.graphs import Traced, trace_concrete
+from superopt.frontends.symbolic.specs import Specs
+from superopt.ir.graph import Graph, Node
+from superopt.ir.index import Form, Poly, Symbol
+from superopt.ir.interp import evaluate
+from superopt.ir.resize import resize
+from superopt.ir.scalar import numpy_dtype
+from superopt.ir.types import FLOATS, SIGNED, UNSIGNED
+from verifier.rules.refute import PARTIAL, first_difference
+from verifier.rules.shrink import CLEAR, simplest
+from verifier.statements.prove import unsupported_ops
+
+TOLERANCE, CONSTANTS_TOLERANCE, JAX_TOLERANCE = 1e-9, 3e-7, 1e-4
+ATTEMPTS = 5
+TOLD, LARGEST = 4, 1 << 13
+"""Integers of a statement that sizes are tried beside, and elements of all inputs there."""
+Sizes = dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StatementDifference:
+    """Sizes and inputs at which two functions differ.
+
+    Attributes:
+        sizes: size name -> value.
+        graphs: both functions there; None for the one that fails.
+        values: input name -> array.
+        output: which output differs.
+        index: the first index at which it does, None where a whole side failed.
+        results: both results of that output.
+        cause: why a side failed.
+        undefined: the right side is no number there.
+    """
+
+    sizes: Sizes
+    graphs: tuple[Graph | None, Graph | None]
+    values: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    output: int = 0
+    index: tuple[int, ...] | None = None
+    results: tuple[Any, Any] = (None, None)
+    cause: str = ""
+    undefined: bool = False
+
+
+class OtherGraph(Exception):
+    """A function that has another graph at some size than at symbolic ones; the message says where."""
+
+
+class Unevaluated(Exception):
+    """A function has no value on these inputs; the message says why."""
+
+
+@dataclass(slots=True)
+class Pairing:
+    """Two functions over one list of arguments, and their graphs at symbolic sizes where these exist."""
+
+    left: Callable[..., Any]
+    right: Callable[..., Any]
+    specs: Specs
+    traced: tuple[Traced, Traced] | None = None
+    lowest: int = 0
+    tried: int = 0
+
+
+def tiny_sizes(specs: Specs, lowest: int) -> Iterator[Sizes]:
+    """Sizes to try, those that separate most first; only such as meet the constraints."""
+    names, seen = specs.sizes, set[tuple[int, ...]]()
+    count = len(names)
+    first: list[tuple[int, ...]] = [
+        (2,) * count,
+        tuple(2 + i % 3 for i in range(count)),
+        (1,) * count,
+        (0,) * count,
+        tuple(1 + i % 2 for i in range(count)),
+        tuple(3 - i % 3 for i in range(count)),
+        *(tuple(0 if i == j else 2 for i in range(count)) for j in range(count)),
+        *(tuple(1 if i == j else 3 for i in range(count)) for j in range(count)),
+    ]
+    largest = 9 if count <= 2 else 5 if count <= 4 else 2
+    everything = sorted(itertools.product(range(largest + 1), repeat=min(count, 7)), key=sum)
+    for values in itertools.chain(first, everything if count <= 7 else ()):
+        at = dict(zip(names, values, strict=True))
+        if values not in seen and all(v >= lowest for v in values) and specs.admits(at):
+            seen.add(values)
+            yield at
+
+
+def telling_sizes(pair: Pairing) -> Iterator[Sizes]:
+    """Sizes at which a guard may change: beside the integers of constraints, comparisons of sizes and literals."""
+    told: dict[int, None] = {}
+    for premise in pair.specs.premises:
+        told |= dict.fromkeys(_integers(premise))
+    for traced in pair.traced or ():
+        for question in traced.comparisons:
+            told |= dict.fromkeys(_integers(question.zero))
+        told |= {
+            node["value"]: None
+            for node in traced.graph.nodes()
+            if node.op == "literal" and type(node["value"]) is int and node["value"] > 2
+        }
+    tried = set[tuple[int, ...]]()
+    for n in sorted(told)[:TOLD]:
+        for name, value in itertools.product(pair.specs.sizes, (n, n + 2, n - 1, n + 1)):
+            at = {**dict.fromkeys(pair.specs.sizes, 2), name: value}
+            key = tuple(at.values())
+            if key in tried or value < pair.lowest or not pair.specs.admits(at):
+                continue
+            tried.add(key)
+            if sum(math.prod(shape) for shape in pair.specs.shapes(at)) <= LARGEST:
+                yield at
+
+
+def _integers(x: Any) -> Iterator[int]:
+    """The integers of a size but the least ones, as they stand."""
+    if isinstance(x, int):
+        if abs(x) > 2:
+            yield abs(x)
+    elif isinstance(x, Poly):
+        for mono, k in x.terms:
+            yield from _integers(k)
+            for atom in mono:
+                if isinstance(atom, Form):
+                    for arg in atom.args:
+                        yield from _integers(arg)
+
+
+def differ_at(pair: Pairing, sizes: Sizes) -> StatementDifference | None:
+    """Compare the two functions at some sizes.
+
+    Raises:
+        OtherGraph: one of them has another graph there than at symbolic sizes.
+    """
+    try:
+        left = trace_concrete(pair.left, pair.specs, sizes)
+    except ArgumentError:
+        return None  # the left side has no value there
+    try:
+        right = trace_concrete(pair.right, pair.specs, sizes)
+    except ArgumentError as error:
+        return StatementDifference(sizes, (left.graph, None), cause=str(error.args[0]))
+    pair.tried += 1
+    whole = _mismatch(left, right)
+    if whole:
+        return StatementDifference(sizes, (left.graph, right.graph), cause=whole)
+    undefined: StatementDifference | None = None
+    for attempt in range(ATTEMPTS):
+        values = make_values(left.graph.inputs, pair.specs.names, attempt)
+        try:
+            results = [_evaluate(t, fn, pair.specs, values) for t, fn in ((left, pair.left), (right, pair.right))]
+        except Unevaluated:
+            return undefined
+        found = _compare(left, right, sizes, values, results)
+        if found is not None and not found.undefined:
+            return found
+        if attempt == 0 and pair.traced is not None:
+            _same_graphs(pair, sizes, values, results)
+        undefined = undefined or found
+        if not any(x.size for x in values.values()):
+            break
+    return undefined
+
+
+def _mismatch(left: Traced, right: Traced) -> str:
+    """Why two functions are no two forms of one: structures, dtypes, shapes."""
+    if left.tree != right.tree:
+        return f"has the structure {right.tree}, not {left.tree}"
+    for n, (a, b) in enumerate(zip(left.graph.outputs, right.graph.outputs, strict=True)):
+        which = f" in output {n}" if len(left.graph.outputs) > 1 else ""
+        if a.dtype != b.dtype:
+            return f"has the dtype {b.dtype}, not {a.dtype}{which}"
+        if a.shape != b.shape:
+            return f"has the shape {list(b.shape)}, not {list(a.shape)}{which}"
+    return ""
+
+
+def _evaluate(t: Traced, fn: Callable[..., Any], specs: Specs, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    if not unsupported_ops(t.graph):
+        return [np.asarray(x) for x in evaluate(t.graph, values, wide=True)]
+    put: Callable[[Any], Any] = jax.device_put  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    args, kwargs = specs.unflatten([put(values[name]) for name in specs.names])
+    try:
+        return [np.asarray(x) for x in jax.tree.leaves(fn(*args, **kwargs))]
+    except Exception as error:  # XLA has no such operation here, or what the function calls fails
+        raise Unevaluated(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
+
+
+def _same_graphs(
+    pair: Pairing, sizes: Sizes, values: Mapping[str, np.ndarray], results: Sequence[Sequence[np.ndarray]]
+) -> None:
+    assert pair.traced is not None
+    at = {Symbol(name, pair.lowest): n for name, n in sizes.items()}
+    for side, traced, found in zip(("left", "right"), pair.traced, results, strict=True):
+        if unsupported_ops(traced.graph):
+            continue
+        try:
+            wanted = evaluate(resize(traced.graph, at), values, wide=True)
+        except SuperoptError as error:
+            raise OtherGraph(f"the {side} side cannot be evaluated at {show_sizes(sizes)}: {error.args[0]}") from error
+        for a, b in zip(wanted, found, strict=True):
+            if a.shape != b.shape or first_difference(a, b, False, TOLERANCE) is not None:
+                raise OtherGraph(
+                    f"the {side} side is another function at {show_sizes(sizes)}: its code depends on sizes"
+                )
+
+
+def show_sizes(sizes: Mapping[str, int]) -> str:
+    """Sizes for a message."""
+    return ", ".join(f"{k} = {v}" for k, v in sizes.items()) or "these types"
+
+
+def make_values(inputs: Sequence[Node], names: Sequence[str], attempt: int) -> dict[str, np.ndarray]:
+    """Inputs: small integers, positive ones, fractions, extremes of integers and larger fractions, many zeros."""
+    rng = np.random.default_rng((attempt, len(names)))
+    out: dict[str, np.ndarray] = {}
+    for node in inputs[: len(names)]:
+        shape = tuple(int(str(n)) for n in node.shape)
+        if node.dtype == "bool":
+            out[node["name"]] = rng.random(shape) > 0.5
+            continue
+        if node.dtype in (*SIGNED, *UNSIGNED):
+            info = np.iinfo(node.dtype)
+            low = 0 if node.dtype in UNSIGNED else -3
+            made = rng.integers(low if attempt != 1 else 0, 6, shape)
+            if attempt == 3:
+                made = rng.choice(np.array([int(info.min), int(info.max), 0, 1, 2, int(info.max) - 1]), shape)
+            out[node["name"]] = made.astype(node.dtype)
+            continue
+        made = rng.integers(-2, 4, shape) if attempt == 0 else rng.integers(1, 5, shape)
+        if attempt == 4:
+            made = rng.choice(np.array([0, 0, 1, -1]), shape)
+        elif attempt >= 2:
+            made = rng.standard_normal(shape) * (1.0 if attempt == 2 else 3.0)
+        out[node["name"]] = np.asarray(made, np.float64).astype(numpy_dtype(node.dtype))
+    return out
+
+
+def _compare(
+    left: Traced,
+    right: Traced,
+    sizes: Sizes,
+    values: dict[str, np.ndarray],
+    results: Sequence[Sequence[np.ndarray]],
+) -> StatementDifference | None:
+    nodes = [*left.graph.nodes(), *right.graph.nodes()]
+    partial = any(node.op in PARTIAL for node in nodes)
+    tolerance = TOLERANCE
+    if any(node.op == "literal" and _rounded(node) for node in nodes):
+        tolerance = CONSTANTS_TOLERANCE
+    if any(unsupported_ops(t.graph) for t in (left, right)):
+        tolerance = JAX_TOLERANCE
+    undefined: StatementDifference | None = None
+    for n, (a, b) in enumerate(zip(*results, strict=True)):
+        at = first_difference(a, b, partial, tolerance)
+        if at is None:
+            continue
+        broken = b.dtype.kind == "f" and bool(np.isnan(b[at]))
+        found = StatementDifference(sizes, (left.graph, right.graph), values, n, at, (a, b), undefined=broken)
+        if not broken:
+            return found
+        undefined = undefined or found
+    return undefined
+
+
+def _rounded(node: Node) -> bool:
+    value = node["value"]
+    return isinstance(value, float) and math.isfinite(value) and (value * 1024) % 1 != 0 and node.dtype in FLOATS
+
+
+def smaller(pair: Pairing, found: StatementDifference, tries: int = 12) -> StatementDifference:
+    """A difference of the same kind at smaller sizes, where one is met soon."""
+    best, total = found, sum(found.sizes.values())
+    for n, sizes in enumerate(sorted(itertools.islice(tiny_sizes(pair.specs, pair.lowest), 60), key=_elements)):
+        if n >= tries or _elements(sizes) >= total:
+            break
+        if not all(sizes.values()) and all(found.sizes.values()):
+            continue
+        try:
+            other = differ_at(pair, sizes)
+        except OtherGraph:
+            continue
+        if other is not None and other.undefined == found.undefined and (other.index is None) == (found.index is None):
+            return other
+    return best
+
+
+def simpler(pair: Pairing, found: StatementDifference) -> StatementDifference:
+    """The difference on values as near to zeros and ones as some steps make them."""
+    if found.index is None or not found.values:
+        return found
+    left = trace_concrete(pair.left, pair.specs, found.sizes)
+    right = trace_concrete(pair.right, pair.specs, found.sizes)
+    if unsupported_ops(left.graph) or unsupported_ops(right.graph):
+        return found  # only JAX itself evaluates these
+
+    def clear(d: StatementDifference) -> bool:
+        a, b = (np.asarray(x)[d.index] for x in d.results)
+        return d.undefined or a.dtype.kind != "f" or not abs(a - b) <= CLEAR * (1.0 + abs(a))
+
+    def fits(values: Mapping[str, np.ndarray]) -> StatementDifference | None:
+        given = {k: v.astype(found.values[k].dtype) for k, v in values.items()}
+        results = [_evaluate(t, fn, pair.specs, given) for t, fn in ((left, pair.left), (right, pair.right))]
+        other = _compare(left, right, found.sizes, given, results)
+        if other is None or other.undefined != found.undefined:
+            return None
+        return other if clear(other) or not sure else None
+
+    sure = clear(found)
+    return simplest(found, lambda d: d.values, fits)
+
+
+def _elements(sizes: Mapping[str, int]) -> int:
+    return sum(sizes.values())

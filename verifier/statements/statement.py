@@ -1,0 +1,278 @@
+"""Statements: two JAX functions are equal for all sizes of their arguments and all inputs.
+
+One statement, one verdict: refute at a few tiny sizes, prove at symbolic sizes, refute at more sizes.  PROVED comes
+from the prover alone, REFUTED from the reference interpreter alone.  The domain says the sizes: from 0 on, or from 1 on
+where JAX traces a function for non-empty arrays only; ranks are those of the specifications, unless the statement lifts
+to a rule (`rewrites.lift.lifting`) whose proof covers groups of axes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rewrites.language.term import Rule
+from rewrites.lift.lifting import Unliftable
+from superopt.errors import ArgumentError, InputError, VerificationError
+from superopt.frontends.symbolic.graphs import Traced, parameters_of, trace_symbolic
+from superopt.frontends.symbolic.specs import Specs, read_specs
+from verifier.rules.process import LIMIT, shared
+from verifier.rules.prove import DEFINED, Proof, Stop
+from verifier.statements.constants import by_contents
+from verifier.statements.dtypes import really_differs
+from verifier.statements.lift import any_rank, general, lifted
+from verifier.statements.pair_wire import prove_elsewhere
+from verifier.statements.prove import Pair, unsupported_ops
+from verifier.statements.refute import (
+    OtherGraph,
+    Pairing,
+    StatementDifference,
+    differ_at,
+    show_sizes,
+    simpler,
+    smaller,
+    telling_sizes,
+    tiny_sizes,
+)
+from verifier.statements.scalars import FINITE_TEST
+from verifier.statements.show import counterexample, statement_key
+from verifier.verdict import PROVED, REFUTED, UNKNOWN, UNSUPPORTED, Query, ValidityDomain, Verdict
+
+BEFORE, AFTER, CANDIDATES = 4, 14, 8
+NOT_EMPTY = "every size is at least 1"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Statement:
+    """Two functions of the same arguments, said to be equal.
+
+    Attributes:
+        name: for reports.
+        left, right: the functions.
+        specs: their arguments.
+        given: the specifications as written, by position and by name.
+        constraints: comparisons of sizes, as written.
+        where: file and line.
+    """
+
+    name: str
+    left: Callable[..., Any]
+    right: Callable[..., Any]
+    specs: Specs
+    given: tuple[tuple[Any, ...], dict[str, Any]]
+    constraints: tuple[str, ...] = ()
+    where: str = ""
+
+    def under(self, extra: Sequence[str]) -> Statement:
+        """The statement under further constraints."""
+        return make_statement(self.name, self.left, self.right, *self.given, (*self.constraints, *extra), self.where)
+
+
+def make_statement(
+    name: str,
+    left: Callable[..., Any],
+    right: Callable[..., Any],
+    specs: Sequence[Any],
+    named: dict[str, Any],
+    constraints: Sequence[str] = (),
+    where: str = "",
+) -> Statement:
+    """A statement from functions and specifications.
+
+    Raises:
+        InputError: a specification or a constraint cannot be read.
+    """
+    constraints = (constraints,) if isinstance(constraints, str) else tuple(constraints)
+    read = read_specs(parameters_of(left), specs, named, constraints)
+    return Statement(name, left, right, read, (tuple(specs), dict(named)), constraints, where)
+
+
+def check_statement(statement: Statement, *, before: int = BEFORE, after: int = AFTER) -> Verdict:
+    """The verdict on a statement.
+
+    Args:
+        statement: the statement.
+        before: sizes tried before the proof.
+        after: further sizes tried when the proof fails.
+
+    Raises:
+        VerificationError: the statement is proved and refuted at once (the prover or the interpreter is wrong).
+    """
+    return _checked(statement, before, after)[0]
+
+
+def as_rule(statement: Statement) -> tuple[Rule | None, Verdict]:
+    """The rule over named axes that a statement is, and its verdict; without a rule, the statement's verdict and why.
+
+    Raises:
+        VerificationError: see `check_statement`.
+    """
+    verdict, pair = _checked(statement, BEFORE, AFTER, ranks=False)
+    if not verdict.proved:
+        return None, verdict
+    try:
+        made, proof = general(statement, pair)
+    except Unliftable as error:
+        return None, replace(verdict, cause=str(error))
+    if made is None:
+        why = "" if proof is None else proof.cause
+        return None, replace(verdict, cause=f"{lifted(statement, pair).text()}\n{why}")
+    return made, shared().check(made)
+
+
+def _checked(statement: Statement, before: int, after: int, ranks: bool = True) -> tuple[Verdict, Pairing]:
+    start = time.perf_counter()
+    pair, problem = _traced(statement)
+    done = Proof()
+    verdict = Verdict(
+        statement.name, statement_key(statement, pair.traced), statement.where, "statement", UNKNOWN, cause=problem
+    )
+    sizes = tiny_sizes(statement.specs, pair.lowest)
+    try:
+        tried = [*(at for at, _ in zip(sizes, range(before), strict=False)), *telling_sizes(pair)]
+        found = _search(pair, tried)
+        if found is None or found.undefined:
+            verdict = _proved(pair, verdict, done, problem)
+            if verdict.proved:
+                if found is not None and _excluded(found, verdict):
+                    found = None
+                verdict = verdict if found is not None else _tried_in_earnest(pair, verdict, tried)
+            elif found is None:
+                found = _search(pair, [at for at, _ in zip(sizes, range(after), strict=False)])
+    except OtherGraph as other:
+        verdict, found = replace(verdict, status=UNKNOWN, domain=None, cause=str(other)), None
+    if found is not None and verdict.proved:
+        raise VerificationError(
+            f"{statement.name} is proved and yet refuted at {show_sizes(found.sizes)}",
+            hint="the prover or the reference interpreter is wrong: please report this statement",
+        )
+    if found is not None:
+        shown = counterexample(statement, simpler(pair, smaller(pair, found)))
+        when = _weakest(statement, pair)
+        verdict = replace(verdict, status=REFUTED, counterexample=shown, cause="", domain=None, proved_when=when)
+    elif verdict.domain is not None:
+        verdict = replace(verdict, domain=any_rank(statement, pair, verdict.domain) if ranks else verdict.domain)
+    elif verdict.status != UNSUPPORTED:
+        verdict = replace(verdict, cause=f"{verdict.cause}; no counterexample at {pair.tried} sizes")
+    verdict = replace(
+        verdict,
+        tiers=tuple(done.tiers or ()) if verdict.proved else (),
+        obligations=done.obligations,
+        queries=done.queries,
+        seconds=time.perf_counter() - start,
+    )
+    return verdict, pair
+
+
+def _tried_in_earnest(pair: Pairing, verdict: Verdict, tried: Sequence[dict[str, int]]) -> Verdict:
+    """The verdict of a proof after both functions were evaluated in their own dtypes."""
+    assert verdict.domain is not None
+    tested = FINITE_TEST in verdict.domain.assumptions
+    for at in tried:
+        difference = really_differs(pair, at, verdict.domain.exactness, tested)
+        if difference:
+            cause = f"the proof says {verdict.domain.exactness}, evaluation in the dtypes gives {difference}"
+            return replace(verdict, status=UNKNOWN, domain=None, cause=cause)
+    return verdict
+
+
+def _excluded(found: StatementDifference, verdict: Verdict) -> bool:
+    """Does the certificate exclude the inputs: sizes below its least one, values where the left side is undefined?"""
+    assumed = () if verdict.domain is None else verdict.domain.assumptions
+    empty = 0 in found.sizes.values() and NOT_EMPTY in assumed
+    return empty or (found.undefined and any(a.startswith(DEFINED) for a in assumed))
+
+
+def _traced(statement: Statement) -> tuple[Pairing, str]:
+    """Both functions at symbolic sizes from 0 on, else from 1 on; with the problem where neither is possible."""
+    problem = ""
+    for lowest in (0, 1) if statement.specs.sizes else (0,):
+        try:
+            left = trace_symbolic(statement.left, statement.specs, lowest)
+            right = trace_symbolic(statement.right, statement.specs, lowest)
+        except ArgumentError as error:
+            problem = f"at symbolic sizes: {error.args[0]}"
+            continue
+        named = by_contents((left.graph, right.graph))
+        traced = (replace(left, graph=named[0]), replace(right, graph=named[1]))
+        return Pairing(statement.left, statement.right, statement.specs, traced, lowest), ""
+    return Pairing(statement.left, statement.right, statement.specs, lowest=1), problem
+
+
+def _search(pair: Pairing, sizes: Sequence[dict[str, int]]) -> StatementDifference | None:
+    undefined: StatementDifference | None = None
+    for at in sizes:
+        found = differ_at(pair, at)
+        if found is not None and not found.undefined:
+            return found
+        undefined = undefined or found
+    return undefined
+
+
+def _proved(pair: Pairing, verdict: Verdict, done: Proof, problem: str) -> Verdict:
+    if pair.traced is None:
+        return replace(verdict, status=UNSUPPORTED, cause=problem)
+    left, right = pair.traced
+    if left.tree != right.tree or len(left.graph.outputs) != len(right.graph.outputs):
+        return replace(verdict, status=UNKNOWN, cause="the functions have different structures")
+    dtypes = [(a.dtype, b.dtype) for a, b in zip(left.graph.outputs, right.graph.outputs, strict=True)]
+    if any(a != b for a, b in dtypes) or any(
+        a.type.rank != b.type.rank for a, b in zip(left.graph.outputs, right.graph.outputs, strict=True)
+    ):
+        return replace(verdict, status=UNKNOWN, cause="the functions have different types")
+    refused = [*left.refused, *right.refused]
+    if refused and (unsupported_ops(left.graph) or unsupported_ops(right.graph)):
+        return replace(verdict, status=UNSUPPORTED, cause="; ".join(f"{name}: {why}" for name, why in refused))
+    try:
+        domain, asked = _at_lowest(pair, left, right, done)
+    except Stop as stop:
+        return replace(verdict, status=stop.status, cause=stop.cause)
+    return replace(verdict, status=PROVED, domain=domain, cause="", asked=asked)
+
+
+def _at_lowest(pair: Pairing, left: Traced, right: Traced, done: Proof) -> tuple[ValidityDomain, tuple[Query, ...]]:
+    """Prove for sizes from 0 on; where that fails and nothing speaks against it, from 1 on."""
+    sizes = pair.specs.sizes
+    compared = tuple((q.zero, str(q)) for q in dict.fromkeys((*left.comparisons, *right.comparisons)))
+    made = Pair(left.graph, right.graph, sizes, pair.lowest, pair.specs.premises, compared)
+    try:
+        domain, asked = prove_elsewhere(made, done)
+    except Stop as stop:
+        if pair.lowest or not sizes or stop.status == UNSUPPORTED or stop.cause.startswith(LIMIT):
+            raise
+        made = replace(made, lowest=1)
+        again = Proof()
+        try:
+            domain, asked = prove_elsewhere(made, again)
+        except Stop:
+            raise stop from None
+        done.__dict__.update(again.__dict__)
+    if made.lowest:
+        domain = replace(domain, assumptions=(NOT_EMPTY, *domain.assumptions))
+    return domain, asked
+
+
+def _weakest(statement: Statement, pair: Pairing) -> str:
+    """A condition on sizes under which a refuted statement is proved."""
+    names = [*(n for n, _ in statement.specs.solved), *(n for n in statement.specs.sizes if not n.endswith("_"))]
+    if pair.traced is None or not names:
+        return ""
+    candidates = [tuple(f"{n} >= 1" for n in names), *((f"{n} == 1",) for n in names)]
+    candidates += [(f"{a} == {b}",) for i, a in enumerate(names) for b in names[i + 1 :]]
+    for extra in candidates[:CANDIDATES]:
+        try:
+            narrowed = statement.under(extra)
+        except InputError:  # the constraints exclude it
+            continue
+        other, problem = _traced(narrowed)
+        tried = [at for at, _ in zip(tiny_sizes(narrowed.specs, other.lowest), range(3), strict=False)]
+        try:
+            if problem or not tried or _search(other, tried) is not None:
+                continue
+        except OtherGraph:
+            continue
+        if _proved(other, Verdict(statement.name, "", "", "statement", UNKNOWN), Proof(), "").proved:
+            return " and ".join(extra)
+    return ""
