@@ -22,8 +22,12 @@ from costmodel.model.analytical import COUNT, Coefficients
 from costmodel.model.encode import KERNEL_WIDTH
 from costmodel.model.hull import Hull
 from costmodel.model.model import Model, Shape, shapes
-from costmodel.model.weights_file import WeightsError
+from costmodel.model.weights_file import WeightsError, refused
+from superopt.errors import InputError
+from superopt.files.reading import cause_of, field, json_of, shown, text_file
 
+_MOST = 4096  # layers and units of a network: beyond all that can be evaluated while searching
+_LARGEST = 500.0  # of any value: the shipped ones stay below 40, and powers of e to this are finite
 SHIPPED = Path(__file__).parents[1] / "weights" / "learned.safetensors"
 FORMAT = 1
 
@@ -49,31 +53,32 @@ def read(path: Path | None = None) -> tuple[Model, dict[str, Any]]:
     Raises:
         WeightsError: the files are missing, damaged, or made for another version; the message says why.
     """
-    from safetensors import SafetensorError  # late: as above
-    from safetensors.numpy import load
+    from safetensors.numpy import load  # late: as above
 
     path = path or SHIPPED
-    try:
-        card = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    with refused(path):
+        card = json_of(text_file(path.with_suffix(".json")))
         data = path.read_bytes()
-    except (OSError, ValueError) as error:
-        raise WeightsError(f"{path.name} cannot be read: {error}") from error
-    if not isinstance(card, dict) or card.get("format") != FORMAT:
-        raise WeightsError(f"{path.name} has no card of format {FORMAT}")
-    for name, wanted in (("features", FEATURES_VERSION), ("encoding", ENCODING_VERSION)):
-        if card.get(name) != wanted:
-            raise WeightsError(f"made for {name} {card.get(name)}, this version has {wanted}")
+        if not isinstance(card, dict) or card.get("format") != FORMAT:
+            raise WeightsError(f"{path.name} has no card of format {FORMAT}")
+        for name, wanted in (("features", FEATURES_VERSION), ("encoding", ENCODING_VERSION)):
+            if card.get(name) != wanted:
+                raise WeightsError(f"made for {name} {shown(card.get(name))}, this version has {wanted}")
+        try:
+            tensors = load(data)
+        except Exception as error:
+            raise WeightsError(f"{path.name} is damaged: {cause_of(error)}") from error
+        if hashlib.sha256(data).hexdigest() != card.get("sha256"):
+            raise WeightsError(f"{path.name} is not the file that its card describes")
+        return _model(tensors, _shape(card)), card
+
+
+def _shape(card: Mapping[str, Any]) -> Shape:
     try:
-        tensors = load(data)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise WeightsError(f"{path.name} is damaged: {error}") from error
-    if hashlib.sha256(data).hexdigest() != card.get("sha256"):
-        raise WeightsError(f"{path.name} is not the file that its card describes")
-    try:
-        shape = Shape(**card["shape"])
-    except (KeyError, TypeError) as error:
-        raise WeightsError(f"the card describes no network: {error}") from error
-    return _model(tensors, shape), card
+        sizes = field(card, "shape", dict)
+        return Shape(**{name: field(sizes, name, (int, float), 0, _MOST) for name in sizes})
+    except (InputError, TypeError) as error:
+        raise WeightsError(f"the card describes no network: {cause_of(error)}") from error
 
 
 def _tensors(model: Model) -> dict[str, np.ndarray]:
@@ -100,6 +105,8 @@ def _model(tensors: Mapping[str, np.ndarray], shape: Shape) -> Model:
             raise WeightsError(f"{name} has shape {tensors[name].shape}, not {size}")
         if not np.isfinite(tensors[name]).all():
             raise WeightsError(f"{name} holds values that are not finite")
+        if np.abs(tensors[name]).max(initial=0.0) > _LARGEST:
+            raise WeightsError(f"{name} holds values beyond {_LARGEST:g}")
     powers, radius = tensors["prior.powers"].astype(float), float(tensors["hull.radius"][0])
     if len(centres) == 0 or powers.min() <= 0 or tensors["input.std"].min() <= 0 or radius <= 0:
         raise WeightsError("a scale is not positive")

@@ -6,9 +6,10 @@ numbers; the caller then goes on with other coefficients.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from costmodel.features.counts import FEATURES_VERSION, INDEX
 from costmodel.model.analytical import DEFAULT_S, Coefficients
+from superopt.files.reading import cause_of, field, json_of, text_file
 
 SHIPPED = Path(__file__).parents[1] / "weights" / "roofline.json"
 FORMAT = 1
@@ -23,6 +25,17 @@ FORMAT = 1
 
 class WeightsError(ValueError):
     """Coefficients that cannot be used; the message says why."""
+
+
+@contextlib.contextmanager
+def refused(path: Path) -> Iterator[None]:
+    """Turn whatever goes wrong while a file is read into a `WeightsError` that says why it cannot be used."""
+    try:
+        yield
+    except WeightsError:
+        raise
+    except Exception as error:
+        raise WeightsError(f"{path.name} cannot be read: {cause_of(error)}") from error
 
 
 def encode(coefficients: Coefficients, card: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,11 +76,9 @@ def read(path: Path = SHIPPED) -> tuple[Coefficients, dict[str, Any]]:
     Raises:
         WeightsError: the file is missing, unreadable or not usable.
     """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise WeightsError(f"{path.name} cannot be read: {error}") from error
-    return decode(data), dict(data.get("card", {}))
+    with refused(path):
+        data = json_of(text_file(path))
+        return decode(data), dict(field({"card": {}, **data}, "card", dict))
 
 
 def write(path: Path, coefficients: Coefficients, card: Mapping[str, Any]) -> None:

@@ -262,7 +262,7 @@ def test_card_of_the_shipped_coefficients_says_where_they_come_from() -> None:
     assert "shipped" in OBJECTIVE.source
 
 
-@pytest.mark.parametrize("damage", ["nan", "negative", "version", "missing", "format", "text"])
+@pytest.mark.parametrize("damage", ["nan", "negative", "version", "missing", "format", "text", "card"])
 def test_unusable_coefficients_are_refused_with_the_reason(tmp_path: Path, damage: str) -> None:
     data = weights_file.encode(weights_file.uncalibrated(), {})
     if damage == "nan":
@@ -275,6 +275,8 @@ def test_unusable_coefficients_are_refused_with_the_reason(tmp_path: Path, damag
         del data["seconds_per_unit"]["dot_mnk"]
     elif damage == "format":
         data["format"] = 99
+    elif damage == "card":
+        data["card"] = 1.5
     path = tmp_path / "w.json"
     path.write_text("{" if damage == "text" else json.dumps(data))
     with pytest.raises(weights_file.WeightsError):

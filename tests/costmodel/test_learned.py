@@ -160,6 +160,7 @@ def _tensors(path: Path, name: str, value: np.ndarray | None) -> None:
         ("features", "made for features"), ("encoding", "made for encoding"), ("nan", "not finite"),
         ("truncated", "damaged"), ("missing", "missing"), ("shape", "has shape"), ("other", "not the file"),
         ("absent", "cannot be read"), ("card", "no card"), ("network", "no network"), ("scale", "not positive"),
+        ("huge", "beyond"), ("width", "no network"),
     ],
 )  # fmt: skip
 def test_unusable_weights_are_refused_and_the_roofline_decides(
@@ -184,6 +185,10 @@ def test_unusable_weights_are_refused_and_the_roofline_decides(
         _card(path, format=0)
     elif damage == "network":
         _card(path, shape={"wide": 3})
+    elif damage == "width":
+        _card(path, shape={"width": [3]})
+    elif damage == "huge":
+        _tensors(path, "hull.centres", np.full_like(load(path.read_bytes())["hull.centres"], 1e30))
     else:
         _tensors(path, "input.std", np.zeros_like(MODEL.std))
     with pytest.raises(weights_file.WeightsError, match=reason):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
@@ -145,12 +146,16 @@ def mutated_json(data: bytes, rng: random.Random, outside: Path) -> bytes:
                     holder.clear()
             case 1:
                 other, there = rng.choice(holders)
-                holder[key] = json.loads(json.dumps(other[there]))
+                with contextlib.suppress(RecursionError):
+                    holder[key] = json.loads(json.dumps(other[there]))
             case 2 if isinstance(holder[key], str):
                 holder[key] = mutated_text(holder[key], rng, outside)
             case _:
                 holder[key] = _value(holder[key], rng, outside)
-    return json.dumps(root[0]).encode()
+    try:
+        return json.dumps(root[0]).encode()
+    except RecursionError:  # what is deep was put into what is deep
+        return mutated_bytes(data, rng)
 
 
 def _holders(root: list[Any]) -> list[tuple[Any, Any]]:
