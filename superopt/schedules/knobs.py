@@ -21,7 +21,7 @@ from superopt.kernels.llvm.cpu import Cpu
 from superopt.kernels.loops.contract import Contraction, extent
 from superopt.kernels.loops.stage import LoopProgram, Stage
 from superopt.kernels.schedule.intrinsics import Intrinsic
-from superopt.kernels.schedule.tensorize import ContractionDecisions, readable
+from superopt.kernels.schedule.register_tile import ContractionDecisions, readable
 from superopt.kernels.schedule.tensorizing import pairs_of
 
 Point = Mapping[str, Any]

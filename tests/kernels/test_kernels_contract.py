@@ -12,8 +12,8 @@ from superopt.kernels.llvm.cpu import host, restricted, supported
 from superopt.kernels.loops.contract import analyse
 from superopt.kernels.loops.evaluate import evaluate
 from superopt.kernels.loops.program import reads
-from superopt.kernels.schedule.tensorize import ContractionDecisions as D
-from superopt.kernels.schedule.tensorize import tensorize
+from superopt.kernels.schedule.register_tile import ContractionDecisions as D
+from superopt.kernels.schedule.register_tile import tensorize
 from tests.support import contraction_cases as cases
 from verifier.schedules import check_schedule
 

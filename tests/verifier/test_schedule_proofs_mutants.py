@@ -11,7 +11,7 @@ import pytest
 from superopt.ir.graph import make_input
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
-from superopt.kernels.schedule.tensorize import ContractionDecisions, tensorize
+from superopt.kernels.schedule.register_tile import ContractionDecisions, tensorize
 from superopt.kernels.schedule.trace import apply
 from tests.support.schedule_oracle import faults, mutants
 from verifier.schedules import CheckLimits, ScheduleVerdict, check_schedule

@@ -75,7 +75,8 @@ class Imported:
         functions: whether something in the arguments' containers is no array.
         context: the settings of JAX at the import.
         head: what is computed from the arguments of a call before it, outside of any trace (see
-        `superopt.foreign.onnx_calls`). tail: what is computed from the results afterwards, likewise.
+            `superopt.foreign.onnx_calls`).
+        tail: what is computed from the results afterwards, likewise.
         placed: position of a frozen argument -> its value in a file (`superopt.pipeline.weights`), read in place of the
         example.
     """

@@ -22,7 +22,7 @@ from superopt.kernels.loops.contract import Contraction, analyse, extent, loads
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule.intrinsics import Intrinsic, fitting
 from superopt.kernels.schedule.pack import guarded, linear_forms
-from superopt.kernels.schedule.tensorize import ContractionDecisions
+from superopt.kernels.schedule.register_tile import ContractionDecisions
 
 CYCLES_PER_MICROSECOND = 3500.0
 FORK = 4 * CYCLES_PER_MICROSECOND  # work below which one thread does it all

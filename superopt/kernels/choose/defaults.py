@@ -31,7 +31,7 @@ from superopt.kernels.runtime.kernel import MOST_STACK_BYTES
 from superopt.kernels.schedule import set_knob
 from superopt.kernels.schedule.edit import reductions, terms
 from superopt.kernels.schedule.guards import inside
-from superopt.kernels.schedule.tensorize import ContractionDecisions, tensorize
+from superopt.kernels.schedule.register_tile import ContractionDecisions, tensorize
 from superopt.kernels.schedule.tensorizing import pairs_of
 from superopt.kernels.schedule.trace import Trace, apply, attempt, trace
 

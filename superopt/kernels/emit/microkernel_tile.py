@@ -21,7 +21,7 @@ from superopt.kernels.llvm.module import Lines, Module, Value, constant_mask, el
 from superopt.kernels.loops.contract import Contraction, extent
 from superopt.kernels.loops.stage import LoopProgram, Stage
 from superopt.kernels.schedule.intrinsics import Intrinsic, intrinsic
-from superopt.kernels.schedule.tensorize import offset_load
+from superopt.kernels.schedule.register_tile import offset_load
 
 LEAST_ACROSS = 4  # rows from which a transpose is cheaper than scattered stores
 

@@ -16,7 +16,7 @@ from superopt.kernels.schedule.edit import terms
 from superopt.kernels.schedule.guards import inside
 
 if TYPE_CHECKING:
-    from superopt.kernels.schedule.tensorize import ContractionDecisions
+    from superopt.kernels.schedule.register_tile import ContractionDecisions
 
 Pairs = Sequence[Sequence[Any]]
 
@@ -34,15 +34,14 @@ def tensorize(program: LoopProgram, stage: str, decisions: Pairs = ()) -> LoopPr
     Args:
         program: a well-formed program.
         stage: with the contraction, not scheduled yet.
-        decisions: fields of `superopt.kernels.schedule.tensorize.ContractionDecisions` and their values; truth values
-        may be
-            0 and 1.
+        decisions: fields of `superopt.kernels.schedule.register_tile.ContractionDecisions` and their values; truth
+            values may be 0 and 1.
 
     Raises:
         InputError: the stage holds no contraction that the intrinsic fits, a decision does not fit it, or the
             coordinates of an operand reach further than the operand does.
     """
-    from superopt.kernels.schedule import tensorize as contractions  # late: brings the emitters of intrinsics
+    from superopt.kernels.schedule import register_tile as contractions  # late: brings the emitters of intrinsics
 
     after = checked(contractions.tensorize(program, stage, decisions_of(decisions)))
     known = {s.buffer for s in program.stages}
@@ -59,7 +58,7 @@ def decisions_of(pairs: Pairs) -> ContractionDecisions:
     Raises:
         InputError: an unknown field, or a value that it cannot have.
     """
-    from superopt.kernels.schedule.tensorize import ContractionDecisions
+    from superopt.kernels.schedule.register_tile import ContractionDecisions
 
     hints = typing.get_type_hints(ContractionDecisions)
     given: dict[str, Any] = {}

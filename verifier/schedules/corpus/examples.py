@@ -15,7 +15,7 @@ from superopt.kernels.choose.defaults import default
 from superopt.kernels.llvm.cpu import Cpu
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
-from superopt.kernels.schedule.tensorize import ContractionDecisions, tensorize
+from superopt.kernels.schedule.register_tile import ContractionDecisions, tensorize
 from superopt.kernels.schedule.trace import apply
 
 CPU = Cpu("cascadelake", (), 512, 32, True, False, 32 << 10, 1 << 20, 16 << 20)

@@ -9,7 +9,7 @@ from superopt.ir.expr import Expr, const, convert, load, op, reduce, subexpressi
 from superopt.ir.index import Guard, Size, Symbol, nonnegative, of_atom, substitute, substitute_guard
 from superopt.kernels.loops.contract import exchange
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
-from superopt.kernels.schedule.tensorize import ContractionDecisions, tensorize
+from superopt.kernels.schedule.register_tile import ContractionDecisions, tensorize
 from superopt.kernels.schedule.trace import apply
 from verifier.schedules.corpus.examples import CPU, bytes_, dense, rows, stencil
 from verifier.schedules.rebuild import rebuilt
