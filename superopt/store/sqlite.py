@@ -235,6 +235,9 @@ def _prepare(path: str) -> sqlite3.Connection:
         if "no such table" in str(error) or "no such column" in str(error):
             raise sqlite3.DatabaseError(f"not a superopt store: {error}") from error
         raise
+    except UnicodeDecodeError as error:  # of a message in which SQLite quotes the damaged text
+        conn.close()
+        raise sqlite3.DatabaseError("its schema is no text") from error
     except BaseException:
         conn.close()
         raise
@@ -281,7 +284,7 @@ def _is_damaged(path: Path) -> bool:
         return not set(TABLES) <= tables or any(kind not in ("table", "index") for kind, _ in present)
     except sqlite3.OperationalError as error:
         return not _is_busy(error)
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
         return True
     finally:
         conn.close()

@@ -44,7 +44,7 @@ def test_unknown_table_is_an_error_of_the_caller(path: Path) -> None:
         store.get("nonsense", "a")
 
 
-@pytest.mark.parametrize("damage", ["garbage", "truncated", "header", "foreign"])
+@pytest.mark.parametrize("damage", ["garbage", "truncated", "header", "schema", "foreign"])
 def test_damaged_file_is_moved_aside(path: Path, damage: str) -> None:
     with Store(path) as store:
         for i in range(200):
@@ -56,6 +56,8 @@ def test_damaged_file_is_moved_aside(path: Path, damage: str) -> None:
         path.write_bytes(content[: len(content) // 2 + 7])
     elif damage == "header":
         path.write_bytes(b"not a database!!" + content[16:])
+    elif damage == "schema":  # SQLite quotes it in its error
+        path.write_bytes(content.replace(b"PRIMARY KEY", b"PRIMARY \xe9EY"))
     else:
         path.unlink()
         with sqlite3.connect(path) as other:
