@@ -139,7 +139,7 @@ def _is_defined(op: str, operands: Sequence[np.ndarray]) -> bool:
 
     if op in ("Div", "Mod") and operands[1].dtype.kind in "iu":  # other inputs may hold zeros
         return False
-    if op in ("ReduceMean", "ReduceSumSquare") and operands[0].dtype.kind in "iu":
+    if op in ("ReduceL2", "ReduceMean", "ReduceSumSquare") and operands[0].dtype.kind in "iu":
         return False  # of sums beyond the type, and of the type of int32's squares, the reference says something else
     if op == "Gemm" and any(x.ndim != 2 for x in operands):
         return False
