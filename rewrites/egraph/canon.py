@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rewrites.egraph.perm import PERM_BITS, PERM_MASK, PERMS, compose, intern, inverse, inverse_of, perm_of
 from rewrites.language import names
+from superopt.ir.scalar import COMMUTATIVE
 
 if TYPE_CHECKING:
     from rewrites.egraph.enode import ENode, OpAttrs, Ref
@@ -44,7 +45,7 @@ CLASS_MASK = ~PERM_MASK
 
 def canon_of(op: str) -> Canon:
     """The canonical form of an op; unknown ops keep their children as they are."""
-    if op in names.COMMUTATIVE:
+    if op in COMMUTATIVE:
         return _commutative
     if op in ELEMENTWISE:
         return _elementwise

@@ -16,6 +16,7 @@ import numpy as np
 from rewrites.egraph import shape as normal_shape
 from rewrites.egraph.perm import PERM_BITS
 from superopt.ir.graph import Attrs
+from superopt.ir.scalar import COMMUTATIVE, COMPARISONS
 from superopt.ir.types import FLOATS
 
 if TYPE_CHECKING:
@@ -106,13 +107,10 @@ def _neutral(eg: EGraph, op: str, operands: Sequence[Ref], constants: Sequence[S
     if len(operands) != 2 or eg.dtype(operands[0]) != eg.dtype(operands[1]):
         return None
     (a, b), (x, y) = operands, constants
-    for kept, constant, commutes in ((a, y, True), (b, x, op in _COMMUTING)):
+    for kept, constant, commutes in ((a, y, True), (b, x, op in COMMUTATIVE)):
         if constant is not None and commutes and _is_neutral(op, constant, eg.exact and eg.dtype(kept) in FLOATS):
             return kept
     return None
-
-
-_COMMUTING = frozenset({"add", "mul", "max", "min", "and", "or", "xor"})
 
 
 def _is_neutral(op: str, c: Scalar, signed: bool) -> bool:
@@ -170,10 +168,9 @@ def _fold(eg: EGraph, op: str, operands: Sequence[Ref], constants: Sequence[Any]
         return None
     with np.errstate(all="ignore"):
         value = function(*[np.asarray(c, _numpy(dtypes[0])) for c in constants])
-    return literal(eg, value.item(), "bool" if op in _PREDICATES else dtypes[0])
+    return literal(eg, value.item(), "bool" if op in COMPARISONS else dtypes[0])
 
 
-_PREDICATES = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _FOLDABLE: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,

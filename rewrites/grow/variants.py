@@ -15,8 +15,8 @@ from math import prod
 from rewrites.egraph.enode import ENode, Ref
 from rewrites.egraph.graph import EGraph
 from rewrites.egraph.shape import broadcast_views
-from rewrites.language import names
 from superopt.ir.graph import Attrs
+from superopt.ir.scalar import COMMUTATIVE
 
 
 def hide_variants(eg: EGraph, classes: Iterable[int]) -> int:
@@ -55,7 +55,7 @@ def _signature(eg: EGraph, op: str, attrs: Attrs, children: tuple[Ref, ...], fro
         (_stored(eg, child), -1) if is_frozen else (-1, eg.find_class(child))
         for child, is_frozen in zip(children, frozen, strict=True)
     ]
-    if op in names.COMMUTATIVE:
+    if op in COMMUTATIVE:
         return op, tuple(sorted(operands))
     if op == "dot_general":
         v = dict(attrs)

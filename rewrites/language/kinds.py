@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from rewrites.language.names import LOGICAL, PREDICATES
 from rewrites.language.term import Rule, Term, subterms
+from superopt.ir.scalar import LOGICAL, PREDICATES
 
 _PASS_ON = frozenset(
     # one name per word reads better than fifteen quoted strings

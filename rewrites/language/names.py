@@ -17,9 +17,6 @@ BINARY = frozenset(
     shift_right_arithmetic eq ne lt le gt ge""".split()  # noqa: SIM905
 )
 ELEMENTWISE: dict[str, int] = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), "select_n": 3, "clamp": 3}
-COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"})
-PREDICATES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "is_finite"})
-LOGICAL = frozenset({"and", "or", "xor", "not"})
 
 ALIASES = {"maximum": "max", "minimum": "min", "invert": "not", "logical_and": "and", "logical_or": "or"}
 """Rule text -> lax name, where they differ."""

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
 from rewrites.language import parse_roles
-from rewrites.language.names import ALIASES, ELEMENTWISE, IN_TEXT, LOGICAL, PREDICATES, REQUIRED, WINDOW_DEFAULTS
+from rewrites.language.names import ALIASES, ELEMENTWISE, IN_TEXT, REQUIRED, WINDOW_DEFAULTS
 from rewrites.language.term import REDUCERS, Expr, Term, per_axis_names, roles_of, subterms, term
 from superopt.errors import RuleError
+from superopt.ir.scalar import LOGICAL, PREDICATES
 
 _ARITHMETIC: dict[type[ast.operator], str] = {
     ast.Add: "+",

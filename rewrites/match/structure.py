@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rewrites.language.names import COMMUTATIVE
 from rewrites.language.term import Rule, Term, physical
 from rewrites.match.space import VIEW, Alternative, Class, Space
 from superopt.ir.ops import table
+from superopt.ir.scalar import COMMUTATIVE
 
 VIEWS_PER_EDGE = 2
 _IDENTITY = ((0,), (0, 1), (0, 1, 2), (0, 1, 2, 3))

@@ -18,6 +18,7 @@ from jax import numpy as jnp
 
 from superopt.ir import opaque
 from superopt.ir.graph import Node
+from superopt.ir.ops.reduction import CUMULATIVE
 
 Lowering = Callable[..., Any]
 
@@ -30,7 +31,6 @@ _PLAIN = (
 )
 _RENAMED = {"not": lax.bitwise_not, "and": lax.bitwise_and, "or": lax.bitwise_or, "xor": lax.bitwise_xor}
 _REDUCE = ("sum", "max", "min", "prod", "and", "or", "xor")
-_CUMULATIVE = ("cumsum", "cumprod", "cummax", "cummin")
 _WINDOW = {
     "reduce_window_sum": lax.reduce_window_sum_p,
     "reduce_window_max": lax.reduce_window_max_p,
@@ -198,7 +198,7 @@ def _table() -> dict[str, Lowering]:
     table: dict[str, Lowering] = {name: functools.partial(_plain, getattr(lax, name)) for name in _PLAIN.split()}
     table |= {name: functools.partial(_plain, fn) for name, fn in _RENAMED.items()}
     table |= {f"reduce_{m}": functools.partial(_reduce, getattr(lax, f"reduce_{m}")) for m in _REDUCE}
-    table |= {name: functools.partial(_cumulative, getattr(lax, name)) for name in _CUMULATIVE}
+    table |= {name: functools.partial(_cumulative, getattr(lax, name)) for name in CUMULATIVE}
     table |= {name: functools.partial(_window, primitive) for name, primitive in _WINDOW.items()}
     table |= {name: functools.partial(_arg, getattr(lax, name)) for name in ("argmax", "argmin")}
     return table | {

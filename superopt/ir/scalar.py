@@ -43,6 +43,7 @@ class ScalarFn:
         numpy: the function on arrays of one dtype, broadcasting.
         flops: floating-point (or integer) operations of one application; transcendental ones count apart.
         transcendental: evaluated by a polynomial or a library.
+        commutative: has the same value, bit by bit but for the payload of a NaN, when its two operands change places.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ScalarFn:
     numpy: Numpy
     flops: int
     transcendental: bool
+    commutative: bool = False
 
     def dtype(self, operand: str) -> str:
         """Dtype of the result."""
@@ -217,8 +219,14 @@ _PREDICATES: dict[str, tuple[int, Numpy]] = {
     "le": (2, np.less_equal), "gt": (2, np.greater), "ge": (2, np.greater_equal),
 }  # fmt: skip
 
+_COMMUTE = ("add", "mul", "max", "min", "and", "or", "xor", "eq", "ne")
+
 SCALARS: dict[str, ScalarFn] = {
     **{name: ScalarFn(name, n, False, f, 0, True) for name, (n, f) in _TRANSCENDENTAL.items()},
-    **{name: ScalarFn(name, n, False, f, 1, False) for name, (n, f) in _ARITHMETIC.items()},
-    **{name: ScalarFn(name, n, True, f, 1, False) for name, (n, f) in _PREDICATES.items()},
+    **{name: ScalarFn(name, n, False, f, 1, False, name in _COMMUTE) for name, (n, f) in _ARITHMETIC.items()},
+    **{name: ScalarFn(name, n, True, f, 1, False, name in _COMMUTE) for name, (n, f) in _PREDICATES.items()},
 }
+COMMUTATIVE = frozenset(name for name, f in SCALARS.items() if f.commutative)
+PREDICATES = frozenset(name for name, f in SCALARS.items() if f.predicate)
+COMPARISONS = frozenset(name for name in PREDICATES if SCALARS[name].arity == 2)
+LOGICAL = frozenset({"and", "or", "xor", "not"})

@@ -28,7 +28,6 @@ REDUCTIONS = frozenset(
     (*(f"reduce_{r}" for r in ("sum", "max", "min", "prod", "and", "or", "xor")), "argmax", "argmin")
 )
 WINDOWS = frozenset(f"reduce_window_{r}" for r in ("sum", "max", "min"))
-CUMULATIVE = frozenset(("cumsum", "cumprod", "cummax", "cummin"))
 CONTROL = frozenset(("while", "cond", "scan", "opaque", "result"))
 CURRENT = frozenset((*REDUCTIONS, "dot_general", "conv_general_dilated"))
 

@@ -16,8 +16,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from rewrites.egraph import perm
+from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.types import Shape
-from superopt.search.kinds import CUMULATIVE, ELEMENTWISE, REDUCTIONS, WINDOWS
+from superopt.search.kinds import ELEMENTWISE, REDUCTIONS, WINDOWS
 from superopt.search.snapshot import Option, OptionForm, Snapshot
 
 Order = tuple[int, ...]

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from superopt.ir.scalar import COMPARISONS
 from verifier.equal.conditions import Cond
 from verifier.equal.pointwise import ORDER, Premise, decide
 from verifier.equal.solver import CannotLower, Context, z3
@@ -24,8 +25,7 @@ from verifier.equal.terms import Term, functions
 
 WIDTHS = (8, 16, 32, 64)
 WRAPPING = frozenset({"add", "sub", "mul", "neg", "square", "abs", "div"})
-_COMPARE = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
-_INTEGRAL = WRAPPING | _COMPARE | {"max", "min", "clamp", "rem", "sign", "select_n", "and", "or", "xor", "not"}
+_INTEGRAL = WRAPPING | COMPARISONS | {"max", "min", "clamp", "rem", "sign", "select_n", "and", "or", "xor", "not"}
 ALWAYS, IN_RANGE = "always", "in range"
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+from superopt.ir.scalar import COMPARISONS, LOGICAL
 from verifier.equal import conditions as c
 from verifier.equal.cases import by_cases, complement
 from verifier.equal.guards import onepoint
@@ -47,8 +48,6 @@ from verifier.equal.terms import Apply, Const, Infinity, Read, Reduce, Size, Ter
 EXACT, REAL, RANGE = "exact", "real", "range"
 ZERO = Atom("0")
 COMMUTATIVE = frozenset({"add", "mul"})
-LOGIC = frozenset({"and", "or", "xor", "not"})
-COMPARE = frozenset({"lt", "gt", "le", "ge", "eq", "ne"})
 _POWERS = {f"integer_pow[{n}]": n for n in range(-4, 9)}
 PARTIAL = frozenset(
     {"sqrt", "log", "log1p", "asin", "acos", "acosh", "atanh", "erf_inv", "pow", "rem", "tan", "lgamma", "digamma"}
@@ -140,9 +139,9 @@ class Normaliser:
             return self._apply(Apply("add", (args[0], Apply("neg", (args[1],)))))
         if fn == "select_n":
             return self._select(args)
-        if fn in LOGIC:
+        if fn in LOGICAL:
             return self._logic(fn, args)
-        if fn in COMPARE:
+        if fn in COMPARISONS:
             return self._compare(fn, args)
         if fn == "clamp":
             return self._extreme(Apply("min", (Apply("max", (args[1], args[0])), args[2])))
@@ -286,7 +285,9 @@ class Normaliser:
         return times(self.ctx, p, yes) + times(self.ctx, complement(p), no)
 
     def _truth(self, t: Term) -> NF:
-        if isinstance(t, Read) or (isinstance(t, Apply) and (t.fn in LOGIC or t.fn in COMPARE or t.fn == "select_n")):
+        if isinstance(t, Read) or (
+            isinstance(t, Apply) and (t.fn in LOGICAL or t.fn in COMPARISONS or t.fn == "select_n")
+        ):
             return self.nf(t)
         if isinstance(t, Apply) and t.fn.startswith("?"):  # a predicate of which nothing is known
             return self._opaque_term(t.fn, t.args)

@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Protocol, TypeAlias
 
+from superopt.ir.scalar import COMPARISONS, LOGICAL
 from verifier.equal.conditions import Cond
 from verifier.equal.solver import NO, YES, CannotLower, Context, z3
 from verifier.equal.terms import Apply, Const, Infinity, Read, Reduce, Size, Term, Where, reductions
 
 Premise: TypeAlias = "tuple[Cond, Term]"
 """A Boolean term that is true where the condition holds."""
-COMPARE = frozenset({"lt", "gt", "le", "ge", "eq", "ne"})
-LOGIC = frozenset({"and", "or", "xor", "not"})
 
 
 class Theory(Protocol):
@@ -135,7 +134,7 @@ class SolverLowering:
         if isinstance(t, Apply):
             if t.fn == "select_n":
                 return any(map(self.is_truth, t.args[1:]))
-            return t.fn in COMPARE or t.fn in LOGIC
+            return t.fn in COMPARISONS or t.fn in LOGICAL
         return False
 
     def truth(self, t: Term) -> Any:
@@ -154,12 +153,12 @@ class SolverLowering:
             if t.fn == "select_n":
                 which, false, true = t.args
                 return z3.If(self.truth(which), self.truth(true), self.truth(false))
-            if t.fn in LOGIC:
+            if t.fn in LOGICAL:
                 return _LOGIC[t.fn](*map(self.truth, t.args))
             if t.fn in ("eq", "ne") and any(map(self.is_truth, t.args)):
                 a, b = map(self.truth, t.args)
                 return a == b if t.fn == "eq" else a != b
-            if t.fn in COMPARE:
+            if t.fn in COMPARISONS:
                 return _COMPARE[t.fn](*map(self.number, t.args))
         raise CannotLower("a predicate that is no comparison")
 
@@ -184,7 +183,7 @@ class SolverLowering:
         if t.fn == "select_n":
             which, false, true = t.args
             return z3.If(self.truth(which), self.number(true), self.number(false))
-        if t.fn in COMPARE or t.fn in LOGIC:
+        if t.fn in COMPARISONS or t.fn in LOGICAL:
             raise CannotLower(f"{t.fn} as a number")
         known = self.theory.known.get(t.fn)
         args = [self.truth(a) if self.is_truth(a) else self.number(a) for a in t.args]

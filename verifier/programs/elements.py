@@ -24,6 +24,7 @@ import numpy as np
 from rewrites.language import names
 from superopt.ir import scalar
 from superopt.ir.graph import Graph, Node, topological
+from superopt.ir.scalar import COMMUTATIVE
 from superopt.ir.text import print_graph
 from superopt.ir.types import FLOATS
 from verifier.programs import element_sums as sums
@@ -164,7 +165,7 @@ class ElementLabels:
         if op == "select_n":
             return self._select(node, dtypes[0], xs)
         tag = self.tag(op, sorted(attrs.items()), node.dtype)
-        alike = op in names.COMMUTATIVE
+        alike = op in COMMUTATIVE
         ids = ordered(tag, np.minimum(*xs), np.maximum(*xs)) if alike else ordered(tag, *xs)
         if len(xs) == 2 and dtypes[0] == dtypes[1] == node.dtype:
             ids = self._neutral(op, node.dtype, xs, ids)
@@ -173,7 +174,7 @@ class ElementLabels:
     def _neutral(self, op: str, dtype: str, xs: list[Ids], ids: Ids) -> Ids:
         for c in self._neutral_values(op, dtype):
             label = self.merges.find(self.literal(dtype, c))
-            for one, other in ((xs[1], xs[0]), (xs[0], xs[1])) if op in names.COMMUTATIVE else ((xs[1], xs[0]),):
+            for one, other in ((xs[1], xs[0]), (xs[0], xs[1])) if op in COMMUTATIVE else ((xs[1], xs[0]),):
                 neutral = one == label
                 if neutral.any():
                     ids = np.where(neutral, other, ids)

@@ -14,11 +14,10 @@ from fractions import Fraction
 
 from superopt.ir.expr import Expr
 from superopt.ir.index import Guard, Poly, Size, Symbol, of_atom, substitute
-from superopt.ir.scalar import HALVES
+from superopt.ir.scalar import COMMUTATIVE, HALVES
 from superopt.ir.types import FLOATS
 from verifier.schedules.domain import Domain
 from verifier.schedules.folds import (
-    COMMUTATIVE,
     Equations,
     Part,
     apart,

@@ -16,9 +16,9 @@ from superopt.ir.algebra import COMBINE
 from superopt.ir.expr import Expr, convert, op, reduce, subexpressions
 from superopt.ir.index import Poly, Size, Symbol, of_atom, substitute
 from superopt.ir.ops.record import accumulator, identity
+from superopt.ir.scalar import COMMUTATIVE
 from verifier.schedules.intervals import box_of
 
-COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"})
 _WRITTEN_OUT = 64  # iterations of a fold that are compared one by one with the operands of a sum
 Equations = list[tuple[Size, Size]]
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from superopt.ir.scalar import COMPARISONS
 from superopt.ir.types import FLOATS
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
@@ -45,7 +46,6 @@ WIDE = ("int32", "int64", "uint32", "uint64")
 SINGLE = ("float32", "float64")
 """Floats that round sizes no more than results."""
 RING = frozenset({"add", "sub", "mul", "neg"})
-COMPARE = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 LARGEST_DENOMINATOR = 1000
 FRACTIONS = "a float constant is the simplest fraction that rounds to it"
 FINITE_TEST = "values that are tested for being finite numbers are"
@@ -132,7 +132,7 @@ class Scalars:
         """A scalar function on operands of a dtype."""
         if fn == "select_n":
             return self._select(args)
-        if fn in COMPARE and (found := self._compare(fn, dtype, args)) is not None:
+        if fn in COMPARISONS and (found := self._compare(fn, dtype, args)) is not None:
             return found
         if dtype == "bool":
             return self._logical(fn, args)
@@ -158,7 +158,7 @@ class Scalars:
             if _without_value(args[0]):
                 return FALSE
             return TRUE if position(args[0]) is not None else self._finite(Apply("?is_finite", tuple(args)))
-        if fn in COMPARE and any(isinstance(a, Size) for a in args):  # of sizes that may be rounded
+        if fn in COMPARISONS and any(isinstance(a, Size) for a in args):  # of sizes that may be rounded
             return Apply(f"?{fn}[{dtype}]", tuple(args))
         return None
 
@@ -179,11 +179,11 @@ class Scalars:
             found = self._positions(fn, [p for p in positions if p is not None])
             if found is not None and self.ranges.fits(found, dtype):
                 return integer(found)
-        if any(isinstance(a, Where) for a in args) and fn not in COMPARE:
+        if any(isinstance(a, Where) for a in args) and fn not in COMPARISONS:
             return self._cases(fn, dtype, args)
-        plain = self.machine or fn in RING | LATTICE | COMPARE
+        plain = self.machine or fn in RING | LATTICE | COMPARISONS
         made = Apply(fn if plain else f"${fn}[{dtype}]", tuple(args))
-        return made if fn in LATTICE | COMPARE else self.wrapping(made, dtype)
+        return made if fn in LATTICE | COMPARISONS else self.wrapping(made, dtype)
 
     def wrapping(self, made: Term, dtype: str) -> Term:
         """A term of integer arithmetic."""

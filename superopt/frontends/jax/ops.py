@@ -18,6 +18,7 @@ from jax import lax
 from superopt.frontends.jax.builders import broadcast, concatenate, convert, reshape, stretch, transpose, window
 from superopt.frontends.jax.sizes import has_symbols, is_zero, size, sizes
 from superopt.ir.graph import Node, mk
+from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.types import FLOATS, Size, TensorType
 
 Params = Mapping[str, Any]
@@ -32,7 +33,6 @@ _ELEMENTWISE = (
 )
 _IDENTITY = ("copy", "copy_p", "stop_gradient", "name", "pvary")
 _REDUCE = tuple(f"reduce_{m}" for m in ("sum", "max", "min", "prod", "and", "or", "xor"))
-_CUMULATIVE = ("cumsum", "cumprod", "cummax", "cummin")
 _WINDOW = ("reduce_window_sum", "reduce_window_max", "reduce_window_min")
 _MODE = {
     lax.GatherScatterMode.CLIP: "clip",
@@ -320,7 +320,7 @@ def _table() -> dict[str, Importer]:
     table |= {op: functools.partial(_reduce, op) for op in _REDUCE}
     table |= {op: functools.partial(_arg, op) for op in ("argmax", "argmin")}
     table |= {op: functools.partial(_window, op) for op in _WINDOW}
-    table |= {op: functools.partial(_cumulative, op) for op in _CUMULATIVE}
+    table |= {op: functools.partial(_cumulative, op) for op in CUMULATIVE}
     table |= dict.fromkeys(_IDENTITY, _identity)
     return table | {
         "add_any": _add_any,

@@ -26,6 +26,7 @@ from superopt.ir.ops.record import (
     require,
     size,
 )
+from superopt.ir.scalar import COMPARISONS
 from superopt.ir.types import DTYPES, SIGNED, TensorType
 
 TABLE: dict[str, Op] = {}
@@ -36,7 +37,6 @@ FLOAT_UNARY = (
     "sqrt", "rsqrt", "cbrt",
 )  # fmt: skip
 ARITHMETIC = ("add", "sub", "mul", "div", "rem")
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 BITWISE = ("and", "or", "xor")
 SHIFTS = ("shift_left", "shift_right_logical", "shift_right_arithmetic")
 
@@ -189,7 +189,7 @@ for _name in (*FLOAT_UNARY, "neg", "sign", "abs", "not", "population_count", "cl
     _plain(_name, 1)
 for _name in (*ARITHMETIC, "max", "min", "atan2", "nextafter", *BITWISE, *SHIFTS):
     _plain(_name, 2)
-for _name in COMPARISONS:
+for _name in sorted(COMPARISONS):
     _predicate(_name, 2)
 _predicate("is_finite", 1)
 define(TABLE, "round", "elementwise", 1, _round_rule, _round, Attr("rounding_method", one_of(0, 1), 0))

@@ -17,14 +17,13 @@ from dataclasses import dataclass, replace
 from superopt.errors import InputError, UnsupportedKernel
 from superopt.ir.expr import Expr, subexpressions, values_of
 from superopt.ir.index import Guard, Symbol, coefficient
-from superopt.ir.scalar import HALVES, SCALARS
+from superopt.ir.scalar import COMPARISONS, HALVES, SCALARS
 from superopt.ir.types import FLOATS
 from superopt.kernels.emit.licence import Licence
 from superopt.kernels.emit.scalar import CLOSED
 from superopt.kernels.loops.stage import LoopProgram, Stage
 from superopt.kernels.schedule.domain import inverse
 
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _EXTREMES = ("max", "min")
 MOST_PAIRS = 20_000
 DEEPEST = 150
@@ -90,7 +89,7 @@ def _roots(stage: Stage) -> list[Expr]:
 
 def _comparisons(stage: Stage) -> Iterator[Expr]:
     found = dict.fromkeys(e for root in _roots(stage) for e in subexpressions(root))
-    return (e for e in found if e.kind == "op" and e.args[0] in _COMPARISONS)
+    return (e for e in found if e.kind == "op" and e.args[0] in COMPARISONS)
 
 
 def _agreement(program: LoopProgram, stage: Stage, e: Expr) -> Agreement | None:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from superopt.ir.graph import Graph, Node
 from superopt.ir.ops.table import lookup
+from superopt.ir.scalar import COMPARISONS
 from superopt.ir.types import FLOATS, ITEMSIZE_BYTES
 
 if TYPE_CHECKING:
     from superopt.kernels.choose.partition import Region
 
-_COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 _EXACT = frozenset((
     "max", "min", "clamp", "select_n", "neg", "abs", "reduce_max", "reduce_min", "cummax", "cummin",
     "reduce_window_max", "reduce_window_min",
@@ -31,7 +31,7 @@ def compared(graph: Graph) -> frozenset[Node]:
     """The floats that both sides of a comparison come down to."""
     found: set[Node] = set()
     for node in graph.nodes():
-        if node.op not in _COMPARISONS or node.inputs[0].dtype not in FLOATS:
+        if node.op not in COMPARISONS or node.inputs[0].dtype not in FLOATS:
             continue
         for a, b in (node.inputs, *[x.inputs for x in node.inputs if x.op == "sub"]):
             found |= _sources(a) & _sources(b)
