@@ -27,7 +27,7 @@ def recheck_certificates(
     Raises:
         InputError: no rule has such a name, or a file cannot be read.
     """
-    from verifier.record.ledger import Ledger, require_proved  # late: as above
+    from verifier.record.ledger import Ledger, require_proved  # late: the prover takes a while to load
     from verifier.record.recheck import recheck  # late: as above
 
     rules = chosen_rules([*(load() if library else ()), *rules_of_files(files)], names)

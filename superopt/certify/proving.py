@@ -69,7 +69,7 @@ def verify(
         InputError: a shape or a constraint cannot be read.
         UsageError: something else was given.
     """
-    from verifier.record.ledger import verify_rules  # late: see above
+    from verifier.record.ledger import verify_rules  # late: the prover takes a while to load
 
     validate = getattr(second, "validate", None)
     if validate is not None:

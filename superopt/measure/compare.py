@@ -264,7 +264,7 @@ def _spec(candidate: Candidate, key_of: Callable[[Any], str]) -> dict[str, Any]:
     if not isinstance(candidate, Program | Tuned):
         raise TypeError("a function cannot leave its process: isolate=False compares it here")
     program = _program(candidate)
-    from superopt.foreign.modules import carried  # late: as above
+    from superopt.foreign.modules import carried  # late: entry points need no modules
 
     prepare = program.prepare
     constants = {} if prepare is None else {name: key_of(value) for name, value in prepare.constants.items()}

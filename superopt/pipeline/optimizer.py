@@ -82,6 +82,7 @@ R = TypeVar("R")
 _FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
 _PROOFS = 0.35  # of what is left after the plain candidate: the library takes ten seconds of one core
 _BUILDS = 4  # of the original's time: it and two candidates for the contest, and what is returned for the check
+_HURRIED = "builds are too slow for the budget: nothing was searched, and the contest is of what the check takes"
 _MOST_FORMS = 3  # of the search's programs that are made in kernels: what follows them is no cheaper to the model
 
 
@@ -281,7 +282,8 @@ class _Run:
                     self.ready = candidates[0][1]
             build_s = ran.result()
         if self.kernels and self.limits.until(self.clock.begin_s, CONTEST).left_s < _BUILDS * build_s:
-            return self._timed_here(candidates)
+            judgement = original_returned(self.imported, "the time does not suffice for a search", notes=(_HURRIED,))
+            return self._contested(candidates, judgement, self.limits.until(self.clock.begin_s, CONTEST), self.builds)
         with ThreadPoolExecutor(1) as beside:
             ahead = beside.submit(_built_in, self.worker, self.imported)
             self._prove()
@@ -297,9 +299,7 @@ class _Run:
                 judgement = self._judged(limits.until(begin_s, JUDGE if self.kernels else CONTEST))
             if self.kernels and not (hurried or self._interrupted(judgement)):
                 judgement = self._implemented(judgement, limits.until(begin_s, ALL))
-        if self._interrupted(judgement):
-            return self._checked(self._at_hand(candidates, judgement))
-        return self._contested(candidates, judgement, limits.until(begin_s, CONTEST))
+        return self._contested(candidates, judgement, limits.until(begin_s, CONTEST), self.worker)
 
     @property
     def _original(self) -> tuple[Graph, list[Any], dict[str, Any]]:
@@ -317,30 +317,6 @@ class _Run:
         begin = time.monotonic()
         self.builds.wanted(*self._original, self.seed)
         return time.monotonic() - begin
-
-    def _timed_here(self, candidates: list[Candidate]) -> Judgement:
-        """The plain candidate or the original, timed as they are built for the check: there is no time for others."""
-        judgement = original_returned(self.imported, "the time does not suffice for a search")
-        if not candidates:
-            return judgement
-        if self._interrupted(judgement):
-            return self._checked(self._at_hand(candidates, judgement))
-        [(entry, plain)] = candidates
-        note = "builds are too slow for the budget: nothing was searched, and the contest is of what the check built"
-        checked = self._checked(replace(plain, notes=(*plain.notes, note)))
-        if checked.returns_original:
-            return checked
-        with self.clock.stage("contest"):
-            limits = self.limits.until(self.clock.begin_s, CONTEST)
-            said = self.barrier.around(
-                "the contest",
-                lambda: contest(self.imported, [entry], limits, self.seed, self.builds, self.clock.say),
-                None,
-            )
-        if said is None:
-            return replace(checked, verdict="plain program returned; the contest failed and nothing was timed")
-        judged = [(entry, checked)]
-        return decided(said, 0, judged, checked) if said.order else undecided(self.imported, said, judged, checked)
 
     def at_hand_alone(self) -> Judgement:
         """The plain candidate if it is ready, else the original, after the choice between programs was lost."""
@@ -444,8 +420,12 @@ class _Run:
                 judgement,
             )  # fmt: skip
 
-    def _contested(self, candidates: list[Candidate], judgement: Judgement, limits: SearchBudget) -> Judgement:
+    def _contested(
+        self, candidates: list[Candidate], judgement: Judgement, limits: SearchBudget, where: Worker | Builds
+    ) -> Judgement:
         """The fastest of the candidates, of what was judged, and of the original, that passes the check."""
+        if self._interrupted(judgement):
+            return self._checked(self._at_hand(candidates, judgement))
         if not candidates:
             return self._checked(judgement)
         if not judgement.returns_original or judgement.options:
@@ -456,7 +436,7 @@ class _Run:
         with self.clock.stage("contest"):
             said = self.barrier.around(
                 "the contest",
-                lambda: contest(self.imported, entries, limits, self.seed, self.worker, self.clock.say),
+                lambda: contest(self.imported, entries, limits, self.seed, where, self.clock.say),
                 None,
             )
         if said is None:

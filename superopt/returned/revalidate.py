@@ -137,7 +137,7 @@ def _calls(saved: Saved, graph: Graph) -> str:
 
 def _import(original: Any, graph: Graph, names: tuple[str, ...], tree: Any) -> Imported:
     """What is compared with, on the arguments of the program in hand."""
-    import jax  # late: as above
+    import jax  # late: only where another original is compared with
 
     types = {node["name"]: node.type for node in graph.inputs}
     leaves = [jax.ShapeDtypeStruct(types[n].shape, types[n].dtype) for n in names]

@@ -97,7 +97,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def measure_case(name: str, make: Callable[[], Made], budget: str, seed: int) -> dict[str, Any]:
     """Both experiments on one program."""
-    from superopt.pipeline.optimizer import optimize  # late: see above
+    from superopt.pipeline.optimizer import optimize  # late: jax is loaded in the process of the case
 
     begin = time.perf_counter()
     fn, args = make()

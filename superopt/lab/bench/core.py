@@ -92,7 +92,7 @@ def measure_case(case: str, budget: str, seed: int, kernels: bool = False, searc
     from superopt.lab.bench.programs.programs import (
         build_case,  # late: jax and onnx are loaded in the process of the case
     )
-    from superopt.pipeline.optimizer import optimize  # late: see above
+    from superopt.pipeline.optimizer import optimize  # late: jax is loaded in the process of the case
 
     program = build_case(case, seed)
     begin = time.perf_counter()
