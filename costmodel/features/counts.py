@@ -18,9 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.features.operands import Counts, Source, conv_counts, dot_counts
-from costmodel.features.steps import CHEAP, PREFIX, REDUCE, VIEW, WINDOW, elements
+from costmodel.features.steps import CHEAP, FUNCTIONS, SAME_COST, VIEW, elements
 from superopt.ir.graph import Node
+from superopt.ir.ops.table import PREFIXES, REDUCTIONS, WINDOWS
 from superopt.ir.program import type_bytes
+from superopt.ir.scalar import SCALARS
 from superopt.machine import facts as machine
 
 FEATURES_VERSION = 3
@@ -29,19 +31,11 @@ VECTORS = (16, 64)  # elements that a vectorised loop takes per turn, without an
 FRESH_BYTES = 32 << 20  # glibc gives larger buffers back to the system
 WHILE_TRIPS = 16  # trips of a loop of unknown length; equal in every form of a program, so only its scale matters
 
-_FUNCTIONS = (
-    "div", "exp", "exp2", "log", "log1p", "expm1", "sin", "cos", "tan", "tanh", "logistic", "erf", "erfc", "sqrt",
-    "rsqrt", "cbrt", "pow", "rem", "atan", "sinh", "acosh", "asin", "lgamma", "atan2",
-)  # fmt: skip
-_SAME_COST = {
-    "acos": "asin", "cosh": "sinh", "asinh": "acosh", "atanh": "acosh", "digamma": "lgamma", "nextafter": "rem",
-    "erf_inv": "acosh", "population_count": "cheap", "clz": "cheap",
-}  # fmt: skip
-_CALLED = frozenset((*_FUNCTIONS, *_SAME_COST)) - {"population_count", "clz", "div", "sqrt"}
+_CALLED = frozenset((*FUNCTIONS, *SAME_COST)) - {"population_count", "clz", "div", "sqrt"}
 _REDUCE_CLASS = {"reduce_sum": "sum", "reduce_prod": "sum", "argmax": "arg", "argmin": "arg"}
 
 COMPUTE = (
-    "cheap", *(f"fn_{f}" for f in _FUNCTIONS),
+    "cheap", *(f"fn_{f}" for f in FUNCTIONS),
     "load", "load_strided", "pad_eval", "pad_eval_minor", "concat_eval", "concat_eval_minor", "select_eval",
     "gather_eval", "gather_row", "iota_eval", "evaluation", "evaluation_rest16", "evaluation_rest64", "fn_rest16",
     "fn_rest64", "rows", "output",
@@ -95,8 +89,10 @@ class Unit:
 
 def unit(node: Node) -> Unit:
     """What evaluating one element of a node counts as; reductions are counted as roots of their loops."""
-    op = _SAME_COST.get(node.op, node.op)
-    if op in REDUCE:
+    op = SAME_COST.get(node.op, node.op)
+    if op in SCALARS and SCALARS[op].transcendental and op not in FUNCTIONS:
+        op = "lgamma"  # no coefficient of its own: as slow as the slowest
+    if op in REDUCTIONS:
         return Unit(None, evaluated=False)
     if op == "integer_pow":
         return Unit("cheap", float(max(1, abs(int(node["y"])).bit_length())))
@@ -104,7 +100,7 @@ def unit(node: Node) -> Unit:
         return Unit("select_eval")
     if op in CHEAP or op in ("cheap", "dot_general"):  # a product over one element
         return Unit("cheap")
-    if op in _FUNCTIONS:
+    if op in FUNCTIONS:
         return Unit(f"fn_{op}", called=node.op in _CALLED)
     if op == "pad":
         return Unit("pad_eval_minor" if any(node["padding_config"][-1]) else "pad_eval", evaluated=False)
@@ -139,7 +135,7 @@ class LoopRoot:
 def root(node: Node) -> LoopRoot:
     """A node as the root of a loop."""
     counts = Counts(float)
-    reduces = node.op in REDUCE
+    reduces = node.op in REDUCTIONS
     counts["output"] = elements(node)
     inner = node.inputs[0] if reduces else node  # what the innermost loop runs along
     shape = inner.types[0].shape
@@ -194,14 +190,14 @@ def heavy(node: Node, sources: Sequence[Source], read: float) -> Counts:
 
 def _other(node: Node) -> Counts:
     counts = Counts(float)
-    if node.op in WINDOW:
+    if node.op in WINDOWS:
         dims = node["window_dimensions"]
         line, minor = sum(n > 1 for n in dims) == 1, bool(dims) and dims[-1] > 1
         name = "window_line" if line else "window_eval_minor" if minor else "window_eval"
         counts[name] += elements(node) * math.prod(dims)
         counts["window_out_minor" if minor else "window_out"] += elements(node)
         counts["window"] += 1
-    elif node.op in PREFIX:
+    elif node.op in PREFIXES:
         length = max(2, int(node.shape[node["axis"]]))  # pyright: ignore[reportArgumentType] (kernel shapes are concrete)
         counts["prefix_elem"] += elements(node)
         counts["prefix_elem_log"] += elements(node) * math.log2(length)

@@ -12,23 +12,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from costmodel.features.steps import PREFIX, REDUCE, WINDOW, elements
+from costmodel.features.steps import elements
 from superopt.ir.graph import Node
+from superopt.ir.ops.table import PREFIXES, REDUCTIONS, TABLE, WINDOWS
 from superopt.ir.program import type_bytes
 
 ENCODING_VERSION = 1
-OPCODES = (
-    "other", "input", "literal", "result", "opaque", "scan", "while", "cond", "abs", "acos", "acosh", "add", "and",
-    "argmax", "argmin", "asin", "asinh", "atan", "atan2", "atanh", "broadcast_in_dim", "cbrt", "ceil", "clamp", "clz",
-    "concatenate", "conv_general_dilated", "convert_element_type", "cos", "cosh", "cummax", "cummin", "cumprod",
-    "cumsum", "digamma", "div", "dot_general", "dynamic_slice", "dynamic_update_slice", "eq", "erf", "erf_inv", "erfc",
-    "exp", "exp2", "expm1", "floor", "gather", "ge", "gt", "integer_pow", "iota", "is_finite", "le", "lgamma", "log",
-    "log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg", "nextafter", "not", "or", "pad", "population_count",
-    "pow", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum", "reduce_window_max",
-    "reduce_window_min", "reduce_window_sum", "reduce_xor", "regroup", "rem", "reshape", "rev", "round", "rsqrt",
-    "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "slice", "sqrt",
-    "square", "sub", "tan", "tanh", "transpose", "xor",
-)  # fmt: skip
+OPCODES = ("other", *TABLE)  # of weights on disk: as their card lists them (`costmodel.model.learned_file`)
 OPCODE = {op: i for i, op in enumerate(OPCODES)}
 _REGISTER = 16
 _COMMON, _DOT, _CONV, _WINDOW, _REDUCE, _MOVE = 0, 20, 34, 52, 57, 62
@@ -37,8 +27,8 @@ OUTPUT = WIDTH - 1  # set where the node is a result of the kernel
 
 
 def opcode(node: Node) -> int:
-    """Number of the op; ops without a number are 0."""
-    return OPCODE.get(node.op, 0)
+    """Number of the op."""
+    return OPCODE[node.op]
 
 
 def row(node: Node) -> np.ndarray:
@@ -228,6 +218,6 @@ def _power(out: list[float], node: Node) -> None:
 _FILL: dict[str, Callable[[list[float], Node], None]] = {
     "dot_general": _dot, "conv_general_dilated": _conv, "transpose": _transpose, "slice": _slice, "pad": _pad,
     "concatenate": _concatenate, "broadcast_in_dim": _broadcast, "gather": _gather, "dynamic_slice": _gather,
-    "integer_pow": _power, **dict.fromkeys(WINDOW, _window), **dict.fromkeys(REDUCE, _reduce),
-    **dict.fromkeys(PREFIX, _prefix),
+    "integer_pow": _power, **dict.fromkeys(WINDOWS, _window), **dict.fromkeys(REDUCTIONS, _reduce),
+    **dict.fromkeys(PREFIXES, _prefix),
 }  # fmt: skip

@@ -18,29 +18,31 @@ import math
 from collections.abc import Sequence
 
 from superopt.ir.graph import Node
+from superopt.ir.ops import table
+from superopt.ir.ops.table import CONTRACTIONS, ELEMENTWISE, PREFIXES, REDUCTIONS, VIEWS, WINDOWS
 from superopt.ir.program import type_bytes
+from superopt.ir.scalar import SCALARS
 
-REDUCE = frozenset(f"reduce_{r}" for r in ("sum", "max", "min", "prod", "and", "or", "xor")) | {"argmax", "argmin"}
-WINDOW = frozenset(f"reduce_window_{r}" for r in ("sum", "max", "min"))
-PREFIX = frozenset(("cumsum", "cumprod", "cummax", "cummin"))
-CONTROL = frozenset(("while", "cond", "scan", "opaque"))
-HEAVY = WINDOW | PREFIX | CONTROL | {"dot_general", "conv_general_dilated", "dynamic_update_slice"}
-VIEW = frozenset((
-    "broadcast_in_dim", "reshape", "regroup", "transpose", "rev", "slice", "pad", "concatenate", "iota",
-    "dynamic_slice", "gather",
-))  # fmt: skip
-CHEAP = frozenset((
-    "neg", "abs", "square", "add", "sub", "mul", "max", "min", "and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt",
-    "ge", "select_n", "clamp", "convert_element_type", "floor", "ceil", "round", "sign", "is_finite", "shift_left",
-    "shift_right_logical", "shift_right_arithmetic", "integer_pow",
-))  # fmt: skip
+FUNCTIONS = (
+    "div", "exp", "exp2", "log", "log1p", "expm1", "sin", "cos", "tan", "tanh", "logistic", "erf", "erfc", "sqrt",
+    "rsqrt", "cbrt", "pow", "rem", "atan", "sinh", "acosh", "asin", "lgamma", "atan2",
+)  # fmt: skip
+"""Elementwise ops whose cost is a coefficient of its own."""
+SAME_COST = {
+    "acos": "asin", "cosh": "sinh", "asinh": "acosh", "atanh": "acosh", "digamma": "lgamma", "nextafter": "rem",
+    "erf_inv": "acosh", "population_count": "cheap", "clz": "cheap",
+}  # fmt: skip
+"""Those that cost what another does."""
+CONTROL = table.CONTROL - {"result"}
+HEAVY = WINDOWS | PREFIXES | CONTROL | CONTRACTIONS | {"dynamic_update_slice"}
+VIEW = VIEWS | {"concatenate", "dynamic_slice", "gather"}
+CHEAP = ELEMENTWISE - {*FUNCTIONS, *SAME_COST} - frozenset(name for name, fn in SCALARS.items() if fn.transcendental)
 LEAF = frozenset(("input", "literal", "result"))  # a result of an op with several is read like an input
-_FOLDING = ("dot_general", "conv_general_dilated")  # take transposes into their dimension numbers
 _DEEP = 200  # deeper kernels are walked without recursion
 COMPUTED, READ, LITERAL = range(3)
 PLAIN, MOVED, REDUCED, SPREAD, JOINED, PADDED, PICKED = range(7)
 _READS = {"broadcast_in_dim": SPREAD, "dot_general": SPREAD, "concatenate": JOINED, "pad": PADDED}
-_READS |= {"gather": PICKED, "dynamic_slice": PICKED, **dict.fromkeys(REDUCE, REDUCED)}
+_READS |= {"gather": PICKED, "dynamic_slice": PICKED, **dict.fromkeys(REDUCTIONS, REDUCED)}
 
 
 class Kind:
@@ -73,8 +75,8 @@ class Kind:
         self.item = bytes_ / max(1, self.size)
         self.role = LITERAL if op == "literal" else READ if op in LEAF else COMPUTED
         self.reads = _READS.get(op, MOVED if op in VIEW else PLAIN)
-        self.heavy, self.reduces = is_heavy(node), op in REDUCE
-        self.folding = self.heavy and op in _FOLDING
+        self.heavy, self.reduces = is_heavy(node), op in REDUCTIONS
+        self.folding = self.heavy and op in CONTRACTIONS  # takes transposes into its dimension numbers
         self.turns = _turns(node)
         self.free = op == "reshape" or (op == "broadcast_in_dim" and self.size == elements(node.inputs[0]))
         self.cheap = op in VIEW or op in CHEAP

@@ -13,11 +13,11 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from costmodel.features import forms
-from costmodel.features.forms import dot, fill, kernel, spread, tensor
+from costmodel.labels import forms
 from rewrites import library
 from rewrites.build.terms import expand_macro
 from superopt.errors import SuperoptError
+from superopt.ir.build import dot, fill, kernel, spread, tensor
 from superopt.ir.graph import Graph, Node, mk
 from superopt.ir.program import hot_part
 
@@ -366,5 +366,5 @@ def _library() -> Iterator[MicroCase]:
                 form = expand_macro(rule, node)
             except SuperoptError:
                 continue  # the rule is about something else
-            (plain,) = hot_part(forms.kernel(form)).outputs
+            (plain,) = hot_part(kernel(form)).outputs
             yield _case(kind, task, f"{layout} {rule.name}", plain)

@@ -1,7 +1,8 @@
 """The learned model on disk: tensors in a safetensors file, a JSON card beside it.
 
-The card says what the model was fitted to and where: digest of the labels, machine, versions, settings, figures.  A
-file is refused, with the reason, when it was made for other features or encodings, when a tensor is missing, of
+The card says what the model was fitted to and where: digest of the labels, machine, versions, settings, figures; and
+which ops the rows of its embedding stand for: an op that is not among them is to the network what "other" is.  A file
+is refused, with the reason, when it was made for other features or encodings, when a tensor is missing, of
 another shape or not finite, when it is cut short, or when it is not the file that the card describes.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.features.counts import FEATURES_VERSION
-from costmodel.features.node_rows import ENCODING_VERSION
+from costmodel.features.node_rows import ENCODING_VERSION, OPCODES
 from costmodel.model.analytical import COUNT, Coefficients
 from costmodel.model.encode import KERNEL_WIDTH
 from costmodel.model.hull import Hull
@@ -29,7 +30,7 @@ from superopt.files.reading import cause_of, field, json_of, shown, text_file
 _MOST = 4096  # layers and units of a network: beyond all that can be evaluated while searching
 _LARGEST = 500.0  # of any value: the shipped ones stay below 40, and powers of e to this are finite
 SHIPPED = Path(__file__).parents[1] / "weights" / "learned.safetensors"
-FORMAT = 1
+FORMAT = 2
 
 
 def write(path: Path, model: Model, card: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def write(path: Path, model: Model, card: Mapping[str, Any]) -> dict[str, Any]:
     path.write_bytes(data)
     full = {
         "format": FORMAT, "features": FEATURES_VERSION, "encoding": ENCODING_VERSION, "shape": asdict(model.shape),
+        "ops": OPCODES,
         "sha256": hashlib.sha256(data).hexdigest(), **card,
     }  # fmt: skip
     path.with_suffix(".json").write_text(json.dumps(full, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -70,7 +72,7 @@ def read(path: Path | None = None) -> tuple[Model, dict[str, Any]]:
             raise WeightsError(f"{path.name} is damaged: {cause_of(error)}") from error
         if hashlib.sha256(data).hexdigest() != card.get("sha256"):
             raise WeightsError(f"{path.name} is not the file that its card describes")
-        return _model(tensors, _shape(card)), card
+        return _model(tensors, _shape(card), _ops(card)), card
 
 
 def _shape(card: Mapping[str, Any]) -> Shape:
@@ -79,6 +81,15 @@ def _shape(card: Mapping[str, Any]) -> Shape:
         return Shape(**{name: field(sizes, name, (int, float), 0, _MOST) for name in sizes})
     except (InputError, TypeError) as error:
         raise WeightsError(f"the card describes no network: {cause_of(error)}") from error
+
+
+def _ops(card: Mapping[str, Any]) -> list[str]:
+    ops: Any = card.get("ops")
+    if not isinstance(ops, list) or not all(isinstance(op, str) for op in ops) or len({*ops}) < len(ops):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        raise WeightsError("the card does not say which ops the embedding has rows for")
+    if ops[:1] != [OPCODES[0]]:
+        raise WeightsError(f"the first op of the card is not {OPCODES[0]!r}")
+    return ops  # pyright: ignore[reportUnknownVariableType]
 
 
 def _tensors(model: Model) -> dict[str, np.ndarray]:
@@ -91,11 +102,11 @@ def _tensors(model: Model) -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
-def _model(tensors: Mapping[str, np.ndarray], shape: Shape) -> Model:
+def _model(tensors: Mapping[str, np.ndarray], shape: Shape, ops: Sequence[str]) -> Model:
     centres = tensors.get("hull.centres", np.zeros((0, 0)))
     wanted = {f"network.{name}": size for name, size in shapes(shape).items()} | {
         "prior.log_theta": (COUNT,), "prior.powers": (2,), "input.mean": (KERNEL_WIDTH,), "input.std": (KERNEL_WIDTH,),
-        "hull.centres": (len(centres), COUNT + 2), "hull.radius": (1,),
+        "hull.centres": (len(centres), COUNT + 2), "hull.radius": (1,), "network.op": (len(ops), shape.width),
     }  # fmt: skip
     missing, unknown = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
     if missing or unknown:
@@ -112,4 +123,6 @@ def _model(tensors: Mapping[str, np.ndarray], shape: Shape) -> Model:
         raise WeightsError("a scale is not positive")
     prior = Coefficients(np.exp(tensors["prior.log_theta"].astype(float)), float(powers[0]), float(powers[1]))
     params = {name: tensors[f"network.{name}"] for name in shapes(shape)}
+    row = {op: i for i, op in enumerate(ops)}
+    params["op"] = params["op"][[row.get(op, 0) for op in OPCODES]]
     return Model(prior, params, shape, tensors["input.mean"], tensors["input.std"], Hull(centres, radius))

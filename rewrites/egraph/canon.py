@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rewrites.egraph.perm import PERM_BITS, PERM_MASK, PERMS, compose, intern, inverse, inverse_of, perm_of
-from rewrites.language import names
+from superopt.ir.ops.table import ELEMENTWISE, PREFIXES, REDUCTIONS, WINDOWS
 from superopt.ir.scalar import COMMUTATIVE
 
 if TYPE_CHECKING:
@@ -33,12 +33,6 @@ Pair: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 DotNumbers: TypeAlias = tuple[Pair, Pair]
 Groups: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 Canon: TypeAlias = "Callable[[EGraph, int, OpAttrs, list[Ref]], tuple[ENode, int]]"
-
-ELEMENTWISE = frozenset(names.ELEMENTWISE)
-REDUCTIONS = frozenset(f"reduce_{kind}" for kind in ("sum", "max", "min", "prod", "and", "or", "xor"))
-WINDOWS = frozenset(f"reduce_window_{kind}" for kind in ("sum", "max", "min"))
-SCANS = frozenset({"cumsum", "cumprod", "cummax", "cummin"})
-ARG_REDUCTIONS = frozenset({"argmax", "argmin"})
 
 CLASS_MASK = ~PERM_MASK
 
@@ -53,10 +47,8 @@ def canon_of(op: str) -> Canon:
         return _reduce
     if op in WINDOWS:
         return _window
-    if op in SCANS:
+    if op in PREFIXES:
         return _scan
-    if op in ARG_REDUCTIONS:
-        return _reduce
     return _BY_OP.get(op, _verbatim)
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from rewrites.egraph.canon import ELEMENTWISE
 from rewrites.egraph.graph import EGraph, ENode, Ref
 from rewrites.egraph.perm import PERM_BITS, PERM_MASK, inverse_of, perm_of
 from superopt.ir.graph import Graph, Node, mk
+from superopt.ir.ops.table import ELEMENTWISE
 
 Choose = Callable[[int], ENode]
 

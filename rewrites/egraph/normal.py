@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rewrites.egraph import elementwise as normal_elementwise
 from rewrites.egraph import movement as normal_movement
 from rewrites.egraph import shape as normal_shape
-from rewrites.egraph.canon import ARG_REDUCTIONS, ELEMENTWISE, REDUCTIONS
 from superopt.errors import ShapeError
 from superopt.ir.graph import Attrs
+from superopt.ir.ops.reduction import REDUCE
+from superopt.ir.ops.table import ELEMENTWISE
 
 if TYPE_CHECKING:
     from rewrites.egraph.enode import Ref
@@ -52,7 +53,7 @@ def construct(eg: EGraph, op: str, children: Sequence[Ref], attrs: Attrs) -> Ref
     make = _BY_OP.get(op)
     if make is not None:
         return make(eg, children, dict(attrs))
-    if op in REDUCTIONS and not dict(attrs)["axes"]:
+    if op in REDUCE and not dict(attrs)["axes"]:
         return eg.find(children[0])
     return eg.insert(op, attrs, children)
 
@@ -113,5 +114,3 @@ _BY_OP: dict[str, Constructor] = {
     "pad": _pad,
     "rev": _rev,
 }
-
-__all__ = ["ARG_REDUCTIONS", "ELEMENTWISE", "REDUCTIONS", "construct"]

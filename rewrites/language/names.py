@@ -6,17 +6,10 @@ Elementwise functions carry their lax name except `maximum`, `minimum`, `invert`
 
 from __future__ import annotations
 
-UNARY: frozenset[str] = frozenset(
-    # one name per word reads better than forty quoted strings
-    """neg sign floor ceil round is_finite exp exp2 log expm1 log1p sin cos tan asin acos atan sinh cosh tanh asinh
-    acosh atanh logistic erf erfc erf_inv lgamma digamma sqrt rsqrt cbrt abs square integer_pow not population_count
-    clz convert_element_type""".split()  # noqa: SIM905
-)
-BINARY = frozenset(
-    """add sub mul div rem max min pow atan2 nextafter and or xor shift_left shift_right_logical
-    shift_right_arithmetic eq ne lt le gt ge""".split()  # noqa: SIM905
-)
-ELEMENTWISE: dict[str, int] = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), "select_n": 3, "clamp": 3}
+from superopt.ir.ops.table import ELEMENTWISE as ELEMENTWISE_OPS
+from superopt.ir.ops.table import TABLE
+
+ELEMENTWISE: dict[str, int] = {name: TABLE[name].arity or 3 for name in ELEMENTWISE_OPS}  # `select_n`: of two cases
 
 ALIASES = {"maximum": "max", "minimum": "min", "invert": "not", "logical_and": "and", "logical_or": "or"}
 """Rule text -> lax name, where they differ."""

@@ -16,6 +16,7 @@ from rewrites.language import parse_roles
 from rewrites.language.names import ALIASES, ELEMENTWISE, IN_TEXT, REQUIRED, WINDOW_DEFAULTS
 from rewrites.language.term import REDUCERS, Expr, Term, per_axis_names, roles_of, subterms, term
 from superopt.errors import RuleError
+from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.scalar import LOGICAL, PREDICATES
 
 _ARITHMETIC: dict[type[ast.operator], str] = {
@@ -38,7 +39,6 @@ _WINDOWED = {
     "slice": "slice", "pad": "pad", "at": "at", "wsum": "win", "wmax": "win", "wmin": "win",
     "dynslice": "dynslice", "dynupdate": "dynupdate",
 }  # fmt: skip
-_PREFIX = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}
 
 
 def fail(context: str, message: str) -> NoReturn:
@@ -246,8 +246,8 @@ class Reader:
             return parse_roles.READERS[f](self, xs[0], roles)
         if not roles:
             self.fail(f"unknown op {f}" if f not in REDUCERS else f"{f} needs roles")
-        if f in _PREFIX:
-            return self._one_axis("cum", xs, roles, kind=_PREFIX[f], reverse=False)
+        if f in CUMULATIVE:
+            return self._one_axis("cum", xs, roles, kind=CUMULATIVE[f], reverse=False)
         self.have(f, xs[0], roles)
         if f == "rev":
             return term("rev", *xs, over=roles)

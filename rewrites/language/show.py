@@ -17,10 +17,11 @@ from collections.abc import Callable
 
 from rewrites.language.names import OPERATORS, TEXT_NAME, WINDOW_DEFAULTS
 from rewrites.language.term import Expr, Rule, Term, stem, walk, windows
+from superopt.ir.ops.reduction import CUMULATIVE
 
 _PRECEDENCE = {"add": 1, "sub": 1, "mul": 2, "div": 2, "neg": 3}
 _BINARY = {"+": 1, "-": 1, "*": 2, "//": 2, "%": 2}
-_PREFIX = {"sum": "cumsum", "prod": "cumprod", "max": "cummax", "min": "cummin"}
+_PREFIX = {monoid: name for name, monoid in CUMULATIVE.items()}
 
 
 def show(rule: Rule) -> str:

@@ -22,8 +22,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from rewrites.language.names import ELEMENTWISE
 from rewrites.match.labels import Axis, Labels, Layout
+from superopt.ir.ops.table import ELEMENTWISE, PREFIXES, WINDOWS
 
 Mark: TypeAlias = "int | tuple[tuple[int, ...], bool]"
 Marks: TypeAlias = dict[int, Mark]
@@ -258,8 +258,8 @@ _Rule: TypeAlias = Callable[[OpSite, Layout, Labels], "Flowed | None"]
 _FLOW: dict[str, _Rule] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **{f"reduce_{kind}": _reduce for kind in REDUCERS},
-    **{f"reduce_window_{kind}": _window for kind in ("sum", "max", "min")},
-    **{f"cum{kind}": _scan for kind in REDUCERS},
+    **dict.fromkeys(WINDOWS, _window),
+    **dict.fromkeys(PREFIXES, _scan),
     "regroup": _regroup,
     "reshape": _reshape,
     "broadcast_in_dim": _broadcast,

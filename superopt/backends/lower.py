@@ -18,24 +18,12 @@ from jax import numpy as jnp
 
 from superopt.ir import opaque
 from superopt.ir.graph import Node
-from superopt.ir.ops.reduction import CUMULATIVE
+from superopt.ir.ops.reduction import ARG, CUMULATIVE, REDUCE, WINDOW
+from superopt.ir.ops.table import TABLE
 
 Lowering = Callable[..., Any]
 
-# ops whose lax function has the same name and takes the operands alone
-_PLAIN = (
-    "neg sign floor ceil is_finite exp exp2 log expm1 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"
-    " logistic erf erfc erf_inv lgamma digamma sqrt rsqrt cbrt abs square population_count clz"
-    " add sub mul div rem max min pow atan2 nextafter shift_left shift_right_logical shift_right_arithmetic"
-    " eq ne lt le gt ge select_n clamp"
-)
 _RENAMED = {"not": lax.bitwise_not, "and": lax.bitwise_and, "or": lax.bitwise_or, "xor": lax.bitwise_xor}
-_REDUCE = ("sum", "max", "min", "prod", "and", "or", "xor")
-_WINDOW = {
-    "reduce_window_sum": lax.reduce_window_sum_p,
-    "reduce_window_max": lax.reduce_window_max_p,
-    "reduce_window_min": lax.reduce_window_min_p,
-}
 _PRECISION = {
     None: None,
     "default": lax.Precision.DEFAULT,
@@ -195,12 +183,13 @@ def _result(node: Node, results: tuple[Any, ...]) -> Any:
 
 
 def _table() -> dict[str, Lowering]:
-    table: dict[str, Lowering] = {name: functools.partial(_plain, getattr(lax, name)) for name in _PLAIN.split()}
-    table |= {name: functools.partial(_plain, fn) for name, fn in _RENAMED.items()}
-    table |= {f"reduce_{m}": functools.partial(_reduce, getattr(lax, f"reduce_{m}")) for m in _REDUCE}
-    table |= {name: functools.partial(_cumulative, getattr(lax, name)) for name in CUMULATIVE}
-    table |= {name: functools.partial(_window, primitive) for name, primitive in _WINDOW.items()}
-    table |= {name: functools.partial(_arg, getattr(lax, name)) for name in ("argmax", "argmin")}
+    plain = [entry.name for entry in TABLE.values() if entry.family == "elementwise" and not entry.attrs]
+    table: dict[str, Lowering] = {}
+    for name in plain:
+        table[name] = functools.partial(_plain, _RENAMED.get(name) or getattr(lax, name))
+    for names, lowering in ((REDUCE, _reduce), (CUMULATIVE, _cumulative), (ARG, _arg)):
+        table |= {name: functools.partial(lowering, getattr(lax, name)) for name in names}
+    table |= {name: functools.partial(_window, getattr(lax, f"{name}_p")) for name in WINDOW}
     return table | {
         "literal": _literal,
         "round": _round,

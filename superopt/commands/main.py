@@ -32,7 +32,7 @@ from superopt.errors import UsageError
 from superopt.lab.bench import run_suite
 from superopt.report import check_report_path, json_text
 from superopt.store import Store
-from verifier.schedules.corpus.command import verify_kernels
+from superopt.lab.corpora.schedules.command import verify_kernels
 
 
 def parse_dims(pairs: tuple[str, ...]) -> dict[str, int]:

@@ -39,24 +39,37 @@ class ScalarFn:
     Attributes:
         name: the primitive's name.
         arity: number of operands; None for `select_n`.
+        takes: kinds of dtypes of its operands: f floats, i signed and u unsigned integers, b bool.
         predicate: is the result bool (else of the operands' dtype)?
         numpy: the function on arrays of one dtype, broadcasting.
         flops: floating-point (or integer) operations of one application; transcendental ones count apart.
         transcendental: evaluated by a polynomial or a library.
         commutative: has the same value, bit by bit but for the payload of a NaN, when its two operands change places.
+        partial: has no value (NaN) at some finite operands.
+        poles: is infinite at some finite operands, overflow apart.
+        kept: XLA:CPU keeps the result where several kernels read it, and computes it again in each otherwise (as seen
+            in its compiled programs).
     """
 
     name: str
     arity: int | None
+    takes: str
     predicate: bool
     numpy: Numpy
     flops: int
     transcendental: bool
     commutative: bool = False
+    partial: bool = False
+    poles: bool = False
+    kept: bool = False
 
     def dtype(self, operand: str) -> str:
         """Dtype of the result."""
         return "bool" if self.predicate else operand
+
+    def accepts(self, operand: str) -> bool:
+        """Can its operands be of this dtype?"""
+        return operand in DTYPE and DTYPE[operand].kind.replace("V", "f") in self.takes  # V: bfloat16
 
 
 def numpy_dtype(name: str, wide: bool = False) -> np.dtype[Any]:
@@ -194,6 +207,7 @@ def _lgamma(x: Array) -> Array:
 
 
 _NATIVE = ("nextafter",)
+_NUMBER, _ANY = "fiu", "fiub"
 _TRANSCENDENTAL: dict[str, tuple[int, Numpy]] = {
     "exp": (1, np.exp), "exp2": (1, np.exp2), "log": (1, np.log), "expm1": (1, np.expm1), "log1p": (1, np.log1p),
     "sin": (1, np.sin), "cos": (1, np.cos), "tan": (1, np.tan),
@@ -202,29 +216,44 @@ _TRANSCENDENTAL: dict[str, tuple[int, Numpy]] = {
     "asinh": (1, np.arcsinh), "acosh": (1, np.arccosh), "atanh": (1, np.arctanh),
     "logistic": (1, _special("expit")), "erf": (1, _special("erf")), "erfc": (1, _special("erfc")),
     "erf_inv": (1, _special("erfinv")), "lgamma": (1, _lgamma), "digamma": (1, _digamma),
+    "bessel_i0e": (1, _special("i0e")), "bessel_i1e": (1, _special("i1e")),
     "sqrt": (1, np.sqrt), "rsqrt": (1, _rsqrt), "cbrt": (1, np.cbrt), "pow": (2, np.power), "atan2": (2, np.arctan2),
 }  # fmt: skip
-_ARITHMETIC: dict[str, tuple[int | None, Numpy]] = {
-    "neg": (1, np.negative), "sign": (1, np.sign), "abs": (1, np.abs),
-    "floor": (1, np.floor), "ceil": (1, np.ceil), "round_away": (1, _round_away), "round_even": (1, np.rint),
-    "not": (1, np.invert), "population_count": (1, _population_count), "clz": (1, _clz),
-    "add": (2, np.add), "sub": (2, np.subtract), "mul": (2, np.multiply), "div": (2, _div), "rem": (2, _rem),
-    "max": (2, np.maximum), "min": (2, np.minimum), "nextafter": (2, np.nextafter),
-    "and": (2, np.bitwise_and), "or": (2, np.bitwise_or), "xor": (2, np.bitwise_xor),
-    "shift_left": (2, _shift_left), "shift_right_logical": (2, _shift_right_logical),
-    "shift_right_arithmetic": (2, _shift_right_arithmetic), "select_n": (None, _select_n),
+_ARITHMETIC: dict[str, tuple[int | None, str, Numpy]] = {
+    "neg": (1, _NUMBER, np.negative), "sign": (1, _NUMBER, np.sign), "abs": (1, "fi", np.abs),
+    "floor": (1, "f", np.floor), "ceil": (1, "f", np.ceil),
+    "round_away": (1, "f", _round_away), "round_even": (1, "f", np.rint),
+    "not": (1, "iub", np.invert), "population_count": (1, "iu", _population_count), "clz": (1, "iu", _clz),
+    "add": (2, _NUMBER, np.add), "sub": (2, _NUMBER, np.subtract), "mul": (2, _NUMBER, np.multiply),
+    "div": (2, _NUMBER, _div), "rem": (2, _NUMBER, _rem),
+    "max": (2, _ANY, np.maximum), "min": (2, _ANY, np.minimum), "nextafter": (2, "f", np.nextafter),
+    "and": (2, "iub", np.bitwise_and), "or": (2, "iub", np.bitwise_or), "xor": (2, "iub", np.bitwise_xor),
+    "shift_left": (2, "iu", _shift_left), "shift_right_logical": (2, "iu", _shift_right_logical),
+    "shift_right_arithmetic": (2, "iu", _shift_right_arithmetic), "select_n": (None, _ANY, _select_n),
 }  # fmt: skip
-_PREDICATES: dict[str, tuple[int, Numpy]] = {
-    "is_finite": (1, np.isfinite), "eq": (2, np.equal), "ne": (2, np.not_equal), "lt": (2, np.less),
-    "le": (2, np.less_equal), "gt": (2, np.greater), "ge": (2, np.greater_equal),
+_PREDICATES: dict[str, tuple[int | None, str, Numpy]] = {
+    "is_finite": (1, "f", np.isfinite), "eq": (2, _ANY, np.equal), "ne": (2, _ANY, np.not_equal),
+    "lt": (2, _ANY, np.less), "le": (2, _ANY, np.less_equal), "gt": (2, _ANY, np.greater),
+    "ge": (2, _ANY, np.greater_equal),
 }  # fmt: skip
 
-_COMMUTE = ("add", "mul", "max", "min", "and", "or", "xor", "eq", "ne")
+_COMMUTE = frozenset(["add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"])
+_POLES = frozenset(["div", "log", "log1p", "rsqrt", "pow", "tan", "atanh", "erf_inv", "lgamma", "digamma"])
+_PARTIAL = _POLES | frozenset(["rem", "sqrt", "asin", "acos", "acosh"])
+_KEPT = _TRANSCENDENTAL.keys() - {"sin", "cos", "tan"} | {"rem", "nextafter"}
+
+
+def _scalar_fn(name: str, arity: int | None, takes: str, numpy: Numpy) -> ScalarFn:
+    transcendental = name in _TRANSCENDENTAL
+    return ScalarFn(
+        name, arity, takes, name in _PREDICATES, numpy, int(not transcendental), transcendental,
+        name in _COMMUTE, name in _PARTIAL, name in _POLES, name in _KEPT,
+    )  # fmt: skip
+
 
 SCALARS: dict[str, ScalarFn] = {
-    **{name: ScalarFn(name, n, False, f, 0, True) for name, (n, f) in _TRANSCENDENTAL.items()},
-    **{name: ScalarFn(name, n, False, f, 1, False, name in _COMMUTE) for name, (n, f) in _ARITHMETIC.items()},
-    **{name: ScalarFn(name, n, True, f, 1, False, name in _COMMUTE) for name, (n, f) in _PREDICATES.items()},
+    **{name: _scalar_fn(name, arity, "f", numpy) for name, (arity, numpy) in _TRANSCENDENTAL.items()},
+    **{name: _scalar_fn(name, *entry) for name, entry in (_ARITHMETIC | _PREDICATES).items()},
 }
 COMMUTATIVE = frozenset(name for name, f in SCALARS.items() if f.commutative)
 PREDICATES = frozenset(name for name, f in SCALARS.items() if f.predicate)

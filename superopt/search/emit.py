@@ -16,8 +16,8 @@ from rewrites.egraph import perm
 from superopt.ir.graph import Node, literal, mk
 from superopt.ir.ops import table
 from superopt.ir.ops.reduction import CUMULATIVE
+from superopt.ir.ops.table import ELEMENTWISE, REDUCTIONS, WINDOWS
 from superopt.ir.types import Shape
-from superopt.search.kinds import ELEMENTWISE, REDUCTIONS, WINDOWS
 from superopt.search.layout import (
     Current,
     Order,

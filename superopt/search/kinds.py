@@ -10,26 +10,11 @@ ones (additions, products, comparisons, `abs`, `sin` ...) again in every reader,
 
 from __future__ import annotations
 
-ELEMENTWISE = frozenset((
-    "neg", "sign", "floor", "ceil", "round", "is_finite", "exp", "exp2", "log", "expm1", "log1p", "sin", "cos", "tan",
-    "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "logistic", "erf", "erfc", "erf_inv",
-    "lgamma", "digamma", "sqrt", "rsqrt", "cbrt", "abs", "square", "integer_pow", "not", "population_count", "clz",
-    "add", "sub", "mul", "div", "rem", "max", "min", "pow", "atan2", "nextafter", "and", "or", "xor", "shift_left",
-    "shift_right_logical", "shift_right_arithmetic", "eq", "ne", "lt", "le", "gt", "ge", "select_n", "clamp",
-    "convert_element_type",
-))  # fmt: skip
-COSTLY = frozenset((
-    "exp", "exp2", "log", "expm1", "log1p", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
-    "logistic", "erf", "erfc", "erf_inv", "lgamma", "digamma", "sqrt", "rsqrt", "cbrt", "rem", "pow", "atan2",
-    "nextafter",
-))  # fmt: skip
-VIEWS = frozenset(("slice", "broadcast_in_dim", "reshape", "regroup", "transpose", "pad", "rev", "iota", "literal"))
-REDUCTIONS = frozenset(
-    (*(f"reduce_{r}" for r in ("sum", "max", "min", "prod", "and", "or", "xor")), "argmax", "argmin")
-)
-WINDOWS = frozenset(f"reduce_window_{r}" for r in ("sum", "max", "min"))
-CONTROL = frozenset(("while", "cond", "scan", "opaque", "result"))
-CURRENT = frozenset((*REDUCTIONS, "dot_general", "conv_general_dilated"))
+from superopt.ir.ops.table import CONTRACTIONS, ELEMENTWISE, REDUCTIONS, TABLE
+from superopt.ir.ops.table import VIEWS as MOVES
+
+KEPT = frozenset(op for op in ELEMENTWISE if TABLE[op].kept)
+VIEWS = MOVES | {"literal"}
 
 
 def is_view(op: str) -> bool:
@@ -39,7 +24,7 @@ def is_view(op: str) -> bool:
 
 def is_cheap(op: str) -> bool:
     """The op is computed again in every kernel that reads it."""
-    return op in VIEWS or (op in ELEMENTWISE and op not in COSTLY)
+    return op in VIEWS or (op in ELEMENTWISE and op not in KEPT)
 
 
 def is_heavy(op: str) -> bool:
@@ -54,4 +39,4 @@ def ends_kernel(op: str) -> bool:
 
 def needs_current(op: str) -> bool:
     """The layouts that the op wants depend on the layouts its operands have."""
-    return op in CURRENT
+    return op in REDUCTIONS or op in CONTRACTIONS

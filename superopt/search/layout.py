@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 
 from rewrites.egraph import perm
 from superopt.ir.ops.reduction import CUMULATIVE
+from superopt.ir.ops.table import ELEMENTWISE, REDUCTIONS, WINDOWS
 from superopt.ir.types import Shape
-from superopt.search.kinds import ELEMENTWISE, REDUCTIONS, WINDOWS
 from superopt.search.snapshot import Option, OptionForm, Snapshot
 
 Order = tuple[int, ...]

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from rewrites.egraph import perm
 from superopt.ir.graph import Attrs
+from superopt.ir.ops.table import CONTROL
 from superopt.ir.program import type_bytes
 from superopt.ir.types import Shape, TensorType
 from superopt.search.graphs import components, extract
-from superopt.search.kinds import CONTROL, ends_kernel, is_cheap, is_heavy, is_view, needs_current
+from superopt.search.kinds import ends_kernel, is_cheap, is_heavy, is_view, needs_current
 
 if TYPE_CHECKING:
     from rewrites.egraph.graph import EGraph

@@ -12,9 +12,8 @@ import pytest
 
 from costmodel.calibrate.calibrate import calibrate, fit_cases, keep
 from costmodel.calibrate.metrics import kendall_tau, quality
-from costmodel.features import forms
 from costmodel.features.counts import INDEX
-from costmodel.features.forms import dot, kernel, spread, tensor
+from costmodel.labels import forms
 from costmodel.labels.microsuite import suite
 from costmodel.model import analytical, weights_file
 from costmodel.model.analytical import COUNT, Coefficients, seconds
@@ -24,6 +23,7 @@ from costmodel.model.measured import Measured
 from costmodel.model.objective import Objective, Roofline
 from rewrites import library
 from rewrites.build.expander import library_expander
+from superopt.ir.build import dot, kernel, spread, tensor
 from superopt.ir.graph import Node, mk
 from superopt.machine import facts as machine
 from superopt.store import Store
@@ -215,7 +215,7 @@ def test_macros_are_priced_as_what_they_expand_to() -> None:
     macro = mk("macro", *conv.inputs, rule="depthwise-shifts", op=conv.op, attrs=conv.attrs)
     shifts = forms.depthwise_shifts("NHWC", 1, 32, 28, 3, 1)
     objective = Measured(OBJECTIVE, library_expander(library.load()))
-    (priced,) = objective.price([forms.kernel(macro)])
+    (priced,) = objective.price([kernel(macro)])
     assert priced == pytest.approx(price(shifts), rel=0.5)
     assert priced < 0.2 * price(conv)
 

@@ -14,7 +14,6 @@ from safetensors.numpy import load, save
 
 from costmodel.calibrate import evaluate, fit
 from costmodel.calibrate.settings import FitSettings
-from costmodel.features.forms import dot, kernel, spread, tensor
 from costmodel.labels import corpus
 from costmodel.labels.corpus import Label
 from costmodel.labels.microsuite import suite
@@ -24,6 +23,7 @@ from costmodel.model.learned import Learned
 from costmodel.model.load import load_objective, load_roofline
 from costmodel.model.model import Model, Shape
 from costmodel.model.objective import Objective
+from superopt.ir.build import dot, kernel, spread, tensor
 from superopt.ir.graph import Graph, mk
 from superopt.ir.text import print_graph
 from superopt.machine import facts as machine

@@ -10,14 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from costmodel.features.forms import dot, kernel, softmax, tensor
 from costmodel.labels import corpus
+from costmodel.labels.forms import softmax
 from costmodel.labels.microsuite import suite
 from costmodel.model import learned_file, network, predict
 from costmodel.model.catalogue import Catalogue, tabulate
 from costmodel.model.encode import KernelEncoder, kernel_features, pack
 from costmodel.model.forward import Forward
 from costmodel.model.learned import Learned
+from superopt.ir.build import dot, kernel, tensor
 from superopt.ir.graph import Graph, mk
 from superopt.machine import facts as machine
 

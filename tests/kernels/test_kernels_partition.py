@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from superopt.errors import InputError
+from superopt.ir import build
 from superopt.ir.graph import Graph, Node, literal, make_input, mk
 from superopt.ir.interp import evaluate
 from superopt.ir.program import original_program
@@ -38,13 +39,11 @@ def rows(r: Node, like: Node) -> Node:
 
 
 def dot(a: Node, b: Node) -> Node:
-    numbers = (((len(a.shape) - 1,), (0,)), ((), ()))
-    return mk("dot_general", a, b, dimension_numbers=numbers, precision=None, preferred_element_type=None)
+    return build.dot(a, b, ((len(a.shape) - 1,), (0,)))
 
 
 def batched(a: Node, b: Node, ca: int, cb: int) -> Node:
-    numbers = (((ca,), (cb,)), ((0,), (0,)))
-    return mk("dot_general", a, b, dimension_numbers=numbers, precision=None, preferred_element_type=None)
+    return build.dot(a, b, ((ca,), (cb,)), (0,))
 
 
 def dense(x: Node, name: str, n: int) -> Node:
@@ -72,13 +71,7 @@ def gelu(x: Node) -> Node:
 
 
 def convolution(x: Node, w: Node, groups: int = 1) -> Node:
-    pad = w.shape[2] // 2
-    same = tuple(range(4))
-    return mk(
-        "conv_general_dilated", x, w, window_strides=(1, 1), padding=((pad, pad), (pad, pad)), lhs_dilation=(1, 1),
-        rhs_dilation=(1, 1), dimension_numbers=(same, same, same), feature_group_count=groups, batch_group_count=1,
-        precision=None, preferred_element_type=None,
-    )  # fmt: skip
+    return build.conv(x, w, ("NCHW", "OIHW", "NCHW"), 1, int(w.shape[2]) // 2, groups)
 
 
 def relu(x: Node) -> Node:

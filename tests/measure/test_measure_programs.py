@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from costmodel.features import forms
 from superopt.backends.xla import as_jitted, to_jax
 from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir import build
 from superopt.ir.graph import Graph, literal, make_input, mk
 from superopt.ir.program import Program, original_program, split
 from superopt.ir.text import print_graph
@@ -27,8 +27,8 @@ def graph(scale: float) -> Graph:
     """x W * scale + b with W frozen and b a constant of the program."""
     x, w = make_input("x", (32, 32)), make_input("w", (32, 32), frozen=True)
     b = make_input("b", (32,), frozen=True)
-    scaled = mk("mul", w, forms.fill(scale, (32, 32)))
-    out = mk("add", forms.dot(x, scaled, ((1,), (0,))), forms.spread(b, (32, 32), 1))
+    scaled = mk("mul", w, build.fill(scale, (32, 32)))
+    out = mk("add", build.dot(x, scaled, ((1,), (0,))), build.spread(b, (32, 32), 1))
     return Graph((x, w, b), (out,), {"b": B})
 
 
@@ -91,11 +91,11 @@ def test_opaque_programs_stay_in_the_process() -> None:
 
 def test_kernels_are_timed_and_faults_are_data() -> None:
     x = make_input("x", (64, 64))
-    good = forms.kernel(mk("exp", x))
-    unlowered = forms.kernel(
+    good = build.kernel(mk("exp", x))
+    unlowered = build.kernel(
         mk("macro", x, rule="nothing", op="neg", attrs=())
     )  # the backend refuses a macro that nobody expands
-    slow = forms.kernel(forms.dot(make_input("a", (256, 256)), make_input("b", (256, 256)), ((1,), (0,))))
+    slow = build.kernel(build.dot(make_input("a", (256, 256)), make_input("b", (256, 256)), ((1,), (0,))))
     counted: list[int] = []
     found = time_kernels(
         [good, unlowered, slow],
@@ -114,7 +114,7 @@ def test_kernels_are_timed_and_faults_are_data() -> None:
 
 
 def test_spent_budget_leaves_kernels_out() -> None:
-    kernels = [forms.kernel(mk("mul", make_input("x", (n,)), forms.fill(2.0, (n,)))) for n in range(8, 48)]
+    kernels = [build.kernel(mk("mul", make_input("x", (n,)), build.fill(2.0, (n,)))) for n in range(8, 48)]
     with Worker(inline=True) as worker:
         found = time_kernels(kernels, budget_s=1e-6, worker=worker)
         assert worker.started == 0
@@ -123,7 +123,7 @@ def test_spent_budget_leaves_kernels_out() -> None:
 
 def test_literal_only_kernel_has_a_time() -> None:
     (timing,) = time_kernels(
-        [forms.kernel(forms.spread(literal(1.0), (8, 8)))], settings=KernelSettings(rounds=1, sample_s=0.0005)
+        [build.kernel(build.spread(literal(1.0), (8, 8)))], settings=KernelSettings(rounds=1, sample_s=0.0005)
     )
     assert isinstance(timing, KernelTiming)
     assert timing.seconds == pytest.approx(0.0, abs=0.01)

@@ -14,8 +14,8 @@ from rewrites.egraph import perm
 from rewrites.egraph.convert import import_graph
 from superopt.ir.graph import Graph, Node, literal, make_input, mk
 from superopt.ir.ops.reduction import CUMULATIVE
+from superopt.ir.ops.table import REDUCTIONS, WINDOWS
 from superopt.search.graphs import original_selection
-from superopt.search.kinds import REDUCTIONS, WINDOWS
 from superopt.search.layout import backward, candidates, forward, same, wanted
 from superopt.search.lower import Lowering
 from superopt.search.pricing import Pricer

@@ -70,7 +70,7 @@ def array(x: Node, rng: Rng, op: str) -> np.ndarray:
 
 def _dtypes(op: str) -> list[str]:
     every = ("float32", "float64", "float16", "bfloat16", "int32", "int8", "uint8", "uint32", "int64", "bool")
-    return [d for d in every if elementwise._accepts(op, d) and (op != "pow" or d in FLOATS)]
+    return [d for d in every if elementwise.accepts(op, d) and (op != "pow" or d in FLOATS)]
 
 
 def _elementwise(op: str, rng: Rng) -> Iterator[Node]:

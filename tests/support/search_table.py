@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from superopt.ir.graph import Graph, Node
+from superopt.ir.ops.table import ELEMENTWISE, REDUCTIONS, WINDOWS
 from superopt.ir.program import type_bytes
-from superopt.search.kinds import ELEMENTWISE, REDUCTIONS, WINDOWS
 
 BYTES_PER_US = 9e3
 FAR = {"exp": 6, "tanh": 6, "logistic": 8, "erf": 16, "rsqrt": 30, "sqrt": 10, "div": 4, "pow": 40, "log": 8}

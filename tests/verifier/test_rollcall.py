@@ -16,7 +16,7 @@ from superopt.errors import SuperoptError
 from superopt.ir.interp import evaluate
 from verifier.equal.normal import PARTIAL
 from verifier.equal.ranks import ANY
-from verifier.rollcall import FAMILIES, load, wrong
+from superopt.lab.corpora.rollcall import FAMILIES, load, wrong
 from verifier.rules.check import check
 from verifier.rules.prove import FINITE, NO_OVERFLOW, POSITIONS, prove
 from verifier.verdict import PROVED, REFUTED

@@ -24,8 +24,8 @@ from superopt.store import Store
 from tests.support.schedule_oracle import faults
 from verifier.schedules import OBLIGATIONS, CheckLimits, ScheduleVerdict, check_schedule
 from verifier.schedules import remote as remote_module
-from verifier.schedules.corpus.examples import Example, constant, dense, examples, rows, stencil
-from verifier.schedules.corpus.planted import Planted, planted
+from superopt.lab.corpora.schedules.examples import Example, constant, dense, examples, rows, stencil
+from superopt.lab.corpora.schedules.planted import Planted, planted
 from verifier.schedules.ledger import ScheduleLedger
 
 RIGHT = list(examples())
@@ -334,7 +334,7 @@ def test_candidates_of_one_structure_are_counted_together() -> None:
 def test_the_checker_loads_neither_jax_nor_llvm() -> None:
     code = (
         "import sys, verifier.schedules\n"
-        "from verifier.schedules.corpus.examples import dense\n"
+        "from superopt.lab.corpora.schedules.examples import dense\n"
         "from superopt.kernels.schedule.trace import apply\n"
         "d = dense(37, 50, 70)\n"
         "v = verifier.schedules.check_schedule(d, apply(d, [['split', 'out0', 'o0', [8]]]))\n"

@@ -11,7 +11,7 @@ import pytest
 
 from superopt.ir.expr import const, convert, load, op, reduce, where
 from superopt.ir.index import Guard, Poly, Size, Symbol, clip, greatest, least, of_atom
-from verifier.schedules.corpus.lemmas import lemmas, prove
+from superopt.lab.corpora.schedules.lemmas import lemmas, prove
 from verifier.schedules.domain import Domain, ExhaustedError, QuestionBudget
 from verifier.schedules.equal import Equality
 from verifier.schedules.intervals import interval

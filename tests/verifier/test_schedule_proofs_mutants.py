@@ -15,7 +15,7 @@ from superopt.kernels.schedule.register_tile import ContractionDecisions, tensor
 from superopt.kernels.schedule.trace import apply
 from tests.support.schedule_oracle import faults, mutants
 from verifier.schedules import CheckLimits, ScheduleVerdict, check_schedule
-from verifier.schedules.corpus.examples import CPU, bytes_, dense, image, rows, scores, stencil
+from superopt.lab.corpora.schedules.examples import CPU, bytes_, dense, image, rows, scores, stencil
 
 QUICK = CheckLimits(solver=False)
 MUTANTS = 14

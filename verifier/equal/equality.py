@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from superopt.ir.ops.table import PARTIAL
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
 from verifier.equal.denominators import outside, undischarged
@@ -19,7 +20,7 @@ from verifier.equal.elementary import Elementary
 from verifier.equal.integers import ALWAYS, IN_RANGE, equal_integers, integral
 from verifier.equal.labels import INF, infinite
 from verifier.equal.monomial import NF, Atom, Unsupported
-from verifier.equal.normal import EXACT, PARTIAL, RANGE, REAL
+from verifier.equal.normal import EXACT, RANGE, REAL
 from verifier.equal.pointwise import Premise, equal_pointwise
 from verifier.equal.ranks import MAX_RANK
 from verifier.equal.scales import Scaled, nonnegative
@@ -251,7 +252,7 @@ def _by_points(
 
 def _may_be_undefined(t: Term) -> bool:
     """A function that is not defined everywhere, unless its argument is positive as it stands."""
-    if not isinstance(t, Apply) or t.fn.partition("[")[0] not in PARTIAL | {"div", "rsqrt"}:
+    if not isinstance(t, Apply) or t.fn.partition("[")[0] not in PARTIAL:
         return False
     if t.fn == "div":
         return not isinstance(t.args[1], Const) or not t.args[1].value

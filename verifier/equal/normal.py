@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+from superopt.ir.ops.table import PARTIAL
 from superopt.ir.scalar import COMPARISONS, LOGICAL
 from verifier.equal import conditions as c
 from verifier.equal.cases import by_cases, complement
@@ -49,11 +50,7 @@ EXACT, REAL, RANGE = "exact", "real", "range"
 ZERO = Atom("0")
 COMMUTATIVE = frozenset({"add", "mul"})
 _POWERS = {f"integer_pow[{n}]": n for n in range(-4, 9)}
-PARTIAL = frozenset(
-    {"sqrt", "log", "log1p", "asin", "acos", "acosh", "atanh", "erf_inv", "pow", "rem", "tan", "lgamma", "digamma"}
-    | {"integer_pow"}
-)
-"""Functions that are not defined, or not finite, everywhere."""
+_RECORDED = PARTIAL - {"div", "rsqrt"}  # of which the records know what they divide by
 
 
 @dataclass
@@ -221,7 +218,7 @@ class Normaliser:
         if fn == "sqrt" and ps[0] in ([], [ONE]):
             return ps[0]
         atom = self.labels.atom(fn, ps)
-        if fn.partition("[")[0] in PARTIAL:
+        if fn.partition("[")[0] in _RECORDED:
             self.records.partial.append((atom, tuple(self.records.trail)))
         return [Monomial(atoms=(atom,))]
 

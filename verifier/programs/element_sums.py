@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from superopt.ir.graph import Node
+from superopt.ir.ops.reduction import ARG, CUMULATIVE, REDUCE, WINDOW
 from verifier.programs.mixing import Ids, Tags, add, mix, ordered, total
 
 _OUTSIDE = mix(np.uint64(1))
@@ -252,9 +253,7 @@ def _gather(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
 
 
 LABEL: dict[str, Callable[[Tags, Node, list[Ids], dict[str, Any]], Ids]] = {
-    **{f"reduce_{kind}": _reduce for kind in ("sum", "prod", "max", "min", "and", "or", "xor")},
-    **{f"reduce_window_{kind}": _window for kind in ("sum", "max", "min")},
-    **{f"cum{kind}": _prefix for kind in ("sum", "prod", "max", "min")},
-    "argmax": _arg, "argmin": _arg, "dot_general": _dot, "conv_general_dilated": _conv,
+    **dict.fromkeys(REDUCE, _reduce), **dict.fromkeys(WINDOW, _window), **dict.fromkeys(CUMULATIVE, _prefix),
+    **dict.fromkeys(ARG, _arg), "dot_general": _dot, "conv_general_dilated": _conv,
     "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice, "gather": _gather,
 }  # fmt: skip

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from superopt.ir.graph import Node
+from superopt.ir.ops.table import CONTRACTIONS
 from verifier.programs.elements import ElementLabels
 from verifier.programs.mixing import Ids
 
 Pair = tuple[Node, Node]
 Row = tuple[Ids, ...]
-_PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def _depths(
     for node in order:
         below = [depth[x] for x in node.inputs if depth[x][0]]
         live = bool(below) or (node.op == "input" and not node["frozen"])
-        depth[node] = live, max((n for _, n in below), default=0) + (live and node.op in _PRODUCTS)
+        depth[node] = live, max((n for _, n in below), default=0) + (live and node.op in CONTRACTIONS)
         for a, b in partners.get(node, ()):
             if a in depth and b in depth:
                 depth[a] = depth[b] = min(depth[a], depth[b])

@@ -21,6 +21,7 @@ from rewrites.language import named
 from rewrites.language.term import REDUCERS, Rule, subterms
 from superopt.ir import scalar
 from superopt.ir.ops import table
+from superopt.ir.ops.reduction import CUMULATIVE, WINDOW
 from superopt.machine.shared import parse_module
 from verifier.equal import sem
 
@@ -33,8 +34,8 @@ _IR: dict[str, tuple[str, ...]] = {
     "dot": ("dot_general",),
     "conv": ("conv_general_dilated",),
     "red": tuple(f"reduce_{kind}" for kind in REDUCERS),
-    "win": tuple(f"reduce_window_{kind}" for kind in ("sum", "max", "min")),
-    "cum": ("cumsum", "cumprod", "cummax", "cummin"),
+    "win": tuple(WINDOW),
+    "cum": tuple(CUMULATIVE),
     "concat": ("concatenate",),
     "slice": ("slice",),
     "at": ("slice", "reshape"),

@@ -25,15 +25,14 @@ from rewrites.lift.generate import Instance, at_env, choose_env
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Node, topological
 from superopt.ir.interp import evaluate
+from superopt.ir.ops.table import CONTRACTIONS, POLES
 from superopt.ir.types import FLOATS
 
 Arrays = dict[str, np.ndarray]
 TOLERANCE = 1e-9
-PARTIAL = frozenset({"div", "rem", "log", "log1p", "rsqrt", "pow", "integer_pow", "atanh", "tan", "digamma", "lgamma"})
 PATIENCE, DRAWS, LARGE = 8, 400, 1 << 20
 STAGES = ((0, 2), (1, 2), (0, 3), (1, 4), (1, 5), (2, 5), (3, 8), (1, 3), (0, 4), (4, 9))
 """Smallest and largest size, in the order in which they are tried."""
-_SUMMED = frozenset({"dot_general", "conv_general_dilated"})
 _EXTREMES = (-(2**31), 2**31 - 1, 46341, -1, 0, 1, 2, 3)
 
 
@@ -151,7 +150,7 @@ def _work(roots: tuple[Node, ...]) -> int:
     """Elements that the interpreter touches for the most expensive node, roughly."""
     most = 0
     for node in topological(roots):
-        read = math.prod(int(str(n)) for n in node.inputs[-1].shape) if node.op in _SUMMED else 1
+        read = math.prod(int(str(n)) for n in node.inputs[-1].shape) if node.op in CONTRACTIONS else 1
         most = max(most, math.prod(int(str(n)) for n in node.shape) * read)
     return most
 
@@ -160,10 +159,10 @@ def difference(made: Instance, values: Arrays, seed: int = 0, tolerance: float =
     """Where the two sides differ on these inputs, or None: nowhere, or the premises about values do not hold."""
     if made.given and not all(bool(np.all(g)) for g in evaluate(made.given, values)):
         return None
-    partial = any(t.op == "ew" and t["f"] in PARTIAL for t in subterms(made.env.rule.lhs))
+    poles = any(t.op == "ew" and t["f"] in POLES for t in subterms(made.env.rule.lhs))
     for root, results in enumerate(zip(evaluate(made.lhs, values), evaluate(made.rhs, values), strict=True)):
         left, right = (np.asarray(r) for r in results)
-        where = first_difference(left, right, partial, tolerance, numbers_first=True)
+        where = first_difference(left, right, poles, tolerance, numbers_first=True)
         if where is not None:
             number = right.dtype.kind == "f"
             undefined = bool(np.isnan(right[where])) if number else _leaves(made.lhs, values)
@@ -178,13 +177,13 @@ def _leaves(roots: tuple[Node, ...], values: Arrays) -> bool:
 
 
 def first_difference(
-    a: np.ndarray, b: np.ndarray, partial: bool, tolerance: float, *, numbers_first: bool = False
+    a: np.ndarray, b: np.ndarray, poles: bool, tolerance: float, *, numbers_first: bool = False
 ) -> tuple[int, ...] | None:
     """First index at which the results differ where `a` is defined, or None; with `numbers_first` NaN comes last."""
     if a.dtype == bool or a.dtype.kind in "iu":
         bad = a != b
     else:
-        defined = np.isfinite(a) if partial else ~np.isnan(a)
+        defined = np.isfinite(a) if poles else ~np.isnan(a)
         scale = 1.0 + np.abs(np.where(np.isfinite(a), a, 0.0))
         with np.errstate(invalid="ignore"):
             same = (a == b) | (np.abs(a - b) <= tolerance * scale * max(1.0, math.sqrt(a.size)))

@@ -20,6 +20,9 @@ from rewrites.language.term import Rule
 from rewrites.lift.generate import Instance
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph, Node
+from superopt.ir.ops.reduction import REDUCE
+from superopt.ir.ops.table import ELEMENTWISE, PREFIXES, TABLE
+from superopt.ir.scalar import LOGICAL
 
 WIDTH = 88
 _FOLDS = {"sum": ("0.0", "lax.add"), "max": ("-jnp.inf", "lax.max"), "min": ("jnp.inf", "lax.min")}
@@ -198,7 +201,7 @@ def _call(
         start, fold = _FOLDS[op.rpartition("_")[2]]
         rest = (attrs["window_dimensions"], attrs["window_strides"], attrs["padding"])
         return f"lax.reduce_window({args[0]}, {start}, {fold}, {', '.join(map(str, rest))})"
-    if op in _BITWISE:
+    if op in LOGICAL:
         return f"lax.bitwise_{op}({', '.join(args)})"
     if op not in _NAMED:
         raise KeyError(op)
@@ -275,18 +278,11 @@ _WRITTEN: dict[str, Callable[..., str]] = {
     "concatenate": _concatenate,
     "iota": _iota,
     "convert_element_type": _convert,
-    **{op: _cumulative(op) for op in ("cumsum", "cumprod", "cummax", "cummin")},
+    **{op: _cumulative(op) for op in PREFIXES},
 }
-_BITWISE = frozenset({"not", "and", "or", "xor"})
-_PLAIN = (
-    "add sub mul div neg sign floor ceil is_finite exp exp2 log expm1 log1p sin cos tan asin acos atan sinh cosh tanh"
-    " asinh acosh atanh logistic erf erfc erf_inv lgamma digamma sqrt rsqrt cbrt abs square population_count clz"
-    " rem max min pow atan2 nextafter shift_left shift_right_logical shift_right_arithmetic eq ne lt le gt ge select_n"
-    " clamp"
-)
 _NAMED: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(_PLAIN.split(), ()),
-    **{f"reduce_{kind}": ("axes",) for kind in ("sum", "max", "min", "prod", "and", "or")},
+    **{op: () for op in ELEMENTWISE - LOGICAL if not TABLE[op].attrs},
+    **dict.fromkeys(REDUCE, ("axes",)),
     "integer_pow": ("y",),
     "dot_general": ("dimension_numbers",),
     "reshape": ("new_sizes",),

@@ -23,10 +23,11 @@ from superopt.frontends.symbolic.specs import Specs
 from superopt.ir.graph import Graph, Node
 from superopt.ir.index import Form, Poly, Symbol
 from superopt.ir.interp import evaluate
+from superopt.ir.ops.table import POLES
 from superopt.ir.resize import resize
 from superopt.ir.scalar import numpy_dtype
 from superopt.ir.types import FLOATS, SIGNED, UNSIGNED
-from verifier.rules.refute import PARTIAL, first_difference
+from verifier.rules.refute import first_difference
 from verifier.rules.shrink import CLEAR, simplest
 from verifier.statements.prove import unsupported_ops
 
@@ -262,7 +263,7 @@ def _compare(
     results: Sequence[Sequence[np.ndarray]],
 ) -> StatementDifference | None:
     nodes = [*left.graph.nodes(), *right.graph.nodes()]
-    partial = any(node.op in PARTIAL for node in nodes)
+    poles = any(node.op in POLES for node in nodes)
     tolerance = TOLERANCE
     if any(node.op == "literal" and _rounded(node) for node in nodes):
         tolerance = CONSTANTS_TOLERANCE
@@ -270,7 +271,7 @@ def _compare(
         tolerance = JAX_TOLERANCE
     undefined: StatementDifference | None = None
     for n, (a, b) in enumerate(zip(*results, strict=True)):
-        at = first_difference(a, b, partial, tolerance)
+        at = first_difference(a, b, poles, tolerance)
         if at is None:
             continue
         broken = b.dtype.kind == "f" and bool(np.isnan(b[at]))

@@ -18,22 +18,15 @@ from jax import lax
 from superopt.frontends.jax.builders import broadcast, concatenate, convert, reshape, stretch, transpose, window
 from superopt.frontends.jax.sizes import has_symbols, is_zero, size, sizes
 from superopt.ir.graph import Node, mk
-from superopt.ir.ops.reduction import CUMULATIVE
+from superopt.ir.ops.reduction import ARG, CUMULATIVE, REDUCE, WINDOW
+from superopt.ir.ops.table import TABLE
 from superopt.ir.types import FLOATS, Size, TensorType
 
 Params = Mapping[str, Any]
 Results = Node | Sequence[Node] | None
 Importer = Callable[[Params, Sequence[Node], Sequence[TensorType]], Results]
 
-_ELEMENTWISE = (
-    "neg sign floor ceil is_finite exp exp2 log expm1 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"
-    " logistic erf erfc erf_inv lgamma digamma sqrt rsqrt cbrt abs square not population_count clz"
-    " add sub mul div rem max min atan2 nextafter and or xor shift_left shift_right_logical shift_right_arithmetic"
-    " eq ne lt le gt ge select_n"
-)
 _IDENTITY = ("copy", "copy_p", "stop_gradient", "name", "pvary")
-_REDUCE = tuple(f"reduce_{m}" for m in ("sum", "max", "min", "prod", "and", "or", "xor"))
-_WINDOW = ("reduce_window_sum", "reduce_window_max", "reduce_window_min")
 _MODE = {
     lax.GatherScatterMode.CLIP: "clip",
     lax.GatherScatterMode.FILL_OR_DROP: "fill",
@@ -316,11 +309,11 @@ def _conv_general_dilated(p: Params, xs: Sequence[Node], out: Sequence[TensorTyp
 
 
 def _table() -> dict[str, Importer]:
-    table: dict[str, Importer] = {op: functools.partial(_elementwise, op) for op in _ELEMENTWISE.split()}
-    table |= {op: functools.partial(_reduce, op) for op in _REDUCE}
-    table |= {op: functools.partial(_arg, op) for op in ("argmax", "argmin")}
-    table |= {op: functools.partial(_window, op) for op in _WINDOW}
-    table |= {op: functools.partial(_cumulative, op) for op in CUMULATIVE}
+    plain = [entry.name for entry in TABLE.values() if entry.family == "elementwise" and not entry.attrs]
+    table: dict[str, Importer] = {}
+    groups = ((plain, _elementwise), (REDUCE, _reduce), (ARG, _arg), (WINDOW, _window), (CUMULATIVE, _cumulative))
+    for names, importer in groups:
+        table |= {name: functools.partial(importer, name) for name in names}
     table |= dict.fromkeys(_IDENTITY, _identity)
     return table | {
         "add_any": _add_any,

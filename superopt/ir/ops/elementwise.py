@@ -26,34 +26,18 @@ from superopt.ir.ops.record import (
     require,
     size,
 )
-from superopt.ir.scalar import COMPARISONS
-from superopt.ir.types import DTYPES, SIGNED, TensorType
+from superopt.ir.scalar import SCALARS
+from superopt.ir.types import DTYPES, TensorType
 
 TABLE: dict[str, Op] = {}
 
-FLOAT_UNARY = (
-    "floor", "ceil", "exp", "exp2", "log", "expm1", "log1p", "sin", "cos", "tan", "asin", "acos", "atan",
-    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "logistic", "erf", "erfc", "erf_inv", "lgamma", "digamma",
-    "sqrt", "rsqrt", "cbrt",
-)  # fmt: skip
-ARITHMETIC = ("add", "sub", "mul", "div", "rem")
-BITWISE = ("and", "or", "xor")
-SHIFTS = ("shift_left", "shift_right_logical", "shift_right_arithmetic")
+_CALLED = {"round": "round_even", "square": "mul", "integer_pow": "mul"}  # op -> what it applies, of another name
 
 
-def _accepts(op: str, name: str) -> bool:
+def accepts(op: str, name: str) -> bool:
     """Does this op take operands of this dtype?"""
-    if op in FLOAT_UNARY or op in ("round", "is_finite", "atan2", "nextafter"):
-        return is_float(name)
-    if op == "abs":
-        return is_float(name) or name in SIGNED
-    if op in ("neg", "sign", "square", "integer_pow", *ARITHMETIC):
-        return name != "bool"
-    if op in SHIFTS or op in ("population_count", "clz"):
-        return is_integer(name)
-    if op in BITWISE or op == "not":
-        return not is_float(name)
-    return True
+    fn = SCALARS.get(_CALLED.get(op, op))
+    return fn is None or fn.accepts(name)
 
 
 def _same(op: str, types: Types) -> TensorType:
@@ -62,8 +46,13 @@ def _same(op: str, types: Types) -> TensorType:
         if other is not first and other != first:
             require(other.shape == first.shape, f"{op} needs operands of one shape", types)
             require(other.dtype == first.dtype, f"{op} needs operands of one dtype", types)
-    require(_accepts(op, first.dtype), f"{op} does not take {first.dtype}", types)
+    require(accepts(op, first.dtype), f"{op} does not take {first.dtype}", types)
     return first
+
+
+def _facts(name: str) -> dict[str, bool]:
+    fn = SCALARS[name]
+    return {"partial": fn.partial, "poles": fn.poles, "kept": fn.kept}
 
 
 def _plain(name: str, arity: int) -> None:
@@ -73,7 +62,7 @@ def _plain(name: str, arity: int) -> None:
     def at(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
         return k.op(name, site.out.dtype, *[x(*i) for x in xs])
 
-    define(TABLE, name, "elementwise", arity, rule, at)
+    define(TABLE, name, "elementwise", arity, rule, at, **_facts(name))
 
 
 def _predicate(name: str, arity: int) -> None:
@@ -83,7 +72,7 @@ def _predicate(name: str, arity: int) -> None:
     def at(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
         return k.op(name, site.inputs[0].dtype, *[x(*i) for x in xs])
 
-    define(TABLE, name, "elementwise", arity, rule, at)
+    define(TABLE, name, "elementwise", arity, rule, at, **_facts(name))
 
 
 def _round_rule(types: Types, attrs: Values) -> TensorType:
@@ -185,17 +174,16 @@ def _convert(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
     return xs[0](*i) if source == target else k.convert(xs[0](*i), source, target)
 
 
-for _name in (*FLOAT_UNARY, "neg", "sign", "abs", "not", "population_count", "clz"):
-    _plain(_name, 1)
-for _name in (*ARITHMETIC, "max", "min", "atan2", "nextafter", *BITWISE, *SHIFTS):
-    _plain(_name, 2)
-for _name in sorted(COMPARISONS):
-    _predicate(_name, 2)
-_predicate("is_finite", 1)
+for _name, _fn in SCALARS.items():
+    if _name not in ("round_away", "round_even", "pow", "select_n"):  # of ops that are written below
+        assert _fn.arity is not None
+        (_predicate if _fn.predicate else _plain)(_name, _fn.arity)
 define(TABLE, "round", "elementwise", 1, _round_rule, _round, Attr("rounding_method", one_of(0, 1), 0))
 define(TABLE, "square", "elementwise", 1, _square_rule, _square)
-define(TABLE, "integer_pow", "elementwise", 1, _integer_pow_rule, _integer_pow, Attr("y", size))
-define(TABLE, "pow", "elementwise", 2, _pow_rule, _pow)
+define(
+    TABLE, "integer_pow", "elementwise", 1, _integer_pow_rule, _integer_pow, Attr("y", size), partial=True, poles=True
+)
+define(TABLE, "pow", "elementwise", 2, _pow_rule, _pow, **_facts("pow"))
 define(TABLE, "select_n", "elementwise", None, _select_rule, _select)
 define(TABLE, "clamp", "elementwise", 3, _clamp_rule, _clamp)
 define(TABLE, "convert_element_type", "elementwise", 1, _convert_rule, _convert, Attr("new_dtype", dtype))

@@ -247,22 +247,22 @@ def _iota(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
 
 define(
     TABLE, "broadcast_in_dim", "movement", 1, _broadcast_rule, _broadcast,
-    Attr("shape", sizes), Attr("broadcast_dimensions", sizes),
+    Attr("shape", sizes), Attr("broadcast_dimensions", sizes), view=True,
 )  # fmt: skip
-define(TABLE, "transpose", "movement", 1, _transpose_rule, _transpose, Attr("permutation", sizes))
-define(TABLE, "reshape", "movement", 1, _reshape_rule, _reshape, Attr("new_sizes", sizes))
-define(TABLE, "regroup", "movement", 1, _regroup_rule, _regroup, Attr("groups", nested))
+define(TABLE, "transpose", "movement", 1, _transpose_rule, _transpose, Attr("permutation", sizes), view=True)
+define(TABLE, "reshape", "movement", 1, _reshape_rule, _reshape, Attr("new_sizes", sizes), view=True)
+define(TABLE, "regroup", "movement", 1, _regroup_rule, _regroup, Attr("groups", nested), view=True)
 define(TABLE, "barrier", "movement", 1, _barrier_rule, _barrier)
-define(TABLE, "rev", "movement", 1, _rev_rule, _rev, Attr("dimensions", axes))
+define(TABLE, "rev", "movement", 1, _rev_rule, _rev, Attr("dimensions", axes), view=True)
 define(
     TABLE, "slice", "movement", 1, _slice_rule, _slice,
     Attr("start_indices", sizes), Attr("limit_indices", sizes),
     Attr("strides", optional(sizes), None),
-    complete=_slice_complete,
+    complete=_slice_complete, view=True,
 )  # fmt: skip
-define(TABLE, "pad", "movement", 2, _pad_rule, _pad, Attr("padding_config", nested))
+define(TABLE, "pad", "movement", 2, _pad_rule, _pad, Attr("padding_config", nested), view=True)
 define(TABLE, "concatenate", "movement", None, _concatenate_rule, _concatenate, Attr("dimension", size))
 define(
     TABLE, "iota", "movement", 0, _iota_rule, _iota,
-    Attr("dtype", dtype, "float32"), Attr("shape", sizes), Attr("dimension", size),
+    Attr("dtype", dtype, "float32"), Attr("shape", sizes), Attr("dimension", size), view=True,
 )  # fmt: skip

@@ -58,12 +58,14 @@ class Op:
 
     Attributes:
         name: the `jax.lax` primitive's name.
-        family: leaf, elementwise, movement, reduction, contraction, indexing or control.
+        family: leaf, elementwise, movement, reduction, contraction, indexing, control or macro.
         arity: number of operands, None when variadic.
         attrs: attributes in the order of their names.
         type: the type rule; raises `ShapeError`.
         at: value of the result at one index; None for leaves and control nodes, which have none of this form.
         complete: fills the defaults that depend on other attributes (strides of ones).
+        view: only moves elements, or makes them from their positions: any reader can do that again.
+        partial, poles, kept: as of a scalar function (`superopt.ir.scalar`), of an op that computes one.
     """
 
     name: str
@@ -73,6 +75,10 @@ class Op:
     type: TypeRule
     at: Denotation | None
     complete: Callable[[dict[str, Any]], None] | None = None
+    view: bool = False
+    partial: bool = False
+    poles: bool = False
+    kept: bool = False
 
 
 def define(
@@ -83,10 +89,10 @@ def define(
     type: TypeRule,
     at: Denotation | None,
     *attrs: Attr,
-    complete: Callable[[dict[str, Any]], None] | None = None,
+    **facts: Any,
 ) -> None:
-    """Add an entry to a family's table."""
-    table[name] = Op(name, family, arity, tuple(sorted(attrs, key=lambda a: a.name)), type, at, complete)
+    """Add an entry to a family's table; `facts` are the fields of `Op` that have defaults."""
+    table[name] = Op(name, family, arity, tuple(sorted(attrs, key=lambda a: a.name)), type, at, **facts)
 
 
 # ---- domains of attributes

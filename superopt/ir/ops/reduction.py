@@ -36,6 +36,9 @@ from superopt.ir.ops.record import (
 from superopt.ir.types import Size, TensorType
 
 TABLE: dict[str, Op] = {}
+REDUCE = {f"reduce_{monoid}": monoid for monoid in MONOIDS}
+ARG = {"argmax": "max", "argmin": "min"}
+WINDOW = {f"reduce_window_{monoid}": monoid for monoid in ("sum", "max", "min")}
 CUMULATIVE = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}
 
 
@@ -49,11 +52,11 @@ def _accepts(monoid: str, name: str) -> bool:
     return monoid in ("max", "min") or not is_float(name)
 
 
-def _reduction(monoid: str) -> None:
+def _reduction(name: str, monoid: str) -> None:
     def rule(types: Types, attrs: Values) -> TensorType:
         (x,) = types
         require_axes("axes", attrs["axes"], x.rank, types)
-        require(_accepts(monoid, x.dtype), f"reduce_{monoid} does not take {x.dtype}", types)
+        require(_accepts(monoid, x.dtype), f"{name} does not take {x.dtype}", types)
         return _without(x, attrs["axes"], x.dtype)
 
     def at(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
@@ -66,7 +69,7 @@ def _reduction(monoid: str) -> None:
 
         return k.reduce(monoid, [shape[d] for d in over], body, site.out.dtype)
 
-    define(TABLE, f"reduce_{monoid}", "reduction", 1, rule, at, Attr("axes", axes))
+    define(TABLE, name, "reduction", 1, rule, at, Attr("axes", axes))
 
 
 def _arg(name: str, monoid: str) -> None:
@@ -107,9 +110,7 @@ def _window_complete(attrs: dict[str, Any]) -> None:
             attrs[name] = (value,) * rank
 
 
-def _window(monoid: str) -> None:
-    name = f"reduce_window_{monoid}"
-
+def _window(name: str, monoid: str) -> None:
     def rule(types: Types, attrs: Values) -> TensorType:
         (x,) = types
         require(_accepts(monoid, x.dtype), f"{name} does not take {x.dtype}", types)
@@ -174,11 +175,6 @@ def _prefix(name: str, monoid: str) -> None:
     define(TABLE, name, "reduction", 1, rule, at, Attr("axis", size), Attr("reverse", flag, False))
 
 
-for _monoid in MONOIDS:
-    _reduction(_monoid)
-for _monoid in ("sum", "max", "min"):
-    _window(_monoid)
-for _name, _monoid in CUMULATIVE.items():
-    _prefix(_name, _monoid)
-_arg("argmax", "max")
-_arg("argmin", "min")
+for _table, _make in ((REDUCE, _reduction), (WINDOW, _window), (CUMULATIVE, _prefix), (ARG, _arg)):
+    for _name, _monoid in _table.items():
+        _make(_name, _monoid)

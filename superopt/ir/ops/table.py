@@ -126,6 +126,21 @@ def _attrs(value: Any) -> Any:
 
 
 define(
-    TABLE, "macro", "control", None, _macro_rule, _macro,
+    TABLE, "macro", "macro", None, _macro_rule, _macro,
     Attr("rule", text), Attr("op", text), Attr("attrs", _attrs), complete=_macro_complete,
 )  # fmt: skip
+
+
+# ---- ops by what they are
+
+
+def _of(family: str) -> frozenset[str]:
+    return frozenset(name for name, entry in TABLE.items() if entry.family == family)
+
+
+ELEMENTWISE, CONTRACTIONS, CONTROL = map(_of, ("elementwise", "contraction", "control"))
+REDUCTIONS = frozenset((*reduction.REDUCE, *reduction.ARG))
+WINDOWS, PREFIXES = frozenset(reduction.WINDOW), frozenset(reduction.CUMULATIVE)
+VIEWS = frozenset(name for name, entry in TABLE.items() if entry.view)
+PARTIAL = frozenset(name for name, entry in TABLE.items() if entry.partial)
+POLES = frozenset(name for name, entry in TABLE.items() if entry.poles)

@@ -23,13 +23,16 @@ from math import prod
 from superopt.ir.counters import Cost, block_cost
 from superopt.ir.expr import block
 from superopt.ir.graph import Graph, Node, make_input
+from superopt.ir.ops import table
 from superopt.ir.ops.table import lookup
 from superopt.ir.program import replace, type_bytes
+from superopt.ir.scalar import SCALARS
 from superopt.kernels.choose.joining import is_chained, joint_cost, with_chains
 from superopt.kernels.loops.compared import computed_twice
+from superopt.kernels.math.table import has_code
 
 DTYPES = frozenset(("float32", "float64", "bfloat16", "int8", "uint8", "int32", "bool"))
-VIEWS = frozenset(("reshape", "broadcast_in_dim", "transpose", "regroup", "slice", "rev", "iota"))
+VIEWS = table.VIEWS - {"pad"}  # which chooses between an element and a value
 APART = frozenset(("barrier", "dynamic_update_slice"))  # with XLA, whatever they cost
 _MOST_NODES = 96
 _TRANSCENDENTAL = 8.0  # of a transcendental function, in operations
@@ -149,6 +152,8 @@ def is_inside(node: Node) -> bool:
     if node.op == "input" or node.op in APART or lookup(node.op).at is None:
         return False
     if node.op == "macro" and node["op"] in APART:
+        return False
+    if node.op in SCALARS and not has_code(node.op):
         return False
     kinds = (node.type, *(x.type for x in node.inputs if len(x.types) == 1))
     return len(kinds) == 1 + len(node.inputs) and all(t.dtype in DTYPES and 0 not in t.shape for t in kinds)

@@ -12,11 +12,12 @@ denormals to zero, for its own code and for kernels called from it alike.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
-from superopt.errors import InputError
+from superopt.errors import InputError, UnsupportedKernel
 from superopt.ir.scalar import SCALARS
-from superopt.kernels.llvm.module import Function
+from superopt.kernels.llvm.module import Function, Module
 from superopt.kernels.math import arc as vecmath_arc
 from superopt.kernels.math import exp as vecmath_exp
 from superopt.kernels.math import gamma as vecmath_gamma
@@ -59,6 +60,7 @@ def apply(f: Function, fn: str, dtype: str, args: tuple[str, ...], lanes: int, w
 
     Raises:
         InputError: there is no such function of this dtype.
+        UnsupportedKernel: there is no code for it.
     """
     if fn not in SCALARS:
         raise InputError(f"no scalar function {fn!r}")
@@ -76,5 +78,18 @@ def apply(f: Function, fn: str, dtype: str, args: tuple[str, ...], lanes: int, w
         return m.quotient(m.const(1.0), m.call("sqrt", args[0]))
     if fn == "atan2":
         return vecmath_arc.atan2(m, *args)
-    assert fn == "pow", fn
-    return vecmath_pow.power(m, *args)
+    if fn == "pow":
+        return vecmath_pow.power(m, *args)
+    raise UnsupportedKernel(f"no code for {fn}")
+
+
+@functools.cache
+def has_code(fn: str) -> bool:
+    """Can a kernel compute this function of the table?"""
+    spec = SCALARS[fn]
+    kind = "float32" if spec.accepts("float32") else "int32"
+    try:
+        apply(Module().function("probe", []), fn, kind, ("%x",) * (spec.arity or 3), 0)
+    except InputError:
+        return False
+    return True

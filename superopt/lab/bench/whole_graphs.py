@@ -33,7 +33,7 @@ from rewrites.match import sites
 from rewrites.match.matching import matches
 from superopt.errors import ShapeError
 from superopt.ir.graph import Graph
-from superopt.search.kinds import CONTROL, ELEMENTWISE, WINDOWS
+from superopt.ir.ops.table import CONTROL, ELEMENTWISE, WINDOWS
 from superopt.search.pricing import UNIT_S, Pricer
 from superopt.search.snapshot import Forms, Snapshot
 from superopt.search.starts import LocalCosts

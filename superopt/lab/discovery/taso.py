@@ -20,6 +20,7 @@ from rewrites.egraph.convert import import_graph
 from rewrites.grow.growth import GrowthLimits
 from rewrites.language.parse import parse_many
 from rewrites.language.term import Rule
+from superopt.ir.build import dot
 from superopt.ir.graph import Graph, Node, literal, make_input, mk
 from superopt.ir.interp import evaluate
 from superopt.lab.discovery.implied import derived, equations
@@ -105,8 +106,7 @@ def _build(e: ast.expr, inputs: dict[str, Node]) -> Tensor:
 
 
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
-    dims = (((1,), (0,)), ((), ()))
-    return Tensor(mk("dot_general", a.node, b.node, dimension_numbers=dims), (a.joints[0], b.joints[1]))
+    return Tensor(dot(a.node, b.node, ((1,), (0,))), (a.joints[0], b.joints[1]))
 
 
 def _elementwise(op: str) -> Callable[[Tensor, Tensor], Tensor]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from superopt.errors import ShapeError
+from superopt.ir.build import dot
 from superopt.ir.graph import Node, literal, make_input, mk, topological
 from superopt.ir.scalar import DTYPE
 from superopt.ir.types import FLOATS, SIGNED
@@ -268,7 +269,7 @@ def _window(g: _Graph, x: Node) -> Node:
 def _dot(g: _Graph, x: Node) -> Node:
     d, s = _axis(g, x), _shape(x)
     y = g.new((s[d], int(g.pick([3, 16, 20]))), x.dtype)
-    made = mk("dot_general", x, y, dimension_numbers=(((d,), (0,)), ((), ())))
+    made = dot(x, y, ((d,), (0,)))
     g.work *= s[d]
     return made
 

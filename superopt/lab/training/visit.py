@@ -21,11 +21,11 @@ from rewrites.grow.growth import GrowthLimits, grow
 from rewrites.language.term import Rule
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph, Node
+from superopt.ir.ops.table import CONTROL
 from superopt.lab.training.program import TrainingProgram
 from superopt.lab.training.tasks import MOST_FORMS, KernelForm, Task, canonical, make_form
 from superopt.search.budget import Budget
 from superopt.search.kernels import kernel_node
-from superopt.search.kinds import CONTROL
 from superopt.search.moves import free_layouts, region
 from superopt.search.pricing import Pricer, kernel_graph
 from superopt.search.search import SearchResult, search

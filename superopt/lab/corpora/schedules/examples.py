@@ -1,6 +1,6 @@
 """Loop programs to check: operators as they come from graphs, each with a few schedules, by name.
 
-`examples()` are right and must be proved; `verifier.schedules.corpus.planted` holds wrong ones that must be refuted.
+`examples()` are right and must be proved; `superopt.lab.corpora.schedules.planted` holds wrong ones that must be refuted.
 The processor is a fixed one, so that the schedules are the same on every machine.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from superopt.ir.build import conv, dot
 from superopt.ir.graph import Node, literal, make_input, mk
 from superopt.kernels.choose.defaults import default
 from superopt.kernels.llvm.cpu import Cpu
@@ -50,17 +51,7 @@ def _sizes(x: Node) -> tuple[int, ...]:
 
 def product(a: Node, b: Node, left: int = -1, right: int = 0, batch: int = 0) -> Node:
     """Contraction of one axis of each; the first `batch` axes are common."""
-    numbers = (((left % len(a.shape),), (right,)), (tuple(range(batch)), tuple(range(batch))))
-    return mk("dot_general", a, b, dimension_numbers=numbers, precision=None, preferred_element_type=None)
-
-
-def convolution(x: Node, w: Node, stride: int = 1, pad: int = 1) -> Node:
-    """An image with channels last, and a window."""
-    return mk(
-        "conv_general_dilated", x, w, window_strides=(stride, stride), padding=((pad, pad), (pad, pad)),
-        lhs_dilation=(1, 1), rhs_dilation=(1, 1), dimension_numbers=((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2)),
-        feature_group_count=1, batch_group_count=1, precision=None, preferred_element_type=None,
-    )  # fmt: skip
+    return dot(a, b, ((left % len(a.shape),), (right,)), tuple(range(batch)))
 
 
 def relu(x: Node) -> Node:
@@ -88,7 +79,7 @@ def image(size: int, channels: int, filters: int, stride: int = 1) -> LoopProgra
     x = make_input("x", (1, size, size, channels))
     w = make_input("w", (3, 3, channels, filters), frozen=True)
     name = f"conv3x3/{stride} {size}x{size}x{channels}x{filters}"
-    return from_graph([relu(convolution(x, w, stride))], name=name)
+    return from_graph([relu(conv(x, w, ("NHWC", "HWIO", "NHWC"), stride, 1))], name=name)
 
 
 def bytes_(rows: int, depth: int, columns: int, a: str, b: str) -> LoopProgram:

@@ -11,7 +11,7 @@ from superopt.kernels.loops.contract import exchange
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
 from superopt.kernels.schedule.register_tile import ContractionDecisions, tensorize
 from superopt.kernels.schedule.trace import apply
-from verifier.schedules.corpus.examples import CPU, bytes_, dense, rows, stencil
+from superopt.lab.corpora.schedules.examples import CPU, bytes_, dense, rows, stencil
 from verifier.schedules.rebuild import rebuilt
 from verifier.schedules.verdict import ALIAS, BOUNDS, LAYOUT, ONCE, ORDER, OVERFLOW, VALUE
 

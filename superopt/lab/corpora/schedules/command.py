@@ -8,8 +8,8 @@ from typing import Any
 
 from verifier.rules.process import Prover
 from verifier.schedules.check import check_schedule
-from verifier.schedules.corpus.examples import examples
-from verifier.schedules.corpus.planted import planted
+from superopt.lab.corpora.schedules.examples import examples
+from superopt.lab.corpora.schedules.planted import planted
 from verifier.schedules.verdict import PROVED, REFUTED, CheckLimits
 
 
@@ -44,13 +44,13 @@ def _wanted(name: str, names: Sequence[str]) -> bool:
 
 
 def _lemmas(names: Sequence[str]) -> list[dict[str, Any]]:
-    from verifier.schedules.corpus.lemmas import lemmas  # late: loads the solver
+    from superopt.lab.corpora.schedules.lemmas import lemmas  # late: loads the solver
 
     wanted = [x.name for x in lemmas() if _wanted(x.name, names)]
     if not wanted:
         return []
     with Prover() as prover:
-        found = prover.call("verifier.schedules.corpus.lemmas:prove_all", wanted)
+        found = prover.call("superopt.lab.corpora.schedules.lemmas:prove_all", wanted)
     return [
         {"kind": "lemma", "name": r["name"], "status": r["status"], "ok": r["status"] == PROVED, "ms": r["ms"],
          "says": r["says"]}

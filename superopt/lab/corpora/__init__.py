@@ -1,0 +1,1 @@
+"""What the verifier is held against: rules and schedules that are true, and others that are wrong and look true."""
