@@ -35,7 +35,7 @@ from superopt.ir.program import Program
 from superopt.ir.text import print_graph
 from superopt.kernels.choose.choice import Choice, choices_of, regions_of
 from superopt.machine.budget import SearchBudget
-from superopt.measure import Comparison, Failure, Timing, Tuned, Worker, as_called, compare, pooled
+from superopt.measure import Comparison, ComparisonSettings, Failure, Timing, Tuned, Worker, as_called, compare, pooled
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.report.data import NativeKernel, Speedup
@@ -361,14 +361,16 @@ class _Stage:
     def _tuned(self, program: Program, choices: Sequence[Choice]) -> Tuned:
         return Tuned(program, self.judgement.options, tuple(c.to_json() for c in choices))
 
-    def _compare(self, reference: Any, candidates: Sequence[Any], share: float, **options: Any) -> Comparison:
+    def _compare(
+        self, reference: Any, candidates: Sequence[Any], share: float, worker: Worker | None = None, **settings: Any
+    ) -> Comparison:
         rounds: dict[str, Any] = {"rounds": _ROUNDS}
         if self._is_short():
             rounds = {"rounds": _SHORT_ROUNDS, "min_time_s": _SHORT_SAMPLE_S}
         budget_s = self.limits.within(share * self.limits.kernel_seconds, _TIMING)
         live, frozen = self.imported.live_values, self.imported.frozen_values
-        settings = {**rounds, "seed": self.seed + 5, "budget_s": budget_s, "worker": self.whole, **options}
-        return compare(reference, candidates, live, frozen, **settings)
+        made = ComparisonSettings(**{**rounds, "seed": self.seed + 5, "budget_s": budget_s, **settings})
+        return compare(reference, candidates, live, frozen, made, worker=worker or self.whole)
 
     def _fresh(self, candidates: Sequence[Any]) -> Comparison:
         """Fresh rounds against the original, half of them in another process where the program is short."""
@@ -379,7 +381,7 @@ class _Stage:
         if not (self._is_short() and first.isolated and (seconds is None or seconds >= _LEAST_S)):
             return first
         with Worker() as other:
-            second = self._compare(original, candidates, 0.2, **settings, seed=self.seed + 7, check=False, worker=other)
+            second = self._compare(original, candidates, 0.2, **settings, seed=self.seed + 7, worker=other, check=False)
         return pooled(first, second, seed=self.seed)
 
     def _is_short(self) -> bool:

@@ -30,9 +30,9 @@ from superopt.commands.console import (
 from superopt.commands.doctor import calibrated, examine
 from superopt.errors import UsageError
 from superopt.lab.bench import run_suite
+from superopt.lab.corpora.schedules.command import verify_kernels
 from superopt.report import check_report_path, json_text
 from superopt.store import Store
-from superopt.lab.corpora.schedules.command import verify_kernels
 
 
 def parse_dims(pairs: tuple[str, ...]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from typing import Any
 from superopt.explore.exploration import Exploration
 from superopt.ir.program import Program
 from superopt.machine.budget import SearchBudget
-from superopt.measure import Timing, Tuned, Worker, compare
+from superopt.measure import ComparisonSettings, Timing, Tuned, Worker, compare
 from superopt.report.data import Speedup
 from superopt.search.ablation import without_rule
 from superopt.search.lower import Selection
@@ -53,8 +53,8 @@ def measured_gains(
         return {}
     variants = [Tuned(found.program(without(found, winner, rule)), options) for rule in rules]
     result = compare(
-        Tuned(program, options), variants, live, frozen, rounds=_ROUNDS, seed=seed, prune=0.0, check=False,
-        budget_s=budget_s, worker=worker,
+        Tuned(program, options), variants, live, frozen,
+        ComparisonSettings(_ROUNDS, seed=seed, prune=0.0, check=False, budget_s=budget_s), worker=worker,
     )  # fmt: skip
     gains: dict[str, Gain] = {}
     for rule, outcome in zip(rules, result.candidates, strict=True):

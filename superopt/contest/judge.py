@@ -30,7 +30,18 @@ from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
 from superopt.machine.budget import SearchBudget
-from superopt.measure import Comparison, Failure, Timing, Tolerance, Tuned, Worker, as_called, compare, pooled
+from superopt.measure import (
+    Comparison,
+    ComparisonSettings,
+    Failure,
+    Timing,
+    Tolerance,
+    Tuned,
+    Worker,
+    as_called,
+    compare,
+    pooled,
+)
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.report.data import JudgedFinalist, Speedup, predicted_speedup
@@ -199,16 +210,19 @@ class _Court:
         if not any(first.faster(i) for i in range(len(forms))):
             return first
         with Worker() as other:
-            second = self._compare(self.called, forms, 0.4, seed=self.seed + 3, check=False, worker=other, **rounds)
+            second = self._compare(self.called, forms, 0.4, other, seed=self.seed + 3, check=False, **rounds)
         return pooled(first, second, seed=self.seed)
 
-    def _compare(self, reference: Any, candidates: Sequence[Any], share: float, **options: Any) -> Comparison:
+    def _compare(
+        self, reference: Any, candidates: Sequence[Any], share: float, worker: Worker | None = None, **settings: Any
+    ) -> Comparison:
         budget_s = self.limits.within(share * self.limits.measure_seconds, _TIMING)
         live, frozen = self.imported.live_values, self.imported.frozen_values
-        settings = {"seed": self.seed, "budget_s": budget_s, "worker": self.worker, **options}
+        settings = {"seed": self.seed, "budget_s": budget_s, **settings}
         if self.exact:
             settings["tolerance"] = Tolerance(0.0, 0.0)
-        return compare(reference, candidates, live, frozen, **settings)
+        made = ComparisonSettings(**settings)
+        return compare(reference, candidates, live, frozen, made, worker=worker or self.worker)
 
     def _tuned(self, entries: list[_Entry], comparison: Comparison) -> list[_Entry]:
         """The entries, the best of them and perhaps the original with the options that suit them, best first."""

@@ -22,7 +22,7 @@ from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.program import Program
 from superopt.kernels.choose.choice import Choice
 from superopt.machine.budget import SearchBudget
-from superopt.measure import Comparison, Failure, Tuned, Worker, as_called, compare
+from superopt.measure import Comparison, ComparisonSettings, Failure, Tuned, Worker, as_called, compare
 from superopt.measure.result import ENOUGH_ROUNDS, Ratio
 from superopt.measure.stats import paired_ratio
 from superopt.report.data import JudgedFinalist, Speedup
@@ -134,9 +134,12 @@ def contest(
             if series.is_short:
                 rounds = {"rounds": _SHORT_ROUNDS, "min_time_s": _SHORT_SAMPLE_S}
             comparison = compare(
-                original, [candidates[i] for i in active], live, frozen, seed=seed + 20 + number, prune=0.0,
-                min_rounds=ENOUGH_ROUNDS, budget_s=limits.within(10.0, _BATCH), worker=workers[process],
-                check=number <= 1, isolate=workers[process] is not None, **rounds,
+                original, [candidates[i] for i in active], live, frozen,
+                ComparisonSettings(
+                    seed=seed + 20 + number, prune=0.0, min_rounds=ENOUGH_ROUNDS,
+                    budget_s=limits.within(10.0, _BATCH), check=number <= 1, **rounds,
+                ),
+                worker=workers[process], isolate=workers[process] is not None,
             )  # fmt: skip
             series.add(comparison, active, process)
             batch_s = time.monotonic() - begin - series.build_s * (number <= 1)

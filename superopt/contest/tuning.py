@@ -16,7 +16,7 @@ from rewrites.build.expander import Expand, expand_graph
 from superopt.backends.options import OptionChoice, Value, choices_for, options_of
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
-from superopt.measure import KernelTiming, Timing, Tuned, Worker, compare, time_kernels
+from superopt.measure import ComparisonSettings, KernelTiming, Timing, Tuned, Worker, compare, time_kernels
 from superopt.measure.kernels import KernelSettings
 
 WORTH = 1.03  # what options must bring, in the trial and again on fresh rounds
@@ -120,7 +120,8 @@ def _tried(
     if not sets:
         return []
     candidates = [Tuned(program, options_of(s)) for s in sets]
-    result = compare(program, candidates, live, frozen, rounds=_ROUNDS, seed=seed, budget_s=budget_s, worker=worker)
+    settings = ComparisonSettings(_ROUNDS, seed=seed, budget_s=budget_s)
+    result = compare(program, candidates, live, frozen, settings, worker=worker)
     found: list[tuple[tuple[OptionChoice, ...], float]] = []
     for s, outcome in zip(sets, result.candidates, strict=True):
         if not isinstance(outcome, Timing):

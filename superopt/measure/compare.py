@@ -1,4 +1,4 @@
-"""`compare`: candidates against a reference; `confirm`: one winner again.
+"""`compare`: candidates against a reference.
 
 The programs travel to the worker as text, their arrays in a mapped file, those that are placed by their place.  When
 the worker dies, the candidate it was busy with is out, and a new worker starts over with the rest, so that all figures
@@ -23,9 +23,9 @@ from superopt.ir import opaque
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
-from superopt.measure.numerics import OutputError, Tolerance
-from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
-from superopt.measure.result import ENOUGH_ROUNDS, Comparison, EntryPoint, Failure, Ratio, Timing, Tuned
+from superopt.measure.numerics import OutputError
+from superopt.measure.process import Worker, WorkerDiedError
+from superopt.measure.result import Comparison, EntryPoint, Failure, Ratio, Timing, Tuned
 from superopt.measure.session import AGAIN, REFERENCE, ComparisonSettings, Event, compare_events
 from superopt.measure.stats import paired_ratio
 
@@ -40,17 +40,8 @@ def compare(
     candidates: Sequence[Candidate],
     inputs: Sequence[Any],
     frozen: Mapping[str, Any] | None = None,
+    settings: ComparisonSettings | None = None,
     *,
-    rounds: int = 15,
-    min_time_s: float = 0.02,
-    seed: int = 0,
-    prune: float = 2.0,
-    budget_s: float = 0.0,
-    check: bool = True,
-    min_rounds: int = 1,
-    tolerance: Tolerance | None = None,
-    builds_s: float = 0.0,
-    limits: ProcessLimits | None = None,
     worker: Worker | None = None,
     isolate: bool = True,
     backend: str = BACKEND,
@@ -63,16 +54,13 @@ def compare(
             or functions, which need `isolate=False`.
         inputs: the live inputs in call order.
         frozen: values of the frozen inputs by name, but for those that come with a program.
-        rounds: interleaved rounds; `min_time_s`, `seed`, `prune`, `budget_s`, `check`, `min_rounds`, `tolerance`,
-            `builds_s`: see `ComparisonSettings`.
-        limits: of a worker started for this call.
-        worker: a running worker to use instead.
+        settings: rounds, their length, seed, what to check.
+        worker: a running worker; one is started for this call without it.
         isolate: False compares in the calling process, unprotected; so do opaque operations without a module.
         backend: `module:function` that builds a program from frozen values.
     """
-    settings = ComparisonSettings(
-        rounds, min_time_s, seed, prune, budget_s, check, min_rounds, tolerance or Tolerance(), builds_s
-    )
+    settings = settings or ComparisonSettings()
+    seed = settings.seed
     frozen = dict(frozen or {})
     programs = [reference, *candidates]
     bound = any(not serialisable(_program(p)) for p in programs if isinstance(p, Program | Tuned))
@@ -87,28 +75,8 @@ def compare(
         request = _request(reference, candidates, inputs, frozen, settings, backend, Path(folder))
         if worker is not None:
             return _with_worker(worker, request, len(candidates), seed)
-        with Worker(limits) as own:
+        with Worker() as own:
             return _with_worker(own, request, len(candidates), seed)
-
-
-def confirm(
-    reference: Candidate,
-    winner: Candidate,
-    inputs: Sequence[Any],
-    frozen: Mapping[str, Any] | None = None,
-    *,
-    rounds: int = 31,
-    seed: int = 1,
-    **options: Any,
-) -> Comparison:
-    """Time one winner again on fresh rounds: the best of several noisy figures is too good to be reported.
-
-    Accepts the options of `compare`; use a seed other than that of the comparison which chose the winner.
-    """
-    least = min(rounds, ENOUGH_ROUNDS)
-    return compare(
-        reference, [winner], inputs, frozen, rounds=rounds, seed=seed, prune=0.0, min_rounds=least, **options
-    )
 
 
 def pooled(first: Comparison, second: Comparison, *, seed: int = 0) -> Comparison:

@@ -63,7 +63,7 @@ from superopt.machine.budget import (
     parse_budget,
 )
 from superopt.machine.extras import need
-from superopt.measure import Timing, Worker, as_called, compare
+from superopt.measure import ComparisonSettings, Timing, Worker, as_called, compare
 from superopt.measure.compare import serialisable
 from superopt.pipeline.weights import Shelf
 from superopt.report.data import StageTime, least_report
@@ -531,7 +531,7 @@ def _built_in(worker: Worker, imported: Imported) -> float:
     if not serialisable(called.program):
         return 0.0
     live, frozen = imported.live_values, imported.frozen_values
-    reference = compare(called, [], live, frozen, rounds=1, min_time_s=0.0, worker=worker).reference
+    reference = compare(called, [], live, frozen, ComparisonSettings(1, 0.0), worker=worker).reference
     return reference.build_s if isinstance(reference, Timing) else 0.0
 
 

@@ -1,6 +1,6 @@
 """Results kept between runs: the same call on the same machine and versions is answered from the store.
 
-A key covers the graph as text, the values of its constants, budget, seed, rules with their proofs and what steers them,
+A key covers the graph as text, the values of its constants, budget, seed, rules and the code that proves them,
 objective, machine, versions and flags of XLA.  The values of arguments, frozen ones too, are not part of it: no rewrite
 reads them, so the program is right for any; the figures of the report are those of the arrays that it was measured
 with.  Structures of arguments and results come from the call, and so do the functions of callbacks into Python: the
@@ -43,10 +43,10 @@ from superopt.machine.budget import SearchBudget
 from superopt.report.data import Report, read_report
 from superopt.returned.optimized import Optimized
 from superopt.store import Store, content_key
-from verifier.record.ledger import certificate_key
+from verifier.record import digests
 
 _TABLE = "runs"
-_FORMAT = 8  # of what is kept under a key; another number makes every older entry a miss
+_FORMAT = 9  # of what is kept under a key; another number makes every older entry a miss
 
 
 def run_key(
@@ -73,7 +73,7 @@ def run_key(
         print_graph(imported.graph),
         digest.hexdigest(),
         [limits.seconds, limits.steps, seed, deterministic, max_prepared_bytes, numerics, kernels, searches],
-        sorted(map(certificate_key, chosen)),
+        digests.state(),
         [show(rule) for rule in chosen],
         [objective.name, objective.version],
         machine.environment_key(),

@@ -25,6 +25,7 @@ from superopt.kernels.llvm.cpu import supported
 from superopt.kernels.runtime.kernel import GuardError, Kernel
 from superopt.lab.bench.programs.nets import bert, inverted_residual
 from superopt.measure import Timing, Tuned, compare
+from superopt.measure.session import ComparisonSettings
 from superopt.report.data import Report, Speedup
 from superopt.returned.optimized import Optimized
 
@@ -187,7 +188,7 @@ def test_equal_regions_are_built_once() -> None:
 def test_kernels_are_compared_in_the_worker(built: tuple[Imported, Program, Any]) -> None:
     imported, program, executable = built
     tuned = Tuned(program, {}, tuple(c.to_json() for c in executable.choices))
-    result = compare(program, [tuned], imported.live_values, imported.frozen_values, rounds=2, min_time_s=1e-4)
+    result = compare(program, [tuned], imported.live_values, imported.frozen_values, ComparisonSettings(2, 1e-4))
     (outcome,) = result.candidates
     assert isinstance(outcome, Timing), outcome
     assert outcome.max_error < 1e-5

@@ -19,6 +19,7 @@ from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import Program, original_program
 from superopt.measure import KernelTiming, Timing, Tuned, Worker, compare, time_kernels
 from superopt.measure.kernels import KernelSettings
+from superopt.measure.session import ComparisonSettings
 from superopt.returned import remember
 from superopt.returned.optimized import Optimized
 from superopt.store import Store
@@ -223,8 +224,8 @@ def test_programs_and_kernels_are_timed_with_options() -> None:
     bad = {"xla_cpu_use_fusion_emitters": False}
     with Worker() as worker:
         result = compare(
-            program, [Tuned(program, WIDE), Tuned(program, bad)], imported.live_values, rounds=2, min_time_s=1e-4,
-            worker=worker,
+            program, [Tuned(program, WIDE), Tuned(program, bad)], imported.live_values,
+            settings=ComparisonSettings(2, 1e-4), worker=worker,
         )  # fmt: skip
         assert all(isinstance(c, Timing) for c in result.candidates)
         settings = KernelSettings(rounds=1, sample_s=1e-4, max_calls=2)

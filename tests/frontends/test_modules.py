@@ -28,6 +28,7 @@ from superopt.ir.program import original_program
 from superopt.ir.text import parse_graph, print_graph
 from superopt.ir.types import TensorType
 from superopt.measure import compare
+from superopt.measure.session import ComparisonSettings
 from tests.support.jax_programs import rand
 
 OPTIONS: dict[str, Any] = {"budget": "20steps", "deterministic": True, "rules": []}
@@ -114,7 +115,7 @@ def test_equal_operations_have_equal_names_in_every_process() -> None:
 def test_programs_with_opaque_operations_are_timed_in_the_worker() -> None:
     imported = import_function(mixed, ARGS)
     program = original_program(imported.graph)
-    found = compare(program, [program], imported.live_values, rounds=1, min_time_s=0.0)
+    found = compare(program, [program], imported.live_values, settings=ComparisonSettings(1, 0.0))
     assert found.isolated
     assert found.candidates[0].ratio.ratio > 0.0
 

@@ -16,11 +16,12 @@ from superopt.ir.text import print_graph
 from superopt.measure import Failure, KernelTiming, Timing, Worker, as_called, compare, time_kernels
 from superopt.measure.compare import serialisable
 from superopt.measure.kernels import KernelSettings, copies, kernel_events
+from superopt.measure.session import ComparisonSettings
 
 X = np.random.default_rng(0).standard_normal((32, 32)).astype(np.float32)
 W = np.random.default_rng(1).standard_normal((32, 32)).astype(np.float32)
 B = np.random.default_rng(2).standard_normal(32).astype(np.float32)
-QUICK = {"rounds": 3, "min_time_s": 0.0005}
+QUICK = ComparisonSettings(3, 0.0005)
 
 
 def graph(scale: float) -> Graph:
@@ -40,7 +41,7 @@ def folded(scale: float) -> Program:
 
 
 def test_programs_with_frozen_values_and_constants() -> None:
-    result = compare(original_program(graph(2.0)), [folded(2.0), folded(2.5)], [X], {"w": W}, **QUICK)
+    result = compare(original_program(graph(2.0)), [folded(2.0), folded(2.5)], [X], {"w": W}, QUICK)
     right, wrong = result.candidates
     assert isinstance(right, Timing)
     assert right.max_error < 1e-5
@@ -62,14 +63,18 @@ def test_the_original_is_compiled_as_its_user_compiles_it() -> None:
     assert [v.aval.shape for v in jitted.invars] == [(3, 4), (4,)], "what it closes over is no argument"
     np.testing.assert_allclose(call(x)[0], fn(x, weights), rtol=1e-6)
     result = compare(
-        as_called(imported.graph), [original_program(imported.graph)], [x], imported.frozen_values, rounds=1
+        as_called(imported.graph),
+        [original_program(imported.graph)],
+        [x],
+        imported.frozen_values,
+        ComparisonSettings(1),
     )
     assert isinstance(result.reference, Timing)
     assert isinstance(result.candidates[0], Timing)
 
 
 def test_program_that_lacks_a_frozen_value_fails_as_data() -> None:
-    result = compare(original_program(graph(2.0)), [folded(2.0)], [X], {}, **QUICK)
+    result = compare(original_program(graph(2.0)), [folded(2.0)], [X], {}, QUICK)
     assert isinstance(result.reference, Failure)
     assert result.reference.cause == "build"
 
@@ -83,7 +88,7 @@ def test_opaque_programs_stay_in_the_process() -> None:
     program = Program(None, Graph((x,), (node,)))
     assert not serialisable(program)
     double = Program(None, Graph((x,), (mk("add", x, x),)))
-    result = compare(program, [double], [X], **QUICK)
+    result = compare(program, [double], [X], settings=QUICK)
     assert not result.isolated
     assert result.notes
     assert isinstance(result.candidates[0], Timing)

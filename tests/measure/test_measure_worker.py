@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from superopt.measure import EntryPoint, Failure, ProcessLimits, Timing, Worker, compare, confirm
+from superopt.measure import EntryPoint, Failure, ProcessLimits, Timing, Worker, compare
+from superopt.measure.session import ComparisonSettings
 
 HERE = str(Path(__file__).parents[1] / "support")
 X = np.linspace(0.0, 1.0, 64, dtype=np.float32)
 FROZEN = {"bias": np.ones(64, np.float32)}
-QUICK = {"rounds": 5, "min_time_s": 0.0005}
+QUICK = ComparisonSettings(5, 0.0005)
 
 
 def entry(name: str) -> EntryPoint:
@@ -35,7 +36,7 @@ def alive(pid: int) -> bool:
 def test_every_fault_is_data_and_the_rest_is_timed() -> None:
     names = ["raises", "segfault", "same", "exits", "wrong", "aborts", "shouts", "crashes_when_timed", "slow"]
     with Worker(ProcessLimits(silence_s=60.0)) as worker:
-        result = compare(entry("good"), [entry(n) for n in names], [X], FROZEN, worker=worker, **QUICK)
+        result = compare(entry("good"), [entry(n) for n in names], [X], FROZEN, QUICK, worker=worker)
         assert worker.started == 5  # one at first, one after each of the four deaths
     by_name = dict(zip(names, result.candidates, strict=True))
     causes = {n: c.cause for n, c in by_name.items() if isinstance(c, Failure)}
@@ -63,9 +64,9 @@ def test_every_fault_is_data_and_the_rest_is_timed() -> None:
 def test_endless_loop_and_hungry_candidate_are_stopped() -> None:
     started = time.monotonic()
     limits = ProcessLimits(silence_s=6.0, memory_bytes=1 << 30)
-    result = compare(
-        entry("good"), [entry("hangs"), entry("eats_memory"), entry("same")], [X], FROZEN, limits=limits, **QUICK
-    )
+    with Worker(limits) as worker:
+        candidates = [entry("hangs"), entry("eats_memory"), entry("same")]
+        result = compare(entry("good"), candidates, [X], FROZEN, QUICK, worker=worker)
     hang, eater, same = result.candidates
     assert isinstance(hang, Failure)
     assert hang.cause == "timeout"
@@ -78,7 +79,8 @@ def test_endless_loop_and_hungry_candidate_are_stopped() -> None:
 def test_forked_children_die_with_the_worker(tmp_path: Path) -> None:
     pidfile = tmp_path / "pid"
     frozen = {**FROZEN, "pidfile": np.frombuffer(str(pidfile).encode(), np.uint8)}
-    result = compare(entry("good"), [entry("forks")], [X], frozen, limits=ProcessLimits(silence_s=4.0), **QUICK)
+    with Worker(ProcessLimits(silence_s=4.0)) as worker:
+        result = compare(entry("good"), [entry("forks")], [X], frozen, QUICK, worker=worker)
     assert isinstance(result.candidates[0], Failure)
     child = int(pidfile.read_text())
     deadline = time.monotonic() + 5.0
@@ -88,23 +90,17 @@ def test_forked_children_die_with_the_worker(tmp_path: Path) -> None:
 
 
 def test_reference_that_fails_leaves_nothing_to_compare() -> None:
-    result = compare(entry("segfault"), [entry("same")], [X], FROZEN, **QUICK)
+    result = compare(entry("segfault"), [entry("same")], [X], FROZEN, QUICK)
     assert isinstance(result.reference, Failure)
     assert isinstance(result.candidates[0], Failure)
     assert result.best() is None
 
 
-def test_in_process_comparison_and_confirmation() -> None:
-    result = compare(
-        entry("good"), [entry("same"), entry("raises"), entry("slow")], [X], FROZEN, isolate=False, **QUICK
-    )
+def test_in_process_comparison() -> None:
+    result = compare(entry("good"), [entry("same"), entry("raises"), entry("slow")], [X], FROZEN, QUICK, isolate=False)
     assert not result.isolated
     assert [type(c) for c in result.candidates] == [Timing, Failure, Timing]
     assert not result.faster(2)
-    again = confirm(entry("good"), entry("slow"), [X], FROZEN, rounds=7, isolate=False, min_time_s=0.0005)
-    slow = again.candidates[0]
-    assert isinstance(slow, Timing)
-    assert len(slow.samples_s) == 7
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

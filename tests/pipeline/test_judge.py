@@ -16,6 +16,7 @@ from superopt.explore.exploration import Exploration, explore
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.machine.budget import SearchBudget
 from superopt.measure import Comparison, Failure, Timing
+from superopt.measure.session import ComparisonSettings
 from superopt.measure.stats import paired_ratio
 
 RNG = np.random.default_rng(0)
@@ -48,7 +49,8 @@ def judged(case, monkeypatch, speed, seconds: float = 10.0, scale: float = 1.0) 
     processes: list[object] = []
     used: list[int] = []
 
-    def compare(reference, candidates, *_: object, worker: object, rounds: int, **__: object) -> Comparison:
+    def compare(reference, candidates, live, frozen, settings, *, worker: object) -> Comparison:
+        rounds = settings.rounds
         if worker not in processes:
             processes.append(worker)
         number = processes.index(worker)
@@ -115,9 +117,9 @@ def test_phases_of_the_machine_do_not_decide_between_forms(case, monkeypatch) ->
 def test_where_time_is_short_the_check_waits_and_nothing_is_tuned(case, monkeypatch) -> None:
     imported, found = case
     base = [0.05 * (1.0 + 1e-3 * (i % 3)) for i in range(15)]
-    asked: list[dict] = []
+    asked: list[ComparisonSettings] = []
 
-    def compare(reference, candidates, *_: object, **settings: object) -> Comparison:
+    def compare(reference, candidates, live, frozen, settings, *, worker: object) -> Comparison:
         asked.append(settings)
         slow = [replace(timing(f, 15, base), build_s=3.0) for f in (1.0, *(1.5 for _ in candidates))]
         return Comparison(slow[0], tuple(slow[1:]))
@@ -134,5 +136,5 @@ def test_where_time_is_short_the_check_waits_and_nothing_is_tuned(case, monkeypa
     assert judgement.winner is not None
     assert judgement.unchecked
     assert judgement.build_s == 3.0
-    assert 0.0 < asked[0]["builds_s"] < 1.0
-    assert all(0.0 < settings["budget_s"] < 1.0 for settings in asked)
+    assert 0.0 < asked[0].builds_s < 1.0
+    assert all(0.0 < settings.budget_s < 1.0 for settings in asked)

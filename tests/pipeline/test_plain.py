@@ -257,8 +257,8 @@ def test_rounds_are_repeated_until_they_say_something(monkeypatch: pytest.Monkey
 
     asked: list[int] = []
 
-    def compared(reference: Any, candidates: Any, *_: Any, seed: int, **__: Any) -> Comparison:
-        asked.append(seed)
+    def compared(reference: Any, candidates: Any, live: Any, frozen: Any, settings: Any, **_: Any) -> Comparison:
+        asked.append(settings.seed)
         swings = [1.5 if k % 2 else 0.6 for k in range(9)] if len(asked) < 3 else [0.9] * 30
         level = Timing((10e-3,) * len(swings), Ratio(1.0, 1.0, 1.0))
         rows = tuple(replace(level, samples_s=tuple(10e-3 * x for x in swings)) for _ in candidates)

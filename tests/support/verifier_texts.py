@@ -1,4 +1,4 @@
-"""Rule texts for the verifier's tests: true ones beyond the library (wrong ones are in `superopt.lab.corpora.wrong`)."""
+"""Rule texts for the verifier's tests: true ones beyond the library (wrong ones: `superopt.lab.corpora.wrong`)."""
 
 TRUE = """
 dot-view: A[*b *m *k]  B[*b *k *n]

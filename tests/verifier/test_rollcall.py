@@ -14,9 +14,9 @@ from rewrites.library import by_name
 from rewrites.lift.generate import instance
 from superopt.errors import SuperoptError
 from superopt.ir.interp import evaluate
+from superopt.lab.corpora.rollcall import FAMILIES, load, wrong
 from verifier.equal.normal import PARTIAL
 from verifier.equal.ranks import ANY
-from superopt.lab.corpora.rollcall import FAMILIES, load, wrong
 from verifier.rules.check import check
 from verifier.rules.prove import FINITE, NO_OVERFLOW, POSITIONS, prove
 from verifier.verdict import PROVED, REFUTED

@@ -20,12 +20,12 @@ from superopt.ir.index import Symbol, clip, of_atom
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
 from superopt.kernels.schedule.trace import apply
+from superopt.lab.corpora.schedules.examples import Example, constant, dense, examples, rows, stencil
+from superopt.lab.corpora.schedules.planted import Planted, planted
 from superopt.store import Store
 from tests.support.schedule_oracle import faults
 from verifier.schedules import OBLIGATIONS, CheckLimits, ScheduleVerdict, check_schedule
 from verifier.schedules import remote as remote_module
-from superopt.lab.corpora.schedules.examples import Example, constant, dense, examples, rows, stencil
-from superopt.lab.corpora.schedules.planted import Planted, planted
 from verifier.schedules.ledger import ScheduleLedger
 
 RIGHT = list(examples())

@@ -13,9 +13,9 @@ from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule.register_tile import ContractionDecisions, tensorize
 from superopt.kernels.schedule.trace import apply
+from superopt.lab.corpora.schedules.examples import CPU, bytes_, dense, image, rows, scores, stencil
 from tests.support.schedule_oracle import faults, mutants
 from verifier.schedules import CheckLimits, ScheduleVerdict, check_schedule
-from superopt.lab.corpora.schedules.examples import CPU, bytes_, dense, image, rows, scores, stencil
 
 QUICK = CheckLimits(solver=False)
 MUTANTS = 14

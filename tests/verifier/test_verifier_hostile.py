@@ -18,8 +18,8 @@ from superopt.certify.validate import validate
 from superopt.errors import VerificationError
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.ir.program import Program
-from tests.support.saved_files import edited
 from superopt.lab.corpora import rollcall
+from tests.support.saved_files import edited
 from verifier.rules.bits import different_bits, first_other_bits
 from verifier.rules.check import check
 from verifier.rules.prove import prove

@@ -123,6 +123,16 @@ def sources() -> tuple[Path, ...]:
     return tuple(sorted(path for folder in folders for path in folder.rglob("*.py")))
 
 
+@functools.cache
+def state() -> str:
+    """Digest of the files that proofs are made from, as they stand: cheap, and changed by any edit."""
+    found = hashlib.sha256()
+    for path in sources():
+        found.update(f"{path.name} {path.stat().st_size} ".encode())
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
 def _digest(texts: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
@@ -264,4 +274,4 @@ def _compared(test: ast.expr) -> tuple[list[str], bool] | None:
 
 _OPS = frozenset(sem._MEANING)  # pyright: ignore[reportPrivateUsage]
 
-__all__ = ["denotation", "denotations", "prover", "sources"]
+__all__ = ["denotation", "denotations", "prover", "sources", "state"]

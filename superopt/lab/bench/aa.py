@@ -26,7 +26,7 @@ from superopt.ir.program import Program, original_program
 from superopt.lab.bench import Say, table
 from superopt.lab.bench.programs.aa_programs import PROGRAMS, Made
 from superopt.machine.budget import SearchBudget, parse_budget
-from superopt.measure import Failure, Timing, Tuned, compare
+from superopt.measure import ComparisonSettings, Failure, Timing, Tuned, compare
 from superopt.search.search import Finalist
 
 COPIES = 4  # as many candidates as an ordinary search hands over
@@ -125,9 +125,8 @@ def measure_case(name: str, make: Callable[[], Made], budget: str, seed: int) ->
     if row["claimed"]:
         original, live = original_program(imported.graph), imported.live_values
         claimed = Tuned(result.program, row["options"], tuple(c.to_json() for c in result.kernels))
-        again = compare(
-            original, [claimed], live, imported.frozen_values, rounds=RETEST_ROUNDS, seed=seed + 1, prune=0.0
-        )
+        settings = ComparisonSettings(RETEST_ROUNDS, seed=seed + 1, prune=0.0)
+        again = compare(original, [claimed], live, imported.frozen_values, settings)
         timing = again.candidates[0]
         if isinstance(timing, Timing) and not isinstance(again.reference, Failure):
             row |= {"again": timing.ratio.ratio, "again_low": timing.ratio.low, "confirmed": timing.ratio.low > 1.0}

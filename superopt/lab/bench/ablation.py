@@ -37,7 +37,7 @@ from superopt.lab.bench import Say, table
 from superopt.lab.bench.programs import nets
 from superopt.lab.bench.programs.layers import Net, conv2d, relu, softmax
 from superopt.machine.budget import parse_budget
-from superopt.measure import Timing, compare
+from superopt.measure import ComparisonSettings, Timing, compare
 from superopt.search.budget import Budget
 from superopt.search.enumerate import every_state, random_state
 from superopt.search.graphs import original_selection
@@ -190,8 +190,8 @@ def measure_case(case: str, objectives: dict[str, Objective], seconds: float, se
                 exhaustive = False
                 break
     result = compare(
-        timed.programs[0], timed.programs, imported.live_values, imported.frozen_values, rounds=_ROUNDS,
-        min_time_s=_SAMPLE_S, seed=seed, prune=0.0, check=True,
+        timed.programs[0], timed.programs, imported.live_values, imported.frozen_values,
+        ComparisonSettings(_ROUNDS, _SAMPLE_S, seed, prune=0.0),
     )  # fmt: skip
     times = [c.median_s if isinstance(c, Timing) else math.inf for c in result.candidates]
     least = min(times)

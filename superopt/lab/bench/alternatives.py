@@ -34,7 +34,7 @@ from superopt.lab.bench.programs import nets
 from superopt.lab.bench.programs.nets import Net
 from superopt.lab.bench.whole_graphs import Arena, BestFound
 from superopt.machine.budget import SearchBudget, parse_budget
-from superopt.measure import Comparison, Timing, Worker, compare, pooled
+from superopt.measure import Comparison, ComparisonSettings, Timing, Worker, compare, pooled
 from superopt.measure.stats import Ratio, paired_ratio
 from superopt.search.lower import Lowering, Selection
 
@@ -174,8 +174,8 @@ def _timed(
     def once(seed: int) -> Comparison:
         with Worker() as worker:
             return compare(
-                original, programs, imported.live_values, imported.frozen_values, rounds=rounds, min_time_s=_SAMPLE_S,
-                seed=seed, prune=0.0, worker=worker,
+                original, programs, imported.live_values, imported.frozen_values,
+                ComparisonSettings(rounds, _SAMPLE_S, seed, prune=0.0), worker=worker,
             )  # fmt: skip
 
     return once(2 * seed), once(2 * seed + 1)

@@ -34,7 +34,7 @@ from superopt.lab.bench.programs import nets
 from superopt.lab.bench.programs.layers import Net
 from superopt.lab.bench.programs.programs import build_case
 from superopt.machine.budget import SearchBudget
-from superopt.measure import Timing, Worker, compare
+from superopt.measure import ComparisonSettings, Timing, Worker, compare
 from superopt.measure.stats import paired_ratio
 
 STEPS = 2_000
@@ -177,8 +177,8 @@ def _measured(original: Program, pair: tuple[Program, Program], imported: Import
     """Time of the first program over that of the second, interleaved."""
     with Worker() as worker:
         timed = compare(
-            original, pair, imported.live_values, imported.frozen_values, rounds=_ROUNDS, min_time_s=_SAMPLE_S,
-            seed=seed, prune=0.0, worker=worker,
+            original, pair, imported.live_values, imported.frozen_values,
+            ComparisonSettings(_ROUNDS, _SAMPLE_S, seed, prune=0.0), worker=worker,
         )  # fmt: skip
     one, other = timed.candidates
     if not (isinstance(one, Timing) and isinstance(other, Timing)):

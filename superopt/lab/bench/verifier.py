@@ -30,8 +30,8 @@ from rewrites.language.term import Rule
 from rewrites.library import load
 from superopt.errors import UsageError
 from superopt.lab.bench import Say, table
-from superopt.machine.budget import parse_budget
 from superopt.lab.corpora import rollcall, wrong
+from superopt.machine.budget import parse_budget
 from verifier.equal.ranks import ANY
 from verifier.record.ledger import certify
 from verifier.record.recheck import recheck

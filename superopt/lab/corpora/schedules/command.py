@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from verifier.rules.process import Prover
-from verifier.schedules.check import check_schedule
 from superopt.lab.corpora.schedules.examples import examples
 from superopt.lab.corpora.schedules.planted import planted
+from verifier.rules.process import Prover
+from verifier.schedules.check import check_schedule
 from verifier.schedules.verdict import PROVED, REFUTED, CheckLimits
 
 
