@@ -327,10 +327,15 @@ def test_conversions_are_those_of_the_table(folder: Path, width: int) -> None:
         same(call(library, name, target, x), want, name)
 
 
-def test_every_function_of_the_table_has_code(folder: Path) -> None:
+def test_functions_without_code_are_known() -> None:
+    """What the partition leaves to XLA; a function that loses its code by accident is not among them."""
+    assert {fn for fn in SCALARS if not vecmath.has_code(fn)} == {"bessel_i0e", "bessel_i1e"}
+
+
+def test_functions_of_the_table_with_code(folder: Path) -> None:
     table = {}
     for fn, spec in SCALARS.items():
-        if spec.transcendental:
+        if spec.transcendental and vecmath.has_code(fn):
             for dtype in FLOATS:
                 table[f"{fn}.{dtype}"] = (fn, (dtype,) * (spec.arity or 1), dtype)
     library = built(folder, table, WIDTHS[0])

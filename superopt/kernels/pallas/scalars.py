@@ -76,6 +76,11 @@ def apply(fn: str, dtype: str, args: tuple[Block, ...]) -> Block:
     raise UnsupportedKernel(f"no GPU code for the scalar function {fn} on {dtype}")
 
 
+def has_code(fn: str) -> bool:
+    """Has Triton this scalar function, or is it written out here?"""
+    return fn in _SPECIAL or fn in _NAMED
+
+
 def together(args: tuple[Block, ...]) -> tuple[Block, ...]:
     """Blocks broadcast to one shape; `lax` functions do not broadcast."""
     shape = np.broadcast_shapes(*[np.shape(x) for x in args])
