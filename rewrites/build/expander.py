@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 from rewrites.build.terms import expand_macro
 from rewrites.language.term import Rule
-from superopt.ir.graph import Graph, Node, mk, topological, with_inputs
-from superopt.ir.program import hot_part
+from superopt.ir.graph import Graph, Node, mk
+from superopt.ir.program import hot_part, map_nodes
 
 Expand = Callable[[Node], Node]
 
@@ -16,20 +16,18 @@ def library_expander(rules: Iterable[Rule]) -> Expand:
     """An expander over the macro rules among `rules`."""
     by_name = {rule.name: rule for rule in rules if rule.mode == "macro"}
 
-    def expand(node: Node) -> Node:
-        plain = mk(node["op"], *node.inputs, **dict(node["attrs"]))  # the left side of the rule, here
-        return expand_macro(by_name[node["rule"]], plain)
+    return lambda node: expand_macro(by_name[node["rule"]], plain_op(node))
 
-    return expand
+
+def plain_op(node: Node) -> Node:
+    """The op that a macro stands for: the left side of its rule, here."""
+    return mk(node["op"], *node.inputs, **dict(node["attrs"]))
 
 
 def expand_macros(roots: Iterable[Node], expand: Expand) -> tuple[Node, ...]:
     """The roots with every macro node replaced by what `expand` makes of it (over expanded operands)."""
     roots = tuple(roots)
-    done: dict[Node, Node] = {}
-    for node in topological(roots):
-        fresh = with_inputs(node, [done[x] for x in node.inputs])
-        done[node] = expand(fresh) if fresh.op == "macro" else fresh
+    done = map_nodes(roots, lambda _, fresh: expand(fresh) if fresh.op == "macro" else fresh)
     return tuple(done[root] for root in roots)
 
 

@@ -25,8 +25,8 @@ from jax.core import Tracer
 
 from superopt.arrays.placing import Later, aligned, give_back, made_folder, place_of, release
 from superopt.ir import opaque
-from superopt.ir.graph import Graph, Node, make_input, topological, with_inputs
-from superopt.ir.program import type_bytes
+from superopt.ir.graph import Graph, Node, make_input, topological
+from superopt.ir.program import replace, type_bytes
 from superopt.ir.scalar import numpy_dtype
 from superopt.ir.text import print_graph
 from superopt.ir.types import ITEMSIZE_BYTES
@@ -68,15 +68,9 @@ def pieces_of(outputs: Sequence[Node]) -> tuple[Piece, ...]:
 
 
 def _piece(gives: tuple[Node, ...]) -> Piece:
-    order = topological(gives)
-    reads = tuple(node for node in order if node.op == "input")
-    done: dict[Node, Node] = {
-        node: make_input(f"p{i}", node.shape, node.dtype, frozen=True) for i, node in enumerate(reads)
-    }
-    for node in order:
-        if node not in done:
-            done[node] = with_inputs(node, [done[x] for x in node.inputs])
-    return Piece(reads, gives, Graph(tuple(done[x] for x in reads), tuple(done[x] for x in gives)))
+    reads = tuple(node for node in topological(gives) if node.op == "input")
+    names = {node: make_input(f"p{i}", node.shape, node.dtype, frozen=True) for i, node in enumerate(reads)}
+    return Piece(reads, gives, Graph(tuple(names.values()), replace(gives, names)))
 
 
 def _bytes(group: Sequence[Node]) -> int:

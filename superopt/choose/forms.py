@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
+from rewrites.build.expander import expand_macros, plain_op
 from superopt.choose.trials import worth_trying
 from superopt.contest.judgement import Judgement
 from superopt.explore.exploration import Exploration
-from superopt.ir.graph import Graph, Node, mk, with_inputs
+from superopt.ir.graph import Graph
 from superopt.ir.program import Program
 from superopt.ir.text import print_graph
 from superopt.kernels.choose.partition import Region, partition
@@ -105,9 +106,4 @@ def _plain(program: Program) -> Program:
 
 
 def _without_macros(graph: Graph) -> Graph:
-    done: dict[Node, Node] = {}
-    for node in graph.nodes():
-        inputs = [done[x] for x in node.inputs]
-        plain = node.op == "macro"
-        done[node] = mk(node["op"], *inputs, **dict(node["attrs"])) if plain else with_inputs(node, inputs)
-    return Graph(graph.inputs, tuple(done[x] for x in graph.outputs), graph.constants)
+    return Graph(graph.inputs, expand_macros(graph.outputs, plain_op), graph.constants)

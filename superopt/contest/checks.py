@@ -1,7 +1,9 @@
 """Whether a program computes what its original does, and how far both are from a float64 evaluation.
 
-Both run on the example inputs and on random ones of the same spread.  The yardstick is the reference interpreter with
-every float widened to float64; programs with opaque operations, and those of very much work, do without.
+Both run on the example inputs, and on random ones of the same spread where the program takes any: a loop need not end
+on inputs that its user would not give, and a callback may refuse them.  The yardstick is the reference interpreter with
+every float widened to float64; programs with opaque operations or loops without a number of steps, and those of very
+much work, do without.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from superopt.backends.build import build_any
 from superopt.backends.options import Options
 from superopt.backends.xla import XlaExecutable, build
 from superopt.errors import InputError, ProgramError
+from superopt.ir import opaque
 from superopt.ir.counters import graph_cost
-from superopt.ir.graph import Graph
+from superopt.ir.graph import Graph, every_node
 from superopt.ir.interp import evaluate
 from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.program import Program, original_program
@@ -59,17 +62,19 @@ class Builds:
     def wanted(
         self, graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any], seed: int
     ) -> tuple[tuple[list[Any], list[np.ndarray]], ...]:
-        """The example inputs and random ones, each with the results of the original, computed once.
+        """The example inputs and random ones (if it takes any), each with the results of the original, computed once.
 
         Raises:
             ProgramError: it cannot be built, or called on the example inputs.
         """
         if self._wanted[0] is not graph or self._wanted[1] != seed:
             first = self._run(graph, live, frozen)
-            drawn = _random_like(live, seed)
-            second = _arrays(self.original(graph, frozen)(*drawn))
+            pairs = [(list(live), first)]
+            if takes_any_input(graph):
+                drawn = _random_like(live, seed)
+                pairs.append((drawn, _arrays(self.original(graph, frozen)(*drawn))))
             _let_go(graph, frozen)
-            self._wanted = (graph, seed, ((list(live), first), (drawn, second)))
+            self._wanted = (graph, seed, tuple(pairs))
         return self._wanted[2]
 
     def run(self, graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> None:
@@ -150,13 +155,14 @@ def check(
                 cause = cause or f"an output differs from the original's by {error.normwise:.1e}"
     if exact is not None and not cause:
         cause = _bits(exact, candidate, live, seed)
+    drawn = len(wanted) > 1
     if truth is None:
-        return NumericCheck(worst), cause
+        return NumericCheck(worst, drawn=drawn), cause
     apart: list[float] = []
     for found in (wanted[0][1], own):
         results = [r.astype(t.dtype) for r, t in zip(found, truth, strict=True)]
         apart.append(max((e.normwise for e in output_errors(truth, results)), default=0.0))
-    return NumericCheck(worst, apart[0], apart[1]), cause
+    return NumericCheck(worst, apart[0], apart[1], drawn), cause
 
 
 def differs_from_original(imported: Imported, program: Any, exact: bool = False) -> str:
@@ -203,6 +209,19 @@ def _let_go(graph: Graph, frozen: Mapping[str, Any]) -> None:
         release(x)
 
 
+def takes_any_input(graph: Graph) -> bool:
+    """May a program be called on inputs that its user has not given: has it no open loop and no callback?"""
+    nodes = list(every_node([graph]))
+    opaque_keys = [node["params_key"] for node in nodes if node.op == "opaque"]
+    return all(node.op != "while" for node in nodes) and all(map(_is_closed, opaque_keys))
+
+
+def _is_closed(key: str) -> bool:
+    """Has an opaque operation a module of its own, and no open loop in it?"""
+    module = opaque.module_of(key)
+    return bool(module) and b"while" not in module
+
+
 def weights_on_disk(graph: Graph, frozen: Mapping[str, Any]) -> bool:
     """Are there so many weights that they lie on disk, to be in memory only while they are read?"""
     placed = [x.nbytes for x in (*graph.constants.values(), *frozen.values()) if place_of(x) is not None]
@@ -214,7 +233,8 @@ def _bits(original: Imported, candidate: Any, live: Sequence[Any], seed: int) ->
     import jax  # late: only where programs run
 
     function, leaves = jax.jit(original.fn), list(original.examples)
-    for draw, inputs in enumerate((live, *(_special(live, seed, kind) for kind in range(_DRAWS)))):
+    draws = range(_DRAWS if takes_any_input(original.graph) else 0)
+    for draw, inputs in enumerate((live, *(_special(live, seed, kind) for kind in draws))):
         for i, x in zip(original.live, inputs, strict=True):
             leaves[i] = x
         args, kwargs = jax.tree_util.tree_unflatten(original.in_tree, leaves)
@@ -268,7 +288,7 @@ def _truth(graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> tupl
     """Results of the reference interpreter over float64, or None where there are none."""
     if graph_cost(graph).flops > LIMIT_FLOPS or _prefix_steps(graph) > LIMIT_PREFIX_STEPS:
         return None
-    if any(node.dtype not in DTYPES for node in graph.inputs):
+    if any(node.dtype not in DTYPES for node in graph.inputs) or any(n.op == "while" for n in every_node([graph])):
         return None
     arguments = [node for node in graph.inputs if not node["frozen"]]
     values = {node["name"]: np.asarray(x).astype(node.dtype) for node, x in zip(arguments, live, strict=True)}

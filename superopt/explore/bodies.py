@@ -8,25 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from superopt.ir.graph import Graph, Node, mk, topological, with_inputs
+from superopt.ir.graph import Graph, Node, mk
+from superopt.ir.program import map_nodes
 
 Improve = Callable[[Graph], Graph]
 
 
 def improve_bodies(graph: Graph, improve: Improve) -> tuple[Graph, int]:
     """The graph with `improve` applied to every body, and how many bodies it changed."""
-    done: dict[Node, Node] = {}
     changed = 0
-    for node in topological(graph.outputs):
-        inputs = [done[x] for x in node.inputs]
+
+    def improved(node: Node, fresh: Node) -> Node:
+        nonlocal changed
         if node.op not in ("scan", "while", "cond"):
-            done[node] = with_inputs(node, inputs)
-            continue
+            return fresh
         attrs: dict[str, Any] = {}
         for name, value in node.attrs:
             attrs[name] = _improved(value, improve)
             changed += attrs[name] is not value
-        done[node] = mk(node.op, *inputs, **attrs)
+        return mk(node.op, *fresh.inputs, **attrs)
+
+    done = map_nodes(graph.outputs, improved)
     if not changed:
         return graph, 0
     return Graph(graph.inputs, tuple(done[x] for x in graph.outputs), graph.constants), changed

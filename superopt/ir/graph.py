@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +135,19 @@ def topological(roots: Iterable[Node]) -> list[Node]:
                 done.add(id(node))
                 order.append(node)
     return order
+
+
+def every_node(graphs: Iterable[Graph]) -> Iterator[Node]:
+    """The nodes of graphs and of bodies in them, those of a body once."""
+    todo = list(graphs)
+    seen = set[Graph]()
+    while todo:
+        for node in todo.pop().nodes():
+            yield node
+            for _, value in node.attrs:
+                bodies = [g for g in (value if isinstance(value, tuple) else (value,)) if isinstance(g, Graph)]  # pyright: ignore[reportUnknownVariableType]
+                todo.extend(g for g in bodies if g not in seen)
+                seen.update(bodies)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from superopt.errors import InputError
-from superopt.ir.graph import Graph, Node
+from superopt.ir.graph import Graph, Node, every_node
 
 Call = Callable[..., Sequence[Any]]
 _DIGITS = 40  # 160 bits of the digest: nobody finds two modules with one key
@@ -87,16 +87,7 @@ def module_of(key: str) -> bytes:
 
 def nodes_of(graphs: Iterable[Graph]) -> Iterator[Node]:
     """The opaque nodes of graphs and of bodies in them."""
-    todo = list(graphs)
-    seen = set[Graph]()
-    while todo:
-        for node in todo.pop().nodes():
-            if node.op == "opaque":
-                yield node
-            for _, value in node.attrs:
-                bodies = [g for g in (value if isinstance(value, tuple) else (value,)) if isinstance(g, Graph)]  # pyright: ignore[reportUnknownVariableType]
-                todo.extend(g for g in bodies if g not in seen)
-                seen.update(bodies)
+    return (node for node in every_node(graphs) if node.op == "opaque")
 
 
 def carry(graphs: Iterable[Graph], known: Container[str] = ()) -> dict[str, bytes] | None:

@@ -11,7 +11,7 @@ Only tensors cross from one part to the other; nothing here runs either part (th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from superopt.errors import SuperoptError
@@ -140,20 +140,34 @@ def hot_part(graph: Graph) -> Graph:
     return split(graph, frozen_cut(graph)).hot
 
 
-def replace(roots: Iterable[Node], mapping: dict[Node, Node]) -> tuple[Node, ...]:
+def replace(roots: Iterable[Node], mapping: Mapping[Node, Node]) -> tuple[Node, ...]:
     """The roots with every node of `mapping` replaced by its image (images are not searched again)."""
     roots = tuple(roots)
-    done: dict[Node, Node] = dict(mapping)
+    done = map_nodes(roots, given=mapping)
+    return tuple(done[root] for root in roots)
+
+
+def map_nodes(
+    roots: Iterable[Node],
+    change: Callable[[Node, Node], Node] = lambda node, fresh: fresh,
+    given: Mapping[Node, Node] | None = None,
+) -> dict[Node, Node]:
+    """The image of every node that the roots need, operands first.
+
+    Args:
+        roots: where to begin.
+        change: from a node, and the same op on the images of its operands, to its image.
+        given: images that are known; what lies below them is not looked at.
+    """
+    done = dict(given or {})
     stack = list(roots)
     while stack:
         node = stack[-1]
-        if node in done:
-            stack.pop()
-            continue
-        waiting = [x for x in node.inputs if x not in done]
+        waiting = [] if node in done else [x for x in node.inputs if x not in done]
         if waiting:
-            stack.extend(waiting)
+            stack.extend(reversed(waiting))
             continue
-        done[node] = with_inputs(node, (done[x] for x in node.inputs))
         stack.pop()
-    return tuple(done[root] for root in roots)
+        if node not in done:
+            done[node] = change(node, with_inputs(node, (done[x] for x in node.inputs)))
+    return done

@@ -201,11 +201,13 @@ class NumericCheck:
         max_rel_error: optimised against original, same dtype.
         original_vs_f64: original against a float64 evaluation, or None where it was not made.
         optimised_vs_f64: optimised against the same float64 evaluation.
+        drawn: compared on random inputs, too, not on the example alone.
     """
 
     max_rel_error: float
     original_vs_f64: float | None = None
     optimised_vs_f64: float | None = None
+    drawn: bool = True
 
 
 @dataclass(frozen=True, slots=True)

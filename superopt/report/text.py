@@ -33,6 +33,8 @@ def to_text(report: Report) -> str:
         text = f"  checked max relative error against the original {n.max_rel_error:.1e}"
         if n.original_vs_f64 is not None and n.optimised_vs_f64 is not None:
             text += f"; against float64: original {n.original_vs_f64:.1e}, returned {n.optimised_vs_f64:.1e}"
+        if not n.drawn:
+            text += "; on the example alone, since loops and callbacks may not end or fail on inputs that nobody gave"
         lines.append(text)
     if report.memory:
         frozen, prepared = report.memory.get("frozen_bytes", 0), report.memory.get("prepared_bytes", 0)

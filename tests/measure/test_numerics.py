@@ -24,7 +24,7 @@ from superopt.errors import UsageError
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph, literal, make_input, mk
 from superopt.ir.interp import evaluate
-from superopt.ir.program import Program
+from superopt.ir.program import Program, original_program
 
 RNG = np.random.default_rng(7)
 DETERMINISTIC = {"budget": "200steps", "deterministic": True, "store": False}
@@ -211,3 +211,25 @@ def test_the_command_line_takes_numerics(tmp_path: Any) -> None:
     said = CliRunner().invoke(cli, ["optimize", f"{path}:make", "--numerics", "exact", *options])
     assert said.exit_code == 0, said.output
     assert '"exactness": "exact"' in said.stdout
+
+
+def test_open_loops_and_callbacks_are_not_called_on_other_inputs() -> None:
+    """Newton's method for square roots does not end on negative numbers, and a callback may refuse what it is given."""
+
+    def newton(a: jax.Array) -> jax.Array:
+        more = lambda s: jnp.any(jnp.abs(s * s - a) > 1e-3 * a)  # noqa: E731
+        return jax.lax.while_loop(more, lambda s: 0.5 * (s + a / s), a)
+
+    def asking(x: jax.Array) -> jax.Array:
+        def host(v: np.ndarray) -> np.ndarray:
+            assert (v >= 0).all()
+            return np.sqrt(v)
+
+        return jnp.tanh(jax.pure_callback(host, jax.ShapeDtypeStruct(x.shape, x.dtype), x)) * 2.0
+
+    for fn in (newton, asking):
+        imported = import_function(fn, (jnp.asarray([1.0, 2.0, 9.0]),))
+        numerics, cause = check(imported.graph, original_program(imported.graph), imported.live_values, {}, 0)
+        assert not cause
+        assert not numerics.drawn
+        assert numerics.original_vs_f64 is None

@@ -417,6 +417,6 @@ class _Mutation:
 
 
 def _substituted(s: Stage, mapping: dict[Symbol, Size]) -> Stage:
-    guard = substitute_guard(s.guard, mapping) if isinstance(s.guard, Guard) else s.guard
+    guard = substitute_guard(s.guard, mapping)
     index = tuple(substitute(x, mapping) for x in s.index)
     return replace(s, index=index, guard=guard, value=s.value.substitute(mapping))

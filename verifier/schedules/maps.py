@@ -16,15 +16,12 @@ from dataclasses import dataclass, field
 from superopt.ir.index import (
     Atom,
     Form,
-    Guard,
     Poly,
     Size,
     Symbol,
-    Truth,
     divide,
     of_atom,
     substitute,
-    substitute_guard,
 )
 from verifier.schedules.domain import Domain
 from verifier.schedules.intervals import INF
@@ -208,11 +205,6 @@ def solve(
     system.run()
     found = {s: system.known(s) for s in system.unknown}
     return {s: v for s, v in found.items() if v is not None}
-
-
-def mapped(guard: Truth, mapping: Mapping[Symbol, Size]) -> Truth:
-    """A guard with symbols replaced."""
-    return substitute_guard(guard, mapping) if isinstance(guard, Guard) else guard
 
 
 def renamed(symbols: Iterable[Symbol], prefix: str) -> dict[Symbol, Size]:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from superopt.ir.expr import Expr, const, reduce, values_of, where
-from superopt.ir.index import Form, Guard, Poly, Size, Symbol, Truth, all_of, of_atom, substitute
+from superopt.ir.index import Form, Guard, Poly, Size, Symbol, Truth, all_of, of_atom, substitute, substitute_guard
 from superopt.ir.ops.record import identity
 from superopt.kernels.loops.program import under
 from superopt.kernels.loops.stage import Axis, LoopProgram, Stage
 from verifier.schedules.domain import Domain, QuestionBudget
 from verifier.schedules.intervals import box_of
-from verifier.schedules.maps import mapped, renamed, solve
+from verifier.schedules.maps import renamed, solve
 from verifier.schedules.rebuild import rebuilt
 
 
@@ -118,7 +118,7 @@ class View:
         fresh = renamed(own, stage.buffer)
         unknown = {s: next(iter(p.symbols)) for s, p in fresh.items() if isinstance(p, Poly)}
         index = [substitute(x, fresh) for x in stage.index]
-        guard = mapped(stage.guard, fresh)
+        guard = substitute_guard(stage.guard, fresh)
         ranges = {s: box_of(s) for s in (*kept, *unknown.values())}
         domain = Domain(ranges, (), self.budget).under(guard)
         solved = solve(index, element, unknown.values(), domain)
@@ -128,7 +128,7 @@ class View:
         for s, value in at.items():
             low, high = box_of(s)
             conditions += [value - low, high - value]
-        there = mapped(stage.guard, at)
+        there = substitute_guard(stage.guard, at)
         if isinstance(there, Guard):
             conditions += there.ordered
         elif not there:
@@ -177,7 +177,7 @@ def _parted(stage: Stage) -> Stage:
             axes=(*stage.axes[:at], Axis(high), Axis(low), *stage.axes[at + 1 :]),
             index=tuple([substitute(x, mapping) for x in stage.index]),
             value=stage.value.substitute(mapping),
-            guard=mapped(stage.guard, mapping),
+            guard=substitute_guard(stage.guard, mapping),
         )
     return stage
 

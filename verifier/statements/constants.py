@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from superopt.ir.graph import Graph, Node, make_input, topological, with_inputs
+from superopt.ir.graph import Graph, Node, make_input
+from superopt.ir.program import replace
 
 
 def by_contents(graphs: Sequence[Graph]) -> list[Graph]:
@@ -32,12 +33,7 @@ def by_contents(graphs: Sequence[Graph]) -> list[Graph]:
 def _renamed(graph: Graph, names: dict[Node, str]) -> Graph:
     if not names:
         return graph
-    done: dict[Node, Node] = {}
-    for node in topological((*graph.inputs, *graph.outputs)):
-        if node in names:
-            done[node] = make_input(names[node], node.shape, node.dtype, frozen=True)
-        else:
-            done[node] = with_inputs(node, [done[x] for x in node.inputs])
-    inputs = tuple(dict.fromkeys(done[x] for x in graph.inputs))
+    named = {node: make_input(name, node.shape, node.dtype, frozen=True) for node, name in names.items()}
+    inputs = tuple(dict.fromkeys(named.get(x, x) for x in graph.inputs))
     constants = {name: graph.constants[node["name"]] for node, name in names.items()}
-    return Graph(inputs, tuple(done[x] for x in graph.outputs), constants)
+    return Graph(inputs, replace(graph.outputs, named), constants)

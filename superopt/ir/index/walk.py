@@ -36,9 +36,11 @@ def _substitute_atom(atom: Atom, mapping: Mapping[Symbol, Size]) -> Size:
     return division.APPLY[atom.op](*(substitute(x, mapping) for x in atom.args))
 
 
-def substitute_guard(guard: Guard, mapping: Mapping[Symbol, Size]) -> Truth:
+def substitute_guard(guard: Truth, mapping: Mapping[Symbol, Size]) -> Truth:
     """The condition with symbols replaced."""
-    return ranges.all_of(*(ranges.nonnegative(substitute(p, mapping)) for p in guard.terms))
+    if not isinstance(guard, Guard):
+        return guard
+    return ranges.all_of(*[ranges.nonnegative(substitute(p, mapping)) for p in guard.terms])
 
 
 def evaluate(x: Size, atom: Callable[[Atom], Any]) -> Any:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from superopt.ir.graph import Graph, Node, make_input, mk, with_inputs
+from superopt.ir.graph import Graph, Node, make_input, mk
 from superopt.ir.ops.table import lookup
-from superopt.ir.program import Program
+from superopt.ir.program import Program, map_nodes
 from superopt.kernels.choose.partition import partition
 
 _CONVOLUTION = "conv_general_dilated"
@@ -44,15 +44,15 @@ def channels_last(program: Program) -> tuple[Program, frozenset[Node]] | None:
             lies = make_input(node["name"], tuple(node.shape[d] for d in change), node.dtype, frozen=True)
             done[node] = mk("transpose", lies, permutation=_inverse(change))
             inputs.append(lies)
-    for node in program.hot.nodes():
-        if node in done:
-            continue
-        value = with_inputs(node, (done[x] for x in node.inputs))
-        if node in moved:
-            lies = mk("transpose", value, permutation=order)
-            kept.add(lies)
-            value = mk("transpose", lies, permutation=back)
-        done[node] = value
+
+    def laid(node: Node, value: Node) -> Node:
+        if node not in moved:
+            return value
+        lies = mk("transpose", value, permutation=order)
+        kept.add(lies)
+        return mk("transpose", lies, permutation=back)
+
+    done = map_nodes(program.hot.outputs, laid, done)
     hot = Graph(tuple(inputs), tuple(done[x] for x in program.hot.outputs))
     return Program(_prepare(program, prepared), hot), frozenset(kept)
 

@@ -11,7 +11,18 @@ from dataclasses import dataclass
 from math import prod
 
 from superopt.ir.expr import Expr, subexpressions
-from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, all_of, coefficient, nonnegative, substitute
+from superopt.ir.index import (
+    Guard,
+    Poly,
+    Size,
+    Symbol,
+    Truth,
+    all_of,
+    coefficient,
+    nonnegative,
+    substitute,
+    substitute_guard,
+)
 from superopt.kernels.emit.knobs import Knobs
 from superopt.kernels.emit.running import is_running
 from superopt.kernels.loops import simplify
@@ -40,7 +51,7 @@ class Arrangement:
         """Put iterators in the place of one whose value they give."""
         mapping = {it: value}
         self.value, self.at = self.value.substitute(mapping), substitute(self.at, mapping)
-        self.guard = simplify.substituted_guard(self.guard, mapping)
+        self.guard = substitute_guard(self.guard, mapping)
         j = self.axes.index(it)
         self.axes[j : j + 1] = [s for s in by if s.high != 0]
 

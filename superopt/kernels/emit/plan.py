@@ -14,7 +14,19 @@ from dataclasses import dataclass
 from math import prod
 
 from superopt.ir.expr import Expr, subexpressions
-from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, all_of, coefficient, nonnegative, row_major, substitute
+from superopt.ir.index import (
+    Guard,
+    Poly,
+    Size,
+    Symbol,
+    Truth,
+    all_of,
+    coefficient,
+    nonnegative,
+    row_major,
+    substitute,
+    substitute_guard,
+)
 from superopt.kernels.emit.blocks import Arrangement, block, extent, heads, neighbours, rows_together
 from superopt.kernels.emit.knobs import Knobs, knobs_of
 from superopt.kernels.emit.licence import DEFAULT, Licence
@@ -82,7 +94,7 @@ def plan(program: LoopProgram, stage: Stage, cpu: Cpu, licence: Licence = DEFAUL
     at, guard = _flat_indices(at, stage.guard, buffers)
     single: dict[Symbol, Size] = {a.symbol: 0 for a in stage.axes if a.extent == 1}
     value, at = value.substitute(single), substitute(at, single)
-    guard = simplify.substituted_guard(guard, single)
+    guard = substitute_guard(guard, single)
     axes = [a for a in stage.axes[under:] if a.extent != 1]
     value = simplify.fuse_reductions(simplify.split_reductions(value))
     if licence.reciprocal:
@@ -251,7 +263,7 @@ def _fuse(a: Arrangement) -> None:
             n = extent(inner)
             mapping = {outer: index_of(fused) // n, inner: index_of(fused) % n}
             a.at, (a.value,) = substitute(a.at, mapping), values
-            a.guard = simplify.substituted_guard(a.guard, mapping)
+            a.guard = substitute_guard(a.guard, mapping)
             a.axes[j : j + 2] = [fused]
             j = min(j, len(a.axes) - 1)
         j -= 1

@@ -220,7 +220,7 @@ def _without_single(stage: Stage) -> Stage:
 
 
 def _mapped(stage: Stage, axes: Iterable[Axis], mapping: dict[Symbol, Size]) -> Stage:
-    guard = substitute_guard(stage.guard, mapping) if isinstance(stage.guard, Guard) else stage.guard
+    guard = substitute_guard(stage.guard, mapping)
     index = tuple([substitute(x, mapping) for x in stage.index])
     return replace(stage, axes=tuple(axes), index=index, value=stage.value.substitute(mapping), guard=guard)
 

@@ -32,7 +32,6 @@ from superopt.ir.index import (
     of_atom,
     row_major,
     substitute,
-    substitute_guard,
 )
 from superopt.ir.index.poly import Atom
 from superopt.kernels.loops.stage import Buffer
@@ -290,11 +289,6 @@ def cuts(it: Symbol, low: int, high: int, guards: Sequence[Poly], ranges: Ranges
         return [(low, high)]
     ends = [low, *inner, high]
     return list(itertools.pairwise(ends))
-
-
-def substituted_guard(guard: Truth, mapping: Mapping[Symbol, Size]) -> Truth:
-    """The condition with symbols replaced."""
-    return substitute_guard(guard, mapping) if isinstance(guard, Guard) else guard
 
 
 def reciprocals(root: Expr, lane: Symbol | None, keep: frozenset[Expr] = frozenset()) -> Expr:

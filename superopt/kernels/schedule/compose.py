@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from superopt.ir.expr import Expr, const, load, where
-from superopt.ir.index import Size, Symbol, all_of, decide, nonnegative, of_atom, substitute
+from superopt.ir.index import Size, Symbol, all_of, decide, nonnegative, of_atom, substitute, substitute_guard
 from superopt.kernels.loops.program import loads, reads
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
 from superopt.kernels.schedule.bijection import element_of, solve
@@ -20,7 +20,6 @@ from superopt.kernels.schedule.edit import (
     rewrite,
     rewritten,
     rewritten_index,
-    substitute_truth,
     terms,
     with_buffers,
 )
@@ -214,7 +213,7 @@ def reverse_compute_at(program: LoopProgram, stage: str) -> LoopProgram:
     total(producer, program.buffer(producer.buffer), "reverse_compute_at")
     _covered(found, element, shape)
     exists = [x for s, value in axes.items() for x in (value, last(s) - value)]
-    guard = all_of(producer.guard, substitute_truth(found.guard, axes), *map(nonnegative, _unknown(producer, exists)))
+    guard = all_of(producer.guard, substitute_guard(found.guard, axes), *map(nonnegative, _unknown(producer, exists)))
     # substitution first: the value of the producer has symbols of its own
     whole = found.value.substitute(axes)
     value = _put(whole, producer)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from superopt.errors import InputError
-from superopt.ir.index import Size, Symbol, decide, of_atom
+from superopt.ir.index import Size, Symbol, decide, of_atom, substitute_guard
 from superopt.kernels.loops.stage import Buffer, Stage
 from superopt.kernels.schedule.bijection import element_of, solve
-from superopt.kernels.schedule.edit import substitute_truth, terms
+from superopt.kernels.schedule.edit import terms
 
 
 def inverse(
@@ -48,7 +48,7 @@ def written(stage: Stage, buffer: Buffer) -> tuple[list[Symbol], list[Size], lis
         return its, element, []
     axes = inverse(stage, element, buffer.shape, shared)
     exists = [x for s, value in axes.items() if s not in shared for x in (value, last(s) - value)]
-    exists += terms(substitute_truth(stage.guard, axes))
+    exists += terms(substitute_guard(stage.guard, axes))
     return its, element, [x for x in exists if decide(x) is not True]
 
 

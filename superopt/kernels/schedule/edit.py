@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from superopt.errors import InputError
 from superopt.ir.expr import Expr, subexpressions, values_of, with_parts
-from superopt.ir.index import Guard, Size, Symbol, Truth, all_of, nonnegative, substitute
+from superopt.ir.index import Guard, Size, Symbol, Truth, all_of, nonnegative, substitute, substitute_guard
 from superopt.kernels.loops.program import checked, ordered
 from superopt.kernels.loops.simplify import over_values
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
@@ -94,7 +94,7 @@ def before(program: LoopProgram, name: str, *stages: Stage) -> list[Stage]:
 
 def mapped(stage: Stage, mapping: Mapping[Symbol, Size], axes: Sequence[Axis], *exists: Size) -> Stage:
     """The stage over other axes: the old ones replaced, iterations restricted to those where `exists` are >= 0."""
-    guard = substitute_truth(stage.guard, mapping)
+    guard = substitute_guard(stage.guard, mapping)
     return replace(
         stage,
         axes=tuple(axes),
@@ -102,13 +102,6 @@ def mapped(stage: Stage, mapping: Mapping[Symbol, Size], axes: Sequence[Axis], *
         value=stage.value.substitute(mapping),
         guard=all_of(guard, *[nonnegative(x) for x in exists]),
     )
-
-
-def substitute_truth(guard: Truth, mapping: Mapping[Symbol, Size]) -> Truth:
-    """The condition with symbols replaced."""
-    if not isinstance(guard, Guard):
-        return guard
-    return all_of(*[nonnegative(substitute(p, mapping)) for p in guard.ordered])
 
 
 def terms(guard: Truth) -> tuple[Size, ...]:

@@ -14,12 +14,12 @@ from typing import Any
 
 from superopt.errors import InputError
 from superopt.ir.expr import Expr, const, load, where
-from superopt.ir.index import Size, all_of, nonnegative
+from superopt.ir.index import Size, all_of, nonnegative, substitute_guard
 from superopt.kernels.loops.program import reads
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
 from superopt.kernels.schedule.bijection import element_of
 from superopt.kernels.schedule.domain import inverse, total
-from superopt.kernels.schedule.edit import plain, require, rewritten, substitute_truth, terms, with_buffers
+from superopt.kernels.schedule.edit import plain, require, rewritten, terms, with_buffers
 
 Index = list[Size]
 Steps = Sequence[Sequence[Any]]
@@ -84,7 +84,7 @@ def _over(program: LoopProgram, writer: Stage, old: Buffer, new: Buffer, steps: 
     place = backward(list(element))
     axes = inverse(writer, place, old.shape)
     exists = [nonnegative(y) for x, n in zip(place, old.shape, strict=True) for y in (x, n - 1 - x)]
-    guard = all_of(*exists, *[nonnegative(y) for y in terms(substitute_truth(writer.guard, axes))])
+    guard = all_of(*exists, *[nonnegative(y) for y in terms(substitute_guard(writer.guard, axes))])
     value = writer.value.substitute(axes)
     if loops == "fill":
         zero = const(False if old.dtype == "bool" else 0, old.dtype)

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from superopt.ir.expr import Expr, load
-from superopt.ir.index import Poly, Size, Symbol, all_of, bounds, iterator, nonnegative, of_atom
+from superopt.ir.index import Poly, Size, Symbol, all_of, bounds, iterator, nonnegative, of_atom, substitute_guard
 from superopt.kernels.loops.program import loads, reads
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
 from superopt.kernels.schedule.domain import inverse, total
-from superopt.kernels.schedule.edit import new_buffer, plain, require, rewritten, substitute_truth, with_buffers
+from superopt.kernels.schedule.edit import new_buffer, plain, require, rewritten, with_buffers
 
 
 def compute_at(program: LoopProgram, stage: str, host: str, count: int) -> LoopProgram:
@@ -59,7 +59,7 @@ def compute_at(program: LoopProgram, stage: str, host: str, count: int) -> LoopP
     element = [low + i for low, (_, i) in zip(start, pairs, strict=True)]
     axes = inverse(found, element, buffer.shape)
     exists = [y for x, n in zip(element, buffer.shape, strict=True) for y in (x, n - 1 - x)]
-    guard = all_of(substitute_truth(found.guard, axes), *map(nonnegative, exists))
+    guard = all_of(substitute_guard(found.guard, axes), *map(nonnegative, exists))
     inner = [Axis(it) for it, _ in pairs if it.high != 0]
     new = replace(
         found, axes=(*shared, *inner), index=tuple([i for _, i in pairs]), value=found.value.substitute(axes),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from superopt.ir.expr import Expr, const, convert, load, op, reduce, subexpressions, where
-from superopt.ir.index import Guard, Size, Symbol, nonnegative, of_atom, substitute, substitute_guard
+from superopt.ir.index import Size, Symbol, nonnegative, of_atom, substitute, substitute_guard
 from superopt.kernels.loops.contract import exchange
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
 from superopt.kernels.schedule.register_tile import ContractionDecisions, tensorize
@@ -235,6 +235,6 @@ def _fewer(program: LoopProgram, name: str, axis: int) -> LoopProgram:
     new = Axis(Symbol(old.symbol.name, 0, old.extent - 2), old.kind)
     mapping: dict[Symbol, Size] = {old.symbol: of_atom(new.symbol)}
     axes = tuple([new if a is old else a for a in stage.axes])
-    guard = substitute_guard(stage.guard, mapping) if isinstance(stage.guard, Guard) else stage.guard
+    guard = substitute_guard(stage.guard, mapping)
     index = tuple([substitute(x, mapping) for x in stage.index])
     return _stage(program, name, axes=axes, index=index, guard=guard, value=stage.value.substitute(mapping))
