@@ -107,6 +107,9 @@ def _run(file: str) -> list[tuple[Any, bool]]:
             runpy.run_path(file, run_name="superopt_verify")
     except SuperoptError:
         raise
+    except SystemExit as error:  # the end of the file, unless it says that something went wrong
+        if error.code not in (None, 0):
+            raise InputError(f"{file} ends itself: exit status {error.code}", hint="run it by itself") from error
     except Exception as error:  # whatever a user's file does
         raise InputError(f"{file} cannot be run: {type(error).__name__}: {error}", hint="run it by itself") from error
     finally:
@@ -117,7 +120,7 @@ def _run(file: str) -> list[tuple[Any, bool]]:
 def _parsed(file: str) -> ast.Module:
     try:
         return parse_module(text_file(file))
-    except (SyntaxError, ValueError) as error:
+    except SyntaxError as error:
         raise InputError(f"{file} is not Python: {error}", hint="give a text file of rules") from error
 
 
@@ -192,7 +195,7 @@ def _barred(made: Any, judge: Callable[[Any], Verdict]) -> Verdict:
     """The verdict on one rule or statement; whatever goes wrong there is UNKNOWN with that cause."""
     try:
         return judge(made)
-    except Exception as error:  # the others are still to be judged
+    except (Exception, SystemExit) as error:  # the others are still to be judged
         first = str(error).strip().partition("\n")[0]
         kind = "statement" if hasattr(made, "specs") else "forward"
         return Verdict(made.name, "", made.where, kind, UNKNOWN, cause=f"{type(error).__name__}: {first}")

@@ -6,6 +6,7 @@ Commands only parse options and print; each calls one function of the package an
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 
@@ -44,7 +45,7 @@ def parse_dims(pairs: tuple[str, ...]) -> dict[str, int]:
     dims: dict[str, int] = {}
     for pair in pairs:
         name, _, size = pair.partition("=")
-        if not name or not size.isdigit() or int(size) < 1:
+        if not name or not re.fullmatch(r"[0-9]{1,18}", size) or int(size) < 1:
             raise UsageError(f"--dims {pair!r} is not name=size", hint="write for example --dims batch=8")
         dims[name] = int(size)
     return dims

@@ -7,14 +7,28 @@ another thread parses at the same time; parsers of others cannot be locked out, 
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 _PARSING = threading.RLock()
+_DEEPEST = 100  # levels of an expression: readers take up to five calls for one, of the thousand that there are
 _TRIES = 20  # another thread is in its parser for less than a millisecond
+
+
+class Unique:
+    """What `copy` and `copy.deepcopy` give back as it is, as they do with functions."""
+
+    def __copy__(self: T) -> T:
+        """Itself."""
+        return self
+
+    def __deepcopy__(self: T, memo: dict[int, Any]) -> T:
+        """Itself."""
+        return self
 
 
 def once(function: Callable[[], T]) -> Callable[[], T]:
@@ -40,7 +54,7 @@ def parse_module(text: str) -> ast.Module:
     """The syntax tree of a module.
 
     Raises:
-        SyntaxError, ValueError: it is none.
+        SyntaxError: it is none, or nests deeper than the parser goes.
     """
     return _tried(lambda: ast.parse(text))
 
@@ -49,16 +63,24 @@ def parse_expression(text: str) -> ast.expr:
     """The syntax tree of one expression.
 
     Raises:
-        SyntaxError, ValueError: it is none.
+        SyntaxError: it is none, or nests deeper than readers of it may go, which call themselves.
     """
-    return _tried(lambda: ast.parse(text, mode="eval")).body
+    tree = _tried(lambda: ast.parse(text, mode="eval")).body
+    below: list[ast.AST] = [tree]
+    for _ in range(_DEEPEST):
+        below = [inner for node in below for inner in ast.iter_child_nodes(node)]
+    if below:
+        raise SyntaxError(f"it nests more than {_DEEPEST} levels deep")
+    return tree
 
 
 def _tried(parse: Callable[[], T]) -> T:
-    for _ in range(_TRIES - 1):
-        try:
-            with _PARSING:
+    try:
+        for _ in range(_TRIES - 1):
+            with contextlib.suppress(SystemError), _PARSING:  # "AST constructor recursion depth mismatch"
                 return parse()
-        except SystemError:  # "AST constructor recursion depth mismatch": see the module
-            continue
-    return parse()
+        return parse()
+    except (RecursionError, MemoryError) as error:
+        raise SyntaxError("it nests too deeply") from error
+    except ValueError as error:  # a null byte, half of a surrogate pair
+        raise SyntaxError(f"it is no text: {error}") from error

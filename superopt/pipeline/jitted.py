@@ -25,6 +25,7 @@ from superopt.frontends.jax.boundary import fix, holds_static
 from superopt.frontends.jax.call import OtherTypesError
 from superopt.frontends.jax.held import NO_SETTINGS, is_jit_disabled, is_jitted, settings_of, settings_of_jax, unjitted
 from superopt.frontends.jax.jaxpr import positional
+from superopt.machine.shared import Unique
 from superopt.pipeline.optimizer import OptimizeOptions, optimize
 from superopt.returned.optimized import Optimized
 
@@ -103,7 +104,7 @@ class _Entry:
         return avals == self.avals or all(map(same, avals, self.avals))
 
 
-class Jitted(Generic[P, R]):
+class Jitted(Unique, Generic[P, R]):
     """What `superopt.jit` returns: called like the function, optimised on first calls."""
 
     def __init__(self, fn: Callable[P, R], options: Mapping[str, Any]) -> None:

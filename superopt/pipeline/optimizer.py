@@ -665,8 +665,13 @@ def _made_by(path: Path, maker: str) -> tuple[Callable[..., Any], tuple[Any, ...
         made = names[maker]()
     except SuperoptError:
         raise
-    except Exception as error:  # whatever the user's code raises is told in one line, with its place
+    except (Exception, SystemExit) as error:  # whatever the user's code raises is told in one line, with its place
         raise ArgumentError(f"{path} cannot be run: {told(error, str(path))}", hint=hint) from error
-    if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
+    if (
+        not isinstance(made, tuple)
+        or len(made) not in (2, 3)
+        or not callable(made[0])
+        or not isinstance(made[1], tuple | list)
+    ):
         raise ArgumentError(f"{maker}() must return (function, arguments) or (function, arguments, frozen positions)")
     return made[0], tuple(made[1]), made[2] if len(made) == 3 else ()

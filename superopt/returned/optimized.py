@@ -21,6 +21,7 @@ from superopt.files.reading import typed
 from superopt.files.trees import read_tree, tree_data
 from superopt.ir.program import original_program
 from superopt.ir.types import TensorType
+from superopt.machine.shared import Unique
 from superopt.measure.compare import serialisable
 from superopt.report.data import Report, Speedup, read_speedup
 
@@ -40,7 +41,7 @@ P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
 
-class Optimized(Generic[P, R]):
+class Optimized(Unique, Generic[P, R]):
     """What `optimize` returns: a callable with `.speedup`, `.report` and `.save`.
 
     Attributes:
@@ -196,7 +197,7 @@ def _jit_original(imported: Imported, options: Mapping[str, Any]) -> Callable[..
     return outside(imported.fn, jit_with(imported.fn, options, **settings.given_away))
 
 
-class Loaded:
+class Loaded(Unique):
     """A saved program: callable like the original, with the report of its making as plain data."""
 
     def __init__(self, path: str | Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -315,3 +317,13 @@ def test_functions_without_search() -> None:
     called = superopt.jit(lambda x: jnp.tanh(x) @ W, search=False, store=False)
     np.testing.assert_allclose(called(X), jnp.tanh(X) @ W, rtol=1e-5)
     assert called.programs[0].report.search == {}
+
+
+def test_copies_of_what_holds_a_program_hold_the_same(tmp_path: Path) -> None:
+    step = superopt.jit(jnp.sin, **FAST)
+    fast = superopt.optimize(lambda x: jnp.tanh(x) * 2.0, jnp.ones(4), **FAST)
+    fast.save(tmp_path / "fast.superopt")
+    held = {"step": step, "fast": fast, "loaded": superopt.load(tmp_path / "fast.superopt")}
+    again = copy.deepcopy(held)
+    assert all(again[name] is held[name] for name in held)
+    assert copy.copy(step) is step

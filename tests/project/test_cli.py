@@ -34,6 +34,12 @@ def broken():
 def raises():
     raise RuntimeError("not today")
 
+def number():
+    return (lambda x: x * 2), 3
+
+def leaves():
+    raise SystemExit(0)
+
 def untraceable():
     return (lambda x: x.nothing), (np.ones(3),)
 """
@@ -70,6 +76,9 @@ def test_optimize_prints_one_json_object(capsys, program, tmp_path) -> None:
         (("optimize", "no/such/model.onnx"), 2, "SO21"),
         (("optimize", "{program}:broken"), 2, "SO220"),
         (("optimize", "{program}:absent"), 2, "SO220"),
+        (("optimize", "{program}:number"), 2, "SO220"),
+        (("optimize", "{program}:leaves"), 2, "SO220"),
+        (("optimize", "{program}:make", "--dims", "batch=\u00b2"), 1, "SO100"),
         (("optimize", "{program}"), 1, "SO100"),
         (("optimize", "{program}:make", "--random-weights"), 1, "SO100"),
         (("optimize", "{program}:make", "--budget", "0"), 1, "SO100"),
@@ -94,7 +103,7 @@ def test_bad_input_is_one_line_with_a_code(capsys, program, tmp_path, monkeypatc
     ("maker", "said"),
     [
         ("raises", "cannot be run: RuntimeError in line 14: not today"),
-        ("untraceable", "the function fails on these arguments: AttributeError in program.py:17 ("),
+        ("untraceable", "the function fails on these arguments: AttributeError in program.py:23 ("),
     ],
 )
 def test_errors_of_the_program_are_told_with_their_place(capsys, program, maker, said) -> None:
@@ -165,6 +174,34 @@ def test_verify_a_file(capsys, tmp_path) -> None:
     status, _, err = run(capsys, "verify", str(rules))
     assert status == 1
     assert "rules.txt" in err
+
+
+def test_a_file_that_ends_itself_hides_nothing(capsys, tmp_path) -> None:
+    path = tmp_path / "statements.py"
+    false = 'import sys, superopt\nsuperopt.statement(lambda x: x + 1, lambda x: x, "n", name="false")\n'
+    path.write_text(false + "sys.exit(0)\n")
+    status, text, _ = run(capsys, "verify", str(path), "--json")
+    assert (status, json.loads(text)["refuted"]) == (3, 1)
+    path.write_text(false + 'superopt.statement(lambda x: sys.exit(0), lambda x: x, "n", name="leaves")\n')
+    status, text, _ = run(capsys, "verify", str(path), "--json")
+    assert (status, json.loads(text)["refuted"], json.loads(text)["unknown"]) == (3, 1, 1)
+    path.write_text(false + "sys.exit(7)\n")
+    status, _, err = run(capsys, "verify", str(path))
+    assert status == 2
+    assert "ends itself: exit status 7" in err
+
+
+def test_texts_that_no_reader_can_follow_are_refused(capsys, tmp_path) -> None:
+    deep, half = tmp_path / "deep.txt", tmp_path / "half.py"
+    for levels in (150, 800, 5000):
+        deep.write_text("r: A[*a]\n  " + "-" * levels + "A == A\n")
+        status, _, err = run(capsys, "verify", str(deep))
+        assert status == 1
+        assert "deep" in err
+    half.write_text('RULES = "r: A[*a]\\n A\\ud800 == A"\n')
+    status, _, err = run(capsys, "verify", str(half))
+    assert status == 1
+    assert "no text" in err
 
 
 def test_doctor(capsys) -> None:

@@ -38,6 +38,13 @@ def late(n: int, value: jax.Array) -> jax.Array:
     return jnp.where(jnp.arange(n) > 1000, value, 0)
 
 
+def as_number(size: Any) -> int:
+    try:
+        return int(size)
+    except Exception:
+        return -1
+
+
 FALSE: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], tuple[str, ...]]] = {
     # constants are their contents
     "tables-equal-at-first": (lambda x: x + jnp.asarray(TABLE)[: x.shape[0]],
@@ -82,6 +89,16 @@ FALSE: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], 
     "at-a-float": (lambda x: x * 2 if x.shape[0] == 300.0 else x, lambda x: x, ("n",), ()),
     "at-a-text": (lambda x: x * 2 if str(x.shape[0]) == "300" else x, lambda x: x, ("n",), ()),
     "at-equal-sizes": (lambda x: x * 2 if x.shape[0] == x.shape[1] + 200 else x, lambda x: x, ("m n",), ()),
+    "at-a-type": (lambda x: x * 2 if jax.typeof(x) == jax.core.ShapedArray((70000,), f32) else x, lambda x: x,
+        ("n",), ()),
+    "at-a-described-type": (
+        lambda x: x * 2 if jax.eval_shape(jnp.sin, x) == jax.ShapeDtypeStruct((70000,), f32) else x, lambda x: x,
+        ("n",), ()),
+    "at-two-types": (lambda x, y: x * 2 if jax.typeof(x) == jax.typeof(y[70000:]) else x, lambda x, y: x,
+        ("m", "n"), ()),
+    "at-equal-arrays": (lambda x: jnp.where(jnp.array_equal(x, jnp.zeros(70000)), x + 1, x), lambda x: x, ("n",), ()),
+    "at-a-shape-in-numpy": (lambda x: x * 2 if np.array_equal(x.shape, (70000,)) else x, lambda x: x, ("n",), ()),
+    "at-a-number-that-may-be-none": (lambda x: x * 2 if as_number(x.shape[0]) == 70000 else x, lambda x: x, ("n",), ()),
     "inside-of-a-compiled-function": (jax.jit(lambda x: x * 2 if x.shape[0] == 300 else x), lambda x: x, ("n",), ()),
     # machine integers
     "square-is-true": (lambda a: a * a >= 0, lambda a: jnp.ones(a.shape, bool), ("int32[n]",), ()),
@@ -145,6 +162,26 @@ def test_a_size_in_a_float_is_no_bit_for_bit_proof() -> None:
     assert found.status == PROVED
     assert found.domain.exactness == "real"
     assert "a size as a float is rounded as results of floats are" in found.domain.assumptions
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_a_wider_type_rounds_otherwise(kind: str) -> None:
+    def late_results(x: jax.Array, results: jax.Array) -> jax.Array:
+        return jnp.where(jnp.arange(x.shape[0]) > 70000, results, 0)
+
+    found = superopt.verify(
+        lambda x: late_results(x, (x * x).astype(f32)), lambda x: late_results(x, x.astype(f32) * x.astype(f32)),
+        f"{kind}[n]",
+    )  # fmt: skip
+    assert found.status == PROVED
+    assert found.domain.exactness == "real"
+    assert any("results that are then widened are finite" in text for text in found.domain.assumptions)
+    larger = superopt.verify(
+        lambda x, y: jnp.maximum(x, -y).astype(f32), lambda x, y: jnp.maximum(x.astype(f32), -y.astype(f32)),
+        f"{kind}[n]", f"{kind}[n]",
+    )  # fmt: skip
+    assert larger.status == PROVED
+    assert larger.domain.exactness == "exact"
 
 
 def test_bounds_of_sizes_are_named_where_integers_need_them() -> None:

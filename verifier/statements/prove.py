@@ -32,7 +32,7 @@ from verifier.equal.solver import NO, CannotLower, Context
 from verifier.equal.terms import Apply, Read, Reduce, Term, Where, walk_terms
 from verifier.rules.prove import EMPTY_ONLY, FINITE, Proof, Stop, equal_terms
 from verifier.statements.ranges import PremiseRanges
-from verifier.statements.scalars import ROUNDED, Wraps, ranges
+from verifier.statements.scalars import ROUNDED, WIDENED, Wraps, ranges
 from verifier.statements.terms import Terms, factorings, to_poly
 from verifier.verdict import UNKNOWN, UNSUPPORTED, ValidityDomain
 
@@ -238,6 +238,8 @@ def _equal(work: _Work, a: Node, b: Node) -> None:
         done.assume(text)
     if ROUNDED in terms.assumptions:
         done.note("real", "sizes as floats")
+    if WIDENED in terms.assumptions:
+        done.note("real", "widened results")
     if terms.ranges.assumption:
         done.assume(terms.ranges.assumption)
 

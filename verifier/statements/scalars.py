@@ -25,7 +25,7 @@ from verifier.equal.conditions import Cond
 from verifier.equal.poly import Poly, const, divide, greatest, least, var
 from verifier.equal.solver import Context
 from verifier.equal.symbols import Int, Sym, unwrap
-from verifier.equal.terms import FALSE, ONE, TRUE, ZERO, Apply, Const, Infinity, Read, Size, Term, Where
+from verifier.equal.terms import FALSE, ONE, TRUE, ZERO, Apply, Const, Infinity, Read, Reduce, Size, Term, Where
 from verifier.statements.positions import (
     INTEGERS,
     LATTICE,
@@ -50,6 +50,12 @@ LARGEST_DENOMINATOR = 1000
 FRACTIONS = "a float constant is the simplest fraction that rounds to it"
 FINITE_TEST = "values that are tested for being finite numbers are"
 ROUNDED = "a size as a float is rounded as results of floats are"
+WIDENED = "results that are then widened are finite, and rounded as those of the wider type are"
+_UNROUNDED = frozenset((
+    "neg", "abs", "sign", "max", "min", "floor", "ceil", "round_away", "round_even", "select_n", "narrow",
+    "convert", "nan",
+))  # fmt: skip
+"""Functions whose results a type holds if it holds their arguments."""
 
 
 class Wraps(Exception):
@@ -290,6 +296,8 @@ class Scalars:
             return found
         if source in FLOATS and target in FLOATS:
             if all(a >= b for a, b in zip(bits(target), bits(source), strict=True)):
+                if _is_rounded(value):
+                    self.assumptions[WIDENED] = None
                 return value
             return Apply(f"narrow[{target}]", (value,))
         if isinstance(value, Where):
@@ -365,3 +373,25 @@ def ranges(ctx: Context, names: Iterable[str]) -> tuple[Cond, ...]:
         if n is not None:
             out += [c.ge(var(name), 0), c.lt(var(name), n)]
     return tuple(out)
+
+
+def _is_rounded(value: Term) -> bool:
+    """May a float not be what its type was given, but computed in it?  A wider type rounds otherwise."""
+    seen, todo = set[int](), [value]
+    while todo:
+        t = todo.pop()
+        if id(t) in seen:
+            continue
+        seen.add(id(t))
+        if isinstance(t, Apply):
+            name = t.fn.partition("[")[0]
+            if name not in _UNROUNDED:
+                return True
+            todo += () if name in ("narrow", "convert") else t.args
+        elif isinstance(t, Reduce):
+            if t.kind in ("sum", "prod"):
+                return True
+            todo.append(t.body)
+        elif isinstance(t, Where):
+            todo += (t.then, t.orelse)
+    return False

@@ -5,7 +5,7 @@ trace is then the function for all sizes but some.  Here these answers are put o
 not JAX's own, whose meaning does not depend on them.  What asks for the text or the hash of a size (a dictionary of
 sizes) can branch on it in ways that are not seen; that is on record without the size.
 
-JAX's class of dimensions is extended once; nothing is recorded outside `recorded`.
+JAX's classes of dimensions and of types of arrays are extended once; nothing is recorded outside `recorded`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,18 @@ from types import FrameType
 from typing import Any
 
 from jax import export
+from jax.core import ShapedArray
 
 from superopt.frontends.jax.sizes import size
 from superopt.ir.types import Size
 
 _KNOWN: ContextVar[list[SizeComparison] | None] = ContextVar("comparisons of the trace that runs", default=None)
-_OWN = frozenset({"jax", "jaxlib", "numpy", "ml_dtypes", "opt_einsum"})
+_OWN = frozenset({"jax", "jaxlib", "ml_dtypes", "opt_einsum"})
 """Packages whose comparisons of dimensions keep to JAX's contract for symbolic shapes."""
+_BETWEEN = frozenset({"numpy"})
+"""Packages that compare for whoever calls them."""
+_ASKED = frozenset({"array_equal", "array_equiv"})
+"""Functions of JAX whose answer is a comparison of shapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +65,25 @@ def recorded() -> Generator[list[SizeComparison]]:
 
 
 def _asker() -> FrameType | None:
-    """The frame of the code that compares, None where it is JAX's own."""
+    """The frame of the code that compares, None where it is JAX's own.
+
+    Where types of JAX are compared (`jax.typeof(x) == ...`), or JAX is asked whether arrays are equal, that is the code
+    that does it.
+    """
     frame: FrameType | None = sys._getframe(2)
+    own = list[str]()  # functions of JAX on the way to the code that called it
     while frame is not None:
-        name = str(frame.f_globals.get("__name__", ""))
-        root = name.partition(".")[0]
+        root = _package(frame)
         if root in _OWN:
-            return None
-        if root not in sys.stdlib_module_names and name != __name__:
-            return frame
+            own.append(frame.f_code.co_name)
+        elif root not in (sys.stdlib_module_names | _BETWEEN) and frame.f_globals.get("__name__") != __name__:
+            return frame if not own or own[-1] in ("__eq__", "__ne__") or not _ASKED.isdisjoint(own) else None
         frame = frame.f_back
     return None
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def _record(zero: Any, words: Callable[[], str] = str) -> None:
@@ -132,8 +145,50 @@ def _extend() -> None:
 
     kind.__eq__, kind.__ne__, kind.__bool__ = same, different, true
     kind.__hash__, kind.__str__, kind.__repr__ = hashed, shown, shown
+
+    def number(name: str) -> Callable[[Any], Any]:
+        plain = getattr(kind, name)
+
+        def made(self: Any) -> Any:
+            try:
+                return plain(self)
+            except Exception:  # see above
+                _record(None, lambda: f"{text(self)} as a number")
+                raise
+
+        return made
+
+    def same_type(self: Any, other: Any) -> Any:
+        """Types are made once for each content: two with different dimensions are never one, whatever the sizes."""
+        found = self is other or equal_types(self, other)
+        if found is not True and _KNOWN.get() is not None and isinstance(other, ShapedArray):
+            gap = _gap_of_types(self, other)
+            if isinstance(gap, kind):
+                _record(gap)
+        return found
+
+    equal_types = ShapedArray.__eq__
+    types: Any = ShapedArray
+    types.__eq__ = same_type
     for name in ("__lt__", "__le__", "__gt__", "__ge__"):
         setattr(kind, name, ordered(name))
+    for name in ("__int__", "__index__", "__float__"):
+        if hasattr(kind, name):
+            setattr(kind, name, number(name))
+
+
+def _gap_of_types(a: ShapedArray, b: ShapedArray) -> Any:
+    """A difference of sizes but for which two types are one; None where they are two whatever the sizes."""
+    if a.dtype != b.dtype or len(a.shape) != len(b.shape):
+        return None
+    token = _KNOWN.set(None)
+    try:
+        gaps = [_gap(m, n) for m, n in zip(a.shape, b.shape, strict=True) if m is not n]
+    finally:
+        _KNOWN.reset(token)
+    if any(gap is None or (isinstance(gap, int) and gap) for gap in gaps):
+        return None
+    return next((gap for gap in gaps if not isinstance(gap, int)), None)
 
 
 def _gap(a: Any, b: Any) -> Any:
