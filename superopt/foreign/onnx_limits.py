@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.ops import op_loop
 
 from superopt.errors import InputError
 
@@ -35,11 +36,42 @@ _SIZED_BY_VALUES = frozenset((
 _RUNS = threading.local()  # the allowance of the run of this thread
 
 
+class Loop(op_loop.Loop):
+    """`Loop` with a new first axis for what each step gives, of any rank, and for no steps at all."""
+
+    op_domain = ""
+
+    def _run(
+        self, trips: Any, condition: Any, *initial: Any, context: Any = None, attributes: Any = None,
+        bindings: Any = None, **_: Any,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        names, carried, step = self.body.input_names, list(initial), 0
+        rows: list[list[Any]] = [[] for _ in range(self.K)]
+        goes_on = condition is None or bool(np.all(condition))
+        while goes_on and (trips is None or step < int(np.asarray(trips).item())):
+            given = {**(context or {}), names[0]: np.array(step, np.int64), names[1]: np.array(True)}
+            given |= zip(names[2:], carried, strict=True)
+            going, *found = self._run_body(given, attributes=attributes, bindings=bindings)
+            goes_on, step = bool(np.all(going)), step + 1
+            carried = found[: self.N]
+            for row, value in zip(rows, found[self.N :], strict=True):
+                row.append(value)
+        kinds = self.body.proto_.output[1 + self.N :]
+        return self._check_and_fix_outputs((*carried, *map(_stacked, rows, kinds)))
+
+
+def _stacked(rows: Sequence[Any], kind: onnx.ValueInfoProto) -> np.ndarray:
+    if rows:
+        return np.stack(rows)
+    tensor = kind.type.tensor_type
+    return np.zeros((0, *(d.dim_value for d in tensor.shape.dim)), helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+
+
 class Bounded(ReferenceEvaluator):
     """The reference evaluator with bounds: bodies and functions are run by it too."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+        super().__init__(*args, **{**options, "new_ops": [Loop]})
         for node in self.rt_nodes_:
             node.run = functools.partial(_run, node, node.run)
 

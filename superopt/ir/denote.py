@@ -9,6 +9,7 @@ Which nodes are materialised is not part of any denotation: it is the `stop` set
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence, Set
 from typing import Any
 
@@ -23,6 +24,10 @@ from superopt.ir.types import Shape, Size
 Read = Callable[[Node, Index], Any]
 
 
+class TooLarge(InputError):
+    """Moves on top of each other read a value at more and more places: an expression that nobody wants to see."""
+
+
 def site_of(node: Node) -> Site:
     """Operand types, result type and attributes of a node."""
     return Site(tuple([x.type for x in node.inputs]), node.type, dict(node.attrs))
@@ -34,6 +39,7 @@ def denote(
     read: Read,
     stop: Set[Node] = frozenset(),
     site: Callable[[Node], Site] = site_of,
+    most: float = math.inf,
 ) -> Reader:
     """The value of `root` at an index, as a function of the index.
 
@@ -43,18 +49,22 @@ def denote(
         read: value of an input or of a node of `stop` at an index.
         stop: nodes that are read instead of computed.
         site: types and attributes of a node, for an algebra with symbolic sizes of its own.
+        most: values of nodes at indices that may be computed.
 
     Raises:
+        TooLarge: more values would be computed.
         InputError: a node without a value at one index (control flow, opaque) is not in `stop`.
     """
-    return _Denotation(algebra, read, stop, site).reader(root)
+    return _Denotation(algebra, read, stop, site, most).reader(root)
 
 
 class _Denotation:
     """Readers of the nodes of one graph, and their values so far."""
 
-    def __init__(self, algebra: AnyAlgebra, read: Read, stop: Set[Node], site: Callable[[Node], Site]) -> None:
-        self.algebra, self.read, self.stop, self.site = algebra, read, stop, site
+    def __init__(
+        self, algebra: AnyAlgebra, read: Read, stop: Set[Node], site: Callable[[Node], Site], most: float
+    ) -> None:
+        self.algebra, self.read, self.stop, self.site, self.most = algebra, read, stop, site, most
         self.readers: dict[Node, Reader] = {}
         self.values: dict[tuple[Node, tuple[Any, ...]], tuple[Index, Any]] = {}
 
@@ -87,6 +97,8 @@ class _Denotation:
             raise InputError(
                 f"{node.op} has no value at one index", hint="name it in `stop`, or evaluate the graph node by node"
             )
+        if len(self.values) >= self.most:
+            raise TooLarge(f"more than {self.most:g} values are needed for one element")
         value = at(self.algebra, i, [self.reader(x) for x in node.inputs], self.site(node))
         self.values[node, key] = i, value  # keeps the index alive: keys of arrays are their addresses
 

@@ -13,6 +13,7 @@ exact: choices with a known guard or equal branches, and reductions over extents
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -261,12 +262,13 @@ class Loops:
         return _denote.regroup(index, outer, inner)
 
 
-def block(root: Node, stop: Set[Node] = frozenset()) -> tuple[tuple[Symbol, ...], Expr]:
+def block(root: Node, stop: Set[Node] = frozenset(), most: float = math.inf) -> tuple[tuple[Symbol, ...], Expr]:
     """Output iterators `o0`, `o1` ... and the value of a node there, its operands inlined down to inputs and `stop`.
 
     Buffers are named after inputs; the nodes of `stop` are `t0`, `t1` ... in topological order (`buffers`).
 
     Raises:
+        TooLarge: more than `most` values of nodes at indices would be computed.
         InputError: a node without a value at one index is not in `stop`.
     """
     names = buffers(root, stop)
@@ -275,7 +277,7 @@ def block(root: Node, stop: Set[Node] = frozenset()) -> tuple[tuple[Symbol, ...]
         return load(names[node], index, node.dtype)
 
     pairs = [iterator(f"o{d}", n) for d, n in enumerate(root.shape)]
-    value = _denote.denote(root, Loops(), read, stop)(*[index for _, index in pairs])
+    value = _denote.denote(root, Loops(), read, stop, most=most)(*[index for _, index in pairs])
     return tuple([it for it, _ in pairs]), value
 
 

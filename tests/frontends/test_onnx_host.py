@@ -93,7 +93,8 @@ def test_loops_of_the_host_have_an_end() -> None:
     def loop(count: int) -> onnx.ModelProto:
         return model(nodes, [info("x", X.shape)], [info("y", (2, None), np.int64)], {"m": np.array(count)})
 
-    agrees(loop(3), X)
+    (doubled,) = load_model(loop(3))(X)  # without a condition; ONNX's reference makes no step then
+    np.testing.assert_array_equal(doubled, 8 * np.stack(np.nonzero(X)))
     with pytest.raises(InputError, match="1000000000000 steps"):
         load_model(loop(10**12))
 
@@ -323,3 +324,28 @@ def test_four_bit_weights() -> None:
     optimized = superopt.optimize(load_model(one), x, budget="2s", store=False, deterministic=True)
     wanted = x @ ((w.astype(np.float32) - 1) * 0.5)
     np.testing.assert_allclose(optimized(x)[0], wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("trips", [0, 6])
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_what_the_steps_of_a_loop_give_is_stacked(trips: int, rank: int) -> None:
+    """A condition that is computed in the body; ONNX's reference gives (6, 1) for numbers, and joins matrices."""
+    state = np.array([[0.5, -1.0, 2.0], [0.1, 0.2, 0.3]], np.float32)
+    given = {0: node("ReduceMax", "s2", "row", keepdims=0), 1: node("ReduceMax", "s2 axis", "row", keepdims=0)}
+    body = helper.make_graph(
+        [node("Tanh", "s", "s2"), given.get(rank) or node("Identity", "s2", "row"), node("ReduceMax", "s2", "m"),
+         node("Less", "m limit", "going")],
+        "body", [info("i", (), np.int64), info("c", (), np.bool_), info("s", (2, 3))],
+        [info("going", (), np.bool_), info("s2", (2, 3)), info("row", (2, 3)[:rank])],
+    )  # fmt: skip
+    weights = {"M": np.int64(trips), "yes": np.bool_(True), "limit": np.float32(2.0), "axis": np.array([1])}
+    loop = node("Loop", "M yes x", "last rows", body=body)
+    outputs = [info("last", (2, 3)), info("rows", (None, *(2, 3)[:rank]))]
+    loaded = load_model(model([loop], [info("x", (2, 3))], outputs, weights, opset=18))
+    want, rows = state, []
+    for _ in range(trips):
+        want = np.tanh(want)
+        rows.append([want.max(), want.max(1), want][rank])
+    last, found = loaded(state)
+    np.testing.assert_allclose(last, want, rtol=1e-6)
+    np.testing.assert_allclose(found, np.array(rows, np.float32).reshape(trips, *(2, 3)[:rank]), rtol=1e-6)

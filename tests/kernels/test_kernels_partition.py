@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from superopt.errors import InputError
+from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir import build
+from superopt.ir.expr import block
 from superopt.ir.graph import Graph, Node, literal, make_input, mk
 from superopt.ir.interp import evaluate
 from superopt.ir.program import original_program
 from superopt.ir.text import parse_graph, print_graph
 from superopt.kernels.choose.choice import Choice, choices_of, read_choice, regions_of
-from superopt.kernels.choose.partition import Region, cost_of, is_inside, partition, region_of, work
+from superopt.kernels.choose.partition import _MOST_VALUES, Region, cost_of, is_inside, partition, region_of, work
 from superopt.kernels.choose.relayout import channels_last
 
 
@@ -286,3 +290,16 @@ def test_choices_are_plain_data_and_give_the_regions_back() -> None:
         regions_of(graph, [Choice(10_000, ())])
     with pytest.raises(InputError, match="does not fit"):
         regions_of(graph, [Choice(choices[-1].root, ())])
+
+
+def test_moves_on_top_of_each_other_are_cut_before_they_multiply() -> None:
+    """A scan by halves reads every value at more and more places: as one region it would be written out for hours."""
+
+    def recurrence(a: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.lax.associative_scan(lambda l, r: (l[0] * r[0], r[0] * l[1] + r[1]), (a, x))[1]
+
+    rows = jnp.ones((100, 32), jnp.float32)
+    regions = partition(import_function(recurrence, (rows, rows)).graph)
+    assert len(regions) > 4
+    for region in regions:
+        block(region.graph.outputs[0], most=2 * _MOST_VALUES)  # elementwise operands of what was priced come after

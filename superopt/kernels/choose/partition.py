@@ -18,9 +18,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 from superopt.ir.counters import Cost, block_cost
+from superopt.ir.denote import TooLarge
 from superopt.ir.expr import block
 from superopt.ir.graph import Graph, Node, make_input
 from superopt.ir.ops import table
@@ -35,6 +36,7 @@ DTYPES = frozenset(("float32", "float64", "bfloat16", "int8", "uint8", "int32", 
 VIEWS = table.VIEWS - {"pad"}  # which chooses between an element and a value
 APART = frozenset(("barrier", "dynamic_update_slice"))  # with XLA, whatever they cost
 _MOST_NODES = 96
+_MOST_VALUES = 400  # of nodes at indices, for one element: regions of whole networks take up to 94
 _TRANSCENDENTAL = 8.0  # of a transcendental function, in operations
 _AGAIN = 1.3  # work of a joint kernel over that of two, at most
 _ROW_BYTES = 1 << 19  # of a row that a kernel goes through more than once
@@ -341,5 +343,8 @@ def _standing_alone(root: Node, reads: tuple[Node, ...]) -> Graph:
 
 @functools.lru_cache(maxsize=4096)
 def _price(graph: Graph) -> Cost:
-    iterators, value = block(graph.outputs[0])
+    try:
+        iterators, value = block(graph.outputs[0], most=_MOST_VALUES)
+    except TooLarge:
+        return Cost(inf)
     return block_cost(iterators, value, rows=True)
