@@ -20,7 +20,7 @@ import math
 import re
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -114,6 +114,104 @@ def read_tree(data: Any) -> Structure:
         InputError: it is none.
     """
     return Structure(data)
+
+
+# ---- calls: the structure of (arguments, keywords), with a name for each leaf
+
+
+def bound(
+    data: Any, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call with the positional arguments that were given by keyword in their places, if they are the next ones."""
+    (positions, keywords), rest = _call(data), dict(kwargs)
+    parameters = _parameters(positions, names)
+    given = list(args)
+    while len(given) < len(positions) and (name := parameters[len(given)]) in rest and name not in keywords:
+        given.append(rest.pop(name))
+    return tuple(given), rest
+
+
+def misfit(data: Any, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Why a call has another structure than this one: the first argument that is missing, too many or another."""
+    positions, keywords = _call(data)
+    parameters = [name or f"number {i}" for i, name in enumerate(_parameters(positions, names))]
+    takes = f"the program takes {', '.join((*parameters, *map(str, keywords))) or 'none'}"
+    if len(args) > len(positions):
+        return f"{len(args)} arguments are given; {takes}"
+    absent = [*parameters[len(args) :], *(str(key) for key in keywords if key not in kwargs)]
+    if absent:
+        return f"argument {absent[0]} is missing; {takes}"
+    unknown = [key for key in kwargs if key not in keywords]
+    if unknown:
+        return f"there is no argument {shown(unknown[0])} to be given by name; {takes}"
+    pairs = [*zip(parameters, args, positions, strict=True), *((k, kwargs[k], child) for k, child in keywords.items())]
+    found = (text for name, value, wanted in pairs if (text := _differs(str(name), value, wanted)))
+    return next(found, "the arguments have another structure than the program was made for")
+
+
+def _call(data: Any) -> tuple[list[Any], dict[Any, Any]]:
+    match data:
+        case {"tuple": [{"tuple": list(positions)}, {"dict": list(items)}]}:
+            return positions, _dictionary(items)
+        case _:
+            return [], {}
+
+
+def _parameters(positions: Sequence[Any], names: Sequence[str]) -> list[str]:
+    """The name of each positional argument: what the names of its leaves begin with; empty where it has none."""
+    found: list[str] = []
+    at = 0
+    for child in positions:
+        count = _leaves(child)
+        alone = child == _LEAF
+        found.append("" if not count else names[at] if alone else names[at].partition(".")[0])
+        at += count
+    return found
+
+
+def _differs(name: str, value: Any, wanted: Any) -> str:
+    kind, want = _kind(value), _kind_of(wanted)
+    if kind != want:
+        return f"argument {name} is {kind}, the program was made for {want}"
+    inner: list[tuple[Any, Any, Any]] = []
+    if isinstance(value, dict):
+        inner = [(key, value[key], child) for key, child in _dictionary(wanted["dict"]).items()]
+    elif isinstance(value, list | tuple) and type(value) in (list, tuple):
+        inner = [(i, x, child) for i, (x, child) in enumerate(zip(value, wanted[type(value).__name__], strict=True))]
+    return next((text for key, x, child in inner if (text := _differs(f"{name}.{key}", x, child))), "")
+
+
+def _kind(value: Any) -> str:
+    import jax  # late: importing this module costs nothing
+
+    if value is None:
+        return "None"
+    if type(value) is dict:
+        return _keys(value)
+    if type(value) in (list, tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    if not jax.tree_util.all_leaves([value]):
+        return f"a {type(value).__name__}"
+    return "an array"
+
+
+def _kind_of(data: Any) -> str:
+    match data:
+        case "*":
+            return "an array"
+        case None:
+            return "None"
+        case {"dict": list(items)}:
+            return _keys(_dictionary(items))
+        case {"type": str(name)}:
+            return f"a {name.rpartition(':')[2].rpartition('.')[2]}"
+        case _:
+            ((kind, items),) = data.items()
+            return f"a {kind} of {len(items)}"
+
+
+def _keys(found: Mapping[Any, Any]) -> str:
+    return f"a dictionary of {shown(', '.join(sorted(map(str, found)))) if found else 'nothing'}"
 
 
 def _leaves(data: Any) -> int:

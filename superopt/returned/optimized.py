@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 from superopt.certify.kernel_checks import disagreeing, too_large
 from superopt.errors import ArgumentError, InputError
 from superopt.files.reading import typed
-from superopt.files.trees import read_tree, tree_data
+from superopt.files.trees import bound, misfit, read_tree, tree_data
 from superopt.ir.program import original_program
 from superopt.ir.types import TensorType
 from superopt.machine.shared import Unique
@@ -197,6 +197,9 @@ def _jit_original(imported: Imported, options: Mapping[str, Any]) -> Callable[..
     return outside(imported.fn, jit_with(imported.fn, options, **settings.given_away))
 
 
+_CALLED = "call with the same pytrees as the program was made for"
+
+
 class Loaded(Unique):
     """A saved program: callable like the original, with the report of its making as plain data."""
 
@@ -213,6 +216,7 @@ class Loaded(Unique):
         weakref.finalize(self, files.close)
         held = read(path, files)
         self.graph, self.live, self.narrowed, self.kernels = held.hot, held.live, held.narrowed, held.kernels
+        self._all_names = held.names
         self.names = tuple(held.names[i] for i in held.live)
         self._frozen = [(i, held.names[i], kind, digest) for i, kind, digest in held.frozen]
         self.report: dict[str, Any] = dict(held.report)
@@ -301,10 +305,13 @@ class Loaded(Unique):
             ArgumentError: another structure, shape or dtype, or other values of a frozen argument.
         """
         taken = args if self._head is None else self._head(args)
-        given = self._enter((taken, kwargs)) if self._adapted else (taken, kwargs)
-        leaves, tree = self._tree.tree_flatten(given)
+        if kwargs and self._head is None:
+            taken, kwargs = bound(self.in_tree.data, self._all_names, args, kwargs)
+        if self._adapted:
+            taken, kwargs = self._enter((taken, kwargs))
+        leaves, tree = self._tree.tree_flatten((taken, kwargs))
         if not self.in_tree.matches(tree):
-            raise ArgumentError(f"the arguments have another structure than the program was made for: {tree}")
+            raise ArgumentError(misfit(self.in_tree.data, self._all_names, taken, kwargs), hint=_CALLED)
         self._check_frozen(leaves)
         live = [
             self._as_taken(name, leaves[i], node.dtype, i in self.narrowed)

@@ -29,6 +29,7 @@ SCHEMA_VERSION = 3
 TABLES = ("certificates", "measurements", "runs", "calibration", "schedules")
 BUSY_TIMEOUT_S = 30.0
 _MEMORY = ":memory:"
+_SCHEMA_BYTES = 1 << 16  # the first page, of any size, holds the tables
 
 
 class StoreWarning(UserWarning):
@@ -59,6 +60,7 @@ class Store:
         """Open the store at a path (default: the user's cache directory), or in memory. Never raises."""
         self.notices: list[str] = []
         self.path: Path | None = None if memory else Path(path) if path is not None else default_path()
+        self._given = path is not None  # by the user, who may have meant another file
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._conn: sqlite3.Connection | None = self._open()
@@ -150,6 +152,10 @@ class Store:
     def _open(self) -> sqlite3.Connection:
         if self.path is None:
             return _prepare(_MEMORY)
+        if self._given and not _may_be_store(self.path):
+            self._notice(f"{self.path} is no store of superopt and stays as it is: kept in memory")
+            self.path = None
+            return _prepare(_MEMORY)
         for _ in range(2):
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -205,6 +211,31 @@ class _NewerSchemaError(Exception):
     def __init__(self, version: int) -> None:
         super().__init__(version)
         self.version = version
+
+
+def _may_be_store(path: Path) -> bool:
+    """Is there no file, an empty one, or one that was a store: does it name most of the tables where SQLite does?
+
+    The tables of a database that is being written may still be in the file beside it.
+    """
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_SCHEMA_BYTES)
+    except OSError:
+        return True  # what is wrong is said where it is opened
+    if not head or sum(name.encode() in head for name in TABLES) > len(TABLES) // 2:
+        return True
+    return head.startswith(b"SQLite format 3\0") and _tables(path) <= set(TABLES)
+
+
+def _tables(path: Path) -> set[str]:
+    conn = sqlite3.connect(str(path), timeout=BUSY_TIMEOUT_S)
+    try:
+        return {str(name) for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except (sqlite3.Error, UnicodeDecodeError):
+        return set()  # what is wrong is said where it is opened
+    finally:
+        conn.close()
 
 
 def _prepare(path: str) -> sqlite3.Connection:

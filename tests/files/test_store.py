@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from superopt.store import SCHEMA_VERSION, TABLES, Store, StoreWarning, content_key
+from superopt.store import SCHEMA_VERSION, TABLES, Store, StoreWarning, content_key, default_path
 
 
 @pytest.fixture
@@ -44,26 +44,18 @@ def test_unknown_table_is_an_error_of_the_caller(path: Path) -> None:
         store.get("nonsense", "a")
 
 
-@pytest.mark.parametrize("damage", ["garbage", "truncated", "header", "schema", "foreign"])
+@pytest.mark.parametrize("damage", ["truncated", "header", "schema"])
 def test_damaged_file_is_moved_aside(path: Path, damage: str) -> None:
     with Store(path) as store:
         for i in range(200):
             store.put("runs", f"k{i}", {"text": "x" * 500})
     content = path.read_bytes()
-    if damage == "garbage":
-        path.write_bytes(os.urandom(8192))
-    elif damage == "truncated":
+    if damage == "truncated":
         path.write_bytes(content[: len(content) // 2 + 7])
     elif damage == "header":
         path.write_bytes(b"not a database!!" + content[16:])
-    elif damage == "schema":  # SQLite quotes it in its error
+    else:  # SQLite quotes it in its error
         path.write_bytes(content.replace(b"PRIMARY KEY", b"PRIMARY \xe9EY"))
-    else:
-        path.unlink()
-        with sqlite3.connect(path) as other:
-            other.execute("CREATE TABLE songs (title TEXT)")
-            other.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        other.close()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with Store(path) as store:
@@ -75,6 +67,35 @@ def test_damaged_file_is_moved_aside(path: Path, damage: str) -> None:
     with Store(path) as store:
         assert store.get("runs", "new") == {"x": 1}
         assert store.notices == []
+
+
+@pytest.mark.parametrize("kind", ["text", "database", "bytes"])
+def test_a_file_of_the_user_stays_as_it_is(path: Path, kind: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    if kind == "database":
+        with sqlite3.connect(path) as other:
+            other.execute("CREATE TABLE songs (title TEXT)")
+            other.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        other.close()
+    else:
+        path.write_bytes(b"1,2,3\n" * 500 if kind == "text" else os.urandom(8192))
+    before = path.read_bytes()
+    with pytest.warns(StoreWarning, match="is no store of superopt and stays as it is"):
+        store = Store(path)
+    store.put("runs", "new", {"x": 1})
+    assert store.get("runs", "new") == {"x": 1}
+    store.close()
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_own_place_is_started_afresh_whatever_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    default_path().parent.mkdir(parents=True)
+    default_path().write_bytes(b"not a database" * 500)
+    with pytest.warns(StoreWarning, match="damaged"), Store() as store:
+        store.put("runs", "new", {"x": 1})
+    assert list(default_path().parent.glob("*.damaged-*"))
 
 
 def test_rows_in_each_others_place_are_misses(path: Path) -> None:

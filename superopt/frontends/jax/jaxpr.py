@@ -25,7 +25,8 @@ import jax
 import numpy as np
 from jax import tree_util
 
-from superopt.errors import ArgumentError, SuperoptError, told_with_line
+from superopt.errors import ArgumentError, InputError, SuperoptError, told_with_line
+from superopt.files.trees import misfit, tree_data
 from superopt.foreign.onnx_calls import HostPart
 from superopt.frontends.jax.arguments import abstract, as_taken, as_weak, check_leaf, check_value, is_type, is_weak
 from superopt.frontends.jax.boundary import Inside, enter, is_static
@@ -134,7 +135,7 @@ class Imported:
         leaves, tree = tree_util.tree_flatten(positional(self.fn, args, kwargs or {}))
         if tree != self.in_tree:
             raise ArgumentError(
-                f"the arguments have the structure {tree}, the program was made for {self.in_tree}",
+                self._misfit(args, kwargs or {}),
                 hint="call with the same pytrees as the example arguments, or optimise again",
             )
         for i in self.live:
@@ -150,6 +151,12 @@ class Imported:
         if self.weak_results(leaves) is None:
             self._refuse_weak(leaves)
         return leaves
+
+    def _misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        try:
+            return misfit(tree_data(self.in_tree), self.names, *positional(self.fn, args, kwargs))
+        except InputError:  # what cannot be described
+            return "the arguments have another structure than the program was made for"
 
     def positional(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call in the form that `in_tree` describes."""
