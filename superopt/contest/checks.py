@@ -343,7 +343,8 @@ def _random_like(live: Sequence[Any], seed: int) -> list[Any]:
     for x in live:
         array = np.asarray(x)
         if str(array.dtype) in FLOATS:
-            spread = float(np.std(array.astype(np.float64))) if array.size else 0.0
+            with np.errstate(all="ignore"):  # of infinities
+                spread = float(np.std(array.astype(np.float64))) if array.size else 0.0
             scale = spread if 0.0 < spread < float("inf") else 1.0
             values.append((scale * rng.standard_normal(array.shape)).astype(array.dtype))
         else:

@@ -57,8 +57,9 @@ class Judgement:
 
     @property
     def stated_speedup(self) -> Speedup:
-        """The speed-up as a report states it: that of the original over itself is 1."""
-        return self.speedup or (Speedup(1.0, 1.0, 1.0) if self.returns_original else UNTIMED)
+        """The speed-up as a report states it: that of the original over itself is 1, where it was timed."""
+        timed = self.returns_original and self.before_ms is not None
+        return self.speedup or (Speedup(1.0, 1.0, 1.0) if timed else UNTIMED)
 
     @property
     def returns_original(self) -> bool:

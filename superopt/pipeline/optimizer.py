@@ -673,5 +673,8 @@ def _made_by(path: Path, maker: str) -> tuple[Callable[..., Any], tuple[Any, ...
         or not callable(made[0])
         or not isinstance(made[1], tuple | list)
     ):
-        raise ArgumentError(f"{maker}() must return (function, arguments) or (function, arguments, frozen positions)")
+        raise ArgumentError(
+            f"{maker}() gives something else than (function, arguments) or (function, arguments, frozen positions)",
+            hint="arguments is a tuple of example arguments",
+        )
     return made[0], tuple(made[1]), made[2] if len(made) == 3 else ()

@@ -233,3 +233,12 @@ def test_open_loops_and_callbacks_are_not_called_on_other_inputs() -> None:
         assert not cause
         assert not numerics.drawn
         assert numerics.original_vs_f64 is None
+
+
+def test_numbers_that_are_none_warn_nobody() -> None:
+    """Tests turn warnings into errors."""
+    x = jnp.asarray([np.inf, -np.inf, np.nan, 1.0, -0.0] * 4, jnp.float32)
+    imported = import_function(lambda x: jnp.sum(x.reshape(4, 5), 1) + x.mean() * 2, (x,))
+    numerics, cause = check(imported.graph, original_program(imported.graph), imported.live_values, {}, 0)
+    assert not cause
+    assert numerics.drawn

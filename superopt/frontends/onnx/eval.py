@@ -416,8 +416,9 @@ def _in_program(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> 
         return _run_undefined(entry, node, scope, values)
     if domain not in DOMAINS:
         raise UnsupportedOpError(
-            f"{label(node)} belongs to another maker",
-            hint='give its function to load_model: operators={"domain.Name": function}, or export standard operators',
+            f"{label(node)} belongs to another maker (domain {domain})",
+            hint="export standard operators, or give its function in Python, to load_model of "
+            'superopt.frontends.onnx.frontend: operators={"domain.Name": function}',
         )
     if schema is None:
         raise UnsupportedOpError(f"{label(node)} is not an operator of opset {opset}")

@@ -244,7 +244,9 @@ def load_model(
 
 def _data_folder(path: Path, root: str | Path | None) -> DataFolder:
     if root is not None and not Path(root).is_dir():
-        raise ArgumentError(f"data_root {str(root)!r} is not a folder")
+        raise ArgumentError(
+            f"data_root {str(root)!r} is not a folder", hint="give the folder that holds what the links lead to"
+        )
     return DataFolder(path.absolute().parent, path.resolve().parent, None if root is None else Path(root))
 
 
@@ -452,8 +454,9 @@ def _dim(name: str, axis: int, dim: Any, dims: Mapping[str, int], used: set[str]
             used.add(key)
             return dims[key]
     key = dim.dim_param or f"{name}:{axis}"
+    given = f"; given are {_some(dims)}" if dims else ""
     raise ArgumentError(
-        f"dimension {axis} of input {name!r} is symbolic ({key})",
+        f"dimension {axis} of input {name!r} is symbolic ({key}){given}",
         hint=f"give its size: dims={{{key!r}: 1}}, or --dims {key}=1",
     )
 
