@@ -36,7 +36,7 @@ _SIZED_BY_VALUES = frozenset((
 _RUNS = threading.local()  # the allowance of the run of this thread
 
 
-class Loop(op_loop.Loop):
+class _Loop(op_loop.Loop):
     """`Loop` with a new first axis for what each step gives, of any rank, and for no steps at all."""
 
     op_domain = ""
@@ -60,6 +60,9 @@ class Loop(op_loop.Loop):
         return self._check_and_fix_outputs((*carried, *map(_stacked, rows, kinds)))
 
 
+_Loop.__name__ = "Loop"  # by which the evaluator knows it
+
+
 def _stacked(rows: Sequence[Any], kind: onnx.ValueInfoProto) -> np.ndarray:
     if rows:
         return np.stack(rows)
@@ -71,7 +74,7 @@ class Bounded(ReferenceEvaluator):
     """The reference evaluator with bounds: bodies and functions are run by it too."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**options, "new_ops": [Loop]})
+        super().__init__(*args, **{**options, "new_ops": [_Loop]})
         for node in self.rt_nodes_:
             node.run = functools.partial(_run, node, node.run)
 

@@ -47,6 +47,7 @@ class ScalarFn:
         commutative: has the same value, bit by bit but for the payload of a NaN, when its two operands change places.
         partial: has no value (NaN) at some finite operands.
         poles: is infinite at some finite operands, overflow apart.
+        closed: a float type that holds the operands holds the result: there is nothing to round.
         kept: XLA:CPU keeps the result where several kernels read it, and computes it again in each otherwise (as seen
             in its compiled programs).
     """
@@ -62,6 +63,7 @@ class ScalarFn:
     partial: bool = False
     poles: bool = False
     kept: bool = False
+    closed: bool = False
 
     def dtype(self, operand: str) -> str:
         """Dtype of the result."""
@@ -240,6 +242,9 @@ _PREDICATES: dict[str, tuple[int | None, str, Numpy]] = {
 _COMMUTE = frozenset(["add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"])
 _POLES = frozenset(["div", "log", "log1p", "rsqrt", "pow", "tan", "atanh", "erf_inv", "lgamma", "digamma"])
 _PARTIAL = _POLES | frozenset(["rem", "sqrt", "asin", "acos", "acosh"])
+_CLOSED = frozenset(
+    ["neg", "sign", "abs", "floor", "ceil", "round_away", "round_even", "max", "min", "rem", "select_n", "nextafter"]
+)
 _KEPT = _TRANSCENDENTAL.keys() - {"sin", "cos", "tan"} | {"rem", "nextafter"}
 
 
@@ -248,6 +253,7 @@ def _scalar_fn(name: str, arity: int | None, takes: str, numpy: Numpy) -> Scalar
     return ScalarFn(
         name, arity, takes, name in _PREDICATES, numpy, int(not transcendental), transcendental,
         name in _COMMUTE, name in _PARTIAL, name in _POLES, name in _KEPT,
+        name in _CLOSED,
     )  # fmt: skip
 
 

@@ -51,7 +51,7 @@ LIMITS = {
     "largest_room": 25,
     "repeated": 1,
     "late": 170,
-    "file_circles": 1,
+    "file_circles": 0,
     "room_circles": 0,
     "literal_dot": 21,
     "op_lists": 8,

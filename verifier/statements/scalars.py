@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from superopt.ir.scalar import COMPARISONS
+from superopt.ir.scalar import COMPARISONS, SCALARS
 from superopt.ir.types import FLOATS
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
@@ -51,11 +51,8 @@ FRACTIONS = "a float constant is the simplest fraction that rounds to it"
 FINITE_TEST = "values that are tested for being finite numbers are"
 ROUNDED = "a size as a float is rounded as results of floats are"
 WIDENED = "results that are then widened are finite, and rounded as those of the wider type are"
-_UNROUNDED = frozenset((
-    "neg", "abs", "sign", "max", "min", "floor", "ceil", "round_away", "round_even", "select_n", "narrow",
-    "convert", "nan",
-))  # fmt: skip
-"""Functions whose results a type holds if it holds their arguments."""
+_UNROUNDED = frozenset(name for name, fn in SCALARS.items() if fn.closed) - {"nextafter"} | {"narrow", "convert", "nan"}
+"""Functions that a wider type does not round otherwise."""
 
 
 class Wraps(Exception):

@@ -20,7 +20,6 @@ from superopt.ir.index import Guard, Symbol, coefficient
 from superopt.ir.scalar import COMPARISONS, HALVES, SCALARS
 from superopt.ir.types import FLOATS
 from superopt.kernels.emit.licence import Licence
-from superopt.kernels.emit.scalar import CLOSED
 from superopt.kernels.loops.stage import LoopProgram, Stage
 from superopt.kernels.schedule.domain import inverse
 
@@ -292,7 +291,7 @@ def _rounding(a: Expr, at: str, b: Expr, bt: str) -> Facts:
     fn, dtype = a.args[:2]
     made: set[tuple[str, str]] = set()
     if dtype in FLOATS:
-        if dtype in HALVES and not SCALARS[fn].predicate and fn not in CLOSED:
+        if dtype in HALVES and not SCALARS[fn].predicate and not SCALARS[fn].closed:
             made.add(("off", "excess"))
         if fn == "div" and a.args[3].kind != "const":
             made.add(("off", "reciprocal"))

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from superopt.ir.expr import Expr, values_of
-from superopt.ir.index import Form, Poly, Size, Symbol, bounds, coefficient
-from superopt.ir.index.poly import Atom, Mono
+from superopt.ir.index import Atom, Form, Mono, Poly, Size, Symbol, bounds, coefficient
 from superopt.ir.scalar import HALVES
 from superopt.kernels.emit.types import HeldValue, held_as, is_float, is_signed, register, width_of
 from superopt.kernels.llvm.module import Value, literal, vector

@@ -13,9 +13,6 @@ from superopt.kernels.llvm.module import Function, vector
 from superopt.kernels.math import ops as vecmath_ops
 from superopt.kernels.math import table as vecmath
 
-CLOSED = frozenset(
-    ["neg", "sign", "abs", "floor", "ceil", "round_away", "round_even", "max", "min", "rem", "select_n", "nextafter"]
-)  # results of 16-bit floats need no rounding
 _EXACT = ("sqrt", "rsqrt")  # transcendental in the table, instructions here
 
 
@@ -39,7 +36,7 @@ def apply(
     if SCALARS[fn].transcendental and fn not in _EXACT and not licence.polynomial:
         raise UnsupportedKernel(f"{fn} is a polynomial, which the licence excludes")
     made = vecmath.apply(f, fn, dtype, tuple(args), lanes, which)
-    if dtype in HALVES and not SCALARS[fn].predicate and not licence.excess and fn not in CLOSED:
+    if dtype in HALVES and not SCALARS[fn].predicate and not licence.excess and not SCALARS[fn].closed:
         return vecmath_ops.rounded(f, made, dtype, lanes)
     return made
 

@@ -20,6 +20,7 @@ from superopt.ir import expr as ex
 from superopt.ir.expr import Expr, subexpressions, values_of
 from superopt.ir.index import (
     APPLY,
+    Atom,
     Form,
     Guard,
     Poly,
@@ -33,7 +34,6 @@ from superopt.ir.index import (
     row_major,
     substitute,
 )
-from superopt.ir.index.poly import Atom
 from superopt.kernels.loops.stage import Buffer
 
 Ranges = Mapping[Symbol, tuple[int, int]]

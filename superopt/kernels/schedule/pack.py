@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 from superopt.errors import InputError
 from superopt.ir.expr import Expr, const, load, subexpressions, where, with_parts
-from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, all_of, bounds, of_atom, substitute
-from superopt.ir.index.poly import make, terms_of
+from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, all_of, bounds, make, of_atom, substitute, terms_of
 from superopt.kernels.loops.stage import Axis, Buffer, Stage
 
 
