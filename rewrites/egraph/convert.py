@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from rewrites.egraph.graph import EGraph, ENode, Ref
-from rewrites.egraph.perm import PERM_BITS, PERM_MASK, inverse_of, perm_of
 from superopt.ir.graph import Graph, Node, mk
 from superopt.ir.ops.table import ELEMENTWISE
 
@@ -57,50 +56,6 @@ def node_of(eg: EGraph, enode: ENode, children: Sequence[Node]) -> Node:
     elif op == "regroup":
         return _reshaped(children[0], eg.values_of(enode)["groups"])
     return mk(op, *children, **dict(attrs))
-
-
-def extract_any(eg: EGraph, ref: Ref, choose: Choose, memo: dict[int, Node] | None = None) -> Node:
-    """The IR node of a reference, with the e-node `choose(class)` in each class.
-
-    Raises:
-        ValueError: the choice has a cycle.
-    """
-    memo = {} if memo is None else memo
-    return _node_at(eg, eg.find(ref), _extract_class(eg, eg.find_class(ref), choose, memo))
-
-
-def _node_at(eg: EGraph, ref: Ref, node: Node) -> Node:
-    """The node of a reference, given the node of its class in natural order."""
-    if not ref & PERM_MASK:
-        return node
-    return transposed(node, perm_of(ref & PERM_MASK, eg.rank_of_class(ref >> PERM_BITS)))
-
-
-def _extract_class(eg: EGraph, root: int, choose: Choose, memo: dict[int, Node]) -> Node:
-    """The node of a class in natural order; depth first without recursion."""
-    stack = [root]
-    open_: set[int] = set()
-    while stack:
-        cls = stack[-1]
-        if cls in memo:
-            stack.pop()
-            continue
-        enode = choose(cls)
-        children = [eg.find(child) for child in enode[1:]]
-        missing = [child >> PERM_BITS for child in children if child >> PERM_BITS not in memo]
-        if missing:
-            if cls in open_:
-                raise ValueError(f"the choice of e-nodes has a cycle through class {cls}")
-            open_.add(cls)
-            stack.extend(missing)
-            continue
-        node = node_of(eg, enode, [_node_at(eg, c, memo[c >> PERM_BITS]) for c in children])
-        own = eg.ref_of(enode)  # value(e-node) = transpose(value(class), perm)
-        if own & PERM_MASK:
-            node = transposed(node, inverse_of(perm_of(own & PERM_MASK, eg.rank_of_class(cls))))
-        memo[cls] = node
-        stack.pop()
-    return memo[root]
 
 
 def _same_shape(op: str, children: Sequence[Node]) -> Sequence[Node]:

@@ -118,7 +118,7 @@ def build(
 
 
 class NativeExecutable(XlaExecutable):
-    """A program with kernels in it (see `superopt.backends.base.Executable`).
+    """A program with kernels in it.
 
     Attributes:
         program: what was built, as it is without kernels.

@@ -108,7 +108,7 @@ def as_jitted(program: Program, frozen_values: Mapping[str, Any]) -> Callable[..
 
 
 class XlaExecutable:
-    """A program built with XLA (see `superopt.backends.base.Executable`).
+    """A program built with XLA.
 
     Attributes:
         packed: the prepared tensors of the build as calls pass them.

@@ -295,25 +295,6 @@ def apply_op(node: Node, arrays: Sequence[Array], wide: bool = False) -> Array:
     return np.broadcast_to(np.asarray(value, kind), shape)
 
 
-def evaluate_at(root: Node, env: Mapping[str, Array], index: Sequence[int], wide: bool = False) -> Array:
-    """Value of a node at one index, with everything below it computed at the indices at which it is read.
-
-    Raises:
-        ArgumentError: an input has no value, or one of another shape or dtype.
-        InputError: a node has no value at one index (opaque, control flow).
-    """
-    arrays: dict[Node, Callable[..., Array]] = {}
-
-    def read(node: Node, i: tuple[Any, ...]) -> Array:
-        if node not in arrays:
-            arrays[node] = reader(_argument(node, env, wide))
-        return arrays[node](*i)
-
-    with np.errstate(all="ignore"):
-        value = denote.denote(root, Numbers(wide=wide), read)(*[int(k) for k in index])
-    return np.asarray(value, scalar.numpy_dtype(root.dtype, wide))[()]
-
-
 def _concrete(shape: Shape) -> tuple[int, ...]:
     return tuple([int(n) for n in shape])  # pyright: ignore[reportArgumentType] (symbolic sizes have no grid)
 

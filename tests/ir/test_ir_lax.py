@@ -16,10 +16,11 @@ from jax import lax
 from jax import numpy as jnp
 
 from superopt.ir.graph import Node, mk, topological
-from superopt.ir.interp import evaluate, evaluate_at
+from superopt.ir.interp import evaluate
 from superopt.ir.ops.table import TABLE
 from superopt.ir.types import FLOATS
 from tests.support import ir_cases
+from tests.support.oracles import evaluate_at
 
 OPS = [name for name, op in TABLE.items() if op.at is not None and name != "macro"]
 EPSILON = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 3e-6, "float64": 1e-9}

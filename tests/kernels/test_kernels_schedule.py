@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from superopt.kernels.schedule.edit import parts
 from superopt.kernels.schedule.layout import maps
 from superopt.kernels.schedule.register_tile import ContractionDecisions
 from superopt.kernels.schedule.tensorizing import decisions_of, pairs_of
-from superopt.kernels.schedule.trace import Illegal, apply, attempt, from_json, to_json, trace
+from superopt.kernels.schedule.trace import Illegal, apply, attempt, trace
 from tests.support.loop_executor import BadAccess, execute
 from tests.support.schedule_cases import (
     arrays,
@@ -234,13 +235,12 @@ def test_axes_follow_from_the_element(steps: list[Any]) -> None:
 
 def test_traces_are_json() -> None:
     steps = trace([["split", "out0", "o0", [4]], ["set_knob", "out0", "a", None]])
-    assert to_json(steps) == '[["split","out0","o0",[4]],["set_knob","out0","a",null]]'
-    assert from_json(to_json(steps)) == steps
-    assert hash(steps) == hash(from_json(to_json(steps)))
-    for text, message in (("{", "no JSON"), ("{}", "list of steps"), ('[["melt"]]', "no step"), ("[[]]", "no step"),
-                          ('[["split", 1.5]]', "integers")):  # fmt: skip
+    again = trace(json.loads(json.dumps(steps)))
+    assert again == steps
+    assert hash(again) == hash(steps)
+    for wrong, message in (([["melt"]], "no step"), ([[]], "no step"), ([["split", 1.5]], "integers")):
         with pytest.raises(InputError, match=message):
-            from_json(text)
+            trace(wrong)
 
 
 def test_an_illegal_step_is_data() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ from superopt.kernels.loops.evaluate import evaluate
 from superopt.kernels.loops.show import digest, show
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule import PRIMITIVES
-from superopt.kernels.schedule.trace import Illegal, apply, attempt, from_json, to_json, trace
+from superopt.kernels.schedule.trace import Illegal, apply, attempt, trace
 from tests.support import schedule_random
 from tests.support.loop_executor import execute
 from tests.support.schedule_cases import arrays, product, same
@@ -52,7 +54,7 @@ def test_random_schedules_keep_the_value(seed: int) -> None:
     same(evaluate(scheduled, env, wide=True), evaluate(program, env, wide=True), exact=False)
     if not _reassociates(program) and all(step[0] != "widen" for step in taken):
         same(evaluate(scheduled, env), evaluate(program, env))
-    replayed = apply(program, from_json(to_json(trace(taken))))
+    replayed = apply(program, trace(json.loads(json.dumps(trace(taken)))))
     assert digest(replayed) == digest(scheduled)
     assert show(replayed) == show(scheduled)
 

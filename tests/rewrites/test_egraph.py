@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rewrites.egraph import perm
-from rewrites.egraph.convert import extract_any, import_graph, node_of
+from rewrites.egraph.convert import import_graph, node_of
 from rewrites.egraph.graph import EGraph, LimitReachedError, Origin
 from rewrites.egraph.perm import PERM_BITS
 from superopt.errors import ShapeError
@@ -18,6 +18,7 @@ from superopt.ir.graph import Graph, literal, make_input, mk
 from superopt.ir.interp import evaluate
 from tests.support.egraph_checks import check_invariants, every_enode, import_over, natural, variant
 from tests.support.egraph_random import MAKERS, Builder, arrays
+from tests.support.oracles import extract_any
 
 
 def _input(eg: EGraph, name: str, *shape: int, frozen: bool = False) -> int:

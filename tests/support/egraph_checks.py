@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from rewrites.egraph.convert import extract_any
 from rewrites.egraph.graph import EGraph, ENode
 from rewrites.egraph.perm import PERM_BITS, PERM_MASK
 from superopt.ir.graph import Graph, Node
 from superopt.ir.interp import evaluate
 from tests.support.egraph_random import arrays
+from tests.support.oracles import extract_any
 
 Rng = random.Random
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from rewrites.build.target import IRTarget
 from rewrites.build.terms import build
-from rewrites.egraph.convert import extract_any, import_graph
+from rewrites.egraph.convert import import_graph
 from rewrites.egraph.graph import EGraph, Ref
 from rewrites.language.term import Rule
 from rewrites.lift.generate import Instance
@@ -17,6 +17,7 @@ from rewrites.match.matching import Match, matches
 from rewrites.match.space import IRSpace
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
 from superopt.ir.interp import evaluate
+from tests.support.oracles import extract_any
 
 Arrays = Mapping[str, np.ndarray]
 NCHW = ((0, 1, 2, 3),) * 3

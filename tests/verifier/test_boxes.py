@@ -13,7 +13,7 @@ from rewrites.language.term import Rule
 from rewrites.lift.generate import at_env, choose_env
 from superopt.errors import SuperoptError
 from superopt.ir.interp import evaluate
-from verifier.rules.boxes import failing_box
+from superopt.lab.discovery.boxes import failing_box
 from verifier.rules.instance import IllFormed
 
 SEAM = parse("""

@@ -22,8 +22,8 @@ from rewrites.lift.generate import Instance, instance
 from superopt.errors import SuperoptError
 from superopt.ir import scalar
 from superopt.ir.interp import evaluate
+from tests.support.oracles import Numeric
 from verifier.equal.sem import Meaning
-from verifier.equal.terms import Numeric
 
 MORE = parse_many(
     """

@@ -4,7 +4,6 @@
 it:
 
     Symbolic   indices are polynomials, scalars are the terms below: what the prover proves things about
-    Numeric    indices are ints, scalars are Python numbers: what tests compare with the reference interpreter
 
 A term is a read of an input, a rational constant, an integer (a size) as a scalar, plus or minus infinity, a scalar
 function of terms, a choice between terms by an index condition, or a reduction over one bound index variable.
@@ -16,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond, Truth
@@ -255,66 +254,6 @@ class Symbolic:
         if not isinstance(value, Read):
             raise NotImplementedError("an index that is not an entry of an input")
         return Sym(greatest(0, least(entry(value.name, value.index), unwrap(size) - 1)))
-
-
-class Numeric:
-    """Indices are ints, scalars are Python numbers: the meaning of a rule evaluated at one index."""
-
-    def __init__(self, arrays: Mapping[str, Any], functions: Mapping[str, Callable[..., Any]]) -> None:
-        self._arrays, self._functions = arrays, functions
-
-    def read(self, name: str, index: Sequence[Int]) -> Any:
-        """The entry of an input."""
-        where = tuple(_int(i) for i in index)
-        array = self._arrays[name]
-        if any(not 0 <= i < n for i, n in zip(where, array.shape, strict=True)):
-            raise IndexError(f"{name}{list(where)} is outside the shape {list(array.shape)}")
-        return array[where]
-
-    def const(self, value: Fraction | float) -> Any:
-        """A constant as a float, or a truth value."""
-        return value if isinstance(value, bool) else float(value)
-
-    def size(self, value: Int) -> Any:
-        """An integer as a float."""
-        return float(_int(value))
-
-    def op(self, fn: str, *args: Any) -> Any:
-        """A scalar function by its table entry."""
-        return self._functions[fn](*args)
-
-    def where(self, guard: Truth, then: Callable[[], Any], orelse: Callable[[], Any]) -> Any:
-        """A choice; only the branch taken is evaluated."""
-        g = c.truth(guard)
-        return then() if g == c.TRUE else orelse()
-
-    def reduce(self, kind: str, sizes: Sequence[Int], body: Callable[[Sequence[Int]], Any]) -> Any:
-        """Fold over the box, row-major."""
-        total = {"sum": 0.0, "max": -math.inf, "min": math.inf, "prod": 1.0, "and": True, "or": False}[kind]
-        fold = {"sum": "add", "prod": "mul"}.get(kind, kind)
-        counts = [_int(n) for n in sizes]
-        for flat in range(math.prod(counts)):
-            index: list[Int] = []
-            for n in reversed(counts):
-                flat, i = divmod(flat, n)
-                index.insert(0, i)
-            total = self._functions[fold](total, body(index))
-        return total
-
-    def divmod(self, index: Int, inner: Int) -> tuple[Int, Int]:
-        """Quotient and remainder."""
-        return divmod(_int(index), _int(inner))
-
-    def entry(self, value: Any, size: Int) -> Int:
-        """The integer, clipped."""
-        return max(0, min(int(value), _int(size) - 1))
-
-
-def _int(i: Int) -> int:
-    v = unwrap(i).value
-    if v is None:
-        raise TypeError(f"{i} is not a number")
-    return v
 
 
 def walk_terms(t: Term) -> Iterator[Term]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Prepared(Protocol):
-    """What is needed of an executable (see `superopt.backends.base.Executable`)."""
+    """What is needed of an executable."""
 
     prepared: tuple[Any, ...]
     packed: tuple[Any, ...]

@@ -8,7 +8,6 @@ it, since most traces that a search draws are illegal somewhere.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,26 +54,6 @@ def _frozen(x: Any) -> Any:
     if x is None or isinstance(x, str) or (isinstance(x, int) and -_MOST_INTEGER <= x <= _MOST_INTEGER):
         return x
     raise InputError(f"a trace holds integers, strings and lists, not {x!r}")
-
-
-def to_json(steps: Trace) -> str:
-    """The trace as JSON, equal for equal traces."""
-    return json.dumps(steps, separators=(",", ":"))
-
-
-def from_json(text: str) -> Trace:
-    """The trace that `to_json` wrote.
-
-    Raises:
-        InputError: no JSON, or no trace.
-    """
-    try:
-        steps = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"the trace is no JSON: {error}") from None
-    if not isinstance(steps, list):
-        raise InputError(f"a trace is a list of steps, not {type(steps).__name__}")
-    return trace(steps)
 
 
 def apply(program: LoopProgram, steps: Sequence[Sequence[Any]]) -> LoopProgram:

@@ -71,6 +71,9 @@ def _grid_sample(call: Call, x: Any, grid: Any) -> Any:
     space = x.shape[2:]
     if grid.shape[-1] != len(space) or mode not in ("linear", "cubic", "nearest"):
         raise InputError(f"grid of shape {list(grid.shape)} and mode {mode!r} for data of shape {list(x.shape)}")
+    kind = x.dtype
+    if kind in (jnp.float16, jnp.bfloat16):
+        x = x.astype(jnp.float32)  # rounded once, not at every corner
     points = grid.reshape(grid.shape[0], -1, len(space)).astype(x.dtype)
     positions = []
     for i, size in enumerate(space):
@@ -81,7 +84,7 @@ def _grid_sample(call: Call, x: Any, grid: Any) -> Any:
             at = lax.round(at, lax.RoundingMethod.TO_NEAREST_EVEN)
         positions.append(_padded(at, size, pad, align) if mode != "cubic" else at)
     sampled = _interpolate(x, positions, mode, pad, align)
-    return sampled.reshape(*x.shape[:2], *grid.shape[1:-1])
+    return sampled.reshape(*x.shape[:2], *grid.shape[1:-1]).astype(kind)
 
 
 def _interpolate(x: Any, positions: Sequence[Any], mode: str, pad: str, align: bool) -> Any:

@@ -463,12 +463,6 @@ def _flushed(_: TypeCase, got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return (got == 0) & (np.abs(wanted.astype(np.float64)) < least)
 
 
-def _sixteen_bits(_: TypeCase, got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    if got.dtype != np.float16:
-        return np.zeros(got.shape, bool)
-    return np.isclose(got.astype(np.float32), wanted.astype(np.float32), rtol=0.01)
-
-
 def _as_float32(_: TypeCase, got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return np.isclose(got, wanted, rtol=1e-6, atol=1e-7) & (got.dtype == np.float64)
 
@@ -491,7 +485,6 @@ NAMED: dict[str, tuple[str, Elements]] = {
     "ReduceMean": ("the exact mean of integers, which both peers compute in float64", _exact_means),
     "Shrink": ("the integer itself, which both peers cast to a float and back, out of its range", _unchanged),
     "ReduceSumSquare": ("a sum of squares beyond the range of the integers", _squares_out_of_range),
-    "GridSample": ("sums of products in float16, one percent apart", _sixteen_bits),
     "GroupNormalization": ("doubles whose means are taken in float32, as the definition says", _as_float32),
     "Gelu": ("the constants of the tanh form, which both peers have in float32 only", _float32_constants),
 }
