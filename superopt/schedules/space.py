@@ -4,11 +4,10 @@ A `Knob` is a decision with its options; a `Point` names one option per knob; `t
 primitives that `superopt.kernels.schedule` replays.  There are no templates per operator: contractions have the knobs
 of a register tile (rows and vectors, order and blocking of the sum, packing of each operand, size and order of tasks),
 chains of two those of both tiles and of a task, every other stage those of a loop nest (order, tasks, vectors at a
-time, row cache).  Options that cannot run well are
-left out before anything is built: tiles that need more registers than there are, tasks far fewer than threads, blocks
-beyond the caches.  The default schedule is a point of the space (`ScheduleSpace.start`): what its estimates decided
-beyond the options stands among them, and its steps that are no decision of the space come before all others
-(`ScheduleSpace.prefix`).
+time, row cache).  Options that cannot run well are left out before anything is built: tiles that need more registers
+than there are, tasks far fewer than threads, blocks beyond the caches.  The default schedule is a point of the space
+(`ScheduleSpace.start`): what its estimates decided beyond the options stands among them, and its steps that are no
+decision of the space come before all others (`ScheduleSpace.prefix`).
 """
 
 from __future__ import annotations

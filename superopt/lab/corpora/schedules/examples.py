@@ -1,8 +1,7 @@
 """Loop programs to check: operators as they come from graphs, each with a few schedules, by name.
 
 `examples()` are right and must be proved; `superopt.lab.corpora.schedules.planted` holds wrong ones that must be
-refuted.
-The processor is a fixed one, so that the schedules are the same on every machine.
+refuted. The processor is a fixed one, so that the schedules are the same on every machine.
 """
 
 from __future__ import annotations
