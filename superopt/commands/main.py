@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -88,20 +89,13 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 @guarded
 def optimize(
     target: str,
-    budget: str,
     dims: tuple[str, ...],
-    seed: int,
-    deterministic: bool,
-    numerics: str,
-    kernels: bool,
-    search: bool,
-    data_root: str | None,
-    random_weights: bool,
     strict: bool,
     no_store: bool,
     report_path: str | None,
     out: str | None,
     as_json: bool,
+    **options: Any,
 ) -> int:
     """Optimise TARGET: an ONNX file, or FILE.py:NAME where NAME() returns (function, example arguments)."""
     if report_path:
@@ -110,20 +104,7 @@ def optimize(
     check_folder(out)
     from superopt.pipeline.optimizer import optimize_target  # late: jax and z3 take seconds to load
 
-    result = optimize_target(
-        target,
-        budget=budget,
-        dims=parse_dims(dims),
-        seed=seed,
-        deterministic=deterministic,
-        numerics=numerics,
-        kernels=kernels,
-        search=search,
-        data_root=data_root,
-        random_weights=random_weights,
-        store=not no_store,
-        progress=progress(as_json),
-    )
+    result = optimize_target(target, dims=parse_dims(dims), store=not no_store, progress=progress(as_json), **options)
     report = result.report
     if report_path:
         write(report_path, report.save)
