@@ -190,11 +190,11 @@ def _select_n(which: Array, *cases: Array) -> Array:
 
 
 def _special(name: str) -> Numpy:
-    def call(x: Array) -> Array:
+    def call(*xs: Array) -> Array:
         # late: takes longer to load than all of superopt.ir, and few programs need it
         from scipy import special  # pyright: ignore[reportMissingTypeStubs]
 
-        return getattr(special, name)(x)
+        return getattr(special, name)(*xs)
 
     return call
 
