@@ -15,15 +15,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from superopt.backends.build import build_any
+from superopt.backends.options import jit_with
+from superopt.backends.xla import build
 from superopt.certify.kernel_checks import disagreeing, too_large
 from superopt.errors import ArgumentError, InputError
 from superopt.files.reading import typed
 from superopt.files.trees import bound, misfit, read_tree, tree_data
+from superopt.frontends.jax.arguments import as_taken, as_weak, is_weak
+from superopt.frontends.jax.boundary import ADAPTED, enter, leave, outside, user_function
+from superopt.frontends.jax.call import OtherTypesError, direct_call, with_derivative, wrap_like_original
+from superopt.frontends.jax.held import is_jitted
 from superopt.ir.program import original_program
 from superopt.ir.types import TensorType
 from superopt.machine.shared import Unique
 from superopt.measure.compare import serialisable
 from superopt.report.data import Report, Speedup, read_speedup
+from superopt.returned import saved
+from superopt.returned.saved import digest_of, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,9 +70,6 @@ class Optimized(Unique, Generic[P, R]):
         plan: Plan | None = None,
         kernels: tuple[Choice, ...] = (),
     ) -> None:
-        from superopt.frontends.jax.boundary import outside, user_function  # late: importing this module costs nothing
-        from superopt.frontends.jax.call import direct_call, wrap_like_original  # late: see above
-
         self.imported = imported if not imported.placed else replace(imported, placed={})
         self.program = program
         self.executable = executable
@@ -110,10 +120,6 @@ class Optimized(Unique, Generic[P, R]):
         Raises:
             InputError: the program holds operations that exist only in this process (callbacks into Python, effects).
         """
-        import numpy as np  # late: importing this module costs nothing
-
-        from superopt.returned import saved  # late: see above
-
         if not serialisable(self.program):
             kept = ", ".join(sorted(self.imported.opaque_ops))
             raise InputError(
@@ -158,7 +164,6 @@ class Optimized(Unique, Generic[P, R]):
         """The prepared tensors of the program without kernels: what every machine can read."""
         if not self.kernels:
             return self.executable.prepared
-        from superopt.backends.xla import build  # late: see above
 
         return build(self.program, self.imported.frozen_values).prepared
 
@@ -169,7 +174,6 @@ def _positions(flags: Sequence[bool]) -> frozenset[int]:
 
 def _first(direct: Callable[..., Any], general: Callable[..., Any]) -> Callable[..., Any]:
     """The direct call, and for what it refuses the general one."""
-    from superopt.frontends.jax.call import OtherTypesError  # late: importing this module costs nothing
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -185,10 +189,6 @@ def _jit_original(imported: Imported, options: Mapping[str, Any]) -> Callable[..
 
     None for a model: its weights are no part of its function, and it may have types that the process has not enabled.
     """
-    from superopt.backends.options import jit_with  # late: importing this module costs nothing
-    from superopt.frontends.jax.boundary import outside, user_function  # late: see above
-    from superopt.frontends.jax.held import is_jitted  # late: see above
-
     if imported.weakness is None:
         return None
     fn, settings = user_function(imported.fn), imported.settings
@@ -204,14 +204,6 @@ class Loaded(Unique):
     """A saved program: callable like the original, with the report of its making as plain data."""
 
     def __init__(self, path: str | Path) -> None:
-        import jax  # late: importing this module costs nothing
-        from jax.core import Tracer  # late: see above
-
-        from superopt.backends.build import build_any  # late: see above
-        from superopt.frontends.jax.arguments import as_taken, as_weak, is_weak  # late: see above
-        from superopt.frontends.jax.boundary import ADAPTED, enter, leave  # late: see above
-        from superopt.returned.saved import digest_of, read  # late: see above
-
         files = ExitStack()  # the file stays open: derivatives, which need what kernels do not, read it again
         weakref.finalize(self, files.close)
         held = read(path, files)
@@ -271,8 +263,6 @@ class Loaded(Unique):
 
     def _take_waiting(self) -> None:
         """Compare the kernels that waited for a call, and build the program with those that agree."""
-        from superopt.backends.build import build_any  # late: see __init__
-
         with self._lock:
             if not self._waiting:
                 return
@@ -350,8 +340,6 @@ class Loaded(Unique):
 
     def _with_derivative(self) -> Callable[[list[Any]], Sequence[Any]]:
         """Kernels have no derivatives: those of the same program without kernels."""
-        from superopt.backends.xla import build  # late: see __init__
-        from superopt.frontends.jax.call import with_derivative  # late: see __init__
 
         def plain(live: list[Any]) -> list[Any]:
             executable = build(original_program(self.graph), self.prepared)
