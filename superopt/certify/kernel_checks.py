@@ -17,6 +17,9 @@ from typing import Any
 import numpy as np
 
 from superopt.arrays.bundles import random_values
+from superopt.backends import made, native
+from superopt.backends.native import CompiledRegion
+from superopt.backends.xla import build
 from superopt.errors import SuperoptError
 from superopt.ir.counters import graph_cost
 from superopt.ir.graph import Graph, Node
@@ -74,8 +77,6 @@ def _seconds(graph: Graph) -> float:
 
 def _agrees(graph: Graph, trace: tuple[Any, ...] | None) -> bool:
     """Was the kernel found to agree on this machine?"""
-    from superopt.backends import made, native  # late: loads LLVM
-
     try:
         key = made.key_of(graph, native.default_trace(graph) if trace is None else trace)
     except SuperoptError:  # the build says so
@@ -85,8 +86,6 @@ def _agrees(graph: Graph, trace: tuple[Any, ...] | None) -> bool:
 
 def disagreeing(hot: Graph, choices: Sequence[Choice]) -> dict[int, str]:
     """The choices whose kernels do not give XLA's values, by number, and why; those without a kernel are not asked."""
-    from superopt.backends import made, native  # late: loads LLVM
-
     found: dict[int, str] = {}
     known: dict[tuple[Graph, object], str] = {}
     for number, (region, choice) in enumerate(zip(regions_of(hot, choices), choices, strict=True)):
@@ -109,8 +108,6 @@ def disagreeing(hot: Graph, choices: Sequence[Choice]) -> dict[int, str]:
 
 def _difference(kernel: object) -> str:
     """How the kernel of a region differs from XLA's version on random arrays; empty where it does not."""
-    from superopt.backends.native import CompiledRegion  # late: see above
-
     assert isinstance(kernel, CompiledRegion)
     values = random_values({n["name"]: (n.shape, n.dtype) for n in kernel.graph.inputs}, 0)
     expected = _of_xla(kernel.graph, values)
@@ -133,8 +130,6 @@ def _difference(kernel: object) -> str:
 
 
 def _of_xla(graph: Graph, values: dict[str, np.ndarray]) -> list[np.ndarray]:
-    from superopt.backends.xla import build  # late: compiles
-
     program = original_program(graph)
     frozen = {n["name"]: values[n["name"]] for n in graph.inputs if n["frozen"]}
     return [np.asarray(x) for x in build(program, frozen)(*[values[n["name"]] for n in program.live_inputs])]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from superopt.backends.native import scheduled_program
 from superopt.ir.graph import Graph
 from superopt.kernels.choose.choice import Choice, regions_of
 from superopt.kernels.loops.program import from_graph
@@ -24,8 +25,6 @@ def prove_kernel(
     Raises:
         InputError: the trace does not fit the region.
     """
-    from superopt.backends.native import scheduled_program  # late: loads LLVM
-
     return (ledger or ScheduleLedger()).check(from_graph(graph.outputs), scheduled_program(graph, trace))
 
 

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 
+from superopt.certify.kernel_proofs import prove_kernel
 from superopt.choose.trials import Trial, TrialPool
 from superopt.errors import InputError
 from superopt.ir.graph import Graph
@@ -24,6 +25,7 @@ from superopt.measure import Worker
 from superopt.measure.process import WorkerDiedError
 from superopt.schedules.tune import builders, tune
 from superopt.store import Store
+from verifier.schedules.ledger import ScheduleLedger
 
 LEAST_S = 2.0  # of time left, to search at all
 _LEAST_EACH_S, _MOST_EACH_S = 1.0, 12.0
@@ -86,9 +88,6 @@ def search_schedules(
 
 def _better(region: Region, default: Trial, trace: tuple[object, ...], pool: TrialPool, store: Store | None) -> Trial:
     """The trial of a searched schedule where it is proved and faster, else that of the default one."""
-    from superopt.certify.kernel_proofs import prove_kernel  # late: loads the prover
-    from verifier.schedules.ledger import ScheduleLedger  # late: see above
-
     if not prove_kernel(region.graph, trace, ScheduleLedger(store)).proved:
         return default
     again, trial = pool.try_all([(region, default.trace), (region, trace)])  # in rounds with each other
@@ -101,9 +100,6 @@ def proved(
     tried: Mapping[Graph, Trial], store: Store | None, say: Callable[[str], None], least: float = -1.0
 ) -> dict[Graph, Trial]:
     """The trials; those of kernels whose schedules are not proved as failed, where they gain more than `least`."""
-    from superopt.certify.kernel_proofs import prove_kernel  # late: loads the prover
-    from verifier.schedules.ledger import ScheduleLedger  # late: see above
-
     ledger, found = ScheduleLedger(store), dict(tried)
     for graph, trial in tried.items():
         if trial.gain > least and not trial.failure:

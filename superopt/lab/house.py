@@ -50,14 +50,14 @@ LIMITS = {
     "loose": 3,
     "largest_room": 25,
     "repeated": 1,
-    "late": 170,
+    "late": 108,
     "file_circles": 0,
     "room_circles": 0,
     "literal_dot": 21,
     "op_lists": 8,
-    "long_signatures": 32,
-    "lines": 99_440,
-    "core": 81_940,
+    "long_signatures": 31,
+    "lines": 99_370,
+    "core": 81_890,
 }
 """What the figures may be at most: lowered with every change that lowers them."""
 

@@ -27,6 +27,7 @@ from superopt.lab.bench import Say, table
 from superopt.lab.bench.programs.aa_programs import PROGRAMS, Made
 from superopt.machine.budget import SearchBudget, parse_budget
 from superopt.measure import ComparisonSettings, Failure, Timing, Tuned, compare
+from superopt.pipeline.optimizer import optimize
 from superopt.search.search import Finalist
 
 COPIES = 4  # as many candidates as an ordinary search hands over
@@ -97,8 +98,6 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def measure_case(name: str, make: Callable[[], Made], budget: str, seed: int) -> dict[str, Any]:
     """Both experiments on one program."""
-    from superopt.pipeline.optimizer import optimize  # late: jax is loaded in the process of the case
-
     begin = time.perf_counter()
     fn, args = make()
     imported = import_function(fn, args)

@@ -16,6 +16,8 @@ from typing import Any
 
 from superopt.lab.bench import Say, in_own_process, table
 from superopt.lab.bench.core import CASES
+from superopt.lab.bench.programs.programs import build_case
+from superopt.pipeline.optimizer import optimize
 
 PROGRAMS = (*CASES, "transformer_block", "mobilenet_v2")
 BUDGETS_S = (10, 15, 20, 25, 30)
@@ -57,10 +59,6 @@ def run(
 
 def measure_case(case: str, budget: str, seed: int) -> dict[str, Any]:
     """The wall time of one call in this process, with nothing stored."""
-    from superopt.lab.bench.programs.programs import (
-        build_case,  # late: jax and onnx are loaded in the process of the case
-    )
-    from superopt.pipeline.optimizer import optimize  # late: jax is loaded in the process of the case
 
     program = build_case(case, seed)
     with tempfile.TemporaryDirectory() as folder:

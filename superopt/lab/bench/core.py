@@ -19,8 +19,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from superopt.lab.bench import NO_SEARCH, Say, geomean, in_own_process, table
+from superopt.lab.bench.programs.programs import build_case
 from superopt.lab.bench.timing import time_against_jit
 from superopt.machine.extras import need
+from superopt.pipeline.optimizer import optimize
 
 LIGHT = ("squeezenet", "resnet50", "shufflenet", "inception_v1", "densenet121")
 PROGRAMS = ("bert_layer", "inverted_residual", "linear_attention", "low_rank_chain", "lstm_step")
@@ -89,10 +91,6 @@ def _run(
 
 def measure_case(case: str, budget: str, seed: int, kernels: bool = False, search: bool = True) -> dict[str, Any]:
     """Optimise one case in this process, with or without kernels of our own, and time it afresh."""
-    from superopt.lab.bench.programs.programs import (
-        build_case,  # late: jax and onnx are loaded in the process of the case
-    )
-    from superopt.pipeline.optimizer import optimize  # late: jax is loaded in the process of the case
 
     program = build_case(case, seed)
     begin = time.perf_counter()

@@ -20,12 +20,17 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
+
 from superopt.errors import SuperoptError
+from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.interp import evaluate
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.pallas import space
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.bench import Say, geomean, run_suite, table
+from superopt.lab.bench.programs.pallas_cases import CASES
 
 if TYPE_CHECKING:
     from superopt.lab.bench.programs.pallas_cases import PallasCase
@@ -50,10 +55,6 @@ def run(
     *, budget: str, cases: Sequence[str], seed: int, say: Say
 ) -> tuple[list[dict[str, Any]], dict[str, float], str]:
     """Check and, on a GPU, time every case."""
-    import jax  # late: `superopt bench` loads jax for the suites that need it
-
-    from superopt.lab.bench.programs.pallas_cases import CASES  # late: see above
-
     gpu = jax.default_backend() == "gpu"
     rows: list[dict[str, Any]] = []
     checked: dict[Any, dict[str, Any]] = {}  # cases of several sizes are one case here
@@ -98,7 +99,6 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def check(case: PallasCase, seed: int, every: bool) -> dict[str, Any]:
     """Schedules of a case at its small sizes against float64: how many, the worst error, and which are wrong."""
-    import jax  # late: see run
     import numpy as np
 
     from superopt.kernels.pallas.lower import lower
@@ -126,8 +126,6 @@ def check(case: PallasCase, seed: int, every: bool) -> dict[str, Any]:
 
 def timed(case: PallasCase, seed: int, rounds: int = ROUNDS, most: int | None = None) -> dict[str, Any]:
     """Tune a case over at most so many schedules, and time it afresh beside XLA."""
-    import jax  # late: see run
-
     from superopt.kernels.pallas.lower import lower
     from superopt.kernels.pallas.tune import chained, interleaved, tune
 
@@ -171,16 +169,12 @@ def timed(case: PallasCase, seed: int, rounds: int = ROUNDS, most: int | None = 
 
 def loop_program(case: PallasCase, arguments: Sequence[Any]) -> tuple[Any, Any, list[str]]:
     """The loop program of a case, the outputs of its graph, and the names of its arguments."""
-    from superopt.frontends.jax.jaxpr import import_function  # late: see run
-
     graph = import_function(case.fn, tuple(arguments)).graph
     return from_graph(graph.outputs), graph.outputs, [n["name"] for n in graph.inputs]
 
 
 def _precise(case: PallasCase) -> Any:
     """The operator in XLA with products of the case's precision."""
-    import jax  # late: see run
-
     level = {"ieee": "highest", "tf32x3": "high", "tf32": "tensorfloat32"}[case.precision]
 
     def fn(*arrays: Any) -> Any:
@@ -192,7 +186,6 @@ def _precise(case: PallasCase) -> Any:
 
 def _exact(case: PallasCase) -> Any:
     """The operator in float32 with exact products: the reference at large sizes."""
-    import jax  # late: see run
 
     def fn(*arrays: Any) -> Any:
         with jax.default_matmul_precision("highest"):
@@ -203,7 +196,6 @@ def _exact(case: PallasCase) -> Any:
 
 def _distance(found: Any, wanted: Any) -> Any:
     """Norm of the difference over the norm of what is wanted."""
-    import jax.numpy as jnp  # late: see run
     import numpy as np
 
     xp = np if isinstance(found, np.ndarray) else jnp

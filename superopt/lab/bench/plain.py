@@ -20,11 +20,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import numpy as np
+
+from superopt.contest.checks import Builds
+from superopt.frontends.jax.jaxpr import import_function
 from superopt.lab.bench import Say, geomean, in_own_process, table
 from superopt.lab.bench.core import CASES as CORE
+from superopt.lab.bench.programs.programs import build_case
 from superopt.lab.bench.timing import median, until_decided
 from superopt.measure.numerics import Tolerance, output_errors
 from superopt.measure.stats import paired_ratio
+from superopt.pipeline.optimizer import optimize
 
 WHOLE = ("bert_base", "gpt2_prefill", "vit_b16", "mobilenet_v2", "efficientnet_b0", "convnext_tiny")
 CASES = (*WHOLE, *CORE)
@@ -103,11 +110,6 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def measure_case(case: str, budget: str, seed: int) -> dict[str, Any]:
     """Build the three programs of a case in this process, check and time them."""
-    import jax  # late: jax and onnx are loaded in the process of the case
-
-    from superopt.lab.bench.programs.programs import build_case  # late: see above
-    from superopt.pipeline.optimizer import optimize  # late: see above
-
     net = build_case(case, seed)
     params, inputs = jax.device_put((net.params, net.inputs))
     jax.block_until_ready(params)
@@ -145,12 +147,6 @@ def errors(net: Any, results: dict[str, Any]) -> dict[str, Any]:
     Raises:
         AssertionError: a result differs from that of `jax`.
     """
-    import jax  # late: see measure_case
-    import numpy as np  # late: see measure_case
-
-    from superopt.contest.checks import Builds  # late: see measure_case
-    from superopt.frontends.jax.jaxpr import import_function  # late: see measure_case
-
     arrays = {name: [np.asarray(x) for x in jax.tree.leaves(result)] for name, result in results.items()}
     wanted = arrays["jax"]
     for name, got in arrays.items():

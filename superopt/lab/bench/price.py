@@ -27,9 +27,11 @@ from rewrites.language.direction import reverse
 from rewrites.language.parse import parse_many
 from rewrites.language.show import rule_key
 from rewrites.language.term import Rule
+from superopt.certify.library import proved_library
+from superopt.explore.exploration import Exploration, explore
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import Program, original_program
-from superopt.lab.bench import Say, geomean, table
+from superopt.lab.bench import Say, ablation, alternatives, core, geomean, options, rewrites, table
 from superopt.lab.bench.programs import nets
 from superopt.lab.bench.programs.layers import Net
 from superopt.lab.bench.programs.programs import build_case
@@ -53,8 +55,6 @@ _COLUMNS = (
 
 def programs() -> dict[str, Callable[[], Any]]:
     """The programs of the suites by name; each maker returns something with `fn`, `params` and `inputs`."""
-    from superopt.lab.bench import ablation, alternatives, core, options, rewrites  # late: jax
-
     made: dict[str, Callable[[], Any]] = {}
     for name in (*core.CASES, "mobilenet_v2", "transformer_block"):
         made[f"core/{name}"] = lambda name=name: build_case(name, 0)
@@ -124,9 +124,6 @@ def run(
 
 def price_case(task: PricedProgram) -> dict[str, Any]:
     """Predicted times of one program without and with the candidates, measured ones where they pay."""
-    from superopt.certify.library import proved_library  # late: as above
-    from superopt.explore.exploration import Exploration, explore  # late: as above
-
     made = programs()[task.case]()
     imported = import_function(made.fn, (made.params, *made.inputs), frozen=0)
     candidates = parse_many(task.texts, "candidates")

@@ -25,10 +25,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from superopt.lab.bench import NO_SEARCH, Say, geomean, in_own_process, table
+from superopt.lab.bench.programs import rewrites_conv, rewrites_dense
 from superopt.lab.bench.timing import interleaved, median
 from superopt.measure import Ratio
 from superopt.measure.stats import paired_ratio
+from superopt.pipeline.optimizer import optimize
 
 PART = 0.85
 NOT_SLOWER = 0.98
@@ -53,18 +57,12 @@ _COLUMNS = (
 
 def names() -> tuple[str, ...]:
     """The cases in the order in which they run."""
-    from superopt.lab.bench.programs import (  # late: jax is loaded in the process of a case
-        rewrites_conv,
-        rewrites_dense,
-    )
 
     return (*rewrites_conv.CASES, *rewrites_dense.CASES)
 
 
 def build_case(name: str) -> Any:
     """A case at full size."""
-    from superopt.lab.bench.programs import rewrites_conv, rewrites_dense  # late: see names
-
     return (rewrites_conv.CASES | rewrites_dense.CASES)[name]()
 
 
@@ -111,10 +109,6 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def measure_case(case: str, budget: str, seed: int, search: bool = True) -> dict[str, Any]:
     """Optimise one case in this process, then time it beside its variants by hand."""
-    import jax  # late: only the process of a case loads jax
-
-    from superopt.pipeline.optimizer import optimize  # late: see above
-
     made = build_case(case)
     begin = time.perf_counter()
     result = optimize(

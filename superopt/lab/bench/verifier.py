@@ -30,7 +30,9 @@ from rewrites.language.term import Rule
 from rewrites.library import load
 from superopt.errors import UsageError
 from superopt.lab.bench import Say, table
+from superopt.lab.bench.wrong_functions import STATEMENTS
 from superopt.lab.corpora import rollcall, wrong
+from superopt.lab.discovery.discover import DiscoverySettings, discover
 from superopt.machine.budget import parse_budget
 from verifier.equal.ranks import ANY
 from verifier.record.ledger import certify
@@ -38,6 +40,7 @@ from verifier.record.recheck import recheck
 from verifier.rules.bits import different_bits
 from verifier.rules.fuzz import Fuzzed, cores, draw, try_all
 from verifier.rules.process import shared
+from verifier.statements.statement import check_statement
 from verifier.verdict import REFUTED, Verdict
 
 MUTANTS = 5000
@@ -178,7 +181,6 @@ def _prove(made: _Run, part: str, rule: Rule, direction: str) -> Verdict:
 def _wrong(made: _Run) -> None:
     seconds: list[float] = []
     missed: list[str] = []
-    from superopt.lab.bench.wrong_functions import STATEMENTS  # late: loads jax
 
     for case in (*wrong.load(), *rollcall.wrong(), *STATEMENTS):
         start = time.perf_counter()
@@ -200,8 +202,6 @@ def _wrong(made: _Run) -> None:
 
 
 def _check_statement(statement: Any) -> Verdict:
-    from verifier.statements.statement import check_statement  # late: loads jax
-
     return check_statement(statement)
 
 
@@ -225,8 +225,6 @@ def _mutants(made: _Run) -> None:
 
 
 def _discovery(made: _Run) -> None:
-    from superopt.lab.discovery.discover import DiscoverySettings, discover  # late: starts workers
-
     with tempfile.TemporaryDirectory() as folder:
         settings = DiscoverySettings(size=DISCOVERY_SIZE, seconds=DISCOVERY_S, library=False)
         found = discover(settings, Path(folder), made.say)
