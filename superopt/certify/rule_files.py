@@ -102,6 +102,7 @@ def _run(file: str) -> list[tuple[Any, bool]]:
     """What running a file makes by `superopt.statement` and `superopt.rule`, unproved."""
     folder = str(Path(file).resolve().parent)
     sys.path.insert(0, folder)
+    made: list[tuple[Any, bool]] = []
     try:
         with collected() as made:
             runpy.run_path(file, run_name="superopt_verify")

@@ -108,7 +108,7 @@ def _archive(members: dict[str, bytes]) -> bytes:
 
 def _bomb(members: dict[str, bytes], rng: random.Random) -> bytes:
     """An archive that packs well, or states other sizes than it has."""
-    members["hot.txt"] = members["hot.txt"] + b"\n" * rng.choice((10_000, 30_000_000))
+    members["hot.txt"] = members.get("hot.txt", b"") + b"\n" * rng.choice((10_000, 30_000_000))
     data = bytearray(_archive(members))
     if rng.random() < 0.5:
         at = data.rfind(b"PK\x01\x02")
