@@ -40,6 +40,8 @@ class _Loop(op_loop.Loop):
     """`Loop` with a new first axis for what each step gives, of any rank, and for no steps at all."""
 
     op_domain = ""
+    body: Any  # given by the evaluator
+    _run_body: Any
 
     def _run(
         self, trips: Any, condition: Any, *initial: Any, context: Any = None, attributes: Any = None,

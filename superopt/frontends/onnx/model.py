@@ -454,7 +454,7 @@ def _dim(name: str, axis: int, dim: Any, dims: Mapping[str, int], used: set[str]
             used.add(key)
             return dims[key]
     key = dim.dim_param or f"{name}:{axis}"
-    given = f"; given are {_some(dims)}" if dims else ""
+    given = f"; given are {_some(set(dims))}" if dims else ""
     raise ArgumentError(
         f"dimension {axis} of input {name!r} is symbolic ({key}){given}",
         hint=f"give its size: dims={{{key!r}: 1}}, or --dims {key}=1",
