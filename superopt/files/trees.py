@@ -131,6 +131,11 @@ def bound(
     return tuple(given), rest
 
 
+def require_call(data: Any) -> None:
+    """Raise `InputError` where a structure is not that of (arguments, keywords)."""
+    _call(data)
+
+
 def misfit(data: Any, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """Why a call has another structure than this one: the first argument that is missing, too many or another."""
     positions, keywords = _call(data)
@@ -150,11 +155,19 @@ def misfit(data: Any, names: Sequence[str], args: Sequence[Any], kwargs: Mapping
 
 
 def _call(data: Any) -> tuple[list[Any], dict[Any, Any]]:
+    """The structures of the arguments, and of the keywords by name.
+
+    Raises:
+        InputError: they are not those of a call.
+    """
     match data:
         case {"tuple": [{"tuple": list(positions)}, {"dict": list(items)}]}:
-            return positions, _dictionary(items)
+            keywords = _dictionary(items)
+            if all(isinstance(key, str) for key in keywords):
+                return positions, keywords
         case _:
-            return [], {}
+            pass
+    raise InputError("its structure of arguments is not that of a call")
 
 
 def _parameters(positions: Sequence[Any], names: Sequence[str]) -> list[str]:

@@ -35,7 +35,7 @@ from superopt.backends.options import Value, own
 from superopt.certify.plan import Plan, read_plan
 from superopt.errors import InputError
 from superopt.files.reading import LIMITS, Allowance, Archive, ArchiveWriter, field, plain_file, shown, typed
-from superopt.files.trees import Structure, read_tree
+from superopt.files.trees import Structure, read_tree, require_call
 from superopt.foreign.modules import carried, require_modules, restore
 from superopt.foreign.onnx_calls import HostPart, read_part
 from superopt.ir.graph import Graph, Node
@@ -195,6 +195,7 @@ def _saved(archive: Archive, meta: Any, allowance: Allowance, later: str) -> Sav
     hot = _graph(archive, "hot.txt", allowance)
     trees: Any = archive.json("trees.json")
     in_tree, out_tree = read_tree(field(trees, "arguments", _ANY)), read_tree(field(trees, "results", _ANY))
+    require_call(in_tree.data)
     names = tuple(_text(x) for x in field(meta, "names", list))
     live = tuple(_position(x, names) for x in field(meta, "live", list))
     frozen = tuple(_frozen(row, names) for row in field(meta, "frozen", list))

@@ -24,7 +24,7 @@ import superopt
 from superopt.errors import ArgumentError, InputError
 from superopt.files import trees
 from superopt.files.reading import json_of
-from superopt.files.trees import Structure, tree_data
+from superopt.files.trees import Structure, require_call, tree_data
 from tests.support.jax_programs import rand
 
 OPTIONS: dict[str, Any] = {"budget": "20steps", "deterministic": True, "rules": [], "store": False}
@@ -149,6 +149,16 @@ def test_what_is_no_structure_is_refused(data: Any) -> None:
 
 def scaled(factor: float) -> Callable[[jax.Array], jax.Array]:
     return lambda a: a * factor
+
+
+@pytest.mark.parametrize(
+    "data",
+    ["*", None, {"tuple": [{"tuple": []}, None]}, {"tuple": [{"tuple": []}, {"tuple": []}]},
+     {"tuple": [{"tuple": []}, {"dict": [[1, "*"]]}]}, {"tuple": [{"dict": []}, {"dict": []}]}],
+)  # fmt: skip
+def test_arguments_that_are_no_call_are_refused(data: Any) -> None:
+    with pytest.raises(InputError, match="not that of a call"):
+        require_call(read_tree(data).data)
 
 
 def test_functions_of_one_scope_are_told_apart(tmp_path: Path) -> None:
