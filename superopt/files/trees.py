@@ -187,9 +187,9 @@ def _differs(name: str, value: Any, wanted: Any) -> str:
     if kind != want:
         return f"argument {name} is {kind}, the program was made for {want}"
     inner: list[tuple[Any, Any, Any]] = []
-    if isinstance(value, dict):
+    if type(value) is dict:
         inner = [(key, value[key], child) for key, child in _dictionary(wanted["dict"]).items()]
-    elif isinstance(value, list | tuple) and type(value) in (list, tuple):
+    elif type(value) in (list, tuple):
         inner = [(i, x, child) for i, (x, child) in enumerate(zip(value, wanted[type(value).__name__], strict=True))]
     return next((text for key, x, child in inner if (text := _differs(f"{name}.{key}", x, child))), "")
 

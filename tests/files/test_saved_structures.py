@@ -158,7 +158,7 @@ def scaled(factor: float) -> Callable[[jax.Array], jax.Array]:
 )  # fmt: skip
 def test_arguments_that_are_no_call_are_refused(data: Any) -> None:
     with pytest.raises(InputError, match="not that of a call"):
-        require_call(read_tree(data).data)
+        require_call(Structure(data).data)
 
 
 def test_functions_of_one_scope_are_told_apart(tmp_path: Path) -> None:
