@@ -203,9 +203,7 @@ def _kind(value: Any) -> str:
         return _keys(value)
     if type(value) in (list, tuple):
         return f"a {type(value).__name__} of {len(value)}"
-    if not jax.tree_util.all_leaves([value]):
-        return f"a {type(value).__name__}"
-    return "an array"
+    return "an array" if jax.tree_util.all_leaves([value]) else _of_type(type(value).__name__)
 
 
 def _kind_of(data: Any) -> str:
@@ -217,10 +215,14 @@ def _kind_of(data: Any) -> str:
         case {"dict": list(items)}:
             return _keys(_dictionary(items))
         case {"type": str(name)}:
-            return f"a {name.rpartition(':')[2].rpartition('.')[2]}"
+            return _of_type(name.rpartition(":")[2].rpartition(".")[2])
         case _:
             ((kind, items),) = data.items()
             return f"a {kind} of {len(items)}"
+
+
+def _of_type(name: str) -> str:
+    return "an array of typed keys" if name == "Keys" else f"a {name}"
 
 
 def _keys(found: Mapping[Any, Any]) -> str:
