@@ -148,7 +148,7 @@ def test_a_kernel_that_is_not_proved_is_not_used(
         verdict = real(graph, trace, ledger)
         return replace(verdict, status="UNKNOWN") if any(n.op == "dot_general" for n in graph.nodes()) else verdict
 
-    monkeypatch.setattr(kernel_proofs, "prove_kernel", doubting)
+    monkeypatch.setattr("superopt.choose.schedules.prove_kernel", doubting)
     imported, exploration = found
     judgement = implement(imported, exploration, judged(imported), BUDGET, 0)
     assert len(judgement.kernels) == 1

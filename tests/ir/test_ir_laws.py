@@ -16,9 +16,10 @@ from superopt.ir.expr import Loops, block, show, subexpressions
 from superopt.ir.fold import fold
 from superopt.ir.graph import Node, literal, make_input, mk, topological
 from superopt.ir.index import Symbol, concrete, iterator, of_atom, symbol
-from superopt.ir.interp import Numbers, evaluate, evaluate_at, grid, reader
+from superopt.ir.interp import Numbers, evaluate, grid, reader
 from superopt.ir.ops.table import TABLE
 from tests.support import ir_cases
+from tests.support.oracles import evaluate_at
 
 OPS = [name for name, op in TABLE.items() if op.at is not None]
 

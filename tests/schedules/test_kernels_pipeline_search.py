@@ -257,7 +257,7 @@ def test_the_default_schedule_stays_otherwise(
         verdict = real(graph, trace, ledger)
         return replace(verdict, status="UNKNOWN") if trace in tuned.values() and change == "not proved" else verdict
 
-    monkeypatch.setattr(kernel_proofs, "prove_kernel", doubting)
+    monkeypatch.setattr("superopt.choose.schedules.prove_kernel", doubting)
     pool = Pool(lambda region, trace: (6e-5 if slow else 2e-5) if trace in tuned.values() else 4e-5)
     monkeypatch.setattr(stage, "TrialPool", lambda seed: pool)
     monkeypatch.setattr(stage, "compare", compared(lambda program: 4e-4))

@@ -24,7 +24,7 @@ import numpy as np
 import onnx
 
 from superopt.errors import FileLimitError, InputError, SuperoptError
-from superopt.files.reading import LIMITS, Allowance, FileLimits
+from superopt.files.reading import LIMITS, Allowance, FileLimits, shown
 from superopt.frontends.onnx.data import MAX_TENSOR_BYTES, DataFolder, sparse_array, tensor_array
 from superopt.frontends.onnx.host import (
     Deferred,
@@ -416,7 +416,7 @@ def _in_program(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> 
         return _run_undefined(entry, node, scope, values)
     if domain not in DOMAINS:
         raise UnsupportedOpError(
-            f"{label(node)} belongs to another maker (domain {domain})",
+            f"{label(node)} belongs to another maker (domain {shown(domain)})",
             hint="export standard operators, or give its function in Python, to load_model of "
             'superopt.frontends.onnx.frontend: operators={"domain.Name": function}',
         )
