@@ -280,8 +280,12 @@ def inner_spills(listing: str) -> int:
         jump = _JUMP.match(line)
         if jump and jump[1] in labels:
             loops.append((labels[jump[1]], number))
-    inner = [(a, b) for a, b in loops if not any(a <= c and d <= b and (a, b) != (c, d) for c, d in loops)]
-    return sum(bool(_SPILL.search(line)) for a, b in inner for line in lines[a : b + 1])
+    inner, first_end = set[tuple[int, int]](), len(lines)
+    for a, b in sorted(set(loops), key=lambda loop: (-loop[0], loop[1])):
+        if b < first_end:  # no loop begins at or after it and ends at or before
+            inner.add((a, b))
+        first_end = min(first_end, b)
+    return sum(bool(_SPILL.search(line)) for a, b in loops if (a, b) in inner for line in lines[a : b + 1])
 
 
 # ---- disk
