@@ -21,7 +21,7 @@ from jax.core import Tracer
 
 from superopt.backends.build import build_any
 from superopt.backends.options import jit_with
-from superopt.backends.xla import build
+from superopt.backends.xla import XlaExecutable, build
 from superopt.certify.kernel_checks import disagreeing, too_large
 from superopt.errors import ArgumentError, InputError
 from superopt.files.reading import typed
@@ -30,7 +30,7 @@ from superopt.frontends.jax.arguments import as_taken, as_weak, is_weak
 from superopt.frontends.jax.boundary import ADAPTED, enter, leave, outside, user_function
 from superopt.frontends.jax.call import OtherTypesError, direct_call, with_derivative, wrap_like_original
 from superopt.frontends.jax.held import is_jitted
-from superopt.ir.program import original_program
+from superopt.ir.program import Program, original_program
 from superopt.ir.types import TensorType
 from superopt.machine.shared import Unique
 from superopt.measure.compare import serialisable
@@ -41,11 +41,9 @@ from superopt.returned.saved import digest_of, read
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from superopt.backends.xla import XlaExecutable
     from superopt.certify.plan import Plan
     from superopt.certify.validate import Validation
     from superopt.frontends.jax.jaxpr import Imported
-    from superopt.ir.program import Program
     from superopt.kernels.choose.choice import Choice
     from superopt.store import Store
 
@@ -197,6 +195,7 @@ def _jit_original(imported: Imported, options: Mapping[str, Any]) -> Callable[..
     return outside(imported.fn, jit_with(imported.fn, options, **settings.given_away))
 
 
+_WITHOUT_VALUES = (Tracer, jax.ShapeDtypeStruct)
 _CALLED = "call with the same pytrees as the program was made for"
 
 
@@ -212,12 +211,11 @@ class Loaded(Unique):
         self.names = tuple(held.names[i] for i in held.live)
         self._frozen = [(i, held.names[i], kind, digest) for i, kind, digest in held.frozen]
         self.report: dict[str, Any] = dict(held.report)
-        self._foreign, self._options, self._digest_of = held.foreign, held.options, digest_of
+        self._foreign, self._options = held.foreign, held.options
         self._chosen, self._left, self._waiting, self._lock = held.kernels, dict[str, str](), False, threading.Lock()
         self._head, self._tail = held.head, held.tail
         self.in_tree, self.out_tree = held.in_tree, held.out_tree
         self._adapted = any(name in ADAPTED for name in (*held.in_tree.types, *held.out_tree.types))
-        self._enter, self._leave = enter, leave
         self.prepared = held.prepared
         with typed(f"{path} cannot be built on this machine"):
             if self.kernels:
@@ -225,10 +223,6 @@ class Loaded(Unique):
             self._executable = build_any(original_program(self.graph), self.prepared, held.options, self.kernels)
         self._run: Callable[[list[Any]], Sequence[Any]] = self._hot if not self.kernels else self._with_derivative()
         self.path = Path(path)
-        self._tree = jax.tree_util
-        self._without_values = (Tracer, jax.ShapeDtypeStruct)
-        self._type_of: Callable[[Any], Any] = jax.api_util.shaped_abstractify
-        self._as_taken, self._as_weak, self._is_weak = as_taken, as_weak, is_weak
         self._weak = dict(held.weak)
         self._known: list[Any] = []  # frozen arguments that were found to be those of the file
 
@@ -298,29 +292,29 @@ class Loaded(Unique):
         if kwargs and self._head is None:
             taken, kwargs = bound(self.in_tree.data, self._all_names, args, kwargs)
         if self._adapted:
-            taken, kwargs = self._enter((taken, kwargs))
-        leaves, tree = self._tree.tree_flatten((taken, kwargs))
+            taken, kwargs = enter((taken, kwargs))
+        leaves, tree = jax.tree_util.tree_flatten((taken, kwargs))
         if not self.in_tree.matches(tree):
             raise ArgumentError(misfit(self.in_tree.data, self._all_names, taken, kwargs), hint=_CALLED)
         self._check_frozen(leaves)
         live = [
-            self._as_taken(name, leaves[i], node.dtype, i in self.narrowed)
+            as_taken(name, leaves[i], node.dtype, i in self.narrowed)
             for name, i, node in zip(self.names, self.live, self.graph.inputs, strict=False)
         ]
         for name, leaf, node in zip(self.names, live, self.graph.inputs, strict=False):
             try:
-                got = self._type_of(leaf)
+                got: Any = jax.api_util.shaped_abstractify(leaf)
             except TypeError as error:
                 raise ArgumentError(f"argument {name} is a {type(leaf).__name__}, not an array") from error
             if got.shape != node.shape or str(got.dtype) != node.dtype:
                 kind = TensorType(got.shape, str(got.dtype))
                 raise ArgumentError(f"argument {name} is {kind}, the program was made for {node.type}")
-        weak = self._weak.get(_positions([self._is_weak(leaf) for leaf in leaves]), frozenset[int]())
-        if self._waiting and not any(isinstance(x, self._without_values) for x in live):
+        weak = self._weak.get(_positions([is_weak(leaf) for leaf in leaves]), frozenset[int]())
+        if self._waiting and not any(isinstance(x, _WITHOUT_VALUES) for x in live):
             self._take_waiting()
-        outputs = [self._as_weak(x) if i in weak else x for i, x in enumerate(self._run(live))]
-        results = self._tree.tree_unflatten(self.out_tree.tree(tree), outputs)
-        results = self._leave(results) if self._adapted else results
+        outputs = [as_weak(x) if i in weak else x for i, x in enumerate(self._run(live))]
+        results = jax.tree_util.tree_unflatten(self.out_tree.tree(tree), outputs)
+        results = leave(results) if self._adapted else results
         return results if self._tail is None else self._tail([*results, *args])
 
     def _check_frozen(self, leaves: list[Any]) -> None:
@@ -328,7 +322,7 @@ class Loaded(Unique):
         if len(given) == len(self._known) and all(map(operator.is_, given, self._known)):
             return
         for leaf, (_, name, kind, digest) in zip(given, self._frozen, strict=True):
-            if not isinstance(leaf, self._without_values) and self._digest_of(leaf, kind) != digest:
+            if not isinstance(leaf, _WITHOUT_VALUES) and digest_of(leaf, kind) != digest:
                 raise ArgumentError(
                     f"argument {name} is frozen, and is not what the program was saved with",
                     hint="pass the arrays of then, or jax.ShapeDtypeStruct in their place; or optimise again",
