@@ -1,1 +1,1 @@
-"""What is used to make and judge superopt, not to use it: benchmarks, discovery of rules, training, fuzzing."""
+"""What makes and judges superopt, not what uses it: benchmarks, discovery, training, fuzzing; and kernels for GPUs."""

@@ -3,10 +3,11 @@
     log2 seconds of a candidate = c + m(x) + g(x) + noise,      g ~ GP(0, a^2 matern52(|x - x'|_lengths))
 
 x are the standardised `features`, c is the operator's own constant (the mean of what was measured of it).  The network
-m and the lengths, one per feature, are the `Prior`: fitted to timings of training operators (`training.py`) by the
-marginal likelihood, kept in `prior.json`, a few kB.  A search conditions g on its own measurements, which has a closed
-form and takes milliseconds, and on those of earlier operators in the store, whose g is correlated with this operator's
-by `coupling`: the transfer between operators (Chen et al., Learning to Optimize Tensor Programs, 2018).
+m and the lengths, one per feature, are the `Prior`: fitted to timings of training operators by the marginal
+likelihood (`superopt.lab.training.schedules`), kept in `prior.json`, a few kB.  A search conditions g on its own
+measurements, which has a closed form and takes milliseconds, and on those of earlier operators in the store, whose g
+is correlated with this operator's by `coupling`: the transfer between operators (Chen et al., Learning to Optimize
+Tensor Programs, 2018).
 
 The matrices are small, and no product of them goes through NumPy's linear algebra library: its threads, once they have
 worked, spin for some 50 ms on the processors on which candidates are then built and timed.
@@ -105,7 +106,7 @@ class Prior:
 def prior(path: Path = PRIOR) -> Prior:
     """The prior of a file, by default the one that is shipped."""
     value = json.loads(path.read_text(encoding="utf-8"))
-    assert value.pop("names") == list(NAMES), f"{path} is for other features: run python -m superopt.schedules.training"
+    assert value.pop("names") == list(NAMES), f"{path} is for other features: superopt.lab.training.schedules"
     centre, scale, lengths = (np.asarray(value[name]) for name in ("centre", "scale", "lengths"))
     w, b, v = (np.asarray(x) for x in value["weights"])
     return Prior(centre, scale, lengths, value["amplitude"], value["noise"], value["coupling"], (w, b, v))

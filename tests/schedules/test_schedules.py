@@ -19,11 +19,11 @@ from superopt.kernels.emit.generate import generate
 from superopt.kernels.loops.evaluate import evaluate
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.schedule.trace import apply
+from superopt.lab.training.schedules import OPERATORS, plain, timings
 from superopt.schedules.features import NAMES, features
 from superopt.schedules.model import Forecast, Prior, Rows, forecast, prior
 from superopt.schedules.records import Records
 from superopt.schedules.space import space_of
-from superopt.schedules.training import OPERATORS, plain, timings
 from superopt.schedules.tune import STRATEGIES, Candidate, Strategy, tune
 from superopt.schedules.worker import example_arrays, reference
 from superopt.schedules.workload import workload

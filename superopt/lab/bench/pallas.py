@@ -27,10 +27,10 @@ from superopt.errors import SuperoptError
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.interp import evaluate
 from superopt.kernels.loops.program import from_graph
-from superopt.kernels.pallas import space
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.bench import Say, geomean, run_suite, table
 from superopt.lab.bench.programs.pallas_cases import CASES
+from superopt.lab.pallas import space
 
 if TYPE_CHECKING:
     from superopt.lab.bench.programs.pallas_cases import PallasCase
@@ -101,7 +101,7 @@ def check(case: PallasCase, seed: int, every: bool) -> dict[str, Any]:
     """Schedules of a case at its small sizes against float64: how many, the worst error, and which are wrong."""
     import numpy as np
 
-    from superopt.kernels.pallas.lower import lower
+    from superopt.lab.pallas.lower import lower
 
     arguments = case.arguments(seed, small=True)
     program, outputs, names = loop_program(case, arguments)
@@ -126,8 +126,8 @@ def check(case: PallasCase, seed: int, every: bool) -> dict[str, Any]:
 
 def timed(case: PallasCase, seed: int, rounds: int = ROUNDS, most: int | None = None) -> dict[str, Any]:
     """Tune a case over at most so many schedules, and time it afresh beside XLA."""
-    from superopt.kernels.pallas.lower import lower
-    from superopt.kernels.pallas.tune import chained, interleaved, tune
+    from superopt.lab.pallas.lower import lower
+    from superopt.lab.pallas.tune import chained, interleaved, tune
 
     count = max(2, min(16, -(-CACHE_BYTES // case.bytes_moved)))
     sets = [tuple(jax.numpy.asarray(x) for x in case.arguments(seed + 1 + j)) for j in range(count)]

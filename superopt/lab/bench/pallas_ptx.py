@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superopt.errors import UsageError
-from superopt.kernels.pallas import space
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.bench import table
 from superopt.lab.bench.pallas import loop_program
+from superopt.lab.pallas import space
 
 if TYPE_CHECKING:
     from superopt.lab.bench.programs.pallas_cases import PallasCase
@@ -46,7 +46,7 @@ def modules(case: PallasCase) -> list[tuple[Any, list[tuple[bytes, int, int]]]]:
     """Triton modules of every schedule of a case, as MLIR bytecode, with warps and pipeline stages."""
     import jax  # late: `superopt bench` loads jax for the suites that need it
 
-    from superopt.kernels.pallas.lower import lower
+    from superopt.lab.pallas.lower import lower
 
     program, _, _ = loop_program(case, [jax.ShapeDtypeStruct(s, jax.numpy.dtype(case.dtype)) for s in case.shapes])
     kinds = [jax.ShapeDtypeStruct(b.shape, jax.numpy.dtype(b.dtype)) for b in program.buffers if b.scope == "input"]

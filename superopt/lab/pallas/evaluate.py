@@ -23,8 +23,8 @@ from superopt.ir.expr import Expr, values_of
 from superopt.ir.index import Poly, Size, Symbol, of_atom, row_major
 from superopt.ir.scalar import HALVES
 from superopt.kernels.loops.stage import Buffer
-from superopt.kernels.pallas import scalars
-from superopt.kernels.pallas.frame import Block, Frame, Place, extent, iota, power, whole
+from superopt.lab.pallas import scalars
+from superopt.lab.pallas.frame import Block, Frame, Place, extent, iota, power, whole
 
 LIMIT = 1 << 14  # elements of a block of one reduction
 
@@ -128,7 +128,7 @@ class Evaluator:
 
     def reduction(self, frame: Frame, e: Expr) -> Block:
         """The value of a reduction."""
-        from superopt.kernels.pallas import contraction, online  # late: they use this class
+        from superopt.lab.pallas import contraction, online  # late: they use this class
 
         monoid, iterators, body = e.args
         if monoid == "sum":

@@ -1,4 +1,4 @@
-"""What the runtime costs on this machine: `python -m superopt.kernels.runtime.overhead [functions]`.
+"""What the runtime costs on this machine: `python -m superopt.lab.overhead [functions]`.
 
 Prints minima over rounds, in microseconds: a call inside `jax.jit`; waking and joining the threads of XLA's pool, as
 the time of one task per processor beyond that of one task; compiling a small kernel; reading it back from disk.

@@ -13,5 +13,7 @@ folding its loop expression through `jax.lax`; it knows loads, guards, reduction
     space        the decisions of a program, as traces of schedule primitives
     tune         the fastest of them on the machine at hand
 
+The benchmark `pallas` runs them; the pipeline does not offer them yet.
+
 This package's modules import jax when they are imported; the package itself does not.
 """

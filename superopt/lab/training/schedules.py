@@ -1,8 +1,8 @@
 """Make the prior that guides a search before it has measured anything (`prior.json`).
 
-    python -m superopt.schedules.training collect timings.jsonl [SECONDS]     searches every training operator
-    python -m superopt.schedules.training check timings.jsonl                 each operator by the others' prior
-    python -m superopt.schedules.training fit timings.jsonl                   writes prior.json
+    python -m superopt.lab.training.schedules collect timings.jsonl [SECONDS]     searches every training operator
+    python -m superopt.lab.training.schedules check timings.jsonl                 each operator by the others' prior
+    python -m superopt.lab.training.schedules fit timings.jsonl                   writes prior.json
 
 The training operators share no shape with the suites `kernels` and `schedules`, which compare what searches find.
 `collect` appends a line per candidate: operator, features, seconds.  The prior maximises the marginal likelihood of the
