@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from rewrites.build.expander import expand_macros, plain_op
 from superopt.choose.trials import worth_trying
 from superopt.contest.judgement import Judgement
-from superopt.explore.exploration import Exploration
+from superopt.explore.found import Exploration
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
 from superopt.ir.text import print_graph

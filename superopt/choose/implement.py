@@ -28,7 +28,7 @@ from superopt.choose.schedules import LEAST_S, proved, search_schedules
 from superopt.choose.trials import WORTH, Trial, TrialPool, estimate, make_likely, report_rows, try_regions, with_likely
 from superopt.contest.checks import Builds, check
 from superopt.contest.judgement import Judgement
-from superopt.explore.exploration import Exploration
+from superopt.explore.found import Exploration
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program

@@ -19,9 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from superopt.arrays.bundles import random_values
+from superopt.backends import native, xla
 from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program, original_program
@@ -66,9 +68,7 @@ _STATE = _Session()
 
 def main(event_fd: int, memory_bytes: int) -> None:
     """Load JAX and LLVM, then serve until the input closes."""
-    from superopt.backends.native import unavailable  # late: what shares this module needs neither
-
-    unavailable()
+    native.unavailable()
     serve(event_fd, memory_bytes, {"build": _build, "make": _make, "time": _time})
 
 
@@ -107,18 +107,14 @@ def _built(index: int, text: str, trace: Any) -> Any:
     Raises:
         InputError: no kernel can be made of the region, or it computes something else.
     """
-    import jax  # late: only where programs run
-
-    from superopt.backends.native import build, default_trace  # late: loads LLVM
-
     known = _STATE.references.pop(text, None) or _referenced(text)
     _STATE.references[text] = known  # the last one used is the last one to go
     while len(_STATE.references) > _MOST_REFERENCES:
         _STATE.references.pop(next(iter(_STATE.references)))
     if trace is None:
-        trace = default_trace(known.graph)
+        trace = native.default_trace(known.graph)
     choice = {**kernel_of(known.program, known.graph, trace).to_json(), "guarded": True}
-    own = build(known.program, known.frozen, kernels=[choice])
+    own = native.build(known.program, known.frozen, kernels=[choice])
     if own.refused:
         raise InputError("; ".join(own.refused.values()))
     got = [np.asarray(x) for x in jax.block_until_ready(own(*known.live))]
@@ -132,11 +128,9 @@ def _built(index: int, text: str, trace: Any) -> Any:
 
 def _made(index: int, text: str, trace: Any) -> Any:
     """Compile a kernel, which leaves it in the cache of objects, and run it between bands; its schedule."""
-    from superopt.backends.native import compiled, default_trace, run_guarded  # late: loads LLVM
-
     graph = parse_graph(text)
-    trace = default_trace(graph) if trace is None else frozen_trace(trace)
-    run_guarded(compiled(graph, trace))
+    trace = native.default_trace(graph) if trace is None else frozen_trace(trace)
+    native.run_guarded(native.compiled(graph, trace))
     return trace
 
 
@@ -154,21 +148,15 @@ def _referenced(text: str) -> _Reference:
 
 
 def _computed(graph: Graph, values: Mapping[str, np.ndarray]) -> _Reference:
-    import jax  # late: only where programs run
-
-    from superopt.backends.xla import build
-
     program = original_program(graph)
     frozen = {n["name"]: values[n["name"]] for n in graph.inputs if n["frozen"]}
     live = [jax.device_put(values[n["name"]]) for n in program.live_inputs]
-    call = build(program, frozen)
+    call = xla.build(program, frozen)
     expected = [np.asarray(x) for x in jax.block_until_ready(call(*live))]
     return _Reference(graph, program, live, frozen, call, expected)
 
 
 def _thunk(call: Callable[..., Any], live: Sequence[Any]) -> loop.Thunk:
-    import jax  # late: only where programs run
-
     return lambda: jax.block_until_ready(call(*live))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from superopt.explore.exploration import Exploration
+from superopt.explore.found import Exploration
 from superopt.ir.program import Program
 from superopt.machine.budget import SearchBudget
 from superopt.measure import ComparisonSettings, Timing, Tuned, Worker, compare

@@ -25,7 +25,7 @@ from superopt.contest.attribution import Gain, measured_gains
 from superopt.contest.checks import Builds, check
 from superopt.contest.judgement import Judgement
 from superopt.contest.tuning import WORTH, OptionTrial, Tuning, tune
-from superopt.explore.exploration import Exploration
+from superopt.explore.found import Exploration
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from superopt.explain.evidence import layout_of, state_of, type_of
-from superopt.explore.exploration import Exploration
+from superopt.explore.found import Exploration
 from superopt.ir.graph import Node
 from superopt.ir.types import TensorType
 from superopt.report.data import Drawing, DrawnNode

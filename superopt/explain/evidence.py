@@ -17,7 +17,7 @@ from costmodel.model.measured import kind
 from rewrites.build.expander import expand_graph
 from rewrites.egraph import perm
 from rewrites.egraph.enode import Origin
-from superopt.explore.exploration import Exploration
+from superopt.explore.found import Exploration
 from superopt.ir.types import TensorType
 from superopt.report.data import KernelUse, NotChosen
 from superopt.search.ablation import repair_layouts

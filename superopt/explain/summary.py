@@ -11,7 +11,7 @@ from superopt.certify.library import ProvedLibrary
 from superopt.contest.judgement import Judgement
 from superopt.explain.drawing import draw
 from superopt.explain.evidence import kernels, measured_by_finalists, model_figures, not_chosen, sites
-from superopt.explore.exploration import Exploration
+from superopt.explore.found import Exploration
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.text import print_graph
 from superopt.machine import facts as machine

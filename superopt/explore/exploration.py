@@ -16,7 +16,7 @@ from typing import Any
 
 from costmodel.model.measured import Measured
 from costmodel.model.objective import Objective
-from rewrites.build.expander import Expand, library_expander
+from rewrites.build.expander import library_expander
 from rewrites.egraph.convert import import_into
 from rewrites.egraph.graph import EGraph
 from rewrites.grow.growth import GrowthLimits, GrowthReport, grow
@@ -24,16 +24,16 @@ from rewrites.grow.proof import ProvingEGraph
 from rewrites.language.term import Rule
 from superopt.certify.plan import BodyPlan
 from superopt.explore.bodies import body_size, body_sizes, improve_bodies
+from superopt.explore.found import Exploration
 from superopt.explore.kernel_timer import KernelTimer
+from superopt.explore.trace import make_plan
 from superopt.ir.graph import Graph
-from superopt.ir.program import Program
 from superopt.ir.text import print_graph
 from superopt.machine.budget import SearchBudget
 from superopt.measure import Worker
 from superopt.search.budget import Budget
-from superopt.search.explain import rule_gains
 from superopt.search.pricing import Pricer
-from superopt.search.search import SMALL, Finalist, SearchResult, search
+from superopt.search.search import SMALL, SearchResult, search
 from superopt.search.snapshot import Forms
 
 _GROWTH_SECONDS = 15.0
@@ -56,48 +56,6 @@ _LEAST_S = 0.5  # that growth and timing get
 _FINALISTS = 5
 _SHORT_S = 30.0
 _SMALL_FINALISTS = 13
-_CLOSE = 1.1
-
-
-@dataclass(frozen=True, slots=True)
-class Exploration:
-    """Programs worth measuring, cheapest first by prediction, with what was done to find them."""
-
-    imported: Graph
-    graph: Graph
-    result: SearchResult
-    expand: Expand
-    model: Measured
-    growth: dict[str, Any]
-    statistics: dict[str, Any]
-    notes: tuple[str, ...]
-    before_text: str
-    interrupted: bool
-    bodies: tuple[BodyPlan, ...] = ()
-
-    @property
-    def finalists(self) -> tuple[Finalist, ...]:
-        """What is worth measuring: all finalists; the original's own form only where it is more than the original.
-
-        The search has frozen work done ahead of time and bodies improved in every form, which is a gain by itself.
-        """
-        others = tuple(f for f in self.result.finalists if not f.original)
-        own = self.result.original
-        worth = not others or own.predicted_s <= _CLOSE * others[0].predicted_s
-        return (*others, own) if worth and self._prepares(own) else others
-
-    def _prepares(self, finalist: Finalist) -> bool:
-        program = self.program(finalist)
-        computed = program.prepare is not None and any(node.op != "input" for node in program.prepare.outputs)
-        return computed or self.graph is not self.imported
-
-    def program(self, finalist: Finalist) -> Program:
-        """A finalist as a program over the inputs of the graph, macros expanded."""
-        return self.result.program(finalist, self.graph, self.expand)
-
-    def gains_ms(self, finalist: Finalist) -> dict[str, float]:
-        """Predicted milliseconds that each rule of a finalist saves: what the program costs without it."""
-        return {rule: 1e3 * seconds for rule, seconds in rule_gains(self.result, finalist).items()}
 
 
 @dataclass(slots=True)
@@ -363,7 +321,5 @@ class _Bodies:
         program = found.program(best)
         if program.prepare is not None:
             return body
-        from superopt.explore.trace import make_plan  # late: it reads explorations
-
         self.plans.append(BodyPlan(body, program.hot, make_plan(found, best, self.rules, self.numerics)))
         return program.hot

@@ -15,8 +15,8 @@ from rewrites.language.show import show
 from rewrites.language.term import Rule
 from rewrites.match.matching import Match, matches
 from rewrites.match.space import IRSpace
-from superopt.certify.plan import BodyPlan, Plan, RuleInstance, empty_plan
-from superopt.explore.exploration import Exploration
+from superopt.certify.plan import Plan, RuleInstance, empty_plan
+from superopt.explore.found import Exploration
 from superopt.ir.graph import Graph, Node, mk, topological
 from superopt.ir.program import Program, replace
 from superopt.search.search import Finalist
@@ -40,12 +40,7 @@ def make_plan(found: Exploration, finalist: Finalist, rules: Iterable[Rule], num
             instances.append(_instance(match, {v: x for v, (x, _) in match.vars.items()}, terms))
     used = {i.rule: show(by_name[i.rule]) for i in instances}
     graph = Graph(found.graph.inputs, tuple(terms), found.graph.constants)
-    return Plan(numerics, used, graph, tuple(instances), bodies_of(found))
-
-
-def bodies_of(found: Exploration) -> tuple[BodyPlan, ...]:
-    """Plans of the bodies that were improved."""
-    return tuple(found.bodies)
+    return Plan(numerics, used, graph, tuple(instances), found.bodies)
 
 
 def whole(program: Program) -> tuple[Node, ...]:

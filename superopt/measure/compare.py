@@ -9,7 +9,6 @@ the comparison says so.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from superopt.ir.text import print_graph
 from superopt.measure.numerics import OutputError
 from superopt.measure.process import Worker, WorkerDiedError
 from superopt.measure.result import Comparison, EntryPoint, Failure, Ratio, Timing, Tuned
-from superopt.measure.session import AGAIN, REFERENCE, ComparisonSettings, Event, compare_events
+from superopt.measure.session import AGAIN, REFERENCE, ComparisonSettings, Event, compare_events, resolve
 from superopt.measure.stats import paired_ratio
 
 BACKEND = "superopt.backends.xla:build"
@@ -232,7 +231,7 @@ def _spec(candidate: Candidate, key_of: Callable[[Any], str]) -> dict[str, Any]:
     if not isinstance(candidate, Program | Tuned):
         raise TypeError("a function cannot leave its process: isolate=False compares it here")
     program = _program(candidate)
-    from superopt.foreign.modules import carried  # late: entry points need no modules
+    from superopt.foreign.modules import carried  # late: loads jax, which this process may not need
 
     prepare = program.prepare
     constants = {} if prepare is None else {name: key_of(value) for name, value in prepare.constants.items()}
@@ -266,13 +265,10 @@ def _backend(candidate: Program | Tuned) -> str:
 
 
 def _local_maker(candidate: Candidate, frozen: Mapping[str, Any], backend: str) -> Callable[[], Callable[..., Any]]:
-    from superopt.measure.worker import resolve  # late: the worker's module imports this package
-
     if isinstance(candidate, EntryPoint):
         return lambda: resolve(candidate.target, candidate.path)(frozen)
     if not isinstance(candidate, Program | Tuned):
         return lambda: candidate
     given = _given(candidate)
-    module, _, name = (_backend(candidate) or backend).partition(":")
     program = _program(candidate)
-    return lambda: getattr(importlib.import_module(module), name)(program, frozen, **given)
+    return lambda: resolve(_backend(candidate) or backend)(program, frozen, **given)

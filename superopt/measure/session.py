@@ -12,6 +12,8 @@ in the caller.  Events of `compare_events`:
 
 from __future__ import annotations
 
+import importlib
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -144,6 +146,14 @@ def _rounds(thunks: dict[int, loop.Thunk], calls: dict[int, int], settings: Comp
         over = settings.budget_s and time.monotonic() - start > settings.budget_s
         if over and k + 1 >= settings.min_rounds:
             return
+
+
+def resolve(target: str, path: str | None = None) -> Any:
+    """The object that `package.module:name` stands for."""
+    if path is not None and path not in sys.path:
+        sys.path.insert(0, path)
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def _built(make: Make, live: Sequence[Any]) -> tuple[loop.Thunk, float, list[np.ndarray]]:

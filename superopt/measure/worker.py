@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib
 import json
 import os
 import queue
@@ -57,14 +56,6 @@ def serve(event_fd: int, memory_bytes: int, handlers: Mapping[str, Handler]) -> 
         _send(event_fd, {"event": "done"})
 
 
-def resolve(target: str, path: str | None = None) -> Any:
-    """The object that `package.module:name` stands for."""
-    if path is not None and path not in sys.path:
-        sys.path.insert(0, path)
-    module, _, name = target.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
 def _compare(request: Mapping[str, Any]) -> Iterator[Event]:
     bundle = arrays.load(Path(request["arrays"])) | {key: placing.placed(at) for key, at in request["placed"].items()}
     inputs = [bundle[key] for key in request["inputs"]]
@@ -74,7 +65,7 @@ def _compare(request: Mapping[str, Any]) -> Iterator[Event]:
 
     def maker(spec: Mapping[str, Any]) -> session.Make:
         if "target" in spec:
-            return lambda: resolve(spec["target"], spec["path"])(frozen)
+            return lambda: session.resolve(spec["target"], spec["path"])(frozen)
         return lambda: _kept(spec, frozen, bundle, request["backend"], digest)
 
     @functools.cache
@@ -128,19 +119,21 @@ def _program(
     spec: Mapping[str, Any], frozen: Mapping[str, Any], bundle: Mapping[str, Any], backend: str
 ) -> session.Call:
     if spec["modules"]:
-        from superopt.foreign.modules import restore  # late: only programs with opaque operations
+        from superopt.foreign.modules import restore  # late: loads jax, and few programs need it
 
         restore(spec["modules"])
     prepare = None
     if spec["prepare"] is not None:
         bare = parse_graph(spec["prepare"])
         prepare = Graph(bare.inputs, bare.outputs, {name: bundle[key] for name, key in spec["constants"].items()})
-    return resolve(spec["backend"] or backend)(Program(prepare, parse_graph(spec["hot"])), frozen, **spec["given"])
+    return session.resolve(spec["backend"] or backend)(
+        Program(prepare, parse_graph(spec["hot"])), frozen, **spec["given"]
+    )
 
 
 def _kernels(request: Mapping[str, Any]) -> Iterator[Event]:
     texts = json.loads(Path(request["texts"]).read_text(encoding="utf-8"))
-    yield from kernels.kernel_events(texts, resolve(request["lower"]), request["settings"])
+    yield from kernels.kernel_events(texts, session.resolve(request["lower"]), request["settings"])
 
 
 def _ping(_: Mapping[str, Any]) -> Iterator[Event]:

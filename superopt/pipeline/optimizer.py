@@ -44,7 +44,8 @@ from superopt.contest.judgement import Judgement, given_back, original_returned,
 from superopt.contest.rounds import Candidate, Entry, contest, decided, undecided
 from superopt.errors import ArgumentError, SuperoptError, UsageError, told
 from superopt.explain.summary import make_report
-from superopt.explore.exploration import Exploration, explore
+from superopt.explore.exploration import explore
+from superopt.explore.found import Exploration
 from superopt.explore.trace import make_plan
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.graph import Graph
@@ -551,16 +552,14 @@ def _import(
                 "an ONNX model takes neither keyword arguments nor frozen=",
                 hint="pass its inputs in order; its initializers are frozen anyway",
             )
-        need("onnx", "an ONNX model")
-        from superopt.frontends.onnx.frontend import OnnxModel, import_model, load_model  # late: an optional dependency
-
-        if isinstance(fn, OnnxModel):
+        onnx = _onnx()
+        if isinstance(fn, onnx.OnnxModel):
             if dims or data_root is not None:
                 raise UsageError("this model is loaded already", hint="give the option to load_model, or give its path")
-            return import_model(shelf.model(fn), *args, seed=seed), fn.name
+            return onnx.import_model(shelf.model(fn), *args, seed=seed), fn.name
         assert isinstance(fn, str | Path)
-        placed = shelf.model(load_model(fn, dims=dims, data_root=data_root, own=False, like=args))
-        return import_model(placed, *args, seed=seed), Path(fn).name
+        placed = shelf.model(onnx.load_model(fn, dims=dims, data_root=data_root, own=False, like=args))
+        return onnx.import_model(placed, *args, seed=seed), Path(fn).name
     if not callable(fn):
         raise ArgumentError(f"a {type(fn).__name__} is neither a function nor a path", hint="pass f itself, not f(x)")
     if data_root is not None:
@@ -568,6 +567,13 @@ def _import(
     if dims:
         raise UsageError("dims is for ONNX models", hint="the shapes of a function are those of its example arguments")
     return import_function(fn, args, kwargs, frozen=frozen), getattr(fn, "__name__", type(fn).__name__)
+
+
+def _onnx():
+    need("onnx", "an ONNX model")
+    from superopt.frontends.onnx import frontend  # late: an optional dependency
+
+    return frontend
 
 
 def _is_empty(frozen: Any) -> bool:
@@ -640,14 +646,9 @@ def optimize_target(target: str, *, random_weights: bool = False, seed: int = 0,
         fn, args, frozen = _made_by(Path(path), maker)
         return optimize(fn, *args, frozen=frozen, seed=seed, **options)
     if random_weights:
-        need("onnx", "an ONNX model")
-        from superopt.frontends.onnx.frontend import (  # late: onnx is an optional dependency
-            load_model,
-            randomize_weights,
-        )
-
+        onnx = _onnx()
         loading = {name: options.pop(name, None) for name in ("dims", "data_root")}
-        model = randomize_weights(load_model(target, **loading), seed)
+        model = onnx.randomize_weights(onnx.load_model(target, **loading), seed)
         return optimize(model, seed=seed, **options)
     return optimize(target, seed=seed, **options)
 

@@ -306,17 +306,19 @@ class Report:
 
     def save(self, path: str) -> None:
         """Write the report as `.json`, `.html` or text, by the file's ending."""
-        from superopt.report import write_report  # late: rendering is only needed when asked for
-
-        write_report(self, path)
+        _rendering().write_report(self, path)
 
     def __str__(self) -> str:
-        from superopt.report import to_text  # late: rendering is only needed when asked for
-
-        return to_text(self)
+        return _rendering().to_text(self)
 
     def __repr__(self) -> str:
         return f"<superopt report: {self.program}: {self.verdict}, {self.speedup}>"
+
+
+def _rendering():
+    from superopt import report  # late: it reads reports
+
+    return report
 
 
 def least_report(program: str, verdict: str, speedup: Speedup, original_returned: bool) -> Report:

@@ -108,9 +108,7 @@ class Optimized(Unique, Generic[P, R]):
             original: the function or model to compare with; None for the one that was optimised.
             store: where certificates are looked up.
         """
-        from superopt.returned.revalidate import validate_optimized  # late: the prover takes a while to load
-
-        return validate_optimized(self, original, store)
+        return _validation().validate_optimized(self, original, store)
 
     def save(self, path: str | Path) -> Path:
         """Write program, prepared tensors, report, original and plan to a `.superopt` file.
@@ -164,6 +162,12 @@ class Optimized(Unique, Generic[P, R]):
             return self.executable.prepared
 
         return build(self.program, self.imported.frozen_values).prepared
+
+
+def _validation():
+    from superopt.returned import revalidate  # late: the prover takes a while to load
+
+    return revalidate
 
 
 def _positions(flags: Sequence[bool]) -> frozenset[int]:
@@ -238,9 +242,7 @@ class Loaded(Unique):
         Raises:
             FileLimitError: it is refused for that.
         """
-        from superopt.returned.revalidate import validate_file  # late: the prover takes a while to load
-
-        return validate_file(self.path, original, store, limited=limited)
+        return _validation().validate_file(self.path, original, store, limited=limited)
 
     def _take_kernels(self, *, called: bool) -> None:
         """Use the kernels of the file that give XLA's values; those that ask for too much wait until it is called."""

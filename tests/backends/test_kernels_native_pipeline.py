@@ -26,7 +26,8 @@ from superopt.choose.implement import implement
 from superopt.choose.trials import Trial, TrialPool, cost_of, try_regions, worth_trying
 from superopt.contest.judgement import Judgement
 from superopt.explain.summary import make_report
-from superopt.explore.exploration import Exploration, explore
+from superopt.explore.exploration import explore
+from superopt.explore.found import Exploration
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.graph import Graph
 from superopt.ir.program import original_program

@@ -12,7 +12,8 @@ from superopt.certify.library import proved_library
 from superopt.contest.attribution import without
 from superopt.explain.drawing import draw
 from superopt.explain.evidence import kernels, measured_by_finalists, model_figures, not_chosen, sites, state_of
-from superopt.explore.exploration import Exploration, explore
+from superopt.explore.exploration import explore
+from superopt.explore.found import Exploration
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.interp import evaluate
 from superopt.lab.bench.aa import summarise

@@ -12,7 +12,8 @@ from costmodel.model.load import load_objective
 from superopt.certify.library import proved_library
 from superopt.contest import judge as judging
 from superopt.contest.judge import Judgement, judge
-from superopt.explore.exploration import Exploration, explore
+from superopt.explore.exploration import explore
+from superopt.explore.found import Exploration
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.machine.budget import SearchBudget
 from superopt.measure import Comparison, Failure, Timing

@@ -21,7 +21,8 @@ from superopt.certify.plan import Plan, read_plan
 from superopt.certify.validate import validate
 from superopt.commands.main import cli
 from superopt.errors import InputError
-from superopt.explore.exploration import Exploration, explore
+from superopt.explore.exploration import explore
+from superopt.explore.found import Exploration
 from superopt.explore.trace import make_plan, whole
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph, Node, literal, make_input, mk

@@ -25,7 +25,8 @@ from superopt.choose.partitions import changes_of, search_partition
 from superopt.choose.schedules import search_schedules
 from superopt.choose.trials import Trace, Trial, TrialPool, _Job, _Process, try_regions
 from superopt.contest.judgement import Judgement
-from superopt.explore.exploration import Exploration, explore
+from superopt.explore.exploration import explore
+from superopt.explore.found import Exploration
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.graph import Graph
 from superopt.ir.program import original_program

@@ -20,7 +20,8 @@ from typing import Any
 
 from costmodel.model.load import load_objective
 from superopt.contest.judge import Judgement, judge
-from superopt.explore.exploration import Exploration, explore
+from superopt.explore.exploration import explore
+from superopt.explore.found import Exploration
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import Program, original_program
 from superopt.lab.bench import Say, table

@@ -25,7 +25,8 @@ from costmodel.model.load import load_objective
 from costmodel.model.measured import Measured
 from rewrites.build.expander import Expand, library_expander
 from superopt.certify.library import proved_library
-from superopt.explore.exploration import Exploration, explore
+from superopt.explore.exploration import explore
+from superopt.explore.found import Exploration
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program, original_program

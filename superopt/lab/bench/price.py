@@ -28,7 +28,8 @@ from rewrites.language.parse import parse_many
 from rewrites.language.show import rule_key
 from rewrites.language.term import Rule
 from superopt.certify.library import proved_library
-from superopt.explore.exploration import Exploration, explore
+from superopt.explore.exploration import explore
+from superopt.explore.found import Exploration
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import Program, original_program
 from superopt.lab.bench import Say, ablation, alternatives, core, geomean, options, rewrites, table

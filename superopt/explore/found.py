@@ -1,0 +1,57 @@
+"""What an exploration found: programs worth measuring, with what every later stage reads of the search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from costmodel.model.measured import Measured
+from rewrites.build.expander import Expand
+from superopt.certify.plan import BodyPlan
+from superopt.ir.graph import Graph
+from superopt.ir.program import Program
+from superopt.search.explain import rule_gains
+from superopt.search.search import Finalist, SearchResult
+
+_CLOSE = 1.1  # of the first other finalist's predicted time: up to there the own form is worth measuring
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """Programs worth measuring, cheapest first by prediction, with what was done to find them."""
+
+    imported: Graph
+    graph: Graph
+    result: SearchResult
+    expand: Expand
+    model: Measured
+    growth: dict[str, Any]
+    statistics: dict[str, Any]
+    notes: tuple[str, ...]
+    before_text: str
+    interrupted: bool
+    bodies: tuple[BodyPlan, ...] = ()
+
+    @property
+    def finalists(self) -> tuple[Finalist, ...]:
+        """What is worth measuring: all finalists; the original's own form only where it is more than the original.
+
+        The search has frozen work done ahead of time and bodies improved in every form, which is a gain by itself.
+        """
+        others = tuple(f for f in self.result.finalists if not f.original)
+        own = self.result.original
+        worth = not others or own.predicted_s <= _CLOSE * others[0].predicted_s
+        return (*others, own) if worth and self._prepares(own) else others
+
+    def _prepares(self, finalist: Finalist) -> bool:
+        program = self.program(finalist)
+        computed = program.prepare is not None and any(node.op != "input" for node in program.prepare.outputs)
+        return computed or self.graph is not self.imported
+
+    def program(self, finalist: Finalist) -> Program:
+        """A finalist as a program over the inputs of the graph, macros expanded."""
+        return self.result.program(finalist, self.graph, self.expand)
+
+    def gains_ms(self, finalist: Finalist) -> dict[str, float]:
+        """Predicted milliseconds that each rule of a finalist saves: what the program costs without it."""
+        return {rule: 1e3 * seconds for rule, seconds in rule_gains(self.result, finalist).items()}
