@@ -20,7 +20,7 @@ import numpy as np
 from costmodel.features.operands import Counts, Source, conv_counts, dot_counts
 from costmodel.features.steps import CHEAP, FUNCTIONS, SAME_COST, VIEW, elements
 from superopt.ir.graph import Node
-from superopt.ir.ops.table import PREFIXES, REDUCTIONS, WINDOWS
+from superopt.ir.ops.table import CONVOLUTIONS, PREFIXES, PRODUCTS, REDUCTIONS, WINDOWS
 from superopt.ir.program import type_bytes
 from superopt.ir.scalar import SCALARS
 from superopt.machine import facts as machine
@@ -98,7 +98,7 @@ def unit(node: Node) -> Unit:
         return Unit("cheap", float(max(1, abs(int(node["y"])).bit_length())))
     if op == "select_n":
         return Unit("select_eval")
-    if op in CHEAP or op in ("cheap", "dot_general"):  # a product over one element
+    if op == "cheap" or op in CHEAP or op in PRODUCTS:  # a product over one element
         return Unit("cheap")
     if op in FUNCTIONS:
         return Unit(f"fn_{op}", called=node.op in _CALLED)
@@ -172,9 +172,9 @@ def heavy(node: Node, sources: Sequence[Source], read: float) -> Counts:
         sources: what it reads, each with the permutation that leads from there to the operand.
         read: bytes of that.
     """
-    if node.op == "dot_general":
+    if node.op in PRODUCTS:
         counts = dot_counts(node, sources)
-    elif node.op == "conv_general_dilated":
+    elif node.op in CONVOLUTIONS:
         counts = conv_counts(node, sources)
     else:
         counts = _other(node)

@@ -14,7 +14,7 @@ import numpy as np
 
 from costmodel.features.steps import elements
 from superopt.ir.graph import Node
-from superopt.ir.ops.table import PREFIXES, REDUCTIONS, TABLE, WINDOWS
+from superopt.ir.ops.table import CONVOLUTIONS, PREFIXES, PRODUCTS, REDUCTIONS, TABLE, WINDOWS
 from superopt.ir.program import type_bytes
 
 ENCODING_VERSION = 1
@@ -216,8 +216,9 @@ def _power(out: list[float], node: Node) -> None:
 
 
 _FILL: dict[str, Callable[[list[float], Node], None]] = {
-    "dot_general": _dot, "conv_general_dilated": _conv, "transpose": _transpose, "slice": _slice, "pad": _pad,
+    "transpose": _transpose, "slice": _slice, "pad": _pad,
     "concatenate": _concatenate, "broadcast_in_dim": _broadcast, "gather": _gather, "dynamic_slice": _gather,
-    "integer_pow": _power, **dict.fromkeys(WINDOWS, _window), **dict.fromkeys(REDUCTIONS, _reduce),
+    "integer_pow": _power, **dict.fromkeys(PRODUCTS, _dot), **dict.fromkeys(CONVOLUTIONS, _conv),
+    **dict.fromkeys(WINDOWS, _window), **dict.fromkeys(REDUCTIONS, _reduce),
     **dict.fromkeys(PREFIXES, _prefix),
 }  # fmt: skip

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from superopt.ir.graph import Node
 from superopt.ir.ops import table
-from superopt.ir.ops.table import CONTRACTIONS, ELEMENTWISE, PREFIXES, REDUCTIONS, VIEWS, WINDOWS
+from superopt.ir.ops.table import CONTRACTIONS, ELEMENTWISE, PREFIXES, PRODUCTS, REDUCTIONS, VIEWS, WINDOWS
 from superopt.ir.program import type_bytes
 from superopt.ir.scalar import SCALARS
 
@@ -41,7 +41,7 @@ LEAF = frozenset(("input", "literal", "result"))  # a result of an op with sever
 _DEEP = 200  # deeper kernels are walked without recursion
 COMPUTED, READ, LITERAL = range(3)
 PLAIN, MOVED, REDUCED, SPREAD, JOINED, PADDED, PICKED = range(7)
-_READS = {"broadcast_in_dim": SPREAD, "dot_general": SPREAD, "concatenate": JOINED, "pad": PADDED}
+_READS = {"broadcast_in_dim": SPREAD, **dict.fromkeys(PRODUCTS, SPREAD), "concatenate": JOINED, "pad": PADDED}
 _READS |= {"gather": PICKED, "dynamic_slice": PICKED, **dict.fromkeys(REDUCTIONS, REDUCED)}
 
 
@@ -186,7 +186,7 @@ def elements(node: Node) -> int:
 
 def is_heavy(node: Node) -> bool:
     """Whether XLA calls a routine for the op."""
-    if node.op != "dot_general":
+    if node.op not in PRODUCTS:
         return node.op in HEAVY
     shape = node.inputs[0].shape
     return any(shape[axis] != 1 for axis in node["dimension_numbers"][0][0])

@@ -21,10 +21,11 @@ import numpy as np
 from costmodel.model.objective import Objective
 from rewrites.build.expander import Expand, expand_graph
 from superopt.ir.graph import Graph, Node, topological
+from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS
 
 _PRIOR = 2.0
 _BOUND = math.log(4.0)
-_HEAVY = ("macro", "conv_general_dilated", "dot_general", "concatenate", "gather")
+_HEAVY = ("macro", *sorted(CONVOLUTIONS), *sorted(PRODUCTS), "concatenate", "gather")
 
 
 class Measured:
@@ -95,9 +96,9 @@ def kind(kernel: Graph) -> str:
             continue
         if op == "macro":
             return f"macro {node['rule']}"
-        if op == "conv_general_dilated":
+        if op in CONVOLUTIONS:
             return _conv_kind(node)
-        if op == "dot_general":
+        if op in PRODUCTS:
             _, (batch, _) = node["dimension_numbers"]
             return "dot batched" if batch else "dot"
         return op

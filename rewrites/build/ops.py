@@ -22,7 +22,7 @@ from rewrites.build.arrange import (
 )
 from rewrites.build.dynamic import per_axis_operand
 from rewrites.language.named import Env, labels_of, per_axis
-from rewrites.language.term import Term
+from rewrites.language.term import PHYSICAL, Term
 from rewrites.match.labels import Axis, Layout
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _dot(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
     for built in (x, y):
         out += [axis for axis in built[1] if not any(label in both for label, _ in axis)]
     value = b.target.mk(
-        "dot_general", x[0], y[0], dimension_numbers=numbers, precision=b.precision,
+        PHYSICAL["dot"], x[0], y[0], dimension_numbers=numbers, precision=b.precision,
         preferred_element_type=b.preferred,
     )  # fmt: skip
     return value, tuple(out)
@@ -135,7 +135,7 @@ def _conv(b: Builder, t: Term, hint: Layout | None, env: Env) -> Built:
     for held, position in zip(out, o_spec, strict=True):
         lay[position] = held
     value = b.target.mk(
-        "conv_general_dilated", xv, wv,
+        PHYSICAL["conv"], xv, wv,
         window_strides=tuple(window[s][0] for s in spatial),
         padding=tuple((window[s][1], window[s][2]) for s in spatial),
         lhs_dilation=tuple(window[s][3] for s in spatial),

@@ -22,15 +22,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rewrites.egraph.perm import PERM_BITS, PERM_MASK, PERMS, compose, intern, inverse, inverse_of, perm_of
-from superopt.ir.ops.table import ELEMENTWISE, PREFIXES, REDUCTIONS, WINDOWS
+from superopt.ir.ops.contraction import DotNumbers, free_axes
+from superopt.ir.ops.table import CONVOLUTIONS, ELEMENTWISE, PREFIXES, PRODUCTS, REDUCTIONS, WINDOWS
 from superopt.ir.scalar import COMMUTATIVE
 
 if TYPE_CHECKING:
     from rewrites.egraph.enode import ENode, OpAttrs, Ref
     from rewrites.egraph.graph import EGraph
 
-Pair: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
-DotNumbers: TypeAlias = tuple[Pair, Pair]
 Groups: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 Canon: TypeAlias = "Callable[[EGraph, int, OpAttrs, list[Ref]], tuple[ENode, int]]"
 
@@ -277,8 +276,8 @@ def _dot(eg: EGraph, number: int, spec: OpAttrs, children: list[Ref]) -> tuple[E
     (lc, rc), (lb, rb) = numbers
     # axes of the result: (batch, left axis), (1, left axis), (2, right axis)
     label = [(0, px[a]) for a in lb]
-    label += [(1, px[a]) for a in range(len(px)) if a not in lc and a not in lb]
-    label += [(2, py[a]) for a in range(len(py)) if a not in rc and a not in rb]
+    left, right = free_axes(numbers, (len(px), len(py)))
+    label += [*[(1, px[a]) for a in left], *[(2, py[a]) for a in right]]
     contracted = sorted((px[a], py[b]) for a, b in zip(lc, rc, strict=True))
     batch = sorted((px[a], py[b]) for a, b in zip(lb, rb, strict=True))
     cx, cy = x >> PERM_BITS, y >> PERM_BITS
@@ -339,7 +338,7 @@ _BY_OP: dict[str, Canon] = {
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
-    "dot_general": _dot,
-    "conv_general_dilated": _conv,
+    **dict.fromkeys(PRODUCTS, _dot),
+    **dict.fromkeys(CONVOLUTIONS, _conv),
     "macro": _macro,
 }

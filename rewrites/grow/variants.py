@@ -16,6 +16,7 @@ from rewrites.egraph.enode import ENode, Ref
 from rewrites.egraph.graph import EGraph
 from rewrites.egraph.shape import broadcast_views
 from superopt.ir.graph import Attrs
+from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS
 from superopt.ir.scalar import COMMUTATIVE
 
 
@@ -57,12 +58,12 @@ def _signature(eg: EGraph, op: str, attrs: Attrs, children: tuple[Ref, ...], fro
     ]
     if op in COMMUTATIVE:
         return op, tuple(sorted(operands))
-    if op == "dot_general":
+    if op in PRODUCTS:
         v = dict(attrs)
         contracted, batch = v["dimension_numbers"]
         side = frozen.index(False)
         return op, contracted[side], batch[side], v["precision"], v["preferred_element_type"], tuple(sorted(operands))
-    if op == "conv_general_dilated":
+    if op in CONVOLUTIONS:
         v = dict(attrs)
         image, kernel, _ = v.pop("dimension_numbers")
         return op, (kernel if frozen[0] else image), tuple(sorted(v.items())), tuple(operands)

@@ -14,7 +14,7 @@ from rewrites.lift.walk import GraphWalk, Unliftable, Walked
 from rewrites.match.flow import Marks
 from rewrites.match.labels import Axis, Layout
 from superopt.ir.index import Form, Poly, Size, Symbol
-from superopt.ir.ops.table import lookup
+from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS, lookup
 
 _ELEMENTWISE = IN_TEXT | set(TEXT_NAME)
 
@@ -345,8 +345,8 @@ def _take(p: Printer, t: Walked) -> str:
 
 
 _SHOWN: dict[str, Callable[[Printer, Walked], str]] = {
-    "dot_general": _dot, "concatenate": _concat, "slice": _slice, "pad": _pad, "rev": _rev,
-    "conv_general_dilated": _conv, "gather": _take,
+    **dict.fromkeys(PRODUCTS, _dot), **dict.fromkeys(CONVOLUTIONS, _conv),
+    "concatenate": _concat, "slice": _slice, "pad": _pad, "rev": _rev, "gather": _take,
     **{f"reduce_{kind}": _reduced(kind) for kind in ("sum", "max", "min", "prod")},
     **{f"reduce_window_{kind}": _window(kind) for kind in ("sum", "max", "min")},
     **{f"cum{kind}": _prefix(kind) for kind in ("sum", "max", "min", "prod")},

@@ -10,7 +10,7 @@ the axes do not nest (a general reshape) or that an attribute has no place in th
     elementwise          unchanged (a scalar operand keeps the full layout: it stands for its broadcast)
     regroup, reshape     factored into common atoms: an axis then holds several labels, or none (size 1)
     broadcast_in_dim     new labels marked; a size-1 operand axis that grows holds no label
-    dot_general          contracted axes get fresh labels on both operands
+    product              contracted axes get fresh labels on both operands
     convolution          a spatial label for image, kernel and result; a fresh feature label; groups: (g c), (g o)
     concatenate, slice, pad, rev, windows, scans    labels unchanged, sizes change
     reduce, gather       fresh labels
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from rewrites.match.labels import Axis, Labels, Layout
-from superopt.ir.ops.table import ELEMENTWISE, PREFIXES, WINDOWS
+from superopt.ir.ops.table import CONVOLUTIONS, ELEMENTWISE, PREFIXES, PRODUCTS, WINDOWS
 
 Mark: TypeAlias = "int | tuple[tuple[int, ...], bool]"
 Marks: TypeAlias = dict[int, Mark]
@@ -263,8 +263,8 @@ _FLOW: dict[str, _Rule] = {
     "regroup": _regroup,
     "reshape": _reshape,
     "broadcast_in_dim": _broadcast,
-    "dot_general": _dot,
-    "conv_general_dilated": _conv,
+    **dict.fromkeys(PRODUCTS, _dot),
+    **dict.fromkeys(CONVOLUTIONS, _conv),
     "concatenate": _concatenate,
     "slice": _slice,
     "pad": _pad,

@@ -19,7 +19,7 @@ from jax import numpy as jnp
 from superopt.ir import opaque
 from superopt.ir.graph import Node
 from superopt.ir.ops.reduction import ARG, CUMULATIVE, REDUCE, WINDOW
-from superopt.ir.ops.table import TABLE
+from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS, TABLE
 
 Lowering = Callable[..., Any]
 
@@ -147,8 +147,8 @@ def _accumulation(node: Node) -> np.dtype | None:
     return None if wanted is None else dtype_of(wanted)
 
 
-def _dot_general(node: Node, lhs: Any, rhs: Any) -> Any:
-    return lax.dot_general(
+def _product(fn: Callable[..., Any], node: Node, lhs: Any, rhs: Any) -> Any:
+    return fn(
         lhs,
         rhs,
         node["dimension_numbers"],
@@ -157,8 +157,8 @@ def _dot_general(node: Node, lhs: Any, rhs: Any) -> Any:
     )
 
 
-def _conv_general_dilated(node: Node, lhs: Any, rhs: Any) -> Any:
-    return lax.conv_general_dilated(
+def _convolution(fn: Callable[..., Any], node: Node, lhs: Any, rhs: Any) -> Any:
+    return fn(
         lhs,
         rhs,
         window_strides=node["window_strides"],
@@ -187,7 +187,10 @@ def _table() -> dict[str, Lowering]:
     table: dict[str, Lowering] = {}
     for name in plain:
         table[name] = functools.partial(_plain, _RENAMED.get(name) or getattr(lax, name))
-    for names, lowering in ((REDUCE, _reduce), (CUMULATIVE, _cumulative), (ARG, _arg)):
+    groups = (
+        (REDUCE, _reduce), (CUMULATIVE, _cumulative), (ARG, _arg), (PRODUCTS, _product), (CONVOLUTIONS, _convolution),
+    )  # fmt: skip
+    for names, lowering in groups:
         table |= {name: functools.partial(lowering, getattr(lax, name)) for name in names}
     table |= {name: functools.partial(_window, getattr(lax, f"{name}_p")) for name in WINDOW}
     return table | {
@@ -208,8 +211,6 @@ def _table() -> dict[str, Lowering]:
         "dynamic_update_slice": _dynamic_update_slice,
         "gather": _gather,
         "iota": _iota,
-        "dot_general": _dot_general,
-        "conv_general_dilated": _conv_general_dilated,
         "opaque": _opaque,
         "result": _result,
     }

@@ -53,7 +53,7 @@ LIMITS = {
     "late": 93,
     "file_circles": 0,
     "room_circles": 0,
-    "literal_dot": 21,
+    "literal_dot": 3,
     "op_lists": 7,
     "long_signatures": 31,
     "lines": 99_390,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from markupsafe import escape
 
+from superopt.ir.ops.table import PRODUCTS, TABLE
 from superopt.report.data import DrawnNode
 from superopt.report.layers import place
 
@@ -30,6 +31,10 @@ CLASSES = (
     ("other", "other"),
     ("input", "input"),
 )
+_OF_FAMILY = {
+    "leaf": "move", "movement": "move", "indexing": "move", "reduction": "reduce", "contraction": "conv",
+    "control": "other",
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -72,19 +77,9 @@ def op_class(op: str) -> str:
     """Colour class of an op."""
     if op.startswith("input"):
         return "input"
-    if op.startswith("conv_general"):
-        return "conv"
-    if op.startswith("dot_general"):
+    if op in PRODUCTS:
         return "product"
-    if op.startswith(("reduce", "cum", "arg")):
-        return "reduce"
-    if op in ("slice", "broadcast_in_dim", "reshape", "regroup", "transpose", "pad", "rev", "iota", "literal"):
-        return "move"
-    if op in ("concatenate", "gather", "dynamic_slice", "dynamic_update_slice", "scatter", "scatter-add"):
-        return "move"
-    if op in ("opaque", "scan", "while", "cond", "result", "sort"):
-        return "other"
-    return "ew"
+    return _OF_FAMILY.get(TABLE[op].family, "ew") if op in TABLE else "other"
 
 
 def boxes_of(nodes: Sequence[DrawnNode]) -> list[DrawnBox]:

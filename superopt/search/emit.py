@@ -16,7 +16,7 @@ from rewrites.egraph import perm
 from superopt.ir.graph import Node, literal, mk
 from superopt.ir.ops import table
 from superopt.ir.ops.reduction import CUMULATIVE
-from superopt.ir.ops.table import ELEMENTWISE, REDUCTIONS, WINDOWS
+from superopt.ir.ops.table import CONVOLUTIONS, ELEMENTWISE, PRODUCTS, REDUCTIONS, WINDOWS
 from superopt.ir.types import Shape
 from superopt.search.layout import (
     Current,
@@ -24,7 +24,6 @@ from superopt.search.layout import (
     conv_roles,
     dot_first,
     dot_labels,
-    free_axes,
     regroup_order,
     same,
     wanted,
@@ -182,8 +181,7 @@ def _dot(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence
     node = make(form, [operands[side] for side in pair], {**form.attrs, "dimension_numbers": numbers})
     have = [(-1, i) for i in batches]
     for side in pair:
-        free = set(free_axes(form, side))
-        have += [(side, axis) for axis in orders[side] if axis in free]
+        have += [(side, axis) for axis in orders[side] if (side, axis) in labels]
     return arrange(node, [labels.index(label) for label in have], d)
 
 
@@ -205,6 +203,8 @@ _BUILD: dict[str, _Handler] = {
     **dict.fromkeys(WINDOWS, _window),
     **dict.fromkeys(CUMULATIVE, _cumulative),
     **dict.fromkeys(REDUCTIONS, _reduce),
+    **dict.fromkeys(PRODUCTS, _dot),
+    **dict.fromkeys(CONVOLUTIONS, _conv),
     "slice": _slice,
     "pad": _pad,
     "rev": _rev,
@@ -215,8 +215,6 @@ _BUILD: dict[str, _Handler] = {
     "transpose": _transpose,
     "iota": _iota,
     "regroup": _regroup,
-    "dot_general": _dot,
-    "conv_general_dilated": _conv,
 }
 
 

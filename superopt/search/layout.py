@@ -16,8 +16,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from rewrites.egraph import perm
+from superopt.ir.ops.contraction import free_axes
 from superopt.ir.ops.reduction import CUMULATIVE
-from superopt.ir.ops.table import ELEMENTWISE, REDUCTIONS, WINDOWS
+from superopt.ir.ops.table import CONVOLUTIONS, ELEMENTWISE, PRODUCTS, REDUCTIONS, WINDOWS
 from superopt.ir.types import Shape
 from superopt.search.snapshot import Option, OptionForm, Snapshot
 
@@ -99,16 +100,16 @@ def _regroup(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
     return (tuple(axis for g in regroup_order(form, d) for axis in groups[g][0]),)
 
 
-def free_axes(form: OptionForm, side: int) -> list[int]:
-    """Axes of an operand of a product that are neither contracted nor batch axes."""
-    contracted, batch = form.attrs["dimension_numbers"]
-    return [i for i in range(len(form.shapes[side])) if i not in contracted[side] and i not in batch[side]]
+def dot_free(form: OptionForm) -> tuple[list[int], list[int]]:
+    """Axes of either operand of a product that are neither contracted nor batch axes."""
+    left, right = form.shapes
+    return free_axes(form.attrs["dimension_numbers"], (len(left), len(right)))
 
 
 def dot_labels(form: OptionForm) -> list[tuple[int, int]]:
     """Each result axis of a product: (-1, batch index), (0, lhs axis) or (1, rhs axis)."""
     batch = form.attrs["dimension_numbers"][1]
-    free = [(side, axis) for side in (0, 1) for axis in free_axes(form, side)]
+    free = [(side, axis) for side, axes in enumerate(dot_free(form)) for axis in axes]
     return [(-1, i) for i in range(len(batch[0]))] + free
 
 
@@ -180,11 +181,11 @@ _WANTED: dict[str, _Handler] = {
     **dict.fromkeys(WINDOWS, _first_aligned),
     **dict.fromkeys(CUMULATIVE, _first_aligned),
     **dict.fromkeys(REDUCTIONS, _reduce),
+    **dict.fromkeys(PRODUCTS, _dot),
+    **dict.fromkeys(CONVOLUTIONS, _conv),
     "broadcast_in_dim": _broadcast,
     "transpose": _transpose,
     "regroup": _regroup,
-    "dot_general": _dot,
-    "conv_general_dilated": _conv,
 }
 
 
@@ -193,10 +194,10 @@ def forward(form: OptionForm, position: int, order: Order) -> Order | None:
     op, rank = form.op, len(form.shape)
     if op in ELEMENTWISE or op in WINDOWS or op in CUMULATIVE or op in ("slice", "pad", "rev", "concatenate"):
         return order if len(order) == rank else None
-    if op == "conv_general_dilated" and position == 0:
+    if op in CONVOLUTIONS and position == 0:
         lhs, _, out = form.attrs["dimension_numbers"]
         return tuple(out[role] for role in conv_roles(lhs, order))
-    if op == "dot_general":
+    if op in PRODUCTS:
         return _dot_forward(form, position, order)
     if op in REDUCTIONS:
         rest = [i for i in range(len(form.shapes[0])) if i not in form.attrs["axes"]]
@@ -215,7 +216,7 @@ def _dot_forward(form: OptionForm, position: int, order: Order) -> Order | None:
     """Through a product with a matrix: the new axis takes the place of the contracted one."""
     contracted, batch = form.attrs["dimension_numbers"]
     other = 1 - position
-    new = free_axes(form, other)
+    new = dot_free(form)[other]
     if batch[0] or len(contracted[0]) != 1 or len(new) != 1:
         return None
     labels = dot_labels(form)
@@ -227,7 +228,7 @@ def _dot_forward(form: OptionForm, position: int, order: Order) -> Order | None:
 def backward(form: OptionForm, d: Order) -> list[tuple[int, Order]]:
     """(operand position, order) of the operands that a result order carries over to."""
     op, rank = form.op, len(form.shape)
-    if op == "dot_general":
+    if op in PRODUCTS:
         out: list[tuple[int, Order]] = []
         for side in (0, 1):
             if form.frozen[side] is None and form.frozen[1 - side] is not None:
@@ -235,7 +236,7 @@ def backward(form: OptionForm, d: Order) -> list[tuple[int, Order]]:
                 if natural is not None:
                     out.append((side, tuple(natural.index(axis) for axis in d)))
         return out
-    if op == "conv_general_dilated":
+    if op in CONVOLUTIONS:
         lhs, _, result = form.attrs["dimension_numbers"]
         return [(0, tuple(lhs[role] for role in conv_roles(result, d)))]
     if op in REDUCTIONS:
@@ -283,18 +284,17 @@ def candidates(snapshot: Snapshot, rounds: int = 3, limit: int = MAX_CANDIDATES)
 
 def _suggestions(form: OptionForm) -> list[tuple[int, Order]]:
     """(operand position or -1 for the result, order) that an op likes."""
-    if form.op == "conv_general_dilated":
+    if form.op in CONVOLUTIONS:
         lhs, _, out = form.attrs["dimension_numbers"]
         spatial = list(range(2, len(out)))
         roles = ([0, *spatial, 1], [0, 1, *spatial])
         return [(p, tuple(spec[r] for r in rs)) for rs in roles for p, spec in ((-1, out), (0, lhs))]
-    if form.op == "dot_general":
+    if form.op in PRODUCTS:
         labels = dot_labels(form)
         parts = [[i for i, (side, _) in enumerate(labels) if side == s] for s in (-1, 0, 1)]
         out_orders = [(-1, (*parts[0], *parts[1], *parts[2])), (-1, (*parts[0], *parts[2], *parts[1]))]
         contracted, batch = form.attrs["dimension_numbers"]
-        for side in (0, 1):
-            free = free_axes(form, side)
+        for side, free in enumerate(dot_free(form)):
             out_orders.append((side, (*batch[side], *free, *contracted[side])))
             out_orders.append((side, (*batch[side], *contracted[side], *free)))
         return out_orders

@@ -18,7 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from superopt.ir.graph import Node
+from superopt.ir.ops.contraction import free_axes
 from superopt.ir.ops.reduction import ARG, CUMULATIVE, REDUCE, WINDOW
+from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS
 from verifier.programs.mixing import Ids, Tags, add, mix, ordered, total
 
 _OUTSIDE = mix(np.uint64(1))
@@ -132,8 +134,7 @@ def _pair(tag: Tags, node: Node, v: dict[str, Any], a: Ids, b: Ids) -> Ids:
 def _dot(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
     (lc, rc), (lb, rb) = v["dimension_numbers"]
     x, y = xs
-    lf = [a for a in range(x.ndim) if a not in lc and a not in lb]
-    rf = [a for a in range(y.ndim) if a not in rc and a not in rb]
+    lf, rf = free_axes(v["dimension_numbers"], (x.ndim, y.ndim))
     batch, inner = prod(x.shape[a] for a in lb), prod(x.shape[a] for a in lc)
     p = x.transpose((*lb, *lf, *lc)).reshape(batch, prod(x.shape[a] for a in lf), inner)
     q = y.transpose((*rb, *rf, *rc)).reshape(batch, prod(y.shape[a] for a in rf), inner)
@@ -254,6 +255,6 @@ def _gather(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
 
 LABEL: dict[str, Callable[[Tags, Node, list[Ids], dict[str, Any]], Ids]] = {
     **dict.fromkeys(REDUCE, _reduce), **dict.fromkeys(WINDOW, _window), **dict.fromkeys(CUMULATIVE, _prefix),
-    **dict.fromkeys(ARG, _arg), "dot_general": _dot, "conv_general_dilated": _conv,
+    **dict.fromkeys(ARG, _arg), **dict.fromkeys(PRODUCTS, _dot), **dict.fromkeys(CONVOLUTIONS, _conv),
     "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice, "gather": _gather,
 }  # fmt: skip

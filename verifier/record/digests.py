@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rewrites.language import named
-from rewrites.language.term import REDUCERS, Rule, subterms
+from rewrites.language.term import PHYSICAL, REDUCERS, Rule, subterms
 from superopt.ir import scalar
 from superopt.ir.ops import table
 from superopt.ir.ops.reduction import CUMULATIVE, WINDOW
@@ -31,20 +31,13 @@ _TABLES = frozenset({"_MEANING", "_BY_OP", "TABLE", "SCALARS", "_ARITHMETIC", "_
 """Tables over all ops: not followed, or every op would depend on every other."""
 
 _IR: dict[str, tuple[str, ...]] = {
-    "dot": ("dot_general",),
-    "conv": ("conv_general_dilated",),
+    **{op: (name,) for op, name in PHYSICAL.items()},
     "red": tuple(f"reduce_{kind}" for kind in REDUCERS),
     "win": tuple(WINDOW),
     "cum": tuple(CUMULATIVE),
-    "concat": ("concatenate",),
-    "slice": ("slice",),
     "at": ("slice", "reshape"),
-    "pad": ("pad",),
-    "rev": ("rev",),
-    "take": ("gather",),
     "split": ("reshape",),
     "merge": ("reshape",),
-    "bcast": ("broadcast_in_dim",),
     "view": ("reshape", "transpose"),
     "lay": ("transpose",),
     "fold": ("add", "max"),

@@ -21,7 +21,7 @@ from rewrites.lift.generate import Instance
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph, Node
 from superopt.ir.ops.reduction import REDUCE
-from superopt.ir.ops.table import ELEMENTWISE, PREFIXES, TABLE
+from superopt.ir.ops.table import CONVOLUTIONS, ELEMENTWISE, PREFIXES, PRODUCTS, TABLE
 from superopt.ir.scalar import LOGICAL
 
 WIDTH = 88
@@ -271,7 +271,7 @@ def _cumulative(op: str) -> Callable[..., str]:
 
 _WRITTEN: dict[str, Callable[..., str]] = {
     "broadcast_in_dim": _broadcast,
-    "conv_general_dilated": _convolution,
+    **dict.fromkeys(CONVOLUTIONS, _convolution),
     "gather": _gather,
     "dynamic_slice": _starts,
     "dynamic_update_slice": _update,
@@ -284,7 +284,7 @@ _NAMED: dict[str, tuple[str, ...]] = {
     **{op: () for op in ELEMENTWISE - LOGICAL if not TABLE[op].attrs},
     **dict.fromkeys(REDUCE, ("axes",)),
     "integer_pow": ("y",),
-    "dot_general": ("dimension_numbers",),
+    **dict.fromkeys(PRODUCTS, ("dimension_numbers",)),
     "reshape": ("new_sizes",),
     "transpose": ("permutation",),
     "rev": ("dimensions",),

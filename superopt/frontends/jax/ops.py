@@ -19,7 +19,7 @@ from superopt.frontends.jax.builders import broadcast, concatenate, convert, res
 from superopt.frontends.jax.sizes import has_symbols, is_zero, size, sizes
 from superopt.ir.graph import Node, mk
 from superopt.ir.ops.reduction import ARG, CUMULATIVE, REDUCE, WINDOW
-from superopt.ir.ops.table import TABLE
+from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS, TABLE
 from superopt.ir.types import FLOATS, Size, TensorType
 
 Params = Mapping[str, Any]
@@ -273,14 +273,14 @@ def _accumulation(p: Params, xs: Sequence[Node]) -> tuple[Sequence[Node], str | 
     return xs, None if wanted == xs[0].dtype else wanted
 
 
-def _dot_general(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _product(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     xs, wanted = _accumulation(p, xs)
     precision = precision_name(p["precision"]) or _as_algorithm(p["precision"], xs, wanted)
     if precision is None or len({x.dtype for x in xs}) != 1:
         return None
     (lc, rc), (lb, rb) = p["dimension_numbers"]
     return mk(
-        "dot_general",
+        op,
         *xs,
         dimension_numbers=((sizes(lc), sizes(rc)), (sizes(lb), sizes(rb))),
         precision=precision[0],
@@ -288,13 +288,13 @@ def _dot_general(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Re
     )
 
 
-def _conv_general_dilated(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _convolution(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     precision = precision_name(p["precision"])
     xs, wanted = _accumulation(p, xs)
     if precision is None or len({x.dtype for x in xs}) != 1:
         return None
     return mk(
-        "conv_general_dilated",
+        op,
         *xs,
         window_strides=sizes(p["window_strides"]),
         padding=tuple(sizes(c) for c in p["padding"]),
@@ -311,7 +311,10 @@ def _conv_general_dilated(p: Params, xs: Sequence[Node], out: Sequence[TensorTyp
 def _table() -> dict[str, Importer]:
     plain = [entry.name for entry in TABLE.values() if entry.family == "elementwise" and not entry.attrs]
     table: dict[str, Importer] = {}
-    groups = ((plain, _elementwise), (REDUCE, _reduce), (ARG, _arg), (WINDOW, _window), (CUMULATIVE, _cumulative))
+    groups = (
+        (plain, _elementwise), (REDUCE, _reduce), (ARG, _arg), (WINDOW, _window), (CUMULATIVE, _cumulative),
+        (PRODUCTS, _product), (CONVOLUTIONS, _convolution),
+    )  # fmt: skip
     for names, importer in groups:
         table |= {name: functools.partial(importer, name) for name in names}
     table |= dict.fromkeys(_IDENTITY, _identity)
@@ -343,8 +346,6 @@ def _table() -> dict[str, Importer]:
         "gather": _gather,
         "dim_as_value": _dim_as_value,
         "iota": _iota,
-        "dot_general": _dot_general,
-        "conv_general_dilated": _conv_general_dilated,
     }
 
 

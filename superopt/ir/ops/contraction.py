@@ -78,6 +78,19 @@ def _sum(wide: str) -> str:
 Axes = tuple[int, ...]
 
 
+DotNumbers = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
+"""Contracted axes of lhs and rhs, batch axes of lhs and rhs."""
+
+
+def free_axes(numbers: DotNumbers, ranks: tuple[int, int]) -> tuple[list[int], list[int]]:
+    """Axes of lhs and of rhs that a product of operands of these ranks keeps apart."""
+    left, right = (
+        [d for d in range(rank) if d not in over and d not in batch]
+        for rank, over, batch in zip(ranks, *numbers, strict=True)
+    )
+    return left, right
+
+
 def _pairs(attrs: Values) -> tuple[Axes, Axes, Axes, Axes]:
     """Contracted axes of lhs and rhs, batch axes of lhs and rhs."""
     (lc, rc), (lb, rb) = attrs["dimension_numbers"]
@@ -104,16 +117,15 @@ def _dot_rule(types: Types, attrs: Values) -> TensorType:
                 f"dot_general pairs lhs axis {a} with rhs axis {b}, whose sizes differ; got {show(types)}, "
                 f"dimension_numbers={attrs['dimension_numbers']}"
             )
-    left = [n for d, n in enumerate(lhs.shape) if d not in lc and d not in lb]
-    right = [n for d, n in enumerate(rhs.shape) if d not in rc and d not in rb]
-    return TensorType((*[lhs.shape[d] for d in lb], *left, *right), _result_dtype("dot_general", types, attrs))
+    left, right = free_axes(attrs["dimension_numbers"], (lhs.rank, rhs.rank))
+    shape = (*[lhs.shape[d] for d in (*lb, *left)], *[rhs.shape[d] for d in right])
+    return TensorType(shape, _result_dtype("dot_general", types, attrs))
 
 
 def _dot(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
     lhs, rhs = site.inputs
     lc, rc, lb, rb = _pairs(site.attrs)
-    left = [d for d in range(lhs.rank) if d not in lc and d not in lb]
-    right = [d for d in range(rhs.rank) if d not in rc and d not in rb]
+    left, right = free_axes(site.attrs["dimension_numbers"], (lhs.rank, rhs.rank))
     wide = accumulator(site.out.dtype)
 
     def place(batch: Sequence[int], over: Sequence[int], free: Sequence[int], r: Sequence[Any], at: int) -> list[Any]:
@@ -221,7 +233,9 @@ def _conv(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
 
 
 _COMMON = (Attr("precision", one_of(*PRECISIONS), None), Attr("preferred_element_type", optional(dtype), None))
-define(TABLE, "dot_general", "contraction", 2, _dot_rule, _dot, Attr("dimension_numbers", nested), *_COMMON)
+define(
+    TABLE, "dot_general", "contraction", 2, _dot_rule, _dot, Attr("dimension_numbers", nested), *_COMMON, product=True
+)
 define(
     TABLE, "conv_general_dilated", "contraction", 2, _conv_rule, _conv,
     Attr("window_strides", sizes), Attr("padding", optional(nested), None),

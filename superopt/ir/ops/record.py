@@ -64,6 +64,7 @@ class Op:
         type: the type rule; raises `ShapeError`.
         at: value of the result at one index; None for leaves and control nodes, which have none of this form.
         complete: fills the defaults that depend on other attributes (strides of ones).
+        product: sums products over pairs of axes; dimension_numbers are contracted and batch axes of both operands.
         view: only moves elements, or makes them from their positions: any reader can do that again.
         partial, poles, kept: as of a scalar function (`superopt.ir.scalar`), of an op that computes one.
     """
@@ -75,6 +76,7 @@ class Op:
     type: TypeRule
     at: Denotation | None
     complete: Callable[[dict[str, Any]], None] | None = None
+    product: bool = False
     view: bool = False
     partial: bool = False
     poles: bool = False

@@ -141,6 +141,8 @@ def _of(family: str) -> frozenset[str]:
 ELEMENTWISE, CONTRACTIONS, CONTROL = map(_of, ("elementwise", "contraction", "control"))
 REDUCTIONS = frozenset((*reduction.REDUCE, *reduction.ARG))
 WINDOWS, PREFIXES = frozenset(reduction.WINDOW), frozenset(reduction.CUMULATIVE)
+PRODUCTS = frozenset(name for name, entry in TABLE.items() if entry.product)
+CONVOLUTIONS = CONTRACTIONS - PRODUCTS
 VIEWS = frozenset(name for name, entry in TABLE.items() if entry.view)
 PARTIAL = frozenset(name for name, entry in TABLE.items() if entry.partial)
 POLES = frozenset(name for name, entry in TABLE.items() if entry.poles)

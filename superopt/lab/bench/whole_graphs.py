@@ -33,7 +33,7 @@ from rewrites.match import sites
 from rewrites.match.matching import matches
 from superopt.errors import ShapeError
 from superopt.ir.graph import Graph
-from superopt.ir.ops.table import CONTROL, ELEMENTWISE, WINDOWS
+from superopt.ir.ops.table import CONTROL, CONVOLUTIONS, ELEMENTWISE, PRODUCTS, WINDOWS
 from superopt.search.pricing import UNIT_S, Pricer
 from superopt.search.snapshot import Forms, Snapshot
 from superopt.search.starts import LocalCosts
@@ -226,9 +226,9 @@ def channels_last(snapshot: Snapshot, selection: Sequence[int]) -> list[int]:
         if len(form.shape) != 4 or form.op == "input" or form.op in CONTROL:
             continue
         axis: int | None = None
-        if form.op == "conv_general_dilated":
+        if form.op in CONVOLUTIONS:
             axis = form.attrs["dimension_numbers"][2][1]
-        elif form.op == "dot_general":
+        elif form.op in PRODUCTS:
             axis = 3
         elif form.op in _FOLLOW:
             for position, k, p in option.live:
