@@ -1,9 +1,9 @@
-# make demo: optimise real networks and show what was gained.  make test: the whole test suite.
+# make demo: optimise real networks and show what was gained.  make test: the whole test suite.  make docs: the site.
 PYTHON ?= python3
 BIN := .venv/bin
 XDIST ?= auto
 
-.PHONY: demo test venv lint types layers check clean
+.PHONY: demo test venv lint types layers docs check clean
 
 demo: venv
 	$(BIN)/superopt demo
@@ -30,7 +30,10 @@ layers: venv
 	$(BIN)/lint-imports
 	$(BIN)/python -m superopt.lab.house
 
-check: test lint types layers
+docs: venv
+	$(BIN)/mkdocs build
+
+check: test lint types layers docs
 
 clean:
 	rm -rf .venv build *.egg-info

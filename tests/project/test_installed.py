@@ -1,4 +1,4 @@
-"""What users meet after `pip install`: examples that run, types for their checker, extras, folders of their own."""
+"""What users meet after `pip install`: types for their checker, extras, folders of their own."""
 
 from __future__ import annotations
 
@@ -10,17 +10,9 @@ import sys
 import textwrap
 from pathlib import Path
 
-import pytest
-from onnx import TensorProto, helper
-
 import superopt
-from superopt.machine.budget import parse_budget
 
 ROOT = Path(superopt.__file__).parents[1]
-BLOCKS = {
-    name: re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(), re.S | re.M)
-    for name in ("README.md", "docs/rules.md", "docs/statements.md")
-}
 
 
 def python(code: str, folder: Path, *options: str, **added: str) -> subprocess.CompletedProcess[str]:
@@ -29,24 +21,6 @@ def python(code: str, folder: Path, *options: str, **added: str) -> subprocess.C
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache"), **added}
     command = [sys.executable, *options, "program.py"]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-
-
-@pytest.mark.parametrize("name", BLOCKS)
-def test_examples_run_as_they_stand(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other in one namespace, with a second in place of their budgets."""
-    monkeypatch.setattr("superopt.pipeline.optimizer.parse_budget", lambda budget: parse_budget("1s"))
-    monkeypatch.setattr(
-        "superopt.machine.memory.keep_memory.__code__", (lambda: None).__code__
-    )  # of this process, for good
-    monkeypatch.chdir(tmp_path)
-    value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 3]) for n in "xy"]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", value[:1], value[1:])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    Path("model.onnx").write_bytes(made.SerializeToString())
-    assert BLOCKS[name]
-    names: dict[str, object] = {"__name__": "example"}
-    for i, block in enumerate(BLOCKS[name]):
-        exec(compile(block, f"{name}, block {i}", "exec"), names)
 
 
 USER = """

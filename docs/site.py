@@ -1,0 +1,52 @@
+"""What the site needs beyond the pages of this folder: files of the project as pages, captions of code blocks, colours.
+
+A code block says in its first line what it is and, behind that, the file that it changes or why it does not run:
+```text a formula.  On the site that is its caption.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+from pygments.formatters import HtmlFormatter
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+LEXERS = {"file": "python", "rule": "text"}
+_FENCE = re.compile(r"^( *)```(\w+)(?: (.+))?$", re.M)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the files of the project that are pages; their links are written from the project's folder."""
+    for page, name in PAGES.items():
+        text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Write captions of code blocks as the site's Markdown has them."""
+
+    def fence(found: re.Match[str]) -> str:
+        space, kind, caption = found.groups()
+        return f"{space}```{LEXERS.get(kind, kind)}" + (f' title="{caption}"' if caption else "")
+
+    return _FENCE.sub(fence, markdown)
+
+
+def on_post_build(config: Any) -> None:
+    """Write the colours of code."""
+    style = HtmlFormatter(style="friendly").get_style_defs(".highlight")
+    (Path(config["site_dir"]) / "css" / "code.css").write_text(style + _STYLE, encoding="utf-8")
+
+
+_STYLE = """
+.wy-nav-content { max-width: 1100px; }
+.highlight .filename { display: block; font: italic 0.85em sans-serif; color: #666; }
+.rst-content div.highlight { border: 0; padding: 0; }
+.rst-content .highlight pre { padding: 12px; line-height: 1.4; overflow-x: auto; background: #f7f7f7; }
+.rst-content table td, .rst-content table th { white-space: normal; }
+"""
