@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from superopt.kernels.loops.contract import extent
+from superopt.kernels.loops.stage import extent
 from superopt.schedules.chains import chain_features
 from superopt.schedules.space import ScheduleSpace, StageSpace
 

@@ -16,10 +16,10 @@ from superopt.ir.counters import block_cost
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Symbol, coefficient, row_major
 from superopt.kernels.choose.chains import Parted
-from superopt.kernels.emit.knobs import Knobs
+from superopt.kernels.emit.options import Knobs
 from superopt.kernels.llvm.cpu import Cpu
-from superopt.kernels.loops.contract import Contraction, extent
-from superopt.kernels.loops.stage import LoopProgram, Stage
+from superopt.kernels.loops.contract import Contraction
+from superopt.kernels.loops.stage import LoopProgram, Stage, extent
 from superopt.kernels.schedule.intrinsics import Intrinsic
 from superopt.kernels.schedule.register_tile import ContractionDecisions, readable
 from superopt.kernels.schedule.tensorizing import pairs_of

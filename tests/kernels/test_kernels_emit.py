@@ -19,7 +19,7 @@ from superopt.ir.types import Size
 from superopt.kernels import schedule
 from superopt.kernels.emit import generate as generator
 from superopt.kernels.emit.generate import generate
-from superopt.kernels.emit.licence import DEFAULT, STRICT, Licence
+from superopt.kernels.emit.options import DEFAULT, STRICT, Licence
 from superopt.kernels.llvm import cpu
 from superopt.kernels.llvm import instructions as llvm_instructions
 from superopt.kernels.llvm.module import Module

@@ -14,8 +14,7 @@ import pytest
 
 from superopt.ir.graph import make_input, mk
 from superopt.kernels.choose.defaults import default
-from superopt.kernels.emit.cost import CYCLES_PER_MICROSECOND
-from superopt.kernels.emit.generate import generate
+from superopt.kernels.emit.generate import CYCLES_PER_MICROSECOND, generate
 from superopt.kernels.llvm import jit
 from superopt.kernels.llvm.cpu import host, supported
 from superopt.kernels.llvm.module import Module

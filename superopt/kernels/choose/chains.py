@@ -22,10 +22,10 @@ from superopt.ir.index import Symbol, coefficient, row_major
 from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.choose.chain_decisions import ChainDecisions, ChainSizes, chosen, spread
 from superopt.kernels.llvm.cpu import Cpu
-from superopt.kernels.loops.contract import analyse, extent, find, outermost
+from superopt.kernels.loops.contract import analyse, find, outermost
 from superopt.kernels.loops.program import loads
 from superopt.kernels.loops.simplify import divisor
-from superopt.kernels.loops.stage import LoopProgram, Stage
+from superopt.kernels.loops.stage import LoopProgram, Stage, extent
 from superopt.kernels.schedule.edit import parts, reductions
 from superopt.kernels.schedule.trace import apply
 

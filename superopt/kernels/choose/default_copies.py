@@ -12,7 +12,7 @@ from typing import Any
 
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Symbol, coefficient, row_major
-from superopt.kernels.loops.stage import LoopProgram, Stage
+from superopt.kernels.loops.stage import LoopProgram, Stage, extent
 from superopt.kernels.schedule.trace import attempt
 
 _AGAIN = 4  # reads of an element from which a copy of it pays
@@ -49,7 +49,7 @@ def _copied(program: LoopProgram, stage: Stage, source: str, lane: Symbol) -> li
         return []
     dimensions = {d for e in reads for d, x in enumerate(e.args[1]) if not isinstance(x, int) and lane in x.symbols}
     steps = {coefficient(row_major(e.args[1], buffer.shape), lane) for e in reads}
-    times = sum(prod([_extent(s) for s in e.symbols]) for e in reads) / max(1, prod(buffer.shape))
+    times = sum(prod([extent(s) for s in e.symbols]) for e in reads) / max(1, prod(buffer.shape))
     if len(dimensions) != 1 or steps & {0, 1, -1, None} or times < _AGAIN:
         return []
     (d,) = dimensions
@@ -59,7 +59,3 @@ def _copied(program: LoopProgram, stage: Stage, source: str, lane: Symbol) -> li
         ["cache_read", stage.buffer, source, copy],
         ["transform_layout", copy, [["permute", order]], "new"],
     ]
-
-
-def _extent(symbol: Symbol) -> int:
-    return symbol.high + 1 if isinstance(symbol.high, int) else 1

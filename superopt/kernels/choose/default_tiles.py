@@ -16,10 +16,10 @@ from superopt.errors import InputError
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Guard, Size, Symbol, coefficient, row_major
 from superopt.ir.types import ITEMSIZE_BYTES
-from superopt.kernels.emit.microkernel_tile import LEAST_ACROSS
+from superopt.kernels.emit.microkernel import LEAST_ACROSS
 from superopt.kernels.llvm.cpu import Cpu, host
-from superopt.kernels.loops.contract import Contraction, analyse, extent, loads
-from superopt.kernels.loops.stage import LoopProgram
+from superopt.kernels.loops.contract import Contraction, analyse, loads
+from superopt.kernels.loops.stage import LoopProgram, extent
 from superopt.kernels.schedule.intrinsics import Intrinsic, fitting
 from superopt.kernels.schedule.pack import guarded, linear_forms
 from superopt.kernels.schedule.register_tile import ContractionDecisions

@@ -19,9 +19,9 @@ from superopt.ir.expr import Expr, subexpressions, values_of
 from superopt.ir.index import Guard, Symbol, coefficient
 from superopt.ir.scalar import COMPARISONS, HALVES, SCALARS
 from superopt.ir.types import FLOATS
-from superopt.kernels.emit.licence import Licence
+from superopt.kernels.emit.options import Licence
 from superopt.kernels.loops.stage import LoopProgram, Stage
-from superopt.kernels.schedule.domain import inverse
+from superopt.kernels.schedule.bijection import inverse
 
 _EXTREMES = ("max", "min")
 MOST_PAIRS = 20_000

@@ -11,21 +11,21 @@ import functools
 from math import prod
 
 from superopt.errors import UnsupportedKernel
-from superopt.ir.expr import subexpressions
-from superopt.ir.scalar import DTYPE
+from superopt.ir.expr import Expr, subexpressions
+from superopt.ir.scalar import DTYPE, SCALARS
 from superopt.kernels.emit import plan as emit_plan
 from superopt.kernels.emit.agreement import licences
-from superopt.kernels.emit.cost import microseconds
-from superopt.kernels.emit.licence import DEFAULT, Licence
 from superopt.kernels.emit.microkernel import write_tiled
 from superopt.kernels.emit.nest import Placed, Writer
+from superopt.kernels.emit.options import DEFAULT, Licence
 from superopt.kernels.emit.plan import Nest
-from superopt.kernels.emit.types import stored
+from superopt.kernels.emit.registers import stored, width_of
 from superopt.kernels.emit.values import Emitter
 from superopt.kernels.llvm.cpu import Cpu, host
 from superopt.kernels.llvm.module import Function, Module, Value
 from superopt.kernels.loops.stage import LoopProgram, Stage
 from superopt.kernels.runtime.kernel import Code, Phase
+from superopt.kernels.schedule.intrinsics import intrinsic
 
 MOST_NODES = 20_000  # of the expression of a stage
 
@@ -171,3 +171,29 @@ def _choose(em: Emitter, writer: Writer, pieces: list[list[tuple[int, int]]], j:
 def _placed(program: LoopProgram, stage: Stage) -> tuple[Placed, ...]:
     """The stages placed in a stage."""
     return tuple([Placed(s, s.at[1], _placed(program, s)) for s in program.placed(stage.buffer) if s.at is not None])
+
+
+CYCLES_PER_MICROSECOND = 3000.0
+CYCLES = {"load": 3.0, "op": 1.0, "convert": 2.0, "where": 1.0, "index": 1.0}
+TRANSCENDENTAL, QUOTIENT, STORE = 20.0, 8.0, 3.0
+
+
+def microseconds(stage: Stage, cpu: Cpu) -> float:
+    """An estimate of the work of a stage on one thread."""
+    parts = subexpressions(stage.value)
+    size = max([width_of(e.dtype) for e in parts if e.dtype != "bool"], default=4)
+    lanes = max(1, cpu.vector_bits // (8 * size))
+    counts = [prod([int(s.high) + 1 for s in e.symbols if isinstance(s.high, int)]) for e in parts]
+    if stage.tile is not None:
+        return max(counts) / lanes / intrinsic(stage.tile.intrinsic).group / CYCLES_PER_MICROSECOND
+    cycles = sum(_cycles(e) * n for e, n in zip(parts, counts, strict=True))
+    stores = prod([a.extent for a in stage.axes])
+    return (cycles + STORE * stores) / lanes / CYCLES_PER_MICROSECOND
+
+
+def _cycles(e: Expr) -> float:
+    if e.kind == "op" and SCALARS[e.args[0]].transcendental:
+        return TRANSCENDENTAL
+    if e.kind == "op" and e.args[0] in ("div", "rem"):
+        return QUOTIENT
+    return CYCLES.get(e.kind, 0.0)

@@ -1,4 +1,4 @@
-"""Index arithmetic: i64 scalars and vectors of indices along the lane.
+"""Index arithmetic: i64 scalars and vectors of indices along the lane, and the conditions that guards are on them.
 
 A linear index is accumulated from outer to inner levels, each part at the level of its iterators.  Along the lane an
 index is affine (base plus a constant multiple of the lane number) wherever that can be seen; what is not (an awkward
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from superopt.ir.expr import Expr, values_of
-from superopt.ir.index import Atom, Form, Mono, Poly, Size, Symbol, bounds, coefficient
+from superopt.ir.index import Atom, Form, Guard, Mono, Poly, Size, Symbol, bounds, coefficient
 from superopt.ir.scalar import HALVES
-from superopt.kernels.emit.types import HeldValue, held_as, is_float, is_signed, register, width_of
+from superopt.kernels.emit.registers import HeldValue, held_as, is_float, is_signed, register, width_of
 from superopt.kernels.llvm.module import Value, literal, vector
 from superopt.kernels.loops.simplify import forms_in
 from superopt.kernels.math import ops as vecmath_ops
@@ -367,3 +367,59 @@ def _number_as(em: Emitter, text: str, bits: int, dtype: str, lanes: int) -> str
     if width == bits:
         return text
     return f.value(f"{'trunc' if width < bits else 'sext'} {source} {text} to {to}")
+
+
+# ---- guards as conditions: one for all lanes, or one per lane
+
+
+def first_lanes(em: Emitter, count: int | str) -> str:
+    """The mask of the first so many lanes."""
+    lanes = em.lanes
+    if isinstance(count, int):
+        return "<" + ", ".join(f"i1 {int(j < count)}" for j in range(lanes)) + ">"
+    wide = em.f.broadcast(em.f.value(f"trunc i64 {count} to i32"), "i32", lanes)
+    return em.f.value(f"icmp slt {vector('i32', lanes)} {multiples(1, 32, lanes)}, {wide}")
+
+
+def condition(em: Emitter, guard: Guard) -> HeldValue:
+    """The truth of a guard."""
+    total: HeldValue | None = None
+    for p in guard.ordered:
+        for v in values_of(p):
+            em.value(v)
+        here = _wide_condition(em, p) if varies(em, p) else _condition(em, p)
+        total = here if total is None else _both(em, total, here)
+    assert total is not None
+    return total
+
+
+def _condition(em: Emitter, p: Poly) -> HeldValue:
+    value = index(em, p)
+    key = ("holds", p, em.context(p.symbols, values_of(p)))
+    return em.at_level(level_of(em, p), key, lambda: HeldValue(_scalar_holds(em, value), False, 0))
+
+
+def _scalar_holds(em: Emitter, value: Value) -> str:
+    if isinstance(value, int):
+        return "true" if value >= 0 else "false"
+    return em.f.value(f"icmp sgt i64 {value}, -1")
+
+
+def _wide_condition(em: Emitter, p: Poly) -> HeldValue:
+    key = ("holds", p, em.context(p.symbols, values_of(p)))
+    bits = bits_for(em, [p])
+    type_ = vector(f"i{bits}", em.lanes)
+
+    def write() -> HeldValue:
+        return HeldValue(em.f.value(f"icmp sgt {type_} {along(em, p, bits)}, splat (i{bits} -1)"), True, 0)
+
+    return em.at_level(level_of(em, p), key, write)
+
+
+def _both(em: Emitter, a: HeldValue, b: HeldValue) -> HeldValue:
+    wide = a.wide or b.wide
+    level = max(a.level, b.level)
+    x, y = [em.broadcast_flag(v) if wide else v.text for v in (a, b)]
+    type_ = vector("i1", em.lanes if wide else 0)
+    key = ("both", x, y)
+    return em.at_level(level, key, lambda: HeldValue(em.f.value(f"and {type_} {x}, {y}"), wide, 0))

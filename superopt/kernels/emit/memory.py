@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from superopt.ir.expr import Expr, values_of
 from superopt.ir.index import Poly, Size, coefficient
 from superopt.kernels.emit import index as emit_index
-from superopt.kernels.emit import transpose
-from superopt.kernels.emit.types import HeldValue, loaded, register, size_of, storable, stored
+from superopt.kernels.emit import registers
+from superopt.kernels.emit.registers import HeldValue, loaded, register, size_of, storable, stored
 from superopt.kernels.llvm.module import constant_mask, mangled, vector
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ def _contiguous(em: Emitter, buffer: str, at: Size, dtype: str, k: int, mask: st
         raw = f.load(type_, address, size_of(dtype))
     else:
         raw = f.masked_load(
-            type_, address, mask if k == 1 else transpose.reverse(f, mask, "i1", n), align=size_of(dtype)
+            type_, address, mask if k == 1 else registers.reverse(f, mask, "i1", n), align=size_of(dtype)
         )
-    return raw if k == 1 else transpose.reverse(f, raw, stored(dtype), n)
+    return raw if k == 1 else registers.reverse(f, raw, stored(dtype), n)
 
 
 def _strided(em: Emitter, buffer: str, at: Size, dtype: str, k: int) -> str:
@@ -85,8 +85,8 @@ def _strided(em: Emitter, buffer: str, at: Size, dtype: str, k: int) -> str:
         where = step * lane
         j = next(j for j, s in enumerate(starts) if s <= where < s + n)
         picks.append(j * n + where - starts[j])
-    raw = transpose.pick(f, chunks, picks, element, n)
-    return raw if k > 0 else transpose.reverse(f, raw, element, n)
+    raw = registers.pick(f, chunks, picks, element, n)
+    return raw if k > 0 else registers.reverse(f, raw, element, n)
 
 
 def gathered(em: Emitter, buffer: str, at: Size, dtype: str, mask: str | None) -> str:
@@ -121,8 +121,8 @@ def store(em: Emitter, buffer: str, dtype: str, at: Size, held: HeldValue, mask:
     if k in (1, -1):
         address = emit_index.pointer(em, buffer, at if k == 1 else at - (n - 1), element)
         if k == -1:
-            text = transpose.reverse(f, text, element, n)
-            mask = None if mask is None else transpose.reverse(f, mask, "i1", n)
+            text = registers.reverse(f, text, element, n)
+            mask = None if mask is None else registers.reverse(f, mask, "i1", n)
         if mask is None:
             f.store(stored(dtype, n), text, address, size_of(dtype))
         else:
@@ -172,7 +172,7 @@ def together(em: Emitter, e: Expr) -> bool:
         for j in range(count):
             address = emit_index.pointer(em, buffer, at + k * j, stored(e.dtype))
             rows.append(f.load(stored(e.dtype, n), address, size_of(e.dtype)))
-        columns = transpose.square(f, [*rows, *[rows[0]] * (n - count)], stored(e.dtype), n)
+        columns = registers.square(f, [*rows, *[rows[0]] * (n - count)], stored(e.dtype), n)
         held = [HeldValue(loaded(f, c, e.dtype, n), True, level) for c in columns]
         for p, h in zip(points, held, strict=True):
             em.point = p

@@ -13,14 +13,12 @@ from dataclasses import dataclass, replace
 from superopt.ir.expr import Expr, const, subexpressions
 from superopt.ir.index import Guard, Poly, Size, Symbol, Truth
 from superopt.ir.ops.record import identity
-from superopt.kernels.emit import guard as emit_guard
 from superopt.kernels.emit import index as emit_index
 from superopt.kernels.emit import memory as emit_memory
-from superopt.kernels.emit import rowcache
-from superopt.kernels.emit import scalar as emit_scalar
+from superopt.kernels.emit import registers, rowcache
 from superopt.kernels.emit.plan import Loop, Nest, plan
-from superopt.kernels.emit.running import Running
-from superopt.kernels.emit.types import HeldValue, loaded, size_of, stored
+from superopt.kernels.emit.reduce import Running
+from superopt.kernels.emit.registers import HeldValue, loaded, size_of, stored
 from superopt.kernels.emit.values import Emitter
 from superopt.kernels.llvm.module import Value
 from superopt.kernels.loops import simplify
@@ -256,7 +254,7 @@ class Writer:
     def _guarded(self, value: Expr, guard: Guard) -> None:
         """Iterations that may not exist: a branch for what all lanes share, a mask for the rest."""
         em = self.em
-        condition = emit_guard.condition(em, guard)
+        condition = emit_index.condition(em, guard)
         if condition.wide:
             self.store(value, em.mask(True))
             return
@@ -299,7 +297,7 @@ class Writer:
             raise em.refuse("an accumulation whose lanes fall on one element")
         before = self._before(nest.at, buffer.dtype, lanes, mask)
         x = em.widened(held, buffer.dtype) if wide else held.text
-        made = emit_scalar.combine(f, monoid, buffer.dtype, before, x, lanes)
+        made = registers.combine(f, monoid, buffer.dtype, before, x, lanes)
         emit_memory.store(em, buffer.name, buffer.dtype, nest.at, HeldValue(made, wide, em.top), mask)
 
     def _before(self, at: Size, dtype: str, lanes: int, mask: str | None) -> str:

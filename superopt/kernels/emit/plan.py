@@ -5,6 +5,9 @@ lane, unrolled axes are points computed at once.  One without any is arranged he
 divided axes are split, axes that every access walks as one are fused, the lane is the axis with unit stride in the
 output, axes that a reduction does not depend on come after those that it does (so that it is not repeated), and a
 load that is contiguous along another axis than the lane makes that axis a block of points (a register transpose).
+
+Rows with phases go several at a time, since short phases are mostly latency; positions whose windows overlap go several
+at a time, since they share loads; a lone axis is split so that its outer part can be tasks.
 """
 
 from __future__ import annotations
@@ -27,19 +30,20 @@ from superopt.ir.index import (
     substitute,
     substitute_guard,
 )
-from superopt.kernels.emit.blocks import Arrangement, block, extent, heads, neighbours, rows_together
-from superopt.kernels.emit.knobs import Knobs, knobs_of
-from superopt.kernels.emit.licence import DEFAULT, Licence
-from superopt.kernels.emit.running import is_running
-from superopt.kernels.emit.types import width_of
+from superopt.ir.prefix import direction
+from superopt.kernels.emit.options import DEFAULT, Knobs, Licence, knobs_of
+from superopt.kernels.emit.registers import width_of
 from superopt.kernels.llvm.cpu import Cpu
 from superopt.kernels.loops import simplify
 from superopt.kernels.loops.simplify import index_of
-from superopt.kernels.loops.stage import Buffer, LoopProgram, Stage
+from superopt.kernels.loops.stage import Buffer, LoopProgram, Stage, extent
 
 MOST_POINTS = 64
 LONG = 16  # steps of a reduction that is worth lanes of its own
 LITTLE = 1 << 14  # scalar steps of a stage that is not worth more tasks
+# so many rows at a time of at most so many vectors, a third of the first-level cache in all, where there are that many
+ROWS = ((4, 48, 16), (2, 85, 8))  # rows: phases of one row are mostly latency, which those of others hide
+NEIGHBOURS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,7 @@ class Loop:
     @property
     def extent(self) -> int:
         """Values of the iterator."""
-        assert isinstance(self.it.high, int)
-        return self.it.high + 1
+        return extent(self.it)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,29 @@ class Nest:
         return tuple([loop for loop in self.loops if loop.how == "task"])
 
 
+@dataclass(slots=True)
+class _Arrangement:
+    """Axes in their order, and what stands over them."""
+
+    axes: list[Symbol]
+    at: Size
+    value: Expr
+    guard: Truth
+
+    def indices(self) -> list[Size]:
+        """Every index over the axes."""
+        sides = list(self.guard.ordered) if isinstance(self.guard, Guard) else []
+        return [self.at, *sides, *simplify.indices_in([self.value])]
+
+    def replaced(self, it: Symbol, by: Sequence[Symbol], value: Size) -> None:
+        """Put iterators in the place of one whose value they give."""
+        mapping = {it: value}
+        self.value, self.at = self.value.substitute(mapping), substitute(self.at, mapping)
+        self.guard = substitute_guard(self.guard, mapping)
+        j = self.axes.index(it)
+        self.axes[j : j + 1] = [s for s in by if s.high != 0]
+
+
 def plan(program: LoopProgram, stage: Stage, cpu: Cpu, licence: Licence = DEFAULT, under: int = 0) -> Nest:
     """The loops of a stage, without the first `under` axes (those of the stage in which it is placed)."""
     buffers = {b.name: b for b in program.buffers}
@@ -101,7 +127,7 @@ def plan(program: LoopProgram, stage: Stage, cpu: Cpu, licence: Licence = DEFAUL
         value = simplify.reciprocals(value, None)
     free = all(a.kind == "serial" for a in stage.axes) and stage.at is None and stage.combine is None
     placed = [s.at[1] for s in program.placed(stage.buffer) if s.at is not None]
-    arranged = Arrangement([a.symbol for a in axes], at, value, guard)
+    arranged = _Arrangement([a.symbol for a in axes], at, value, guard)
     if free and not placed:
         loops, lanes = _arranged(arranged, cpu, knobs)
     else:
@@ -130,7 +156,7 @@ def _flat_indices(at: Size, guard: Truth, buffers: Mapping[str, Buffer]) -> tupl
 
 
 def _scheduled(
-    a: Arrangement, kinds: Mapping[Symbol, str], cpu: Cpu, knobs: Knobs, stage: Stage, held: frozenset[Symbol]
+    a: _Arrangement, kinds: Mapping[Symbol, str], cpu: Cpu, knobs: Knobs, stage: Stage, held: frozenset[Symbol]
 ) -> tuple[tuple[Loop, ...], int]:
     lane = next((s for s in a.axes if kinds[s] == "vector"), None)
     if lane is None and knobs.lane:
@@ -157,7 +183,7 @@ def _scheduled(
 # ---- arranged here
 
 
-def _arranged(a: Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...], int]:
+def _arranged(a: _Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...], int]:
     _split(a)
     _fuse(a)
     lane = _lane(a, a.axes) if knobs.lane else None
@@ -179,11 +205,11 @@ def _arranged(a: Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...],
     rows = prod([extent(s) for s in a.axes[: a.axes.index(first)]])
     work = _steps(a) * prod([extent(s) for s in a.axes])
     if rows < min(knobs.tasks, 4) and work >= LITTLE:
-        block(a, first, lanes * vectors, knobs.tasks // max(rows, 1))
+        _block(a, first, lanes * vectors, knobs.tasks // max(rows, 1))
     lane, first = _inner(a, lane), _inner(a, first)
-    together = None if across else rows_together(a, lane, lanes, knobs)
+    together = None if across else _rows_together(a, lane, lanes, knobs)
     if not across and not together:
-        together = neighbours(a, lane, knobs)
+        together = _neighbours(a, lane, knobs)
         vectors = min(vectors, 2 if cpu.registers >= 32 else 1) if together else vectors
     first = together or first
     tasks = _tasks(a, a.axes[: a.axes.index(first)], knobs)
@@ -200,19 +226,19 @@ def _arranged(a: Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...],
     return tuple(loops), lanes
 
 
-def _tasks(a: Arrangement, axes: Sequence[Symbol], knobs: Knobs) -> list[Symbol]:
+def _tasks(a: _Arrangement, axes: Sequence[Symbol], knobs: Knobs) -> list[Symbol]:
     """The leading axes that give as many tasks as are aimed at; none over which a prefix runs."""
     tasks: list[Symbol] = []
     for s in axes:
-        if prod([extent(t) for t in tasks]) >= knobs.tasks or is_running(a.value, s):
+        if prod([extent(t) for t in tasks]) >= knobs.tasks or _is_running(a.value, s):
             break
         tasks.append(s)
     return tasks
 
 
-def _along_reductions(a: Arrangement, lane: Symbol) -> bool:
+def _along_reductions(a: _Arrangement, lane: Symbol) -> bool:
     """Do all reductions read along their own iterators, and none along this axis?  Then lanes belong to them."""
-    found = heads(a.value)
+    found = _heads(a.value)
     loads = [e for r in found for e in subexpressions(r) if e.kind == "load" and lane in e.symbols]
     if not loads or any(lane not in r.symbols for r in found):
         return False
@@ -233,7 +259,7 @@ def _reads_along(r: Expr, lane: Symbol) -> bool:
     return found and prod(extent(it) for it in r.args[1]) >= LONG
 
 
-def _inner(a: Arrangement, s: Symbol) -> Symbol:
+def _inner(a: _Arrangement, s: Symbol) -> Symbol:
     """The axis, or the inner part that a block of it became."""
     return s if s in a.axes else next(x for x in a.axes if x.name == f"{s.name}l")
 
@@ -242,7 +268,7 @@ def _symbols(x: Size) -> frozenset[Symbol]:
     return x.symbols if isinstance(x, Poly) else frozenset()
 
 
-def _split(a: Arrangement) -> None:
+def _split(a: _Arrangement) -> None:
     """Axes that some index divides, split so that it does not."""
     for _ in range(simplify.MOST_SPLITS):
         hit = next((h for x in a.indices() if (h := simplify.divisor(x, frozenset(a.axes)))), None)
@@ -252,7 +278,7 @@ def _split(a: Arrangement) -> None:
         a.replaced(hit[0], (high, low), value)
 
 
-def _fuse(a: Arrangement) -> None:
+def _fuse(a: _Arrangement) -> None:
     """Neighbouring axes that every index walks as one."""
     j = len(a.axes) - 2
     while j >= 0:
@@ -269,7 +295,7 @@ def _fuse(a: Arrangement) -> None:
         j -= 1
 
 
-def _lane(a: Arrangement, axes: Sequence[Symbol]) -> Symbol | None:
+def _lane(a: _Arrangement, axes: Sequence[Symbol]) -> Symbol | None:
     """The axis along the vectors: contiguous where it is written, else where most is read, else the last."""
     if not axes:
         return None
@@ -280,7 +306,7 @@ def _lane(a: Arrangement, axes: Sequence[Symbol]) -> Symbol | None:
     return max(axes, key=lambda s: (sum(coefficient(e.args[1][0], s) == 1 for e in loads), axes.index(s)))
 
 
-def _lanes(a: Arrangement, lane: Symbol | None, cpu: Cpu) -> int:
+def _lanes(a: _Arrangement, lane: Symbol | None, cpu: Cpu) -> int:
     """Lanes of a vector: a register of the widest dtype that differs along the lane, fewer for a short axis."""
     if lane is None:
         return 0
@@ -292,7 +318,7 @@ def _lanes(a: Arrangement, lane: Symbol | None, cpu: Cpu) -> int:
     return lanes
 
 
-def _across(a: Arrangement, lane: Symbol) -> Symbol | None:
+def _across(a: _Arrangement, lane: Symbol) -> Symbol | None:
     """An axis along which loads are contiguous that are not along the lane."""
     for e in subexpressions(a.value):
         if e.kind == "load" and coefficient(e.args[1][0], lane) not in (0, 1, -1, None):
@@ -302,14 +328,110 @@ def _across(a: Arrangement, lane: Symbol) -> Symbol | None:
     return None
 
 
-def _order(a: Arrangement) -> None:
+def _order(a: _Arrangement) -> None:
     """Axes on which few reductions depend, and prefixes, after the others."""
-    found = heads(a.value)
+    found = _heads(a.value)
     missing = {s: sum(s not in r.symbols for r in found) for s in a.axes}
-    running = {s: is_running(a.value, s) for s in a.axes}
+    running = {s: _is_running(a.value, s) for s in a.axes}
     a.axes.sort(key=lambda s: (running[s], missing[s]))
 
 
-def _steps(a: Arrangement) -> int:
+def _steps(a: _Arrangement) -> int:
     """Steps of the reductions at one element, roughly."""
     return max([prod(extent(it) for it in e.args[1]) for e in subexpressions(a.value) if e.kind == "reduce"], default=1)
+
+
+# ---- blocks of axes that are written together
+
+
+def _heads(value: Expr) -> list[Expr]:
+    """Reductions over the axes that are not inside others."""
+    found: list[Expr] = []
+    stack, seen = [value], set[Expr]()
+    while stack:
+        e = stack.pop()
+        if e in seen:
+            continue
+        seen.add(e)
+        if e.kind == "reduce":
+            found.append(e)
+        else:
+            stack += e.operands
+    return [r for r in found if r.symbols]
+
+
+def _rows_together(a: _Arrangement, lane: Symbol, lanes: int, knobs: Knobs) -> Symbol | None:
+    """Rows with phases are written several at a time: the axis before the lane, split."""
+    phases = [r for r in _heads(a.value) if lane not in r.symbols]
+    j = a.axes.index(lane) - 1
+    if j < 0 or lane != a.axes[-1] or not phases or any(a.axes[j] not in r.symbols for r in phases):
+        return None
+    row = a.axes[j]
+    fitting = (n for n, most, least in ROWS if extent(lane) <= most * lanes and extent(row) >= least)
+    rows = knobs.rows or next(fitting, 1)
+    if rows < 2 or extent(row) < 4 * rows or _is_running(a.value, row):
+        return None
+    _block(a, row, rows, extent(row), j)
+    return a.axes[j + 1]
+
+
+def _neighbours(a: _Arrangement, lane: Symbol, knobs: Knobs) -> Symbol | None:
+    """Positions whose windows overlap are written several at a time, and share loads: the axis before the lane."""
+    j = a.axes.index(lane) - 1
+    if j < 0 or lane != a.axes[-1]:
+        return None
+    if not _shifted(a.value, a.axes[j]) and not any(_overlaps(r, a.axes[j], knobs) for r in _heads(a.value)):
+        return None
+    s, count = a.axes[j], knobs.rows or NEIGHBOURS
+    if count < 2 or extent(s) < 2 * count or _is_running(a.value, s):
+        return None
+    _block(a, s, count, extent(s), j)
+    return a.axes[j + 1]
+
+
+def _shifted(value: Expr, s: Symbol) -> bool:
+    """Are there loads that differ by a few steps of an axis?"""
+    places: dict[tuple[str, Size], set[int]] = {}
+    for e in subexpressions(value):
+        at = e.args[1][0] if e.kind == "load" else 0
+        step = coefficient(at, s)
+        if isinstance(at, Poly) and step:
+            found = places.setdefault((e.args[0], at - at.constant), set())
+            apart = [abs(c - at.constant) for c in found]
+            if any(d and d % step == 0 and d < NEIGHBOURS * abs(step) for d in apart):
+                return True
+            found.add(at.constant)
+    return False
+
+
+def _overlaps(r: Expr, s: Symbol, knobs: Knobs) -> bool:
+    """Does a window that is written out read the same elements for neighbouring values of an axis?"""
+    if prod(extent(it) for it in r.args[1]) > knobs.window:
+        return False
+    for e in subexpressions(r.args[2]):
+        step = coefficient(e.args[1][0], s) if e.kind == "load" else None
+        for it in r.args[1] if step else ():
+            tap = coefficient(e.args[1][0], it)
+            if step and tap and step % tap == 0 and abs(tap) * (extent(it) - 1) >= abs(step):
+                return True
+    return False
+
+
+def _block(a: _Arrangement, s: Symbol, least: int, pieces: int, position: int = 0) -> None:
+    """Split an axis; its outer part goes to a position, where it can be tasks.  The last block may be shorter."""
+    n = extent(s)
+    size = -(-max(least, -(-n // max(pieces, 1))) // least) * least
+    if size >= n or _is_running(a.value, s):
+        return
+    high, low = Symbol(f"{s.name}h", 0, -(-n // size) - 1), Symbol(f"{s.name}l", 0, size - 1)
+    value = index_of(high) * size + index_of(low)
+    a.replaced(s, (high, low), value)
+    if n % size:
+        a.guard = all_of(a.guard, nonnegative(n - 1 - value))
+    a.axes.remove(high)
+    a.axes.insert(position, high)
+
+
+def _is_running(value: Expr, it: Symbol) -> bool:
+    """Does the value hold a prefix that ends at this iterator?"""
+    return any(e.kind == "reduce" and direction(e, it) for e in subexpressions(value))

@@ -6,6 +6,9 @@ over the iterator with unit stride in most loads, with several accumulators, and
 
 A guard whose other branch is the identity bounds the loop instead of choosing in it.  Iterators are cut where guards
 become known, so the pieces of a concatenation are loops of their own.  Short windows are written out.
+
+A reduction over a prefix is no loop but one value, carried by the loop over its end (`Running`).  Where that iterator
+is the lane, a vector is scanned in log2(lanes) steps and the last lane is carried.
 """
 
 from __future__ import annotations
@@ -17,12 +20,14 @@ from typing import TYPE_CHECKING
 from superopt.ir.expr import Expr, subexpressions, where
 from superopt.ir.index import Guard, Poly, Size, Symbol, all_of, coefficient, of_atom
 from superopt.ir.ops.record import accumulator, identity
+from superopt.ir.prefix import direction, step_of
 from superopt.kernels.emit import index as emit_index
 from superopt.kernels.emit import memory as emit_memory
-from superopt.kernels.emit import scalar as emit_scalar
-from superopt.kernels.emit.types import HeldValue, is_float, register, splatted, width_of
+from superopt.kernels.emit import registers
+from superopt.kernels.emit.registers import HeldValue, is_float, register, splatted, width_of
 from superopt.kernels.llvm.module import Value, vector
 from superopt.kernels.loops import simplify
+from superopt.kernels.loops.stage import extent
 from superopt.kernels.math import ops as vecmath_ops
 
 if TYPE_CHECKING:
@@ -86,7 +91,7 @@ class _Reduction:
         self.em, self.e, self.wide = em, e, wide
         self.monoid, iterators, self.body = e.args
         self.iterators: tuple[Symbol, ...] = iterators
-        self.sums = accumulator(e.dtype) if self.monoid in ("sum", "prod") else e.dtype
+        self.sums = _sums(e)
         self.points = em.representatives(e.symbols)
         self.along: Symbol | None = None if wide else self._lane()
         self.kept = em.side.get(e, [])
@@ -99,7 +104,7 @@ class _Reduction:
         the order."""
         if not self.em.knobs.lane:
             return None
-        if is_float(self.e.dtype) and self.monoid in ("sum", "prod") and not self.em.licence.reassociation:
+        if _ordered(self.em, self.e):
             return None
         loads = [x for x in subexpressions(self.body) if x.kind == "load"]
         best, most = None, (-1, -1)
@@ -145,15 +150,11 @@ class _Reduction:
 
     def _copies(self) -> int:
         """Accumulators per point, to hide the latency of combining."""
-        if self.small or (not self.em.licence.reassociation and self.sums_float):
+        if self.small or _ordered(self.em, self.e):
             return 1
         inner = extent(self.order[-1]) // (self.em.lanes if self.along else 1)
         most = max(1, self.em.knobs.accumulators // len(self.points))
         return max(1, min(most, inner))
-
-    @property
-    def sums_float(self) -> bool:
-        return is_float(self.e.dtype) and self.monoid in ("sum", "prod")
 
     def _folded(self, copies: Sequence[Value]) -> str:
         em, lanes = self.em, self.em.lanes
@@ -163,13 +164,13 @@ class _Reduction:
             left = [self._combined(*p) if len(p) == 2 else p[0] for p in pairs]
         text = left[0]
         if self.along is not None:
-            text, lanes = emit_scalar.across(em.f, self.monoid, self.sums, text, lanes), 0
+            text, lanes = registers.across(em.f, self.monoid, self.sums, text, lanes), 0
         if self.sums != self.e.dtype and not em.licence.excess:
             text = vecmath_ops.rounded(em.f, text, self.e.dtype, lanes)
         return text
 
     def _combined(self, a: str, b: str) -> str:
-        return emit_scalar.combine(self.em.f, self.monoid, self.sums, a, b, self.em.lanes)
+        return registers.combine(self.em.f, self.monoid, self.sums, a, b, self.em.lanes)
 
     # ---- loops
 
@@ -352,7 +353,83 @@ class _Reduction:
         return first, last
 
 
-def extent(it: Symbol) -> int:
-    """Number of values of an iterator."""
-    assert isinstance(it.high, int)
-    return it.high + 1
+# ---- prefixes
+
+
+class Running:
+    """The prefixes of one loop: their accumulators, for all points at which they differ."""
+
+    def __init__(self, em: Emitter, value: Expr, it: Symbol, lane: bool) -> None:
+        self.em, self.it, self.lane = em, it, lane
+        ready = [
+            e for e in em.reductions(value)
+            if direction(e, it) and all(s == it or s in em.bindings for s in e.symbols)
+            and not (_ordered(em, e) and (lane or direction(e, it) < 0))
+        ]  # fmt: skip
+        self.sign = direction(ready[0], it) if ready else 0
+        self.found = [e for e in ready if direction(e, it) == self.sign]
+        self.slots = [(e, p) for e in self.found for p in em.representatives(e.symbols)]
+
+    def __bool__(self) -> bool:
+        return bool(self.found)
+
+    def start(self) -> list[tuple[str, Value]]:
+        """Types and first values of the accumulators."""
+        return [
+            (register(_sums(e), self._lanes(e)), splatted(identity(e.args[0], _sums(e)), _sums(e), self._lanes(e)))
+            for e, _ in self.slots
+        ]
+
+    def _lanes(self, e: Expr) -> int:
+        em = self.em
+        return em.lanes if self.lane or (em.lane is not None and em.lane in e.symbols) else 0
+
+    def advance(self, accumulators: Sequence[Value]) -> list[Value]:
+        """The accumulators after this iteration; the prefixes become known at the current level."""
+        em, made, point = self.em, list[Value](), self.em.point
+        for (e, p), a in zip(self.slots, accumulators, strict=True):
+            em.point = p
+            lanes = self._lanes(e)
+            held = em.value(step_of(e, self.it))
+            x = em.widened(held, e.dtype) if lanes else held.text
+            result, carried = self._scanned(e, str(a), x) if self.lane else (self._next(e, str(a), x, lanes),) * 2
+            if _sums(e) != e.dtype and not em.licence.excess:
+                result = vecmath_ops.rounded(em.f, result, e.dtype, lanes)
+            em.levels[-1].memo[em.key(e)] = HeldValue(result, lanes > 0, em.top)
+            made.append(carried)
+        em.point = point
+        em.fresh()
+        return made
+
+    def _next(self, e: Expr, a: str, x: str, lanes: int) -> str:
+        return registers.combine(self.em.f, e.args[0], _sums(e), a, x, lanes)
+
+    def _scanned(self, e: Expr, a: str, x: str) -> tuple[str, str]:
+        """Prefixes within a vector and before it; the last of them in all lanes."""
+        em, n, dtype = self.em, self.em.lanes, _sums(e)
+        f, element = em.f, register(dtype)
+        neutral = splatted(identity(e.args[0], dtype), dtype, n)
+        if em.tail is not None:
+            x = f.value(
+                f"select {vector('i1', n)} {em.mask(False)}, {vector(element, n)} {x}, {vector(element, n)} {neutral}"
+            )
+        width = 1
+        while width < n:
+            order = [j - width if j >= width else n for j in range(n)]
+            if self.sign < 0:
+                order = [j + width if j + width < n else n for j in range(n)]
+            x = self._next(e, x, registers.shuffle(f, x, neutral, order, element, n), n)
+            width *= 2
+        x = self._next(e, a, x, n)
+        last = registers.shuffle(f, x, None, [n - 1 if self.sign > 0 else 0] * n, element, n)
+        return x, last
+
+
+def _sums(e: Expr) -> str:
+    """The dtype in which a reduction is formed."""
+    return accumulator(e.dtype) if e.args[0] in ("sum", "prod") else e.dtype
+
+
+def _ordered(em: Emitter, e: Expr) -> bool:
+    """Must the terms be added in their order?"""
+    return is_float(e.dtype) and e.args[0] in ("sum", "prod") and not em.licence.reassociation

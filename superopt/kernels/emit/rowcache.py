@@ -10,17 +10,14 @@ so finding it is one identity test.  The row is on the stack, or is the row of t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from superopt.ir.expr import Expr, load, subexpressions, values_of
 from superopt.ir.index import Size, Symbol, coefficient, of_atom, substitute
 from superopt.ir.scalar import SCALARS
-from superopt.kernels.emit.types import IteratorBinding, stored
+from superopt.kernels.emit.registers import stored
+from superopt.kernels.emit.values import Emitter, IteratorBinding
 from superopt.kernels.loops.simplify import rewrite
-from superopt.kernels.loops.stage import Buffer
-
-if TYPE_CHECKING:
-    from superopt.kernels.emit.values import Emitter
+from superopt.kernels.loops.stage import Buffer, extent
 
 LARGEST = 1 << 18  # bytes of one row on the stack
 
@@ -59,7 +56,7 @@ def kept(em: Emitter, e: Expr, row: CachedRow) -> tuple[Expr, list[Expr], bool]:
         direct = mode == "output" and not in_output and _fits(em, row, it, value)
         in_output = in_output or direct
         name = row.buffer if direct else _room(em, value, it)
-        index = row.index if direct else of_atom(row.lane) + slot * _length(it)
+        index = row.index if direct else of_atom(row.lane) + slot * extent(it)
         em.side.setdefault(reduction, []).append((value, name, substitute(index, {row.lane: of_atom(it)})))
         targets = {
             value.substitute({it: of_atom(l)}): load(name, [substitute(index, {row.lane: of_atom(l)})], value.dtype)
@@ -96,7 +93,7 @@ def _shared(
     outside = _outside(e, {reduction, *producers})
     lanes = {row.lane} | {r.args[1][0] for r in _phases(em, e) if r is not reduction}
     alike = [l for l in lanes if l.high == it.high]
-    if not alike or _length(it) * 8 * em.points > LARGEST:
+    if not alike or extent(it) * 8 * em.points > LARGEST:
         return None
     for value in reversed(_always(body)):
         if it not in value.symbols or row.lane in value.symbols or not _worth(em, value) or not em.inside(value):
@@ -158,12 +155,7 @@ def _fits(em: Emitter, row: CachedRow, it: Symbol, value: Expr) -> bool:
 
 
 def _room(em: Emitter, value: Expr, it: Symbol) -> str:
-    name, count = f"row{len(em.pointers)}", _length(it)
+    name, count = f"row{len(em.pointers)}", extent(it)
     em.pointers[name] = em.f.alloca(count * em.points, 64, stored(value.dtype))
     em.buffers[name] = Buffer(name, (count * em.points,), value.dtype, "local")
     return name
-
-
-def _length(it: Symbol) -> int:
-    assert isinstance(it.high, int)
-    return it.high + 1

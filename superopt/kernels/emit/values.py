@@ -16,24 +16,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from superopt.errors import UnsupportedKernel
 from superopt.ir.expr import Expr, subexpressions, values_of
 from superopt.ir.index import Guard, Size, Symbol, bounds
-from superopt.kernels.emit import guard as emit_guard
 from superopt.kernels.emit import index as emit_index
 from superopt.kernels.emit import memory as emit_memory
-from superopt.kernels.emit import scalar as emit_scalar
-from superopt.kernels.emit.knobs import Knobs
-from superopt.kernels.emit.licence import Licence
+from superopt.kernels.emit import registers
+from superopt.kernels.emit.options import Knobs, Licence
 from superopt.kernels.emit.reduce import reduction
-from superopt.kernels.emit.types import HeldValue, IteratorBinding, Level, constant, register
+from superopt.kernels.emit.registers import HeldValue, constant, register
 from superopt.kernels.llvm.module import Function, Lines, Value, vector
 from superopt.kernels.loops import simplify
 from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.math import ops as vecmath_ops
 
 Guards = tuple[tuple[Guard, bool], ...]
+
+
+@dataclass(slots=True)
+class Level:
+    """One level of loops: what is known there, and where to write more."""
+
+    lines: Lines
+    memo: dict[object, HeldValue] = field(default_factory=dict[object, HeldValue])
+
+
+@dataclass(frozen=True, slots=True)
+class IteratorBinding:
+    """An iterator: its value is `base` plus the offset of the point."""
+
+    base: Value
+    level: int
 
 
 class Emitter:
@@ -286,7 +301,7 @@ class Emitter:
         if fused is not None:
             return HeldValue(fused, wide, 0)
         which = e.args[2].dtype
-        return HeldValue(emit_scalar.apply(self.f, e.args[0], e.args[1], texts, lanes, self.licence, which), wide, 0)
+        return HeldValue(registers.apply(self.f, e.args[0], e.args[1], texts, lanes, self.licence, which), wide, 0)
 
     def _contracted(self, e: Expr, texts: list[str], wide: bool) -> str | None:
         """`a * b + c` and `a * b - c` in one instruction, where the licence allows it."""
@@ -310,7 +325,7 @@ class Emitter:
 
     def _choose(self, e: Expr) -> None:
         guard, then, orelse = e.args
-        condition = emit_guard.condition(self, guard)
+        condition = emit_index.condition(self, guard)
         a = self._under(guard, True, then)
         b = self._under(guard, False, orelse)
         wide = condition.wide or a.wide or b.wide
@@ -363,7 +378,7 @@ class Emitter:
         found: str | None = None
         type_ = vector("i1", self.lanes)
         if self.tail is not None:
-            found = emit_guard.first_lanes(self, self.tail)
+            found = emit_index.first_lanes(self, self.tail)
         for j, (_, holds) in enumerate(self.guards if guarded else ()):
             flag = self.broadcast_flag(self.condition(j))
             if not holds:
@@ -375,7 +390,7 @@ class Emitter:
         """The truth of guard number j of the current value; what it reads stands under the guards before it."""
         keep, self.guards = self.guards, self.guards[:j]
         try:
-            return emit_guard.condition(self, keep[j][0])
+            return emit_index.condition(self, keep[j][0])
         finally:
             self.guards = keep
 

@@ -27,7 +27,7 @@ from superopt.ir.index import (
     substitute_guard,
 )
 from superopt.kernels.loops.simplify import forms_in
-from superopt.kernels.loops.stage import Axis, LoopProgram, Stage
+from superopt.kernels.loops.stage import Axis, LoopProgram, Stage, extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,6 @@ class Contraction:
     def lane(self) -> Symbol:
         """The axis along vectors."""
         return self.columns[-1]
-
-
-def extent(symbol: Symbol) -> int:
-    """Number of values of an iterator with a known range."""
-    size = symbol.extent
-    assert isinstance(size, int)
-    return size
 
 
 def analyse(program: LoopProgram, stage: Stage, merge_columns: bool = False, lane: str = "") -> Contraction | None:

@@ -20,6 +20,13 @@ Scope = Literal["input", "frozen", "output", "scratch", "local"]
 AxisKind = Literal["serial", "parallel", "vector", "unroll"]
 
 
+def extent(symbol: Symbol) -> int:
+    """Number of values of an iterator with a known range from 0."""
+    size = symbol.extent
+    assert isinstance(size, int)
+    return size
+
+
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """A row-major array.
@@ -45,9 +52,7 @@ class Axis:
     @property
     def extent(self) -> int:
         """Number of iterations."""
-        extent = self.symbol.extent
-        assert isinstance(extent, int)
-        return extent
+        return extent(self.symbol)
 
 
 @dataclass(frozen=True, slots=True)

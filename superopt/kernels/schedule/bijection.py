@@ -2,7 +2,8 @@
 
 An index is invertible when each of its entries is a mixed-radix number whose digits are axes, or digits `a // s % m`
 of axes, and each axis has all of its digits somewhere.  Split and fused axes have this form, and so have the index
-maps of layouts; the inverse takes the digits out of the element and puts the axes together from theirs.
+maps of layouts; the inverse takes the digits out of the element and puts the axes together from theirs.  From it
+follows which elements a stage writes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from superopt.ir.index import Atom, Poly, Size, Symbol, bounds, of_atom
+from superopt.errors import InputError
+from superopt.ir.index import Atom, Poly, Size, Symbol, bounds, decide, of_atom, substitute_guard
+from superopt.kernels.loops.stage import Buffer, Stage, extent
+from superopt.kernels.schedule.edit import terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +86,6 @@ def _assembled(axis: Symbol, digits: dict[_Digit, Size]) -> Size | None:
     return total if reach >= extent(axis) else None
 
 
-def extent(symbol: Symbol) -> int:
-    """Number of values of an iterator with a known range from 0."""
-    found = symbol.extent
-    assert isinstance(found, int)
-    return found
-
-
 def _digits(x: Size, sums: dict[Symbol, Poly]) -> list[tuple[_Digit, int]] | None:
     """Digits and weights of a mixed-radix number, the least significant first."""
     if isinstance(x, int):
@@ -139,3 +136,53 @@ def element_of(shape: Sequence[int], taken: Sequence[str], stem: str = "c") -> t
         names.append(name)
     its = [Symbol(name, 0, n - 1) for name, n in zip(names, shape, strict=True)]
     return its, [of_atom(it) if n != 1 else 0 for it, n in zip(its, shape, strict=True)]
+
+
+# ---- which elements a stage writes
+
+
+def inverse(
+    stage: Stage, element: Sequence[Size], shape: Sequence[int], shared: Sequence[Symbol] = ()
+) -> dict[Symbol, Size]:
+    """The axes at which a stage writes an element; axes shared with the reader stay.
+
+    Raises:
+        InputError: the index map of the stage has no inverse of a known form.
+    """
+    axes = [a.symbol for a in stage.axes if a.symbol not in shared]
+    found = None if stage.combine is not None else solve(stage.index, axes, element, shape)
+    if found is None:
+        text = ",".join(map(str, stage.index))
+        raise InputError(
+            f"the axes of stage {stage.buffer} do not follow from the element {stage.buffer}[{text}] that is written",
+            hint="this step needs an index map made of axes by splitting, fusing and permuting",
+        )
+    return found | {s: of_atom(s) for s in shared}
+
+
+def total(stage: Stage, buffer: Buffer, primitive: str) -> None:
+    """Raise unless the stage writes every element of its buffer."""
+    _, _, exists = written(stage, buffer)
+    if exists and 0 not in buffer.shape:
+        raise InputError(
+            f"{primitive}: stage {stage.buffer} does not write every element of {buffer.name}{list(buffer.shape)}: "
+            f"only where {', '.join(f'{x} >= 0' for x in exists)}"
+        )
+
+
+def written(stage: Stage, buffer: Buffer) -> tuple[list[Symbol], list[Size], list[Size]]:
+    """Iterators over a buffer, the element at which they stand, and what must be >= 0 for the stage to write it."""
+    shared = [a.symbol for a in stage.axes[: stage.at[1]]] if stage.at is not None else []
+    its, element = element_of(buffer.shape, [s.name for s in shared])
+    if stage.combine is not None:  # from the identity
+        return its, element, []
+    axes = inverse(stage, element, buffer.shape, shared)
+    exists = [x for s, value in axes.items() if s not in shared for x in (value, last(s) - value)]
+    exists += terms(substitute_guard(stage.guard, axes))
+    return its, element, [x for x in exists if decide(x) is not True]
+
+
+def last(s: Symbol) -> int:
+    """The greatest value of an iterator."""
+    assert isinstance(s.high, int)
+    return s.high

@@ -16,8 +16,7 @@ from superopt.ir.index import Guard, Size, Symbol, Truth, all_of, bounds, nonneg
 from superopt.ir.ops.record import accumulator
 from superopt.ir.types import FLOATS
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
-from superopt.kernels.schedule.bijection import element_of
-from superopt.kernels.schedule.domain import last
+from superopt.kernels.schedule.bijection import element_of, last
 from superopt.kernels.schedule.edit import (
     before,
     new_buffer,

@@ -9,8 +9,7 @@ from superopt.ir.expr import Expr, const, load, where
 from superopt.ir.index import Size, Symbol, all_of, decide, nonnegative, of_atom, substitute, substitute_guard
 from superopt.kernels.loops.program import loads, reads
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
-from superopt.kernels.schedule.bijection import element_of, solve
-from superopt.kernels.schedule.domain import inverse, last, total, written
+from superopt.kernels.schedule.bijection import element_of, inverse, last, solve, total, written
 from superopt.kernels.schedule.edit import (
     before,
     new_buffer,

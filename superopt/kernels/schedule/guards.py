@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from superopt.ir.expr import Expr, subexpressions, values_of
 from superopt.ir.index import Form, Size, Symbol, decide, of_atom, substitute
 from superopt.kernels.loops.stage import LoopProgram, Stage
-from superopt.kernels.schedule.bijection import element_of
-from superopt.kernels.schedule.domain import last, written
+from superopt.kernels.schedule.bijection import element_of, last, written
 from superopt.kernels.schedule.edit import terms
 
 

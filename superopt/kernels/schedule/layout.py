@@ -17,8 +17,7 @@ from superopt.ir.expr import Expr, const, load, where
 from superopt.ir.index import Size, all_of, nonnegative, substitute_guard
 from superopt.kernels.loops.program import reads
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
-from superopt.kernels.schedule.bijection import element_of
-from superopt.kernels.schedule.domain import inverse, total
+from superopt.kernels.schedule.bijection import element_of, inverse, total
 from superopt.kernels.schedule.edit import plain, require, rewritten, terms, with_buffers
 
 Index = list[Size]

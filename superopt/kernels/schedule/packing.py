@@ -14,9 +14,8 @@ from superopt.ir.expr import Expr, load, subexpressions, values_of, with_parts
 from superopt.ir.index import Poly, Size, Symbol, all_of, bounds, nonnegative, of_atom, substitute
 from superopt.kernels.loops.program import reads
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
-from superopt.kernels.schedule.bijection import element_of
+from superopt.kernels.schedule.bijection import element_of, written
 from superopt.kernels.schedule.compose import kept_where
-from superopt.kernels.schedule.domain import written
 from superopt.kernels.schedule.edit import before, new_buffer, part, plain, require, rewritten, with_buffers
 from superopt.kernels.schedule.guards import enclosing, inside
 

@@ -9,7 +9,7 @@ from superopt.ir.expr import Expr, load
 from superopt.ir.index import Poly, Size, Symbol, all_of, bounds, iterator, nonnegative, of_atom, substitute_guard
 from superopt.kernels.loops.program import loads, reads
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
-from superopt.kernels.schedule.domain import inverse, total
+from superopt.kernels.schedule.bijection import inverse, total
 from superopt.kernels.schedule.edit import new_buffer, plain, require, rewritten, with_buffers
 
 

@@ -13,7 +13,7 @@ from math import prod
 from superopt.ir.expr import Expr, const, convert, reduce, where
 from superopt.ir.index import Size, Symbol, iterator, nonnegative, of_atom, row_major
 from superopt.ir.ops.record import accumulator, identity
-from superopt.kernels.loops.stage import Axis, LoopProgram
+from superopt.kernels.loops.stage import Axis, LoopProgram, extent
 from superopt.kernels.schedule.compose import cut
 from superopt.kernels.schedule.edit import fresh, plain, reduction, require, rewritten, with_stage
 
@@ -40,10 +40,10 @@ def split_reduction(
     sizes = [int(f) for f in factors]
     require(bool(sizes) and all(f >= 1 for f in sizes), f"split_reduction needs factors of at least 1, got {sizes}")
     old = iterators[at]
-    sizes = [-(-_extent(old) // prod(sizes)), *sizes]
+    sizes = [-(-extent(old) // prod(sizes)), *sizes]
     pairs = _fresh(sizes, "split")
     whole = row_major([i for _, i in pairs], sizes)
-    body = _tailed(monoid, body.substitute({old: whole}), _extent(old) - 1 - whole)
+    body = _tailed(monoid, body.substitute({old: whole}), extent(old) - 1 - whole)
     new = reduce(monoid, [*iterators[:at], *[s for s, _ in pairs], *iterators[at + 1 :]], body)
     return with_stage(program, rewritten(found, _swap(target, new)))
 
@@ -67,8 +67,8 @@ def pad_reduction(program: LoopProgram, stage: str, number: int, iterator: int, 
     at = _place(target, iterator, "pad_reduction")
     require(multiple >= 1, f"pad_reduction to a multiple of {multiple}")
     old = iterators[at]
-    ((wide, i),) = _fresh([-(-_extent(old) // multiple) * multiple], "pad")
-    body = _tailed(monoid, body.substitute({old: i}), _extent(old) - 1 - i)
+    ((wide, i),) = _fresh([-(-extent(old) // multiple) * multiple], "pad")
+    body = _tailed(monoid, body.substitute({old: i}), extent(old) - 1 - i)
     new = reduce(monoid, [*iterators[:at], wide, *iterators[at + 1 :]], body)
     return with_stage(program, rewritten(found, _swap(target, new)))
 
@@ -198,11 +198,6 @@ def _place(target: Expr, at: int, primitive: str) -> int:
     its = target.args[1]
     require(0 <= at < len(its), f"{primitive}: the reduction has the iterators {its}, no number {at}")
     return at
-
-
-def _extent(s: Symbol) -> int:
-    assert isinstance(s.high, int)
-    return s.high + 1
 
 
 def _fresh(sizes: Sequence[int], purpose: str) -> list[tuple[Symbol, Size]]:

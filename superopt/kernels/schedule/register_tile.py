@@ -32,9 +32,9 @@ from superopt.ir.index import (
     substitute_guard,
 )
 from superopt.kernels.llvm.cpu import Cpu, host
-from superopt.kernels.loops.contract import Contraction, analyse, analyse_placed, exchange, extent, find, with_total
+from superopt.kernels.loops.contract import Contraction, analyse, analyse_placed, exchange, find, with_total
 from superopt.kernels.loops.program import ordered
-from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage, Tile
+from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage, Tile, extent
 from superopt.kernels.schedule.edit import terms
 from superopt.kernels.schedule.guards import inside
 from superopt.kernels.schedule.intrinsics import Intrinsic, intrinsic

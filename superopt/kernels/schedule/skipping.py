@@ -15,8 +15,7 @@ from superopt.ir.index import Size, Symbol, Truth, all_of, coefficient, decide, 
 from superopt.ir.ops.record import identity
 from superopt.kernels.loops.program import reads
 from superopt.kernels.loops.stage import LoopProgram, Stage
-from superopt.kernels.schedule.bijection import element_of
-from superopt.kernels.schedule.domain import inverse, last
+from superopt.kernels.schedule.bijection import element_of, inverse, last
 from superopt.kernels.schedule.edit import plain, require, rewrite, with_stage
 
 _LEAST = -1e30  # what a mask keeps in place of minus infinity: exp of it less any score is 0

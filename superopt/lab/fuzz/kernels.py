@@ -32,7 +32,7 @@ from superopt.ir.expr import subexpressions
 from superopt.ir.scalar import SCALARS
 from superopt.ir.types import FLOATS
 from superopt.kernels.emit.generate import generate
-from superopt.kernels.emit.licence import DEFAULT, STRICT
+from superopt.kernels.emit.options import DEFAULT, STRICT
 from superopt.kernels.llvm.cpu import host, restricted
 from superopt.kernels.loops.evaluate import evaluate
 from superopt.kernels.loops.program import from_graph
