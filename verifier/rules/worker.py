@@ -13,7 +13,8 @@ from typing import Any
 from rewrites.language.parse import parse
 from rewrites.language.show import rule_key
 from superopt.errors import VerificationError
-from superopt.measure.worker import Event, resolve, serve
+from superopt.measure.session import Event, resolve
+from superopt.measure.worker import serve
 from verifier.rules.check import check
 from verifier.rules.prove import prove
 from verifier.rules.wire import encode
