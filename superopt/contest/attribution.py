@@ -14,10 +14,8 @@ from superopt.ir.program import Program
 from superopt.machine.budget import SearchBudget
 from superopt.measure import ComparisonSettings, Timing, Tuned, Worker, compare
 from superopt.report.data import Speedup
-from superopt.search.ablation import without_rule
-from superopt.search.lower import Selection
+from superopt.search.finalists import without_rule
 from superopt.search.search import Finalist
-from superopt.search.state import State
 
 _ROUNDS = 7
 _MOST = 4
@@ -67,7 +65,5 @@ def measured_gains(
 
 def without(found: Exploration, winner: Finalist, rule: str) -> Finalist:
     """The winner without a rule, as something that can be lowered."""
-    chosen = winner.selection
-    state = without_rule(State(found.result.problem, chosen.options, chosen.layouts, chosen.bits), rule)
-    selection = Selection(tuple(state.selection), tuple(state.layouts), tuple(state.bits), tuple(state.materialised))
-    return replace(winner, name=f"{winner.name} without {rule}", selection=selection)
+    state = without_rule(found.result.state(winner), rule)
+    return replace(winner, name=f"{winner.name} without {rule}", selection=state.choice())

@@ -15,10 +15,9 @@ from superopt.explore.found import Exploration
 from superopt.ir.graph import Node
 from superopt.ir.types import TensorType
 from superopt.report.data import Drawing, DrawnNode
-from superopt.search.kinds import is_view
 from superopt.search.pricing import UNIT_S
 from superopt.search.search import Finalist
-from superopt.search.snapshot import SHIFT, FrozenLeaf
+from superopt.search.snapshot import SHIFT, VIEWS, FrozenLeaf
 from superopt.search.state import State
 
 MOST = 6_000  # operations of one side; beyond that nobody could read the drawing
@@ -84,7 +83,7 @@ def _ahead(found: Exploration, state: State) -> tuple[DrawnNode, ...]:
     for node, ref in zip(nodes, eg.imported, strict=True):
         if node not in needed or not eg.frozen(ref) or len(node.types) != 1 or not node.inputs:
             continue
-        if is_view(node.op):
+        if node.op in VIEWS:
             if node.inputs[0] in number:
                 number[node] = number[node.inputs[0]]
             continue

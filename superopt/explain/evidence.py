@@ -20,7 +20,7 @@ from rewrites.egraph.enode import Origin
 from superopt.explore.found import Exploration
 from superopt.ir.types import TensorType
 from superopt.report.data import KernelUse, NotChosen
-from superopt.search.ablation import repair_layouts
+from superopt.search.finalists import repair_layouts
 from superopt.search.pricing import UNIT_S
 from superopt.search.search import Finalist
 from superopt.search.snapshot import SHIFT, Snapshot
@@ -33,8 +33,7 @@ _FLIPS = 600  # in all
 
 def state_of(found: Exploration, finalist: Finalist) -> State:
     """The state of the search that a finalist stands for."""
-    selection = finalist.selection
-    return State(found.result.problem, selection.options, selection.layouts, selection.bits)
+    return found.result.state(finalist)
 
 
 def describe(snapshot: Snapshot, c: int, option: int = 0) -> str:

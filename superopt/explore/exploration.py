@@ -33,7 +33,7 @@ from superopt.machine.budget import SearchBudget
 from superopt.measure import Worker
 from superopt.search.budget import Budget
 from superopt.search.pricing import Pricer
-from superopt.search.search import SMALL, SearchResult, search
+from superopt.search.search import SMALL, SearchResult, SearchSettings, search
 from superopt.search.snapshot import Forms
 
 _GROWTH_SECONDS = 15.0
@@ -187,17 +187,14 @@ class _Run:
         pricer, forms = Pricer(objective), Forms()
         for number, share in enumerate(_ROUNDS):
             end_s = time.monotonic() + self.limits.left_s * share / sum(_ROUNDS[number:])
-            self.result = search(
-                self.eg,
-                objective,
+            settings = SearchSettings(
                 self._searching(share, end_s),
                 self.seed + number,
                 finalists=_finalists(self.limits, self.growth.reports[-1].live_classes),
-                warm=self.result.best if self.result else None,
-                pricer=pricer,
-                forms=forms,
                 max_prepared_bytes=self.max_prepared_bytes,
             )
+            warm = self.result.best if self.result else None
+            self.result = search(self.eg, objective, settings, warm=warm, pricer=pricer, forms=forms)
             self.proposals += self.result.statistics.proposals
             self.seconds += self.result.statistics.seconds
             self.interrupted = self.result.interrupted

@@ -10,7 +10,7 @@ from rewrites.build.expander import Expand
 from superopt.certify.plan import BodyPlan
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
-from superopt.search.explain import rule_gains
+from superopt.search.finalists import rule_gains
 from superopt.search.search import Finalist, SearchResult
 
 _CLOSE = 1.1  # of the first other finalist's predicted time: up to there the own form is worth measuring
@@ -54,4 +54,4 @@ class Exploration:
 
     def gains_ms(self, finalist: Finalist) -> dict[str, float]:
         """Predicted milliseconds that each rule of a finalist saves: what the program costs without it."""
-        return {rule: 1e3 * seconds for rule, seconds in rule_gains(self.result, finalist).items()}
+        return {rule: 1e3 * seconds for rule, seconds in rule_gains(self.result.problem, finalist).items()}

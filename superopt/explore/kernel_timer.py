@@ -1,7 +1,7 @@
 """Timing of kernels between rounds of search, to correct the objective.
 
 First the kernels that finalists use, those with a noticeable share of a finalist's predicted time, the largest first;
-then their rivals (`superopt.search.rivals`), the most promising first, until the time set aside is used up.  Weights
+then their rivals (`superopt.search.finalists`), the most promising first, until the time set aside is used up.  Weights
 are as cold as in the program: calls take turns with copies of them that are together as large as all its weights.
 """
 
@@ -16,7 +16,7 @@ from superopt.ir.program import type_bytes
 from superopt.machine.budget import SearchBudget
 from superopt.measure import KernelTiming, Worker, time_kernels
 from superopt.measure.kernels import KernelSettings
-from superopt.search.rivals import DOUBT, OPTIMISM, rival_kernels
+from superopt.search.finalists import DOUBT, OPTIMISM, rival_kernels
 from superopt.search.search import Finalist, SearchResult
 
 _MEASURE_SHARE = 0.25
@@ -49,7 +49,7 @@ class KernelTimer:
         for optimism in (OPTIMISM, DOUBT):
             if len(fresh) >= _FEW:  # the time set aside will be used up
                 break
-            for kernel, gain in rival_kernels(result, best, optimism)[:_MOST_RIVALS]:
+            for kernel, gain in rival_kernels(result.problem, best, optimism)[:_MOST_RIVALS]:
                 if gain > _WORTH_TIMING * best.predicted_s and kernel.outputs[0] not in graphs:
                     graphs[kernel.outputs[0]] = kernel
                     fresh += [kernel.outputs[0]] if self._untimed(kernel) else []

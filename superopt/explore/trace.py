@@ -21,7 +21,6 @@ from superopt.ir.graph import Graph, Node, mk, topological
 from superopt.ir.program import Program, replace
 from superopt.search.search import Finalist
 from superopt.search.snapshot import SHIFT, frozen_leaf
-from superopt.search.state import State
 
 
 def make_plan(found: Exploration, finalist: Finalist, rules: Iterable[Rule], numerics: str = "real") -> Plan:
@@ -53,8 +52,7 @@ def whole(program: Program) -> tuple[Node, ...]:
 def _pairs(eg: ProvingEGraph, found: Exploration, finalist: Finalist) -> list[Pair]:
     """What the program takes to be equal: the e-nodes that it uses, and their classes."""
     snapshot, lowering = found.result.problem.snapshot, found.result.lowering
-    chosen = finalist.selection
-    state = State(found.result.problem, chosen.options, chosen.layouts, chosen.bits)
+    state = found.result.state(finalist)
     pairs: list[Pair] = [(ref >> SHIFT, eg.find(ref) >> SHIFT) for ref in (*eg.roots, *eg.inputs.values())]
     frozen: dict[int, None] = {}
 

@@ -1,26 +1,36 @@
-"""Perturb-and-repair by many chains in lockstep, so that a slow objective is asked in batches.
+"""Chains in lockstep, so that a slow objective is asked in batches: perturb-and-repair, and simulated annealing.
 
-One round of a chain changes the layout of a random region, or flips a group, with up to three options (and a fusion
-override) in it, sweeps locally, and goes back when the result is worse.  A chain is a coroutine that stops where prices
-are missing and at the end of a round; the driver lets every chain run until it stops, prices everything that is pending
-in one batch, and goes on.  Chains join one per round of the first, so that a short budget makes a few deep chains and a
-long one makes many; a chain that has found nothing for a while moves to the place of the best (every other chain stays
-where it is: the end points are the finalists, which should differ).
+One round of a repairing chain changes the layout of a random region, or flips a group, with up to three options (and a
+fusion override) in it, sweeps locally, and goes back when the result is worse.  A chain is a coroutine that stops where
+prices are missing and at the end of a round; a step lets every chain run until it stops and prices everything that is
+pending in one batch.  Chains join one per round of the first, so that a short budget makes a few deep chains and a long
+one makes many; a chain that has found nothing for a while moves to the place of the best (every other chain stays where
+it is: the end points are the finalists, which should differ).
+
+The temperature of an annealing chain is in units of the mean kernel cost (start 0.3, end 0.002), not of the program's:
+two per cent of a program is a hot start for a hundred kernels.  In a step every chain makes several proposals; those
+whose kernels have no price yet wait until all chains have made theirs, are priced in one batch, and are then considered
+again.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
 
 from superopt.search.budget import Meter
 from superopt.search.descent import repair
-from superopt.search.moves import Groups, bit_moves, region
+from superopt.search.moves import Groups, Move, Weights, bit_moves, propose, region
 from superopt.search.state import Problem, Record, State
 
-FIRST = 4  # chains at work from the first tick
+FIRST = 4  # chains at work from the first step
 STALE = 12  # rounds without improvement after which a chain moves to the best
 PATIENCE = 20  # rounds per class, over all chains, without improvement of the best after which all end
+DRAWS = 512  # proposals of one step of annealing, all chains together
+FEWEST = 8  # of one chain
+HOT, COLD = 0.3, 0.002  # temperatures at the start and at the end
 
 
 class Chain:
@@ -82,38 +92,134 @@ class Chain:
         return touched
 
 
-def perturb_and_repair(
-    problem: Problem, starts: Sequence[Record], groups: Groups, seed: int, meter: Meter, chains: list[Chain], most: int
-) -> None:
+@dataclass(slots=True)
+class Repairing:
     """Iterated local search until the budget ends or nothing has improved for long.
 
-    Args:
+    Attributes:
         starts: where chains begin, the best first; chains take them in turn, the best every other time.
-        chains: filled with the chains as they join, so that an interrupted search still has their results.
         most: how many chains there may be.
+        chains: those that have joined.
+        best: cost of the best found so far, in the round (of all chains) `improved_at`.
     """
-    if not problem.movable and not problem.choices:
-        return
-    patience = PATIENCE * (len(problem.movable) + len(problem.choices))
-    improved_at, best = 0, starts[0][0]
-    walks: list[Generator[None, None, None]] = []
-    while not meter.exhausted() and sum(chain.rounds for chain in chains) - improved_at < patience:
-        if len(chains) < min(most, FIRST + (chains[0].rounds if chains else 0)):
+
+    problem: Problem
+    starts: Sequence[Record]
+    groups: Groups
+    seed: int
+    meter: Meter
+    most: int
+    chains: list[Chain] = field(default_factory=list[Chain])
+    walks: list[Generator[None, None, None]] = field(default_factory=list[Generator[None, None, None]])
+    improved_at: int = 0
+    best: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.best = self.starts[0][0]
+
+    def rounds(self) -> int:
+        """Rounds of all chains."""
+        return sum(chain.rounds for chain in self.chains)
+
+    def done(self) -> bool:
+        """Whether the budget ended, nothing has improved for long, or nothing can be changed."""
+        patience = PATIENCE * (len(self.problem.movable) + len(self.problem.choices))
+        return not patience or self.meter.exhausted() or self.rounds() - self.improved_at >= patience
+
+    def step(self) -> None:
+        """Let a chain join, and every chain run to where it stops; price what is pending."""
+        chains = self.chains
+        if len(chains) < min(self.most, FIRST + (chains[0].rounds if chains else 0)):
             number = len(chains)
-            place = starts[0 if number % 2 == 0 else (number // 2 + 1) % len(starts)]
-            chains.append(Chain(State(problem, *place[1:]), groups, seed * 7919 + number, meter))
-            walks.append(chains[-1].walk())
-        for walk in walks:
+            place = self.starts[0 if number % 2 == 0 else (number // 2 + 1) % len(self.starts)]
+            chains.append(Chain(State(self.problem, *place[1:]), self.groups, self.seed * 7919 + number, self.meter))
+            self.walks.append(chains[-1].walk())
+        for walk in self.walks:
             next(walk)
-            if meter.exhausted():
+            if self.meter.exhausted():
                 break
-        problem.memo.flush()
+        self.problem.memo.flush()
         leader = min(chains, key=lambda chain: chain.best[0])
-        if leader.best[0] < best:
-            improved_at, best = sum(chain.rounds for chain in chains), leader.best[0]
+        if leader.best[0] < self.best:
+            self.improved_at, self.best = self.rounds(), leader.best[0]
         for chain in chains[::2]:
-            if chain.stale >= STALE and chain.best[0] > best:
+            if chain.stale >= STALE and chain.best[0] > self.best:
                 chain.leader = leader.best
 
 
-__all__ = ["Chain", "perturb_and_repair"]
+class AnnealingChain:
+    """One annealing chain; `best` is its cheapest (cost, options, layouts, bits) so far."""
+
+    def __init__(self, state: State, seed: int, groups: Groups) -> None:
+        self.state, self.groups, self.weights = state, groups, Weights()
+        self.rng = random.Random(seed)
+        kernels = sum(1 for cost in state.kernel_cost if cost)
+        self.unit = max(1.0, state.cost / max(1, kernels))
+        self.waiting: list[Move] = []
+        self.proposed = self.accepted = 0
+        self.best: Record = state.record()
+
+    def run(self, count: int, fraction: float) -> None:
+        """Make some proposals at the temperature of a fraction of the schedule."""
+        temperature = self._temperature(fraction)
+        for _ in range(count):
+            self._consider(propose(self.state, self.groups, self.rng, self.weights), temperature)
+
+    def retry(self, fraction: float) -> None:
+        """Consider the proposals that waited for prices."""
+        temperature = self._temperature(fraction)
+        waiting, self.waiting = self.waiting, []
+        for move in waiting:
+            self._consider(move, temperature)
+
+    def _temperature(self, fraction: float) -> float:
+        return self.unit * HOT * (COLD / HOT) ** min(1.0, fraction)
+
+    def _consider(self, move: Move, temperature: float) -> None:
+        self.proposed += 1
+        if not (move.options or move.layouts or move.bits):
+            return
+        state = self.state
+        before = state.cost
+        change = move.apply(state)
+        if change is None:
+            return
+        if state.unknown:
+            state.undo(change)
+            self.waiting.append(move)
+            return
+        rise = state.cost - before
+        if rise <= 0 or self.rng.random() < math.exp(-rise / temperature):
+            self.accepted += 1
+            if state.cost < self.best[0]:
+                self.best = self.state.record()
+        else:
+            state.undo(change)
+
+
+class Annealing:
+    """One annealing chain per state (which it changes) until the budget ends."""
+
+    def __init__(self, states: Sequence[State], groups: Groups, seed: int, meter: Meter) -> None:
+        self.chains = [AnnealingChain(state, seed * 1009 + i, groups) for i, state in enumerate(states)]
+        self.draws = max(FEWEST, DRAWS // max(1, len(states)))
+        self.meter = meter
+
+    def done(self) -> bool:
+        """Whether the budget ended."""
+        return not self.chains or self.meter.exhausted()
+
+    def step(self) -> None:
+        """Some proposals of every chain, and again those whose kernels had no price."""
+        fraction = self.meter.spent()
+        for chain in self.chains:
+            before = chain.proposed
+            chain.run(self.draws, fraction)
+            self.meter.step(chain.proposed - before)
+            if self.meter.exhausted():
+                break
+        self.chains[0].state.memo.flush()
+        for chain in self.chains:
+            before = chain.proposed
+            chain.retry(fraction)
+            self.meter.step(chain.proposed - before)

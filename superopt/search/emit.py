@@ -1,8 +1,10 @@
 """Builds IR nodes for options in physical layouts: the one way in which a class becomes code.
 
 `build` makes the node of one option from operands that lie in the orders of `layout.wanted`; `ClassEmitter` walks the
-inlined closure of a kernel.  Pricing calls it with leaves that are fresh inputs, lowering with leaves that are the
-nodes of the program under construction.
+inlined closure of a kernel.  Lowering calls it with leaves that are the nodes of the program under construction,
+pricing with leaves that are inputs: a kernel as a graph of its own.  Its inputs are numbered in order of first use, so
+that equal kernels are one hash-consed node; every frozen operand is an input of its own (two operands that happen to
+read one weight are priced like any two).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rewrites.egraph import perm
-from superopt.ir.graph import Node, literal, mk
+from superopt.ir.graph import Node, literal, make_input, mk
 from superopt.ir.ops import table
 from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.ops.table import CONVOLUTIONS, ELEMENTWISE, PRODUCTS, REDUCTIONS, WINDOWS
@@ -28,7 +30,7 @@ from superopt.search.layout import (
     same,
     wanted,
 )
-from superopt.search.snapshot import FrozenLeaf, Option, OptionForm, Snapshot
+from superopt.search.snapshot import FrozenLeaf, Option, OptionForm, Selection, Snapshot
 
 
 def arrange(node: Node, have: Sequence[int], want: Sequence[int]) -> Node:
@@ -274,17 +276,14 @@ class ClassEmitter:
 
     def __init__(
         self,
-        snapshot: Snapshot,
         wants: Wants,
-        selection: Sequence[int],
-        layouts: Sequence[int],
-        materialised: Sequence[bool],
+        selection: Selection,
         leaf: Callable[[int], Node],
         stored: Callable[[FrozenLeaf, Order], Node],
         apart: Iterable[int] = (),
     ) -> None:
-        self.snapshot, self.wants = snapshot, wants
-        self.selection, self.layouts, self.materialised = selection, layouts, materialised
+        self.snapshot, self.wants = wants.snapshot, wants
+        self.selection, self.layouts, self.materialised = selection.options, selection.layouts, selection.materialised
         self.leaf, self.stored = leaf, stored
         self.memo: dict[tuple[int, int], Node] = {}
         self._copies: dict[int, dict[int, int]] = {c: {} for c in apart}
@@ -342,3 +341,50 @@ class ClassEmitter:
         for _ in range(copy):  # unequal operands make unequal copies
             operands[reads[0][0]] = mk("barrier", operands[reads[0][0]])
         return build(form, perm.perm_of(d, len(form.shape)), orders, operands)
+
+
+# ---- kernels as graphs of their own
+
+
+def numbered_inputs() -> Callable[[FrozenLeaf, Order], Node]:
+    """A source of fresh frozen inputs w0, w1, ..."""
+    count = itertools.count()
+
+    def stored(leaf: FrozenLeaf, order: Order) -> Node:
+        shape = tuple(leaf.shape[axis] for axis in order)
+        return make_input(f"w{next(count)}", shape, leaf.dtype, frozen=True)
+
+    return stored
+
+
+def kernel_node(wants: Wants, selection: Selection, c: int) -> Node | None:
+    """Output node of the kernel of a materialised class; None when it moves nothing."""
+    snapshot, layouts = wants.snapshot, selection.layouts
+    leaves: dict[int, Node] = {}
+
+    def leaf(k: int) -> Node:
+        node = leaves.get(k)
+        if node is None:
+            shape = snapshot.shapes[k]
+            physical = tuple(shape[axis] for axis in perm.perm_of(layouts[k], len(shape)))
+            node = leaves[k] = make_input(f"x{len(leaves)}", physical, snapshot.dtypes[k])
+        return node
+
+    node = ClassEmitter(wants, selection, leaf, numbered_inputs()).kernel(c)
+    return None if is_free(node) else node
+
+
+def is_free(node: Node) -> bool:
+    """The kernel moves nothing: an input, or reshapes of one."""
+    while node.op == "reshape":
+        node = node.inputs[0]
+    return node.op == "input"
+
+
+def transpose_node(snapshot: Snapshot, c: int, lies: int, order: int) -> Node | None:
+    """The kernel that transposes class `c`, or None when only unit axes move."""
+    shape = snapshot.shapes[c]
+    have, want = perm.perm_of(lies, len(shape)), perm.perm_of(order, len(shape))
+    if same(have, want, shape):
+        return None
+    return arrange(make_input("x0", tuple(shape[axis] for axis in have), snapshot.dtypes[c]), have, want)

@@ -1,15 +1,41 @@
-"""Finalists: the programs that a search proposes to measure, and how far apart two of them are."""
+"""What a search proposes to measure, and what is said of it: finalists, ablations, rival kernels.
+
+A *finalist* is one program worth measuring; how far apart two of them are is told by their kernels.
+
+A state *without one of its rules* is what the program would be if that rule did not exist.  Every option that the rule
+introduced is given up; the classes concerned fall back on the state's other choices, then on the program's own e-nodes,
+then on whatever is left, and layouts are repaired locally.  It tells what a rule is worth (gains of rules that need
+each other overlap, so they do not add up to the whole gain), and it is how a set of finalists hedges against a model
+that is wrong about one kind of kernel.
+
+*Rival kernels* are those that a program does not use, but would if the model erred.  A flip of one class (another op,
+another layout, a group) replaces some kernels by others.  It is a rival when it would lower the cost if its new kernels
+were as much cheaper than predicted as a model may well be wrong (`OPTIMISM`).  Timing the new kernels of the most
+promising rivals decides what the model cannot: it is the choice by lower confidence bound of active learning, over the
+neighbourhood of the best program.  Small programs leave time to doubt the model further (`DOUBT`).
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from superopt.ir.graph import Graph, Node
-from superopt.search.lower import Lowering, Selection
+from superopt.search.budget import Budget, Meter
+from superopt.search.descent import attempt_now
+from superopt.search.graphs import extract
+from superopt.search.lower import Lowering
+from superopt.search.moves import Groups, Move, free_layouts, neighbours
 from superopt.search.pricing import UNIT_S, kernel_graph
-from superopt.search.snapshot import SHIFT
+from superopt.search.snapshot import SHIFT, Option, Selection
 from superopt.search.state import Problem, Record, State
+
+OPTIMISM = 1.7
+DOUBT = 6.0
+MOST_FLIPS = 4_000
+_GIVEN_UP, _OTHER, _OWN, _KEPT = 1e9, 1e3, 3.0, 1.0
+_REPAIR_STEPS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +66,8 @@ class Finalist:
 
 def finalist(problem: Problem, lowering: Lowering, name: str, record: Record) -> Finalist:
     """A record with everything that building, reporting and continuing need."""
-    _, options, layouts, bits = record
-    state = State(problem, options, layouts, bits)
-    snapshot = problem.snapshot
-    selection = Selection(tuple(options), tuple(layouts), tuple(bits), tuple(state.materialised))
+    state = State(problem, *record[1:])
+    class_ids, selection = problem.snapshot.class_ids, state.choice()
     place = {c: i for i, c in enumerate(lowering.order(selection))}
     kernels = sorted(state.kernels(), key=lambda item: place[item[0]])
     active = state.active()
@@ -54,8 +78,8 @@ def finalist(problem: Problem, lowering: Lowering, name: str, record: Record) ->
         selection,
         tuple((kernel_graph(node), state.kernel_cost[c] * UNIT_S) for c, node in kernels),
         Counter(origin.rule for origin in sorted(origins, key=lambda o: (o.rule, o.step))),
-        tuple((snapshot.class_ids[c] << SHIFT | layouts[c], state.chosen(c).enode, bits[c]) for c in active),
-        frozenset(snapshot.class_ids[c] for c in active),
+        tuple((class_ids[c] << SHIFT | state.layouts[c], state.chosen(c).enode, state.bits[c]) for c in active),
+        frozenset(class_ids[c] for c in active),
         lowering.prepared_bytes(selection),
         original=name == "original",
     )
@@ -72,3 +96,81 @@ def kernel_costs(state: State) -> Counter[Node]:
 def distance(a: Counter[Node], b: Counter[Node]) -> int:
     """Units of kernels that one program has and the other has not."""
     return sum(abs(a[node] - b[node]) for node in a.keys() | b.keys())
+
+
+# ---- without a rule
+
+
+def rules_of(state: State) -> list[str]:
+    """Rules whose e-nodes the state uses."""
+    return sorted({o.origin.rule for o in map(state.chosen, state.active()) if o.origin is not None})
+
+
+def without_rule(state: State, rule: str) -> State:
+    """A new state like `state` that uses no e-node of the rule (where there is a choice)."""
+    snapshot = state.snapshot
+    chosen = {c: state.selection[c] for c in state.active()}
+
+    def cost(c: int, option: Option) -> float:
+        if option.origin is not None and option.origin.rule == rule:
+            return _GIVEN_UP
+        if c in chosen and option is snapshot.options[c][chosen[c]]:
+            return _KEPT
+        return _OWN if option.origin is None else _OTHER
+
+    picked, _ = extract(snapshot, cost, max)
+    other = State(state.problem, [0 if i is None else i for i in picked], state.layouts, state.bits)
+    repair_layouts(other, [c for c in other.active() if other.selection[c] != chosen.get(c)])
+    return other
+
+
+def repair_layouts(state: State, changed: Sequence[int]) -> None:
+    """Let the changed classes and their neighbours choose their layouts again."""
+    meter = Meter(Budget(steps=_REPAIR_STEPS))
+    todo = list(changed)
+    while todo and not meter.exhausted():
+        c = todo.pop()
+        if not state.readers[c]:
+            continue
+        for layout in free_layouts(state, c):
+            meter.step()
+            if attempt_now(state, Move((), ((c, layout),))):
+                todo.extend(u for u in state.readers[c] if u >= 0)
+                todo.extend(state.chosen(c).kids)
+
+
+def rule_gains(problem: Problem, finalist: Finalist) -> dict[str, float]:
+    """Rule -> predicted seconds that the finalist loses without it, largest first."""
+    state = State.at(problem, finalist.selection)
+    gains = {rule: (without_rule(state, rule).cost - state.cost) * UNIT_S for rule in finalist.rules}
+    return dict(sorted(gains.items(), key=lambda item: (-item[1], item[0])))
+
+
+# ---- rival kernels
+
+
+def rival_kernels(problem: Problem, finalist: Finalist, optimism: float = OPTIMISM) -> list[tuple[Graph, float]]:
+    """Kernels of rival flips and the seconds that each flip might gain, most promising first."""
+    state = State.at(problem, finalist.selection)
+    gains: dict[Node, float] = {}
+    for count, move in enumerate(neighbours(state, Groups(problem))):
+        if count >= MOST_FLIPS:
+            break
+        before, cost = list(state.kernel_cost), state.cost
+        undo = move.apply(state)
+        if undo is None:
+            continue
+        state.settle()
+        changed = [c for c, (old, new) in enumerate(zip(before, state.kernel_cost, strict=True)) if old != new and new]
+        fresh = sum(state.kernel_cost[c] for c in changed)
+        gain = (cost - state.cost + fresh * (1.0 - 1.0 / optimism)) * UNIT_S
+        if gain > 0:
+            for node in _nodes(state, changed):
+                gains[node] = max(gains.get(node, 0.0), gain)
+        state.undo(undo)
+    return [(kernel_graph(node), gain) for node, gain in sorted(gains.items(), key=lambda item: -item[1])]
+
+
+def _nodes(state: State, classes: list[int]) -> list[Node]:
+    """Output nodes of the kernels of some classes (transposes of outputs are not timed)."""
+    return [node for c in classes if c < state.snapshot.size and (node := state.kernel_of(c)) is not None]

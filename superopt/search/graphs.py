@@ -18,31 +18,33 @@ if TYPE_CHECKING:
     from superopt.search.snapshot import Option, Snapshot
 
 
-def extract(
-    snapshot: Snapshot, cost: Callable[[int, Option], float], combine: Callable[[Iterable[float]], float] = sum
+def cheapest(
+    kids: Sequence[Sequence[Sequence[int]]],
+    cost: Callable[[int, int], float],
+    combine: Callable[[Iterable[float]], float] = sum,
 ) -> tuple[list[int | None], list[float]]:
     """Bottom-up extraction, always acyclic.
 
     Args:
-        snapshot: the live classes.
-        cost: (class, option) -> positive cost of the option itself.
+        kids: per class and option, the classes that the option reads.
+        cost: (class, number of the option) -> positive cost of the option itself.
         combine: how the costs of the children enter (`sum`, or `max` for depth).
 
     Returns:
         per class, the number of the chosen option (None when no choice is possible) and its cost.
     """
-    size = len(snapshot.options)
+    size = len(kids)
     chosen: list[int | None] = [None] * size
     best = [math.inf] * size
-    waiting: list[list[int]] = [[len(set(o.kids)) for o in row] for row in snapshot.options]
+    waiting: list[list[int]] = [[len(set(below)) for below in row] for row in kids]
     readers: list[list[tuple[int, int]]] = [[] for _ in range(size)]
     heap: list[tuple[float, int, int]] = []
-    for c, row in enumerate(snapshot.options):
-        for i, option in enumerate(row):
-            for k in set(option.kids):
+    for c, row in enumerate(kids):
+        for i, below in enumerate(row):
+            for k in set(below):
                 readers[k].append((c, i))
-            if not option.kids:
-                heapq.heappush(heap, (cost(c, option), c, i))
+            if not below:
+                heapq.heappush(heap, (cost(c, i), c, i))
     while heap:
         value, c, i = heapq.heappop(heap)
         if chosen[c] is not None:
@@ -51,9 +53,16 @@ def extract(
         for u, j in readers[c]:
             waiting[u][j] -= 1
             if not waiting[u][j] and chosen[u] is None:
-                option = snapshot.options[u][j]
-                heapq.heappush(heap, (cost(u, option) + combine(best[k] for k in option.kids), u, j))
+                heapq.heappush(heap, (cost(u, j) + combine(best[k] for k in kids[u][j]), u, j))
     return chosen, best
+
+
+def extract(
+    snapshot: Snapshot, cost: Callable[[int, Option], float], combine: Callable[[Iterable[float]], float] = sum
+) -> tuple[list[int | None], list[float]]:
+    """`cheapest` over the live classes: (class, option) -> positive cost of the option itself."""
+    rows = snapshot.options
+    return cheapest([[o.kids for o in row] for row in rows], lambda c, i: cost(c, rows[c][i]), combine)
 
 
 def original_selection(snapshot: Snapshot) -> list[int]:

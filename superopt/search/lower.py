@@ -8,9 +8,7 @@ Macros are expanded last, in the layouts that were chosen.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from rewrites.build.expander import Expand, expand_macros
 from rewrites.egraph import perm
@@ -19,19 +17,10 @@ from superopt.ir.graph import Graph, Node, make_input
 from superopt.ir.program import PREPARED, Program, frozen_cut, replace, split, type_bytes
 from superopt.ir.types import TensorType
 from superopt.search.emit import ClassEmitter, Wants, arrange, build, frozen_operand
+from superopt.search.graphs import cheapest
 from superopt.search.layout import Order
-from superopt.search.snapshot import MASK, SHIFT, FrozenLeaf, Snapshot
+from superopt.search.snapshot import MASK, SHIFT, FrozenLeaf, Selection, Snapshot
 from superopt.search.state import FORBID
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """One choice of the search: per class the option, the layout, the override bit and whether it is materialised."""
-
-    options: tuple[int, ...]
-    layouts: tuple[int, ...]
-    bits: tuple[int, ...]
-    materialised: tuple[bool, ...]
 
 
 class FrozenValues:
@@ -46,34 +35,18 @@ class FrozenValues:
     def _choose(self) -> dict[int, tuple[int, ...]]:
         """Bottom-up: the e-node of least cost per frozen class, all of whose children are frozen."""
         eg = self.eg
-        chosen: dict[int, tuple[int, ...]] = {}
-        readers: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
-        waiting: dict[tuple[int, ...], int] = {}
-        heap: list[tuple[float, int, tuple[int, ...]]] = []
-        depth: dict[int, float] = {}
-        for cls in eg.classes():
-            if not eg.frozen(cls << SHIFT):
-                continue
-            for enode in eg.enodes(cls):
-                kids = {eg.find(x) >> SHIFT for x in enode[1:]}
-                if cls in kids or not all(eg.frozen(k << SHIFT) for k in kids):
-                    continue
-                waiting[enode] = len(kids)
-                for k in kids:
-                    readers.setdefault(k, []).append((cls, enode))
-                if not kids:
-                    heapq.heappush(heap, (self._cost(enode), cls, enode))
-        while heap:
-            value, cls, enode = heapq.heappop(heap)
-            if cls in chosen:
-                continue
-            chosen[cls], depth[cls] = enode, value
-            for reader, above in readers.get(cls, ()):
-                waiting[above] -= 1
-                if not waiting[above] and reader not in chosen:
-                    below = max(depth[eg.find(x) >> SHIFT] for x in above[1:])
-                    heapq.heappush(heap, (self._cost(above) + below, reader, above))
-        return chosen
+        classes = [cls for cls in eg.classes() if eg.frozen(cls << SHIFT)]
+        number = {cls: c for c, cls in enumerate(classes)}
+        rows = [
+            [enode for enode in sorted(eg.enodes(cls)) if all(k in number and k != cls for k in self._kids(enode))]
+            for cls in classes
+        ]
+        kids = [[tuple(number[k] for k in self._kids(enode)) for enode in row] for row in rows]
+        picked, _ = cheapest(kids, lambda c, i: self._cost(rows[c][i]), max)
+        return {cls: row[i] for cls, row, i in zip(classes, rows, picked, strict=True) if i is not None}
+
+    def _kids(self, enode: tuple[int, ...]) -> list[int]:
+        return [self.eg.find(x) >> SHIFT for x in enode[1:]]
 
     def _cost(self, enode: tuple[int, ...]) -> float:
         cost = 1.0 if self.eg.origin.get(enode) is None else 1e6
@@ -94,7 +67,7 @@ class FrozenValues:
                 stack.pop()
                 continue
             enode = self._choice[cls]
-            missing = [k for k in (self.eg.find(x) >> SHIFT for x in enode[1:]) if k not in self._nodes]
+            missing = [k for k in self._kids(enode) if k not in self._nodes]
             if missing:
                 stack.extend(missing)
                 continue
@@ -128,11 +101,10 @@ class FrozenValues:
 
 
 class Lowering:
-    """Lowers selections of one snapshot; frozen values and layout wants are shared between them."""
+    """Lowers selections of the snapshot of `wants`; frozen values and layout wants are shared between them."""
 
-    def __init__(self, snapshot: Snapshot, wants: Wants | None = None) -> None:
-        self.snapshot = snapshot
-        self.wants = wants or Wants(snapshot)
+    def __init__(self, wants: Wants) -> None:
+        self.snapshot, self.wants = wants.snapshot, wants
         self._frozen: FrozenValues | None = None
 
     @property
@@ -169,16 +141,7 @@ class Lowering:
     ) -> tuple[tuple[Node, ...], dict[int, Node]]:
         """Output nodes, and the node of every materialised class, with macros still in place."""
         nodes: dict[int, Node] = {}
-        emitter = ClassEmitter(
-            self.snapshot,
-            self.wants,
-            selection.options,
-            selection.layouts,
-            selection.materialised,
-            nodes.__getitem__,
-            stored,
-            self._apart(selection),
-        )
+        emitter = ClassEmitter(self.wants, selection, nodes.__getitem__, stored, self._apart(selection))
         for c in self.order(selection):
             nodes[c] = emitter.kernel(c)
         outputs: list[Node] = []
@@ -250,6 +213,3 @@ class Lowering:
                 values = dict(zip(standins.values(), prepared, strict=True))
                 prepared, hot = replace(inner.prepare.outputs, values), inner.hot
         return Program(Graph(frozen, prepared, graph.constants), hot)
-
-
-__all__ = ["FrozenValues", "Lowering", "Selection"]

@@ -6,6 +6,8 @@ slice of one merged e-node, flips together; (e) a gathering: all classes that co
 fusion override of one class.  An isolated channels-last layer only adds transposes, a merged product pays only when all
 its slices are read, and a product computed twice in two scalings is dropped only when all its readers turn to one of
 them; so (c) to (e) are indispensable.  They are dearer than flips and therefore rarer.
+
+In a small program moves reach every state; the search is compared with all of them, and with random ones.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from superopt.search.layout import backward, forward
 from superopt.search.state import FORBID, RULE, Problem, State, Undo
 
 MAX_GROUP = 64
+_SWEEPS = 3  # of a random state
+_FLIPPED = 0.6
 
 
 class Move(NamedTuple):
@@ -205,6 +209,41 @@ def _draw(state: State, classes: list[int], rng: random.Random) -> int:
     return -1
 
 
-__all__ = [
-    "Groups", "Move", "Weights", "bit_moves", "free_layouts", "neighbours", "propose", "region", "single_moves",
-]  # fmt: skip
+def every_state(start: State, most: int) -> tuple[list[State], bool]:
+    """All states that single options and layouts lead to, each program once; False when there are more than `most`."""
+    problem = start.problem
+    found = {_program(start): start}
+    queue = [start]
+    for state in queue:  # grows while it is walked
+        for c in state.active():
+            moves = [Move(((c, i),)) for i in range(len(state.options[c]))]
+            moves += [Move((), ((c, layout),)) for layout in free_layouts(state, c)]
+            for move in moves:
+                change = move.apply(state)
+                if change is None:
+                    continue
+                key = _program(state)
+                if key not in found:
+                    if len(found) >= most:
+                        state.undo(change)
+                        return queue, False
+                    found[key] = State(problem, state.selection, state.layouts, state.bits)
+                    queue.append(found[key])
+                state.undo(change)
+    return queue, True
+
+
+def _program(state: State) -> tuple[tuple[int, int, int], ...]:
+    """What is computed and how it lies (layouts of values that no kernel stores do not matter)."""
+    return tuple((c, state.selection[c], state.layouts[c] if state.materialised[c] else 0) for c in state.active())
+
+
+def random_state(state: State, rng: random.Random) -> State:
+    """The state after most classes in use took a random option and a random layout."""
+    for _ in range(_SWEEPS):
+        for c in range(len(state.selection)):
+            if state.readers[c] and rng.random() < _FLIPPED:
+                option = rng.randrange(len(state.options[c]))
+                state.flip([(c, option)], [(c, rng.choice(state.problem.candidates[c]))])
+    state.settle()
+    return state

@@ -22,17 +22,14 @@ from typing import TYPE_CHECKING
 from costmodel.model.objective import Objective
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program
-from superopt.search.ablation import rules_of, without_rule
-from superopt.search.anneal import anneal
 from superopt.search.budget import Budget, Meter
-from superopt.search.chains import Chain, perturb_and_repair
+from superopt.search.chains import Annealing, Repairing
 from superopt.search.descent import descend
-from superopt.search.enumerate import every_state
-from superopt.search.finalists import Finalist, distance, finalist, kernel_costs
+from superopt.search.finalists import Finalist, distance, finalist, kernel_costs, rules_of, without_rule
 from superopt.search.graphs import is_acyclic, original_selection
 from superopt.search.layout import candidates
 from superopt.search.lower import Expand, Lowering
-from superopt.search.moves import Groups, neighbours
+from superopt.search.moves import Groups, every_state, neighbours
 from superopt.search.pricing import UNIT_S, Pricer
 from superopt.search.snapshot import MASK, SHIFT, Forms, Snapshot
 from superopt.search.starts import LocalCosts, dynamic, greedy
@@ -52,6 +49,23 @@ POOL = 32  # records looked at for finalists
 ANNEALING_STEPS = 5_000  # proposals per class after which annealing ends whatever time is left
 LEAST_STEPS = 100  # proposals per class that an annealing chain needs to be worth starting
 STEPS_PER_SECOND = 20_000  # supposed, where a budget is in seconds
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSettings:
+    """What a search is asked.
+
+    Attributes:
+        finalists: how many programs are proposed, the original included.
+        max_leaf_bytes: rewritten options that need a larger frozen tensor are dropped.
+        max_prepared_bytes: finalists that prepare more are dropped (the original never is).
+    """
+
+    budget: Budget
+    seed: int = 0
+    finalists: int = 6
+    max_leaf_bytes: int | None = None
+    max_prepared_bytes: int | None = None
 
 
 @dataclass(slots=True)
@@ -95,6 +109,10 @@ class SearchResult:
         """The program as it was imported."""
         return next(f for f in self.finalists if f.original)
 
+    def state(self, finalist: Finalist) -> State:
+        """The state that a finalist stands for."""
+        return State.at(self.problem, finalist.selection)
+
     def program(self, finalist: Finalist, graph: Graph, expand: Expand | None = None) -> Program:
         """The finalist as a program over the inputs of `graph`."""
         return self.lowering.lower(finalist.selection, graph, expand)
@@ -103,15 +121,11 @@ class SearchResult:
 def search(
     eg: EGraph,
     objective: Objective,
-    budget: Budget,
-    seed: int = 0,
+    settings: SearchSettings,
     *,
-    finalists: int = 6,
     warm: Finalist | None = None,
     pricer: Pricer | None = None,
     forms: Forms | None = None,
-    max_leaf_bytes: int | None = None,
-    max_prepared_bytes: int | None = None,
     watch: Callable[[str, float, float], None] | None = None,
 ) -> SearchResult:
     """Look for cheap selections of an e-graph.
@@ -119,11 +133,10 @@ def search(
     Args:
         warm: a finalist of an earlier search on the same e-graph (which may have grown since).
         pricer, forms: memos to share with other searches under the same objective.
-        max_leaf_bytes: rewritten options that need a larger frozen tensor are dropped.
-        max_prepared_bytes: finalists that prepare more are dropped (the original never is).
         watch: called with (phase, fraction of the budget spent, best predicted seconds).
     """
-    run = _Run(eg, objective, budget, seed, pricer, forms, max_leaf_bytes, watch)
+    snapshot = Snapshot(eg, forms, settings.max_leaf_bytes)
+    run = _Run(Problem(snapshot, pricer or Pricer(objective), candidates(snapshot)), settings, watch)
     interrupted = False
     try:
         run.start(warm)
@@ -133,49 +146,35 @@ def search(
     except KeyboardInterrupt:
         interrupted = True
         run.salvage()
-    chosen = run.choose(finalists, max_prepared_bytes)
-    return SearchResult(tuple(chosen), run.statistics(), interrupted, run.lowering, run.problem)
+    return SearchResult(tuple(run.choose()), run.statistics(), interrupted, run.lowering, run.problem)
 
 
 class _Run:
     """The phases of one search; `records` holds the named states worth keeping."""
 
     def __init__(
-        self,
-        eg: EGraph,
-        objective: Objective,
-        budget: Budget,
-        seed: int,
-        pricer: Pricer | None,
-        forms: Forms | None,
-        max_leaf_bytes: int | None,
-        watch: Callable[[str, float, float], None] | None,
+        self, problem: Problem, settings: SearchSettings, watch: Callable[[str, float, float], None] | None
     ) -> None:
-        self.meter = Meter(budget)
-        self.rng = random.Random(seed)
-        self.seed = seed
-        self.watch = watch
-        self.snapshot = Snapshot(eg, forms, max_leaf_bytes)
-        self.pricer = pricer or Pricer(objective)
-        self.problem = Problem(self.snapshot, self.pricer, candidates(self.snapshot))
-        self.lowering = Lowering(self.snapshot, self.problem.wants)
-        self.groups = Groups(self.problem)
+        self.problem, self.settings, self.watch = problem, settings, watch
+        self.snapshot = problem.snapshot
+        self.meter = Meter(settings.budget)
+        self.rng = random.Random(settings.seed)
+        self.lowering = Lowering(problem.wants)
+        self.groups = Groups(problem)
         self.records: dict[str, Record] = {}
         self.stats = Statistics()
         self.active_state: State | None = None
-        self.chains: list[Chain] = []
+        self.repairing: Repairing | None = None
         self._original = original_selection(self.snapshot)
-        self._keep("original", State(self.problem, self._original))
+        self._keep("original", State(problem, self._original))
 
     def _keep(self, name: str, state: State) -> None:
-        record = (state.cost, list(state.selection), list(state.layouts), list(state.bits))
         known = self.records.get(name)
-        if known is None or record[0] < known[0]:
-            self.records[name] = record
+        if known is None or state.cost < known[0]:
+            self.records[name] = state.record()
 
     def _state(self, name: str) -> State:
-        _, selection, layouts, bits = self.records[name]
-        self.active_state = State(self.problem, selection, layouts, bits)
+        self.active_state = State(self.problem, *self.records[name][1:])
         return self.active_state
 
     def _best(self) -> str:
@@ -247,37 +246,42 @@ class _Run:
         """Perturb-and-repair from the best different states; the best of every chain is kept."""
         began = self.meter.elapsed_s
         self.active_state = None
-        self.chains = []
-        perturb_and_repair(self.problem, self._different(), self.groups, seed, meter, self.chains, CHAINS)
+        self.repairing = Repairing(self.problem, self._different(), self.groups, seed, meter, CHAINS)
+        while not self.repairing.done():
+            self.repairing.step()
         self._keep_chains(name)
         self._phase(name, began)
 
     def _keep_chains(self, name: str) -> None:
         """The chains' best states as records, those of equal cost once."""
-        self.stats.chains = max(self.stats.chains, len(self.chains))
-        for i, record in enumerate(sorted({c.best[0]: c.best for c in self.chains}.values(), key=lambda r: r[0])):
+        chains = self.repairing.chains if self.repairing is not None else []
+        self.stats.chains = max(self.stats.chains, len(chains))
+        for i, record in enumerate(sorted({c.best[0]: c.best for c in chains}.values(), key=lambda r: r[0])):
             self.records[f"{name} {i + 1}" if i else name] = record
             if not i:
                 self.stats.improved[name] = record[0] * UNIT_S
-        self.chains = []
+        self.repairing = None
 
     def improve(self) -> None:
         """Perturb-and-repair, annealing from the best few, and repair again."""
         left = 1.0 - self.meter.spent()
         if left <= 0 or not self.snapshot.size:  # all of the program may be known ahead of time
             return
-        self._repair("repair", self.meter.share(0.5 * left), self.seed)
+        self._repair("repair", self.meter.share(0.5 * left), self.settings.seed)
         began = self.meter.elapsed_s
         starts = self._different()
         meter = self.meter.share(0.35 * left, ANNEALING_STEPS * self.snapshot.size)
         wanted = LEAST_STEPS * self.snapshot.size
         count = max(1, min(CHAINS, _expected_steps(meter) // wanted))
         states = [State(self.problem, *starts[i % len(starts)][1:]) for i in range(count)]
-        for i, chain in enumerate(anneal(states, self.groups, self.seed, meter)):
+        annealing = Annealing(states, self.groups, self.settings.seed, meter)
+        while not annealing.done():
+            annealing.step()
+        for i, chain in enumerate(annealing.chains):
             self.records[f"annealing {i + 1}"] = chain.best
-        self.stats.improved["annealing"] = min(self.records[f"annealing {i + 1}"][0] for i in range(count)) * UNIT_S
+        self.stats.improved["annealing"] = min(chain.best[0] for chain in annealing.chains) * UNIT_S
         self._phase("anneal", began)
-        self._repair("last", self.meter, self.seed + 1)
+        self._repair("last", self.meter, self.settings.seed + 1)
 
     def hedge(self) -> None:
         """The best without each of its rules, and without fusion overrides."""
@@ -316,19 +320,19 @@ class _Run:
 
     # ---- results
 
-    def choose(self, count: int, max_prepared_bytes: int | None) -> list[Finalist]:
+    def choose(self) -> list[Finalist]:
         """The best record, then those whose kernels differ most from what is chosen, the original last."""
         original = self._finalist("original")
         pool = self._pool(original.predicted_s)
         chosen: list[Finalist] = []
         taken = [kernel_costs(State(self.problem, *self.records["original"][1:]))]
-        while pool and len(chosen) < count - 1:
+        while pool and len(chosen) < self.settings.finalists - 1:
             name = min(pool) if not chosen else max(pool, key=lambda p: min(distance(pool[p], t) for t in taken))
             kernels = pool.pop(name)
             if min(distance(kernels, t) for t in taken) == 0:
                 continue
             found = self._finalist(name[1])
-            if max_prepared_bytes is None or found.prepared_bytes <= max_prepared_bytes:
+            if self.settings.max_prepared_bytes is None or found.prepared_bytes <= self.settings.max_prepared_bytes:
                 chosen.append(found)
                 taken.append(kernels)
         return [*sorted(chosen, key=lambda f: f.predicted_s), original]
@@ -361,7 +365,7 @@ class _Run:
         stats.live_classes, stats.options = self.snapshot.size, self.snapshot.option_count
         stats.cyclic_components, stats.rejected_options = self.snapshot.cyclic_components, self.snapshot.rejected
         stats.proposals, stats.seconds = self.meter.steps, self.meter.elapsed_s
-        stats.distinct_kernels, stats.batches = len(self.pricer.by_node), self.pricer.batches
+        stats.distinct_kernels, stats.batches = len(self.problem.pricer.by_node), self.problem.pricer.batches
         stats.kernels_priced = len(self.problem.memo.prices)
         stats.lookups = self.problem.memo.lookups
         return stats
@@ -375,4 +379,4 @@ def _expected_steps(meter: Meter) -> int:
     return room if meter.budget.steps is None else min(room, meter.budget.steps)
 
 
-__all__ = ["Finalist", "SearchResult", "Statistics", "search"]
+__all__ = ["Finalist", "SearchResult", "SearchSettings", "Statistics", "search"]

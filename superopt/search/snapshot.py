@@ -7,27 +7,40 @@ are interned, so that identical layers share every price.
 
 Frozen leaves are stored in their cheapest representation: a broadcast of something smaller is kept as its source and
 broadcast where it is read; a literal is no tensor at all.
+
+How ops take part in kernels: a *view* moves data without arithmetic and is recomputed in each reader; a *reduction* or
+a concatenation ends a kernel but takes elementwise producers in; everything else that is not elementwise is *heavy*:
+its operands must lie in memory.  Ops with several results (control flow, opaque) have no layout: they read and give
+natural order.  What XLA:CPU does with a producer that several kernels read was looked up in its compiled programs: it
+computes *cheap* ones (additions, products, comparisons, `abs`, `sin` ...) again in every reader, and keeps the result
+of costly ones.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rewrites.egraph import perm
 from superopt.ir.graph import Attrs
-from superopt.ir.ops.table import CONTROL
+from superopt.ir.ops.table import CONTRACTIONS, CONTROL, ELEMENTWISE, REDUCTIONS, TABLE
+from superopt.ir.ops.table import VIEWS as MOVES
 from superopt.ir.program import type_bytes
 from superopt.ir.types import Shape, TensorType
 from superopt.search.graphs import components, extract
-from superopt.search.kinds import ends_kernel, is_cheap, is_heavy, is_view, needs_current
 
 if TYPE_CHECKING:
     from rewrites.egraph.graph import EGraph
 
 SHIFT = perm.PERM_BITS
 MASK = (1 << SHIFT) - 1
+VIEWS = MOVES | {"literal"}
+CHEAP = VIEWS | {op for op in ELEMENTWISE if not TABLE[op].kept}
+FUSED = ELEMENTWISE | VIEWS  # ops whose results need not be materialised
+LIGHT = FUSED | REDUCTIONS | {"input", "concatenate"}  # ops whose operands need not be
+FOLLOWING = REDUCTIONS | CONTRACTIONS  # ops that want layouts which depend on those that their operands have
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +155,25 @@ class Option:
         self.out_inverse = perm.inverse(out)
         self.enode = enode
         self.origin = origin
-        self.heavy = is_heavy(form.op)
-        self.ends = ends_kernel(form.op)
+        self.heavy = form.op not in LIGHT
+        self.ends = form.op not in FUSED
         self.control = form.op in CONTROL
-        self.view = is_view(form.op)
-        self.cheap = is_cheap(form.op)
-        self.needs_current = needs_current(form.op)
+        self.view = form.op in VIEWS
+        self.cheap = form.op in CHEAP
+        self.needs_current = form.op in FOLLOWING
 
     def __repr__(self) -> str:
         return f"<{self.form.op} of {self.kids}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """One choice of the search: per class the option, the layout, the override bit and whether it is materialised."""
+
+    options: Sequence[int]
+    layouts: Sequence[int]
+    bits: Sequence[int]
+    materialised: Sequence[bool]
 
 
 @dataclass(frozen=True, slots=True)

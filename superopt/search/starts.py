@@ -19,9 +19,8 @@ from typing import Any
 
 from rewrites.egraph import perm
 from superopt.ir.graph import Node, make_input
-from superopt.search.emit import build, frozen_operand
-from superopt.search.graphs import extract, is_acyclic
-from superopt.search.kernels import is_free, numbered_inputs, transpose_node
+from superopt.search.emit import build, frozen_operand, is_free, numbered_inputs, transpose_node
+from superopt.search.graphs import cheapest, is_acyclic
 from superopt.search.pricing import Pricer
 from superopt.search.snapshot import Option, Snapshot
 from superopt.search.state import Problem
@@ -139,12 +138,12 @@ class LocalCosts:
 
 def greedy(local: LocalCosts) -> list[int]:
     """Additive extraction in the layouts of the program."""
+    rows = local.snapshot.options
 
-    def cost(c: int, option: Option) -> float:
-        row = local.rows(c, local.snapshot.options[c].index(option), local.problem.home[c])[0]
-        return local.own(option, row.node)
+    def cost(c: int, i: int) -> float:
+        return local.own(rows[c][i], local.rows(c, i, local.problem.home[c])[0].node)
 
-    chosen, _ = extract(local.snapshot, cost)
+    chosen, _ = cheapest([[option.kids for option in row] for row in rows], cost)
     return [0 if choice is None else choice for choice in chosen]
 
 

@@ -21,14 +21,11 @@ from typing import Any, NamedTuple
 
 from rewrites.egraph import perm
 from superopt.ir.graph import Node
-from superopt.search.emit import Wants
-from superopt.search.kernels import kernel_node, transpose_node
+from superopt.search.emit import Wants, kernel_node, transpose_node
 from superopt.search.pricing import UNIT_S, Memo, Pricer
-from superopt.search.signature import signature
-from superopt.search.snapshot import Option, Snapshot
+from superopt.search.snapshot import SHIFT, Option, Selection, Snapshot
 
 RULE, FORCE, FORBID = 0, 1, 2  # override bits
-SHIFT = perm.PERM_BITS
 Record = tuple[int, "list[int]", "list[int]", "list[int]"]  # cost, options, layouts, override bits
 
 
@@ -103,6 +100,15 @@ class State:
             if users:
                 self._price(c)
         self.settle()
+
+    @classmethod
+    def at(cls, problem: Problem, selection: Selection) -> State:
+        """The state of a selection."""
+        return cls(problem, selection.options, selection.layouts, selection.bits)
+
+    def choice(self) -> Selection:
+        """The selection that the state is at."""
+        return Selection(tuple(self.selection), tuple(self.layouts), tuple(self.bits), tuple(self.materialised))
 
     @property
     def seconds(self) -> float:
@@ -312,6 +318,49 @@ class State:
         for c in kernels:
             self._price(c)
 
+    def signature(self, c: int) -> tuple[int, ...]:
+        """The structure of the kernel of `c`, the key under which its price is remembered.
+
+        Per inlined class what it wants, per leaf which it is and how it lies.
+        """
+        options, selection, layouts, materialised = self.options, self.selection, self.layouts, self.materialised
+        wants, compose, inverse = self.problem.wants, perm.compose, perm.inverse
+        plain = wants.plain
+        out: list[int] = []
+        leaves: dict[int, int] = {}
+        inlined = {c << SHIFT | layouts[c]: 0}
+        queue = [(c, layouts[c])]
+        for c, order in queue:  # grows while it is walked: -1 announces the next entry, -2 - i refers to entry i
+            option = options[c][selection[c]]
+            back = option.out_inverse
+            d = compose(back, order) if back else order
+            if option.needs_current:
+                number, orders = wants.following(option, d, layouts)
+            else:
+                found = plain.get(option.fid << SHIFT | d)
+                number, orders = found if found is not None else wants.fixed(option.fid, d)
+            out.append(number)
+            for position, k, p in option.live:
+                o = orders[position]
+                if p:
+                    o = compose(p, o)
+                if materialised[k]:
+                    leaf = leaves.get(k)
+                    if leaf is None:
+                        leaf = leaves[k] = len(leaves)
+                    lies = layouts[k]
+                    out.append(leaf << SHIFT | (0 if lies == o else compose(inverse(lies), o)))  # 0: lies as wanted
+                else:
+                    key = k << SHIFT | o
+                    known = inlined.get(key)
+                    if known is None:
+                        inlined[key] = len(queue)
+                        queue.append((k, o))
+                        out.append(-1)
+                    else:
+                        out.append(-2 - known)
+        return tuple(out)
+
     def _set(self, slot: int, price: int | None) -> None:
         if price is None:
             self.unknown.add(slot)
@@ -335,12 +384,10 @@ class State:
             elif option.control:
                 self._set(c, self._operand_transposes(option))
             else:
-                key = signature(self, c)
+                key = self.signature(c)
                 price = self.memo.prices.get(key)
                 if price is None and key not in self.memo.pending:
-                    price = self.memo.add(
-                        key, kernel_node(self.problem.wants, self.selection, self.layouts, self.materialised, c)
-                    )
+                    price = self.memo.add(key, self.kernel(c))
                 self._set(c, price)
         if c in self.snapshot.root_classes:
             for i, root in enumerate(self.snapshot.roots):
@@ -380,6 +427,10 @@ class State:
         """Cost of the same selection evaluated from nothing."""
         return State(self.problem, self.selection, self.layouts, self.bits).cost
 
+    def kernel(self, c: int) -> Node | None:
+        """Output node of the kernel of a materialised class, made anew; None when it moves nothing."""
+        return kernel_node(self.problem.wants, Selection(self.selection, self.layouts, self.bits, self.materialised), c)
+
     def kernels(self) -> list[tuple[int, Node]]:
         """(class, output node) of every kernel that costs something."""
         out: list[tuple[int, Node]] = []
@@ -390,7 +441,7 @@ class State:
 
     def kernel_of(self, c: int) -> Node | None:
         """Output node of the kernel of a materialised class; None where that kernel costs nothing."""
-        return None if self.chosen(c).control else self.memo.nodes.get(signature(self, c))
+        return None if self.chosen(c).control else self.memo.nodes.get(self.signature(c))
 
     def key(self) -> tuple[Any, ...]:
         """Identity of the program that the state stands for (unused classes left out)."""

@@ -29,6 +29,7 @@ from superopt.measure import KernelTiming
 from superopt.measure.kernels import KernelSettings
 from superopt.measure.result import Failure
 from superopt.search.emit import ClassEmitter
+from superopt.search.snapshot import Selection
 from superopt.search.state import State
 from tests.support.search_table import TableObjective
 
@@ -100,7 +101,8 @@ class _Evaluated(Visited):
         def stored(*_: Any) -> Node:
             raise AssertionError("the block has no weights")
 
-        emitter = ClassEmitter(state.snapshot, state.problem.wants, state.selection, layouts, in_memory, leaf, stored)
+        selection = Selection(state.selection, layouts, state.bits, in_memory)
+        emitter = ClassEmitter(state.problem.wants, selection, leaf, stored)
         (value,) = evaluate(expand_macros([emitter.kernel(c)], self.expand), env)
         return value.transpose(np.argsort(order(c)))
 

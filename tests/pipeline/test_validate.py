@@ -37,7 +37,7 @@ from superopt.search.snapshot import Snapshot
 from superopt.search.state import Problem, State
 from tests.search.test_search_selections import scramble
 from tests.support.saved_files import edited
-from tests.support.search_cases import BUILDERS, case, selection_of
+from tests.support.search_cases import BUILDERS, case
 from tests.support.search_table import TableObjective
 from verifier.programs.elements import ElementLabels
 from verifier.programs.mixing import Merges
@@ -159,10 +159,10 @@ def test_any_layout_of_a_program_has_its_labels(name: str) -> None:
     snapshot = Snapshot(import_graph(this.graph))
     problem = Problem(snapshot, Pricer(TableObjective()), candidates(snapshot))
     state, rng = State(problem, original_selection(snapshot)), random.Random(5)
-    lowering = Lowering(snapshot, problem.wants)
+    lowering = Lowering(problem.wants)
     for _ in range(2):
         scramble(state, rng)
-        outputs = whole(lowering.lower(selection_of(state), this.graph))
+        outputs = whole(lowering.lower(state.choice(), this.graph))
         assert all(same(a, b) for a, b in zip(this.graph.outputs, outputs, strict=True))
 
 

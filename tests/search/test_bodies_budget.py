@@ -51,9 +51,10 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
         allowed.append((limits.seconds, time.monotonic()))
         return grow(eg, rules, limits, **options)
 
-    def searching(eg: Any, objective: Any, budget: Any, seed: int, **options: Any) -> Any:
+    def searching(eg: Any, objective: Any, settings: Any, **options: Any) -> Any:
+        budget = settings.budget
         allowed.append((math.inf if budget.seconds is None else budget.seconds, time.monotonic()))
-        return search(eg, objective, budget, seed, **options)
+        return search(eg, objective, settings, **options)
 
     monkeypatch.setattr(module, "grow", growing)
     monkeypatch.setattr(module, "search", searching)

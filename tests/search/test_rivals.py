@@ -10,8 +10,8 @@ import pytest
 from costmodel.model.measured import kind
 from superopt.ir.graph import Graph
 from superopt.search.budget import Budget
-from superopt.search.rivals import DOUBT, OPTIMISM, rival_kernels
-from superopt.search.search import SMALL, SMALL_WITHIN, SearchResult, search
+from superopt.search.finalists import DOUBT, OPTIMISM, rival_kernels
+from superopt.search.search import SMALL, SMALL_WITHIN, SearchResult, SearchSettings, search
 from tests.support.search_cases import case
 
 
@@ -28,13 +28,15 @@ class OneDearKind:
 
 
 def found(price: float) -> SearchResult:
-    return search(case("convnet", "library").eg, OneDearKind("macro conv-im2col", price), Budget(steps=2_000))
+    return search(
+        case("convnet", "library").eg, OneDearKind("macro conv-im2col", price), SearchSettings(Budget(steps=2_000))
+    )
 
 
 @pytest.mark.parametrize("excess", [0.9, 1.1])
 def test_a_rival_is_what_wins_if_it_is_cheaper_by_the_assumed_error(excess: float) -> None:
     result = found(excess * OPTIMISM)
-    rivals = {kind(kernel) for kernel, _ in rival_kernels(result, result.best)}
+    rivals = {kind(kernel) for kernel, _ in rival_kernels(result.problem, result.best)}
     used = {kind(kernel) for kernel, _ in result.best.kernels}
     assert "macro conv-im2col" not in used
     assert ("macro conv-im2col" in rivals) == (excess < 1.0)
@@ -42,15 +44,15 @@ def test_a_rival_is_what_wins_if_it_is_cheaper_by_the_assumed_error(excess: floa
 
 def test_most_promising_first() -> None:
     result = found(1.2)
-    gains = [gain for _, gain in rival_kernels(result, result.best)]
+    gains = [gain for _, gain in rival_kernels(result.problem, result.best)]
     assert gains == sorted(gains, reverse=True)
     assert all(gain > 0 for gain in gains)
 
 
 def test_doubting_the_model_further_finds_more() -> None:
     result = found(1.1 * OPTIMISM)
-    doubted = {kind(kernel) for kernel, _ in rival_kernels(result, result.best, DOUBT)}
-    usual = {kind(kernel) for kernel, _ in rival_kernels(result, result.best)}
+    doubted = {kind(kernel) for kernel, _ in rival_kernels(result.problem, result.best, DOUBT)}
+    usual = {kind(kernel) for kernel, _ in rival_kernels(result.problem, result.best)}
     assert "macro conv-im2col" in doubted - usual
     assert usual <= doubted
 
@@ -58,7 +60,9 @@ def test_doubting_the_model_further_finds_more() -> None:
 @pytest.mark.parametrize(("price", "measured"), [(1.6, True), (40.0, False)])
 def test_forms_next_to_the_best_of_a_small_program_are_finalists(price: float, measured: bool) -> None:
     """A model that prices one form up to twice as high as another does not keep it from being measured."""
-    result = search(case("linear", "library").eg, OneDearKind("dot", price), Budget(steps=500), finalists=13)
+    result = search(
+        case("linear", "library").eg, OneDearKind("dot", price), SearchSettings(Budget(steps=500), finalists=13)
+    )
     assert result.statistics.live_classes <= SMALL
     others = [f for f in result.finalists if not f.original]
     assert all(f.predicted_s <= SMALL_WITHIN * result.best.predicted_s for f in others)

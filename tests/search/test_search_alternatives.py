@@ -21,11 +21,10 @@ from superopt.lab.bench.programs import layers, nets
 from superopt.lab.bench.whole_graphs import METHODS, Arena, BestFound, additive, better_layout, channels_last
 from superopt.search.budget import Budget, Meter
 from superopt.search.descent import descend
-from superopt.search.enumerate import every_state, random_state
 from superopt.search.graphs import original_selection
 from superopt.search.layout import candidates
-from superopt.search.lower import Lowering, Selection
-from superopt.search.moves import Groups
+from superopt.search.lower import Lowering
+from superopt.search.moves import Groups, every_state, random_state
 from superopt.search.pricing import Pricer
 from superopt.search.snapshot import Snapshot
 from superopt.search.starts import LocalCosts, greedy
@@ -42,8 +41,8 @@ def objective() -> Measured:
 
 
 def lowered_error(this: Case, state: State) -> float:
-    selection = Selection(tuple(state.selection), tuple(state.layouts), tuple(state.bits), tuple(state.materialised))
-    program = Lowering(state.snapshot, state.problem.wants).lower(selection, this.graph, EXPAND)
+    selection = state.choice()
+    program = Lowering(state.problem.wants).lower(selection, this.graph, EXPAND)
     return worst_error(run_program(program, this.values), this.outputs)
 
 

@@ -21,7 +21,7 @@ from superopt.search.lower import Lowering
 from superopt.search.pricing import Pricer
 from superopt.search.snapshot import Snapshot
 from superopt.search.state import FORBID, Problem, State
-from tests.support.search_cases import case, run_graph, run_program, selection_of, worst_error
+from tests.support.search_cases import case, run_graph, run_program, worst_error
 from tests.support.search_table import TableObjective
 
 X = make_input("x", (2, 3, 4, 5))
@@ -136,7 +136,7 @@ def test_op_in_random_layouts(name: str) -> None:
     values = {str(n["name"]): value_of(n, rng) for n in graph.inputs}
     want = run_graph(graph, values)
     problem = problem_of(graph)
-    lowering, draw = Lowering(problem.snapshot, problem.wants), random.Random(5)
+    lowering, draw = Lowering(problem.wants), random.Random(5)
     for _ in range(20):
         layouts = [
             perm.intern(draw.sample(range(len(shape)), len(shape))) if draw.random() < 0.8 else 0
@@ -144,7 +144,7 @@ def test_op_in_random_layouts(name: str) -> None:
         ]
         bits = [draw.choice((0, 0, 1, FORBID)) for _ in layouts]
         state = State(problem, original_selection(problem.snapshot), layouts, bits)
-        program = lowering.lower(selection_of(state), graph)
+        program = lowering.lower(state.choice(), graph)
         have = run_program(program, values)
         if want[0].dtype == np.float32:
             assert worst_error(have, want) < 1e-5
@@ -175,7 +175,7 @@ def test_channels_last_convolution_has_no_transposes() -> None:
     last = perm.intern((0, 2, 3, 1))
     layouts = [0 if row[0].form.op == "input" else last for row in problem.snapshot.options]
     state = State(problem, original_selection(problem.snapshot), layouts)
-    program = Lowering(problem.snapshot, problem.wants).lower(selection_of(state), graph)
+    program = Lowering(problem.wants).lower(state.choice(), graph)
     transposes = [n for n in program.hot.nodes() if n.op == "transpose"]
     assert len(transposes) == 2  # of the image on the way in, of the result on the way out
     numbers = {n["dimension_numbers"] for n in program.hot.nodes() if n.op == "conv_general_dilated"}
@@ -189,7 +189,7 @@ def test_products_take_operands_as_they_lie() -> None:
     graph = Graph((x, w), (y,))
     problem = problem_of(graph)
     state = State(problem, original_selection(problem.snapshot))
-    program = Lowering(problem.snapshot, problem.wants).lower(selection_of(state), graph)
+    program = Lowering(problem.wants).lower(state.choice(), graph)
     assert not any(n.op == "transpose" for n in program.hot.nodes())
     product = next(n for n in program.hot.nodes() if n.op == "dot_general")
     assert product.inputs[1].shape == (6, 5)

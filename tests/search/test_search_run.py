@@ -11,10 +11,10 @@ import pytest
 from costmodel.model.objective import Objective
 from superopt.errors import InputError
 from superopt.ir.graph import Graph
-from superopt.search import Budget, Forms, Pricer, SearchResult, search
+from superopt.search import Budget, Forms, Pricer, SearchResult, SearchSettings, search
 from superopt.search.budget import Meter
-from superopt.search.chains import Chain, perturb_and_repair
-from superopt.search.explain import rule_gains
+from superopt.search.chains import Repairing
+from superopt.search.finalists import rule_gains
 from superopt.search.graphs import original_selection
 from superopt.search.moves import Groups
 from superopt.search.starts import LocalCosts, cuts, dynamic, greedy
@@ -27,7 +27,7 @@ STEPS = Budget(steps=6000)
 
 def run(this: Case, budget: Budget = STEPS, seed: int = 0) -> SearchResult:
     """A search under a fresh table objective."""
-    return search(this.eg, TableObjective(), budget, seed)
+    return search(this.eg, TableObjective(), SearchSettings(budget, seed))
 
 
 @pytest.mark.parametrize("name", ["convnet", "inverted", "bert", "linear", "lstm"])
@@ -109,7 +109,7 @@ class Interrupting(TableObjective):
 @pytest.mark.parametrize("at", [2, 3, 4, 6, 9, 15])
 def test_interrupt_returns_the_best_so_far(at: int) -> None:
     this = case("bert")
-    result = search(this.eg, Interrupting(at), Budget(steps=20_000), 0)
+    result = search(this.eg, Interrupting(at), SearchSettings(Budget(steps=20_000)))
     assert result.interrupted
     assert result.best.predicted_s <= result.original.predicted_s
     program = result.program(result.best, this.graph, plain_macro)
@@ -117,7 +117,7 @@ def test_interrupt_returns_the_best_so_far(at: int) -> None:
 
 
 def test_finalists_differ() -> None:
-    result = search(case("bert").eg, TableObjective(), Budget(steps=20_000), 1, finalists=5)
+    result = search(case("bert").eg, TableObjective(), SearchSettings(Budget(steps=20_000), 1, finalists=5))
     assert 2 <= len(result.finalists) <= 5
     structures = [tuple(sorted(id(g.outputs[0]) for g, _ in f.kernels)) for f in result.finalists]
     assert len(set(structures)) == len(structures)
@@ -127,9 +127,11 @@ def test_warm_start_carries_a_selection_over() -> None:
     this = case("bert")
     objective = TableObjective()
     pricer, forms = Pricer(objective), Forms()
-    first = search(this.eg, objective, STEPS, 0, pricer=pricer, forms=forms)
+    first = search(this.eg, objective, SearchSettings(STEPS), pricer=pricer, forms=forms)
     asked = objective.kernels
-    second = search(this.eg, objective, Budget(steps=50), 9, pricer=pricer, forms=forms, warm=first.best)
+    second = search(
+        this.eg, objective, SearchSettings(Budget(steps=50), 9), pricer=pricer, forms=forms, warm=first.best
+    )
     assert second.statistics.starts["warm"] == pytest.approx(first.best.predicted_s, rel=1e-12)
     assert second.best.predicted_s <= first.best.predicted_s
     assert objective.kernels - asked < 0.5 * asked  # prices by structure are remembered
@@ -139,17 +141,17 @@ def test_prepared_bytes_are_bounded() -> None:
     this = case("lstm")
     free = run(this)
     limit = free.original.prepared_bytes
-    bounded = search(this.eg, TableObjective(), STEPS, 0, max_prepared_bytes=limit)
+    bounded = search(this.eg, TableObjective(), SearchSettings(STEPS, max_prepared_bytes=limit))
     assert all(f.prepared_bytes <= limit or f.original for f in bounded.finalists)
     largest = max(leaf.stored_bytes for row in free.problem.snapshot.options for o in row for leaf in o.frozen if leaf)
-    small = search(this.eg, TableObjective(), Budget(steps=500), 0, max_leaf_bytes=largest - 1)
+    small = search(this.eg, TableObjective(), SearchSettings(Budget(steps=500), max_leaf_bytes=largest - 1))
     assert small.statistics.rejected_options > 0
     assert small.statistics.options < free.statistics.options
 
 
 def test_rule_gains() -> None:
     result = run(case("lstm"))
-    gains = rule_gains(result, result.best)
+    gains = rule_gains(result.problem, result.best)
     assert set(gains) == set(result.best.rules)
     whole = result.original.predicted_s - result.best.predicted_s
     assert whole > 0
@@ -174,7 +176,7 @@ def test_starts() -> None:
 def test_objective_protocol_and_batches() -> None:
     objective = TableObjective()
     assert isinstance(objective, Objective)
-    result = search(case("convnet").eg, objective, STEPS, 0)
+    result = search(case("convnet").eg, objective, SearchSettings(STEPS))
     assert objective.kernels == result.statistics.distinct_kernels  # nothing is priced twice
     assert objective.kernels / objective.calls > 3
 
@@ -194,7 +196,7 @@ class Slow(TableObjective):
 @pytest.mark.parametrize("name", ["convnet", "linear", "lstm"])
 def test_a_search_asks_in_batches(name: str) -> None:
     objective = Slow()
-    result = search(case(name).eg, objective, Budget(steps=20_000), 0)
+    result = search(case(name).eg, objective, SearchSettings(Budget(steps=20_000)))
     assert objective.calls < 150
     assert objective.calls < 0.01 * result.statistics.proposals
     assert max(objective.sizes) <= 512
@@ -202,10 +204,12 @@ def test_a_search_asks_in_batches(name: str) -> None:
 
 def test_chains_end_in_different_places() -> None:
     problem = case("swiglu").problem()
-    chains: list[Chain] = []
     start = State(problem, original_selection(problem.snapshot)).record()
     meter = Meter(Budget(steps=6_000))
-    perturb_and_repair(problem, [start], Groups(problem), 0, meter, chains, 64)
+    repairing = Repairing(problem, [start], Groups(problem), 0, meter, 64)
+    while not repairing.done():
+        repairing.step()
+    chains = repairing.chains
     assert len(chains) > 8
     assert min(chain.best[0] for chain in chains) < start[0]
     assert len({chain.best[0] for chain in chains}) > 3
@@ -229,9 +233,8 @@ def test_proposals_per_second_on_resnet50() -> None:
     from rewrites.egraph.convert import import_graph
     from superopt.frontends.jax.jaxpr import import_function
     from superopt.lab.bench.programs.nets import resnet50
-    from superopt.search.anneal import AnnealingChain
+    from superopt.search.chains import AnnealingChain
     from superopt.search.layout import candidates
-    from superopt.search.moves import Weights
     from superopt.search.snapshot import Snapshot
     from superopt.search.state import Problem
     from tests.support.search_growth import grow_by_hand
@@ -244,7 +247,7 @@ def test_proposals_per_second_on_resnet50() -> None:
     local = LocalCosts(problem)
     local.price_everything()
     state = State(problem, *dynamic(local, greedy(local), cut=True))
-    chain = AnnealingChain(state, 0, Groups(problem), Weights(), 0.1, 0.002)
+    chain = AnnealingChain(state, 0, Groups(problem))
     for _ in range(8):  # warm: nearly all kernels are known
         chain.run(1000, 0.9)
         state.memo.flush()

@@ -34,7 +34,6 @@ from tests.support.search_cases import (
     plain_macro,
     run_graph,
     run_program,
-    selection_of,
     worst_error,
 )
 from tests.support.search_table import TableObjective
@@ -61,14 +60,14 @@ def test_random_selections_compute_the_program(name: str, rules: str) -> None:
     this = case(name, rules)
     expand = library_expander(library.load()) if rules == "library" else plain_macro
     problem = this.problem()
-    lowering = Lowering(problem.snapshot, problem.wants)
+    lowering = Lowering(problem.wants)
     base, rng = original_selection(problem.snapshot), random.Random(11)
     used: set[tuple[int, int]] = set()
     for number in range(SELECTIONS):
         state = State(problem, base)
         scramble(state, rng)
         used |= {(c, state.selection[c]) for c in state.active()}
-        program = lowering.lower(selection_of(state), this.graph, expand)
+        program = lowering.lower(state.choice(), this.graph, expand)
         error = worst_error(run_program(program, this.values), this.outputs)
         assert error < 1e-4, f"{name}, {rules}: selection {number} of seed 11 is off by {error:.1e}"
     reachable = {(c, i) for c, row in enumerate(problem.snapshot.options) for i in range(len(row))}
@@ -77,14 +76,14 @@ def test_random_selections_compute_the_program(name: str, rules: str) -> None:
 
 def _original(this: Case) -> tuple[State, Lowering]:
     problem = this.problem()
-    return State(problem, original_selection(problem.snapshot)), Lowering(problem.snapshot, problem.wants)
+    return State(problem, original_selection(problem.snapshot)), Lowering(problem.wants)
 
 
 @pytest.mark.parametrize("name", BUILDERS)
 def test_original_selection_is_the_program(name: str) -> None:
     this = case(name)
     state, lowering = _original(this)
-    program = lowering.lower(selection_of(state), this.graph)
+    program = lowering.lower(state.choice(), this.graph)
     assert worst_error(run_program(program, this.values), this.outputs) < 1e-5
     assert [n.types for n in program.hot.outputs] == [n.types for n in this.graph.outputs]
     assert not any(node.op == "macro" for node in topological(program.hot.outputs))
@@ -93,7 +92,7 @@ def test_original_selection_is_the_program(name: str) -> None:
 def test_prepare_takes_all_frozen_work() -> None:
     this = case("convnet")
     state, lowering = _original(this)
-    program = lowering.lower(selection_of(state), this.graph)
+    program = lowering.lower(state.choice(), this.graph)
     assert program.prepare is not None
     live = [n for n in this.graph.inputs if not n["frozen"]]
     assert list(program.hot.inputs[: len(live)]) == live
@@ -105,7 +104,7 @@ def test_prepare_takes_all_frozen_work() -> None:
             assert any(_is_live(x) for x in node.inputs), f"{node} could be prepared"
     # batch norm's per-channel values stay vectors: nothing of the size of an image is prepared
     assert program.prepared_bytes < 1.5 * program.frozen_bytes
-    assert program.prepared_bytes == lowering.prepared_bytes(selection_of(state))
+    assert program.prepared_bytes == lowering.prepared_bytes(state.choice())
 
 
 def test_forbidden_values_are_computed_again_in_every_reader() -> None:
@@ -114,11 +113,11 @@ def test_forbidden_values_are_computed_again_in_every_reader() -> None:
     y = mk("tanh", x)
     graph = Graph((x,), (mk("exp", y), mk("sin", y), mk("reduce_max", mk("abs", y), axes=(1,))))
     problem = _problem_of(graph)
-    state, lowering = State(problem, original_selection(problem.snapshot)), Lowering(problem.snapshot, problem.wants)
+    state, lowering = State(problem, original_selection(problem.snapshot)), Lowering(problem.wants)
     values = {"x": np.linspace(-2, 2, 64 * 64, dtype=np.float32).reshape(64, 64)}
 
     def compiled() -> tuple[Program, int]:
-        program = lowering.lower(selection_of(state), graph)
+        program = lowering.lower(state.choice(), graph)
         text = jax.jit(to_jax(program.hot)).lower(values["x"]).compile().as_text()
         return program, len(re.findall(r"tanh\(", text))
 
@@ -151,7 +150,7 @@ def test_layout_reaches_frozen_weights_for_nothing() -> None:
     problem = state.problem
     last = {c: problem.candidates[c][1] for c in state.active() if len(problem.candidates[c]) > 1}
     assert state.flip((), last.items()) is not None
-    program = lowering.lower(selection_of(state), this.graph)
+    program = lowering.lower(state.choice(), this.graph)
     convs = [n for n in topological(program.hot.outputs) if n.op == "conv_general_dilated"]
     lasts = [n for n in convs if n["dimension_numbers"][2][1] == 3]
     assert len(lasts) > 0.7 * len(convs)
@@ -175,8 +174,8 @@ def _lowered(graph: Graph, flip: bool) -> tuple[Program, Lowering]:
         state.flip((), [(c, problem.candidates[c][-1]) for c in range(snapshot.size)])
         state.settle()
         assert state.cost == state.fresh_cost()
-    lowering = Lowering(snapshot, problem.wants)
-    return lowering.lower(selection_of(state), graph), lowering
+    lowering = Lowering(problem.wants)
+    return lowering.lower(state.choice(), graph), lowering
 
 
 @pytest.mark.parametrize("flip", [False, True])

@@ -19,10 +19,9 @@ from superopt.ir.interp import evaluate
 from superopt.ir.program import Program
 from superopt.lab.bench.programs import nets
 from superopt.search.layout import candidates
-from superopt.search.lower import Selection
 from superopt.search.pricing import Pricer
 from superopt.search.snapshot import Snapshot
-from superopt.search.state import Problem, State
+from superopt.search.state import Problem
 from tests.support.search_growth import grow_by_hand
 from tests.support.search_table import TableObjective
 
@@ -98,11 +97,6 @@ def run_program(program: Program, values: Mapping[str, np.ndarray]) -> tuple[np.
         prepared = run_graph(program.prepare, known)
         known |= {str(node["name"]): x for node, x in zip(program.prepared_inputs, prepared, strict=True)}
     return run_graph(program.hot, known)
-
-
-def selection_of(state: State) -> Selection:
-    """What the state chose, for lowering."""
-    return Selection(tuple(state.selection), tuple(state.layouts), tuple(state.bits), tuple(state.materialised))
 
 
 def plain_macro(node: Node) -> Node:

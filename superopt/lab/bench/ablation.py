@@ -39,12 +39,12 @@ from superopt.lab.bench.programs.layers import Net, conv2d, relu, softmax
 from superopt.machine.budget import parse_budget
 from superopt.measure import ComparisonSettings, Timing, compare
 from superopt.search.budget import Budget
-from superopt.search.enumerate import every_state, random_state
 from superopt.search.graphs import original_selection
 from superopt.search.layout import candidates
-from superopt.search.lower import Lowering, Selection
+from superopt.search.lower import Lowering
+from superopt.search.moves import every_state, random_state
 from superopt.search.pricing import Pricer
-from superopt.search.search import search
+from superopt.search.search import SearchSettings, search
 from superopt.search.snapshot import Snapshot
 from superopt.search.state import Problem, State
 
@@ -167,16 +167,14 @@ def measure_case(case: str, objectives: dict[str, Objective], seconds: float, se
     timed = _Programs([original_program(graph)], {})
     picks: dict[str, list[int]] = {}
     for name, objective in objectives.items():
-        best = search(eg, Measured(objective, expand), Budget(seconds=seconds), seed)
+        best = search(eg, Measured(objective, expand), SearchSettings(Budget(seconds=seconds), seed))
         picks[name] = [timed.add(best.program(best.best, graph, expand))]
     snapshot = Snapshot(eg)
     problem = Problem(snapshot, Pricer(Measured(objectives["prior"], expand)), candidates(snapshot))
-    lowering = Lowering(snapshot, problem.wants)
+    lowering = Lowering(problem.wants)
 
     def add(state: State) -> int:
-        bits = tuple(state.bits)
-        chosen = Selection(tuple(state.selection), tuple(state.layouts), bits, tuple(state.materialised))
-        return timed.add(lowering.lower(chosen, graph, expand))
+        return timed.add(lowering.lower(state.choice(), graph, expand))
 
     rng = random.Random(seed)
     original = original_selection(snapshot)

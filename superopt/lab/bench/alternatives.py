@@ -37,7 +37,7 @@ from superopt.lab.bench.whole_graphs import Arena, BestFound
 from superopt.machine.budget import SearchBudget, parse_budget
 from superopt.measure import Comparison, ComparisonSettings, Timing, Worker, compare, pooled
 from superopt.measure.stats import Ratio, paired_ratio
-from superopt.search.lower import Lowering, Selection
+from superopt.search.lower import Lowering
 
 CASES: dict[str, Callable[[], Net]] = {
     "inverted_residual": lambda: nets.inverted_residual(48, 48, 6, 1, 28),
@@ -192,5 +192,5 @@ def _against_first(timed: Comparison, i: int, seed: int) -> Ratio:
 
 def _lowered(found: BestFound, graph: Graph, expand: Expand) -> Program:
     state = found.state
-    selection = Selection(tuple(state.selection), tuple(state.layouts), tuple(state.bits), tuple(state.materialised))
-    return Lowering(state.snapshot, state.problem.wants).lower(selection, graph, expand)
+    selection = state.choice()
+    return Lowering(state.problem.wants).lower(selection, graph, expand)

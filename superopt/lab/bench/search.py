@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from costmodel.model.load import load_objective
@@ -22,7 +23,7 @@ from superopt.lab.bench.programs import nets
 from superopt.machine.budget import parse_budget
 from superopt.search.budget import Budget
 from superopt.search.pricing import Pricer
-from superopt.search.search import search
+from superopt.search.search import SearchSettings, search
 from superopt.search.snapshot import Forms
 
 CASES = {"resnet50": nets.resnet50, "mobilenet_v2": nets.mobilenet_v2, "bert": nets.bert}
@@ -70,8 +71,9 @@ def measure_case(case: str, seconds: float, seed: int) -> dict[str, Any]:
     grown = grow(eg, [r for r in rules if r.mode in ("saturate", "macro")], GrowthLimits(seconds=_GROWTH_SECONDS))
     growth_seconds = time.perf_counter() - begin
     pricer, forms = Pricer(objective), Forms()
-    cold = search(eg, objective, Budget(seconds=seconds / 2), seed, pricer=pricer, forms=forms)
-    warm = search(eg, objective, Budget(seconds=seconds / 2), seed + 1, warm=cold.best, pricer=pricer, forms=forms)
+    settings = SearchSettings(Budget(seconds=seconds / 2), seed)
+    cold = search(eg, objective, settings, pricer=pricer, forms=forms)
+    warm = search(eg, objective, replace(settings, seed=seed + 1), warm=cold.best, pricer=pricer, forms=forms)
     return {
         "case": case,
         "nodes": len(graph.nodes()),

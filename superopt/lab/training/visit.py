@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from costmodel.labels.microsuite import suite
 from costmodel.model.objective import Objective
@@ -25,10 +25,9 @@ from superopt.ir.ops.table import CONTROL
 from superopt.lab.training.program import TrainingProgram
 from superopt.lab.training.tasks import MOST_FORMS, KernelForm, Task, canonical, make_form
 from superopt.search.budget import Budget
-from superopt.search.kernels import kernel_node
 from superopt.search.moves import free_layouts, region
 from superopt.search.pricing import Pricer, kernel_graph
-from superopt.search.search import SearchResult, search
+from superopt.search.search import SearchResult, SearchSettings, search
 from superopt.search.snapshot import Forms
 from superopt.search.state import State
 
@@ -67,23 +66,20 @@ def explored(graph: Graph, rules: Sequence[Rule], objective: Objective, effort: 
     eg = import_graph(graph)
     limits = GrowthLimits(enodes=effort.enodes, seconds=8.0)
     grow(eg, [rule for rule in rules if rule.mode in ("saturate", "macro")], limits)
-    pricer, forms, budget = Pricer(objective), Forms(), Budget(steps=effort.steps)
-    first = search(eg, objective, budget, pricer=pricer, forms=forms)
+    pricer, forms, settings = Pricer(objective), Forms(), SearchSettings(Budget(steps=effort.steps))
+    first = search(eg, objective, settings, pricer=pricer, forms=forms)
     wider = GrowthLimits(enodes=effort.enodes + effort.guided_enodes, seconds=4.0)
     grow(eg, rules, wider, near=first.best.classes)
-    return search(eg, objective, budget, 1, warm=first.best, pricer=pricer, forms=forms)
+    return search(eg, objective, replace(settings, seed=1), warm=first.best, pricer=pricer, forms=forms)
 
 
 def states(result: SearchResult, effort: Effort, rng: random.Random) -> Iterator[tuple[str, State]]:
     """The original, the finalists, and random selections."""
-    problem = result.problem
     for finalist in (result.original, *result.finalists):
-        chosen = finalist.selection
         name = "original" if finalist.original else "best" if finalist is result.best else "finalist"
-        yield name, State(problem, chosen.options, chosen.layouts, chosen.bits)
+        yield name, result.state(finalist)
     for number in range(effort.states):
-        chosen = (result.original if number % 2 else result.best).selection
-        state = State(problem, chosen.options, chosen.layouts, chosen.bits)
+        state = result.state(result.original if number % 2 else result.best)
         _scatter(state, rng, (0.15, 0.5, 1.0)[number % 3])
         yield "random", state
 
@@ -147,7 +143,7 @@ class Visited:
         option = state.chosen(c)
         if not state.readers[c] or not state.materialised[c] or option.form.op in ("input", *CONTROL):
             return
-        node = kernel_node(state.problem.wants, state.selection, state.layouts, state.materialised, c)
+        node = state.kernel(c)
         if node is not None:
             rule = option.form.rule or (option.origin.rule if option.origin is not None else option.form.op)
             place = (c, frozenset(leaf_classes(state, c)))
