@@ -16,8 +16,7 @@ from superopt.ir import denote, scalar
 from superopt.ir.graph import Node
 from superopt.ir.interp import Array, Numbers, _argument, reader
 from verifier.equal import conditions as c
-from verifier.equal.conditions import Truth
-from verifier.equal.symbols import Int, unwrap
+from verifier.equal.conditions import Int, Truth, unwrap
 
 Ref = int
 Choose = Callable[[int], Any]

@@ -7,11 +7,11 @@ import random
 import pytest
 
 from verifier.equal import conditions as c
-from verifier.equal.eliminate import eliminate
+from verifier.equal.conditions import Sym
 from verifier.equal.monomial import Atom, Monomial, canonical
 from verifier.equal.poly import Poly, const, divide, entry, greatest, least, var
 from verifier.equal.solver import Context
-from verifier.equal.symbols import Sym
+from verifier.equal.weights import eliminate
 
 NAMES = ("i", "n", "q")
 

@@ -7,8 +7,8 @@ import pytest
 from rewrites.language.parse import parse
 from verifier.equal import conditions as c
 from verifier.equal.equality import NO_OVERFLOW, POSITIONS
-from verifier.equal.integers import ALWAYS, IN_RANGE, equal_integers
 from verifier.equal.monomial import Atom, Monomial
+from verifier.equal.pointwise import ALWAYS, IN_RANGE, equal_integers
 from verifier.equal.poly import var
 from verifier.equal.ranks import ANY
 from verifier.equal.solver import Context

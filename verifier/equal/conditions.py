@@ -1,18 +1,23 @@
-"""Conditions over index polynomials, in negation normal form.
+"""Conditions over index polynomials, in negation normal form, and integers whose comparisons are such conditions.
 
 A condition is true, false, `p >= 0`, `p == 0`, `p != 0`, or a conjunction or disjunction of conditions.  Comparisons
 are divided by the greatest common divisor of their coefficients (and the constant rounded), so that `2i < 2n` and
 `i <= n - 1` are one value.  Negation is pushed to the comparisons, so there is no `not` node.
+
+`Sym` wraps a polynomial for code that is generic over the number type: its arithmetic gives symbols, its comparisons
+give conditions (so `a == b` is a condition, never a bool: a symbol is no dictionary key).
+`rewrites.language.named.shape` and `sem` run on ints or on symbols alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import gcd
 from typing import TypeAlias
 
-from verifier.equal.poly import Index, Poly, poly
+from rewrites.language.named import Arithmetic
+from verifier.equal.poly import Index, Poly, divide, greatest, least, poly
 
 Truth: TypeAlias = "Cond | bool"
 
@@ -133,3 +138,104 @@ def negate(c: Cond) -> Cond:
 def clauses(c: Cond) -> tuple[Cond, ...]:
     """The conjuncts of a condition."""
     return c.args if c.kind == "and" else () if c == TRUE else (c,)
+
+
+Int: TypeAlias = "int | Sym"
+
+
+class Sym:
+    """A symbolic integer."""
+
+    __slots__ = ("p",)
+    __hash__ = None  # type: ignore[assignment]  # equality is a condition
+
+    def __init__(self, p: Poly) -> None:
+        self.p = p
+
+    def __repr__(self) -> str:
+        return str(self.p)
+
+    @property
+    def key(self) -> Poly:
+        """The polynomial, which can be a dictionary key."""
+        return self.p
+
+    def __add__(self, o: Int) -> Sym:
+        return Sym(self.p + unwrap(o))
+
+    __radd__ = __add__
+
+    def __sub__(self, o: Int) -> Sym:
+        return Sym(self.p - unwrap(o))
+
+    def __rsub__(self, o: Int) -> Sym:
+        return Sym(unwrap(o) - self.p)
+
+    def __neg__(self) -> Sym:
+        return Sym(-self.p)
+
+    def __mul__(self, o: Int) -> Sym:
+        return Sym(self.p * unwrap(o))
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, o: Int) -> Sym:
+        return Sym(divide(self.p, unwrap(o))[0])
+
+    def __rfloordiv__(self, o: Int) -> Sym:
+        return Sym(divide(unwrap(o), self.p)[0])
+
+    def __mod__(self, o: Int) -> Sym:
+        return Sym(divide(self.p, unwrap(o))[1])
+
+    def __rmod__(self, o: Int) -> Sym:
+        return Sym(divide(unwrap(o), self.p)[1])
+
+    def __ge__(self, o: Int) -> Cond:
+        return ge(self.p, unwrap(o))
+
+    def __gt__(self, o: Int) -> Cond:
+        return lt(unwrap(o), self.p)
+
+    def __le__(self, o: Int) -> Cond:
+        return ge(unwrap(o), self.p)
+
+    def __lt__(self, o: Int) -> Cond:
+        return lt(self.p, unwrap(o))
+
+    def __eq__(self, o: object) -> Cond:  # type: ignore[override]  # a condition, as the module says
+        return eq(self.p, unwrap(o)) if isinstance(o, int | Sym) else FALSE
+
+    def __ne__(self, o: object) -> Cond:  # type: ignore[override]
+        return negate(self == o)
+
+
+def unwrap(i: Int) -> Poly:
+    """An int or symbol as a polynomial."""
+    return i.p if isinstance(i, Sym) else poly(i)
+
+
+def lowered(i: Int) -> Int:
+    """A constant symbol as the int that it is."""
+    v = unwrap(i).value
+    return i if v is None else v
+
+
+def arithmetic(divisor: Callable[[Cond], None]) -> Arithmetic:
+    """The integer operations of `rewrites.language.named` on symbols; divisors must be positive, which is reported."""
+
+    def floordiv(a: Int, b: Int) -> Int:
+        divisor(ge(unwrap(b), 1))
+        return Sym(divide(unwrap(a), unwrap(b))[0])
+
+    def mod(a: Int, b: Int) -> Int:
+        divisor(ge(unwrap(b), 1))
+        return Sym(divide(unwrap(a), unwrap(b))[1])
+
+    def largest(a: Int, b: Int) -> Int:
+        return Sym(greatest(unwrap(a), unwrap(b)))
+
+    def smallest(a: Int, b: Int) -> Int:
+        return Sym(least(unwrap(a), unwrap(b)))
+
+    return Arithmetic(floordiv, mod, largest, smallest, lowered)

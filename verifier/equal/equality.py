@@ -8,29 +8,25 @@ this.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from superopt.ir.ops.table import PARTIAL
+from superopt.ir.scalar import LOGICAL
 from verifier.equal import conditions as c
+from verifier.equal.classes import INF, infinite
 from verifier.equal.conditions import Cond
-from verifier.equal.denominators import outside, undischarged
-from verifier.equal.elementary import Elementary
-from verifier.equal.integers import ALWAYS, IN_RANGE, equal_integers, integral
-from verifier.equal.labels import INF, infinite
+from verifier.equal.definedness import outside, undischarged
+from verifier.equal.laws import LawNormaliser, nonnegative
 from verifier.equal.monomial import NF, Atom, Unsupported
 from verifier.equal.normal import EXACT, RANGE, REAL
-from verifier.equal.pointwise import Premise, equal_pointwise
+from verifier.equal.pointwise import ALWAYS, IN_RANGE, Premise, equal_integers, equal_pointwise, integral
 from verifier.equal.ranks import MAX_RANK
-from verifier.equal.scales import Scaled, nonnegative
 from verifier.equal.solver import CannotLower, Context
 from verifier.equal.terms import Apply, Const, Reduce, Size, Term, functions, reductions, walk_terms
 from verifier.equal.weights import equal
 from verifier.verdict import UNKNOWN, UNSUPPORTED
-
-if TYPE_CHECKING:
-    from verifier.rules.instance import RankInstance
 
 DEFINED = "the left side is defined:"
 POSITIONS = "positions and their sums are in the range of the type"
@@ -38,7 +34,7 @@ NO_OVERFLOW = "no operation on integers overflows"
 QUICK = 200_000  # steps for the question whether a rule of floats holds of integers, too
 ORDER = (EXACT, REAL, RANGE)
 """Classes of exactness, the strongest first."""
-_RING = frozenset({"add", "sub", "mul", "neg", "square", "select_n", "max", "min", "and", "or", "not", "xor"})
+_RING = LOGICAL | {"add", "sub", "mul", "neg", "square", "select_n", "max", "min"}
 
 
 @dataclass
@@ -54,7 +50,6 @@ class Proof:
     forall: int = 0
     counted: frozenset[str] = frozenset()
     sizes: tuple[tuple[str, int], ...] = ()
-    failed: RankInstance | None = None
 
     def note(self, laws: str, tier: str) -> None:
         """Laws that were used, and where."""
@@ -100,27 +95,28 @@ def equal_terms(
         Stop: they are not proved equal; holds the causes.
     """
     done.obligations += 1
-    causes: list[str] = []
+    asked = _Question(ctx, left, right, facts, tuple(given), dtype, done)
     for laws in ORDER:
-        if dtype == "int" and not _ring_safe(laws, left, right):
+        if dtype == "int" and not asked.ring_safe(laws):
             continue
-        if _by_normal_form(ctx, laws, left, right, facts, done, causes, dtype, given):
-            if not _ring_safe(laws, left, right):
-                done.integers = done.integers and _by_integers(ctx, left, right, facts, given, causes, dtype) == ALWAYS
+        if asked.by_normal_form(laws):
+            if not asked.ring_safe(laws):
+                done.integers = done.integers and asked.by_integers() == ALWAYS
             break
-        if laws == REAL and dtype != "int" and _by_points(ctx, left, right, facts, causes, given):
+        if laws == REAL and dtype != "int" and asked.by_points():
             done.note(REAL, "pointwise")
-            done.integers = done.integers and _by_integers(ctx, left, right, facts, given, causes, dtype) == ALWAYS
+            done.integers = done.integers and asked.by_integers() == ALWAYS
             ctx.forall = max(ctx.forall, MAX_RANK + 1)  # the count of ranks.py is that of normal forms
             break
     else:
-        range_of_proof = _by_integers(ctx, left, right, facts, given, causes, dtype) if dtype == "int" else ""
+        causes = asked.causes
+        range_of_proof = asked.by_integers() if dtype == "int" else ""
         if machine and range_of_proof == IN_RANGE:
             causes, range_of_proof = ["it holds of integers without bounds; machine integers may overflow"], ""
         if range_of_proof:
             if range_of_proof != ALWAYS:
                 done.assume(NO_OVERFLOW)
-            if any(isinstance(x, Size) for side in (left, right) for x in walk_terms(side)):
+            if any(isinstance(x, Size) for x in asked.subterms()):
                 done.assume(POSITIONS)
             done.note(EXACT, "integers")
             ctx.forall = max(ctx.forall, MAX_RANK + 1)
@@ -128,51 +124,116 @@ def equal_terms(
         unsupported_only = all(x.startswith("unsupported") for x in causes) and causes
         raise Stop(UNSUPPORTED if unsupported_only else UNKNOWN, "; ".join(dict.fromkeys(causes + ctx.notes[-2:])))
     if laws != EXACT:
-        _nonempty_maxima(ctx, left, right, facts, done)
+        asked.assume_nonempty_maxima()
 
 
-def _by_normal_form(
-    ctx: Context,
-    laws: str,
-    left: Term,
-    right: Term,
-    facts: tuple[Cond, ...],
-    done: Proof,
-    causes: list[str],
-    dtype: str,
-    given: Sequence[Premise],
-) -> bool:
-    normal = Scaled(ctx, laws, positive_entries=nonnegative(ctx, given, facts))
-    try:
-        p = normal.nf(left)
-        met = normal.records
-        divided, inverted, partial = list(met.denominators), list(met.inverted), list(met.partial)
-        q = normal.nf(right)
-        _check_infinities(p, q)
-        if not equal(ctx, p, q, facts) and not _equal_fractions(normal, p, q, facts):
+@dataclass
+class _Question:
+    """Two scalars that are to be equal, where and under which premises, and why they were not seen to be so far."""
+
+    ctx: Context
+    left: Term
+    right: Term
+    facts: tuple[Cond, ...]
+    given: tuple[Premise, ...]
+    dtype: str
+    done: Proof
+    causes: list[str] = field(default_factory=list[str])
+
+    def subterms(self) -> Iterator[Term]:
+        """The subterms of both sides."""
+        return itertools.chain(walk_terms(self.left), walk_terms(self.right))
+
+    def functions(self) -> frozenset[str]:
+        """The scalar functions of both sides."""
+        return functions(self.left) | functions(self.right)
+
+    def reductions(self) -> frozenset[str]:
+        """The kinds of reductions of both sides."""
+        return reductions(self.left) | reductions(self.right)
+
+    def by_normal_form(self, laws: str) -> bool:
+        """Are both sides equal under some laws, and does the right side leave no domain that the left side keeps?"""
+        ctx, facts = self.ctx, self.facts
+        normal = LawNormaliser(ctx, laws, positive_entries=nonnegative(ctx, self.given, facts))
+        try:
+            p = normal.nf(self.left)
+            met = normal.records
+            divided, inverted, partial = list(met.denominators), list(met.inverted), list(met.partial)
+            q = normal.nf(self.right)
+            _check_infinities(p, q)
+            if not equal(ctx, p, q, facts) and not _equal_fractions(normal, p, q, facts):
+                return False
+        except Unsupported as why:
+            if laws != EXACT:
+                self.causes.append(f"unsupported: {why}")
             return False
-    except Unsupported as why:
-        if laws != EXACT:
-            causes.append(f"unsupported: {why}")
-        return False
-    nonzero = [*inverted, *normal.positive(partial)]
-    new = undischarged(ctx, met.denominators[len(divided) :], nonzero, facts)
-    if new:
-        causes.append(f"the right side divides by {'; '.join(new)}, which may be zero")
-        return False
-    wild = outside(ctx, met.partial[len(partial) :], partial, facts)
-    if wild and laws != EXACT:
-        causes.append(f"the right side has {'; '.join(wild)}, which may be undefined where the left side is not")
-        return False
-    for divisor in undischarged(ctx, divided, (), facts):
-        done.assume(f"{DEFINED} {divisor} is not zero")
-    if partial:
-        done.assume(f"{DEFINED} arguments of {', '.join(sorted({_function(a) for a, _ in partial}))} are in the domain")
-    done.note(EXACT if dtype == "int" else laws, f"normal form ({laws})")
-    return True
+        nonzero = [*inverted, *normal.positive(partial)]
+        new = undischarged(ctx, met.denominators[len(divided) :], nonzero, facts)
+        if new:
+            self.causes.append(f"the right side divides by {'; '.join(new)}, which may be zero")
+            return False
+        wild = outside(ctx, met.partial[len(partial) :], partial, facts)
+        if wild and laws != EXACT:
+            text = f"the right side has {'; '.join(wild)}, which may be undefined where the left side is not"
+            self.causes.append(text)
+            return False
+        for divisor in undischarged(ctx, divided, (), facts):
+            self.done.assume(f"{DEFINED} {divisor} is not zero")
+        if partial:
+            names = ", ".join(sorted({_function(a) for a, _ in partial}))
+            self.done.assume(f"{DEFINED} arguments of {names} are in the domain")
+        self.done.note(EXACT if self.dtype == "int" else laws, f"normal form ({laws})")
+        return True
+
+    def ring_safe(self, laws: str) -> bool:
+        """Does a proof hold in integers that wrap: ring laws, integer constants, no negation with order or division."""
+        used = self.functions()
+        order = self.reductions() & {"max", "min"} or used & {"max", "min", "lt", "le", "gt", "ge", "clamp"}
+        constants = {x.value for x in self.subterms() if isinstance(x, Const)}
+        if (order or "div" in used) and (used & {"neg", "sub"} or any(k < 0 for k in constants)):
+            return False
+        if any(k.denominator != 1 for k in constants):
+            return False
+        if order and laws != EXACT and used & {"add", "mul", "square"}:
+            return False  # sums keep their order only where nothing wraps
+        return laws == EXACT or (laws == REAL and all(f in _RING or f.startswith("$") for f in used))
+
+    def by_integers(self) -> str:
+        """Are both sides equal as integers: always, in range, or not known (empty)?"""
+        ctx = self.ctx
+        if self.reductions() or not integral(self.left, self.right):
+            return ""
+        if not self.dtype and "div" in self.functions():
+            return ""  # a rule of quotients is one of floats unless it says so
+        steps, ctx.rlimit = ctx.rlimit, ctx.rlimit if self.dtype else QUICK
+        try:
+            return equal_integers(ctx, self.left, self.right, self.facts, self.given)
+        except CannotLower as why:
+            self.causes.append(f"integers: {why}")
+            return ""
+        finally:
+            ctx.rlimit = steps
+
+    def by_points(self) -> bool:
+        """Are both sides, without reductions and defined everywhere, equal over the reals?"""
+        if any(map(_may_be_undefined, self.subterms())):
+            return False  # this tier keeps no record of where a value is defined
+        try:
+            return equal_pointwise(self.ctx, self.left, self.right, self.facts, self.given)
+        except CannotLower as why:
+            if not self.reductions():
+                self.causes.append(f"pointwise: {why}")
+            return False
+
+    def assume_nonempty_maxima(self) -> None:
+        """Beyond the exact class, a maximum over an empty range (infinite) must be ruled out or is an assumption."""
+        sizes = [t.size for t in self.subterms() if isinstance(t, Reduce) and t.kind in ("max", "min")]
+        if not all(self.ctx.holds(c.ge(n, 1), self.facts) for n in sizes):
+            self.done.assume("maxima and minima are over non-empty ranges")
 
 
-def _equal_fractions(normal: Elementary, p: NF, q: NF, facts: tuple[Cond, ...]) -> bool:
+def _equal_fractions(normal: LawNormaliser, p: NF, q: NF, facts: tuple[Cond, ...]) -> bool:
     """Are two sums equal when both are multiplied by what they divide by?"""
     if normal.laws == EXACT:
         return False
@@ -194,62 +255,6 @@ def _check_infinities(*ps: NF) -> None:
             raise Unsupported("arithmetic on an infinity")
 
 
-def _ring_safe(laws: str, left: Term, right: Term) -> bool:
-    """Does a proof hold in integers that wrap: ring laws, integer constants, no negation with order or division."""
-    used = functions(left) | functions(right)
-    kinds = reductions(left) | reductions(right)
-    order = kinds & {"max", "min"} or used & {"max", "min", "lt", "le", "gt", "ge", "clamp"}
-    constants = {x.value for side in (left, right) for x in walk_terms(side) if isinstance(x, Const)}
-    if (order or "div" in used) and (used & {"neg", "sub"} or any(k < 0 for k in constants)):
-        return False
-    if any(k.denominator != 1 for k in constants):
-        return False
-    if order and laws != EXACT and used & {"add", "mul", "square"}:
-        return False  # sums keep their order only where nothing wraps
-    return laws == EXACT or (laws == REAL and all(f in _RING or f.startswith("$") for f in used))
-
-
-def _by_integers(
-    ctx: Context,
-    left: Term,
-    right: Term,
-    facts: tuple[Cond, ...],
-    given: Sequence[Premise],
-    causes: list[str],
-    dtype: str,
-) -> str:
-    if reductions(left) or reductions(right) or not integral(left, right):
-        return ""
-    if not dtype and "div" in functions(left) | functions(right):
-        return ""  # a rule of quotients is one of floats unless it says so
-    steps, ctx.rlimit = ctx.rlimit, ctx.rlimit if dtype else QUICK
-    try:
-        return equal_integers(ctx, left, right, facts, given)
-    except CannotLower as why:
-        causes.append(f"integers: {why}")
-        return ""
-    finally:
-        ctx.rlimit = steps
-
-
-def _by_points(
-    ctx: Context,
-    left: Term,
-    right: Term,
-    facts: tuple[Cond, ...],
-    causes: list[str],
-    given: Sequence[Premise],
-) -> bool:
-    if any(map(_may_be_undefined, (*walk_terms(left), *walk_terms(right)))):
-        return False  # this tier keeps no record of where a value is defined
-    try:
-        return equal_pointwise(ctx, left, right, facts, given)
-    except CannotLower as why:
-        if not reductions(left) and not reductions(right):
-            causes.append(f"pointwise: {why}")
-        return False
-
-
 def _may_be_undefined(t: Term) -> bool:
     """A function that is not defined everywhere, unless its argument is positive as it stands."""
     if not isinstance(t, Apply) or t.fn.partition("[")[0] not in PARTIAL:
@@ -265,10 +270,3 @@ def _is_positive(t: Term) -> bool:
     if isinstance(t, Apply) and t.fn in ("add", "mul"):
         return all(map(_is_positive, t.args))
     return isinstance(t, Apply) and t.fn in ("exp", "logistic")
-
-
-def _nonempty_maxima(ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...], done: Proof) -> None:
-    """Beyond the exact class, a maximum over an empty range (infinite) must be ruled out or is an assumption."""
-    for t in (*walk_terms(left), *walk_terms(right)):
-        if isinstance(t, Reduce) and t.kind in ("max", "min") and not ctx.holds(c.ge(t.size, 1), facts):
-            done.assume("maxima and minima are over non-empty ranges")

@@ -20,9 +20,8 @@ from typing import Any
 from superopt.ir.ops.table import PARTIAL
 from superopt.ir.scalar import COMPARISONS, LOGICAL
 from verifier.equal import conditions as c
-from verifier.equal.cases import by_cases, complement
-from verifier.equal.guards import onepoint
-from verifier.equal.labels import INF, AtomLabels, infinite
+from verifier.equal.classes import INF, AtomLabels, infinite
+from verifier.equal.definedness import Definedness
 from verifier.equal.monomial import (
     NF,
     ONE,
@@ -30,9 +29,11 @@ from verifier.equal.monomial import (
     Monomial,
     Trail,
     Unsupported,
+    by_cases,
     choice,
     combine,
     common,
+    complement,
     factors,
     gate,
     is_simple,
@@ -42,9 +43,9 @@ from verifier.equal.monomial import (
     without,
 )
 from verifier.equal.poly import var
-from verifier.equal.records import Definedness
 from verifier.equal.solver import Context
 from verifier.equal.terms import Apply, Const, Infinity, Read, Reduce, Size, Term, Where
+from verifier.equal.weights import onepoint
 
 EXACT, REAL, RANGE = "exact", "real", "range"
 ZERO = Atom("0")
@@ -326,8 +327,46 @@ class Normaliser:
             gap = scale(gap, -1)
         return [Monomial(atoms=(self.labels.atom(test, [gap]),))]
 
+    # ---- products over a range
     def _product(self, t: Reduce) -> NF:
-        raise Unsupported(f"reduction {t.kind}")
+        """A product over a range, from its factors: equal multisets have equal products, since 1 is neutral."""
+
+        def at(ps: list[NF]) -> NF:
+            out: NF = [ONE]
+            for m in ps[0]:
+                whole = self.labels.unfold("value", m.atoms[0]) if not m.binders and not m.guards else None
+                one = replace(m, coef=Fraction(1))
+                out = times(
+                    self.ctx,
+                    out,
+                    [Monomial(atoms=(self.labels.classes.atom("rprod", [[one]]),))] if whole is None else whole,
+                )
+            return out
+
+        return by_cases(self.ctx, [self._product_factors(t)], at, self.records.trail)
+
+    def _product_factors(self, t: Term) -> NF:
+        """The multiset of factors, each a guarded monomial with one atom that stands for its value."""
+        if isinstance(t, Reduce) and t.kind == "prod":
+            domain = (c.ge(var(t.var), 0), c.lt(var(t.var), t.size))
+            out: NF = []
+            for m in self._product_factors(t.body):
+                guards = tidy((*m.guards, *domain))
+                if guards is not None:
+                    one = onepoint(self.ctx, replace(m, guards=guards, binders=(*m.binders, t.var)))
+                    out += [] if one is None else [one]
+            return out
+        if isinstance(t, Apply) and t.fn == "mul":
+            return self._product_factors(t.args[0]) + self._product_factors(t.args[1])
+        if isinstance(t, Where):
+            return self._chosen(t, self._product_factors)
+        if t == Const(Fraction(1)):
+            return []
+
+        def at(ps: list[NF]) -> NF:
+            return [Monomial(atoms=(self.labels.atom("value", [combine(ps[0])]),))]
+
+        return by_cases(self.ctx, [self.nf(t)], at, self.records.trail, booleans=False)
 
     # ---- maxima
     def _extreme(self, t: Term) -> NF:

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from rewrites.language.named import Env, NamedShape, labels_of, one, per_axis, shape, zero
 from rewrites.language.term import Term, stem
 from verifier.equal import conditions as c
-from verifier.equal.symbols import Int
+from verifier.equal.conditions import Int
 from verifier.equal.terms import TermAlgebra
 
 S = TypeVar("S")

@@ -14,20 +14,28 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
-
-import z3 as _untyped  # pyright: ignore[reportMissingTypeStubs]
 
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
 from verifier.equal.poly import Poly, form_of, var
 from verifier.verdict import Query
 
-z3: Any = _untyped  # the package ships no types
 RLIMIT = 3_000_000
 YES, NO, UNKNOWN = "yes", "no", "unknown"
 
 
+class _Late:
+    """Z3, loaded when it is first asked: whoever shows, keeps or orders proofs does not pay for it."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(import_module("z3"), name)
+        setattr(self, name, value)
+        return value
+
+
+z3: Any = _Late()
 _RECORD: ContextVar[list[Query] | None] = ContextVar("record", default=None)
 
 
@@ -69,7 +77,7 @@ class Context:
     counted: frozenset[str] = frozenset()  # variables in the length of an interval that a weight counts
     differing: list[tuple[Any, tuple[Cond, ...]]] = field(default_factory=list[tuple[Any, tuple[Cond, ...]]])
     _n: int = 0
-    _z3: Any = field(default_factory=z3.Context)
+    _z3: Any = field(default_factory=lambda: z3.Context())
     _polys: dict[Poly, Any] = field(default_factory=dict[Poly, Any])
     _asked: dict[tuple[Any, ...], str] = field(default_factory=dict[tuple[Any, ...], str])
 

@@ -18,9 +18,8 @@ from fractions import Fraction
 from typing import Protocol, TypeAlias, TypeVar
 
 from verifier.equal import conditions as c
-from verifier.equal.conditions import Cond, Truth
+from verifier.equal.conditions import Cond, Int, Sym, Truth, unwrap
 from verifier.equal.poly import Poly, const, divide, entry, greatest, least, var
-from verifier.equal.symbols import Int, Sym, unwrap
 
 S = TypeVar("S")
 

@@ -14,10 +14,9 @@ from typing import Any
 from rewrites.language.named import Env, NamedShape, shape
 from rewrites.language.term import Expr, Rule, Term, names_in, subterms, windows
 from verifier.equal import conditions as c
-from verifier.equal.conditions import Cond
+from verifier.equal.conditions import Cond, Sym, arithmetic, unwrap
 from verifier.equal.poly import Poly, const, var
 from verifier.equal.solver import Context
-from verifier.equal.symbols import Sym, arithmetic, unwrap
 from verifier.equal.terms import Symbolic
 
 

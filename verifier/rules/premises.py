@@ -13,10 +13,9 @@ from rewrites.language.named import NamedShape
 from rewrites.language.term import Term as RuleTerm
 from rewrites.language.term import stem, subterms
 from verifier.equal import conditions as c
-from verifier.equal.conditions import Cond
+from verifier.equal.conditions import Cond, Sym, unwrap
 from verifier.equal.pointwise import Premise
 from verifier.equal.sem import Meaning, Where
-from verifier.equal.symbols import Sym, unwrap
 from verifier.equal.terms import Read, Term, walk_terms
 
 

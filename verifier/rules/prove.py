@@ -22,8 +22,7 @@ from rewrites.language.show import rule_key, text
 from rewrites.language.term import Rule, names_in, subterms
 from verifier.equal import conditions as c
 from verifier.equal.equality import DEFINED, NO_OVERFLOW, ORDER, POSITIONS, Proof, Stop, equal_terms
-from verifier.equal.integers import MachineIntegers
-from verifier.equal.pointwise import Reals, consistent
+from verifier.equal.pointwise import MachineIntegers, Reals, consistent
 from verifier.equal.ranks import ANY, MAX_RANK, attribute_roles, rank_vectors, uniform
 from verifier.equal.sem import Meaning
 from verifier.equal.solver import UNKNOWN as OPEN
@@ -44,6 +43,14 @@ FINITE = "inputs and intermediate values are finite"
 _INFINITIES = (("n", math.inf), ("n", -math.inf))
 
 
+class _StopAt(Stop):
+    """A proof that cannot go on at an instance of the rule."""
+
+    def __init__(self, status: str, cause: str, instance: RankInstance) -> None:
+        super().__init__(status, cause)
+        self.instance = instance
+
+
 def prove(rule: Rule, direction: str = "forward", suspects: list[Env] | None = None) -> Verdict:
     """Prove one direction of a rule for all sizes and ranks; never refutes.
 
@@ -62,9 +69,9 @@ def prove(rule: Rule, direction: str = "forward", suspects: list[Env] | None = N
             status, cause = PROVED, ""
         except Stop as stop:
             status, cause, domain = stop.status, stop.cause, None
-            if suspects is not None and done.failed is not None:
-                models = itertools.islice(done.failed.ctx.suspects(LARGEST), 3)
-                suspects += [env_at(done.failed, model) for model in models]
+            if suspects is not None and isinstance(stop, _StopAt):
+                models = itertools.islice(stop.instance.ctx.suspects(LARGEST), 3)
+                suspects += [env_at(stop.instance, model) for model in models]
     return Verdict(
         rule=rule.name,
         key=rule_key(rule),
@@ -142,9 +149,8 @@ def _at_ranks(rule: Rule, ranks: Mapping[str, int], metas: Mapping[str, str], do
             _goals(instance, root, done)
             _equal(instance, root, metas, done)
     except Stop as stop:
-        done.failed = instance
         where = f" at ranks {dict(ranks)}" if ranks else ""
-        raise Stop(stop.status, f"{stop.cause}{where}") from stop
+        raise _StopAt(stop.status, f"{stop.cause}{where}", instance) from stop
     finally:
         done.queries += ctx.counters.queries
         done.forall = max(done.forall, ctx.forall)

@@ -15,6 +15,7 @@ from rewrites.language.show import rule_key
 from superopt.errors import VerificationError
 from superopt.measure.session import Event, resolve
 from superopt.measure.worker import serve
+from verifier.equal.solver import z3
 from verifier.rules.check import check
 from verifier.rules.prove import prove
 from verifier.rules.wire import encode
@@ -46,4 +47,5 @@ def _call(request: Mapping[str, Any]) -> Iterator[Event]:
 
 
 if __name__ == "__main__":
+    z3.get_version_string()  # loaded before the first rule comes
     serve(int(sys.argv[1]), int(sys.argv[2]), {"check": _check, "prove": _check, "call": _call})

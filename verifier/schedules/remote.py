@@ -20,8 +20,8 @@ from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.fold import fold
 from superopt.ir.index import Atom, Poly, Size, Symbol
 from verifier.equal import conditions as c
+from verifier.equal.conditions import Sym
 from verifier.equal.poly import OPS, greatest, least, poly, var
-from verifier.equal.symbols import Sym
 from verifier.rules.process import LimitExceededError, Prover
 from verifier.schedules.domain import Domain
 from verifier.schedules.points import value_at

@@ -24,9 +24,8 @@ from superopt.ir.index import Poly as Sizes
 from superopt.ir.types import FLOATS, SIGNED
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
-from verifier.equal.integers import MachineIntegers
 from verifier.equal.monomial import Unsupported
-from verifier.equal.pointwise import decide
+from verifier.equal.pointwise import MachineIntegers, decide
 from verifier.equal.poly import Poly, form_of, var
 from verifier.equal.solver import NO, CannotLower, Context
 from verifier.equal.terms import Apply, Read, Reduce, Term, Where, walk_terms

@@ -21,10 +21,9 @@ import numpy as np
 from superopt.ir.scalar import COMPARISONS, SCALARS
 from superopt.ir.types import FLOATS
 from verifier.equal import conditions as c
-from verifier.equal.conditions import Cond
+from verifier.equal.conditions import Cond, Int, Sym, unwrap
 from verifier.equal.poly import Poly, const, divide, greatest, least, var
 from verifier.equal.solver import Context
-from verifier.equal.symbols import Int, Sym, unwrap
 from verifier.equal.terms import FALSE, ONE, TRUE, ZERO, Apply, Const, Infinity, Read, Reduce, Size, Term, Where
 from verifier.statements.positions import (
     INTEGERS,

@@ -24,10 +24,9 @@ from superopt.ir.index import Poly as Sizes
 from superopt.ir.ops.record import Site, identity
 from superopt.ir.types import FLOATS, Size, TensorType
 from verifier.equal import conditions as c
-from verifier.equal.conditions import Truth
+from verifier.equal.conditions import Int, Sym, Truth, unwrap
 from verifier.equal.monomial import Unsupported
 from verifier.equal.poly import OPS, Poly, const, divide, form_of, greatest, least, var
-from verifier.equal.symbols import Int, Sym, unwrap
 from verifier.equal.terms import ZERO, Reduce, Term, Where
 from verifier.statements.scalars import INTEGERS, Scalars
 

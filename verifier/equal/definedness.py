@@ -1,19 +1,51 @@
-"""Divisors: the right side may divide by nothing that could be zero where the left side is defined.
+"""Where values are not defined everywhere: what a normal form met, and whether the other side met it, too.
 
-A divisor of the right side is discharged when it is provably non-zero (a size known positive, an exponential, a sum of
-positive terms over a non-empty range) or when the left side divides by the same value: where that is zero, the left
-side is already undefined.  The left side's own divisors are assumptions of the certificate unless provably non-zero.
+A value matters only where it is needed: a quotient in one branch of a choice says nothing about the other branch.  The
+trail holds the conditions on indices and the Boolean atoms under which the term at hand is looked at.
+
+The right side may divide by nothing that could be zero where the left side is defined.  A divisor of the right side is
+discharged when it is provably non-zero (a size known positive, an exponential, a sum of positive terms over a non-empty
+range) or when the left side divides by the same value: where that is zero, the left side is already undefined.  The
+left side's own divisors are assumptions of the certificate unless provably non-zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
 from verifier.equal.monomial import NF, Atom, Monomial, Trail
 from verifier.equal.poly import Poly, const
 from verifier.equal.solver import Context
+
+
+@dataclass
+class Definedness:
+    """What is divided by, what is thereby known not to be zero, and values of partial functions."""
+
+    denominators: list[tuple[NF, Trail]] = field(default_factory=list[Any], init=False)
+    inverted: list[tuple[Atom, Trail]] = field(default_factory=list[Any], init=False)
+    partial: list[tuple[Atom, Trail]] = field(default_factory=list[Any], init=False)
+    trail: list[Any] = field(default_factory=list[Any], init=False)
+
+    @contextmanager
+    def under(self, *known: Cond | tuple[Atom, bool]) -> Generator[None]:
+        """Everything inside is needed only where this holds."""
+        self.trail += known
+        try:
+            yield
+        finally:
+            del self.trail[len(self.trail) - len(known) :]
+
+    def divided_by(self, p: NF, atoms: Sequence[Atom]) -> None:
+        """A divisor, and values that are not zero where it is not."""
+        trail = tuple(self.trail)
+        self.denominators.append((p, trail))
+        self.inverted += [(replace(a, exp=1), trail) for a in atoms]
 
 
 def undischarged(

@@ -1,13 +1,25 @@
-"""Laws of single functions on top of the normal form: signs, definitions, logarithms of products, shifts of maxima.
+"""Laws of single functions on top of the normal form: signs, definitions, logarithms, powers, scales of maxima.
 
     real    f(-x) = -f(x) and g(-x) = g(x) for odd f and even g; |p| = p for sums of positive terms
             max_k (a_k + s) = s + max_k a_k over a non-empty set; sum_k s = n * s for s without k
+            max_k (s * a_k) = s * max_k a_k over a set that is not empty, for s >= 0
             log(a^n) = n * log a for odd n; square roots of rational squares
+            x^(n + 1/2 + 1/8) = x^n * sqrt x * sqrt sqrt sqrt x      x^-c = 1 / x^c
+            sqrt(p) * sqrt(p) = p      and all powers of one x collected: x * x^(-1/4) = sqrt x * sqrt sqrt x
+            sqrt(x * sqrt x) = x^(3/4): the root of a product of powers whose bases have a root in it
     range   erfc x = 1 - erf x    expm1 x = exp x - 1    log1p x = log(1 + x)
             tanh x = 1 - 2 / (exp 2x + 1)    sinh, cosh by exponentials
             log(exp a * p) = a + log p       1 / (exp(-a) + p) = exp a / (1 + exp a * p)
 
 and equality of fractions: p / v = q / w where p * w = q * v, for divisors that are not zero.
+
+A power with a fraction in its exponent is defined exactly where its square roots are, and their records say so.  With
+an integer in it, it is a product, defined for negative x, too.  `_collected` adds exponents only where a root of x
+stands, so x >= 0 is on record, and x is on record as a divisor where an exponent is negative.
+
+A scale is known not to be negative when it is an exponential, or when a premise about values says so (`given ge(S, 0)`)
+at the very entry that occurs.  The range must be proved not to be empty: the maximum of nothing is infinite, and 0
+times that is no number.
 """
 
 from __future__ import annotations
@@ -19,7 +31,8 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from verifier.equal import conditions as c
-from verifier.equal.denominators import index_ranges, positive_atom
+from verifier.equal.conditions import Cond
+from verifier.equal.definedness import index_ranges, positive_atom
 from verifier.equal.monomial import (
     NF,
     ONE,
@@ -33,22 +46,38 @@ from verifier.equal.monomial import (
     scale,
     times,
 )
-from verifier.equal.normal import EXACT, RANGE
-from verifier.equal.poly import Poly
-from verifier.equal.powers import Powers
-from verifier.equal.terms import Apply, Const, Reduce, Term
+from verifier.equal.normal import EXACT, RANGE, Normaliser
+from verifier.equal.pointwise import Premise
+from verifier.equal.poly import Poly, const, var
+from verifier.equal.solver import Context
+from verifier.equal.terms import Apply, Const, Read, Reduce, Term
 
 ODD = frozenset({"sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "erf", "erf_inv", "sign", "cbrt"})
 EVEN = frozenset({"abs", "cos", "cosh"})
 CLEARED = 6
 SPLIT = 4
 """Sums under an exponential up to which each is a factor."""
+MOST, DIGITS = 8, 4
+"""Largest exponent, and binary digits behind its point."""
 Factor: TypeAlias = "tuple[str, tuple[Poly, ...]]"
 
 
+def nonnegative(ctx: Context, given: Sequence[Premise], facts: tuple[Cond, ...]) -> frozenset[Atom]:
+    """Entries of inputs that premises of the form `ge(S, 0)` say are not negative."""
+    out: set[Atom] = set()
+    for where, t in given:
+        if isinstance(t, Apply) and t.fn in ("ge", "gt") and isinstance(t.args[0], Read) and ctx.holds(where, facts):
+            bound = t.args[1]
+            if isinstance(bound, Const) and bound.value >= 0:
+                out.add(Atom(t.args[0].name, t.args[0].index))
+    return frozenset(out)
+
+
 @dataclass
-class Elementary(Powers):
-    """Normal forms with the laws of single functions."""
+class LawNormaliser(Normaliser):
+    """Normal forms with the laws of single functions; `positive_entries` of inputs are known not to be negative."""
+
+    positive_entries: frozenset[Atom] = frozenset()
 
     def _reduce(self, t: Reduce) -> NF:
         out = super()._reduce(t)
@@ -56,7 +85,7 @@ class Elementary(Powers):
 
     def _counted(self, m: Monomial, t: Reduce) -> Monomial:
         """A summand that does not depend on the bound variable, times the number of its values."""
-        domain = (c.ge(_var(t.var), 0), c.lt(_var(t.var), t.size))
+        domain = (c.ge(var(t.var), 0), c.lt(var(t.var), t.size))
         rest = tuple(g for g in m.guards if g not in domain)
         used = any(t.var in x.vars for a in m.atoms for x in a.args) or any(t.var in g.vars for g in rest)
         if t.var not in m.binders or used or any(t.var in p.vars for p, _ in m.sizes):
@@ -71,11 +100,14 @@ class Elementary(Powers):
     def _apply(self, t: Apply) -> NF:
         if self.laws == EXACT:
             return super()._apply(t)
-        if t.fn == "add":
-            return combine(super()._apply(t))
         if self.laws == RANGE and t.fn in _DEFINED:
             return self.nf(_DEFINED[t.fn](t.args[0]))
-        return super()._apply(t)
+        if t.fn == "pow" and (product := as_product(*t.args)) is not None:
+            return self.nf(product)
+        out = super()._apply(t)
+        if t.fn == "add":
+            return combine(out)
+        return [x for m in out for x in self._squared(m)] if t.fn in ("mul", "div") else out
 
     def _truth(self, t: Term) -> NF:
         if isinstance(t, Apply) and t.fn == "is_finite" and self.laws != EXACT:
@@ -85,7 +117,7 @@ class Elementary(Powers):
     def _function(self, fn: str, ps: list[NF]) -> NF:
         if self.laws == EXACT:
             return super()._function(fn, ps)
-        if fn == "sqrt" and (root := _root(ps[0])) is not None:
+        if fn == "sqrt" and (root := _root(ps[0]) or self._root_of_roots(combine(ps[0]))) is not None:
             return root
         if fn == "log" and (power := self._log_of_power(ps[0])) is not None:
             return power
@@ -120,6 +152,78 @@ class Elementary(Powers):
         return [
             (replace(p[0].atoms[0], exp=1), trail) for p, trail in inside if p and len(p) == 1 and len(p[0].atoms) == 1
         ]
+
+    # ---- powers
+    def _root_of_roots(self, p: NF) -> NF | None:
+        """The root of a product of powers of values that are on record as not negative."""
+        if len(p) != 1 or p[0].coef != 1 or p[0].sizes or not is_simple(p):
+            return None
+        roots, total = self._bases(p[0].atoms)
+        if not roots or any(digits == {0} for digits in roots.values()):
+            return None
+        if any(2**DIGITS % (e / 2).denominator for e in total.values()):
+            return None
+        return [Monomial(atoms=tuple(a for base, e in total.items() for a in self._written(base, e / 2)))]
+
+    def _under_root(self, a: Atom) -> Atom | None:
+        """The x of an atom sqrt(x), whatever its power, where x is an atom."""
+        p = self.labels.unfold("sqrt", replace(a, exp=1))
+        if p is None or len(p) != 1 or p[0].coef != 1 or p[0].sizes or not is_simple(p) or len(p[0].atoms) != 1:
+            return None
+        (inner,) = p[0].atoms
+        return inner if inner.exp == 1 and not inner.label.startswith("?") else None
+
+    def _base(self, a: Atom) -> tuple[Atom, int]:
+        """The x and n of an atom that is the n-th square root of an atom x in turn, at power 1."""
+        n, inner = 0, self._under_root(a)
+        while inner is not None:
+            a, n, inner = inner, n + 1, self._under_root(inner)
+        return replace(a, exp=1), n
+
+    def _squared(self, m: Monomial) -> NF:
+        """The summand with every power of a root collected, and squares of roots of sums multiplied out."""
+        m = replace(m, atoms=self._collected(m.atoms))
+        for a in m.atoms:
+            p = self.labels.unfold("sqrt", replace(a, exp=1)) if a.exp >= 2 else None
+            if p is None:
+                continue
+            rest = tuple(x for x in m.atoms if x is not a) + ((replace(a, exp=1),) if a.exp % 2 else ())
+            out: NF = [replace(m, atoms=rest)]
+            for _ in range(a.exp // 2):
+                out = times(self.ctx, out, p)
+            return [x for y in out for x in self._squared(y)]
+        return [m]
+
+    def _collected(self, atoms: Sequence[Atom]) -> tuple[Atom, ...]:
+        """The same product with one exponent per x of which a root occurs, written in binary digits."""
+        roots, total = self._bases(atoms)
+        kept = [a for a in atoms if roots.get(replace(a, exp=1)) == {0}]
+        for base, digits in roots.items():
+            if digits != {0}:
+                kept += self._written(base, total[base])
+        return tuple(kept)
+
+    def _bases(self, atoms: Sequence[Atom]) -> tuple[dict[Atom, set[int]], dict[Atom, Fraction]]:
+        """The x of all factors, for each which roots of it occur (0: x itself), and the sum of its exponents."""
+        roots: dict[Atom, set[int]] = {}
+        total: dict[Atom, Fraction] = {}
+        for a in atoms:
+            base, n = self._base(a)
+            roots.setdefault(base, set()).add(n)
+            total[base] = total.get(base, Fraction(0)) + Fraction(a.exp, 2**n)
+        return roots, total
+
+    def _written(self, base: Atom, exponent: Fraction) -> list[Atom]:
+        """base^exponent as atoms: the integer part, then one root per binary digit."""
+        sign = 1 if exponent >= 0 else -1
+        whole, rest = divmod(abs(exponent), 1)
+        out = [replace(base, exp=sign * int(whole))] if whole else []
+        root = base
+        while rest:
+            root = self.labels.atom("sqrt", [[Monomial(atoms=(root,))]])
+            digit, rest = divmod(2 * rest, 1)
+            out += [replace(root, exp=sign)] if digit else []
+        return out
 
     # ---- exponentials as factors
     def _exponentials(self, p: NF) -> dict[Factor, int]:
@@ -159,17 +263,56 @@ class Elementary(Powers):
         return combine(out)
 
     def _reciprocal(self, p: NF) -> NF:
+        outside: dict[Factor, int] = {}
         if self.laws == RANGE and len(p) > 1:
             outside = {k: e for k, e in self._exponentials(p).items() if e < 0}
-            if outside:
-                inner = super()._reciprocal(self._divided(p, outside))
-                return self._divided(inner, outside)
-        return super()._reciprocal(p)
+        rest = self._divided(p, outside) if outside else p
+        out = super()._reciprocal(rest)
+        if len(rest) == 1 and is_simple(rest):  # where a root is not zero, neither is what it is the root of
+            trail = tuple(self.records.trail)
+            for a in rest[0].atoms:
+                inner = self._under_root(a)
+                while inner is not None:
+                    self.records.inverted.append((inner, trail))
+                    inner = self._under_root(inner)
+        return self._divided(out, outside) if outside else out
 
     # ---- maxima
     def _maximum(self, entries: NF) -> NF:
         if self.laws == EXACT or not entries:
             return super()._maximum(entries)
+        values = [self._value(m) for m in entries]
+        shared = self._scales(entries, [m for p in values for m in p])
+        if not shared or not self._some(entries):
+            return self._shifted(entries)
+        inverse = [Monomial(atoms=tuple(replace(a, exp=-a.exp) for a in shared))]
+        rest = [
+            replace(m, atoms=(self._entry(combine(times(self.ctx, p, inverse))),))
+            for m, p in zip(entries, values, strict=True)
+        ]
+        return times(self.ctx, [Monomial(atoms=shared)], self._shifted(list(dict.fromkeys(rest))))
+
+    def _some(self, entries: NF) -> bool:
+        """Is an entry there for sure, at the lowest values of the bound variables?"""
+        facts = tuple(f for m in entries for f in index_ranges(self.ctx, m))
+        return self.ctx.holds(c.disj(c.conj(_at_origin(m)) for m in entries), facts)
+
+    def _scales(self, entries: NF, summands: NF) -> tuple[Atom, ...]:
+        """Factors of every summand of every entry that are not negative and no binder touches."""
+        if not summands:
+            return ()
+        bound = {b for m in (*entries, *summands) for b in m.binders}
+        return tuple(
+            a
+            for a in summands[0].atoms
+            if a.exp > 0
+            and (positive_atom(a) or replace(a, exp=1) in self.positive_entries)
+            and not any(x.vars & bound for x in a.args)
+            and all(a in m.atoms for m in summands)
+        )
+
+    def _shifted(self, entries: NF) -> NF:
+        """A maximum with the summands that all entries share taken out."""
         values = [self._value(m) for m in entries]
         bound = [set(m.binders) for m in entries]
         shared = [
@@ -227,6 +370,11 @@ class Elementary(Powers):
         return out
 
 
+def _at_origin(m: Monomial) -> list[Cond]:
+    origin = {b: const(0) for b in m.binders}
+    return [g.subst(origin) for g in m.guards]
+
+
 def _root(p: NF) -> NF | None:
     """The square root of a constant that has a rational one."""
     if len(p) != 1 or p[0].atoms or p[0].sizes or not is_simple(p) or p[0].coef < 0:
@@ -236,12 +384,27 @@ def _root(p: NF) -> NF | None:
     return [Monomial(coef=root)] if root * root == value else None
 
 
-def _var(name: str) -> Poly:
-    return Poly((((name,), 1),))
-
-
 def _order(m: Monomial) -> str:
     return f"{m.atoms}{m.sizes}{m.guards}"
+
+
+def as_product(x: Term, exponent: Term) -> Term | None:
+    """x^c as products and square roots, or None where c is no small constant of few binary digits."""
+    if not isinstance(exponent, Const) or exponent.truth:
+        return None
+    c = exponent.value
+    if not c or abs(c) > MOST or 2**DIGITS % c.denominator:
+        return None
+    whole, rest = divmod(abs(c), 1)
+    factors = [x] * int(whole)
+    while rest:
+        x = Apply("sqrt", (x,))
+        digit, rest = divmod(2 * rest, 1)
+        factors += [x] if digit else []
+    out = factors[0]
+    for f in factors[1:]:
+        out = Apply("mul", (out, f))
+    return out if c > 0 else Apply("recip", (out,))
 
 
 # ---- definitions
