@@ -129,6 +129,8 @@ class Implementation:
 
 
 TABLE: dict[tuple[str, str], Implementation] = {}
+Part = int | tuple[Any, ...]
+"""What a function is called with: an operand by its position, or a record and the positions of its fields."""
 
 
 def op(
@@ -137,17 +139,37 @@ def op(
     fold: bool = False,
     sized: bool = False,
     attributes: Mapping[str, Any] | None = None,
+    operands: Sequence[Part] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enter a function into the op table under these names (see `Implementation`)."""
+    """Enter a function into the op table under these names (see `Implementation`).
+
+    `operands` are the parts that it takes, by ascending (first) position; without it, the operands as they come.
+    """
 
     def enter(run: Callable[..., Any]) -> Callable[..., Any]:
+        called = run if operands is None else _of_parts(run, operands)
         for name in names:
             if (domain, name) in TABLE:
                 raise ValueError(f"{name} has two implementations")
-            TABLE[domain, name] = Implementation(run, fold, sized, attributes)
+            TABLE[domain, name] = Implementation(called, fold, sized, attributes)
         return run
 
     return enter
+
+
+def _of_parts(run: Callable[..., Any], parts: Sequence[Part]) -> Callable[..., Any]:
+    """The function, called with these parts of a node's operands; an absent operand inside a record is None."""
+    places = [(None, (part,)) if isinstance(part, int) else (part[0], part[1:]) for part in parts]
+    most = 1 + max(at for _, ats in places for at in ats)
+
+    def called(call: Call, *operands: Any) -> Any:
+        if len(operands) > most:
+            raise InputError(f"{label(call.node)} takes {most} operands, and is given {len(operands)}")
+        padded = (*operands, *[None] * most)
+        given = [(record, [padded[at] for at in ats]) for record, ats in places if ats[0] < len(operands)]
+        return run(call, *[values[0] if record is None else record(*values) for record, values in given])
+
+    return called
 
 
 @dataclass(frozen=True, slots=True)

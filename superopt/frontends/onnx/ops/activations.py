@@ -6,6 +6,7 @@ Softmax before opset 13 flattens to a matrix at `axis`; from 13 on it normalises
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,34 +24,41 @@ def like(x: Any, value: float) -> np.ndarray:
     return np.asarray(value, x.dtype)
 
 
-@op("Relu")
-def _relu(call: Call, x: Any) -> Any:
-    return jnp.maximum(x, like(x, 0))
+def softplus(x: Any) -> Any:
+    """`log(1 + exp(x))` without overflow."""
+    return jnp.maximum(x, like(x, 0)) + lax.log1p(lax.exp(-lax.abs(x)))
 
 
-@op("Sigmoid")
-def _sigmoid(call: Call, x: Any) -> Any:
-    return lax.logistic(x)
+def _hard_sigmoid(x: Any, alpha: float, beta: float) -> Any:
+    line = x * like(x, alpha) + like(x, beta)
+    return jnp.minimum(jnp.maximum(line, like(x, 0)), like(x, 1))
 
 
-@op("LeakyRelu")
-def _leaky_relu(call: Call, x: Any) -> Any:
-    return jnp.where(x >= like(x, 0), x, x * like(x, call.attrs["alpha"]))
+CURVES: dict[str, tuple[Callable[..., Any], tuple[float, ...]]] = {
+    "Affine": (lambda x, alpha, beta: x * like(x, alpha) + like(x, beta), (1.0, 0.0)),
+    "Elu": (lambda x, alpha: jnp.where(x > 0, x, like(x, alpha) * lax.expm1(jnp.minimum(x, like(x, 0)))), (1.0,)),
+    "HardSigmoid": (_hard_sigmoid, (0.2, 0.5)),
+    "LeakyRelu": (lambda x, alpha: jnp.where(x >= 0, x, x * like(x, alpha)), (0.01,)),
+    "Relu": (lambda x: jnp.maximum(x, like(x, 0)), ()),
+    "ScaledTanh": (lambda x, alpha, beta: like(x, alpha) * lax.tanh(like(x, beta) * x), (1.0, 1.0)),
+    "Sigmoid": (lax.logistic, ()),
+    "Softplus": (softplus, ()),
+    "Softsign": (lambda x: x / (like(x, 1) + lax.abs(x)), ()),
+    "Tanh": (lax.tanh, ()),
+    "ThresholdedRelu": (lambda x, alpha: jnp.where(x > like(x, alpha), x, like(x, 0)), (1.0,)),
+}
+"""Functions that are operators, and parts of others by name: of a value and of parameters with these defaults."""
+
+
+@op("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "ThresholdedRelu")
+def _curve(call: Call, x: Any) -> Any:
+    compute, defaults = CURVES[call.node.op_type]
+    return compute(x, *[call.attrs[name] for name in ("alpha", "beta")[: len(defaults)]])
 
 
 @op("PRelu")
 def _prelu(call: Call, x: Any, slope: Any) -> Any:
     return jnp.where(x >= like(x, 0), x, x * slope)
-
-
-@op("ThresholdedRelu")
-def _thresholded_relu(call: Call, x: Any) -> Any:
-    return jnp.where(x > like(x, call.attrs["alpha"]), x, like(x, 0))
-
-
-@op("Elu")
-def _elu(call: Call, x: Any) -> Any:
-    return jnp.where(x > like(x, 0), x, lax.expm1(jnp.minimum(x, like(x, 0))) * like(x, call.attrs["alpha"]))
 
 
 @op("Celu")
@@ -65,31 +73,10 @@ def _selu(call: Call, x: Any) -> Any:
     return gamma * jnp.where(x > like(x, 0), x, alpha * lax.expm1(jnp.minimum(x, like(x, 0))))
 
 
-@op("HardSigmoid")
-def _hard_sigmoid(call: Call, x: Any) -> Any:
-    line = x * like(x, call.attrs["alpha"]) + like(x, call.attrs["beta"])
-    return jnp.minimum(jnp.maximum(line, like(x, 0)), like(x, 1))
-
-
 @op("HardSwish")
 def _hard_swish(call: Call, x: Any) -> Any:
     gate = jnp.minimum(jnp.maximum(x * like(x, 1 / 6) + like(x, 0.5), like(x, 0)), like(x, 1))
     return x * gate
-
-
-@op("Softplus")
-def _softplus(call: Call, x: Any) -> Any:
-    return softplus(x)
-
-
-def softplus(x: Any) -> Any:
-    """`log(1 + exp(x))` without overflow."""
-    return jnp.maximum(x, like(x, 0)) + lax.log1p(lax.exp(-lax.abs(x)))
-
-
-@op("Softsign")
-def _softsign(call: Call, x: Any) -> Any:
-    return x / (like(x, 1) + lax.abs(x))
 
 
 @op("Mish")
@@ -105,7 +92,12 @@ def _swish(call: Call, x: Any) -> Any:
 
 @op("Gelu")
 def _gelu(call: Call, x: Any) -> Any:
-    if call.attrs["approximate"] == "tanh":
+    return gelu(x, call.attrs["approximate"] == "tanh")
+
+
+def gelu(x: Any, by_tanh: bool = False) -> Any:
+    """`x` times the probability of a smaller standard normal number, or that by an approximation."""
+    if by_tanh:
         inner = like(x, math.sqrt(2 / math.pi)) * (x + like(x, 0.044715) * lax.integer_pow(x, 3))
         return like(x, 0.5) * x * (like(x, 1) + lax.tanh(inner))
     return like(x, 0.5) * x * (like(x, 1) + lax.erf(x * like(x, math.sqrt(0.5))))

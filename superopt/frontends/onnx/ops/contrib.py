@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,144 +17,138 @@ from jax import lax
 
 from superopt.errors import InputError
 from superopt.frontends.onnx.eval import TABLE, Call, UnsupportedOpError, op
-from superopt.frontends.onnx.ops.activations import like, softmax
+from superopt.frontends.onnx.ops.activations import CURVES, gelu, like, softmax
 from superopt.frontends.onnx.ops.conv import add_bias, convolve
-from superopt.frontends.onnx.ops.linalg import centred, matmul, scaled_sum
+from superopt.frontends.onnx.ops.linalg import matmul
 from superopt.frontends.onnx.ops.movement import axis_of
 from superopt.frontends.onnx.ops.norm import promoted
-from superopt.frontends.onnx.ops.quant import dynamic_range, quantise
+from superopt.frontends.onnx.ops.quant import Grid, Quantized, dynamic_range
 
 MS = "com.microsoft"
 ms = functools.partial(op, domain=MS)
 
 
-def real(x: Any, scale: Any, zero: Any, axis: int | None = None) -> Any:
-    """The numbers that quantised values stand for; one scale, or one for each place along an axis."""
-    if scale.size > 1 and axis is not None:
-        scale = scale.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
-    elif scale.size == 1:
-        scale = scale.reshape(())
-    return centred(x, zero, axis).astype(scale.dtype) * scale
+def qlinear(
+    *names: str, plain: int = 0, tensors: int = 1, attributes: Mapping[str, Any]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enter a function of real numbers under operators of quantised ones.
 
+    Operands are `plain` ones, then tensors with scale and zero point each, then scale and zero point of the result.
+    """
+    end = plain + 3 * tensors
+    parts = [*range(plain), *[(Quantized, i, i + 1, i + 2) for i in range(plain, end, 3)], (Grid, end, end + 1)]
 
-def rounded(x: Any, scale: Any, zero: Any, like_type: Any) -> Any:
-    """Real numbers as quantised ones of the type of the zero point, or of another tensor where there is none."""
-    dtype = np.dtype(like_type.dtype if zero is None else zero.dtype)
-    return quantise(x, scale.reshape(()), None if zero is None else zero.reshape(()), dtype, True)
+    def enter(compute: Callable[..., Any]) -> Callable[..., Any]:
+        @ms(*names, attributes=attributes, operands=parts)
+        def run(call: Call, *given: Any) -> Any:
+            *operands, grid = given
+            value = compute(call, *operands[:plain], *[x.real() for x in operands[plain:]])
+            return grid.rounded(value, operands[plain].value)
+
+        return run
+
+    return enter
 
 
 # ---- quantised elementwise
 
 
-@ms("QLinearAdd", "QLinearMul", attributes={})
-def _qlinear_binary(
-    call: Call, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, scale: Any, zero: Any = None
-) -> Any:
-    x, y = real(a, a_scale, a_zero), real(b, b_scale, b_zero)
-    return rounded(x + y if call.node.op_type == "QLinearAdd" else x * y, scale, zero, a)
+@qlinear("QLinearAdd", "QLinearMul", tensors=2, attributes={})
+def _qlinear_binary(call: Call, x: Any, y: Any) -> Any:
+    return x + y if call.node.op_type == "QLinearAdd" else x * y
 
 
-@ms("QLinearSigmoid", attributes={})
-def _qlinear_sigmoid(call: Call, x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None) -> Any:
-    return rounded(lax.logistic(real(x, x_scale, x_zero)), scale, zero, x)
+@qlinear("QLinearSigmoid", attributes={})
+def _qlinear_sigmoid(call: Call, x: Any) -> Any:
+    return lax.logistic(x)
 
 
-@ms("QLinearLeakyRelu", attributes={"alpha": 0.01})
-def _qlinear_leaky_relu(call: Call, x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None) -> Any:
-    value = real(x, x_scale, x_zero)
-    return rounded(jnp.where(value >= 0, value, value * like(value, call.attrs["alpha"])), scale, zero, x)
+@qlinear("QLinearLeakyRelu", attributes={"alpha": 0.01})
+def _qlinear_leaky_relu(call: Call, x: Any) -> Any:
+    return jnp.where(x >= 0, x, x * like(x, call.attrs["alpha"]))
 
 
-@ms("QLinearSoftmax", attributes={"axis": -1, "opset": 13})
-def _qlinear_softmax(call: Call, x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None) -> Any:
+@qlinear("QLinearSoftmax", attributes={"axis": -1, "opset": 13})
+def _qlinear_softmax(call: Call, x: Any) -> Any:
     axis = axis_of(call.attrs["axis"], x.ndim)
-    axes = (axis,) if call.attrs["opset"] >= 13 else tuple(range(axis, x.ndim))
-    return rounded(softmax(real(x, x_scale, x_zero), axes), scale, zero, x)
+    return softmax(x, (axis,) if call.attrs["opset"] >= 13 else tuple(range(axis, x.ndim)))
 
 
-@ms("QLinearWhere", attributes={})
-def _qlinear_where(
-    call: Call, chosen: Any, x: Any, x_scale: Any, x_zero: Any, y: Any, y_scale: Any, y_zero: Any, scale: Any,
-    zero: Any = None,
-) -> Any:  # fmt: skip
-    return rounded(jnp.where(chosen, real(x, x_scale, x_zero), real(y, y_scale, y_zero)), scale, zero, x)
+@qlinear("QLinearWhere", plain=1, tensors=2, attributes={})
+def _qlinear_where(call: Call, chosen: Any, x: Any, y: Any) -> Any:
+    return jnp.where(chosen, x, y)
 
 
 @ms("QLinearConcat", attributes={"axis": 0})
 def _qlinear_concat(call: Call, scale: Any, zero: Any, *operands: Any) -> Any:
     if len(operands) % 3:
         raise InputError("each tensor needs its scale and zero point")
-    parts = [real(*operands[i : i + 3]) for i in range(0, len(operands), 3)]
-    return rounded(jnp.concatenate(parts, axis_of(call.attrs["axis"], parts[0].ndim)), scale, zero, operands[0])
+    parts = [Quantized(*operands[i : i + 3]).real() for i in range(0, len(operands), 3)]
+    joined = jnp.concatenate(parts, axis_of(call.attrs["axis"], parts[0].ndim))
+    return Grid(scale, zero).rounded(joined, operands[0])
 
 
 # ---- quantised reductions
 
 
-@ms("QLinearReduceMean", attributes={"axes": None, "keepdims": 1})
-def _qlinear_mean(call: Call, x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None) -> Any:
+@qlinear("QLinearReduceMean", attributes={"axes": None, "keepdims": 1})
+def _qlinear_mean(call: Call, x: Any) -> Any:
     axes = call.attrs["axes"]
     chosen = tuple(range(x.ndim)) if axes is None else tuple(axis_of(a, x.ndim) for a in axes)
-    return rounded(jnp.mean(real(x, x_scale, x_zero), chosen, keepdims=bool(call.attrs["keepdims"])), scale, zero, x)
+    return jnp.mean(x, chosen, keepdims=bool(call.attrs["keepdims"]))
 
 
-@ms("QLinearGlobalAveragePool", attributes={"channels_last": 0})
-def _qlinear_global_pool(call: Call, x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None) -> Any:
+@qlinear("QLinearGlobalAveragePool", attributes={"channels_last": 0})
+def _qlinear_global_pool(call: Call, x: Any) -> Any:
     axes = tuple(range(1, x.ndim - 1)) if call.attrs["channels_last"] else tuple(range(2, x.ndim))
-    return rounded(jnp.mean(real(x, x_scale, x_zero), axes, keepdims=True), scale, zero, x)
+    return jnp.mean(x, axes, keepdims=True)
 
 
-@ms(
+@qlinear(
     "QLinearAveragePool",
     attributes={
         "auto_pad": "NOTSET", "ceil_mode": 0, "channels_last": 0, "count_include_pad": 0, "kernel_shape": None,
         "pads": None, "strides": None, "dilations": None,
     },
 )  # fmt: skip
-def _qlinear_pool(call: Call, x: Any, x_scale: Any, x_zero: Any, scale: Any, zero: Any = None) -> Any:
-    value = real(x, x_scale, x_zero)
+def _qlinear_pool(call: Call, x: Any) -> Any:
     last = bool(call.attrs["channels_last"])
-    value = jnp.moveaxis(value, -1, 1) if last else value
-    pooled = TABLE["", "AveragePool"].run(call, value)
-    return rounded(jnp.moveaxis(pooled, 1, -1) if last else pooled, scale, zero, x)
+    pooled = TABLE["", "AveragePool"].run(call, jnp.moveaxis(x, -1, 1) if last else x)
+    return jnp.moveaxis(pooled, 1, -1) if last else pooled
 
 
 # ---- products
 
 
-@ms("QGemm", attributes={"alpha": 1.0, "transA": 0, "transB": 0})
-def _qgemm(
-    call: Call, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, c: Any = None, scale: Any = None,
-    zero: Any = None,
-) -> Any:  # fmt: skip
+@ms(
+    "QGemm",
+    attributes={"alpha": 1.0, "transA": 0, "transB": 0},
+    operands=((Quantized, 0, 1, 2), (Quantized, 3, 4, 5), 6, (Grid, 7, 8)),
+)
+def _qgemm(call: Call, a: Quantized, b: Quantized, c: Any = None, y: Grid | None = None) -> Any:
     contract = ((0 if call.attrs["transA"] else 1,), (1 if call.attrs["transB"] else 0,))
     columns = 0 if call.attrs["transB"] else 1
-    total = lax.dot_general(
-        centred(a, a_zero), centred(b, b_zero, columns), (contract, ((), ())), preferred_element_type=np.int32
-    )
+    total = lax.dot_general(a.centred(), b.centred(columns), (contract, ((), ())), preferred_element_type=np.int32)
     total = total if c is None else total + c
-    factor = a_scale.reshape(()) * like(a_scale, call.attrs["alpha"])
-    value = total.astype(np.float32) * (factor * (b_scale.reshape(()) if b_scale.size == 1 else b_scale))
-    return value if scale is None else rounded(value, scale, zero, a)
+    factor = a.scale.reshape(()) * like(a.scale, call.attrs["alpha"])
+    value = total.astype(np.float32) * (factor * b.factor())
+    return value if y is None or y.scale is None else y.rounded(value, a.value)
 
 
-@ms("MatMulIntegerToFloat", attributes={})
-def _matmul_to_float(
-    call: Call, a: Any, b: Any, a_scale: Any, b_scale: Any, a_zero: Any = None, b_zero: Any = None, bias: Any = None
-) -> Any:
-    return _real_product(a, b, a_scale, b_scale, a_zero, b_zero, bias)
+@ms("MatMulIntegerToFloat", attributes={}, operands=((Quantized, 0, 2, 4), (Quantized, 1, 3, 5), 6))
+def _matmul_to_float(call: Call, a: Quantized, b: Quantized, bias: Any = None) -> Any:
+    return _real_product(a, b, bias)
 
 
-def _real_product(a: Any, b: Any, a_scale: Any, b_scale: Any, a_zero: Any, b_zero: Any, bias: Any) -> Any:
-    total = matmul(centred(a, a_zero), centred(b, b_zero, -1), np.int32).astype(a_scale.dtype)
-    value = total * (a_scale.reshape(()) * (b_scale.reshape(()) if b_scale.size == 1 else b_scale))
+def _real_product(a: Quantized, b: Quantized, bias: Any) -> Any:
+    total = matmul(a.centred(), b.centred(-1), np.int32).astype(a.scale.dtype)
+    value = total * (a.scale.reshape(()) * b.factor())
     return value if bias is None else value + bias
 
 
-@ms("DynamicQuantizeMatMul", attributes={})
-def _dynamic_matmul(call: Call, a: Any, b: Any, b_scale: Any, b_zero: Any = None, bias: Any = None) -> Any:
-    whole, a_scale, a_zero = dynamic_range(a)
-    return _real_product(whole, b, a_scale, b_scale, a_zero, b_zero, bias)
+@ms("DynamicQuantizeMatMul", attributes={}, operands=(0, (Quantized, 1, 2, 3), 4))
+def _dynamic_matmul(call: Call, a: Any, b: Quantized, bias: Any = None) -> Any:
+    return _real_product(Quantized(*dynamic_range(a)), b, bias)
 
 
 def _swapped(x: Any, matrix: int, batch: int) -> Any:
@@ -175,24 +170,15 @@ def _fused_matmul(call: Call, a: Any, b: Any) -> Any:
     return total if attrs["alpha"] == 1.0 else total * like(total, attrs["alpha"])
 
 
-def _activated(call: Call, x: Any, name: str, values: list[float]) -> Any:
-    first, second = [*values, None, None][:2]
+def _activated(call: Call, x: Any, name: str, values: Sequence[float]) -> Any:
     if name in ("", "Identity"):
         return x
-    if name == "Relu":
-        return jnp.maximum(x, like(x, 0))
-    if name == "Tanh":
-        return lax.tanh(x)
-    if name == "Sigmoid":
-        return lax.logistic(x)
-    if name == "LeakyRelu":
-        return jnp.where(x >= 0, x, x * like(x, 0.01 if first is None else first))
-    if name == "Clip" and first is not None and second is not None:
-        return jnp.clip(x, like(x, first), like(x, second))
-    if name == "HardSigmoid":
-        line = x * like(x, 0.2 if first is None else first) + like(x, 0.5 if second is None else second)
-        return jnp.clip(line, like(x, 0), like(x, 1))
-    raise UnsupportedOpError(f"{call.node.op_type} with the activation {name!r} is not supported")
+    if name == "Clip" and len(values) >= 2:
+        return jnp.clip(x, *[like(x, v) for v in values[:2]])
+    if name not in CURVES:
+        raise UnsupportedOpError(f"{call.node.op_type} with the activation {name!r} is not supported")
+    compute, defaults = CURVES[name]
+    return compute(x, *[*values, *defaults[len(values) :]][: len(defaults)])
 
 
 @ms(
@@ -202,10 +188,8 @@ def _activated(call: Call, x: Any, name: str, values: list[float]) -> Any:
         "activation_beta": 0.0, "activation_gamma": 0.0,
     },
 )  # fmt: skip
-def _fused_gemm(call: Call, a: Any, b: Any, c: Any = None) -> Any:
-    attrs = call.attrs
-    contract = ((0 if attrs["transA"] else 1,), (1 if attrs["transB"] else 0,))
-    total = scaled_sum(lax.dot_general(a, b, (contract, ((), ()))), attrs["alpha"], c, attrs["beta"])
+def _fused_gemm(call: Call, *operands: Any) -> Any:
+    attrs, total = call.attrs, TABLE["", "Gemm"].run(call, *operands)
     return _activated(call, total, attrs["activation"], [attrs["activation_alpha"], attrs["activation_beta"]])
 
 
@@ -219,7 +203,7 @@ def _fused_gemm(call: Call, a: Any, b: Any, c: Any = None) -> Any:
 def _fused_conv(call: Call, x: Any, w: Any, bias: Any = None, added: Any = None) -> Any:
     total = add_bias(convolve(call, x, w), bias)
     total = total if added is None else total + added
-    return _activated(call, total, call.attrs["activation"], list(call.attrs["activation_params"]))
+    return _activated(call, total, call.attrs["activation"], call.attrs["activation_params"])
 
 
 @ms(
@@ -254,25 +238,9 @@ def _unpacked(x: Any, bits: int) -> Any:
 # ---- activations and normalisations
 
 
-def _gelu(x: Any) -> Any:
-    return like(x, 0.5) * x * (like(x, 1) + lax.erf(x * like(x, math.sqrt(0.5))))
-
-
-@ms("Gelu", attributes={})
-def _ms_gelu(call: Call, x: Any) -> Any:
-    return _gelu(x)
-
-
-@ms("BiasGelu", attributes={})
-def _bias_gelu(call: Call, x: Any, bias: Any) -> Any:
-    return _gelu(x + bias)
-
-
-@ms("FastGelu", attributes={})
-def _fast_gelu(call: Call, x: Any, bias: Any = None) -> Any:
-    x = x if bias is None else x + bias
-    inner = like(x, math.sqrt(2 / math.pi)) * (x + like(x, 0.044715) * lax.integer_pow(x, 3))
-    return like(x, 0.5) * x * (like(x, 1) + lax.tanh(inner))
+@ms("Gelu", "BiasGelu", "FastGelu", attributes={})
+def _ms_gelu(call: Call, x: Any, bias: Any = None) -> Any:
+    return gelu(x if bias is None else x + bias, by_tanh=call.node.op_type == "FastGelu")
 
 
 @ms("QuickGelu", attributes={"alpha": 1.702})
@@ -312,15 +280,27 @@ def _skip_simplified_norm(call: Call, x: Any, skip: Any, scale: Any, bias: Any =
     return (result, mean, inverse, total)[: max(call.n_outputs, 1)]
 
 
-@ms("EmbedLayerNormalization", attributes={"epsilon": 1e-12, "mask_index_type": 0})
+class Embeddings(NamedTuple):
+    """Rows by word, by position, and by kind of segment (or None)."""
+
+    words: Any
+    places: Any
+    kinds: Any
+
+
+@ms(
+    "EmbedLayerNormalization",
+    attributes={"epsilon": 1e-12, "mask_index_type": 0},
+    operands=(0, 1, (Embeddings, 2, 3, 4), 5, 6, 7, 8),
+)
 def _embed_norm(
-    call: Call, ids: Any, segments: Any, words: Any, places: Any, kinds: Any, scale: Any, shift: Any, mask: Any = None,
+    call: Call, ids: Any, segments: Any, rows: Embeddings, scale: Any, shift: Any, mask: Any = None,
     positions: Any = None,
 ) -> Any:  # fmt: skip
     where = lax.broadcasted_iota(np.int32, ids.shape, 1) if positions is None else positions
-    total = jnp.take(words, ids, 0, mode="clip") + jnp.take(places, where, 0, mode="clip")
-    if segments is not None and kinds is not None:
-        total = total + jnp.take(kinds, segments, 0, mode="clip")
+    total = jnp.take(rows.words, ids, 0, mode="clip") + jnp.take(rows.places, where, 0, mode="clip")
+    if segments is not None and rows.kinds is not None:
+        total = total + jnp.take(rows.kinds, segments, 0, mode="clip")
     result, _, _ = _layer_norm(total, scale, shift, call.attrs["epsilon"], True)
     lengths = jnp.zeros(ids.shape[0], np.int32) if mask is None else jnp.sum(mask, 1, dtype=np.int32)
     return (result, lengths, total)[: max(call.n_outputs, 1)]
@@ -369,8 +349,15 @@ def _seen(mask: Any, batch: int, rows: int, columns: int) -> Any:
     raise UnsupportedOpError(f"a mask of shape {list(mask.shape)} is not supported")
 
 
-def _present(call: Call, k: Any, v: Any, past: Any) -> tuple[Any, Any]:
-    if past is None:
+class Past(NamedTuple):
+    """Keys and values of positions before, `[batch, heads, positions, size]` each; a pair stacked in one tensor too."""
+
+    k: Any
+    v: Any
+
+
+def _present(k: Any, v: Any, past: Any) -> tuple[Any, Any]:
+    if past is None or past[0] is None:
         return k, v
     return jnp.concatenate([past[0], k], 2), jnp.concatenate([past[1], v], 2)
 
@@ -391,7 +378,7 @@ def _self_attention(call: Call, projected: Any, mask: Any, past: Any, added: Any
         raise InputError(f"weights for {width} columns and sizes {list(sizes)}")
     q, k, v = jnp.split(projected, np.cumsum(sizes)[:2].tolist(), axis=-1)
     q, k, v = (_heads(x, attrs["num_heads"]) for x in (q, k, v))
-    k, v = _present(call, k, v, past)
+    k, v = _present(k, v, past)
     result = _attend(call, q, k, v, _seen(mask, q.shape[0], q.shape[2], k.shape[2]), added)
     return (result, jnp.stack([k, v])) if call.n_outputs > 1 else result
 
@@ -404,18 +391,19 @@ def _attention(
     return _self_attention(call, projected, mask, past, added)
 
 
-@ms("QAttention", attributes=_ATTENTION)
-def _qattention(
-    call: Call, x: Any, w: Any, bias: Any, x_scale: Any, w_scale: Any, mask: Any = None, x_zero: Any = None,
-    w_zero: Any = None, past: Any = None,
-) -> Any:  # fmt: skip
-    return _self_attention(call, _real_product(x, w, x_scale, w_scale, x_zero, w_zero, bias), mask, past, None)
+@ms("QAttention", attributes=_ATTENTION, operands=((Quantized, 0, 3, 6), (Quantized, 1, 4, 7), 2, 5, 8))
+def _qattention(call: Call, x: Quantized, w: Quantized, bias: Any, mask: Any = None, past: Any = None) -> Any:
+    return _self_attention(call, _real_product(x, w, bias), mask, past, None)
 
 
-@ms("MultiHeadAttention", attributes={"num_heads": 1, "unidirectional": 0, "mask_filter_value": -10000.0, "scale": 0.0})
+@ms(
+    "MultiHeadAttention",
+    attributes={"num_heads": 1, "unidirectional": 0, "mask_filter_value": -10000.0, "scale": 0.0},
+    operands=(*range(6), (Past, 6, 7)),
+)
 def _multi_head(
     call: Call, q: Any, k: Any = None, v: Any = None, bias: Any = None, mask: Any = None, added: Any = None,
-    past_k: Any = None, past_v: Any = None,
+    past: Past | None = None,
 ) -> Any:  # fmt: skip
     heads = call.attrs["num_heads"]
     if k is None or v is None or q.ndim != 3 or k.ndim not in (3, 4):
@@ -425,7 +413,7 @@ def _multi_head(
         shifts = jnp.split(bias, [q.shape[-1], 2 * q.shape[-1]])
     given = [x if b is None or x.ndim == 4 else x + b for x, b in zip((q, k, v), shifts, strict=True)]
     q, k, v = (x if x.ndim == 4 else _heads(x, heads) for x in given)
-    k, v = _present(call, k, v, None if past_k is None else (past_k, past_v))
+    k, v = _present(k, v, past)
     result = _attend(call, q, k, v, _seen(mask, q.shape[0], q.shape[2], k.shape[2]), added)
     return (result, k, v) if call.n_outputs > 1 else result
 
@@ -463,19 +451,10 @@ def _rotary(call: Call, x: Any, positions: Any, cos: Any, sin: Any) -> Any:
 # ---- the same as standard operators of other versions
 
 
-@ms("QuantizeLinear", attributes={"axis": 1, "block_size": 0})
-def _ms_quantize(call: Call, x: Any, scale: Any, zero: Any = None) -> Any:
-    return TABLE["", "QuantizeLinear"].run(call, x, scale, zero)
-
-
-@ms("DequantizeLinear", attributes={"axis": 1, "block_size": 0})
-def _ms_dequantize(call: Call, x: Any, scale: Any, zero: Any = None) -> Any:
-    return TABLE["", "DequantizeLinear"].run(call, x, scale, zero)
-
-
+@ms("QuantizeLinear", "DequantizeLinear", attributes={"axis": 1, "block_size": 0})
 @ms("Trilu", attributes={"upper": 1})
-def _ms_trilu(call: Call, x: Any, k: Any = None) -> Any:
-    return TABLE["", "Trilu"].run(call, x, k)
+def _standard(call: Call, *operands: Any) -> Any:
+    return TABLE["", call.node.op_type].run(call, *operands)
 
 
 @ms("ExpandDims", attributes={})

@@ -60,16 +60,20 @@ def _det(call: Call, x: Any) -> Any:
 
 
 def centred(x: Any, zero_point: Any, axis: int | None = None) -> Any:
-    """An int8 or uint8 tensor as int32 with its zero point taken off (`axis`: that of a per-row zero point)."""
-    wide = x.astype(np.int32)
-    if zero_point is None:
-        return wide
-    zero = zero_point.astype(np.int32)
-    if zero.ndim == 1 and zero.size > 1 and axis is not None:
-        zero = zero.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
-    elif zero.size == 1:
-        zero = zero.reshape(())
-    return wide - zero
+    """A tensor of eight-bit numbers as int32 with its zero point taken off (`axis`: that of a per-row zero point)."""
+    wide = x.astype(np.float32 if is_float(np.dtype(x.dtype)) else np.int32)
+    if zero_point is not None:
+        wide = wide - along(zero_point.astype(wide.dtype), x.ndim, axis)
+    return wide.astype(np.int32)
+
+
+def along(values: Any, rank: int, axis: int | None) -> Any:
+    """One value as a scalar; several, one for each place of an axis, so that they meet a tensor of this rank there."""
+    if values.size == 1:
+        return values.reshape(())
+    if values.ndim == 1 and axis is not None:
+        return values.reshape([-1 if i == axis % rank else 1 for i in range(rank)])
+    return values
 
 
 @op("MatMulInteger")

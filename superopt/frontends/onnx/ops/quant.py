@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,11 +10,12 @@ import numpy as np
 from jax import lax
 from onnx import helper
 
-from superopt.frontends.onnx.data import finfo_range, is_float
+from superopt.errors import InputError
+from superopt.frontends.onnx.data import is_float
 from superopt.frontends.onnx.eval import Call, op
 from superopt.frontends.onnx.ops.conv import convolve
 from superopt.frontends.onnx.ops.elementwise import cast
-from superopt.frontends.onnx.ops.linalg import centred, matmul
+from superopt.frontends.onnx.ops.linalg import along, centred, matmul
 from superopt.frontends.onnx.ops.movement import axis_of, slice_axis
 
 _SMALL_INTS = {"int2": (-2, 1), "uint2": (0, 3), "int4": (-8, 7), "uint4": (0, 15)}
@@ -104,41 +106,66 @@ def dynamic_range(x: Any) -> tuple[Any, Any, Any]:
     return quantised.astype(np.uint8), scale, zero.astype(np.uint8)
 
 
-def _column(scale: Any, rank: int, axis: int) -> Any:
-    if scale.ndim == 1 and scale.size > 1:
-        return scale.reshape([-1 if i == axis % rank else 1 for i in range(rank)])
-    return scale.reshape(()) if scale.size == 1 else scale
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """A tensor of integers (or small floats) for the real numbers `scale * (value - zero)`.
+
+    Scale and zero point (None: 0) hold one value, or one for each place along an axis.
+    """
+
+    value: Any
+    scale: Any
+    zero: Any
+
+    def __post_init__(self) -> None:
+        if self.value is None or self.scale is None:
+            raise InputError("a quantised tensor needs its values and its scale")
+
+    def centred(self, axis: int | None = None) -> Any:
+        """The integers with the zero point at 0, as int32."""
+        return centred(self.value, self.zero, axis)
+
+    def factor(self, axis: int | None = None) -> Any:
+        """The scale, to be multiplied with a tensor of the rank of this."""
+        return along(self.scale, self.value.ndim, axis)
+
+    def real(self) -> Any:
+        """The numbers, in the type of the scale."""
+        return self.centred().astype(self.scale.dtype) * self.factor()
 
 
-@op("QLinearMatMul")
-def _qlinear_matmul(
-    call: Call, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, y_scale: Any, y_zero: Any
-) -> Any:
-    total = matmul(_float_centred(a, a_zero, -2), _float_centred(b, b_zero, -1), np.int32)
-    wide = np.float32
-    scale = _column(a_scale, a.ndim, -2).astype(wide) * _column(b_scale, b.ndim, -1).astype(wide)
-    scaled = total.astype(wide) * scale
-    out_zero = _column(y_zero, scaled.ndim, -2)
-    return quantise(scaled, _column(y_scale, scaled.ndim, -2), out_zero, np.dtype(y_zero.dtype), True)
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What a result is rounded to: scale and zero point (None: 0)."""
+
+    scale: Any
+    zero: Any
+
+    def rounded(self, x: Any, like_type: Any = None, axis: int | None = None) -> Any:
+        """Real numbers as quantised ones of the type of the zero point, or of another tensor where there is none."""
+        if self.scale is None:
+            raise InputError("a quantised result needs its scale")
+        dtype = np.dtype((like_type if self.zero is None else self.zero).dtype)
+        scale, zero = (
+            None if v is None else v.reshape(()) if axis is None else along(v, x.ndim, axis)
+            for v in (self.scale, self.zero)
+        )
+        return quantise(x, scale, zero, dtype, True)
 
 
-def _float_centred(x: Any, zero: Any, axis: int) -> Any:
-    if is_float(np.dtype(x.dtype)):
-        return (x.astype(np.float32) - _column(zero, x.ndim, axis).astype(np.float32)).astype(np.int32)
-    return centred(x, zero, axis)
+_PAIR = ((Quantized, 0, 1, 2), (Quantized, 3, 4, 5), (Grid, 6, 7))
 
 
-@op("QLinearConv")
-def _qlinear_conv(
-    call: Call, x: Any, x_scale: Any, x_zero: Any, w: Any, w_scale: Any, w_zero: Any, y_scale: Any, y_zero: Any,
-    bias: Any = None,
-) -> Any:  # fmt: skip
-    total = convolve(call, centred(x, x_zero), centred(w, w_zero, 0), np.int32)
+@op("QLinearMatMul", operands=_PAIR)
+def _qlinear_matmul(call: Call, a: Quantized, b: Quantized, y: Grid) -> Any:
+    total = matmul(a.centred(-2), b.centred(-1), np.int32)
+    scale = a.factor(-2).astype(np.float32) * b.factor(-1).astype(np.float32)
+    return y.rounded(total.astype(np.float32) * scale, axis=-2)
+
+
+@op("QLinearConv", operands=(*_PAIR, 8))
+def _qlinear_conv(call: Call, x: Quantized, w: Quantized, y: Grid, bias: Any = None) -> Any:
+    total = convolve(call, x.centred(), w.centred(0), np.int32)
     if bias is not None:
-        total = total + _column(bias, total.ndim, 1)
-    scale = x_scale.reshape(()) * _column(w_scale, total.ndim, 1)
-    scaled = total.astype(np.float32) * scale
-    return quantise(scaled, y_scale.reshape(()), y_zero.reshape(()), np.dtype(y_zero.dtype), True)
-
-
-__all__ = ["finfo_range", "int_range"]
+        total = total + along(bias, total.ndim, 1)
+    return y.rounded(total.astype(np.float32) * (x.scale.reshape(()) * along(w.scale, total.ndim, 1)))

@@ -7,7 +7,9 @@ yields zeros; the reverse direction then reads each sequence from its own end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,32 +18,10 @@ from jax import lax
 
 from superopt.errors import InputError
 from superopt.frontends.onnx.eval import Call, op
-from superopt.frontends.onnx.ops.activations import like, softplus
+from superopt.frontends.onnx.ops.activations import CURVES, like
 
 Activation = Callable[[Any], Any]
-
-
-def _activation(name: str, alpha: float | None, beta: float | None) -> Activation:
-    key = name.lower()
-    a = {"leakyrelu": 0.01, "thresholdedrelu": 1.0, "scaledtanh": 1.0, "hardsigmoid": 0.2, "elu": 1.0, "affine": 1.0}
-    first = a.get(key, 1.0) if alpha is None else alpha
-    second = {"scaledtanh": 1.0, "hardsigmoid": 0.5}.get(key, 0.0) if beta is None else beta
-    table: dict[str, Activation] = {
-        "sigmoid": lax.logistic,
-        "tanh": lax.tanh,
-        "relu": lambda x: jnp.maximum(x, like(x, 0)),
-        "affine": lambda x: x * like(x, first) + like(x, second),
-        "leakyrelu": lambda x: jnp.where(x >= 0, x, x * like(x, first)),
-        "thresholdedrelu": lambda x: jnp.where(x > like(x, first), x, like(x, 0)),
-        "scaledtanh": lambda x: like(x, first) * lax.tanh(like(x, second) * x),
-        "hardsigmoid": lambda x: jnp.clip(x * like(x, first) + like(x, second), like(x, 0), like(x, 1)),
-        "elu": lambda x: jnp.where(x > 0, x, like(x, first) * lax.expm1(jnp.minimum(x, like(x, 0)))),
-        "softsign": lambda x: x / (like(x, 1) + lax.abs(x)),
-        "softplus": softplus,
-    }
-    if key not in table:
-        raise InputError(f"activation {name!r} is not known")
-    return table[key]
+_CURVES = {name.lower(): curve for name, curve in CURVES.items()}  # names are written in any case
 
 
 def _activations(call: Call, default: list[str], directions: int) -> list[list[Activation]]:
@@ -51,17 +31,19 @@ def _activations(call: Call, default: list[str], directions: int) -> list[list[A
     names = call.attrs["activations"] if "activations" in given else default * directions
     if len(names) != each * directions:
         raise InputError(f"{len(names)} activations for {directions} directions of {each}")
-    alphas, betas = iter(call.attrs.get("activation_alpha") or []), iter(call.attrs.get("activation_beta") or [])
-    takes_alpha = ("leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu", "affine")
-    made = [
-        _activation(
-            name,
-            next(alphas, None) if name.lower() in takes_alpha else None,
-            next(betas, None) if name.lower() in ("scaledtanh", "hardsigmoid", "affine") else None,
-        )
-        for name in names
-    ]
+    given_values = [iter(call.attrs.get(name) or []) for name in ("activation_alpha", "activation_beta")]
+    made: list[Activation] = []
+    for name in names:
+        if name.lower() not in _CURVES:
+            raise InputError(f"activation {name!r} is not known")
+        compute, defaults = _CURVES[name.lower()]
+        values = [next(left, default) for left, default in zip(given_values, defaults, strict=False)]
+        made.append(functools.partial(_bent, compute, values))
     return [made[i * each : (i + 1) * each] for i in range(directions)]
+
+
+def _bent(compute: Callable[..., Any], values: Sequence[float], x: Any) -> Any:
+    return compute(x, *values)
 
 
 Step = Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]
@@ -133,28 +115,43 @@ def _initial(call: Call, given: Any, x: Any) -> Any:
     return jnp.zeros((batch, count, hidden) if call.attrs.get("layout", 0) else (count, batch, hidden), x.dtype)
 
 
-def _bias(b: Any, d: int, parts: int, hidden: int, dtype: Any) -> tuple[Any, Any]:
-    if b is None:
-        return np.zeros(parts * hidden, dtype), np.zeros(parts * hidden, dtype)
-    return b[d, : parts * hidden], b[d, parts * hidden :]
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """Of a layer, by direction: `w` `[gates, inputs]`, `r` `[gates, hidden]`, `b` `[2 gates]` or None for zeros."""
+
+    w: Any
+    r: Any
+    b: Any
+
+    def biases(self, d: int, dtype: Any) -> tuple[Any, Any]:
+        """Those that belong to `w` and to `r`."""
+        gates = self.r.shape[1]
+        if self.b is None:
+            return np.zeros(gates, dtype), np.zeros(gates, dtype)
+        return self.b[d, :gates], self.b[d, gates:]
 
 
-@op("RNN")
-def _rnn(call: Call, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h0: Any = None) -> Any:
+_OPERANDS = (0, (Recurrence, 1, 2, 3), 4, 5)  # sequences, weights, lengths, first state
+
+
+@op("RNN", operands=_OPERANDS)
+def _rnn(call: Call, x: Any, weights: Recurrence, lengths: Any = None, h0: Any = None) -> Any:
+    w, r = weights.w, weights.r
     hidden, clip = r.shape[-1], _clipper(call)
     call.attrs.setdefault("hidden_size", hidden)
     functions = _activations(call, ["Tanh"], _directions(call))
 
     def make(d: int, data: Any) -> tuple[Any, Step]:
-        w_bias, r_bias = _bias(b, d, 1, hidden, x.dtype)
+        w_bias, r_bias = weights.biases(d, x.dtype)
         gates = data @ w[d].T + (w_bias + r_bias)
         return gates, lambda now, s: (functions[d][0](clip(now + s[0] @ r[d].T)),)
 
     return _layer(call, x, lengths, make, [_initial(call, h0, x)])
 
 
-@op("GRU")
-def _gru(call: Call, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h0: Any = None) -> Any:
+@op("GRU", operands=_OPERANDS)
+def _gru(call: Call, x: Any, weights: Recurrence, lengths: Any = None, h0: Any = None) -> Any:
+    w, r = weights.w, weights.r
     hidden, clip = r.shape[-1], _clipper(call)
     call.attrs.setdefault("hidden_size", hidden)
     functions = _activations(call, ["Sigmoid", "Tanh"], _directions(call))
@@ -162,7 +159,7 @@ def _gru(call: Call, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None,
 
     def make(d: int, data: Any) -> tuple[Any, Step]:
         f, g = functions[d]
-        w_bias, r_bias = _bias(b, d, 3, hidden, x.dtype)
+        w_bias, r_bias = weights.biases(d, x.dtype)
         gates = data @ w[d].T + w_bias
         r_gates, r_new = r[d][: 2 * hidden], r[d][2 * hidden :]
 
@@ -180,9 +177,11 @@ def _gru(call: Call, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None,
     return _layer(call, x, lengths, make, [_initial(call, h0, x)])
 
 
-@op("LSTM")
-def _lstm(call: Call, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h0: Any = None, c0: Any = None,
-          peepholes: Any = None) -> Any:  # fmt: skip
+@op("LSTM", operands=(*_OPERANDS, 6, 7))
+def _lstm(
+    call: Call, x: Any, weights: Recurrence, lengths: Any = None, h0: Any = None, c0: Any = None, peepholes: Any = None
+) -> Any:
+    w, r = weights.w, weights.r
     hidden, clip = r.shape[-1], _clipper(call)
     call.attrs.setdefault("hidden_size", hidden)
     functions = _activations(call, ["Sigmoid", "Tanh", "Tanh"], _directions(call))
@@ -190,7 +189,7 @@ def _lstm(call: Call, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None
 
     def make(d: int, data: Any) -> tuple[Any, Step]:
         f, g, h_function = functions[d]
-        w_bias, r_bias = _bias(b, d, 4, hidden, x.dtype)
+        w_bias, r_bias = weights.biases(d, x.dtype)
         gates = data @ w[d].T + (w_bias + r_bias)
         p = np.zeros(3 * hidden, x.dtype) if peepholes is None else peepholes[d]
         p_i, p_o, p_f = p[:hidden], p[hidden : 2 * hidden], p[2 * hidden :]
