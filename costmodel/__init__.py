@@ -1,1 +1,1 @@
-"""The cost model: features and labels of kernels, the objective of the search, its calibration."""
+"""The cost model: features and labels of kernels, the objective of the search, weights that ship."""

@@ -1,1 +1,1 @@
-"""Measured kernels: the corpus, and the micro-suite of a machine."""
+"""Kernels to measure: the micro-suite of a machine."""

@@ -20,6 +20,7 @@ from costmodel.model import analytical, weights_file
 from costmodel.model.encode import KernelEncoder
 from costmodel.model.learned import Learned
 from costmodel.model.model import Model
+from costmodel.model.predict import predict
 from costmodel.model.weights_file import WeightsError
 from superopt.machine import facts as machine
 from superopt.measure import KernelTiming, time_kernels
@@ -64,8 +65,6 @@ def on_another_machine(
 
 def adapt(model: Model, cases: Sequence[MicroCase], measured_s: np.ndarray) -> Model:
     """The model with coefficients and scale for these times."""
-    from costmodel.model.predict import predict  # late: brings JAX
-
     encoder = KernelEncoder()
     table, structures = encoder.encode([c.graph for c in cases])
     weights = analytical.long_ones(measured_s)

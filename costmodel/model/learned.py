@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,12 +15,11 @@ from costmodel.features.counts import FEATURES_VERSION
 from costmodel.features.node_rows import ENCODING_VERSION
 from costmodel.model.analytical import FeatureTable
 from costmodel.model.encode import KernelEncoder, KernelStructure, kernel_features
+from costmodel.model.forward import Forward
 from costmodel.model.model import Model
+from costmodel.model.predict import predict
 from superopt.ir.graph import Graph
 from superopt.machine import facts as machine
-
-if TYPE_CHECKING:
-    from costmodel.model.forward import Forward
 
 _GRID = 4096.0
 
@@ -72,9 +70,6 @@ class Learned:
         return np.array(pairs, dtype=np.float64).reshape(-1, 2)
 
     def _predicted(self, kernels: Sequence[Graph]) -> Iterator[tuple[float, float]]:
-        from costmodel.model.forward import Forward  # late: SciPy's sparse matrices
-        from costmodel.model.predict import predict  # late: see above
-
         if self._forward is None:
             self._forward = Forward(self.model.params, self.model.shape, self.encoder.rows)
         result = predict(self.model, *self.encode(kernels), self.encoder.rows, forward=self._forward)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load, save
 
 from costmodel.features.counts import FEATURES_VERSION
 from costmodel.features.node_rows import ENCODING_VERSION, OPCODES
@@ -35,8 +36,6 @@ FORMAT = 2
 
 def write(path: Path, model: Model, card: Mapping[str, Any]) -> dict[str, Any]:
     """Write a model and its card (same name, ending `.json`); returns the card as written."""
-    from safetensors.numpy import save  # late: only models on disk need it
-
     data = save({name: np.ascontiguousarray(value, np.float32) for name, value in _tensors(model).items()})
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
@@ -55,8 +54,6 @@ def read(path: Path | None = None) -> tuple[Model, dict[str, Any]]:
     Raises:
         WeightsError: the files are missing, damaged, or made for another version; the message says why.
     """
-    from safetensors.numpy import load  # late: as above
-
     path = path or SHIPPED
     with refused(path):
         card = json_of(text_file(path.with_suffix(".json")))

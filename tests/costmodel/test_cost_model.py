@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodel.calibrate.calibrate import calibrate, fit_cases, keep
-from costmodel.calibrate.metrics import kendall_tau, quality
 from costmodel.features.counts import INDEX
 from costmodel.labels import forms
 from costmodel.labels.microsuite import suite
@@ -24,6 +22,8 @@ from rewrites import library
 from rewrites.build.expander import library_expander
 from superopt.ir.build import dot, kernel, spread, tensor
 from superopt.ir.graph import Node, mk
+from superopt.lab.training.calibrate import calibrate, fit_cases, keep
+from superopt.lab.training.metrics import kendall_tau, quality
 from superopt.machine import facts as machine
 from superopt.store import Store
 

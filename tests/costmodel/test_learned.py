@@ -12,10 +12,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from costmodel.calibrate import evaluate, fit
-from costmodel.calibrate.settings import FitSettings
-from costmodel.labels import corpus
-from costmodel.labels.corpus import Label
 from costmodel.labels.microsuite import suite
 from costmodel.model import adapt, analytical, learned_file, predict, weights_file
 from costmodel.model.encode import KernelEncoder, KernelStructure, kernel_features, pack
@@ -26,6 +22,9 @@ from costmodel.model.objective import Objective
 from superopt.ir.build import dot, kernel, spread, tensor
 from superopt.ir.graph import Graph, mk
 from superopt.ir.text import print_graph
+from superopt.lab.training import corpus, evaluate, fit
+from superopt.lab.training.corpus import Label
+from superopt.lab.training.settings import FitSettings
 from superopt.machine import facts as machine
 from superopt.store import Store
 

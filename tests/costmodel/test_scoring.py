@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from costmodel.labels import corpus
 from costmodel.labels.forms import softmax
 from costmodel.labels.microsuite import suite
 from costmodel.model import learned_file, network, predict
@@ -20,6 +19,7 @@ from costmodel.model.forward import Forward
 from costmodel.model.learned import Learned
 from superopt.ir.build import dot, kernel, tensor
 from superopt.ir.graph import Graph, mk
+from superopt.lab.training import corpus
 from superopt.machine import facts as machine
 
 GOLDEN = Path(__file__).parents[1] / "support" / "golden_features.npz"

@@ -25,8 +25,11 @@ import numpy as np
 
 from costmodel.model import weights_file
 from costmodel.model.objective import Roofline
+from superopt.certify.library import proved_library
 from superopt.ir.text import parse_graph
+from superopt.lab.training import families
 from superopt.lab.training.tasks import MOST_FORMS, KernelForm, Task, read_lines, task_of, write_lines
+from superopt.lab.training.visit import micro_tasks, visit
 from superopt.machine import facts as machine
 from superopt.measure import KernelTiming, ProcessLimits, Worker, time_kernels
 from superopt.measure.kernels import MIN_SECONDS, KernelSettings
@@ -92,8 +95,6 @@ def tasks_path(out: Path) -> Path:
 
 def visited(path: Path, jobs: int, budget_s: float, say: Say) -> list[Task]:
     """Tasks of every program, visited in processes; those on file are not visited again."""
-    from superopt.lab.training import families  # late: needs jax, which a resumed run's parent does not
-
     records = read_lines(path)
     header = records[0]["header"] if records else {"programs": [], "failed": {}}
     rows = records[1:]
@@ -126,16 +127,11 @@ _rules: tuple[Any, ...] = ()
 def _prepare() -> None:
     """Load the rules once per process."""
     global _rules
-    from superopt.certify.library import proved_library  # late: z3, in the processes that visit only
-
     with Store() as store:
         _rules = proved_library(store).rules
 
 
 def _visit(family: str, number: int) -> list[dict[str, Any]]:
-    from superopt.lab.training import families
-    from superopt.lab.training.visit import micro_tasks, visit
-
     objective = Roofline(weights_file.read()[0], "shipped")
     if family == "micro":
         return [task.as_dict() for task in micro_tasks(objective)]

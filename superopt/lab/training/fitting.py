@@ -9,11 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from costmodel.calibrate import evaluate
-from costmodel.calibrate.settings import FitSettings
-from costmodel.labels import corpus
-from costmodel.model import learned_file
+from costmodel.model import learned_file, predict
 from superopt.errors import InputError
+from superopt.lab.training import corpus, evaluate, fit, speed
+from superopt.lab.training.settings import FitSettings
 from superopt.machine import facts as machine
 
 _BEGIN, _END = "<!-- evaluation begin -->", "<!-- evaluation end -->"
@@ -39,9 +38,6 @@ def fit_weights(
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Fit to all labels and write the weights and their card; returns the card."""
-    from costmodel.calibrate import fit  # late: brings JAX
-    from costmodel.model import predict  # late: brings JAX
-
     found = read_corpus(data)
     labels = found.labels
     settings = FitSettings()
@@ -83,8 +79,6 @@ def evaluation(
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Held-out accuracy and scoring speed: `summary`, `families`, `programs`, `labels`, `text`."""
-    from costmodel.calibrate import fit, speed  # late: brings JAX
-
     found = read_corpus(data)
     result = evaluate.evaluate(found, seeds=seeds, families=families, budget_s=budget_s, progress=say)
     some = found.labels[:: max(1, len(found.labels) // speed.MOST)]

@@ -18,7 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+import optax
+from jax import numpy as jnp
 
 from superopt.schedules.features import NAMES
 from superopt.schedules.model import PRIOR, Prior, Rows, forecast
@@ -91,10 +94,6 @@ def plain(x: np.ndarray) -> Prior:
 
 def fitted(operators: Sequence[tuple[np.ndarray, np.ndarray]]) -> Prior:
     """The prior of most marginal likelihood for the timings of some operators."""
-    import jax  # late: only here
-    import optax
-    from jax import numpy as jnp
-
     first = plain(np.concatenate([x for x, _ in operators]))
     rng = np.random.default_rng(0)
     shape = (len(operators), MOST)

@@ -2,7 +2,7 @@
 
 Each split fits the roofline to its training labels, which is the baseline, and then the network, once per seed.
 Fits run in parallel processes of one core each; results do not depend on how many.  Figures are those of
-`costmodel.calibrate.metrics`; the error over all kernels is dominated by kernels of a few microseconds, hence the
+`superopt.lab.training.metrics`; the error over all kernels is dominated by kernels of a few microseconds, hence the
 second one for kernels of 20 us and more.
 """
 
@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.calibrate.metrics import quality
-from costmodel.calibrate.settings import FitSettings
-from costmodel.labels import corpus
-from costmodel.labels.corpus import Corpus, Label, Split
+from costmodel.model import predict
+from superopt.lab.training import corpus, fit
+from superopt.lab.training.corpus import Corpus, Label, Split
+from superopt.lab.training.metrics import quality
+from superopt.lab.training.settings import FitSettings
 from superopt.machine import facts as machine
 
 LONG_S = 2e-5
@@ -134,8 +135,6 @@ def run_splits(
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[SplitResult]:
     """Fit and score every split, one seed after the other."""
-    from costmodel.calibrate import fit  # late: brings JAX
-
     data = fit.prepare(labels)
     count = min(workers or machine.usable_cores(), len(splits))
     begin = time.monotonic()
@@ -202,9 +201,6 @@ def _start(data: Any, facts: Sequence[_Facts], described: machine.Machine) -> No
 
 
 def _score(split: Split, seed: int, settings: FitSettings) -> SplitResult:
-    from costmodel.calibrate import fit  # late: after the process is bound to its core
-    from costmodel.model import predict  # late: after the process is bound to its core
-
     data, facts = _STATE["data"], _STATE["facts"]
     train, test = data.part(split.train), data.part(split.test)
     wanted = [facts[i] for i in split.test]

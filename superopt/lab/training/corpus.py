@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+import costmodel
 from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph
 
-SHIPPED = Path(__file__).parents[1] / "data" / "labels.jsonl.gz"
+SHIPPED = Path(costmodel.__file__).parent / "data" / "labels.jsonl.gz"
 RESOLUTION_S = 2e-7  # what a label is uncertain by, however short the kernel: dispatch is taken off
 
 

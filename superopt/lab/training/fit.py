@@ -18,8 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from costmodel.calibrate.settings import FitSettings
-from costmodel.labels.corpus import Label
 from costmodel.model import analytical, network
 from costmodel.model.analytical import Coefficients, FeatureTable
 from costmodel.model.encode import (
@@ -34,6 +32,8 @@ from costmodel.model.encode import (
 )
 from costmodel.model.hull import hull_of
 from costmodel.model.model import Model, Params
+from superopt.lab.training.corpus import Label
+from superopt.lab.training.settings import FitSettings
 
 SOFT_S = 5e-7  # added to times before logarithms are compared: what is lost in dispatch does not count
 _CHUNK = 24  # steps per compiled call

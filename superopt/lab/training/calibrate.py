@@ -1,6 +1,6 @@
 """Calibration: time the micro-suite on this machine, fit the roofline to it, keep the coefficients.
 
-    python -m costmodel.calibrate.calibrate --budget 90s --out costmodel/weights/roofline.json
+    python -m superopt.lab.training.calibrate --budget 90s --out costmodel/weights/roofline.json
 
 Kernels are timed in a worker process with all the cores that the caller may use, as programs will run.  Passes over
 the suite repeat while the budget lasts, and each label is the minimum over passes: neighbours on the machine only
@@ -17,13 +17,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 
-from costmodel.calibrate.metrics import quality
 from costmodel.labels.microsuite import MicroCase, shuffled, suite
 from costmodel.model import analytical, weights_file
 from costmodel.model.analytical import Coefficients
 from costmodel.model.catalogue import tabulate
+from superopt.lab.training.metrics import quality
 from superopt.machine import facts as machine
 from superopt.machine.budget import parse_budget
 from superopt.measure import Failure, KernelTiming, ProcessLimits, Worker, time_kernels
@@ -122,31 +123,25 @@ def _silent(_: str) -> None:
     return
 
 
-def main() -> None:
-    """The command `python -m costmodel.calibrate.calibrate`."""
-    import click  # late: the library itself needs no command line
-
-    @click.command()
-    @click.option("--budget", default="90s", help="Time for measuring, like 90s or 5min.")
-    @click.option("--out", type=click.Path(path_type=Path), help="Write the coefficients to this file.")
-    @click.option("--labels", type=click.Path(path_type=Path), help="Write every measured time to this file.")
-    @click.option("--store/--no-store", "into_store", default=False, help="Keep them in the store for this machine.")
-    def command(budget: str, out: Path | None, labels: Path | None, into_store: bool) -> None:
-        """Calibrate the cost model on this machine."""
-        calibration = calibrate(parse_budget(budget).seconds or 90.0, progress=click.echo)
-        for name in ("fit", "held_out"):
-            click.echo(f"{name}: {calibration.card[name]}")
-        for kind, figures in calibration.card["held_out_by_kind"].items():
-            click.echo(f"  {kind:10s} {figures}")
-        if out is not None:
-            weights_file.write(out, calibration.coefficients, calibration.card)
-        if labels is not None:
-            labels.write_text(json.dumps(calibration.labels, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        if into_store:
-            with Store() as store:
-                keep(store, calibration)
-
-    command()
+@click.command()
+@click.option("--budget", default="90s", help="Time for measuring, like 90s or 5min.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the coefficients to this file.")
+@click.option("--labels", type=click.Path(path_type=Path), help="Write every measured time to this file.")
+@click.option("--store/--no-store", "into_store", default=False, help="Keep them in the store for this machine.")
+def main(budget: str, out: Path | None, labels: Path | None, into_store: bool) -> None:
+    """Calibrate the cost model on this machine."""
+    calibration = calibrate(parse_budget(budget).seconds or 90.0, progress=click.echo)
+    for name in ("fit", "held_out"):
+        click.echo(f"{name}: {calibration.card[name]}")
+    for kind, figures in calibration.card["held_out_by_kind"].items():
+        click.echo(f"  {kind:10s} {figures}")
+    if out is not None:
+        weights_file.write(out, calibration.coefficients, calibration.card)
+    if labels is not None:
+        labels.write_text(json.dumps(calibration.labels, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    if into_store:
+        with Store() as store:
+            keep(store, calibration)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,0 @@
-"""Fitting and judging the model."""
