@@ -28,10 +28,7 @@ FUNCTIONS = (
     "rsqrt", "cbrt", "pow", "rem", "atan", "sinh", "acosh", "asin", "lgamma", "atan2",
 )  # fmt: skip
 """Elementwise ops whose cost is a coefficient of its own."""
-SAME_COST = {
-    "acos": "asin", "cosh": "sinh", "asinh": "acosh", "atanh": "acosh", "digamma": "lgamma", "nextafter": "rem",
-    "erf_inv": "acosh", "population_count": "cheap", "clz": "cheap",
-}  # fmt: skip
+SAME_COST = {name: fn.like for name, fn in SCALARS.items() if fn.like}
 """Those that cost what another does."""
 CONTROL = table.CONTROL - {"result"}
 HEAVY = WINDOWS | PREFIXES | CONTROL | CONTRACTIONS | {"dynamic_update_slice"}

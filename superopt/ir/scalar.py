@@ -50,6 +50,7 @@ class ScalarFn:
         closed: a float type that holds the operands holds the result: there is nothing to round.
         kept: XLA:CPU keeps the result where several kernels read it, and computes it again in each otherwise (as seen
             in its compiled programs).
+        like: another function that takes as long there (`cheap`: as an addition); empty where none is known to.
     """
 
     name: str
@@ -64,6 +65,7 @@ class ScalarFn:
     poles: bool = False
     kept: bool = False
     closed: bool = False
+    like: str = ""
 
     def dtype(self, operand: str) -> str:
         """Dtype of the result."""
@@ -245,6 +247,10 @@ _PARTIAL = _POLES | frozenset(["rem", "sqrt", "asin", "acos", "acosh"])
 _CLOSED = frozenset(
     ["neg", "sign", "abs", "floor", "ceil", "round_away", "round_even", "max", "min", "rem", "select_n", "nextafter"]
 )
+_LIKE = {
+    "acos": "asin", "cosh": "sinh", "asinh": "acosh", "atanh": "acosh", "digamma": "lgamma", "nextafter": "rem",
+    "erf_inv": "acosh", "population_count": "cheap", "clz": "cheap",
+}  # fmt: skip
 _KEPT = _TRANSCENDENTAL.keys() - {"sin", "cos", "tan"} | {"rem", "nextafter"}
 
 
@@ -253,7 +259,7 @@ def _scalar_fn(name: str, arity: int | None, takes: str, numpy: Numpy) -> Scalar
     return ScalarFn(
         name, arity, takes, name in _PREDICATES, numpy, int(not transcendental), transcendental,
         name in _COMMUTE, name in _PARTIAL, name in _POLES, name in _KEPT,
-        name in _CLOSED,
+        name in _CLOSED, _LIKE.get(name, ""),
     )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ LIMITS = {
     "file_circles": 0,
     "room_circles": 0,
     "literal_dot": 3,
-    "op_lists": 7,
+    "op_lists": 6,
     "long_signatures": 18,
     "lines": 99_390,
     "core": 79_290,
