@@ -28,8 +28,8 @@ from superopt.backends.options import Options
 from superopt.backends.xla import XlaExecutable, to_jax
 from superopt.errors import InputError
 from superopt.ir import opaque
-from superopt.ir.graph import Graph, Node, make_input, mk, topological, with_inputs
-from superopt.ir.program import Program
+from superopt.ir.graph import Graph, Node, make_input, mk, topological
+from superopt.ir.program import Program, map_nodes, replace
 from superopt.ir.scalar import DTYPE
 from superopt.ir.types import FLOATS, TensorType
 from superopt.kernels.choose import defaults
@@ -270,36 +270,20 @@ class _Assembly:
 
     def program(self) -> Program:
         """The mixed program."""
-        for root in self.plain.hot.outputs:
-            self._rebuild(root)
-        outputs = tuple(self.done[root] for root in self.plain.hot.outputs)
+        for root in topological(self.plain.hot.outputs):
+            if root in self.kernels:
+                self.done = map_nodes(self._operands(*self.kernels[root]), given=self.done)
+                self.done[root] = self._call(*self.kernels[root])
+        outputs = replace(self.plain.hot.outputs, self.done)
         if self.plain.prepare is None:
             return Program(None, Graph(self.plain.hot.inputs, outputs))
         used = {node for node in topological(outputs) if node.op == "input"}
         kept = [node for node in self.plain.prepared_inputs if node in used]
         prepare = self.plain.prepare
-        results = (*(self.source[node] for node in kept), *self.packed)
-        inputs = (*self.plain.live_inputs, *kept, *self.packed.values())
+        packed = {tensor: node for tensor, node in self.packed.items() if node in used}
+        results = (*(self.source[node] for node in kept), *packed)
+        inputs = (*self.plain.live_inputs, *kept, *packed.values())
         return Program(Graph(prepare.inputs, results, prepare.constants), Graph(inputs, outputs))
-
-    def _rebuild(self, root: Node) -> None:
-        stack = [root]
-        while stack:
-            node = stack[-1]
-            if node in self.done:
-                stack.pop()
-                continue
-            chosen = self.kernels.get(node)
-            reads = node.inputs if chosen is None else self._operands(*chosen)
-            waiting = [x for x in reads if x not in self.done]
-            if waiting:
-                stack.extend(waiting)
-                continue
-            stack.pop()
-            if chosen is None:
-                self.done[node] = with_inputs(node, (self.done[x] for x in node.inputs))
-            else:
-                self.done[node] = self._call(*chosen)
 
     def _operands(self, region: Region, kernel: CompiledRegion) -> list[Node]:
         """What the call of a region reads, packed tensors left out."""

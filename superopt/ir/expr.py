@@ -22,6 +22,8 @@ from typing import Any
 from superopt.ir import denote as _denote
 from superopt.ir.graph import Node, topological
 from superopt.ir.index import (
+    APPLY,
+    Atom,
     Form,
     Guard,
     Poly,
@@ -31,6 +33,7 @@ from superopt.ir.index import (
     bounds,
     clip,
     equal,
+    evaluate,
     iterator,
     nonnegative,
     of_atom,
@@ -357,6 +360,71 @@ def with_parts(e: Expr, operands: Sequence[Expr], index: Callable[[Size], Size])
             return reduce(e.args[0], e.args[1], operands[0])
         case _:
             return from_index(index(e.args[0]), e.dtype)
+
+
+Change = Callable[[Expr], "Expr | None"]
+
+
+def rewrite(root: Expr, after: Change | None = None, *, before: Change | None = None) -> Expr:
+    """The expression with parts replaced, those that its indices read included.
+
+    Args:
+        root: the whole.
+        after: from a part, over the images of its own parts, to what takes its place; None where it stays.
+        before: from a part as it stands to what takes its place, into which nobody looks; None where it is looked into.
+    """
+    done: dict[Expr, Expr] = {}
+    stack, seen = [root], set[Expr]()
+    while stack:
+        e = stack[-1]
+        if e in done:
+            stack.pop()
+            continue
+        if before is not None and e not in seen:
+            seen.add(e)
+            new = before(e)
+            if new is not None:
+                done[e] = new
+                continue
+        inner = [*e.operands, *[v for x in e.indices for v in values_of(x)]]
+        waiting = [x for x in inner if x not in done]
+        if waiting:
+            stack += waiting
+            continue
+        same = e
+        if any(done[x] is not x for x in inner):
+            same = with_parts(e, [done[x] for x in e.operands], lambda x: over_values(x, done))
+        new = None if after is None else after(same)
+        done[e] = same if new is None else new
+    return done[root]
+
+
+def with_loads(root: Expr, read: Change) -> Expr:
+    """The expression with each load that `read` gives a value for replaced by it, loads in indices included."""
+    return rewrite(root, lambda e: read(e) if e.kind == "load" else None)
+
+
+def over_values(x: Size, done: Mapping[Expr, Expr]) -> Size:
+    """The index with the scalars that it reads replaced."""
+    if all(done[v] is v for v in values_of(x)):
+        return x
+
+    def atom(a: Atom) -> Size:
+        if isinstance(a, Symbol):
+            return of_atom(a)
+        if a.op == "value":
+            return done[a.args[0]].as_index()
+        return APPLY[a.op](*[over_values(y, done) for y in a.args])
+
+    return evaluate(x, atom)
+
+
+def reindexed(root: Expr, index: Callable[[Size], Size]) -> Expr:
+    """The expression with all its indices and the sides of its guards replaced, those of what they read apart."""
+    done: dict[Expr, Expr] = {}
+    for e in subexpressions(root):
+        done[e] = with_parts(e, [done[x] for x in e.operands], index)
+    return done[root]
 
 
 def _substituted_reduce(e: Expr, mapping: Mapping[Symbol, Size]) -> Expr:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from superopt.ir.graph import Graph, Node, literal, mk, topological, with_inputs
+from superopt.ir.graph import Graph, Node, literal, mk
 from superopt.ir.index import Poly
-from superopt.ir.program import replace
+from superopt.ir.program import map_nodes, replace
 
 STEPS = 16
 """Longest loop that is written out."""
@@ -14,27 +14,27 @@ STEPS = 16
 
 def inline(graph: Graph) -> Graph:
     """The graph without `cond`, and without `scan` of at most `STEPS` steps; bodies included."""
-    done: dict[Node, Node] = {}
     results: dict[Node, tuple[Node, ...]] = {}
-    for node in topological((*graph.inputs, *graph.outputs)):
-        if node.op == "result" and node.inputs[0] in results:
-            done[node] = results[node.inputs[0]][node["index"]]
-            continue
-        inputs = [done[x] for x in node.inputs]
-        made = _inlined(node, inputs)
-        if made is not None:
-            results[node] = made
-            done[node] = made[0]
-        else:
-            done[node] = with_inputs(node, inputs)
+
+    def change(node: Node, fresh: Node) -> Node:
+        if node.op == "result":
+            parts = results.get(node.inputs[0])
+            return fresh if parts is None else parts[int(node["index"])]
+        made = _inlined(fresh)
+        if made is None:
+            return fresh
+        results[node] = made
+        return made[0] if len(node.types) == 1 else fresh
+
+    done = map_nodes(graph.outputs, change)
     return Graph(graph.inputs, tuple([done[x] for x in graph.outputs]), graph.constants)
 
 
-def _inlined(node: Node, xs: Sequence[Node]) -> tuple[Node, ...] | None:
+def _inlined(node: Node) -> tuple[Node, ...] | None:
     if node.op == "cond":
-        return _choice(node, xs)
+        return _choice(node, node.inputs)
     if node.op == "scan" and isinstance(node["length"], int) and node["length"] <= STEPS and not _rows(node):
-        return _steps(node, xs)
+        return _steps(node, node.inputs)
     return None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from superopt.ir.expr import Expr, const, reduce, values_of, where
+from superopt.ir.expr import Expr, const, reduce, values_of, where, with_loads
 from superopt.ir.index import Form, Guard, Poly, Size, Symbol, Truth, all_of, of_atom, substitute, substitute_guard
 from superopt.ir.ops.record import identity
 from superopt.kernels.loops.program import under
@@ -19,7 +19,6 @@ from superopt.kernels.loops.stage import Axis, LoopProgram, Stage
 from verifier.schedules.domain import Domain, QuestionBudget
 from verifier.schedules.intervals import box_of
 from verifier.schedules.maps import renamed, solve
-from verifier.schedules.rebuild import rebuilt
 
 
 class OpaqueError(Exception):
@@ -270,5 +269,5 @@ def resolved(view: View, stage: Stage, keep: Callable[[str], bool], done: dict[s
         view.budget.spend()
         return resolved(view, writer, keep, done).substitute(source.at)
 
-    found = done[stage.buffer] = rebuilt(view.plain(stage).value, read)
+    found = done[stage.buffer] = with_loads(view.plain(stage).value, read)
     return found

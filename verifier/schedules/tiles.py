@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from superopt.ir.expr import Expr, const, reduce, where
+from superopt.ir.expr import Expr, const, reduce, where, with_loads
 from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, bounds, of_atom, row_major, substitute
 from superopt.kernels.loops.contract import outermost
 from superopt.kernels.loops.stage import Stage
@@ -23,7 +23,6 @@ from verifier.schedules.folds import is_zero
 from verifier.schedules.intervals import box_of
 from verifier.schedules.points import Point, shown
 from verifier.schedules.questions import Findings
-from verifier.schedules.rebuild import rebuilt
 from verifier.schedules.stages import View
 from verifier.schedules.value import difference
 from verifier.schedules.verdict import BOUNDS, PROVED, REFUTED, UNKNOWN, VALUE, Witness, point
@@ -119,7 +118,7 @@ def _semantics(t: _Tiled, domain: Domain, out: Findings) -> None:
             return t.a.substitute(step)
         return t.b.substitute({**step, t.lane: e.args[1][0]})
 
-    step = rebuilt(added, read).substitute({lane: of_atom(t.lane)})
+    step = with_loads(added, read).substitute({lane: of_atom(t.lane)})
     if isinstance(t.ends, Guard):
         product = step
         step = where(t.ends, lambda: product, lambda: const(0, product.dtype))

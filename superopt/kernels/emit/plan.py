@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from superopt.ir.expr import Expr, subexpressions
+from superopt.ir.expr import Expr, over_values, subexpressions
 from superopt.ir.index import (
     Guard,
     Poly,
@@ -145,7 +145,7 @@ def _flat_indices(at: Size, guard: Truth, buffers: Mapping[str, Buffer]) -> tupl
 
     def flat(x: Size) -> Size:
         scalars = [v for form in simplify.forms_in(x) if form.op == "value" for v in form.args]
-        return simplify.over_values(x, {v: simplify.flatten(v, buffers) for v in scalars}) if scalars else x
+        return over_values(x, {v: simplify.flatten(v, buffers) for v in scalars}) if scalars else x
 
     if isinstance(guard, Guard):
         guard = all_of(*[nonnegative(flat(p)) for p in guard.ordered])

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from superopt.ir.expr import Expr, load, subexpressions, values_of
+from superopt.ir.expr import Expr, load, rewrite, subexpressions, values_of
 from superopt.ir.index import Size, Symbol, coefficient, of_atom, substitute
 from superopt.ir.scalar import SCALARS
 from superopt.kernels.emit.registers import stored
 from superopt.kernels.emit.values import Emitter, IteratorBinding
-from superopt.kernels.loops.simplify import rewrite
 from superopt.kernels.loops.stage import Buffer, extent
 
 LARGEST = 1 << 18  # bytes of one row on the stack
@@ -62,7 +61,7 @@ def kept(em: Emitter, e: Expr, row: CachedRow) -> tuple[Expr, list[Expr], bool]:
             value.substitute({it: of_atom(l)}): load(name, [substitute(index, {row.lane: of_atom(l)})], value.dtype)
             for l in places
         }
-        e = rewrite(e, targets.get, frozenset(producers))
+        e = rewrite(e, targets.get, before=lambda x: x if x in producers else None)
 
 
 def _slots(em: Emitter) -> Size:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from superopt.ir.expr import Expr, reduce, subexpressions, with_parts
+from superopt.ir.expr import Expr, reduce, rewrite, subexpressions
 from superopt.ir.index import (
     Guard,
     Poly,
@@ -149,15 +149,7 @@ def with_total(contraction: Contraction, total: Expr, stage: Stage | None = None
 
 def exchange(root: Expr, old: Expr, new: Expr) -> Expr:
     """The expression with one subexpression (outside of reductions) replaced by another."""
-    done: dict[Expr, Expr] = {old: new}
-    for e in subexpressions(root):
-        if e in done:
-            continue
-        if e.kind == "reduce" or all(done.get(x, x) is x for x in e.operands):
-            done[e] = e
-            continue
-        done[e] = with_parts(e, [done[x] for x in e.operands], lambda x: x)
-    return done[root]
+    return rewrite(root, before=lambda e: new if e is old else e if e.kind == "reduce" else None)
 
 
 def outermost(root: Expr) -> Iterator[Expr]:

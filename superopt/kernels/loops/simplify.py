@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from superopt.ir import expr as ex
 from superopt.ir.expr import Expr, subexpressions, values_of
 from superopt.ir.index import (
-    APPLY,
-    Atom,
     Form,
     Guard,
     Poly,
@@ -29,7 +27,6 @@ from superopt.ir.index import (
     Truth,
     bounds,
     coefficient,
-    evaluate,
     of_atom,
     row_major,
     substitute,
@@ -42,44 +39,7 @@ MOST_PARTS = 48  # of one iterator where every cut decides a guard: what is left
 MOST_SPLITS = 8
 
 
-# ---- rewriting
-
-
-def rewrite(root: Expr, change: Callable[[Expr], Expr | None], keep: frozenset[Expr] = frozenset()) -> Expr:
-    """The expression with `change` applied to every part, inner parts first; `keep` are left as they are."""
-    done: dict[Expr, Expr] = {}
-    for e in subexpressions(root):
-        if e in keep:
-            done[e] = e
-            continue
-        same = rebuilt(e, done)
-        done[e] = change(same) or same
-    return done[root]
-
-
-def rebuilt(e: Expr, done: Mapping[Expr, Expr]) -> Expr:
-    """The expression over the images of its parts."""
-    parts = e.operands
-    inner = [done[x] for x in parts]
-    moved = any(done[v] is not v for x in e.indices for v in values_of(x))
-    if not moved and all(a is b for a, b in zip(parts, inner, strict=True)):
-        return e
-    return ex.with_parts(e, inner, lambda x: over_values(x, done))
-
-
-def over_values(x: Size, done: Mapping[Expr, Expr]) -> Size:
-    """The index with the scalars that it reads replaced."""
-    if all(done[v] is v for v in values_of(x)):
-        return x
-
-    def atom(a: Atom) -> Size:
-        if isinstance(a, Symbol):
-            return of_atom(a)
-        if a.op == "value":
-            return done[a.args[0]].as_index()
-        return APPLY[a.op](*[over_values(y, done) for y in a.args])
-
-    return evaluate(x, atom)
+# ---- indices, guards and loads of an expression
 
 
 def flatten(root: Expr, buffers: Mapping[str, Buffer]) -> Expr:
@@ -93,10 +53,7 @@ def flatten(root: Expr, buffers: Mapping[str, Buffer]) -> Expr:
             return ex.const(0 if e.dtype != "bool" else False, e.dtype)
         return ex.load(buffer.name, [row_major(e.args[1], buffer.shape)], e.dtype)
 
-    return rewrite(root, change)
-
-
-# ---- indices, guards and loads of an expression
+    return ex.rewrite(root, change)
 
 
 def indices_in(roots: Sequence[Expr]) -> list[Size]:
@@ -190,7 +147,7 @@ def split_reductions(root: Expr) -> Expr:
             its[its.index(hit[0]) : its.index(hit[0]) + 1] = [high, low]
         return None if len(its) == len(iterators) else ex.reduce(monoid, its, body)
 
-    return rewrite(root, change)
+    return ex.rewrite(root, change)
 
 
 def fuse_reductions(root: Expr) -> Expr:
@@ -210,7 +167,7 @@ def fuse_reductions(root: Expr) -> Expr:
             j -= 1
         return None if len(its) == len(iterators) else ex.reduce(monoid, its, body)
 
-    return rewrite(root, change)
+    return ex.rewrite(root, change)
 
 
 def fused_with(
@@ -247,7 +204,7 @@ def decide(root: Expr, ranges: Ranges) -> Expr:
         guard = known(e.args[0], ranges)
         return ex.where(guard, lambda: e.args[1], lambda: e.args[2]) if guard is not e.args[0] else None
 
-    return rewrite(root, change)
+    return ex.rewrite(root, change)
 
 
 def known(guard: Truth, ranges: Ranges) -> Truth:
@@ -307,7 +264,7 @@ def reciprocals(root: Expr, lane: Symbol | None, keep: frozenset[Expr] = frozens
             return None
         return ex.op("mul", dtype, x, ex.op("div", dtype, ex.const(1.0, dtype), s))
 
-    return rewrite(root, change, keep)
+    return ex.rewrite(root, change, before=lambda e: e if e in keep else None)
 
 
 def is_one(e: Expr) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import permutations
 
-from superopt.ir.expr import Expr, load, op, reduce, where
+from superopt.ir.expr import Expr, load, op, reduce, rewrite, where
 from superopt.ir.index import Guard, Size, Symbol, Truth, all_of, bounds, nonnegative, of_atom
 from superopt.ir.ops.record import accumulator
 from superopt.ir.types import FLOATS
@@ -24,7 +24,6 @@ from superopt.kernels.schedule.edit import (
     plain,
     reduction,
     require,
-    rewrite,
     rewritten,
     with_buffers,
     with_stage,
@@ -56,7 +55,7 @@ def choose(program: LoopProgram, stage: str) -> LoopProgram:
         if guard is None:
             return None
         _, no, yes = e.operands
-        return where(guard, lambda: rewrite(yes, change), lambda: rewrite(no, change))
+        return where(guard, lambda: rewrite(yes, before=change), lambda: rewrite(no, before=change))
 
     new = rewritten(found, change)
     require(new.value is not found.value, f"choose {stage}: it chooses by no comparison of positions")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from superopt.ir.expr import Expr, const, load, where
+from superopt.ir.expr import Expr, const, load, rewrite, where
 from superopt.ir.index import Size, Symbol, all_of, decide, nonnegative, of_atom, substitute, substitute_guard
 from superopt.kernels.loops.program import loads, reads
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
@@ -16,7 +16,6 @@ from superopt.kernels.schedule.edit import (
     part,
     plain,
     require,
-    rewrite,
     rewritten,
     rewritten_index,
     terms,
@@ -273,4 +272,4 @@ def _put(value: Expr, producer: Stage) -> Expr:
     def change(e: Expr) -> Expr | None:
         return producer.value if e.kind == "load" and e.args[0] == producer.buffer else None
 
-    return rewrite(value, change)
+    return rewrite(value, before=change)

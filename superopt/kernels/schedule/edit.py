@@ -5,14 +5,13 @@ A premise that does not hold raises `InputError` with what was asked and what th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from superopt.errors import InputError
-from superopt.ir.expr import Expr, subexpressions, values_of, with_parts
+from superopt.ir.expr import Change, Expr, over_values, rewrite, subexpressions, values_of
 from superopt.ir.index import Guard, Size, Symbol, Truth, all_of, nonnegative, substitute, substitute_guard
 from superopt.kernels.loops.program import checked, ordered
-from superopt.kernels.loops.simplify import over_values
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
 
 
@@ -114,48 +113,18 @@ def terms(guard: Truth) -> tuple[Size, ...]:
 # ---- expressions
 
 
-def rewrite(root: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
-    """The expression with every part for which `change` gives another replaced, outermost first; also in indices."""
-    done: dict[Expr, Expr] = {}
-    stack = [root]
-    seen: set[Expr] = set()
-    while stack:
-        e = stack[-1]
-        if e in done:
-            stack.pop()
-            continue
-        if e not in seen:
-            seen.add(e)
-            new = change(e)
-            if new is not None:
-                done[e] = new
-                continue
-        inner = [*e.operands, *[v for x in e.indices for v in values_of(x)]]
-        waiting = [x for x in inner if x not in done]
-        if waiting:
-            stack += waiting
-            continue
-        done[e] = e if all(done[x] is x for x in inner) else _over(e, done)
-    return done[root]
-
-
-def _over(e: Expr, done: Mapping[Expr, Expr]) -> Expr:
-    return with_parts(e, [done[x] for x in e.operands], lambda x: over_values(x, done))
-
-
-def rewritten(stage: Stage, change: Callable[[Expr], Expr | None]) -> Stage:
-    """The stage with parts of its value, and of what its index and guard read, replaced."""
-
+def rewritten(stage: Stage, change: Change) -> Stage:
+    """The stage with parts of its value, and of what its index and guard read, replaced, outermost first."""
     guard = stage.guard
     if isinstance(guard, Guard):
         guard = all_of(*[nonnegative(rewritten_index(p, change)) for p in guard.ordered])
     index = tuple([rewritten_index(x, change) for x in stage.index])
-    return replace(stage, index=index, value=rewrite(stage.value, change), guard=guard)
+    return replace(stage, index=index, value=rewrite(stage.value, before=change), guard=guard)
 
 
-def rewritten_index(x: Size, change: Callable[[Expr], Expr | None]) -> Size:
+def rewritten_index(x: Size, change: Change) -> Size:
     """The index with parts of what it reads replaced."""
-    return over_values(x, {v: rewrite(v, change) for v in values_of(x)})
+    return over_values(x, {v: rewrite(v, before=change) for v in values_of(x)})
 
 
 def parts(stage: Stage) -> list[Expr]:

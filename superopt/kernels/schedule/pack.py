@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from superopt.errors import InputError
-from superopt.ir.expr import Expr, const, load, subexpressions, where, with_parts
+from superopt.ir.expr import Expr, const, load, reindexed, subexpressions, where
 from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, all_of, bounds, make, of_atom, substitute, terms_of
 from superopt.kernels.loops.stage import Axis, Buffer, Stage
 
@@ -239,7 +239,6 @@ def _form(x: Size, free: frozenset[Symbol]) -> Size | None:
 def _on_coordinates(root: Expr, mapping: Mapping[Size, Size]) -> Expr:
     """The operand with its linear forms replaced."""
     free = root.symbols
-    done: dict[Expr, Expr] = {}
 
     def fixed(x: Size) -> Size:
         form = _form(x, free)
@@ -249,9 +248,7 @@ def _on_coordinates(root: Expr, mapping: Mapping[Size, Size]) -> Expr:
             return x - form + mapping[form]
         return x - form - mapping[-form]
 
-    for e in subexpressions(root):
-        done[e] = with_parts(e, [done[x] for x in e.operands], fixed)
-    return done[root]
+    return reindexed(root, fixed)
 
 
 def affine(x: Size) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from superopt.errors import InputError
-from superopt.ir.expr import Expr, load, subexpressions, values_of, with_parts
+from superopt.ir.expr import Expr, load, reindexed, subexpressions, values_of
 from superopt.ir.index import Poly, Size, Symbol, all_of, bounds, nonnegative, of_atom, substitute
 from superopt.kernels.loops.program import reads
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
@@ -157,7 +157,4 @@ def _moved(e: Expr, free: frozenset[Symbol], whole: dict[Size, Size], single: di
             return x.constant - whole[-form]
         return substitute(x, single)
 
-    done: dict[Expr, Expr] = {}
-    for x in subexpressions(e):
-        done[x] = with_parts(x, [done[y] for y in x.operands], index)
-    return done[e]
+    return reindexed(e, index)

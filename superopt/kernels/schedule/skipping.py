@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from superopt.ir.expr import Expr, const, reduce, subexpressions, where
+from superopt.ir.expr import Expr, const, reduce, rewrite, subexpressions, where
 from superopt.ir.index import Size, Symbol, Truth, all_of, coefficient, decide, nonnegative, substitute
 from superopt.ir.ops.record import identity
 from superopt.kernels.loops.program import reads
 from superopt.kernels.loops.stage import LoopProgram, Stage
 from superopt.kernels.schedule.bijection import element_of, inverse, last
-from superopt.kernels.schedule.edit import plain, require, rewrite, with_stage
+from superopt.kernels.schedule.edit import plain, require, with_stage
 
 _LEAST = -1e30  # what a mask keeps in place of minus infinity: exp of it less any score is 0
 
@@ -132,7 +132,7 @@ def _left_out(program: LoopProgram, stage: Stage, dim: int, limits: Sequence[Lim
             return reduce(monoid, e.args[1], where(holds(loads[0].args[1][dim]), lambda: e.args[2], lambda: neutral))
 
         now = program.stage(reader.buffer)
-        program = with_stage(program, replace(now, value=rewrite(now.value, change)))
+        program = with_stage(program, replace(now, value=rewrite(now.value, before=change)))
     return program
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from superopt.ir.expr import Expr, const, convert, load, op, reduce, subexpressions, where
+from superopt.ir.expr import Expr, const, convert, load, op, reduce, subexpressions, where, with_loads
 from superopt.ir.index import Size, Symbol, nonnegative, of_atom, substitute, substitute_guard
 from superopt.kernels.loops.contract import exchange
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
 from superopt.kernels.schedule.register_tile import ContractionDecisions, tensorize
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.corpora.schedules.examples import CPU, bytes_, dense, rows, stencil
-from verifier.schedules.rebuild import rebuilt
 from verifier.schedules.verdict import ALIAS, BOUNDS, LAYOUT, ONCE, ORDER, OVERFLOW, VALUE
 
 
@@ -221,7 +220,7 @@ def _index(program: LoopProgram, name: str, change: Callable[[Sequence[Size]], S
 
 
 def _rebuilt(program: LoopProgram, name: str, read: Callable[[Expr], Expr | None]) -> LoopProgram:
-    return _stage(program, name, value=rebuilt(program.stage(name).value, read))
+    return _stage(program, name, value=with_loads(program.stage(name).value, read))
 
 
 def _value(program: LoopProgram, name: str, old: Expr, new: Expr) -> LoopProgram:
