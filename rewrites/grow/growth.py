@@ -11,71 +11,21 @@ Growth never fails for size or time: it stops at a limit with a reason, and the 
 
 from __future__ import annotations
 
-import math
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from rewrites.build.arrange import BuildError
-from rewrites.build.terms import build
-from rewrites.egraph.graph import EGraph, LimitReachedError, Origin, Ref
+from rewrites.egraph.graph import EGraph, LimitReachedError, Origin
 from rewrites.egraph.perm import PERM_BITS
-from rewrites.grow import merge, variants
-from rewrites.grow.proof import ProvingEGraph, claims
+from rewrites.grow.merge import merge_siblings
+from rewrites.grow.proof import ProvingEGraph
+from rewrites.grow.state import Growth, GrowthLimits, RuleCounts
 from rewrites.language.term import Rule
 from rewrites.match import sites
-from rewrites.match.matching import Match, MatchStats, matches
+from rewrites.match.matching import matches
 from rewrites.match.space import Alternative, EGraphSpace
-from superopt.errors import ShapeError
 
 LAWS = "rewrites/library/normal.py"
-
-
-@dataclass(frozen=True, slots=True)
-class GrowthLimits:
-    """When growth stops, or passes over a site.
-
-    Attributes:
-        enodes: size of the e-graph.
-        seconds: wall time.
-        per_class: e-nodes of one class; a class of thousands makes every match on it slow.
-        iterations: passes over the rules.
-        per_rule: matches of one rule in one iteration.
-        matches: of all rules.
-    """
-
-    enodes: int = 20_000
-    seconds: float = 20.0
-    per_class: int = 256
-    iterations: int = 40
-    per_rule: int = 2_000
-    matches: float = math.inf
-
-
-@dataclass(slots=True)
-class RuleCounts:
-    """What one rule did.
-
-    Attributes:
-        attempts: classes with the rule's root operator that were tried.
-        structure: attempts whose ops fit the pattern.
-        matches: complete matches.
-        unions: matches that changed the e-graph.
-        capped: attempts or unions passed over because of a limit.
-        misses: reason -> attempts whose structure fitted and that failed for it (an axis without a role, a condition).
-        errors: right sides that could not be built, by message.
-        seconds: time spent matching and building.
-    """
-
-    attempts: int = 0
-    structure: int = 0
-    matches: int = 0
-    unions: int = 0
-    capped: int = 0
-    misses: Counter[str] = field(default_factory=Counter[str])
-    errors: Counter[str] = field(default_factory=Counter[str])
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,100 +54,27 @@ class GrowthReport:
     rules: Mapping[str, RuleCounts]
 
 
-@dataclass(slots=True)
-class Growth:
-    """The state of one growth run."""
-
-    eg: EGraph
-    limits: GrowthLimits
-    started_s: float
-    counts: dict[str, RuleCounts]
-    stats: MatchStats = field(default_factory=MatchStats)
-    step: int = 0
-    class_caps: int = 0
-    hidden: int = 0
-    tried: int = 0  # matches, in all iterations
-    found: list[tuple[Ref, Ref, Origin]] = field(default_factory=list[tuple[Ref, Ref, Origin]])
-
-    def check_limits(self) -> None:
-        """Stop when the time is over, or the matches that stand for it.
-
-        Raises:
-            LimitReachedError: it is.
-        """
-        if time.perf_counter() - self.started_s > self.limits.seconds:
-            raise LimitReachedError("seconds")
-        if self.tried > self.limits.matches:
-            raise LimitReachedError("matches")
-
-    def build(self, match: Match, origin: Origin) -> tuple[Ref, ...] | None:
-        """The right sides of a match, or None where they cannot be built (counted)."""
-        self.eg.current_origin = origin
-        try:
-            values = build(match, self.eg)
-            claims(self.eg, match, values, origin)
-            return values
-        except (BuildError, ShapeError) as error:
-            self.counts[match.rule.name].errors[str(error)] += 1
-            return None
-        finally:
-            self.eg.current_origin = None
-
-    def unite(self) -> int:
-        """Unite what was found and rebuild; number of changes."""
-        eg = self.eg
-        changed = 0
-        for a, b, origin in self.found:
-            cls = eg.find_class(a)
-            if eg.find_class(b) != cls and len(eg.enodes(cls)) >= self.limits.per_class:
-                self.class_caps += 1
-                self.counts[origin.rule].capped += 1
-            elif eg.union(a, b, origin):
-                changed += 1
-                self.counts[origin.rule].unions += 1
-        self.found.clear()
-        eg.rebuild()
-        return changed
-
-    def hide_variants(self) -> None:
-        """Keep one of the forms that differ only in frozen operands, in the classes that changed."""
-        self.hidden += variants.hide_variants(
-            self.eg, sorted({self.eg.find_class(c << PERM_BITS) for c in self.eg.dirty})
-        )
-
-    def finish_counts(self) -> None:
-        """Copy the matcher's statistics into the counts per rule."""
-        for name, counts in self.counts.items():
-            counts.attempts = self.stats.attempts[name]
-            counts.structure = self.stats.structural[name]
-            counts.matches = self.stats.matches[name]
-        for (name, reason), number in self.stats.misses.items():
-            self.counts[name].misses[reason] = number
-
-
 def grow(
     eg: EGraph, rules: Iterable[Rule], limits: GrowthLimits | None = None, near: Collection[int] | None = None
 ) -> GrowthReport:
     """Apply rules until saturation or a limit; with `near`, first once all rules there, and merge only there."""
-    limits = limits or GrowthLimits()
-    rules = tuple(rule for rule in rules if not is_law(rule))
-    run = Growth(eg, limits, time.perf_counter(), {rule.name: RuleCounts() for rule in rules})
+    run = init(eg, rules, limits or GrowthLimits(), near)
     previous = eg.max_enodes, eg.deadline_s
-    eg.max_enodes, eg.deadline_s = limits.enodes, run.started_s + limits.seconds
-    sizes = [eg.enode_count]
+    eg.max_enodes, eg.deadline_s = run.limits.enodes, run.started_s + run.limits.seconds
     try:
-        stop = _loop(run, rules, near, sizes)
+        while not (stop := done(run)):
+            step(run)
     except LimitReachedError as limit:
         stop = limit.reason
         run.unite()
-        sizes.append(eg.enode_count)
+        run.sizes.append(eg.enode_count)
     finally:
         eg.max_enodes, eg.deadline_s = previous
         run.finish_counts()
     return GrowthReport(
         stop=stop,
         iterations=run.step,
-        enodes=tuple(sizes),
+        enodes=tuple(run.sizes),
         classes=eg.class_count,
         live_classes=len(sites.live_classes(eg)),
         components=len(sites.components(eg)),
@@ -209,33 +86,40 @@ def grow(
     )
 
 
-def _loop(run: Growth, rules: Sequence[Rule], near: Collection[int] | None, sizes: list[int]) -> str:
-    """Iterate to a fixed point; the stop reason."""
+def init(eg: EGraph, rules: Iterable[Rule], limits: GrowthLimits, near: Collection[int] | None) -> Growth:
+    """Before the first pass."""
+    kept = tuple(rule for rule in rules if not is_law(rule))
+    counts = {rule.name: RuleCounts() for rule in kept}
+    return Growth(eg, limits, kept, near, time.perf_counter(), counts, [eg.enode_count], everywhere=near is None)
+
+
+def done(run: Growth) -> str:
+    """Why growth is over, or empty."""
+    return "saturated" if run.saturated else "iterations" if run.step >= run.limits.iterations else ""
+
+
+def step(run: Growth) -> None:
+    """One iteration: a pass at what changed, else merges, else a pass everywhere, which confirms the fixed point."""
     eg = run.eg
-    always = [rule for rule in rules if rule.mode in ("saturate", "macro")]
-    merging = [rule for rule in rules if rule.mode == "merge"]
+    if run.near is not None and not run.step:
+        named = {eg.find_class(cls << PERM_BITS) for cls in run.near}
+        _pass(run, [rule for rule in run.rules if rule.mode not in ("merge", "proof")], named)
+        run.sizes.append(eg.enode_count)
+        return
+    always = [rule for rule in run.rules if rule.mode in ("saturate", "macro")]
     levels = sites.pattern_depth(always) + 1  # a condition may read the class of a variable
-    everywhere = near is None
-    if near is not None:
-        named = {eg.find_class(cls << PERM_BITS) for cls in near}
-        _pass(run, [rule for rule in rules if rule.mode not in ("merge", "proof")], named)
-        sizes.append(eg.enode_count)
-    while run.step < run.limits.iterations:
-        classes = None if everywhere else sites.affected(eg, eg.dirty, levels)
-        eg.dirty.clear()
-        changed = _pass(run, always, classes)
-        sizes.append(eg.enode_count)
-        if changed:
-            everywhere = False
-        elif merge.merge_siblings(run, merging, near):
-            everywhere = False
-            run.hide_variants()
-            sizes.append(eg.enode_count)
-        elif everywhere:
-            return "saturated"
-        else:
-            everywhere = True  # confirm the fixed point without the index
-    return "iterations"
+    classes = None if run.everywhere else sites.affected(eg, eg.dirty, levels)
+    eg.dirty.clear()
+    changed = _pass(run, always, classes)
+    run.sizes.append(eg.enode_count)
+    if changed:
+        run.everywhere = False
+    elif merge_siblings(run, [rule for rule in run.rules if rule.mode == "merge"], run.near):
+        run.everywhere = False
+        run.hide_variants()
+        run.sizes.append(eg.enode_count)
+    else:
+        run.saturated, run.everywhere = run.everywhere, True
 
 
 def _pass(run: Growth, rules: Sequence[Rule], classes: Collection[int] | None) -> int:
@@ -279,7 +163,7 @@ def _rewrite(run: Growth, rule: Rule, cls: int) -> None:
 def _lower(run: Growth, rule: Rule, cls: int) -> None:
     """Add the e-node that stands for a lowering of each op of the class that the rule matches."""
     eg = run.eg
-    ops = sites.operators(rule, rule.lhs[0])
+    ops = rule.heads
     made = EGraphSpace(eg).alternatives(cls)
     known = {x.key: x for op in ops for x in made.get(op, ())}  # made once: a class may hold thousands of e-nodes
     for node in eg.enodes(cls):
@@ -303,7 +187,7 @@ def _lower(run: Growth, rule: Rule, cls: int) -> None:
 
 def _candidates(rule: Rule, index: Mapping[str, Sequence[int]]) -> list[int]:
     """Classes with an e-node that the rule's root can match."""
-    return sorted({cls for op in sites.operators(rule, rule.lhs[0]) for cls in index.get(op, ())})
+    return sorted({cls for op in rule.heads for cls in index.get(op, ())})
 
 
 def is_law(rule: Rule) -> bool:

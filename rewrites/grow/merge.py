@@ -14,18 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from rewrites.egraph import movement as normal_movement
 from rewrites.egraph.graph import EGraph, Origin, Ref
 from rewrites.egraph.perm import PERM_BITS, PERM_MASK
 from rewrites.grow.proof import ProvingEGraph
-from rewrites.language.term import Rule, walk
+from rewrites.grow.state import Growth
+from rewrites.language.term import Rule
 from rewrites.match import sites
-from rewrites.match.matching import matches
-
-if TYPE_CHECKING:
-    from rewrites.grow.growth import Growth
+from rewrites.match.matching import matches, shared_tensors
 
 MAX_SIBLINGS = 16
 
@@ -46,25 +43,16 @@ def merge_siblings(run: Growth, rules: Sequence[Rule], near: Collection[int] | N
     changed = 0
     chosen = None if near is None else {eg.find_class(cls << PERM_BITS) for cls in near}
     for rule in rules:
-        ops = sites.operators(rule, rule.lhs[0])
-        (shared,) = _shared(rule)
+        (shared,) = shared_tensors(rule)
         live = frozenset(sites.live_classes(eg))
         for cls in sorted(live):
             run.check_limits()
-            siblings = _siblings(eg, cls, ops, live)
+            siblings = _siblings(eg, cls, rule.heads, live)
             if chosen is not None:
                 siblings = [c for c in siblings if c in chosen]
             for group in (siblings, *_by_shape(eg, siblings)):
                 changed += _merge_group(run, rule, cls, shared, group)
     return changed
-
-
-def _shared(rule: Rule) -> tuple[str, ...]:
-    """Tensors that all roots of a rule read."""
-    names = frozenset(rule.vars)
-    for root in rule.lhs:
-        names &= {t["name"] for t in walk(root) if t.op == "var"}
-    return tuple(sorted(names))
 
 
 def _siblings(eg: EGraph, cls: int, ops: frozenset[str], live: Set[int]) -> list[int]:

@@ -45,7 +45,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from rewrites.language.names import ELEMENTWISE
 
@@ -53,6 +53,7 @@ Expr: TypeAlias = tuple[Any, ...]
 """("n", 3) | ("v", "lo") | ("prod", token) | (op, a, b) with op in + - * // % min max and comparisons;
 in `prefer` also ("and", a, b), ("or", a, b), ("not", a), ("frozen", var), ("live", var), ("single", Term)."""
 
+_T = TypeVar("_T")
 Windows: TypeAlias = tuple[tuple[str, tuple[Any, ...]], ...]
 MODES = ("saturate", "near", "merge", "macro", "proof")
 REDUCERS = ("sum", "max", "min", "prod")
@@ -162,8 +163,15 @@ class Rule:
     mode: str = "saturate"
     given: tuple[Term, ...] = ()
     dtype: str = ""
-    cache: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Facts computed once per rule (plan, compiled tests); never part of its meaning."""
+    cache: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    """Facts computed once per rule (what matching asks of it); never part of its meaning."""
+
+    def fact(self, of: Callable[[Rule], _T]) -> _T:
+        """What a function says of the rule, asked once."""
+        known = self.cache.get(of)
+        if known is None:
+            known = self.cache[of] = of(self)
+        return known
 
     @property
     def heads(self) -> frozenset[str]:

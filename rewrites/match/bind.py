@@ -1,9 +1,16 @@
-"""From labels sorted into roles to a complete match: pairing, sizes, attributes, conditions, self-check.
+"""From walks to matches: which role may each label play, and what does the rule say of such a choice?
 
-A role that lives in unconnected parts of the left side has one group of labels per part; only the rule ties them, so
-they are paired here: by equal sizes where the size token is the same, then by order.  A single-axis role without any
-axis is an absent axis of size 1.  The last step checks that the *named* shape of the left side, computed from the
-bindings alone, is the *physical* shape of the roots.
+What the left side demands of each role is computed once per rule (`MatchPlan`).  The *signature* of a role is which
+tensors hold it and which ops of the pattern act on it; a label's signature is which tensors hold it and what the
+pattern ops did to it.  A role can take a label when their signatures are the same: the answer is a table look-up, not a
+search over permutations.  Where several roles fit (`*p` and `n` of a merge), every choice is a valid and different
+rewrite.  A label that no role takes may be dropped only where it is inert: size 1 in every tensor, the root included,
+and untouched by attributes.
+
+A role may live in *parts* of the left side that nothing connects (the free axes of two separate products).  It has one
+group of labels per part; only the rule ties them, so they are paired here: by equal sizes where the size token is the
+same, then by order.  A single-axis role without any axis is an absent axis of size 1.  The last step checks that the
+*named* shape of the left side, computed from the bindings alone, is the *physical* shape of the roots.
 """
 
 from __future__ import annotations
@@ -17,11 +24,275 @@ from typing import Any, cast
 from rewrites.language.named import Env, derived_labels, shape
 from rewrites.language.names import WINDOW_DEFAULTS
 from rewrites.language.show import unmet
-from rewrites.language.term import Rule, stem
-from rewrites.match.labels import Layout
-from rewrites.match.plan import MatchPlan
-from rewrites.match.sort import Sorted
+from rewrites.language.term import Expr, Rule, Term, roles_of, stem, subterms, touched, windows
+from rewrites.match.flow import Mark, Marks
+from rewrites.match.labels import Labels, Layout
 from rewrites.match.walk import WalkState
+
+
+@dataclass(frozen=True, slots=True)
+class Acts:
+    """What one pattern op does: roles it acts on as a set, roles with attributes, tensors below it."""
+
+    over: frozenset[str]
+    windows: Mapping[str, tuple[Expr | None, ...]]
+    under: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class MatchPlan:
+    """Signatures of the left side.
+
+    Attributes:
+        roles: roles that occur on the left side; of many-axis roles that nothing tells apart only the first.
+        holders: role -> tensors of the left side that hold it.
+        parts: role -> tensors tied together by the left side, one set per unconnected part.
+        token: tensor -> role -> size token.
+        acts: op term of the left side -> what it does.
+    """
+
+    roles: tuple[str, ...]
+    holders: Mapping[str, frozenset[str]]
+    parts: Mapping[str, tuple[frozenset[str], ...]]
+    token: Mapping[str, Mapping[str, str]]
+    acts: Mapping[Term, Acts]
+
+
+def _plan(rule: Rule) -> MatchPlan:
+    terms = subterms(rule.lhs)
+    used = {t["name"] for t in terms if t.op == "var"}
+    present = {r for t in terms for r in (*roles_of(rule.vars, t), *touched(t))}
+    roles = tuple(r for r in rule.roles if r in present)
+    return MatchPlan(
+        roles=_distinct(rule, roles),
+        holders={r: frozenset(v for v in used if r in map(stem, rule.vars[v])) for r in rule.roles},
+        parts={r: _parts(rule, r) for r in roles},
+        token={v: {stem(t): t for t in tokens} for v, tokens in rule.vars.items()},
+        acts={t: _acts(t) for t in terms},
+    )
+
+
+def _distinct(rule: Rule, roles: tuple[str, ...]) -> tuple[str, ...]:
+    """Drop a many-axis role that has the same tensors and is acted on by the same ops as an earlier one."""
+    terms = subterms(rule.lhs + rule.rhs)
+    seen: set[tuple[object, ...]] = set()
+    out: list[str] = []
+    for r in roles:
+        tokens = tuple(frozenset(t for t in ts if stem(t) == r) != frozenset() for ts in rule.vars.values())
+        plain = not any(r in dict(windows(t)) for t in terms) and len({t for t in rule.sizes if stem(t) == r}) == 1
+        signature = (tokens, tuple(r in t.get("over", ()) for t in terms))
+        if r in rule.many and plain and r not in rule.extras:
+            if signature in seen:
+                continue
+            seen.add(signature)
+        out.append(r)
+    return tuple(out)
+
+
+def _acts(t: Term) -> Acts:
+    under = frozenset(u["name"] for u in subterms((t,)) if u.op == "var")
+    return Acts(frozenset(t.get("over", ())), dict(windows(t)), under)
+
+
+def _parts(rule: Rule, role: str) -> tuple[frozenset[str], ...]:
+    """Tensors whose axes of a role the left side itself ties together."""
+    parent: dict[str, str] = {}
+
+    def find(x: str) -> str:
+        while parent.setdefault(x, x) != x:
+            x = parent[x]
+        return x
+
+    def visit(t: Term) -> str | None:
+        if t.op == "var":
+            name: str = t["name"]
+            return find(name) if role in map(stem, rule.vars[name]) else None
+        below = [c for c in map(visit, t.args) if c is not None]
+        for c in below[1:]:
+            parent[find(c)] = find(below[0])
+        if not below or (t.op in ("dot", "red", "conv", "take") and role in t["over"]):
+            return None
+        return below[0]
+
+    for root in rule.lhs:
+        visit(root)
+    groups: dict[str, set[str]] = {}
+    for name in list(parent):
+        groups.setdefault(find(name), set()).add(name)
+    return tuple(frozenset(g) for g in groups.values())
+
+
+SETS = frozenset({"dot", "red", "concat", "bcast", "rev", "cum", "take"})
+"""Pattern ops that act on roles as sets; the others carry attributes per axis."""
+
+Resolved = dict[int, Any]
+"""label -> int (acted on as a set, at this size) or (values, differs from neutral)"""
+
+
+@dataclass(slots=True)
+class Sorted:
+    """A walk with labels resolved and candidate roles per label."""
+
+    sizes: dict[str, dict[int, int]]
+    layouts: dict[str, Layout]
+    roots: list[Layout]
+    marks: list[tuple[Term, Resolved]]
+    holders: dict[int, frozenset[str]]
+    candidates: dict[int, list[str]]
+    dropped: frozenset[int]
+    root_size: dict[int, int]
+
+
+def resolve(s: Labels, marks: Marks, op: str) -> Resolved | None:
+    """Marks on the labels that are left after unions and splits; None where a split label carries attributes."""
+    out: Resolved = {}
+    for label, mark in marks.items():
+        if isinstance(mark, tuple):
+            label = s.find(label)
+            if label not in s.split:
+                out[label] = mark
+            elif mark[1]:
+                return None
+        elif mark < 0:
+            leaves = s.leaves(label)
+            if len(leaves) != 1:
+                return None
+            out[leaves[0]] = mark
+        else:
+            parts = s.axis(((label, mark),))
+            if parts is None:
+                return None
+            out.update(parts)
+    return out
+
+
+def sort_labels(rule: Rule, roots: list[Layout], s: WalkState) -> Sorted | str:
+    """Candidate roles for every label, or the reason why there is no match."""
+    names = s.labels
+    if not names.distinct():
+        return "one axis would stand twice in a tensor"
+    layouts: dict[str, Layout] = {}
+    sizes: dict[str, dict[int, int]] = {}
+    for v, (_, raw) in s.vars.items():
+        lay = names.layout(raw)
+        if lay is None:
+            return "axes do not nest"
+        layouts[v] = lay
+        if v not in s.wild:
+            sizes[v] = {label: n for axis in lay for label, n in axis}
+    marks: list[tuple[Term, Resolved]] = []
+    for t, found in s.happened():
+        resolved = resolve(names, found, t.op)
+        if resolved is None:
+            return "an op acts on part of a merged axis"
+        marks.append((t, resolved))
+    root_layouts: list[Layout] = []
+    root_size: dict[int, int] = {}
+    for raw in roots:
+        lay = names.layout(raw)
+        if lay is None:
+            return "axes do not nest"
+        root_layouts.append(lay)
+        for axis in lay:
+            for label, n in axis:
+                root_size[label] = max(n, root_size.get(label, 0))
+    acted = {label for _, m in marks for label, mark in m.items() if isinstance(mark, int) or mark[1]}
+    labels = sorted({label for held in sizes.values() for label in held} | acted)
+    holders = {label: frozenset(v for v, held in sizes.items() if label in held) for label in labels}
+    out = Sorted(sizes, layouts, root_layouts, marks, holders, {}, frozenset(), root_size)
+    dropped: set[int] = set()
+    signature = Signatures(rule, out, s.wild)
+    for label in labels:
+        roles = signature.candidates(label)
+        if roles:
+            out.candidates[label] = roles
+        elif signature.inert(label):
+            dropped.add(label)
+        else:
+            return "an axis has no role"
+    out.dropped = frozenset(dropped)
+    return out
+
+
+class Signatures:
+    """Compares labels with the roles of one rule."""
+
+    def __init__(self, rule: Rule, found: Sorted, wild: frozenset[str]) -> None:
+        self.plan = plan = rule.fact(_plan)
+        self.found = found
+        self.many = rule.many
+        self.holders: Mapping[str, frozenset[str]] = plan.holders
+        self.parts: Mapping[str, tuple[frozenset[str], ...]] = plan.parts
+        self.wild_roles: frozenset[str] = frozenset()
+        if wild:  # a scalar that stands for its broadcast belongs to whichever of its roles have axes
+            self.holders = {r: v - wild for r, v in plan.holders.items()}
+            self.parts = {r: tuple(p - wild for p in ps if p - wild) for r, ps in plan.parts.items()}
+            self.wild_roles = frozenset(r for r, v in plan.holders.items() if v & wild and r in rule.many)
+
+    def candidates(self, label: int) -> list[str]:
+        """Roles that the label can play, the most fitting first."""
+        fitting: list[tuple[int, str]] = []
+        for r in self.plan.roles:
+            penalty = self._penalty(label, r)
+            if penalty is not None:
+                fitting.append((penalty, r))
+        if len(fitting) < 2:
+            return [r for _, r in fitting]
+        fitting.sort()
+        held = self.found.holders[label]
+        # drop what says no more than another choice: roles that fit only because the axis has size 1, many-axis roles
+        # with attributes that are neutral here, and many-axis roles of a scalar that stands for its broadcast
+        exact = [(p, r) for p, r in fitting if held <= self.holders[r]] or fitting
+        if exact[0][0] == 0:
+            exact = [(p, r) for p, r in exact if p == 0 or r not in self.many]
+        roles = [r for _, r in exact]
+        return [r for r in roles if r not in self.wild_roles] or roles
+
+    def _penalty(self, label: int, r: str) -> int | None:
+        """How far the label is from the role's signature; None when it cannot play the role."""
+        found = self.found
+        holders = self.holders[r]
+        held = found.holders[label]
+        mine = held & holders
+        if not holders and held:
+            return None
+        for v in held - holders:
+            if found.sizes[v][label] != 1:
+                return None
+        if holders and mine != holders and mine not in self.parts[r]:
+            return None
+        penalty = 0
+        for t, marks in found.marks:
+            acts = self.plan.acts[t]
+            mark: Mark | None = marks.get(label)
+            listed = r in acts.over
+            if t.op in SETS or isinstance(mark, int) or (mark is None and listed):
+                hit = isinstance(mark, int)
+                if hit != listed and (hit or mine & acts.under or not holders):
+                    return None
+            elif mark is not None and mark[1] and r not in acts.windows:
+                return None
+            elif r in acts.windows and (mark is None or not mark[1]) and mine & acts.under:
+                if t.op == "conv":  # a window axis is never a plain shared axis
+                    return None
+                penalty += 1
+        return penalty + (0 if mine == held else 1)
+
+    def inert(self, label: int) -> bool:
+        """Whether an axis without a role carries nothing: size 1 everywhere, and no attribute acts on it."""
+        found = self.found
+        if found.root_size.get(label, 1) != 1 or any(found.sizes[v][label] != 1 for v in found.holders[label]):
+            return False
+        return all(neutral(t, marks.get(label)) is not False for t, marks in found.marks)
+
+
+def neutral(t: Term, mark: Mark | None) -> bool | None:
+    """Whether an op leaves an axis of size 1 as it is; None where it does not touch it."""
+    if mark is None or isinstance(mark, int):
+        return True if t.op == "bcast" and mark is not None else None
+    values, acts = mark
+    return values[1] == values[2] == 0 if t.op == "conv" else not acts
+
 
 ABSENT = 1_000_000
 """Labels from here on stand for axes that are absent (size 1) or made by `split` and `merge`."""
@@ -45,7 +316,7 @@ class Binding:
     roots: tuple[Layout, ...]
 
 
-def bindings(rule: Rule, plan: MatchPlan, found: Sorted, s: WalkState) -> Iterator[Binding | str]:
+def bindings(rule: Rule, found: Sorted, s: WalkState) -> Iterator[Binding | str]:
     """All complete bindings of a sorted walk; a string is the reason why one choice of roles failed."""
     order = sorted(found.candidates, key=lambda label: (len(found.candidates[label]), label))
     choices = itertools.product(*[found.candidates[label] for label in order])
@@ -53,14 +324,14 @@ def bindings(rule: Rule, plan: MatchPlan, found: Sorted, s: WalkState) -> Iterat
         played: dict[str, list[int]] = defaultdict(list)
         for label, r in sorted(zip(order, choice, strict=True)):
             played[r].append(label)
-        yield from _Binder(rule, plan, found, s).bind(played)
+        yield from _Binder(rule, found, s).bind(played)
 
 
 class _Binder:
     """One choice of roles."""
 
-    def __init__(self, rule: Rule, plan: MatchPlan, found: Sorted, s: WalkState) -> None:
-        self.rule, self.plan, self.found, self.s = rule, plan, found, s
+    def __init__(self, rule: Rule, found: Sorted, s: WalkState) -> None:
+        self.rule, self.plan, self.found, self.s = rule, rule.fact(_plan), found, s
         self.renamed: dict[int, int] = {}
         self.labels: dict[str, list[int]] = {}
         self.tok: dict[tuple[str, Any], int] = {}

@@ -1,12 +1,16 @@
 """Matching rules on an e-graph (or an IR graph), modulo the order, merging and size-1 axes of physical tensors.
 
-Structure first (`match_structure`), then the walk with labels (`match_walk`), sorting labels into roles
-(`match_sort`), binding and checking (`match_bind`).  Every attempt is counted; "the structure matched but an axis
-had no role" is the list of rules to generalise next.
+Structure first, then the walk with labels (`rewrites.match.walk`), sorting labels into roles, binding and checking
+(`rewrites.match.bind`).  Every attempt is counted; "the structure matched but an axis had no role" is the list of rules
+to generalise next.
 
 A rule holds for one float dtype at a time: all its tensors share it, apart from predicates (bool) and indices
 (integers).  Products and convolutions of one match must agree in precision and accumulation type, which the right
 side then carries.
+
+`prefer` conditions steer the engine and are no part of the proof: `frozen(A)` and `live(A)` ask whether a tensor is
+known ahead of time, `single(term)` whether it has one reader; comparisons of sizes hold when they hold at every axis of
+the role that they speak of.
 """
 
 from __future__ import annotations
@@ -21,15 +25,11 @@ from rewrites.egraph.graph import EGraph
 from rewrites.egraph.perm import PERM_BITS
 from rewrites.language.named import Env
 from rewrites.language.show import unmet
-from rewrites.language.term import Rule, walk
-from rewrites.match.bind import Binding, bindings
+from rewrites.language.term import Expr, Rule, Term, walk
+from rewrites.match.bind import Binding, bindings, sort_labels
 from rewrites.match.labels import Layout
-from rewrites.match.plan import plan_of
-from rewrites.match.prefer import unpreferred
-from rewrites.match.sort import sort_labels
 from rewrites.match.space import Class, Space, Value, space_of
-from rewrites.match.structure import VIEWS_PER_EDGE, patterns_of
-from rewrites.match.walk import Goals, Walk, WalkState
+from rewrites.match.walk import VIEWS_PER_EDGE, Goals, Walk, WalkState, patterns_of
 from superopt.errors import RuleError
 from superopt.ir.types import FLOATS, SIGNED, UNSIGNED
 
@@ -97,103 +97,128 @@ def matches(
     stats = MatchStats() if stats is None else stats
     stats.attempts[rule.name] += 1
     classes = [space.child(r)[0] for r in roots]
-    patterns = patterns_of(rule)
-    if not all(p.quick(space, c, top=True) for p, c in zip(patterns, classes, strict=True)):
+    if not all(p.quick(space, c, top=True) for p, c in zip(patterns_of(rule), classes, strict=True)):
         return
     stats.structural[rule.name] += 1
     found = 0
-    for m in itertools.islice(_attempt(rule, space, classes, stats, prefer, dtypes), MATCHES_PER_ATTEMPT):
+    for m in itertools.islice(_Attempt(rule, space, classes, prefer, dtypes).matches(stats), MATCHES_PER_ATTEMPT):
         found += 1
         yield m
     stats.matches[rule.name] += found
 
 
-def _attempt(
-    rule: Rule, space: Space, classes: Sequence[Class], stats: MatchStats, prefer: bool, dtypes: Sequence[str]
-) -> Iterator[Match]:
-    s = WalkState()
-    layouts: list[Layout] = []
-    goals: Goals = ()
-    for pattern, cls in reversed(list(zip(patterns_of(rule), classes, strict=True))):
-        lay = tuple([((s.labels.fresh(), n),) for n in space.shape(cls)])
-        layouts.insert(0, lay)
-        goals = ((pattern, cls, lay, True, 0), goals)
-    reasons: Counter[str] = Counter()
-    for strict in (True, False):
-        hit = False
-        walker = Walk(rule, space, strict=strict)
-        for end in itertools.islice(walker.solve(goals, s.copy()), WALKS_PER_ATTEMPT):
-            for found in _complete(rule, space, layouts, end, reasons, prefer, dtypes):
-                hit = True
-                yield _match(rule, space, classes, end, *found)
-        if hit:
+@dataclass(slots=True)
+class _Attempt:
+    """One rule at one tuple of roots; reasons of failure are counted."""
+
+    rule: Rule
+    space: Space
+    classes: Sequence[Class]
+    prefer: bool
+    dtypes: Sequence[str]
+    reasons: Counter[str] = field(default_factory=Counter[str])
+
+    def matches(self, stats: MatchStats) -> Iterator[Match]:
+        """All matches: those of a strict walk, or where it finds none, of a loose one."""
+        s = WalkState()
+        layouts: list[Layout] = []
+        goals: Goals = ()
+        for pattern, cls in reversed(list(zip(patterns_of(self.rule), self.classes, strict=True))):
+            lay = tuple([((s.labels.fresh(), n),) for n in self.space.shape(cls)])
+            layouts.insert(0, lay)
+            goals = ((pattern, cls, lay, True, 0), goals)
+        for strict in (True, False):
+            hit = False
+            walker = Walk(self.rule, self.space, strict=strict)
+            for end in itertools.islice(walker.solve(goals, s.copy()), WALKS_PER_ATTEMPT):
+                for found in self._complete(layouts, end):
+                    hit = True
+                    yield found
+            if hit:
+                return
+        if walker.clashes:
+            self.reasons["carried attributes disagree"] += 1
+        for reason in self.reasons or {"the walk found no way": 1}:
+            stats.misses[self.rule.name, reason] += 1
+
+    def _complete(self, layouts: list[Layout], end: WalkState) -> Iterator[Match]:
+        """The matches of one walk."""
+        rule, reasons = self.rule, self.reasons
+        dtype = self._dtype(end)
+        if dtype is None:
+            reasons["dtypes"] += 1
             return
-    if walker.clashes:
-        reasons["carried attributes disagree"] += 1
-    for reason in reasons or {"the walk found no way": 1}:
-        stats.misses[rule.name, reason] += 1
+        found = sort_labels(rule, layouts, end)
+        if isinstance(found, str):
+            reasons[found] += 1
+            return
+        for binding in bindings(rule, found, end):
+            if isinstance(binding, str):
+                reasons[binding] += 1
+            elif self.prefer and (wanted := self._unpreferred(binding.env, end)) is not None:
+                reasons[unmet(rule, wanted)] += 1
+            else:
+                yield self._match(end, binding, dtype)
 
+    def _match(self, end: WalkState, binding: Binding, dtype: str) -> Match:
+        return Match(
+            rule=self.rule,
+            env=binding.env,
+            vars={v: (self.space.value(cls), binding.layouts[v]) for v, (cls, _) in end.vars.items()},
+            metas=end.metas,
+            roots=tuple((self.space.value(c), lay) for c, lay in zip(self.classes, binding.roots, strict=True)),
+            dtype=dtype,
+            carried=(None, None) if end.carried is None else end.carried[:2],
+            trail=end.taken(),
+        )
 
-def _complete(
-    rule: Rule,
-    space: Space,
-    layouts: list[Layout],
-    end: WalkState,
-    reasons: Counter[str],
-    prefer: bool,
-    dtypes: Sequence[str],
-) -> Iterator[tuple[Binding, str]]:
-    """The bindings of one walk, with the rule's dtype; reasons of failure are counted."""
-    dtype = _dtype(rule, space, end, dtypes)
-    if dtype is None:
-        reasons["dtypes"] += 1
-        return
-    plan = plan_of(rule)
-    found = sort_labels(rule, plan, layouts, end)
-    if isinstance(found, str):
-        reasons[found] += 1
-        return
-    for binding in bindings(rule, plan, found, end):
-        if isinstance(binding, str):
-            reasons[binding] += 1
-        elif prefer and (wanted := unpreferred(rule, space, binding.env, end)) is not None:
-            reasons[unmet(rule, wanted)] += 1
-        else:
-            yield binding, dtype
-
-
-def _match(rule: Rule, space: Space, classes: Sequence[Class], end: WalkState, binding: Binding, dtype: str) -> Match:
-    return Match(
-        rule=rule,
-        env=binding.env,
-        vars={v: (space.value(cls), binding.layouts[v]) for v, (cls, _) in end.vars.items()},
-        metas=end.metas,
-        roots=tuple((space.value(c), lay) for c, lay in zip(classes, binding.roots, strict=True)),
-        dtype=dtype,
-        carried=(None, None) if end.carried is None else end.carried[:2],
-        trail=end.taken(),
-    )
-
-
-def _dtype(rule: Rule, space: Space, s: WalkState, dtypes: Sequence[str]) -> str | None:
-    """The one float dtype of the tensors bound, or None where they disagree."""
-    found: str | None = None
-    for v, (cls, _) in s.vars.items():
-        dtype, kind = space.dtype(cls), rule.kinds[v]
-        if kind == "bool":
-            if dtype != "bool":
+    def _dtype(self, s: WalkState) -> str | None:
+        """The one float dtype of the tensors bound, or None where they disagree."""
+        found: str | None = None
+        for v, (cls, _) in s.vars.items():
+            dtype, kind = self.space.dtype(cls), self.rule.kinds[v]
+            if kind == "bool":
+                if dtype != "bool":
+                    return None
+            elif kind == "int":
+                if dtype not in _INTEGERS:
+                    return None
+            elif found is None:
+                if dtype not in self.dtypes:
+                    return None
+                found = dtype
+            elif dtype != found:
                 return None
-        elif kind == "int":
-            if dtype not in _INTEGERS:
-                return None
-        elif found is None:
-            if dtype not in dtypes:
-                return None
-            found = dtype
-        elif dtype != found:
-            return None
-    found = found or "float32"
-    return found if s.carried is None or s.carried[2] == found else None
+        found = found or "float32"
+        return found if s.carried is None or s.carried[2] == found else None
+
+    def _unpreferred(self, env: Env, s: WalkState) -> Expr | None:
+        """The first `prefer` condition that does not hold for a binding; of a conjunction, the part that does not."""
+        for e in self.rule.prefer:
+            if not self._holds(e, env, s):
+                while e[0] == "and":
+                    e = e[2] if self._holds(e[1], env, s) else e[1]
+                return e
+        return None
+
+    def _holds(self, e: Expr, env: Env, s: WalkState) -> bool:
+        """Whether a `prefer` condition holds: one on sizes, at every axis of the role that it speaks of."""
+        op = e[0]
+        if op == "and":
+            return self._holds(e[1], env, s) and self._holds(e[2], env, s)
+        if op == "or":
+            return self._holds(e[1], env, s) or self._holds(e[2], env, s)
+        if op == "not":
+            return not self._holds(e[1], env, s)
+        if op == "frozen":
+            return self.space.frozen(s.vars[e[1]][0])
+        if op == "live":
+            return not self.space.frozen(s.vars[e[1]][0])
+        if op == "single":
+            t: Term = e[1]
+            cls = s.vars[t["name"]][0] if t.op == "var" else s.watched.get(t)
+            return cls is not None and self.space.readers(cls) <= 1
+        return all(env.value(e, label) for label in env.axes_of(e))
 
 
 def partners(rule: Rule, eg: EGraph, root: Value) -> Iterator[tuple[Value, ...]]:
@@ -204,7 +229,7 @@ def partners(rule: Rule, eg: EGraph, root: Value) -> Iterator[tuple[Value, ...]]
     if not patterns[0].quick(space, first, top=True):
         return
     readers: dict[Class, None] = {}
-    for cls in _operands(rule, space, first, _shared_vars(rule)):
+    for cls in _operands(rule, space, first, shared_tensors(rule)):
         _readers(eg, cls, VIEWS_PER_EDGE, readers)
     pools: list[list[Class]] = []
     for pattern in patterns[1:]:
@@ -223,7 +248,8 @@ def _readers(eg: EGraph, cls: Class, views: int, out: dict[Class, None]) -> None
             _readers(eg, reader, views - 1, out)
 
 
-def _shared_vars(rule: Rule) -> frozenset[str]:
+def shared_tensors(rule: Rule) -> frozenset[str]:
+    """Tensors that all roots of a rule read."""
     out: frozenset[str] = frozenset(rule.vars)
     for t in rule.lhs:
         out &= {u["name"] for u in walk(t) if u.op == "var"}

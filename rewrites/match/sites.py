@@ -1,4 +1,4 @@
-"""Where rules can fire: root operators of a rule, classes by operator, and what a change can affect.
+"""Where rules can fire: classes by operator, and what a change can affect.
 
 Semi-naive growth re-matches a rule only at *dirty* classes: those that changed since the last pass and those above them
 up to the depth of the deepest pattern.  Reshapes and broadcasts do not count as depth, because the matcher sees
@@ -13,25 +13,9 @@ import networkx as nx
 
 from rewrites.egraph.graph import EGraph
 from rewrites.egraph.perm import PERM_BITS
-from rewrites.language import names
-from rewrites.language.term import PHYSICAL, REDUCERS, Rule, Term
+from rewrites.language.term import Rule, Term
 
 _TRANSPARENT = frozenset({"regroup", "broadcast_in_dim"})
-_PLAIN = {**PHYSICAL, "view": "regroup"}
-
-
-def operators(rule: Rule, t: Term) -> frozenset[str]:
-    """IR ops whose e-nodes a pattern can match at its root."""
-    if t.op in _PLAIN:
-        return frozenset({_PLAIN[t.op]})
-    if t.op == "ew":
-        arity = rule.metas.get(t["f"])
-        if arity is None:
-            return frozenset({t["f"]})
-        return frozenset(f for f, n in names.ELEMENTWISE.items() if n == arity)
-    prefix = {"red": "reduce_", "win": "reduce_window_", "cum": "cum"}[t.op]
-    kinds = rule.metas.get(t["kind"], (t["kind"],))
-    return frozenset(prefix + kind for kind in (kinds if isinstance(kinds, tuple) else REDUCERS))
 
 
 def depth(t: Term) -> int:

@@ -127,7 +127,7 @@ class Arena:
             found = self.changes.get(cls)
             if found is None:
                 (node,) = self.eg.enodes(cls)
-                rules = [r for r in self.rules if self.eg.op_of(node) in sites.operators(r, r.lhs[0])]
+                rules = [r for r in self.rules if self.eg.op_of(node) in r.heads]
                 found = self.changes[cls] = [change for rule in rules for change in self._changes(rule, cls, node)]
             for change in found:
                 if live.issuperset(change):
