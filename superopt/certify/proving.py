@@ -12,22 +12,21 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from rewrites.language.parse import parse
 from rewrites.language.term import Rule
+from superopt.certify.validate import Validation
 from superopt.errors import RuleError, UsageError, VerificationError
+from verifier.record.ledger import verify_rules
+from verifier.rules.remedy import explained
+from verifier.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rewrites.language.term import Rule
-    from superopt.certify.validate import Validation
     from verifier.statements.statement import Statement
-    from verifier.verdict import Verdict
 
 Function = Callable[..., Any]
 _MADE: ContextVar[list[tuple[Any, bool]] | None] = ContextVar("made by a file under verification", default=None)
@@ -69,15 +68,11 @@ def verify(
         InputError: a shape or a constraint cannot be read.
         UsageError: something else was given.
     """
-    from verifier.record.ledger import verify_rules  # late: the prover takes a while to load
-
     validate = getattr(second, "validate", None)
     if validate is not None:
         return validate(first)
     if callable(first) and callable(second):
-        from verifier.statements.statement import check_statement  # late: loads jax
-
-        return check_statement(_statement(first, second, specs, constraints, name, named))
+        return statements().check_statement(_statement(first, second, specs, constraints, name, named))
     if second is not None:
         raise UsageError(
             f"cannot compare a {type(first).__name__} with a {type(second).__name__}",
@@ -86,11 +81,9 @@ def verify(
     if isinstance(first, str):
         first = parse(first, where="<text>")
     if isinstance(first, Rule):
-        from verifier.rules.remedy import explained  # late: see above
-
         return explained(first, verify_rules([first])[0])
     if _is_statement(first):
-        return _verdict_of(first)
+        return statements().check_statement(first)
     raise UsageError(
         f"cannot verify a {type(first).__name__}",
         hint="give the text of a rule, a rule or statement, or two functions and the shapes of their arguments",
@@ -98,15 +91,14 @@ def verify(
 
 
 def _is_statement(x: Any) -> bool:
-    return type(x).__module__ == "verifier.statements.statement" and hasattr(
-        x, "specs"
-    )  # without loading jax for a rule
+    return type(x).__module__ == "verifier.statements.statement" and hasattr(x, "specs")  # without loading jax
 
 
-def _verdict_of(made: Any) -> Verdict:
-    from verifier.statements.statement import check_statement  # late: loads jax
+def statements() -> Any:
+    """The prover of statements, a module."""
+    from verifier.statements import statement  # late: loads jax, which rules do not need
 
-    return check_statement(made)
+    return statement
 
 
 def statement(*given: Any, constraints: Sequence[str] = (), name: str = "", **named: Any) -> Any:
@@ -166,9 +158,7 @@ def _lifted(said: Statement) -> Rule:
         VerificationError: the statement is not proved.
         RuleError: there is no such rule, or it is not proved over named axes.
     """
-    from verifier.statements.statement import as_rule  # late: loads jax
-
-    made, verdict = as_rule(said)
+    made, verdict = statements().as_rule(said)
     if made is not None:
         return made
     if verdict.status == "PROVED":
@@ -182,12 +172,10 @@ def _lifted(said: Statement) -> Rule:
 def _statement(
     left: Function, right: Function, specs: Sequence[Any], constraints: Sequence[str], name: str, named: dict[str, Any]
 ) -> Statement:
-    from verifier.statements.statement import make_statement  # late: loads jax
-
     source = getattr(inspect.unwrap(left), "__code__", None)
     where = f"{source.co_filename}:{source.co_firstlineno}" if source is not None else ""
     title = name or getattr(left, "__name__", "").strip("<>").replace("_", "-") or "statement"
-    return make_statement(title, left, right, specs, named, constraints, where)
+    return statements().make_statement(title, left, right, specs, named, constraints, where)
 
 
 def _given(given: Sequence[Any], make: Callable[[Function, Function, Sequence[Any]], Any]) -> Any:

@@ -4,6 +4,9 @@ A text file holds rules.  A Python file may hold rules as a text named RULES, wh
 statements and rules by `superopt.statement` and `superopt.rule`: then it is run once (under the name `superopt_verify`,
 its folder on the path, so that what stands under `__name__ == "__main__"` is left out), and everything that those two
 functions are given is proved afterwards, so that the first failure does not hide the others.
+
+Certificates are looked at again by replaying every question to the solver that a proof rests on; rules without one are
+proved first, and kept.
 """
 
 from __future__ import annotations
@@ -14,21 +17,22 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rewrites.language.parse import parse_many
 from rewrites.language.term import Rule
 from rewrites.library import load
-from superopt.certify.proving import collected
+from superopt.certify.proving import collected, statements
 from superopt.errors import InputError, SuperoptError
 from superopt.files.reading import text_file
 from superopt.machine.shared import parse_module
+from superopt.store import Store
+from verifier.record.ledger import Ledger, require_proved, summary, verify_rules
+from verifier.record.recheck import recheck
+from verifier.rules.fuzz import fuzz
 from verifier.rules.preconditions import report
+from verifier.rules.remedy import explained
 from verifier.verdict import UNKNOWN, Verdict
-
-if TYPE_CHECKING:
-    from rewrites.language.term import Rule
-    from verifier.verdict import Verdict
 
 _MAKERS = ("statement", "rule")
 _TEST_LINES = 40  # a longer test is not printed
@@ -77,8 +81,6 @@ def fuzz_rules(files: Sequence[str], names: Sequence[str] = (), count: int = 500
     Raises:
         InputError: a file that cannot be read, or no rule of such a name.
     """
-    from verifier.rules.fuzz import fuzz  # late: see verify_library
-
     done = fuzz(_rules(files, names), count)
     return done.summary(), str(done)
 
@@ -172,17 +174,12 @@ def chosen_rules(rules: Sequence[Rule], names: Sequence[str]) -> list[Rule]:
 
 
 def _verify(rules: Sequence[Rule], made: Sequence[tuple[Any, bool]] = ()) -> tuple[dict[str, Any], str]:
-    from verifier.record.ledger import summary, verify_rules  # late: see verify_library
-    from verifier.rules.remedy import explained  # late: see verify_library
-
     begin = time.perf_counter()
     texts = [*rules, *(x for x, _ in made if isinstance(x, Rule))]
     verdicts = [_barred(rule, lambda rule: explained(rule, verify_rules([rule])[0])) for rule in texts]
     for x, lift in made:
         if not isinstance(x, Rule):
-            from verifier.statements.statement import as_rule, check_statement  # late: loads jax
-
-            verdicts.append(_barred(x, (lambda x: as_rule(x)[1]) if lift else check_statement))
+            verdicts.append(_barred(x, _as_rule if lift else statements().check_statement))
     data = summary(verdicts, time.perf_counter() - begin)
     lines = [f"{v}{_as_test(v)}" for v in verdicts]
     lines.append(
@@ -190,6 +187,10 @@ def _verify(rules: Sequence[Rule], made: Sequence[tuple[Any, bool]] = ()) -> tup
         f" in {data['seconds']:.1f} s"
     )
     return data, "\n".join(lines)
+
+
+def _as_rule(made: Any) -> Verdict:
+    return statements().as_rule(made)[1]
 
 
 def _barred(made: Any, judge: Callable[[Any], Verdict]) -> Verdict:
@@ -211,3 +212,49 @@ def _as_test(verdict: Verdict) -> str:
     if len(lines) > _TEST_LINES:
         return f"\n  as a test to paste ({len(lines)} lines): counterexample.code of --json"
     return "\n".join(["", "  as a test to paste:", *(f"    {line}" for line in lines)])
+
+
+# ---- certificates, looked at again
+
+
+def recheck_certificates(
+    files: Sequence[str] = (), *, library: bool = True, names: Sequence[str] = (), store: Store | None = None
+) -> tuple[dict[str, Any], str]:
+    """Replay the questions behind the certificates of the library or of some files of rules: summary and text.
+
+    `sound` in the summary says that every rule has a certificate with its questions and that no solver contradicts one.
+
+    Raises:
+        InputError: no rule has such a name, or a file cannot be read.
+    """
+    rules = chosen_rules([*(load() if library else ()), *rules_of_files(files)], names)
+    begin = time.perf_counter()
+    opened = Store() if store is None else store
+    try:
+        ledger = Ledger(opened)
+        kept, certificates = require_proved(rules, ledger)
+        told = recheck([(c, ledger.asked(c)) for c in certificates.values()])
+    finally:
+        if store is None:
+            opened.close()
+    open_rules = sorted({r.name for r in rules} - {r.name for r in kept})
+    sound = not open_rules and not told["disagreements"] and not told["without_queries"]
+    data = {**told, "rules": len(rules), "not_proved": open_rules, "sound": sound}
+    data["seconds"] = time.perf_counter() - begin
+    return data, _rechecked(data)
+
+
+def _rechecked(data: dict[str, Any]) -> str:
+    lines = [f"{data['certificates']} certificates of {data['rules']} rules, {data['queries']} questions"]
+    for name, counts in data["solvers"].items():
+        figures = ", ".join(f"{counts[k]} {k}" for k in ("agree", "disagree", "unknown"))
+        lines.append(f"  {name} {data['versions'][name]}: {figures}")
+    if "cvc5" not in data["solvers"]:
+        lines.append("  cvc5 is not installed: pip install 'superopt[cvc5]'")
+    lines += [
+        f"  DISAGREE {d['rule']}: kept {d['kept']}, {d['solver']} says {d['says']}" for d in data["disagreements"]
+    ]
+    lines += [f"  no questions on record: {name}" for name in data["without_queries"]]
+    lines += [f"  not proved: {name}" for name in data["not_proved"]]
+    lines.append(f"{'sound' if data['sound'] else 'NOT SOUND'}, {data['seconds']:.1f} s")
+    return "\n".join(lines)

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 
-from superopt.certify.kernel_proofs import prove_kernel
+from superopt.certify.kernels import prove_kernel
 from superopt.choose.trials import Trial, TrialPool
 from superopt.errors import InputError
 from superopt.ir.graph import Graph

@@ -14,8 +14,13 @@ from typing import Any
 import click
 
 from superopt import __version__
-from superopt.certify.certified import recheck_certificates
-from superopt.certify.rule_files import examine_preconditions, fuzz_rules, verify_files, verify_library
+from superopt.certify.rule_files import (
+    examine_preconditions,
+    fuzz_rules,
+    recheck_certificates,
+    verify_files,
+    verify_library,
+)
 from superopt.commands.console import (
     INTERNAL,
     NOTHING_FOUND,

@@ -22,7 +22,7 @@ from jax.core import Tracer
 from superopt.backends.build import build_any
 from superopt.backends.options import jit_with
 from superopt.backends.xla import XlaExecutable, build
-from superopt.certify.kernel_checks import disagreeing, too_large
+from superopt.certify.kernels import disagreeing, too_large
 from superopt.errors import ArgumentError, InputError
 from superopt.files.reading import typed
 from superopt.files.trees import bound, misfit, read_tree, tree_data

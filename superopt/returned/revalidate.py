@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superopt.backends.xla import build
-from superopt.certify.kernel_proofs import prove_kernels
+from superopt.certify.kernels import prove_kernels
 from superopt.certify.library import ledger_of
 from superopt.certify.validate import Validation, validate
 from superopt.errors import InputError, UsageError

@@ -210,7 +210,7 @@ def test_saved_with_kernels_and_loaded(built: tuple[Imported, Program, Any], tmp
     close(gradient, jax.grad(lambda x: layer(params, x)[0][:, 0].sum())(x))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("superopt.backends.made.agrees", lambda key: False)
-        patched.setattr("superopt.certify.kernel_checks._difference", lambda kernel: "it differs")
+        patched.setattr("superopt.certify.kernels._difference", lambda kernel: "it differs")
         without = superopt.load(path)
     assert without.kernels == ()
     assert set(without.refused.values()) == {"it differs"}

@@ -17,7 +17,7 @@ import superopt
 from costmodel.model.load import load_objective
 from superopt.backends import native
 from superopt.backends.native import NativeExecutable
-from superopt.certify.kernel_proofs import prove_kernels
+from superopt.certify.kernels import prove_kernels
 from superopt.certify.library import ProvedLibrary
 from superopt.certify.plan import empty_plan
 from superopt.choose import implement as stage
@@ -141,9 +141,9 @@ def test_kernels_are_given_up_where_it_is_not(
 def test_a_kernel_that_is_not_proved_is_not_used(
     found: tuple[Imported, Exploration], measured: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from superopt.certify import kernel_proofs
+    from superopt.certify import kernels
 
-    real = kernel_proofs.prove_kernel
+    real = kernels.prove_kernel
 
     def doubting(graph: Graph, trace: Any, ledger: Any = None) -> Any:
         verdict = real(graph, trace, ledger)

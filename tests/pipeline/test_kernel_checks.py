@@ -12,8 +12,8 @@ import pytest
 
 import superopt
 from superopt.backends import made, native
-from superopt.certify import kernel_checks
-from superopt.certify.kernel_checks import disagreeing, too_large
+from superopt.certify import kernels
+from superopt.certify.kernels import disagreeing, too_large
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
 from superopt.ir.program import original_program
@@ -38,7 +38,7 @@ def test_a_kernel_that_agrees_is_compared_once(tmp_path: Path, monkeypatch: pyte
     assert disagreeing(graph, choices) == {}
     (region,) = partition(graph)
     assert made.agrees(made.key_of(region.graph, native.default_trace(region.graph)))
-    monkeypatch.setattr("superopt.certify.kernel_checks._of_xla", lambda *_: pytest.fail("it is compared again"))
+    monkeypatch.setattr("superopt.certify.kernels._of_xla", lambda *_: pytest.fail("it is compared again"))
     assert disagreeing(graph, choices) == {}
 
 
@@ -70,9 +70,9 @@ def test_what_takes_long_to_compare_waits_for_a_call_with_arrays(tmp_path: Path,
     executable = native.build(program, (), kernels=choices)
     path = Optimized(imported, program, executable, report, None, choices).save(tmp_path / "p.superopt")
     asked: list[object] = []
-    compare = kernel_checks._difference
-    monkeypatch.setattr(kernel_checks, "_difference", lambda kernel: asked.append(kernel) or compare(kernel))
-    monkeypatch.setattr(kernel_checks, "MOST_ELEMENTS", 40)
+    compare = kernels._difference
+    monkeypatch.setattr(kernels, "_difference", lambda kernel: asked.append(kernel) or compare(kernel))
+    monkeypatch.setattr(kernels, "MOST_ELEMENTS", 40)
     loaded = superopt.load(path)
     assert not asked
     assert not loaded.kernels
@@ -99,6 +99,6 @@ def test_shapes_that_a_small_file_states_do_not_make_loading_long(monkeypatch: p
 
     assert late(200_000)
     assert not late(1000)
-    monkeypatch.setattr(kernel_checks, "MOST_SECONDS", 0.19)
+    monkeypatch.setattr(kernels, "MOST_SECONDS", 0.19)
     assert late(1000)
     assert not late(1000, live=0)  # the file holds as many elements

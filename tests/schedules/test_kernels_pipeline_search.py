@@ -16,7 +16,7 @@ import pytest
 
 from costmodel.model.load import load_objective
 from superopt.backends import native
-from superopt.certify.kernel_proofs import prove_kernel, prove_kernels
+from superopt.certify.kernels import prove_kernel, prove_kernels
 from superopt.choose import implement as stage
 from superopt.choose import schedules as kernel_search
 from superopt.choose.forms import ProgramForm
@@ -250,9 +250,9 @@ def test_the_default_schedule_stays_otherwise(
     change: str,
     schedule: str,
 ) -> None:
-    from superopt.certify import kernel_proofs
+    from superopt.certify import kernels
 
-    real, slow = kernel_proofs.prove_kernel, change == "slower in the trial"
+    real, slow = kernels.prove_kernel, change == "slower in the trial"
 
     def doubting(graph: Graph, trace: Any, ledger: Any = None) -> Any:
         verdict = real(graph, trace, ledger)

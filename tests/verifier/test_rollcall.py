@@ -15,10 +15,11 @@ from rewrites.lift.generate import instance
 from superopt.errors import SuperoptError
 from superopt.ir.interp import evaluate
 from superopt.lab.corpora.rollcall import FAMILIES, load, wrong
+from verifier.equal.equality import NO_OVERFLOW, POSITIONS
 from verifier.equal.normal import PARTIAL
 from verifier.equal.ranks import ANY
 from verifier.rules.check import check
-from verifier.rules.prove import FINITE, NO_OVERFLOW, POSITIONS, prove
+from verifier.rules.prove import FINITE, prove
 from verifier.verdict import PROVED, REFUTED
 
 RULES = [rule for rules in load().values() for rule in rules]

@@ -22,7 +22,7 @@ from superopt.errors import InputError, RuleError, UsageError, VerificationError
 from superopt.frontends.symbolic.graphs import parameters_of, trace_symbolic
 from superopt.frontends.symbolic.specs import read_specs, read_type
 from tests.support.statement_cases import CASES
-from verifier.rules.prove import Proof
+from verifier.equal.equality import Proof
 from verifier.statements.refute import tiny_sizes
 from verifier.statements.statement import Statement, check_statement, make_statement
 from verifier.verdict import PROVED, REFUTED, UNKNOWN, UNSUPPORTED, Verdict

@@ -19,7 +19,7 @@ from superopt.ir.index import Poly, Symbol
 from superopt.ir.interp import evaluate
 from superopt.ir.resize import resize
 from tests.support.statement_cases import CASES
-from verifier.rules.prove import Proof, Stop
+from verifier.equal.equality import Proof, Stop
 from verifier.rules.refute import first_difference
 from verifier.statements.prove import Pair, prove_pair, unsupported_ops
 from verifier.statements.refute import make_values, tiny_sizes

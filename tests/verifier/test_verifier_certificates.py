@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from rewrites.language import named
 from rewrites.language.parse import parse
 from rewrites.library import by_name, load
-from superopt.certify.certified import recheck_certificates
+from superopt.certify.rule_files import recheck_certificates
 from superopt.commands.main import cli
 from superopt.ir.ops import contraction
 from superopt.store import Store

@@ -8,9 +8,10 @@ from rewrites.language.parse import parse, parse_many
 from rewrites.language.term import Rule
 from rewrites.library import load
 from tests.support.verifier_texts import TRUE
+from verifier.equal.equality import DEFINED
 from verifier.equal.ranks import ANY, attribute_roles
 from verifier.rules.check import check
-from verifier.rules.prove import DEFINED, FINITE, prove
+from verifier.rules.prove import FINITE, prove
 from verifier.verdict import PROVED, UNKNOWN, UNSUPPORTED
 
 RULES = [*load(), *parse_many(TRUE)]

@@ -16,8 +16,9 @@ from rewrites.language.direction import directions
 from rewrites.language.named import Env
 from rewrites.language.term import Rule
 from superopt.errors import VerificationError
+from verifier.equal.equality import DEFINED, NO_OVERFLOW
 from verifier.equal.solver import recorded
-from verifier.rules.prove import DEFINED, NO_OVERFLOW, prove
+from verifier.rules.prove import prove
 from verifier.rules.refute import Attempts, Difference, differ_at, search
 from verifier.rules.shapes import solved_envs
 from verifier.rules.shrink import readable

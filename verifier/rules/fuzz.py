@@ -20,12 +20,13 @@ from rewrites.language.parse import parse
 from rewrites.language.show import rule_key, show, statement
 from rewrites.language.term import Rule
 from superopt.errors import VerificationError
+from verifier.equal.equality import DEFINED
 from verifier.equal.normal import EXACT
 from verifier.rules.bits import different_bits
 from verifier.rules.check import check
 from verifier.rules.mutate import Mutant, mutants
 from verifier.rules.process import LimitExceededError, Prover
-from verifier.rules.prove import CONTRADICTION, DEFINED, EMPTY_ONLY
+from verifier.rules.prove import CONTRADICTION, EMPTY_ONLY
 from verifier.rules.shrink import readable, refute
 from verifier.verdict import PROVED, UNKNOWN, Counterexample
 

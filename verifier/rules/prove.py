@@ -21,7 +21,7 @@ from rewrites.language.named import Env
 from rewrites.language.show import rule_key, text
 from rewrites.language.term import Rule, names_in, subterms
 from verifier.equal import conditions as c
-from verifier.equal.equality import DEFINED, NO_OVERFLOW, ORDER, POSITIONS, Proof, Stop, equal_terms
+from verifier.equal.equality import ORDER, POSITIONS, Proof, Stop, equal_terms
 from verifier.equal.pointwise import MachineIntegers, Reals, consistent
 from verifier.equal.ranks import ANY, MAX_RANK, attribute_roles, rank_vectors, uniform
 from verifier.equal.sem import Meaning
@@ -31,11 +31,6 @@ from verifier.rules.instance import IllFormed, Impossible, RankInstance, algebra
 from verifier.rules.premises import premises_at
 from verifier.rules.shapes import LARGEST, env_at
 from verifier.verdict import PROVED, UNKNOWN, UNSUPPORTED, ValidityDomain, Verdict
-
-__all__ = [
-    "CONTRADICTION", "DEFINED", "EMPTY_ONLY", "FINITE", "NO_OVERFLOW", "POSITIONS", "Proof", "Stop", "equal_terms",
-    "prove",
-]  # fmt: skip
 
 CONTRADICTION = "the premises contradict each other"
 EMPTY_ONLY = "the premises hold for empty tensors only: a size token stands for two lengths"

@@ -6,36 +6,44 @@ order:
 1. Premises (sizes from 0 or 1 on, constraints, input axes not negative) hold for a concrete witness.
 2. Every axis of either graph is not negative, every divisor of a size positive, every read inside its input: proved of
    both sides, although JAX has checked the shapes that it could.
-3. Both outputs have one shape and one value at every index: `verifier.rules.prove.equal_terms`; integers by ring laws
-that
-   hold modulo 2^width, or by the tier of machine integers at their width.
+3. Both outputs have one shape and one value at every index: `verifier.equal.equality.equal_terms`; integers by ring
+   laws that hold modulo 2^width, or by the tier of machine integers at their width.
+
+The proof runs in the prover's process: two graphs travel there as bytes, and what was proved comes back.  Hashes of
+sizes hold for one process only, and nodes are made through the table of nodes alone, so both are taken apart.  Nothing
+but the prover's own process reads these bytes.
 """
 
 from __future__ import annotations
 
+import base64
+import copyreg
+import io
+import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from superopt.ir.denote import denote
-from superopt.ir.graph import Graph, Node, topological
-from superopt.ir.index import Form
+from superopt.ir.graph import Graph, Node, mk, topological
+from superopt.ir.index import Form, Symbol
 from superopt.ir.index import Poly as Sizes
 from superopt.ir.types import FLOATS, SIGNED
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
+from verifier.equal.equality import ORDER, Proof, Stop, equal_terms
 from verifier.equal.monomial import Unsupported
 from verifier.equal.pointwise import MachineIntegers, decide
 from verifier.equal.poly import Poly, form_of, var
-from verifier.equal.solver import NO, CannotLower, Context
+from verifier.equal.solver import NO, CannotLower, Context, recorded
 from verifier.equal.terms import Apply, Read, Reduce, Term, Where, walk_terms
-from verifier.rules.prove import EMPTY_ONLY, FINITE, Proof, Stop, equal_terms
+from verifier.rules.process import LimitExceededError, shared
+from verifier.rules.prove import EMPTY_ONLY, FINITE
+from verifier.rules.wire import decode, encode
 from verifier.statements.ranges import PremiseRanges
-from verifier.statements.scalars import ROUNDED, WIDENED, Wraps, ranges
-from verifier.statements.terms import Terms, factorings, to_poly
-from verifier.verdict import UNKNOWN, UNSUPPORTED, ValidityDomain
+from verifier.statements.terms import ROUNDED, WIDENED, Terms, Wraps, factorings, ranges, to_poly
+from verifier.verdict import UNKNOWN, UNSUPPORTED, Query, ValidityDomain
 
-EXACTNESS = ("exact", "real", "range")
 SMALL = 64
 """Elements of a constant array that is written out."""
 
@@ -45,7 +53,7 @@ class Pair:
     """Two graphs over the same inputs and symbols.
 
     Attributes:
-        left, right: the graphs; what they close over is named by contents (`statement_constants.by_contents`).
+        left, right: the graphs; what they close over is named by contents (`statement.by_contents`).
         sizes: names of the free sizes.
         lowest: the least value of every size.
         premises: polynomials of sizes that are at least 0.
@@ -96,7 +104,7 @@ def prove_pair(pair: Pair, done: Proof) -> ValidityDomain:
     dtypes = tuple(dict.fromkeys(x.dtype for x in pair.left.inputs))
     ranks = tuple((name, "1") for name in pair.sizes)
     assumptions = tuple(a for a in done.assumptions or () if "nan()" not in a)  # of a constant that is no number
-    return ValidityDomain(EXACTNESS[done.laws], ranks, dtypes, assumptions, done.sizes)
+    return ValidityDomain(ORDER[done.laws], ranks, dtypes, assumptions, done.sizes)
 
 
 def unsupported_ops(graph: Graph) -> list[str]:
@@ -306,3 +314,87 @@ def _by_machine(work: _Work, a: Node, b: Node) -> bool:
     if proved:
         work.done.note("exact", f"integers ({kind})")
     return proved
+
+
+def prove_elsewhere(pair: Pair, done: Proof) -> tuple[ValidityDomain, tuple[Query, ...]]:
+    """What `prove_pair` says in the prover's process, and the questions that it asked.
+
+    Raises:
+        Stop: not proved; UNKNOWN where a limit was exceeded.
+    """
+    try:
+        told = decode(shared().call("verifier.statements.prove:prove_bytes", _written(pair)))
+    except (LimitExceededError, RecursionError) as limit:
+        raise Stop(UNKNOWN, str(limit) or "it is nested too deeply to be written down") from limit
+    done.tiers = dict.fromkeys(told["tiers"])
+    done.obligations += told["obligations"]
+    done.queries += told["queries"]
+    if told["domain"] is None:
+        raise Stop(told["status"], told["cause"])
+    return told["domain"], told["asked"]
+
+
+def prove_bytes(text: str) -> Any:
+    """The prover's side of `prove_elsewhere`."""
+    done, domain, status, cause = Proof(), None, "", ""
+    with recorded() as asked:
+        try:
+            domain = prove_pair(_read(text), done)
+        except Stop as stop:
+            status, cause = stop.status, stop.cause
+    return encode(
+        {
+            "domain": domain,
+            "status": status,
+            "cause": cause,
+            "tiers": tuple(done.tiers or ()),
+            "obligations": done.obligations,
+            "queries": done.queries,
+            "asked": tuple(asked),
+        }
+    )
+
+
+def _symbol(x: Symbol) -> Any:
+    return Symbol, (x.name, x.low, x.high)
+
+
+def _form(x: Form) -> Any:
+    return Form, (x.op, x.args)
+
+
+def _poly(x: Sizes) -> Any:
+    return Sizes, (x.terms,)
+
+
+class _Pickler(pickle.Pickler):
+    dispatch_table = copyreg.dispatch_table | {Symbol: _symbol, Form: _form, Sizes: _poly}
+
+
+def _written(pair: Pair) -> str:
+    sides = [_rows(graph) for graph in (pair.left, pair.right)]
+    out = io.BytesIO()
+    _Pickler(out).dump((sides, pair.sizes, pair.lowest, pair.premises, pair.compared))
+    return base64.b64encode(out.getvalue()).decode()
+
+
+def _rows(graph: Graph) -> Any:
+    nodes = topological((*graph.inputs, *graph.outputs))
+    at = {node: i for i, node in enumerate(nodes)}
+    rows = [(node.op, [at[x] for x in node.inputs], node.attrs) for node in nodes]
+    return rows, [at[x] for x in graph.inputs], [at[x] for x in graph.outputs], dict(graph.constants)
+
+
+def _read(text: str) -> Pair:
+    sides, sizes, lowest, premises, compared = pickle.loads(base64.b64decode(text))
+    left, right = [_graph(*side) for side in sides]
+    return Pair(left, right, sizes, lowest, premises, compared)
+
+
+def _graph(rows: Any, inputs: list[int], outputs: list[int], constants: Any) -> Graph:
+    nodes: list[Node] = []
+    row: tuple[str, list[int], tuple[tuple[str, Any], ...]]
+    for row in rows:
+        op, operands, attrs = row
+        nodes.append(mk(op, *[nodes[i] for i in operands], **dict(attrs)))
+    return Graph(tuple(nodes[i] for i in inputs), tuple(nodes[i] for i in outputs), constants)

@@ -3,42 +3,46 @@
 One statement, one verdict: refute at a few tiny sizes, prove at symbolic sizes, refute at more sizes.  PROVED comes
 from the prover alone, REFUTED from the reference interpreter alone.  The domain says the sizes: from 0 on, or from 1 on
 where JAX traces a function for non-empty arrays only; ranks are those of the specifications, unless the statement lifts
-to a rule (`rewrites.lift.lifting`) whose proof covers groups of axes.
+to a rule (`rewrites.lift.lifting`), widened as far as the prover goes, whose proof covers groups of axes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from rewrites.language.parse import parse
 from rewrites.language.term import Rule
-from rewrites.lift.lifting import Unliftable
-from superopt.errors import ArgumentError, InputError, VerificationError
+from rewrites.lift.lifting import Lifted, Unliftable, lift, widen
+from superopt.errors import ArgumentError, InputError, RuleError, VerificationError
 from superopt.frontends.symbolic.graphs import Traced, parameters_of, trace_symbolic
 from superopt.frontends.symbolic.specs import Specs, read_specs
+from superopt.ir.graph import Graph, Node, make_input, topological
+from superopt.ir.program import replace as replaced
+from superopt.ir.text import print_graph
+from verifier.equal.equality import DEFINED, Proof, Stop
 from verifier.rules.process import LIMIT, shared
-from verifier.rules.prove import DEFINED, Proof, Stop
-from verifier.statements.constants import by_contents
-from verifier.statements.dtypes import really_differs
-from verifier.statements.lift import any_rank, general, lifted
-from verifier.statements.pair_wire import prove_elsewhere
-from verifier.statements.prove import Pair, unsupported_ops
+from verifier.rules.snippet import body, identifier, written
+from verifier.statements.prove import Pair, prove_elsewhere, unsupported_ops
 from verifier.statements.refute import (
     OtherGraph,
     Pairing,
     StatementDifference,
     differ_at,
+    really_differs,
     show_sizes,
     simpler,
     smaller,
     telling_sizes,
     tiny_sizes,
 )
-from verifier.statements.scalars import FINITE_TEST
-from verifier.statements.show import counterexample, statement_key
-from verifier.verdict import PROVED, REFUTED, UNKNOWN, UNSUPPORTED, Query, ValidityDomain, Verdict
+from verifier.statements.terms import FINITE_TEST
+from verifier.verdict import PROVED, REFUTED, UNKNOWN, UNSUPPORTED, Counterexample, Query, ValidityDomain, Verdict
 
 BEFORE, AFTER, CANDIDATES = 4, 14, 8
 NOT_EMPTY = "every size is at least 1"
@@ -276,3 +280,149 @@ def _weakest(statement: Statement, pair: Pairing) -> str:
         if _proved(other, Verdict(statement.name, "", "", "statement", UNKNOWN), Proof(), "").proved:
             return " and ".join(extra)
     return ""
+
+
+def lifted(statement: Statement, pair: Pairing) -> Lifted:
+    """The statement as rule text over single axes.
+
+    Raises:
+        Unliftable: no rule text speaks of it.
+    """
+    if pair.traced is None:
+        raise Unliftable("it cannot be traced at symbolic sizes")
+    left, right = (t.graph for t in pair.traced)
+    return lift(statement.name, left, right, statement.specs.sizes, statement.specs.premises)
+
+
+def general(
+    statement: Statement, pair: Pairing, judge: Callable[[Rule], Verdict] | None = None
+) -> tuple[Rule | None, Verdict | None]:
+    """The most general rule that the judge (without one, the prover) proves, and its verdict; else the last verdict.
+
+    Raises:
+        Unliftable: no rule text speaks of it.
+    """
+    text = lifted(statement, pair)
+    try:
+        parse(text.text(), statement.where or "<lifted>")
+    except RuleError as error:
+        raise Unliftable(f"{text.text()}\n{error.args[0]}") from error
+    verdicts: dict[str, Verdict] = {}
+    last: list[Verdict] = []
+
+    def accepts(rule: Rule) -> bool:
+        verdict = judge(rule) if judge is not None else shared().prove(rule)
+        last.append(verdict)
+        verdicts[str(sorted(rule.many))] = verdict
+        return verdict.proved
+
+    made = widen(text, accepts, statement.where or "<lifted>")
+    if made is None:
+        return None, last[-1] if last else None
+    return made, verdicts[str(sorted(made.many))]
+
+
+def any_rank(statement: Statement, pair: Pairing, domain: ValidityDomain) -> ValidityDomain:
+    """The domain with the ranks that the lifted rule is proved for; as it was where there is no such rule."""
+    try:
+        made, verdict = general(statement, pair)
+    except Unliftable:
+        return domain
+    if made is None or verdict is None or verdict.domain is None:
+        return domain
+    wide = dict(verdict.domain.ranks)
+    ranks = tuple((role, wide.get(role, "1")) for role in made.roles if role in made.many)
+    single = tuple((role, "1") for role in made.roles if role not in made.many)
+    return replace(domain, ranks=(*ranks, *single))
+
+
+def statement_key(statement: Statement, traced: tuple[Traced, Traced] | None) -> str:
+    """Hash of both graphs over symbolic sizes and of the premises; empty where there are no such graphs."""
+    if traced is None:
+        return ""
+    text = [f"{p} >= 0" for p in statement.specs.premises]
+    for side in traced:
+        order = topological((*side.graph.inputs, *side.graph.outputs))
+        number = {node: i for i, node in enumerate(order)}
+        text += [f"{n.op}{n.attrs}({[number[x] for x in n.inputs]})" for n in order]
+        text.append(f"{[number[x] for x in side.graph.outputs]} {side.tree}")
+        text += [f"{name}: {array.tobytes().hex()}" for name, array in sorted(side.graph.constants.items())]
+    return hashlib.sha256("\n".join(text).encode()).hexdigest()[:32]
+
+
+def counterexample(statement: Statement, found: StatementDifference) -> Counterexample:
+    """A difference as a counterexample."""
+    left, right = found.results
+    at = found.index
+    return Counterexample(
+        inputs={k: np.asarray(v).tolist() for k, v in found.values.items()},
+        shapes={k: tuple(v.shape) for k, v in found.values.items()},
+        choices={k: str(v) for k, v in found.sizes.items()},
+        root=found.output,
+        index=at,
+        left="a result" if at is None else str(left[at]),
+        right=found.cause if at is None else str(right[at]),
+        graphs=(_text(found.graphs[0]), _text(found.graphs[1])),
+        seed=0,
+        undefined=found.undefined,
+        results=tuple(None if x is None else np.asarray(x).tolist() for x in (left, right)),  # pyright: ignore[reportArgumentType]
+        code=_test(statement, found),
+    )
+
+
+def _text(graph: Graph | None) -> str:
+    return "" if graph is None else print_graph(graph)
+
+
+def _test(statement: Statement, found: StatementDifference) -> str:
+    left, right = found.graphs
+    if left is None:
+        return ""
+    values: dict[str, Any] = dict(found.values)
+    for x in left.inputs:
+        if x["name"] not in left.constants:
+            values.setdefault(x["name"], np.zeros([int(str(n)) for n in x.shape], x.dtype))
+    try:
+        sides = [_body(graph, found.output, found.cause) for graph in (left, right)]
+    except (KeyError, IndexError):  # an operation without a written form, or another number of outputs
+        return ""
+    names = {name: identifier(name) for name in values}
+    return written(statement.name, names, values, sides[0], sides[1], found.cause)
+
+
+def _body(graph: Graph | None, output: int, cause: str) -> list[str]:
+    if graph is None:
+        return [f"    raise ValueError({cause!r})"]
+    if graph.constants:
+        raise KeyError("an array that the function closes over")
+    return body({x: identifier(x["name"]) for x in graph.inputs}, graph.outputs[output])
+
+
+# ---- arrays that functions close over: one name for equal contents, different names for different ones
+
+
+def by_contents(graphs: Sequence[Graph]) -> list[Graph]:
+    """The graphs with their constants named by dtype, shape and bytes."""
+    taken = {x["name"] for graph in graphs for x in graph.inputs if x["name"] not in graph.constants}
+    names: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+
+    def name_of(graph: Graph, node: Node) -> str:
+        array = graph.constants[node["name"]]
+        name = f"const{len(names)}"
+        while name in taken:
+            name += "_"
+        return names.setdefault((str(array.dtype), array.shape, array.tobytes()), name)
+
+    return [
+        _renamed(graph, {x: name_of(graph, x) for x in graph.inputs if x["name"] in graph.constants})
+        for graph in graphs
+    ]
+
+
+def _renamed(graph: Graph, names: dict[Node, str]) -> Graph:
+    if not names:
+        return graph
+    named = {node: make_input(name, node.shape, node.dtype, frozen=True) for node, name in names.items()}
+    inputs = tuple(dict.fromkeys(named.get(x, x) for x in graph.inputs))
+    constants = {name: graph.constants[node["name"]] for node, name in names.items()}
+    return Graph(inputs, replaced(graph.outputs, named), constants)

@@ -4,6 +4,13 @@
 `verifier.equal.terms` as scalars, so that what is proved of a statement is said by the very code that the reference
 interpreter runs.
 
+An integer scalar that is a size or an index stays an index polynomial: a mask `iota(n) <= k` is an index condition, and
+an index computed from other indices can be read at.  It stays one only where its type holds it (`ranges`).  Arithmetic
+on entries of integer inputs wraps; where its result is used as an index it must be seen not to.  Functions of integers
+that the reals do not have are named `$div[int32]`: nothing but congruence is known of them, except where the terms are
+for the tier that knows machine integers.  The same holds of roundings to fewer bits, of conversions whose values are
+not exact, and of the tests for numbers that are none.
+
 An axis that a reshape splits or merges is a pair of indices: `o` below m*k is `i*k + j` with i below m and j below k,
 so that no question to the solver multiplies unknowns.  `products` says which sizes are such products.
 """
@@ -11,8 +18,9 @@ so that no question to the solver multiplies unknowns.  `products` says which si
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -22,30 +30,424 @@ from superopt.ir.graph import Graph, Node
 from superopt.ir.index import Form, evaluate
 from superopt.ir.index import Poly as Sizes
 from superopt.ir.ops.record import Site, identity
-from superopt.ir.types import FLOATS, Size, TensorType
+from superopt.ir.scalar import COMPARISONS, SCALARS, numpy_dtype
+from superopt.ir.types import FLOATS, SIGNED, UNSIGNED, TensorType
+from superopt.ir.types import Size as Extent
 from verifier.equal import conditions as c
-from verifier.equal.conditions import Int, Sym, Truth, unwrap
+from verifier.equal.conditions import Cond, Int, Sym, Truth, unwrap
 from verifier.equal.monomial import Unsupported
-from verifier.equal.poly import OPS, Poly, const, divide, form_of, greatest, least, var
-from verifier.equal.terms import ZERO, Reduce, Term, Where
-from verifier.statements.scalars import INTEGERS, Scalars
+from verifier.equal.poly import OPS, Poly, const, divide, entry, form_of, greatest, least, var
+from verifier.equal.solver import Context
+from verifier.equal.terms import FALSE, ONE, TRUE, ZERO, Apply, Const, Infinity, Read, Reduce, Size, Term, Where
+from verifier.statements.ranges import FRACTION, PremiseRanges, of_type
 
-UNROLLED = 16
+INTEGERS = (*SIGNED, *UNSIGNED)
+LATTICE = frozenset({"max", "min"})
+
+
+def position(t: Term, entries: bool = False) -> Poly | None:
+    """The integer that a term is, if it is a size, an index, an integer constant (or an entry of an input)."""
+    if isinstance(t, Size):
+        return t.value
+    if isinstance(t, Const) and t.value.denominator == 1:
+        return const(int(t.value))
+    if entries and isinstance(t, Read) and not t.boolean:
+        return entry(t.name, t.index)
+    return None
+
+
+def plain_position(t: Term, entries: bool) -> Poly | None:
+    """The integer that a term is where nothing can overflow: positions, entries, their maxima and minima."""
+    if entries and isinstance(t, Apply) and t.fn in LATTICE:
+        a, b = (plain_position(x, entries) for x in t.args)
+        if a is None or b is None:
+            return None
+        return greatest(a, b) if t.fn == "max" else least(a, b)
+    return position(t, entries)
+
+
+def integer(p: Poly) -> Term:
+    """A position as a scalar."""
+    return Size(p) if p.value is None else Const(Fraction(p.value))
+
+
+def index_condition(t: Term) -> Cond | None:
+    """The index condition that a predicate is."""
+    if t == ONE:
+        return c.TRUE
+    if t == ZERO:
+        return c.FALSE
+    if isinstance(t, Where) and t.then == ONE and t.orelse == ZERO:
+        return t.guard
+    return None
+
+
+def indicator(g: Cond) -> Poly | None:
+    """1 where the condition holds, else 0."""
+    if g.poly is None:
+        return None
+    if g.kind == "ge":
+        return greatest(0, least(1, g.poly + 1))
+    distance = least(1, greatest(g.poly, -g.poly))
+    return distance if g.kind == "ne" else 1 - distance
+
+
+def bits(dtype: str) -> tuple[int, int]:
+    """Exponent and mantissa bits."""
+    return {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23), "float64": (11, 52)}[dtype]
+
+
+def of_positions(fn: str, xs: list[Poly]) -> Poly | None:
+    """A function of integers that polynomials have."""
+    match fn, xs:
+        case "add", [a, b]:
+            return a + b
+        case "sub", [a, b]:
+            return a - b
+        case "mul", [a, b]:
+            return a * b
+        case "neg", [a]:
+            return -a
+        case "max", [a, b]:
+            return greatest(a, b)
+        case "min", [a, b]:
+            return least(a, b)
+        case _:
+            return None
+
+
+def constant_as(value: int, source: str, target: str) -> Term | None:
+    """An integer constant in another dtype; None where a conversion has no defined value."""
+    if target in FLOATS:
+        made = float(numpy_dtype(target).type(value))
+        return Const(Fraction(made)) if math.isfinite(made) else None
+    low, high = (int(x) for x in of_type(target))
+    if low <= value <= high:
+        return Const(Fraction(value))
+    return Const(Fraction((value - low) % (high - low + 1) + low)) if source in INTEGERS else None
+
+
+NAN = Apply("nan", ())
+WIDE = ("int32", "int64", "uint32", "uint64")
+"""Integers that hold every position of an axis."""
+SINGLE = ("float32", "float64")
+"""Floats that round sizes no more than results."""
+RING = frozenset({"add", "sub", "mul", "neg"})
+LARGEST_DENOMINATOR = 1000
+FRACTIONS = "a float constant is the simplest fraction that rounds to it"
+FINITE_TEST = "values that are tested for being finite numbers are"
+ROUNDED = "a size as a float is rounded as results of floats are"
+WIDENED = "results that are then widened are finite, and rounded as those of the wider type are"
+_UNROUNDED = frozenset(name for name, fn in SCALARS.items() if fn.closed) - {"nextafter"} | {"narrow", "convert", "nan"}
+"""Functions that a wider type does not round otherwise."""
+
+
+class Wraps(Exception):
+    """An index that is computed in a type which may not hold it; the message says which."""
 
 
 @dataclass
-class Terms(Scalars):
+class Terms:
     """The algebra of statements.
 
     Attributes:
+        ctx: premises, ranges of index variables, the solver.
+        machine: name integer functions plainly, for the tier that knows machine integers.
+        ranges: what integers can be.
+        finite: values that are tested for being finite numbers are taken to be.
+        tested: there are such values.
+        assumptions: what was taken for granted on the way.
+        arithmetic: terms of integer arithmetic on values that are no positions, which wraps, by identity; with dtypes.
         products: a product of sizes -> its factors, outermost first.
     """
 
+    ctx: Context
+    ranges: PremiseRanges
+    machine: bool = False
+    finite: bool = False
+    tested: bool = False
+    assumptions: dict[str, None] = field(default_factory=dict[str, None])
+    arithmetic: dict[int, tuple[Term, str]] = field(default_factory=dict[int, tuple[Term, str]])
     products: dict[Poly, tuple[Poly, ...]] = field(default_factory=dict[Poly, tuple[Poly, ...]])
-    _original: dict[Poly, Size] = field(default_factory=dict[Poly, Size])
+    _original: dict[Poly, Extent] = field(default_factory=dict[Poly, Extent])
+
+    def known(self, fact: Cond) -> bool:
+        """Does a condition follow from the premises and the ranges of its variables?"""
+        if fact in (c.TRUE, c.FALSE):
+            return fact == c.TRUE
+        return self.ctx.holds(fact, ranges(self.ctx, fact.vars))
+
+    # ---- leaves
+    def read(self, name: str, index: Sequence[Int], dtype: str) -> Term:
+        """The entry of an input."""
+        self.ranges.kinds[name] = dtype
+        return Read(name, tuple([unwrap(i) for i in index]), dtype == "bool")
+
+    def entries(self, array: np.ndarray, index: Sequence[Int]) -> Term:
+        """The entry of a small constant array."""
+        dtype = str(array.dtype)
+        where = [unwrap(i) for i in index]
+
+        def at(part: Any, axis: int) -> Term:
+            if axis == len(where):
+                return self.const(part.item(), dtype)
+            value, last = where[axis].value, part.shape[0] - 1
+            if value is not None:
+                return at(part[min(max(value, 0), last)], axis + 1)
+            term = at(part[last], axis + 1)
+            for j in range(last - 1, -1, -1):
+                term = Where(c.eq(where[axis], j), at(part[j], axis + 1), term)
+            return term
+
+        return at(array, 0)
+
+    def const(self, value: bool | int | float, dtype: str) -> Term:
+        """A constant; a float stands for the simplest fraction that rounds to it."""
+        if isinstance(value, float):
+            if math.isnan(value):
+                return NAN
+            if math.isinf(value):
+                return Infinity(1 if value > 0 else -1)
+            if not value and math.copysign(1.0, value) < 0:
+                return Apply("neg", (ZERO,))
+            exact = Fraction(value)
+            simple = exact.limit_denominator(LARGEST_DENOMINATOR)
+            if simple != exact and dtype == "float32" and float(np.float32(float(simple))) == value:
+                self.assumptions[FRACTIONS] = None
+                return Const(simple)
+            return Const(exact)
+        if dtype == "bool":
+            return TRUE if value else FALSE
+        return Const(Fraction(int(value)))
+
+    # ---- scalar functions
+    def op(self, fn: str, dtype: str, *args: Term) -> Term:
+        """A scalar function on operands of a dtype."""
+        if fn == "select_n":
+            return self._select(args)
+        if fn in COMPARISONS and (found := self._compare(fn, dtype, args)) is not None:
+            return found
+        if dtype == "bool":
+            return self._logical(fn, args)
+        if dtype in FLOATS and (found := self._number_test(fn, dtype, args)) is not None:
+            return found
+        if dtype in INTEGERS:
+            return self._integers(fn, dtype, args)
+        if fn in RING and any(isinstance(a, Size) for a in args):  # sizes as floats
+            known = [p for a in args if (p := position(a)) is not None]
+            if len(known) == len(args) and (p := of_positions(fn, known)) is not None:
+                self._as_float(p, dtype)
+                return integer(p)
+        return Apply(fn, args)
+
+    def _number_test(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
+        """Is a value finite, is it a number at all: nothing is known of these predicates, or they are taken to hold."""
+        if fn in ("eq", "ne") and args[0] == args[1]:
+            if position(args[0]) is not None or _without_value(args[0]):
+                return TRUE if (fn == "eq") != (args[0] == NAN) else FALSE
+            number = self._finite(Apply("?number", (args[0],)))
+            return number if fn == "eq" else self._logical("not", (number,))
+        if fn == "is_finite":
+            if _without_value(args[0]):
+                return FALSE
+            return TRUE if position(args[0]) is not None else self._finite(Apply("?is_finite", tuple(args)))
+        if fn in COMPARISONS and any(isinstance(a, Size) for a in args):  # of sizes that may be rounded
+            return Apply(f"?{fn}[{dtype}]", tuple(args))
+        return None
+
+    def _finite(self, test: Term) -> Term:
+        self.tested = True
+        if not self.finite:
+            return test
+        self.assumptions[FINITE_TEST] = None
+        return TRUE
+
+    def _as_float(self, p: Poly, dtype: str) -> None:
+        if not self.ranges.exact(p, dtype):
+            self.assumptions[ROUNDED] = None
+
+    def _integers(self, fn: str, dtype: str, args: Sequence[Term]) -> Term:
+        positions = [position(a) for a in args]
+        if None not in positions:
+            found = self._positions(fn, [p for p in positions if p is not None])
+            if found is not None and self.ranges.fits(found, dtype):
+                return integer(found)
+        if any(isinstance(a, Where) for a in args) and fn not in COMPARISONS:
+            return self._cases(fn, dtype, args)
+        plain = self.machine or fn in RING | LATTICE | COMPARISONS
+        made = Apply(fn if plain else f"${fn}[{dtype}]", tuple(args))
+        return made if fn in LATTICE | COMPARISONS else self.wrapping(made, dtype)
+
+    def wrapping(self, made: Term, dtype: str) -> Term:
+        """A term of integer arithmetic."""
+        self.arithmetic[id(made)] = made, dtype
+        return made
+
+    def _cases(self, fn: str, dtype: str, args: Sequence[Term]) -> Term:
+        """A function of a choice by an index condition is a choice of functions."""
+        at = next(i for i, a in enumerate(args) if isinstance(a, Where))
+        choice = args[at]
+        assert isinstance(choice, Where)
+
+        def of(part: Term) -> Term:
+            return self.op(fn, dtype, *args[:at], part, *args[at + 1 :])
+
+        return Where(choice.guard, of(choice.then), of(choice.orelse))
+
+    def _compare(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
+        """A comparison of positions (sizes, indices, entries of integer inputs) as an index condition."""
+        sides = [plain_position(a, dtype in INTEGERS) for a in args]
+        if None in sides or all(isinstance(a, Read) for a in args):
+            return None
+        if dtype in FLOATS and not self._compared_alike([p for p in sides if p is not None], dtype):
+            return None
+        a, b = sides
+        assert a is not None
+        assert b is not None
+        made = {
+            "lt": c.lt(a, b), "gt": c.lt(b, a), "ge": c.ge(a, b), "le": c.ge(b, a), "eq": c.eq(a, b), "ne": c.ne(a, b),
+        }[fn]  # fmt: skip
+        return self._truth(made)
+
+    def _compared_alike(self, sides: Sequence[Poly], dtype: str) -> bool:
+        """Do integers compare as floats as they do by themselves: rounding is monotone, and small ones stay."""
+        exact = [self.ranges.exact(p, dtype) for p in sides]
+        return all(exact) or any(p.value is not None and abs(p.value) < 2 ** FRACTION[dtype] for p in sides)
+
+    def _truth(self, g: Cond) -> Term:
+        if self.known(g):
+            return TRUE
+        return FALSE if self.known(c.negate(g)) else Where(g, TRUE, FALSE)
+
+    def _select(self, args: Sequence[Term]) -> Term:
+        which, cases = args[0], args[1:]
+        chosen = position(which)
+        if chosen is not None and chosen.value is not None:
+            return cases[min(max(chosen.value, 0), len(cases) - 1)]
+        if len(cases) > 2:  # an integer chooses
+            term = cases[0]
+            for j, case in enumerate(cases[1:], 1):
+                term = self._select((self.op("ge", "int32", which, Const(Fraction(j))), term, case))
+            return term
+        guard = index_condition(which)
+        if guard is not None:
+            return Where(guard, cases[1], cases[0])
+        return Apply("select_n", tuple(args))
+
+    def _logical(self, fn: str, args: Sequence[Term]) -> Term:
+        guards = [index_condition(a) for a in args]
+        fn = {"max": "or", "min": "and", "ne": "xor", "mul": "and", "add": "or"}.get(fn, fn)
+        if fn == "eq":
+            return self._logical("not", [self._logical("xor", args)])
+        if None not in guards:
+            gs = [g for g in guards if g is not None]
+            match fn:
+                case "not":
+                    return self._truth(c.negate(gs[0]))
+                case "and":
+                    return self._truth(c.conj(gs))
+                case "or":
+                    return self._truth(c.disj(gs))
+                case "xor":
+                    both, neither = c.conj(gs), c.conj([c.negate(g) for g in gs])
+                    return self._truth(c.negate(c.disj([both, neither])))
+                case _:
+                    pass
+        return Apply(fn if fn in ("and", "or", "xor", "not") else f"?{fn}[bool]", tuple(args))
+
+    def _positions(self, fn: str, xs: list[Poly]) -> Poly | None:
+        """A function of sizes and indices as integers without bounds."""
+        match fn, xs:
+            case (("div" | "rem"), [a, b]):
+                if not (self.known(c.ge(a, 0)) and self.known(c.ge(b, 1))):
+                    return None
+                return divide(a, b)[0 if fn == "div" else 1]
+            case "sign", [a]:
+                return const(1) if self.known(c.ge(a, 1)) else least(1, greatest(-1, a))
+            case "abs", [a]:
+                return greatest(a, -a)
+            case _:
+                return of_positions(fn, xs)
+
+    def convert(self, value: Term, source: str, target: str) -> Term:
+        """The value in another dtype: what is not exact is a function of its own, widening is none."""
+        if source == target:
+            return value
+        if target == "bool":
+            return self.op("ne", source, value, ZERO)
+        if source == "bool":
+            guard = index_condition(value)
+            return Where(guard, ONE, ZERO) if guard is not None else Apply("select_n", (value, ZERO, ONE))
+        known = position(value)
+        if known is not None and (found := self._position_as(known, value, source, target)) is not None:
+            return found
+        if source in FLOATS and target in FLOATS:
+            if all(a >= b for a, b in zip(bits(target), bits(source), strict=True)):
+                if _is_rounded(value):
+                    self.assumptions[WIDENED] = None
+                return value
+            return Apply(f"narrow[{target}]", (value,))
+        if isinstance(value, Where):
+            parts = [self.convert(x, source, target) for x in (value.then, value.orelse)]
+            return Where(value.guard, parts[0], parts[1])
+        return Apply(f"convert[{source},{target}]", (value,))
+
+    def _position_as(self, p: Poly, value: Term, source: str, target: str) -> Term | None:
+        """An integer in another dtype, None where it may be another number there."""
+        if p.value is not None:
+            return constant_as(p.value, source, target)
+        if target in INTEGERS:
+            whole = source in INTEGERS or self.ranges.exact(p, source)
+            return value if whole and self.ranges.fits(p, target, assume=source in INTEGERS) else None
+        if target in SINGLE or self.ranges.exact(p, target):
+            self._as_float(p, target)
+            return value
+        return None
+
+    # ---- indices
+    def to_index(self, value: Term) -> Int:
+        """An integer scalar as an index.
+
+        Raises:
+            NotImplementedError: it is computed in a way that indices do not have.
+            Wraps: it is computed in a type that may not hold it.
+        """
+        return Sym(self._index(value, ()))
+
+    def _index(self, t: Term, facts: tuple[Cond, ...]) -> Poly:
+        known = position(t, entries=True)
+        if known is not None:
+            return known
+        if isinstance(t, Where) and (one := indicator(t.guard)) is not None:
+            then = self._index(t.then, (*facts, *c.clauses(t.guard)))
+            orelse = self._index(t.orelse, (*facts, *c.clauses(c.negate(t.guard))))
+            return orelse + (then - orelse) * one
+        if isinstance(t, Apply) and t.fn.partition("[")[0] in (*RING, *LATTICE, "convert"):
+            parts = [self._index(a, facts) for a in t.args]
+            if t.fn.startswith("convert["):
+                source, _, kind = t.fn[8:-1].partition(",")
+                made = parts[0] if source in INTEGERS and kind in INTEGERS else None
+            else:
+                made, kind = of_positions(t.fn, parts), self.arithmetic.get(id(t), (t, ""))[1]
+            if made is not None:
+                if not self.ranges.fits(made, kind, facts):
+                    raise Wraps(f"an index is computed by {t.fn.partition('[')[0]} in {kind}, which may wrap")
+                return made
+        raise NotImplementedError("an index that is computed by " + (t.fn if isinstance(t, Apply) else "a reduction"))
+
+    def from_index(self, index: Int, dtype: str) -> Term:
+        """An index as a scalar."""
+        p = unwrap(index)
+        found = integer(p)
+        if dtype in WIDE:  # the axis exists, so that it is no longer than any axis may be
+            if p.value is None and not self.ranges.fits(p, dtype, assume=False):
+                self.ranges.assume()
+            return found
+        made = self._position_as(p, found, "int64", dtype)
+        return Apply(f"convert[int64,{dtype}]", (found,)) if made is None else made
 
     # ---- sizes
-    def size(self, n: Size) -> Int:
+    def size(self, n: Extent) -> Int:
         """A size of the graph as a symbol (a constant stays an int)."""
         if not isinstance(n, Sizes):
             return int(n)
@@ -147,7 +549,7 @@ class Terms(Scalars):
                 found[live[0]] = Sym(flat)
         return found
 
-    def _sizes(self, shape: Sequence[Int]) -> tuple[Size, ...]:
+    def _sizes(self, shape: Sequence[Int]) -> tuple[Extent, ...]:
         return tuple([n if isinstance(n, int) else self._original[unwrap(n)] for n in shape])
 
     def _divide(self, whole: Poly, q: Poly) -> tuple[Poly, Poly]:
@@ -162,6 +564,46 @@ class Terms(Scalars):
         return divide(whole, q)
 
 
+def _without_value(t: Term) -> bool:
+    """Is a term a constant that is no finite number?"""
+    return isinstance(t, Infinity) or t == NAN
+
+
+def ranges(ctx: Context, names: Iterable[str]) -> tuple[Cond, ...]:
+    """Ranges of index variables."""
+    out: list[Cond] = []
+    for name in sorted(names):
+        n = ctx.range_of(name)
+        if n is not None:
+            out += [c.ge(var(name), 0), c.lt(var(name), n)]
+    return tuple(out)
+
+
+def _is_rounded(value: Term) -> bool:
+    """May a float not be what its type was given, but computed in it?  A wider type rounds otherwise."""
+    seen, todo = set[int](), [value]
+    while todo:
+        t = todo.pop()
+        if id(t) in seen:
+            continue
+        seen.add(id(t))
+        if isinstance(t, Apply):
+            name = t.fn.partition("[")[0]
+            if name not in _UNROUNDED:
+                return True
+            todo += () if name in ("narrow", "convert") else t.args
+        elif isinstance(t, Reduce):
+            if t.kind in ("sum", "prod"):
+                return True
+            todo.append(t.body)
+        elif isinstance(t, Where):
+            todo += (t.then, t.orelse)
+    return False
+
+
+UNROLLED = 16
+
+
 def joined(outer: Poly, size: Poly, inner: Poly) -> Poly:
     """outer * size + inner, where that is x for outer = x // size and inner = x % size."""
     if len(outer.forms) and len(inner.forms) == 1:
@@ -174,7 +616,7 @@ def joined(outer: Poly, size: Poly, inner: Poly) -> Poly:
     return outer * size + inner
 
 
-def to_poly(n: Size) -> Poly:
+def to_poly(n: Extent) -> Poly:
     """A size of the IR as a polynomial of the prover."""
     if not isinstance(n, Sizes):
         return const(int(n))

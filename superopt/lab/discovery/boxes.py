@@ -20,12 +20,12 @@ from typing import Any
 from rewrites.language.term import Rule
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond, unwrap
+from verifier.equal.equality import Proof, Stop, equal_terms
 from verifier.equal.poly import Poly, const, var
 from verifier.equal.sem import Meaning
 from verifier.equal.solver import Context
 from verifier.equal.terms import Reduce, Term, Where, walk_terms
 from verifier.rules.instance import IllFormed, RankInstance, algebra, instantiate, output, settled
-from verifier.rules.prove import Proof, Stop, equal_terms
 
 
 @dataclass(frozen=True, slots=True)

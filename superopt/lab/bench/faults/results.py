@@ -76,7 +76,7 @@ STAGES: tuple[tuple[str, tuple[str, ...], Mapping[str, Any]], ...] = (
                 "superopt.choose.schedules",
             ),
             *(
-                "superopt.certify.kernel_proofs",
+                "superopt.certify.kernels",
                 "superopt.choose.trials",
                 "superopt.choose.likeness",
                 "superopt.kernels.choose.partition",

@@ -1,8 +1,12 @@
-"""Kernels of a saved program are compared with XLA's values before they are used, once on a machine.
+"""Kernels of a program: their schedules are proved, and those of a saved program are compared with XLA's values.
+
+The loop program of a region is its denotation; its schedule is checked against that (`verifier.schedules`): layouts,
+bounds, completeness, order of tasks, values.  Code generation is not part of it.
 
 A schedule in a file may be legal and proved, and its code still be wrong on a machine that it was not tried on: another
 processor, another version of LLVM.  Every kernel of a loaded program is therefore run on random arrays between bands of
-memory; one that writes outside of them or differs is left to XLA.  What agreed is remembered beside its code.
+memory, once on a machine; one that writes outside of them or differs is left to XLA.  What agreed is remembered beside
+its code.
 
 The arrays have the shapes of the program, which a small file may state as it likes.  Loading compares what a few
 seconds and the size of the file allow (`too_large`); the rest waits for the first call, whose arrays are as large.
@@ -11,21 +15,24 @@ seconds and the size of the file allow (`too_large`); the rest waits for the fir
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from superopt.arrays.bundles import random_values
 from superopt.backends import made, native
-from superopt.backends.native import CompiledRegion
+from superopt.backends.native import CompiledRegion, scheduled_program
 from superopt.backends.xla import build
 from superopt.errors import SuperoptError
 from superopt.ir.counters import graph_cost
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import original_program
 from superopt.kernels.choose.choice import Choice, regions_of
+from superopt.kernels.loops.program import from_graph
 from superopt.measure.numerics import Tolerance, output_errors
+from verifier.schedules import ScheduleVerdict
+from verifier.schedules.ledger import ScheduleLedger
 
 MOST_ELEMENTS = 1 << 23  # of the values of a kernel: random arrays, results and their float64 take about 30 bytes each
 MOST_SECONDS = 3.0  # of all kernels of a file together, beside what else loading takes
@@ -133,3 +140,37 @@ def _of_xla(graph: Graph, values: dict[str, np.ndarray]) -> list[np.ndarray]:
     program = original_program(graph)
     frozen = {n["name"]: values[n["name"]] for n in graph.inputs if n["frozen"]}
     return [np.asarray(x) for x in build(program, frozen)(*[values[n["name"]] for n in program.live_inputs])]
+
+
+def prove_kernel(
+    graph: Graph, trace: tuple[object, ...] | None, ledger: ScheduleLedger | None = None
+) -> ScheduleVerdict:
+    """The verdict on the schedule of a region as this machine builds it, on record or anew.
+
+    Raises:
+        InputError: the trace does not fit the region.
+    """
+    return (ledger or ScheduleLedger()).check(from_graph(graph.outputs), scheduled_program(graph, trace))
+
+
+def prove_kernels(
+    hot: Graph,
+    choices: Sequence[Choice],
+    ledger: ScheduleLedger | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> tuple[int, str]:
+    """How many distinct schedules of a program are proved, and why the first other one is not (empty when all are).
+
+    Raises:
+        InputError: choices that do not fit the program.
+    """
+    proved: dict[tuple[Graph, object], ScheduleVerdict] = {}
+    for region, choice in zip(regions_of(hot, choices), choices, strict=True):
+        key = (region.graph, choice.trace)
+        if key in proved:
+            continue
+        verdict = proved[key] = prove_kernel(region.graph, choice.trace, ledger)
+        say(f"{region}: {verdict.status} in {1e3 * verdict.seconds:.0f} ms")
+        if not verdict.proved:
+            return len(proved) - 1, f"the schedule of the kernel {region} is {verdict.status}: {verdict.cause}"
+    return len(proved), ""
