@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from costmodel.model.load import load_objective
 from superopt.certify.proving import verify
 from superopt.ir.graph import Graph, make_input, mk
@@ -97,9 +99,7 @@ def _model() -> str:
 
 
 def _kernels() -> str:
-    import numpy as np  # late: as jax
-
-    from superopt.backends import native  # late: loads LLVM
+    from superopt.backends import native  # late: as jax
 
     reason = native.unavailable()
     if reason:
@@ -114,9 +114,7 @@ def _kernels() -> str:
 
 
 def _end_to_end() -> str:
-    import numpy as np  # late: as jax
-
-    from superopt.pipeline.optimizer import optimize  # late: loads everything
+    from superopt.pipeline.optimizer import optimize  # late: as jax
 
     rng = np.random.default_rng(0)
     a, b, x = (rng.standard_normal(s).astype(np.float32) for s in ((256, 256), (256, 256), (256, 1)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import click
@@ -34,7 +35,6 @@ from superopt.commands.console import (
     write,
     write_text,
 )
-from superopt.commands.doctor import calibrated, examine
 from superopt.errors import UsageError
 from superopt.lab.bench import run_suite
 from superopt.lab.corpora.schedules.command import verify_kernels
@@ -139,19 +139,7 @@ def optimize(
 )
 @_JSON
 @guarded
-def verify(
-    files: tuple[str, ...],
-    library: bool,
-    names: tuple[str, ...],
-    program: str | None,
-    original: str | None,
-    no_limit: bool,
-    recheck: bool,
-    preconditions: bool,
-    fuzz: int | None,
-    kernels: bool,
-    as_json: bool,
-) -> int:
+def verify(program: str | None, original: str | None, no_limit: bool, as_json: bool, **asked: Any) -> int:
     """Prove or refute every rule and statement of the FILES, or of the library.
 
     A file holds rule texts, or is Python with a RULES text (read) or with superopt.rule and superopt.statement (run).
@@ -163,28 +151,39 @@ def verify(
             found = validate_file(program, original, store, limited=not no_limit)
         emit(found.to_json()) if as_json else click.echo(str(found))
         return OK if found.valid else UNVERIFIED
+    summary, text, good = _verified(**asked)
+    emit(summary) if as_json else click.echo(text)
+    return OK if good else UNVERIFIED
+
+
+def _verified(
+    *,
+    files: Sequence[str],
+    library: bool,
+    names: Sequence[str],
+    recheck: bool,
+    preconditions: bool,
+    fuzz: int | None,
+    kernels: bool,
+) -> tuple[dict[str, Any], str, bool]:
+    """What came of the rules that were asked about: summary, text, and whether all of it is as it should be."""
     if kernels:
         summary, text = verify_kernels(names)
-        emit(summary) if as_json else click.echo(text)
-        return OK if summary["ok"] else UNVERIFIED
+        return summary, text, summary["ok"]
     if recheck:
         summary, text = recheck_certificates(files, library=library or not files, names=names)
-        emit(summary) if as_json else click.echo(text)
-        return OK if summary["sound"] else UNVERIFIED
-
+        return summary, text, summary["sound"]
     if bool(files) == library:
         hint = "name files of rules, or give --library"
         raise UsageError("files and --library are two requests" if files else "nothing to verify", hint=hint)
-    if preconditions or fuzz:
-        summary, text = fuzz_rules(files, names, fuzz) if fuzz else examine_preconditions(files, names)
-        emit(summary) if as_json else click.echo(text)
-        return OK if not (summary["false_proofs"] if fuzz else summary["redundant"]) else UNVERIFIED
+    if fuzz:
+        summary, text = fuzz_rules(files, names, fuzz)
+        return summary, text, not summary["false_proofs"]
+    if preconditions:
+        summary, text = examine_preconditions(files, names)
+        return summary, text, not summary["redundant"]
     summary, text = verify_library(names) if library else verify_files(files, names)
-    if as_json:
-        emit(summary)
-    else:
-        click.echo(text)
-    return OK if summary["proved"] == summary["rules"] else UNVERIFIED
+    return summary, text, summary["proved"] == summary["rules"]
 
 
 @cli.command()
@@ -202,18 +201,14 @@ def verify(
 @_JSON
 @guarded
 def discover(
-    ops: str | None,
-    size: int,
     jobs: int,
-    budget: str,
     bare: bool,
-    coverage: bool,
-    folder: str | None,
     out: str | None,
     priced: tuple[str, ...],
     cases: tuple[str, ...],
     measure: bool,
     as_json: bool,
+    **options: Any,
 ) -> int:
     """Enumerate equal terms over some ops, prove them as rules, and print those that the library does not imply."""
     check_folder(out)
@@ -225,16 +220,10 @@ def discover(
         return OK
     from superopt.lab.discovery.command import run  # late: loads the verifier
 
-    summary, text = run(
-        ops=ops, size=size, jobs=jobs, budget=budget, library=not bare, coverage=coverage, folder=folder,
-        say=progress(as_json),
-    )  # fmt: skip
+    summary, text = run(jobs=jobs, library=not bare, say=progress(as_json), **options)
     if out:
         write_text(out, "\n\n".join(summary["texts"]) + "\n")
-    if as_json:
-        emit(summary)
-    else:
-        click.echo(text)
+    emit(summary) if as_json else click.echo(text)
     return OK
 
 
@@ -253,10 +242,7 @@ def fuzz(seconds: float, seed: int, programs: int | None, kernels: int | None, s
     from superopt.lab.fuzz.cli import run  # late: jax and onnx take seconds to load
 
     found = run(seconds, seed, programs, kernels, store, progress(as_json))
-    if as_json:
-        emit(found.summary())
-    else:
-        click.echo(str(found))
+    emit(found.summary()) if as_json else click.echo(str(found))
     return INTERNAL if found.failed else OK
 
 
@@ -266,13 +252,12 @@ def fuzz(seconds: float, seed: int, programs: int | None, kernels: int | None, s
 @guarded
 def doctor(calibrate: bool, as_json: bool) -> int:
     """Check this installation: machine, libraries, store, calibration, a tiny program end to end."""
+    from superopt.commands import doctor as parts  # late: loads all that it looks at
+
     if calibrate:
-        calibrated(progress(as_json))
-    summary, text = examine()
-    if as_json:
-        emit(summary)
-    else:
-        click.echo(text)
+        parts.calibrated(progress(as_json))
+    summary, text = parts.examine()
+    emit(summary) if as_json else click.echo(text)
     return OK if summary["ok"] else INTERNAL
 
 
@@ -327,37 +312,35 @@ def bench(
     )
     if out:
         write_text(out, json_text(result, indent=1) + "\n")
-    if as_json:
-        emit(result)
-    else:
-        click.echo(result["text"])
+    emit(result) if as_json else click.echo(result["text"])
     return OK
 
 
-@cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@guarded
-def train(arguments: tuple[str, ...]) -> int:
-    """Collect labels for the cost model, fit it, evaluate it (see `superopt train --help`)."""
-    from superopt.lab.training.cli import train as group  # late: `--help` answers at once
+def _add_group(name: str, module: str, about: str) -> None:
+    """Add a group of commands, whose module is loaded when one of them is called: `--help` answers at once."""
 
+    @cli.command(name, help=about, add_help_option=False, context_settings={"ignore_unknown_options": True})
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+    @guarded
+    def run(arguments: tuple[str, ...]) -> int:
+        group: click.Group = getattr(import_module(module), name)
+        return _status(group, arguments, f"superopt {name}")
+
+
+_add_group(
+    "train", "superopt.lab.training.cli",
+    "Collect labels for the cost model, fit it, evaluate it (see `superopt train --help`).",
+)  # fmt: skip
+_add_group(
+    "kernels", "superopt.schedules.cli",
+    "Tune one operator as our own kernel, show its loops and schedule (see `superopt kernels --help`).",
+)  # fmt: skip
+
+
+def _status(command: click.Command, arguments: Sequence[str] | None, name: str) -> int:
+    """Run a command on arguments (None: those of the process); the exit status."""
     try:
-        group.main(list(arguments), prog_name="superopt train", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return USAGE
-    return OK
-
-
-@cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@guarded
-def kernels(arguments: tuple[str, ...]) -> int:
-    """Tune one operator as our own kernel, show its loops and schedule (see `superopt kernels --help`)."""
-    from superopt.schedules.cli import kernels as group  # late: `--help` answers at once
-
-    try:
-        group.main(list(arguments), prog_name="superopt kernels", standalone_mode=False)
+        command.main(None if arguments is None else list(arguments), prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return USAGE
@@ -367,10 +350,7 @@ def kernels(arguments: tuple[str, ...]) -> int:
 def main_with(arguments: Sequence[str] | None) -> None:
     """Run the command line on these arguments (None: those of the process)."""
     try:
-        cli.main(None if arguments is None else list(arguments), prog_name="superopt", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(USAGE)
+        sys.exit(_status(cli, arguments, "superopt"))
     except click.Abort:
         sys.exit(130)
 
