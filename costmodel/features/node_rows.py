@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from costmodel.arrays import NodeRow
 from costmodel.features.steps import elements
 from superopt.ir.graph import Node
 from superopt.ir.ops.table import CONVOLUTIONS, PREFIXES, PRODUCTS, REDUCTIONS, TABLE, WINDOWS
@@ -31,7 +32,7 @@ def opcode(node: Node) -> int:
     return OPCODE[node.op]
 
 
-def row(node: Node) -> np.ndarray:
+def row(node: Node) -> NodeRow:
     """The numbers of one node."""
     out = [0.0] * WIDTH
     _common(out, node)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.arrays import PerKernel
 from costmodel.labels.microsuite import MicroCase, shuffled, suite
 from costmodel.model import analytical, weights_file
 from costmodel.model.encode import KernelEncoder
@@ -63,7 +64,7 @@ def on_another_machine(
     return Learned(adapted, source + refused)
 
 
-def adapt(model: Model, cases: Sequence[MicroCase], measured_s: np.ndarray) -> Model:
+def adapt(model: Model, cases: Sequence[MicroCase], measured_s: PerKernel) -> Model:
     """The model with coefficients and scale for these times."""
     encoder = KernelEncoder()
     table, structures = encoder.encode([c.graph for c in cases])

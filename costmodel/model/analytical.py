@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from costmodel.arrays import PerFeature, PerKernel, PerStep, StepFeatures, StepOwner
 from costmodel.features.counts import COMPUTE, FIXED, INDEX, MEMORY
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Coefficients:
         sharing: g of the module's formula.
     """
 
-    theta: np.ndarray
+    theta: PerFeature
     sharpness: float
     sharing: float
 
@@ -54,17 +55,17 @@ class FeatureTable:
     """Features of many kernels as arrays: one row per step.
 
     Attributes:
-        counts: steps by features.
-        spread: per step.
-        repeat: per step.
-        owner: which kernel a step belongs to, not decreasing.
+        counts: of each feature.
+        spread: into how many parts a step is shared out.
+        repeat: how often it runs.
+        owner: which kernel it belongs to, not decreasing.
         kernels: number of kernels.
     """
 
-    counts: np.ndarray
-    spread: np.ndarray
-    repeat: np.ndarray
-    owner: np.ndarray
+    counts: StepFeatures
+    spread: PerStep
+    repeat: PerStep
+    owner: StepOwner
     kernels: int
 
 
@@ -90,7 +91,7 @@ def take(table: FeatureTable, kernels: np.ndarray) -> FeatureTable:
     )
 
 
-def seconds(table: FeatureTable, coefficients: Coefficients) -> np.ndarray:
+def seconds(table: FeatureTable, coefficients: Coefficients) -> PerKernel:
     """Seconds of each kernel."""
     theta, p = coefficients.theta, coefficients.sharpness
     compute = table.counts[:, _C] @ theta[_C]
@@ -101,15 +102,15 @@ def seconds(table: FeatureTable, coefficients: Coefficients) -> np.ndarray:
     return np.bincount(table.owner, weights=step, minlength=table.kernels)
 
 
-def long_ones(measured_s: np.ndarray) -> np.ndarray:
+def long_ones(measured_s: PerKernel) -> PerKernel:
     """Weights of kernels by their times: short ones are mostly dispatch and count less."""
     return measured_s / (measured_s + REFERENCE_S)
 
 
 def fit(
     table: FeatureTable,
-    measured_s: np.ndarray,
-    weights: np.ndarray | None = None,
+    measured_s: PerKernel,
+    weights: PerKernel | None = None,
     *,
     steps: int = 3000,
     start: Coefficients | None = None,
@@ -207,7 +208,7 @@ def _descended(
     return run(params)
 
 
-def _least_squares(table: FeatureTable, measured_s: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _least_squares(table: FeatureTable, measured_s: PerKernel, weights: PerKernel) -> PerFeature:
     """Non-negative least squares on relative errors of the additive model; features it drops get a small share."""
     from scipy.optimize import nnls  # late: only fitting needs it
 

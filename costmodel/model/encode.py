@@ -14,6 +14,7 @@ from itertools import chain
 
 import numpy as np
 
+from costmodel.arrays import KernelFeatures, NodeRow, NodesPerKernel, PerEdge, PerKernel, PerNode
 from costmodel.features.counts import COMPUTE, INDEX, MEMORY
 from costmodel.features.node_rows import OUTPUT, WIDTH, opcode, row
 from costmodel.features.steps import Kind, Reached
@@ -62,11 +63,11 @@ class JoinedKernels:
         sources, readers, positions: per edge.
     """
 
-    rows: np.ndarray
-    counts: np.ndarray
-    sources: np.ndarray
-    readers: np.ndarray
-    positions: np.ndarray
+    rows: PerNode
+    counts: NodesPerKernel
+    sources: PerEdge
+    readers: PerEdge
+    positions: PerEdge
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,12 +80,12 @@ class PackedBatch:
         size: kernels that the batch has room for.
     """
 
-    ops: np.ndarray
-    rows: np.ndarray
-    owner: np.ndarray
-    sources: np.ndarray
-    readers: np.ndarray
-    positions: np.ndarray
+    ops: PerNode
+    rows: PerNode
+    owner: PerNode
+    sources: PerEdge
+    readers: PerEdge
+    positions: PerEdge
     size: int
 
 
@@ -100,7 +101,7 @@ class NodeRows:
     def __len__(self) -> int:
         return len(self._place)
 
-    def add(self, op: int, values: np.ndarray, fan: int) -> int:
+    def add(self, op: int, values: NodeRow, fan: int) -> int:
         """Place of a row."""
         key = values.tobytes() + op.to_bytes(2, "little") + fan.to_bytes(4, "little")
         place = self._place.setdefault(key, len(self._place))
@@ -158,7 +159,7 @@ class KernelEncoder:
         return found
 
 
-def prior_seconds(table: FeatureTable, coefficients: Coefficients) -> np.ndarray:
+def prior_seconds(table: FeatureTable, coefficients: Coefficients) -> PerKernel:
     """Seconds by the roofline, at least what can be measured: kernels without a step have none."""
     return np.maximum(analytical.seconds(table, coefficients), LEAST_S)
 
@@ -167,8 +168,8 @@ def kernel_features(
     table: FeatureTable,
     coefficients: Coefficients,
     structures: Sequence[KernelStructure],
-    total: np.ndarray | None = None,
-) -> np.ndarray:
+    total: PerKernel | None = None,
+) -> KernelFeatures:
     """Features of kernels as a whole, one row each; `total` is what `prior_seconds` says."""
     width = len(INDEX)
     times = np.empty((len(table.counts), width + 1))  # the last column: time if nothing were shared out

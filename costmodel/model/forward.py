@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from costmodel.arrays import KernelFeatures, KernelHeads
 from costmodel.model.encode import JoinedKernels, NodeRows
 from costmodel.model.model import Params, Shape
 
@@ -38,7 +39,7 @@ class Forward:
         self.made = 0
         self.start = np.zeros((0, 4 * shape.width), np.float32)  # embedding and first messages of each row
 
-    def __call__(self, batch: JoinedKernels, kernel: np.ndarray) -> np.ndarray:
+    def __call__(self, batch: JoinedKernels, kernel: KernelFeatures) -> KernelHeads:
         """Unbounded correction of log time, kernels by heads.
 
         Args:

@@ -9,11 +9,16 @@ kernels; beyond it the gate closes linearly, and at twice the radius the rooflin
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from costmodel.arrays import KernelFeatures, PerKernel
 from costmodel.features.counts import INDEX
 from costmodel.model.encode import BASIC
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 REPRESENTATIVES = 512
 QUANTILE = 0.995
@@ -25,34 +30,34 @@ _SCALE_SIZE = 0.08  # of one unit of log time or log size against a share of one
 class Hull:
     """Representatives of the training kernels and the distance up to which a kernel counts as like them."""
 
-    centres: np.ndarray
+    centres: Float[np.ndarray, "centres coordinates"]
     radius: float
-    squares: np.ndarray = field(init=False)
-    turned: np.ndarray = field(init=False)
+    squares: Float[np.ndarray, " centres"] = field(init=False)
+    turned: Float[np.ndarray, "coordinates centres"] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "squares", (self.centres * self.centres).sum(1))
         object.__setattr__(self, "turned", np.ascontiguousarray(-2.0 * self.centres.T))
 
-    def distance(self, kernel: np.ndarray) -> np.ndarray:
+    def distance(self, kernel: KernelFeatures) -> PerKernel:
         """Distance of kernels (their features, not standardised) to the nearest representative."""
         x = coordinates(kernel)
         squares = x @ self.turned
         squares += self.squares
         return np.sqrt(np.maximum(squares.min(1, initial=np.inf) + (x * x).sum(1), 0.0))
 
-    def gate(self, kernel: np.ndarray) -> np.ndarray:
+    def gate(self, kernel: KernelFeatures) -> PerKernel:
         """1 inside the hull, 0 from twice its radius on."""
         return np.clip(2.0 - self.distance(kernel) / self.radius, 0.0, 1.0).astype(np.float32)
 
 
-def coordinates(kernel: np.ndarray) -> np.ndarray:
+def coordinates(kernel: KernelFeatures) -> Float[np.ndarray, "kernels coordinates"]:
     """What kernels are compared by."""
     shares = np.sqrt(kernel[:, BASIC + len(INDEX) :])
     return np.concatenate([shares, _SCALE_SIZE * kernel[:, :1], 4.0 * _SCALE_SIZE * kernel[:, 3:4]], axis=1)
 
 
-def hull_of(kernel: np.ndarray) -> Hull:
+def hull_of(kernel: KernelFeatures) -> Hull:
     """The hull of training kernels."""
     x = coordinates(kernel)
     chosen = [0]

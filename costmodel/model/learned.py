@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from costmodel.arrays import KernelMask, PerKernel
 from costmodel.features.counts import FEATURES_VERSION
 from costmodel.features.node_rows import ENCODING_VERSION
 from costmodel.model.analytical import FeatureTable
@@ -41,15 +42,15 @@ class Learned:
         self.encoder = KernelEncoder()
         self._forward: Forward | None = None
 
-    def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+    def price(self, kernels: Sequence[Graph]) -> PerKernel:
         """Seconds that each kernel takes inside a program."""
         return self._ask(kernels)[:, 0]
 
-    def uncertainty(self, kernels: Sequence[Graph]) -> np.ndarray:
+    def uncertainty(self, kernels: Sequence[Graph]) -> PerKernel:
         """Relative standard deviation over the heads, per kernel."""
         return self._ask(kernels)[:, 1]
 
-    def outside(self, kernels: Sequence[Graph]) -> np.ndarray:
+    def outside(self, kernels: Sequence[Graph]) -> KernelMask:
         """Whether each kernel is unlike all that the model was fitted to, so that the roofline has a say."""
         if not kernels:
             return np.zeros(0, bool)

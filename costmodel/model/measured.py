@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from costmodel.arrays import PerKernel
 from costmodel.model.objective import Objective
 from rewrites.build.expander import Expand, expand_graph
 from superopt.ir.graph import Graph, Node, topological
@@ -60,7 +61,7 @@ class Measured:
         """How far the base model was from each timed kernel, as a factor of at least 1, smallest first."""
         return sorted(math.exp(abs(x)) for logs in self._logs.values() for x in logs)
 
-    def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+    def price(self, kernels: Sequence[Graph]) -> PerKernel:
         """Seconds that each kernel takes inside a program."""
         guesses = self._guess(kernels)
         factors = self.factors()
@@ -69,7 +70,7 @@ class Measured:
             guesses[i] = known if known is not None else guesses[i] * factors.get(kind(kernel), 1.0)
         return guesses
 
-    def _guess(self, kernels: Sequence[Graph]) -> np.ndarray:
+    def _guess(self, kernels: Sequence[Graph]) -> PerKernel:
         """Prices of the base model; macros are priced as what they expand to, since that is what runs."""
         plain: list[Graph] = []
         for kernel in kernels:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.arrays import KernelFeatures, PerWide
 from costmodel.features.node_rows import OPCODES, WIDTH
 from costmodel.model.analytical import Coefficients
 from costmodel.model.encode import KERNEL_WIDTH, POSITIONS
@@ -34,12 +35,12 @@ class Model:
     prior: Coefficients
     params: Params
     shape: Shape
-    mean: np.ndarray
-    std: np.ndarray
+    mean: PerWide
+    std: PerWide
     hull: Hull
     scale: float = 1.0
 
-    def standard(self, kernel: np.ndarray) -> np.ndarray:
+    def standard(self, kernel: KernelFeatures) -> KernelFeatures:
         """Kernel features as the network reads them."""
         return np.clip((kernel - self.mean) / self.std, -CLIP, CLIP).astype(np.float32)
 

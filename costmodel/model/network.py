@@ -12,6 +12,7 @@ so no prediction is further than a factor exp(R) from physics, and outside the t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,9 @@ import numpy as np
 from costmodel.features.node_rows import OPCODES
 from costmodel.model.encode import PackedBatch
 from costmodel.model.model import Params, Shape, shapes
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 
 def initial(shape: Shape, key: jax.Array) -> Params:
@@ -45,7 +49,9 @@ def as_arrays(batch: PackedBatch) -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
-def embed(params: Params, batch: Mapping[str, jax.Array], kernel: jax.Array) -> jax.Array:
+def embed(
+    params: Params, batch: Mapping[str, jax.Array], kernel: Float[jax.Array, "kernels wide"]
+) -> Float[jax.Array, "kernels trunk"]:
     """State of the trunk for every kernel of a batch; `kernel` holds its standardised features."""
     rooms = batch["ops"].shape[0]
     size = kernel.shape[0]
@@ -70,15 +76,16 @@ def embed(params: Params, batch: Mapping[str, jax.Array], kernel: jax.Array) -> 
     return jax.nn.relu(pooled @ params["pool"] + kernel @ params["kernel"] + params["trunk_bias"])
 
 
-def heads(params: Params, trunk: jax.Array) -> jax.Array:
+def heads(params: Params, trunk: Float[jax.Array, "kernels trunk"]) -> Float[jax.Array, "kernels heads"]:
     """Unbounded correction of log time, kernels by heads."""
     hidden = trunk + jax.nn.relu(trunk @ params["hidden"] + params["hidden_bias"])
     return hidden @ params["heads"] + params["heads_bias"]
 
 
 def correction(
-    params: Params, batch: Mapping[str, jax.Array], kernel: jax.Array, gate: jax.Array, bound: float
-) -> jax.Array:
+    params: Params, batch: Mapping[str, jax.Array], kernel: Float[jax.Array, "kernels wide"],
+    gate: Float[jax.Array, " kernels"], bound: float,
+) -> Float[jax.Array, "kernels heads"]:  # fmt: skip
     """What is added to log T_prior, kernels by heads."""
     raw = heads(params, embed(params, batch, kernel))
     return gate[:, None] * bound * jnp.tanh(raw / bound)

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from costmodel.arrays import PerKernel
 from costmodel.features.counts import FEATURES_VERSION
 from costmodel.model.analytical import Coefficients, seconds
 from costmodel.model.catalogue import Catalogue
@@ -32,7 +33,7 @@ class Objective(Protocol):
     name: str
     version: str
 
-    def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+    def price(self, kernels: Sequence[Graph]) -> PerKernel:
         """Seconds that each kernel takes inside a program."""
         ...
 
@@ -54,7 +55,7 @@ class Roofline:
         self.version = hashlib.sha256(repr((*facts, coefficients.sharing)).encode()).hexdigest()[:12]
         self._catalogue = Catalogue()
 
-    def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+    def price(self, kernels: Sequence[Graph]) -> PerKernel:
         """Seconds that each kernel takes inside a program."""
         if not kernels:
             return np.zeros(0)

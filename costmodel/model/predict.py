@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.arrays import KernelHeads, PerKernel
 from costmodel.model.analytical import FeatureTable
 from costmodel.model.encode import KernelStructure, NodeRows, join, kernel_features, prior_seconds
 from costmodel.model.forward import Forward
@@ -19,17 +20,17 @@ _NODES = 1024  # of a batch: its arrays stay in the second-level cache
 class Predicted:
     """Seconds of kernels by each head, the roofline's seconds, and the gate (0: the roofline decides)."""
 
-    heads_s: np.ndarray
-    prior_s: np.ndarray
-    gate: np.ndarray
+    heads_s: KernelHeads
+    prior_s: PerKernel
+    gate: PerKernel
 
     @property
-    def seconds(self) -> np.ndarray:
+    def seconds(self) -> PerKernel:
         """The geometric mean over heads."""
         return np.exp(np.log(self.heads_s).mean(1))
 
     @property
-    def uncertainty(self) -> np.ndarray:
+    def uncertainty(self) -> PerKernel:
         """Relative standard deviation over heads."""
         return np.log(self.heads_s).std(1)
 

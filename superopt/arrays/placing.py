@@ -17,11 +17,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from superopt.ir.scalar import numpy_dtype
+
+if TYPE_CHECKING:
+    from jaxtyping import Shaped, UInt8
 
 ALIGN = 64  # bytes: JAX takes over what begins at a multiple
 SHARED = Path("/dev/shm")
@@ -107,7 +110,7 @@ def placed(at: Sequence[Any]) -> np.ndarray:
         return _SEEN[key]
 
 
-def mapped(file: Path | int, offset: int = 0, nbytes: int | None = None) -> np.ndarray:
+def mapped(file: Path | int, offset: int = 0, nbytes: int | None = None) -> UInt8[np.ndarray, " bytes"]:
     """Bytes of a file, by its path or number, read-only: read when they are looked at.
 
     Raises:
@@ -149,7 +152,7 @@ def give_back() -> None:
         trim(ctypes.c_size_t(0))
 
 
-def owned(x: np.ndarray) -> np.ndarray:
+def owned(x: Shaped[np.ndarray, "*shape"]) -> Shaped[np.ndarray, "*shape"]:
     """An array as it is, or a copy of it in memory where it is mapped from a file (that may change)."""
     if _map_of(x) is None:
         return x
@@ -172,7 +175,7 @@ def _map_of(x: Any) -> tuple[mmap.mmap, int] | None:
     return None
 
 
-def _view(raw: np.ndarray, at: Place) -> np.ndarray:
+def _view(raw: UInt8[np.ndarray, " bytes"], at: Place) -> np.ndarray:
     _, name, shape, offset = at
     kind = numpy_dtype(name)
     count = math.prod(shape) * kind.itemsize

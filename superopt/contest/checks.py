@@ -35,6 +35,8 @@ from superopt.measure.numerics import Tolerance, output_errors
 from superopt.report.data import NumericCheck
 
 if TYPE_CHECKING:
+    from jaxtyping import Bool, Shaped
+
     from superopt.frontends.jax.jaxpr import Imported
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -246,7 +248,7 @@ def _bits(original: Imported, candidate: Any, live: Sequence[Any], seed: int) ->
     return ""
 
 
-def same_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def same_bits(a: Shaped[np.ndarray, "*shape"], b: Shaped[np.ndarray, "*shape"]) -> Bool[np.ndarray, "*shape"]:
     """Where two arrays of one type agree bit by bit; NaN is NaN."""
     if str(a.dtype) not in FLOATS:
         return np.asarray(a == b)

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from superopt.kernels.loops.stage import extent
 from superopt.schedules.chains import chain_features
 from superopt.schedules.space import ScheduleSpace, StageSpace
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 NAMES = (
     "contraction", "log_work", "log_bytes", "log_depth", "log_rows", "log_columns", "threads",
@@ -26,7 +29,7 @@ NAMES = (
 )  # fmt: skip
 
 
-def features(space: ScheduleSpace, point: Mapping[str, Any]) -> np.ndarray:
+def features(space: ScheduleSpace, point: Mapping[str, Any]) -> Float[np.ndarray, " features"]:
     """Sum of the stages' numbers weighted by work; float32, one per name."""
     if not space.stages:
         return np.zeros(len(NAMES), np.float32)

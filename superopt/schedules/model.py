@@ -19,11 +19,14 @@ import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from superopt.schedules.features import NAMES
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 PRIOR = Path(__file__).with_name("prior.json")
 
@@ -33,14 +36,14 @@ class Rows:
     """Measurements.
 
     Attributes:
-        x: features [n, len(NAMES)].
-        y: log2 of seconds [n].
-        group: number of the operator [n].
+        x: features, of `NAMES`.
+        y: log2 of seconds.
+        group: number of the operator.
     """
 
-    x: np.ndarray
-    y: np.ndarray
-    group: np.ndarray
+    x: Float[np.ndarray, "rows features"]
+    y: Float[np.ndarray, " rows"]
+    group: Int[np.ndarray, " rows"]
 
     def __len__(self) -> int:
         return len(self.y)
@@ -65,27 +68,29 @@ class Prior:
     """What is known before anything of an operator is measured.
 
     Attributes:
-        centre, scale: of the features [n].
-        lengths: in standardised features, over which times change [n].
+        centre, scale: of the features.
+        lengths: in standardised features, over which times change.
         amplitude, noise: standard deviations of g and of a timing, in log2 of seconds.
         coupling: correlation of g between operators.
-        weights: of the network: [n, h], [h], [h].
+        weights: of the network.
     """
 
-    centre: np.ndarray
-    scale: np.ndarray
-    lengths: np.ndarray
+    centre: Float[np.ndarray, " features"]
+    scale: Float[np.ndarray, " features"]
+    lengths: Float[np.ndarray, " features"]
     amplitude: float
     noise: float
     coupling: float
-    weights: tuple[np.ndarray, np.ndarray, np.ndarray]
+    weights: tuple[Float[np.ndarray, "features hidden"], Float[np.ndarray, " hidden"], Float[np.ndarray, " hidden"]]
 
-    def mean(self, x: np.ndarray) -> np.ndarray:
-        """The network, for features [n, len(NAMES)]."""
+    def mean(self, x: Float[np.ndarray, "points features"]) -> Float[np.ndarray, " points"]:
+        """The network."""
         w, b, v = self.weights
         return np.einsum("ih,h->i", np.tanh(np.einsum("ij,jh->ih", (x - self.centre) / self.scale, w) + b), v)
 
-    def covariance(self, x: np.ndarray, other: np.ndarray) -> np.ndarray:
+    def covariance(
+        self, x: Float[np.ndarray, "points features"], other: Float[np.ndarray, "rows features"]
+    ) -> Float[np.ndarray, "points rows"]:
         """Of g at two lists of features of one operator."""
         a, b = ((z - self.centre) / self.scale / self.lengths for z in (x, other))
         squares = (a * a).sum(1)[:, None] + (b * b).sum(1)[None] - 2 * np.einsum("ij,kj->ik", a, b)
@@ -114,10 +119,10 @@ def prior(path: Path = PRIOR) -> Prior:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Relative log2 times of some points: mean [n] and covariance [n, n]."""
+    """Relative log2 times of some points."""
 
-    mean: np.ndarray
-    covariance: np.ndarray
+    mean: Float[np.ndarray, " points"]
+    covariance: Float[np.ndarray, "points points"]
     noise: float
 
     def batch(self, count: int, spread: float) -> list[int]:
@@ -136,7 +141,7 @@ class Forecast:
         return chosen
 
 
-def forecast(x: np.ndarray, own: Rows, earlier: Rows, known: Prior) -> Forecast:
+def forecast(x: Float[np.ndarray, "points features"], own: Rows, earlier: Rows, known: Prior) -> Forecast:
     """Times of points with features x, given measurements of this operator and of others."""
     rows = own.join(earlier)
     mine = np.arange(len(rows)) < len(own)
@@ -153,7 +158,9 @@ def forecast(x: np.ndarray, own: Rows, earlier: Rows, known: Prior) -> Forecast:
     return Forecast(mean + np.einsum("ji,j->i", half, left), here - np.einsum("ji,jk->ik", half, half), known.noise)
 
 
-def _solved(matrix: np.ndarray, columns: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _solved(
+    matrix: Float[np.ndarray, "rows rows"], columns: Float[np.ndarray, "rows points"], rest: Float[np.ndarray, " rows"]
+) -> tuple[Float[np.ndarray, "rows points"], Float[np.ndarray, " rows"]]:
     """L^-1 columns and L^-1 rest, where L L^T is the matrix (symmetric, positive definite)."""
     n, m = columns.shape
     lower, solved = np.zeros((n, n)), np.concatenate([columns, rest[:, None]], 1)

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -41,6 +41,9 @@ from superopt.schedules.records import Records
 from superopt.schedules.space import ScheduleSpace, Trace, space_of
 from superopt.schedules.worker import save_problem
 from superopt.store import Store
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 Strategy = Literal["model", "evolutionary", "random"]
 STRATEGIES: tuple[Strategy, ...] = ("model", "evolutionary", "random")
@@ -70,7 +73,7 @@ class Candidate:
 
     trace: Trace
     point: dict[str, Any]
-    x: np.ndarray
+    x: Float[np.ndarray, " features"]
     digest: str
     seconds: float
     spills: int = 0
@@ -109,7 +112,7 @@ class Proposal:
 
     point: dict[str, Any]
     trace: Trace
-    x: np.ndarray
+    x: Float[np.ndarray, " features"]
 
 
 @dataclass(slots=True)

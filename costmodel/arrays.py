@@ -1,0 +1,32 @@
+"""Arrays that cross modules, by their axes; what checks types reads them, and nothing at run time does.
+
+kernels   that are priced together
+steps     of all of these kernels, end to end
+features  what is counted of a step: `costmodel.features.counts.INDEX`
+wide      features of a kernel as a whole: `costmodel.model.encode.KERNEL_WIDTH` of them
+nodes, edges   of all of these kernels, end to end
+row       numbers of a node: `costmodel.features.node_rows.WIDTH` of them
+heads     of the network
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Bool, Float, Int
+
+PerKernel: TypeAlias = "Float[np.ndarray, ' kernels']"
+KernelMask: TypeAlias = "Bool[np.ndarray, ' kernels']"
+NodesPerKernel: TypeAlias = "Int[np.ndarray, ' kernels']"
+KernelFeatures: TypeAlias = "Float[np.ndarray, 'kernels wide']"
+KernelHeads: TypeAlias = "Float[np.ndarray, 'kernels heads']"
+PerWide: TypeAlias = "Float[np.ndarray, ' wide']"
+PerStep: TypeAlias = "Float[np.ndarray, ' steps']"
+StepFeatures: TypeAlias = "Float[np.ndarray, 'steps features']"
+StepOwner: TypeAlias = "Int[np.ndarray, ' steps']"
+PerFeature: TypeAlias = "Float[np.ndarray, ' features']"
+PerNode: TypeAlias = "Int[np.ndarray, ' nodes']"
+PerEdge: TypeAlias = "Int[np.ndarray, ' edges']"
+NodeRow: TypeAlias = "Float[np.ndarray, ' row']"
