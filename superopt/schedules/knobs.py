@@ -21,8 +21,7 @@ from superopt.kernels.llvm.cpu import Cpu
 from superopt.kernels.loops.contract import Contraction
 from superopt.kernels.loops.stage import LoopProgram, Stage, extent
 from superopt.kernels.schedule.intrinsics import Intrinsic
-from superopt.kernels.schedule.register_tile import ContractionDecisions, readable
-from superopt.kernels.schedule.tensorizing import pairs_of
+from superopt.kernels.schedule.tensorizing import ContractionDecisions, pairs_of, readable
 
 Point = Mapping[str, Any]
 Trace = list[list[Any]]

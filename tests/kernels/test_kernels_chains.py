@@ -76,7 +76,7 @@ def values(program: LoopProgram, seed: int = 0) -> dict[str, np.ndarray]:
 
 def scheduled(program: LoopProgram, cpu: Cpu = WIDE) -> LoopProgram:
     """With the schedule of a chain."""
-    with mock.patch("superopt.kernels.schedule.register_tile.host", return_value=cpu):
+    with mock.patch("superopt.kernels.schedule.tensorizing.host", return_value=cpu):
         found = chain(program, "out0", cpu)
     assert found is not None
     return found[0]
@@ -120,7 +120,7 @@ def test_long_rows_lie_on_the_heap(kind: str) -> None:
     inputs = values(program)
     cpu = replace(host(), l2=1 << 18, l3=1 << 24)
     assert chain(program, "out0", replace(cpu, l3=0)) is None
-    with mock.patch("superopt.kernels.schedule.register_tile.host", return_value=cpu):
+    with mock.patch("superopt.kernels.schedule.tensorizing.host", return_value=cpu):
         found = chain(program, "out0", cpu, threads=2)
     assert found is not None
     code = generate(found[0])
@@ -134,7 +134,7 @@ def test_every_choice_is_a_schedule() -> None:
     program = case("causal", 2, 70, 70, 16, 33)
     inputs = values(program)
     expected = evaluate(program, inputs, wide=True)["out0"]
-    with mock.patch("superopt.kernels.schedule.register_tile.host", return_value=WIDE):
+    with mock.patch("superopt.kernels.schedule.tensorizing.host", return_value=WIDE):
         made = [chain(program, "out0", WIDE, decisions=d) for d in choices(program, "out0", WIDE)]
         assert len(made) >= 4
         for found in made:

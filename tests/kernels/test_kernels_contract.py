@@ -12,8 +12,8 @@ from superopt.kernels.llvm.cpu import host, restricted, supported
 from superopt.kernels.loops.contract import analyse
 from superopt.kernels.loops.evaluate import evaluate
 from superopt.kernels.loops.program import reads
-from superopt.kernels.schedule.register_tile import ContractionDecisions as D
-from superopt.kernels.schedule.register_tile import tensorize
+from superopt.kernels.schedule.tensorizing import ContractionDecisions as D
+from superopt.kernels.schedule.tensorizing import tiled
 from tests.support import contraction_cases as cases
 from verifier.schedules import check_schedule
 
@@ -70,7 +70,7 @@ def test_other_stages_are_left_alone(node):
     p = cases.program(node)
     assert analyse(p, p.stages[0]) is None
     with pytest.raises(InputError, match="no contraction"):
-        tensorize(p, p.stages[0].buffer, D())
+        tiled(p, p.stages[0].buffer, D())
 
 
 PRODUCT = cases.finished(cases.matmul(29, 75, 33))
@@ -97,7 +97,7 @@ DECISIONS = {
 @pytest.mark.parametrize("name", DECISIONS)
 def test_decisions_change_no_result(name):
     p = cases.program(PRODUCT)
-    cases.check(p, tensorize(p, "out0", DECISIONS[name]), 33)
+    cases.check(p, tiled(p, "out0", DECISIONS[name]), 33)
 
 
 ONE_ROW = cases.finished(cases.matmul(1, 192, 33))
@@ -113,20 +113,20 @@ STREAMS = {
 @pytest.mark.parametrize("name", STREAMS)
 def test_panels_side_by_side(name):
     p = cases.program(ONE_ROW)
-    after = tensorize(p, "out0", STREAMS[name])
+    after = tiled(p, "out0", STREAMS[name])
     cases.check(p, after, 33, threads=2)
     assert check_schedule(p, after).status == "PROVED"
 
 
 def test_panels_side_by_side_divide_the_lane():
     with pytest.raises(InputError, match="do not divide"):
-        tensorize(cases.program(ONE_ROW), "out0", D(vectors=4, streams=4))
+        tiled(cases.program(ONE_ROW), "out0", D(vectors=4, streams=4))
 
 
 @pytest.mark.parametrize("name", ["plain", "grid", "A copied by tasks", "parts"])
 def test_tasks_on_threads(name):
     p = cases.program(PRODUCT)
-    cases.check(p, tensorize(p, "out0", DECISIONS[name]), 33, threads=3)
+    cases.check(p, tiled(p, "out0", DECISIONS[name]), 33, threads=3)
 
 
 SPATIAL = (("o1", 2), ("o2", 3))
@@ -161,7 +161,7 @@ def test_convolutions(name):
     node, decisions = CONVOLUTIONS[name]
     first = name in ("channels first", "merged", "lane of channels", "transposed in registers")
     p = cases.program(cases.finished(node, 1 if first else 3))
-    cases.check(p, tensorize(p, "out0", decisions), 160)
+    cases.check(p, tiled(p, "out0", decisions), 160)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_convolutions(name):
 )
 def test_dtypes(dtype, wide, decisions):
     p = cases.program(cases.matmul(13, 37, 35, dtype, wide))
-    cases.check(p, tensorize(p, "out0", decisions), 35)
+    cases.check(p, tiled(p, "out0", decisions), 35)
 
 
 @pytest.mark.skipif(not host().vnni, reason="no 8-bit dot products on this processor")
@@ -186,16 +186,14 @@ def test_bytes_are_exact(a, b, depth):
     wide = [mk("convert_element_type", v, new_dtype="int32") for v in (x, w)]
     p = cases.program(cases.dot(*wide))
     kind = f"dot_{a[0]}8{b[0]}8".replace("i", "s")
-    cases.check(
-        p, tensorize(p, "out0", D(intrinsic=kind, rows=(("o0", 5),), pack_a="phase" if depth % 4 else "none")), 1
-    )
+    cases.check(p, tiled(p, "out0", D(intrinsic=kind, rows=(("o0", 5),), pack_a="phase" if depth % 4 else "none")), 1)
 
 
 @pytest.mark.skipif(not host().vnni, reason="no 8-bit dot products on this processor")
 def test_padded_image_of_bytes():
     p = cases.program(cases.conv((7, 9), (6, 20), dtype="int8"))
     depth = ("r0_1", "r0_2", "r0_0/4", "r0_0%4")
-    q = tensorize(p, "out0", D(intrinsic="dot_s8s8", rows=(("o2", 3),), pack_a="phase", depth=depth, vectors=1))
+    q = tiled(p, "out0", D(intrinsic="dot_s8s8", rows=(("o2", 3),), pack_a="phase", depth=depth, vectors=1))
     cases.check(p, q, 1)
 
 
@@ -211,26 +209,26 @@ def test_random_sizes(seed):
         tasks=(("o1", int(rng.integers(1, 4))),), columns_first=bool(rng.integers(2)),
     )  # fmt: skip
     p = cases.program(cases.matmul(m, n + 1, k + 1))
-    cases.check(p, tensorize(p, "out0", d), k + 1)
+    cases.check(p, tiled(p, "out0", d), k + 1)
 
 
 def test_narrow_vectors():
     cpu = restricted(host(), 256)
     for dtype, kind in (("float32", "fma_f32"), ("float64", "fma_f64"), ("bfloat16", "fma_bf16")):
         p = cases.program(cases.matmul(13, 37, 35, dtype))
-        cases.check(p, tensorize(p, "out0", D(intrinsic=kind, rows=(("o0", 4),), vectors=2), cpu), 35, cpu)
+        cases.check(p, tiled(p, "out0", D(intrinsic=kind, rows=(("o0", 4),), vectors=2), cpu), 35, cpu)
 
 
 def test_frozen_operands_are_packed_ahead():
     p = cases.program(PRODUCT)
-    prepare, hot = hoisted(tensorize(p, "out0", DECISIONS["plain"]))
+    prepare, hot = hoisted(tiled(p, "out0", DECISIONS["plain"]))
     assert prepare is not None
     assert [s.buffer for s in prepare.stages] == ["out0_b"]
     assert not any("w" in reads(s) for s in hot.stages)
     given = cases.arrays(p)
     packed = evaluate(prepare, {"w": given["w"]})
     np.testing.assert_array_equal(
-        evaluate(hot, {**given, **packed})["out0"], evaluate(tensorize(p, "out0", DECISIONS["plain"]), given)["out0"]
+        evaluate(hot, {**given, **packed})["out0"], evaluate(tiled(p, "out0", DECISIONS["plain"]), given)["out0"]
     )
 
 
@@ -253,10 +251,10 @@ def test_frozen_operands_are_packed_ahead():
 def test_decisions_that_do_not_fit(decisions, message):
     p = cases.program(PRODUCT)
     with pytest.raises(InputError, match=message):
-        tensorize(p, "out0", decisions)
+        tiled(p, "out0", decisions)
 
 
 def test_a_padded_image_must_be_copied():
     p = cases.program(cases.conv((7, 9), (5, 20)))
     with pytest.raises(InputError, match="A must be packed"):
-        tensorize(p, "out0", D(rows=SPATIAL))
+        tiled(p, "out0", D(rows=SPATIAL))

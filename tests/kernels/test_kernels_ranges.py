@@ -23,7 +23,7 @@ from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.ranges import DECISIONS, KNOBS
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.runtime.kernel import build
-from superopt.kernels.schedule.tile_decisions import ContractionDecisions
+from superopt.kernels.schedule.tensorizing import ContractionDecisions
 from superopt.kernels.schedule.trace import apply, attempt, trace
 from tests.support import contraction_cases as cases
 from verifier.schedules import check_schedule

@@ -20,8 +20,7 @@ from superopt.kernels.schedule import PRIMITIVES, split
 from superopt.kernels.schedule.bijection import solve
 from superopt.kernels.schedule.edit import parts
 from superopt.kernels.schedule.layout import maps
-from superopt.kernels.schedule.register_tile import ContractionDecisions
-from superopt.kernels.schedule.tensorizing import decisions_of, pairs_of
+from superopt.kernels.schedule.tensorizing import ContractionDecisions, decisions_of, pairs_of
 from superopt.kernels.schedule.trace import Illegal, apply, attempt, trace
 from tests.support.loop_executor import BadAccess, execute
 from tests.support.schedule_cases import (

@@ -113,7 +113,7 @@ def _shown(name: str, keyword: str) -> str:
 @pytest.mark.parametrize("name", PRIMITIVES)
 def test_the_documented_loops_are_the_real_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wide = Cpu("skylake-avx512", (), 512, 32, False, False, 32 << 10, 1 << 20, 0)
-    monkeypatch.setattr("superopt.kernels.schedule.register_tile.host", lambda: wide)
+    monkeypatch.setattr("superopt.kernels.schedule.tensorizing.host", lambda: wide)
     program, arguments = EXAMPLES[name]
     scheduled = apply(program, [(name, *arguments)])
     assert _shown(name, "before") == show_stages(program)

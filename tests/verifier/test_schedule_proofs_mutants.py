@@ -11,7 +11,7 @@ import pytest
 from superopt.ir.graph import make_input
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
-from superopt.kernels.schedule.register_tile import ContractionDecisions, tensorize
+from superopt.kernels.schedule.tensorizing import ContractionDecisions, tiled
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.corpora.schedules.examples import CPU, bytes_, dense, image, rows, scores, stencil
 from tests.support.schedule_oracle import faults, mutants
@@ -29,8 +29,8 @@ def _cases() -> dict[str, tuple[LoopProgram, LoopProgram]]:
     def traced(program: LoopProgram, *steps: list[object]) -> tuple[LoopProgram, LoopProgram]:
         return program, apply(program, steps)
 
-    def tiled(program: LoopProgram, decisions: ContractionDecisions) -> tuple[LoopProgram, LoopProgram]:
-        return program, tensorize(program, "out0", decisions, CPU)
+    def with_tile(program: LoopProgram, decisions: ContractionDecisions) -> tuple[LoopProgram, LoopProgram]:
+        return program, tiled(program, "out0", decisions, CPU)
 
     return {
         "tails": traced(d, ["split", "out0", "o0", [2]], ["split", "out0", "o1", [4]], ["parallel", "out0", "o0_0"]),
@@ -48,9 +48,9 @@ def _cases() -> dict[str, tuple[LoopProgram, LoopProgram]]:
         "image in place": traced(strided, ["cache_read", "out0", 2, "padded"], ["compute_at", "padded", "out0", 2]),
         "rows": traced(r, ["materialize", "out0", "reduce:0", "peak"], ["compute_at", "peak", "out0", 1]),
         "region": traced(s, ["split", "out0", "o0", [4]], ["compute_at", "s0", "out0", 1]),
-        "tile": tiled(wide, ContractionDecisions(rows=(("o0", 2),), vectors=1, pack_a="phase")),
-        "byte tile": tiled(q, ContractionDecisions("dot_u8s8", rows=(("o0", 2),), vectors=1, pack_a="phase")),
-        "batched tile": tiled(h, ContractionDecisions(rows=(("o1", 2),), vectors=1, pack_a="phase")),
+        "tile": with_tile(wide, ContractionDecisions(rows=(("o0", 2),), vectors=1, pack_a="phase")),
+        "byte tile": with_tile(q, ContractionDecisions("dot_u8s8", rows=(("o0", 2),), vectors=1, pack_a="phase")),
+        "batched tile": with_tile(h, ContractionDecisions(rows=(("o1", 2),), vectors=1, pack_a="phase")),
     }  # fmt: skip
 
 

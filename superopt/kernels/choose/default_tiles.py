@@ -21,8 +21,8 @@ from superopt.kernels.llvm.cpu import Cpu, host
 from superopt.kernels.loops.contract import Contraction, analyse, loads
 from superopt.kernels.loops.stage import LoopProgram, extent
 from superopt.kernels.schedule.intrinsics import Intrinsic, fitting
-from superopt.kernels.schedule.pack import guarded, linear_forms
-from superopt.kernels.schedule.register_tile import ContractionDecisions
+from superopt.kernels.schedule.packing import guarded, linear_forms
+from superopt.kernels.schedule.tensorizing import ContractionDecisions
 
 CYCLES_PER_MICROSECOND = 3500.0
 FORK = 4 * CYCLES_PER_MICROSECOND  # work below which one thread does it all

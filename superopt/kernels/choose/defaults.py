@@ -25,14 +25,11 @@ from superopt.kernels.choose.frozen import hoisted
 from superopt.kernels.emit.generate import generate
 from superopt.kernels.llvm.cpu import Cpu, host
 from superopt.kernels.loops.contract import outermost
-from superopt.kernels.loops.program import checked
 from superopt.kernels.loops.stage import LoopProgram, Stage
 from superopt.kernels.runtime.kernel import MOST_STACK_BYTES
 from superopt.kernels.schedule import set_knob
-from superopt.kernels.schedule.edit import reductions, terms
-from superopt.kernels.schedule.guards import inside
-from superopt.kernels.schedule.register_tile import ContractionDecisions, tensorize
-from superopt.kernels.schedule.tensorizing import pairs_of
+from superopt.kernels.schedule.edit import reductions
+from superopt.kernels.schedule.tensorizing import ContractionDecisions, pairs_of, tiled
 from superopt.kernels.schedule.trace import Trace, apply, attempt, trace
 
 _LONG = 49  # vectors of a row from which its last phase takes ...
@@ -172,9 +169,9 @@ def _tiled(program: LoopProgram, name: str, cpu: Cpu, threads: int) -> tuple[Loo
     """The contractions of a stage as register tiles, operands of its windows along the lane."""
     program, steps = _apart(program, name, cpu, threads)
     decisions = decide(program, name, cpu, threads)
-    tiled = None if decisions is None else _tried(program, name, decisions, cpu)
-    if tiled is not None and decisions is not None:
-        return tiled, [*steps, ["tensorize", name, pairs_of(decisions)]]
+    made = None if decisions is None else _tried(program, name, decisions, cpu)
+    if made is not None and decisions is not None:
+        return made, [*steps, ["tensorize", name, pairs_of(decisions)]]
     copies = along_lane(program, name)
     return apply(program, copies), [*steps, *copies]
 
@@ -216,12 +213,9 @@ def _knobs(stage: Stage, cpu: Cpu, plain: _Plainness) -> dict[str, int | str]:
 def _tried(program: LoopProgram, name: str, decisions: ContractionDecisions, cpu: Cpu) -> LoopProgram | None:
     """The program with a tile; None where an operand cannot be copied as the tile reads it."""
     try:
-        after = checked(tensorize(program, name, decisions, cpu))
+        return tiled(program, name, decisions, cpu)
     except InputError:
         return None
-    known = {s.buffer for s in program.stages}
-    new = [s for s in after.stages if s.buffer not in known and s.tile is None]
-    return after if all(inside(after, s.value, terms(s.guard)) for s in new) else None
 
 
 def _apart(program: LoopProgram, name: str, cpu: Cpu, threads: int) -> tuple[LoopProgram, list[list[Any]]]:

@@ -34,7 +34,7 @@ from superopt.kernels.loops.contract import Contraction, exchange, find
 from superopt.kernels.loops.simplify import flatten, reciprocals
 from superopt.kernels.loops.stage import Buffer, LoopProgram, Stage, extent
 from superopt.kernels.schedule.intrinsics import Intrinsic, intrinsic
-from superopt.kernels.schedule.register_tile import offset_load
+from superopt.kernels.schedule.tensorizing import offset_load
 
 LEAST_ACROSS = 4  # rows from which a transpose is cheaper than scattered stores
 _SUM = "sum of the tile"

@@ -9,7 +9,7 @@ some rows and vectors occupies.
     fma_bf16             c[l] += float32(a) * float32(b[l])               stored as bfloat16, widened in registers
     dot_u8s8, dot_s8u8   c[l] += sum_{g<4} int32(a[g]) * int32(b[l, g])   vpdpbusd: exact, wraps as int32 does
     dot_s8s8             the same: a is offset by 128 and 128 * sum_k b is subtracted
-    (`superopt.kernels.schedule.register_tile`)
+    (`superopt.kernels.schedule.tensorizing`)
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from superopt.kernels.choose.defaults import default
 from superopt.kernels.llvm.cpu import Cpu
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
-from superopt.kernels.schedule.register_tile import ContractionDecisions, tensorize
+from superopt.kernels.schedule.tensorizing import ContractionDecisions, tiled
 from superopt.kernels.schedule.trace import apply
 
 CPU = Cpu("cascadelake", (), 512, 32, True, False, 32 << 10, 1 << 20, 16 << 20)
@@ -140,7 +140,7 @@ def examples() -> Iterator[Example]:
     for name, program, steps in _traced():
         yield Example(f"{program.name}, {name}", program, apply(program, steps))
     for name, program, decisions in _tiled():
-        yield Example(f"{program.name}, {name}", program, tensorize(program, "out0", decisions, CPU))
+        yield Example(f"{program.name}, {name}", program, tiled(program, "out0", decisions, CPU))
 
 
 def _traced() -> Iterator[tuple[str, LoopProgram, list[list[Any]]]]:

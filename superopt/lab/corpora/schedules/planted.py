@@ -9,7 +9,7 @@ from superopt.ir.expr import Expr, const, convert, load, op, reduce, subexpressi
 from superopt.ir.index import Size, Symbol, nonnegative, of_atom, substitute, substitute_guard
 from superopt.kernels.loops.contract import exchange
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
-from superopt.kernels.schedule.register_tile import ContractionDecisions, tensorize
+from superopt.kernels.schedule.tensorizing import ContractionDecisions, tiled
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.corpora.schedules.examples import CPU, bytes_, dense, rows, stencil
 from verifier.schedules.verdict import ALIAS, BOUNDS, LAYOUT, ONCE, ORDER, OVERFLOW, VALUE
@@ -90,8 +90,8 @@ def _packing(d: LoopProgram) -> Iterator[Planted]:
 
 
 def _intrinsics(d: LoopProgram) -> Iterator[Planted]:
-    tiled = tensorize(d, "out0", ContractionDecisions(rows=(("o0", 6),), vectors=2, pack_a="phase"), CPU)
-    stage = tiled.stage("out0")
+    made = tiled(d, "out0", ContractionDecisions(rows=(("o0", 6),), vectors=2, pack_a="phase"), CPU)
+    stage = made.stage("out0")
     assert stage.tile is not None
     lane = stage.axis(stage.tile.lanes).symbol
 
@@ -100,7 +100,7 @@ def _intrinsics(d: LoopProgram) -> Iterator[Planted]:
             return None
         return load("out0_a", (e.args[1][0], (e.args[1][1] + of_atom(lane)) % 50), e.dtype)
 
-    yield Planted("an intrinsic broadcasts what depends on the lane", VALUE, d, _rebuilt(tiled, "out0", moved))
+    yield Planted("an intrinsic broadcasts what depends on the lane", VALUE, d, _rebuilt(made, "out0", moved))
 
     def across(e: Expr) -> Expr | None:
         if e.args[0] != "out0_b":
@@ -108,13 +108,11 @@ def _intrinsics(d: LoopProgram) -> Iterator[Planted]:
         *first, l = e.args[1]
         return load("out0_b", (*first, 31 - l), e.dtype)
 
-    yield Planted("an intrinsic reads lanes backwards", VALUE, d, _rebuilt(tiled, "out0", across))
-    other = _stage(tiled, "out0", tile=replace(stage.tile, intrinsic="fma_f64"))
+    yield Planted("an intrinsic reads lanes backwards", VALUE, d, _rebuilt(made, "out0", across))
+    other = _stage(made, "out0", tile=replace(stage.tile, intrinsic="fma_f64"))
     yield Planted("an intrinsic of another type", VALUE, d, other)
     q = bytes_(10, 24, 40, "uint8", "int8")
-    bytes_tiled = tensorize(
-        q, "out0", ContractionDecisions("dot_u8s8", rows=(("o0", 2),), vectors=1, pack_a="phase"), CPU
-    )
+    bytes_tiled = tiled(q, "out0", ContractionDecisions("dot_u8s8", rows=(("o0", 2),), vectors=1, pack_a="phase"), CPU)
     tile = bytes_tiled.stage("out0").tile
     assert tile is not None
     signs = _stage(bytes_tiled, "out0", tile=replace(tile, intrinsic="dot_s8u8"))
