@@ -7,7 +7,7 @@ an e-node and a class holds every layout of a tensor at once:
     value(ref) = transpose(value(class), perm),          uf[c] = r   means   value(c) = value(r)
 
 An *e-node* is a tuple of ints: an interned (op, attributes) pair, then child references.  It is stored in canonical
-form (`rewrites.egraph.canon`), which may pull a permutation out; hash-consing therefore maps an e-node to the
+form (`rewrites.egraph.enode`), which may pull a permutation out; hash-consing therefore maps an e-node to the
 *reference* that it equals.  `add` first applies the normal forms (`rewrites.egraph.normal`), then type-checks and
 inserts. Congruence is repaired by `rebuild` after a batch of unions, as in egg (Willsey et al., POPL 2021).
 
@@ -24,13 +24,11 @@ from typing import Any
 
 from rewrites.egraph import normal
 from rewrites.egraph.enode import ENode, IntShape, LimitReachedError, OpAttrs, Origin, Ref
-from rewrites.egraph.perm import PERM_BITS, PERM_MASK, PERMS, compose, intern, inverse, perm_of
+from rewrites.egraph.perm import CLASS_MASK, PERM_BITS, PERM_MASK, PERMS, compose, intern, inverse, perm_of
 from superopt.errors import ShapeError
 from superopt.ir.graph import Attrs
 from superopt.ir.ops import table
 from superopt.ir.types import TensorType
-
-CLASS_MASK = ~PERM_MASK
 
 __all__ = ["EGraph", "ENode", "LimitReachedError", "Origin", "Ref"]
 

@@ -19,6 +19,7 @@ from superopt.errors import SuperoptError
 
 PERM_BITS = 12
 PERM_MASK = (1 << PERM_BITS) - 1
+CLASS_MASK = ~PERM_MASK
 IDENTITY = 0
 
 PERMS: list[tuple[int, ...]] = [()]  # name -> permutation; the entry of the identity is never read

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, field
 
-from rewrites.egraph import movement as normal_movement
 from rewrites.egraph.graph import EGraph, Origin, Ref
+from rewrites.egraph.normal import slice_, slice_views
 from rewrites.egraph.perm import PERM_BITS, PERM_MASK
 from rewrites.grow.proof import ProvingEGraph
 from rewrites.grow.state import Growth
@@ -151,8 +151,8 @@ def _extend(run: Growth, rule: Rule, cls: int, shared: str, chain: _Chain, sibli
 
 def _common_source(eg: EGraph, left: Ref, right: Ref) -> Ref | None:
     """The tensor that both are slices of."""
-    others = {source >> PERM_BITS for source, _ in normal_movement.slice_views(eg, right)}
-    for source, _ in normal_movement.slice_views(eg, left):
+    others = {source >> PERM_BITS for source, _ in slice_views(eg, right)}
+    for source, _ in slice_views(eg, left):
         if source >> PERM_BITS in others:
             return eg.find(source & ~PERM_MASK)
     return None
@@ -166,8 +166,8 @@ def _finish(run: Growth, rule: Rule, chain: _Chain) -> int:
         eg.rename(origin, chain.origin)
     eg.current_origin = origin
     for member, piece in chain.slices:
-        for source, box in normal_movement.slice_views(eg, piece):
-            run.found.append((member, normal_movement.slice_(eg, source, *box), origin))
+        for source, box in slice_views(eg, piece):
+            run.found.append((member, slice_(eg, source, *box), origin))
             break
     eg.current_origin = None
     for node, known in eg.origin.items():

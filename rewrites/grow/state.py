@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from rewrites.build.arrange import BuildError
 from rewrites.build.terms import build
 from rewrites.egraph.graph import EGraph, ENode, LimitReachedError, Origin, Ref
+from rewrites.egraph.normal import broadcast_views
 from rewrites.egraph.perm import PERM_BITS
-from rewrites.egraph.shape import broadcast_views
 from rewrites.grow.proof import claims
 from rewrites.language.term import Rule
 from rewrites.match.matching import Match, MatchStats

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rewrites.egraph.graph import EGraph
 
 SHIFT = perm.PERM_BITS
-MASK = (1 << SHIFT) - 1
+MASK = perm.PERM_MASK
 VIEWS = MOVES | {"literal"}
 CHEAP = VIEWS | {op for op in ELEMENTWISE if not TABLE[op].kept}
 FUSED = ELEMENTWISE | VIEWS  # ops whose results need not be materialised
