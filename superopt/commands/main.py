@@ -37,7 +37,6 @@ from superopt.commands.console import (
 )
 from superopt.errors import UsageError
 from superopt.lab.bench import run_suite
-from superopt.lab.corpora.schedules.command import verify_kernels
 from superopt.report import check_report_path, json_text
 from superopt.store import Store
 
@@ -168,6 +167,8 @@ def _verified(
 ) -> tuple[dict[str, Any], str, bool]:
     """What came of the rules that were asked about: summary, text, and whether all of it is as it should be."""
     if kernels:
+        from superopt.lab.corpora.schedules.command import verify_kernels  # late: loads the solver
+
         summary, text = verify_kernels(names)
         return summary, text, summary["ok"]
     if recheck:

@@ -22,7 +22,7 @@ def test_a_program_is_its_number(seed: int) -> None:
         assert made == programs.program(seed)
         assert from_dict(made.as_dict()) == made
         assert used(made) == made or programs is onnx_programs
-    names: dict[str, Any] = jax_programs.scope()
+    names: dict[str, Any] = dict(jax_programs.SCOPE)
     made = jax_programs.program(seed)
     exec(made.source, names)
     assert len(jax.eval_shape(names["f"], *made.arrays())) == len(made.outputs)
@@ -40,7 +40,7 @@ def test_models_have_values() -> None:
 def test_the_corpus_has_values() -> None:
     for case in corpus():
         if case.kind == "jax":
-            names: dict[str, Any] = jax_programs.scope()
+            names: dict[str, Any] = dict(jax_programs.SCOPE)
             exec(case.source, names)
             jax.eval_shape(names["f"], *case.arrays())
         else:
@@ -84,14 +84,14 @@ def test_a_failure_is_made_small() -> None:
 
 def test_smaller_programs_are_programs() -> None:
     for other in smaller(CASE):
-        names: dict[str, Any] = jax_programs.scope()
+        names: dict[str, Any] = dict(jax_programs.SCOPE)
         exec(other.source, names)
         names["f"](*other.arrays())
 
 
 def test_wrong_results_are_seen() -> None:
     args = CASE.arrays()
-    names: dict[str, Any] = jax_programs.scope()
+    names: dict[str, Any] = dict(jax_programs.SCOPE)
     exec(CASE.source, names)
     right = [np.asarray(x) for x in names["f"](*args)]
     assert child._difference(CASE, names["f"], args, right, right) == ""

@@ -14,8 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
+from jax import numpy as jnp
 
+from superopt.frontends.jax.jaxpr import import_function
 from superopt.kernels.choose.defaults import default
 from superopt.kernels.choose.joining import is_chained
 from superopt.kernels.choose.partition import partition
@@ -47,8 +50,6 @@ class AttentionForm:
 
 def _library(causal: bool) -> Callable[..., Any]:
     def fn(q: Any, k: Any, v: Any) -> Any:
-        import jax  # late: after the affinity is set
-
         return jax.nn.dot_product_attention(q, k, v, is_causal=causal)
 
     return fn
@@ -56,9 +57,6 @@ def _library(causal: bool) -> Callable[..., Any]:
 
 def _einsum(out: str) -> Callable[..., Any]:
     def fn(q: Any, k: Any, v: Any) -> Any:
-        import jax  # late: as above
-        from jax import numpy as jnp
-
         scores = jnp.einsum("bhtd,bhsd->bhts", q, k) * (q.shape[-1] ** -0.5)
         return jnp.einsum(out, jax.nn.softmax(scores, -1), v)
 
@@ -86,10 +84,6 @@ def measure(form: AttentionForm, threads: int, rounds: int, seed: int = 0) -> di
     Raises:
         AssertionError: the form is not one region.
     """
-    import jax  # late: after the affinity is set
-
-    from superopt.frontends.jax.jaxpr import import_function
-
     rng = np.random.default_rng(seed)
     with jax.enable_x64(form.dtype == "float64"):
         given = [np.asarray(rng.standard_normal(s), jax.numpy.dtype(form.dtype)) for s in form.shapes]

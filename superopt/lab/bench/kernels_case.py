@@ -11,8 +11,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
+from superopt.frontends.jax.jaxpr import import_function
 from superopt.lab.bench.kernels_peers import peers
 from superopt.lab.bench.programs.kernels_cases import CASES, OperatorCase, product
 from superopt.lab.bench.timing import interleaved, median
@@ -40,8 +42,6 @@ def measure(case: OperatorCase, threads: int, seconds: float, seed: int) -> dict
     Raises:
         AssertionError: our kernel, XLA or a peer computes something else than the float64 evaluation.
     """
-    import jax  # late: after the affinity is set
-
     arrays = case.arrays(seed)
     peak_flops = 0.0
     row, inside, direct = _ours(case, arrays, threads, seconds, seed)
@@ -95,8 +95,6 @@ def _ours(
     case: OperatorCase, arrays: Sequence[np.ndarray], threads: int, seconds: float, seed: int
 ) -> tuple[dict[str, Any], Call, Call]:
     """Our kernel as tuned within the budget, weights packed ahead of time: inside `jax.jit`, and called directly."""
-    from superopt.frontends.jax.jaxpr import import_function  # late: after the affinity is set
-
     imported = import_function(case.fn, arrays, {}, frozen=case.frozen)
     tuned = tune(imported.graph, seconds, threads=threads, seed=seed)
     names = [node["name"] for node in imported.graph.inputs]

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from superopt.arrays.placing import SHARED
 from superopt.errors import UsageError
 from superopt.lab.bench import Say, table
@@ -201,7 +203,6 @@ def _in_shared_memory(pid: int) -> int:
 
 def make(kind: str, layers: int, side: int, path: Path) -> None:
     """Write a chain of products with rectifiers between them."""
-    import numpy as np  # late: only where a model is made
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -242,8 +243,6 @@ def _optimise(model: str, budget: str, seed: int, saved: str) -> None:
 
 
 def _load(saved: str, side: int) -> None:
-    import numpy as np  # late: only in a process of its own
-
     np.asarray(load(saved)(np.ones((ROWS, side), np.float32))[0])
 
 

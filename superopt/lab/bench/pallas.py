@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import sys
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from superopt.errors import SuperoptError
 from superopt.frontends.jax.jaxpr import import_function
@@ -31,6 +33,8 @@ from superopt.kernels.schedule.trace import apply
 from superopt.lab.bench import Say, geomean, run_suite, table
 from superopt.lab.bench.programs.pallas_cases import CASES
 from superopt.lab.pallas import space
+from superopt.lab.pallas.lower import lower
+from superopt.lab.pallas.tune import chained, interleaved, tune
 
 if TYPE_CHECKING:
     from superopt.lab.bench.programs.pallas_cases import PallasCase
@@ -99,10 +103,6 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def check(case: PallasCase, seed: int, every: bool) -> dict[str, Any]:
     """Schedules of a case at its small sizes against float64: how many, the worst error, and which are wrong."""
-    import numpy as np
-
-    from superopt.lab.pallas.lower import lower
-
     arguments = case.arguments(seed, small=True)
     program, outputs, names = loop_program(case, arguments)
     known = dict(zip(names, arguments, strict=True))
@@ -126,9 +126,6 @@ def check(case: PallasCase, seed: int, every: bool) -> dict[str, Any]:
 
 def timed(case: PallasCase, seed: int, rounds: int = ROUNDS, most: int | None = None) -> dict[str, Any]:
     """Tune a case over at most so many schedules, and time it afresh beside XLA."""
-    from superopt.lab.pallas.lower import lower
-    from superopt.lab.pallas.tune import chained, interleaved, tune
-
     count = max(2, min(16, -(-CACHE_BYTES // case.bytes_moved)))
     sets = [tuple(jax.numpy.asarray(x) for x in case.arguments(seed + 1 + j)) for j in range(count)]
     program, _, names = loop_program(case, sets[0])
@@ -196,8 +193,6 @@ def _exact(case: PallasCase) -> Any:
 
 def _distance(found: Any, wanted: Any) -> Any:
     """Norm of the difference over the norm of what is wanted."""
-    import numpy as np
-
     xp = np if isinstance(found, np.ndarray) else jnp
     wide = np.float64 if xp is np else jnp.float32
     difference = (found - wanted).astype(wide)
@@ -206,8 +201,6 @@ def _distance(found: Any, wanted: Any) -> Any:
 
 def main(arguments: Sequence[str]) -> int:
     """`python -m superopt.lab.bench.pallas --json FILE [--case TEXT ...]`."""
-    from argparse import ArgumentParser  # late: only this entry needs it
-
     parser = ArgumentParser(prog="python -m superopt.lab.bench.pallas")
     parser.add_argument("--json", dest="path", type=Path)
     parser.add_argument("--case", dest="cases", action="append", default=[])

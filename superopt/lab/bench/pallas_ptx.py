@@ -17,14 +17,21 @@ import sys
 import tempfile
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import jax
+from jaxlib.mlir import ir
+from jaxlib.triton import dialect
 
 from superopt.errors import UsageError
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.bench import table
 from superopt.lab.bench.pallas import loop_program
+from superopt.lab.bench.programs.pallas_cases import CASES
 from superopt.lab.pallas import space
+from superopt.lab.pallas.lower import lower
 
 if TYPE_CHECKING:
     from superopt.lab.bench.programs.pallas_cases import PallasCase
@@ -44,10 +51,6 @@ _COLUMNS = (
 
 def modules(case: PallasCase) -> list[tuple[Any, list[tuple[bytes, int, int]]]]:
     """Triton modules of every schedule of a case, as MLIR bytecode, with warps and pipeline stages."""
-    import jax  # late: `superopt bench` loads jax for the suites that need it
-
-    from superopt.lab.pallas.lower import lower
-
     program, _, _ = loop_program(case, [jax.ShapeDtypeStruct(s, jax.numpy.dtype(case.dtype)) for s in case.shapes])
     kinds = [jax.ShapeDtypeStruct(b.shape, jax.numpy.dtype(b.dtype)) for b in program.buffers if b.scope == "input"]
     found: list[tuple[Any, list[tuple[bytes, int, int]]]] = []
@@ -79,9 +82,6 @@ def _calls(operation: Any) -> list[Any]:
 
 def triton_text(code: bytes) -> str:
     """A Triton module as text, which versions of Triton agree on more than on bytecode."""
-    from jaxlib.mlir import ir  # late: see modules
-    from jaxlib.triton import dialect
-
     with ir.Context() as context, ir.Location.unknown():
         dialect.register_dialect(context)
         context.load_all_available_dialects()
@@ -137,11 +137,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--capability", type=int, default=90)
     parser.add_argument("--json", dest="path", type=Path)
     given = parser.parse_args(arguments)
-    from importlib.util import find_spec  # late: with the package that it looks for
 
     if find_spec("triton") is None:
         raise UsageError("compiling Triton code needs the triton package", hint="pip install triton")
-    from superopt.lab.bench.programs.pallas_cases import CASES  # late: loads jax
 
     rows: list[dict[str, Any]] = []
     for case in CASES:

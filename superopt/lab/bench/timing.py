@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+
 from superopt.measure import Ratio
 from superopt.measure.stats import paired_ratio
 
@@ -42,8 +44,6 @@ def time_against_jit(
     fn: Callable[..., Any], params: Any, inputs: Sequence[Any], optimised: Callable[..., Any], *, seed: int = 0
 ) -> FreshTiming:
     """Time `fn(params, *inputs)` under `jax.jit`, the same with constant weights, and `optimised`."""
-    import jax  # late: benchmarks choose their process settings before jax is loaded
-
     device_params = jax.tree.map(jax.numpy.asarray, params)
     device_inputs = tuple(jax.numpy.asarray(x) for x in inputs)
     jitted, baked = jax.jit(fn), jax.jit(lambda *xs: fn(device_params, *xs))
@@ -81,7 +81,6 @@ def interleaved(
     Raises:
         RuntimeError: some thread of the process does not come to rest.
     """
-    import jax  # late: see time_against_jit
 
     def prepare(call: Callable[[], Any]) -> None:
         if settle:

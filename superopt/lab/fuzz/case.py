@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 MODES = ("deterministic", "exact", "save", "recall", "kernels", "jit")
@@ -91,7 +92,6 @@ def array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.nd
         small = rng.integers(0 if info.min == 0 else -4, 9, shape)
         ends = rng.choice(np.array([info.min, info.max, info.max - 1], np.int64), shape)
         return np.where(rng.random(shape) < 0.15, ends, small).astype(dtype)
-    import ml_dtypes  # late: brings the types of 16 bits
 
     kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
     return np.asarray(rng.standard_normal(shape)).astype(kind)

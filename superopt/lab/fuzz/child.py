@@ -21,14 +21,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
+import superopt
 from superopt.choose.trials import TrialPool
 from superopt.errors import SuperoptError
+from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.interp import evaluate
 from superopt.lab.fuzz.case import Case, from_dict
+from superopt.lab.fuzz.jax_programs import SCOPE
 from superopt.lab.fuzz.onnx_programs import original as onnx_original
 from superopt.measure.process import Worker
+from superopt.pipeline import optimizer
 
 BUDGETS = {"jit": 0.3}
 STEPS = "40steps"
@@ -65,11 +70,7 @@ def run(case: Case, store: str) -> dict[str, Any]:
 
 
 def _jax(case: Case) -> tuple[Callable[..., Any], Callable[..., list[np.ndarray]]]:
-    import jax  # late: see `superopt.lab.fuzz.jax_programs`
-
-    from superopt.lab.fuzz.jax_programs import scope
-
-    names = scope()
+    names: dict[str, Any] = dict(SCOPE)
     exec(case.source, names)
     fn = names["f"]
     compiled = jax.jit(fn)
@@ -77,8 +78,6 @@ def _jax(case: Case) -> tuple[Callable[..., Any], Callable[..., list[np.ndarray]
 
 
 def _optimised(case: Case, fn: Any, args: Sequence[Any], store: str) -> Callable[..., Any]:
-    import superopt  # late: see above
-
     options: dict[str, Any] = {"frozen": case.frozen, "seed": case.seed, "store": store}
     if case.mode in BUDGETS:
         options["budget"] = BUDGETS[case.mode]
@@ -148,7 +147,6 @@ def _wide(case: Case, fn: Any, args: Sequence[Any], n: int) -> np.ndarray | None
     """An output with every float in float64, by the reference interpreter; None where it has no such value."""
     if case.kind != "jax":
         return None
-    from superopt.frontends.jax.jaxpr import import_function  # late: see above
 
     try:
         imported = import_function(fn, tuple(args))
@@ -173,7 +171,6 @@ def _told(error: BaseException) -> str:
 @contextlib.contextmanager
 def warm() -> Any:
     """One measuring worker, and one pool of processes that make kernels, for all calls inside."""
-    from superopt.pipeline import optimizer  # late: see above
 
     class KeptWorker(Worker):
         def close(self) -> None:

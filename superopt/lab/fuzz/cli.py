@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from superopt.kernels.llvm import cpu
@@ -34,8 +35,6 @@ def run(
 
 
 def _kernels(found: Found, seconds: float, seed: int, most: int | None, say: Callable[[str], None]) -> None:
-    import time
-
     if not cpu.supported():
         return
     begin = time.monotonic()

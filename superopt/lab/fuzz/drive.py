@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
+from superopt.lab.fuzz import jax_programs, onnx_programs
 from superopt.lab.fuzz.case import Case, from_dict, smaller
 
 HANG_S = 120.0
@@ -180,8 +181,6 @@ def fuzz(
 
 
 def _cases(seed: int, corpus: Sequence[Case]) -> Any:
-    from superopt.lab.fuzz import jax_programs, onnx_programs  # late: jax and onnx take seconds to load
-
     yield from corpus
     number = seed
     while True:

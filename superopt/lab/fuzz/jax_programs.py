@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax import lax
 
 from superopt.lab.fuzz.case import MODES, Case, FuzzValue, used
 
@@ -321,12 +323,5 @@ def _text(rng: random.Random, a: FuzzValue, values: list[FuzzValue]) -> str | No
     return rng.choice(_ANY).format(**facts)
 
 
-def scope() -> dict[str, Any]:
-    """Names that codes use."""
-    import jax.numpy as jnp  # late: `superopt fuzz --help` answers at once
-    from jax import lax
-
-    return {"jax": jax, "jnp": jnp, "lax": lax}
-
-
-SCOPE = scope()
+SCOPE = {"jax": jax, "jnp": jnp, "lax": lax}
+"""Names that codes use."""

@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import json
 import random
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import defs, helper
+from onnx.reference import ReferenceEvaluator
 
+from superopt.frontends.onnx.frontend import load_model
 from superopt.lab.fuzz.case import Case, FuzzValue
 
 OPSET = 20
@@ -135,8 +141,6 @@ def _line(
 
 def _is_defined(op: str, operands: Sequence[np.ndarray]) -> bool:
     """Does the standard say what the operator computes of such operands?"""
-    from onnx import defs, helper  # late: an optional dependency
-
     if op in ("Div", "Mod") and operands[1].dtype.kind in "iu":  # other inputs may hold zeros
         return False
     if op in ("ReduceL2", "ReduceMean", "ReduceSumSquare") and operands[0].dtype.kind in "iu":
@@ -158,17 +162,12 @@ def _is_defined(op: str, operands: Sequence[np.ndarray]) -> bool:
 
 
 def _node(code: str, output: str) -> Any:
-    from onnx import helper  # late: an optional dependency
-
     head, _, attrs = code.partition(") ")
     op, _, args = head.partition("(")
     return helper.make_node(op, args.split(", "), [output], **json.loads(attrs))
 
 
 def _evaluated(code: str, known: dict[str, np.ndarray]) -> list[Any]:
-    from onnx import helper
-    from onnx.reference import ReferenceEvaluator
-
     node = _node(code, "out")
     names = list(dict.fromkeys(node.input))
     graph = helper.make_graph([node], "g", [_info(n, known[n].dtype, known[n].shape) for n in names], [_unknown("out")])
@@ -178,21 +177,15 @@ def _evaluated(code: str, known: dict[str, np.ndarray]) -> list[Any]:
 
 
 def _info(name: str, dtype: Any, shape: Sequence[int]) -> Any:
-    from onnx import helper
-
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), list(shape))
 
 
 def _unknown(name: str) -> Any:
-    from onnx import helper
-
     return helper.make_empty_tensor_value_info(name)
 
 
 def model_of(case: Case) -> Any:
     """The model of a program."""
-    from onnx import helper
-
     types = {x.name: x for x in (*case.inputs, *case.lines)}
     nodes = [
         helper.make_node(
@@ -212,14 +205,6 @@ def model_of(case: Case) -> Any:
 
 def original(case: Case) -> tuple[Any, Callable[..., list[np.ndarray]]]:
     """The model as the optimiser takes it, and what it computes: by ONNX Runtime where it is installed and runs it."""
-    import tempfile
-    from pathlib import Path
-
-    import onnx
-    from onnx.reference import ReferenceEvaluator
-
-    from superopt.frontends.onnx.frontend import load_model
-
     proto = model_of(case)
     names = [x.name for x in case.inputs]
     with tempfile.TemporaryDirectory() as folder:

@@ -6,6 +6,7 @@ folding its loop expression through `jax.lax`; it knows loads, guards, reduction
 
     scalars      scalar functions and monoids on blocks
     frame        where iterators are: coordinates of a block, indices and the masks that keep loads in bounds
+    chunks       loops over blocks of an iterator
     evaluate     expressions over a block, reductions inside a block or chunk by chunk
     contraction  sums of products as `dot` on tensor cores
     online       sums over exp(s - max s) in one pass over the keys

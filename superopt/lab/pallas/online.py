@@ -25,7 +25,7 @@ from superopt.ir.index import Poly, Size, Symbol, bounds, of_atom
 from superopt.ir.scalar import DTYPE, HALVES
 from superopt.ir.types import FLOATS, SIGNED
 from superopt.lab.pallas import contraction, scalars
-from superopt.lab.pallas.evaluate import chunks, loop
+from superopt.lab.pallas.chunks import chunks, loop
 from superopt.lab.pallas.frame import Block, Frame, arranged, extent, whole
 
 if TYPE_CHECKING:

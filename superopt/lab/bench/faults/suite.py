@@ -170,16 +170,16 @@ def keep(path: Path, kind: str, seed: int, number: int, folder: Path | None = No
 
 def _stages(count: int) -> _Found:
     """Fail in the stages of an optimisation."""
-    from superopt.lab.bench.faults.results import FaultOutcome, lost_results  # late: loads everything
+    from superopt.lab.bench.faults import results  # late: the worker, which imports this module, is to stay small
 
     found = _Found("stages")
 
-    def note(outcome: FaultOutcome) -> None:
+    def note(outcome: results.FaultOutcome) -> None:
         if outcome.lost:
             found.told("", "lost_results", f"{outcome.fault.target}: {outcome.error}: {outcome.lost}")
         found.files += 1
 
-    lost_results(most=count, progress=note)
+    results.lost_results(most=count, progress=note)
     return found
 
 

@@ -7,6 +7,7 @@ own nor Python's, starts a program or opens a connection.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import sys
@@ -157,8 +158,6 @@ def _status(name: str) -> int:
 
 def _forget() -> None:
     """Let go of compiled programs."""
-    import gc
-
     jax = sys.modules.get("jax")
     if jax is not None:
         jax.clear_caches()

@@ -21,6 +21,7 @@ import jax
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
+from onnx.backend.test.loader import load_model_tests
 
 from superopt.backends.xla import to_jax
 from superopt.errors import SuperoptError
@@ -49,8 +50,6 @@ class NodeTestRow:
 
 def node_cases() -> list[Any]:
     """All node test cases of the installed onnx package."""
-    from onnx.backend.test.loader import load_model_tests  # late: generates every case
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return [case for case in load_model_tests(kind="node") if case.model is not None]

@@ -27,6 +27,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from superopt.errors import SuperoptError
 from superopt.frontends.onnx.data import is_float
@@ -303,8 +304,6 @@ def _wrapped(model: onnx.ModelProto, inputs: dict[str, Any]) -> tuple[onnx.Model
 
 def reference(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
     """Outputs of ONNX's reference evaluator."""
-    from onnx.reference import ReferenceEvaluator  # late: loads every operator
-
     return list(ReferenceEvaluator(model).run(None, inputs))
 
 

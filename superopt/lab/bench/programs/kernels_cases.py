@@ -10,7 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
+from jax import lax
+from jax import numpy as jnp
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +68,6 @@ def int8_product(m: int, n: int, k: int) -> OperatorCase:
     """u8 (m, k) times frozen s8 (k, n), summed in s32."""
 
     def fn(x: Any, w: Any) -> Any:
-        from jax import lax  # late: the table of cases is read without jax
-        from jax import numpy as jnp
-
         return lax.dot_general(x.astype(jnp.int32), w.astype(jnp.int32), (((1,), (0,)), ((), ())))
 
     return OperatorCase(
@@ -83,9 +83,6 @@ def convolution(
     out = (size + 2 * pad - window) // stride + 1
 
     def fn(x: Any, w: Any, b: Any) -> Any:
-        from jax import lax  # late: see above
-        from jax import numpy as jnp
-
         y = lax.conv_general_dilated(
             x, w, (stride, stride), ((pad, pad), (pad, pad)), dimension_numbers=("NHWC", "HWIO", "NHWC"),
             feature_group_count=groups,
@@ -106,8 +103,6 @@ def pooling(size: int, channels: int, window: int, stride: int, pad: int, averag
     out = (size + 2 * pad - window) // stride + 1
 
     def fn(x: Any) -> Any:
-        from jax import lax  # late: see above
-
         args = ((1, window, window, 1), (1, stride, stride, 1), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
         if average:
             return lax.reduce_window(x, 0.0, lax.add, *args) / (window * window)
@@ -124,8 +119,6 @@ def softmax(rows: int, columns: int) -> OperatorCase:
     """Softmax of rows."""
 
     def fn(x: Any) -> Any:
-        import jax  # late: see above
-
         return jax.nn.softmax(x, -1)
 
     return OperatorCase(
@@ -137,9 +130,6 @@ def layer_norm(rows: int, columns: int) -> OperatorCase:
     """Residual, layer normalisation, scale and shift."""
 
     def fn(x: Any, y: Any, g: Any, b: Any) -> Any:
-        from jax import lax  # late: see above
-        from jax import numpy as jnp
-
         z = x + y
         m = jnp.mean(z, -1, keepdims=True)
         v = jnp.mean((z - m) * (z - m), -1, keepdims=True)
@@ -155,8 +145,6 @@ def gelu(rows: int, columns: int) -> OperatorCase:
     """Bias and gelu (erf)."""
 
     def fn(x: Any, b: Any) -> Any:
-        import jax  # late: see above
-
         return jax.nn.gelu(x + b, approximate=False)
 
     shapes = ((rows, columns), (columns,))
@@ -167,9 +155,6 @@ def attention(heads: int, rows: int, depth: int, causal: bool = False) -> Operat
     """Scaled product of q and k, masked or not, softmax of rows, product with v."""
 
     def fn(q: Any, k: Any, v: Any) -> Any:
-        import jax  # late: see above
-        from jax import numpy as jnp
-
         scores = jnp.einsum("hqd,hkd->hqk", q, k) / math.sqrt(depth)
         if causal:
             scores = jnp.where(jnp.tril(jnp.ones((rows, rows), bool)), scores, -jnp.inf)

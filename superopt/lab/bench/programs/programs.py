@@ -40,11 +40,7 @@ def build_case(name: str, seed: int) -> Net:
     if name in _JAX:
         return _JAX[name]()
     need("onnx", f"the network {name}")
-    from superopt.frontends.onnx.frontend import (  # late: an optional dependency
-        light_model_path,
-        load_model,
-        randomize_weights,
-    )
+    from superopt.frontends.onnx import frontend  # late: needs the package of an extra
 
-    model = randomize_weights(load_model(light_model_path(name)), seed)
+    model = frontend.randomize_weights(frontend.load_model(frontend.light_model_path(name)), seed)
     return Net(model.fn, dict(model.params), model.example_inputs(seed))

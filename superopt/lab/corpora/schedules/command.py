@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from superopt.lab.corpora.schedules.examples import examples
+from superopt.lab.corpora.schedules.lemmas import lemmas
 from superopt.lab.corpora.schedules.planted import planted
 from verifier.rules.process import Prover
 from verifier.schedules.check import check_schedule
@@ -44,8 +45,6 @@ def _wanted(name: str, names: Sequence[str]) -> bool:
 
 
 def _lemmas(names: Sequence[str]) -> list[dict[str, Any]]:
-    from superopt.lab.corpora.schedules.lemmas import lemmas  # late: loads the solver
-
     wanted = [x.name for x in lemmas() if _wanted(x.name, names)]
     if not wanted:
         return []

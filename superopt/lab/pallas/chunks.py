@@ -1,0 +1,53 @@
+"""Loops inside a program of the grid: an iterator in steps of a block, several of them as one counter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from superopt.ir.index import Symbol
+from superopt.lab.pallas.frame import Block, Place, extent, iota
+
+
+def loop(steps: Block, body: Callable[[Block, Any], Any], start: Any) -> Any:
+    """`body` for 0, 1 ... steps - 1, written out where there is one."""
+    if isinstance(steps, int) and steps == 1:
+        return body(0, start)
+    return jax.lax.fori_loop(np.int32(0), np.int32(steps) if isinstance(steps, int) else steps, body, start)
+
+
+def chunks(symbol: Symbol, size: int, dim: int) -> tuple[Callable[[Block], Place], int]:
+    """An iterator in steps of a block along a dimension: its place in a step, and the number of steps."""
+    n = extent(symbol)
+    steps = -(-n // size)
+
+    def place(j: Block) -> Place:
+        if size == 1:
+            return Place(j, 0, n - 1)
+        value = iota(size, dim)
+        if steps > 1:
+            value = value + j * np.int32(size)
+        return Place(value, 0, steps * size - 1, dim, size, False, None if n % size == 0 else value < np.int32(n))
+
+    return place, steps
+
+
+def split_counter(j: Block, outer: list[Symbol], steps: int) -> tuple[dict[Symbol, Place], Block]:
+    """The values of outer iterators and of the innermost counter in a flattened loop."""
+    places: dict[Symbol, Place] = {}
+    if not outer:
+        return places, j
+    inner, j = (0, j) if steps == 1 else (j % steps, j // steps) if isinstance(j, int) else _divmod(j, steps)
+    for s in reversed(outer):
+        n = extent(s)
+        at, j = (j % n, j // n) if isinstance(j, int) else _divmod(j, n)
+        places[s] = Place(at, 0, n - 1)
+    return places, inner
+
+
+def _divmod(j: Block, n: int) -> tuple[Block, Block]:
+    return lax.rem(j, np.int32(n)), lax.div(j, np.int32(n))
