@@ -50,7 +50,7 @@ LIMITS = {
     "loose": 3,
     "largest_room": 25,
     "repeated": 1,
-    "late": 61,
+    "late": 40,
     "file_circles": 0,
     "room_circles": 0,
     "literal_dot": 3,
