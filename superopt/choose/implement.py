@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from superopt.backends.native import prepared_bytes, unavailable
@@ -26,20 +25,21 @@ from superopt.choose.forms import ProgramForm, forms_of
 from superopt.choose.partitions import search_partition
 from superopt.choose.schedules import LEAST_S, proved, search_schedules
 from superopt.choose.trials import WORTH, Trial, TrialPool, estimate, make_likely, report_rows, try_regions, with_likely
-from superopt.contest.checks import Builds, check
+from superopt.contest.checks import check
+from superopt.contest.comparing import SHORT_S, Comparing, Tools, rounds_of
 from superopt.contest.judgement import Judgement
 from superopt.explore.found import Exploration
+from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
 from superopt.ir.text import print_graph
 from superopt.kernels.choose.choice import Choice, choices_of, regions_of
-from superopt.machine.budget import SearchBudget
-from superopt.measure import Comparison, ComparisonSettings, Failure, Timing, Tuned, Worker, as_called, compare, pooled
+from superopt.machine.budget import LEAST_KERNELS_S, SearchBudget
+from superopt.measure import Comparison, Failure, Timing, Tuned
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.report.data import NativeKernel, Speedup
-from superopt.store import Store
 
 _SAMPLES, _TRIALS, _PARTITIONS, _SCHEDULES = 0.15, 0.5, 0.6, 0.7  # of the stage's time, when these steps end
 _IN_FULL = 0.7  # when trials of the best form end: what is not tried then takes what regions of its kind say
@@ -53,69 +53,47 @@ _EVEN, _LEAST = 0.85, 0.5  # beside others, a kernel as fast as XLA may pay; tho
 _DOUBT, _MOST_DOUBTS = 1.25, 4  # kernels that gain less than this alone are in doubt, so many of them are tried
 _GIVEN_UP, _BETTER = 0.97, 1.01  # nothing slower is confirmed; what leaving a kernel out, or taking one in, must bring
 _CONFIRM, _CHECK = 2.5, 1.5  # what building and confirming a program takes, in terms of the longest build; without it
-_TIMING = 0.3  # of the time left, that the rounds of one comparison may take
-_SHORT_S, _LEAST_S = 3e-3, 5.0  # as in the judgement
-_SHORT_ROUNDS, _SHORT_SAMPLE_S, _ROUNDS = 31, 0.006, 15
 _Chosen = tuple[Choice, ...]
 
 
 def implement(
-    imported: Imported,
-    found: Exploration,
-    judgement: Judgement,
-    limits: SearchBudget,
-    seed: int,
-    *,
-    max_prepared_bytes: int | None = None,
-    store: Store | None = None,
-    worker: Worker | None = None,
-    pool: TrialPool | None = None,
-    builds: Builds | None = None,
-    progress: Callable[[str], None] = lambda line: None,
+    imported: Imported, found: Exploration, judgement: Judgement, request: Request, tools: Tools, pool: TrialPool
 ) -> Judgement:
-    """The judgement with kernels in the program where that is faster; else as it was, with what was tried.
-
-    `worker`, `pool` and `builds` are those of stages before, so that what was built there is not built again.
-    """
-    reason = unavailable()
-    if limits.seconds is not None and limits.seconds < _LEAST_S:
-        reason = f"a budget of less than {_LEAST_S:g} s leaves no time to try them"
+    """The judgement with kernels in the program where that is faster; else as it was, with what was tried."""
+    reason, limits = unavailable(), request.budget
+    if limits.seconds is not None and limits.seconds < LEAST_KERNELS_S:
+        reason = f"a budget of less than {LEAST_KERNELS_S:g} s leaves no time to try them"
     if not reason and limits.left_s < _CONFIRM * judgement.build_s:
         reason = "stages before left no time to build a program with them"
     if reason:
         return replace(judgement, notes=(*judgement.notes, f"no kernels of our own: {reason}"))
+    rounds = Comparing(imported, replace(request, seed=request.seed + 5), tools.worker)
     try:
-        with ExitStack() as stack:
-            whole, alone = worker or stack.enter_context(Worker()), pool or stack.enter_context(TrialPool(seed))
-            stage = _Stage(
-                imported, found, judgement, limits, seed, max_prepared_bytes, store, alone, whole, progress,
-                time.monotonic(), builds or Builds(),
-            )  # fmt: skip
-            return stage.run()
+        return _Stage(found, judgement, request, rounds, tools, pool, time.monotonic()).run()
     except KeyboardInterrupt:
         return replace(judgement, notes=(*judgement.notes, "trying kernels was interrupted"), interrupted=True)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Stage:
     """What all steps share."""
 
-    imported: Imported
     found: Exploration
     judgement: Judgement
-    limits: SearchBudget
-    seed: int
-    max_prepared_bytes: int | None
-    store: Store | None
-    alone: TrialPool
-    whole: Worker
-    progress: Callable[[str], None]
-    begin: float
-    builds: Builds = field(default_factory=Builds)
+    request: Request
+    rounds: Comparing
+    tools: Tools
+    pool: TrialPool
+    begin_s: float
+
+    @property
+    def limits(self) -> SearchBudget:
+        """What the stage may take."""
+        return self.request.budget
 
     def run(self) -> Judgement:
         """Try regions, then programs."""
-        self.alone.start()
+        self.pool.start()
         forms = forms_of(self.found, self.judgement)
         if not forms:
             return self.judgement
@@ -124,19 +102,20 @@ class _Stage:
         best = order[0]
         tried = self._made(best, tried)
         if (left_s := self._left_s(_PARTITIONS)) > 0.0:
-            other, tried = search_partition(best, tried, self.alone, budget_s=left_s, progress=self.progress)
+            other, tried = search_partition(best, tried, self.pool, budget_s=left_s, progress=self.tools.say)
             order = order if other is best else [other, *order]
         regions = list(dict.fromkeys((*best.regions, *order[0].regions)))
         if (left_s := self._left_s(_SCHEDULES)) > LEAST_S:
             tried = search_schedules(
-                regions, tried, self.alone, budget_s=left_s, seed=self.seed, store=self.store, progress=self.progress
-            )
+                regions, tried, self.pool, budget_s=left_s, seed=self.request.seed, store=self.tools.store,
+                progress=self.tools.say,
+            )  # fmt: skip
         expected = {form.name: self._expected_s(form, tried) for form in order}
         order = sorted(order, key=lambda form: expected[form.name])[:_MOST_FORMS]
         near = [form for form in order if expected[form.name] < _CLOSE * expected[order[0].name]]
         for form in near:
             tried = self._made(form, tried)
-        tried = proved(tried, self.store, self.progress, _LEAST)
+        tried = proved(tried, self.tools.store, self.tools.say, _LEAST)
         entries: dict[tuple[str, _Chosen], tuple[ProgramForm, _Chosen]] = {}
         for least in (_EVEN, WORTH, _LEAST):  # of every form the likeliest first
             for form in near:
@@ -151,7 +130,7 @@ class _Stage:
 
     def _left_s(self, share: float) -> float:
         """Seconds until this share of the stage's time is over, or nothing but confirming a program fits in."""
-        share_s = self.begin + share * self.limits.kernel_seconds - time.monotonic()
+        share_s = self.begin_s + share * self.limits.kernel_seconds - time.monotonic()
         return min(share_s, self.limits.left_s - _CONFIRM * self.judgement.build_s)
 
     def _tried(self, forms: Sequence[ProgramForm]) -> dict[Graph, Trial]:
@@ -179,15 +158,15 @@ class _Stage:
         self, form: ProgramForm, tried: Mapping[Graph, Trial], few: bool = False, until: float = _TRIALS
     ) -> dict[Graph, Trial]:
         return try_regions(
-            form.regions, self.alone, budget_s=self._left_s(until), most=_FEW if few else None,
-            known=tried, progress=self.progress,
+            form.regions, self.pool, budget_s=self._left_s(until), most=_FEW if few else None,
+            known=tried, progress=self.tools.say,
         )  # fmt: skip
 
     def _made(self, form: ProgramForm, tried: Mapping[Graph, Trial]) -> dict[Graph, Trial]:
         """The trials with what they say of regions that were not tried, whose kernels are made."""
         budget_s = max(self._left_s(_ALL), _LEAST_MAKING * self.limits.kernel_seconds)
         likely = with_likely(form.regions, tried)
-        return make_likely(form.regions, likely, self.alone, _LEAST, budget_s=budget_s, progress=self.progress)
+        return make_likely(form.regions, likely, self.pool, _LEAST, budget_s=budget_s, progress=self.tools.say)
 
     def _chosen(self, form: ProgramForm, tried: dict[Graph, Trial], least: float) -> _Chosen:
         """The regions whose kernels are faster than XLA by at least this factor."""
@@ -209,12 +188,12 @@ class _Stage:
 
     def _affordable(self, form: ProgramForm, choices: Sequence[Choice]) -> bool:
         """Do the prepared and packed tensors keep within the limit?"""
-        if self.max_prepared_bytes is None:
+        if self.request.max_prepared_bytes is None:
             return True
 
-        fits = prepared_bytes(form.program, choices) <= self.max_prepared_bytes
+        fits = prepared_bytes(form.program, choices) <= self.request.max_prepared_bytes
         if not fits:
-            self.progress(f"{form.name}: what kernels pack is more than max_prepared_bytes allows")
+            self.tools.say(f"{form.name}: what kernels pack is more than max_prepared_bytes allows")
         return fits
 
     def _best(
@@ -226,11 +205,11 @@ class _Stage:
             entries = entries[:1]  # no two can be built (faster than the original alone): the likeliest is confirmed
         if len(entries) > 1:
             programs = [self._tuned(form.program, choices) for form, choices in entries]
-            first = self._compare(self._current(), programs, 0.2, min_rounds=ENOUGH_ROUNDS, builds_s=builds_s)
+            first = self._compare(self._current(), programs, 0.2, builds_s=builds_s)
             order = [(c.ratio.ratio, -i) for i, c in enumerate(first.candidates) if isinstance(c, Timing)]
             for (other, chosen), outcome in zip(entries, first.candidates, strict=True):
                 said = f"{outcome.cause}: {outcome.detail}" if isinstance(outcome, Failure) else str(outcome.ratio)
-                self.progress(f"{len(chosen)} of {len(other.regions)} regions as kernels, {other.name}: {said}")
+                self.tools.say(f"{len(chosen)} of {len(other.regions)} regions as kernels, {other.name}: {said}")
             if not order:
                 lost = next(c for c in first.candidates if isinstance(c, Failure))
                 return self._without(forms, tried, f"{lost.cause}: {lost.detail}")
@@ -278,34 +257,30 @@ class _Stage:
             return choices
         result = self._compare(
             self._tuned(form.program, choices), [self._tuned(form.program, v) for v in variants], 0.15,
-            min_rounds=ENOUGH_ROUNDS, prune=1.3, builds_s=self._builds_s(),
+            prune=1.3, builds_s=self._builds_s(),
         )  # fmt: skip
         kept = set(choices)
         for variant, outcome in zip(variants, result.candidates, strict=True):
             if isinstance(outcome, Timing) and outcome.ratio.low > 1.0 and outcome.ratio.ratio > _BETTER:
-                self.progress(f"{len(choices)} -> {len(variant)} kernels: {outcome.ratio}")
+                self.tools.say(f"{len(choices)} -> {len(variant)} kernels: {outcome.ratio}")
                 kept = (kept | set(variant)) - (set(choices) - set(variant))
         return tuple(sorted(kept, key=lambda c: c.root)) if kept else choices
 
     def _confirmed(self, form: ProgramForm, choices: _Chosen, tried: dict[Graph, Trial]) -> Judgement | str:
         """What is said of the program with these kernels after fresh rounds and a check; or why it is not returned."""
-        self.progress(f"confirming {len(choices)} kernels in the form: {form.name}")
+        self.tools.say(f"confirming {len(choices)} kernels in the form: {form.name}")
         judged = self.judgement
         candidate = self._tuned(form.program, choices)
-        fresh = self._fresh([candidate, self._current()])
+        fresh = self.rounds.fresh([candidate, self._current()], 0.2 * self.limits.kernel_seconds, self._is_short())
         with_kernels, before = (*fresh.candidates, fresh.reference)[:2]
         if not (isinstance(with_kernels, Timing) and isinstance(before, Timing)):
             lost = with_kernels if isinstance(with_kernels, Failure) else before
             assert isinstance(lost, Failure)
             return f"{lost.cause}: {lost.detail}"
-        gain = paired_ratio(before.samples_s, with_kernels.samples_s, seed=self.seed)
+        gain = paired_ratio(before.samples_s, with_kernels.samples_s, seed=self.request.seed)
         if not (fresh.faster(0) and gain.low > 1.0 and gain.ratio > 1.0 + fresh.noise_floor):
             return f"on fresh rounds the program was {gain} as fast with them"
-        given = self.imported
-        numerics, cause = check(
-            given.graph, form.program, given.live_values, given.frozen_values, self.seed, judged.options,
-            kernels=choices, builds=self.builds,
-        )  # fmt: skip
+        numerics, cause = check(self.tools.builds, form.program, judged.options, choices)
         if cause:
             return cause
         assert isinstance(fresh.reference, Timing)
@@ -361,29 +336,11 @@ class _Stage:
     def _tuned(self, program: Program, choices: Sequence[Choice]) -> Tuned:
         return Tuned(program, self.judgement.options, tuple(c.to_json() for c in choices))
 
-    def _compare(
-        self, reference: Any, candidates: Sequence[Any], share: float, worker: Worker | None = None, **settings: Any
-    ) -> Comparison:
-        rounds: dict[str, Any] = {"rounds": _ROUNDS}
-        if self._is_short():
-            rounds = {"rounds": _SHORT_ROUNDS, "min_time_s": _SHORT_SAMPLE_S}
-        budget_s = self.limits.within(share * self.limits.kernel_seconds, _TIMING)
-        live, frozen = self.imported.live_values, self.imported.frozen_values
-        made = ComparisonSettings(**{**rounds, "seed": self.seed + 5, "budget_s": budget_s, **settings})
-        return compare(reference, candidates, live, frozen, made, worker=worker or self.whole)
-
-    def _fresh(self, candidates: Sequence[Any]) -> Comparison:
-        """Fresh rounds against the original, half of them in another process where the program is short."""
-        original = as_called(self.imported.graph, closed=self.imported.closes_over)
-        settings: dict[str, Any] = {"prune": 0.0, "min_rounds": ENOUGH_ROUNDS}
-        first = self._compare(original, candidates, 0.2, **settings, seed=self.seed + 6)
-        seconds = self.limits.seconds
-        if not (self._is_short() and first.isolated and (seconds is None or seconds >= _LEAST_S)):
-            return first
-        with Worker() as other:
-            second = self._compare(original, candidates, 0.2, **settings, seed=self.seed + 7, worker=other, check=False)
-        return pooled(first, second, seed=self.seed)
+    def _compare(self, reference: Any, candidates: Sequence[Any], share: float, **settings: Any) -> Comparison:
+        """Programs in a share of the time for kernels."""
+        settings = {**rounds_of(self._is_short()), "min_rounds": ENOUGH_ROUNDS, **settings}
+        return self.rounds.compare(reference, candidates, share * self.limits.kernel_seconds, **settings)
 
     def _is_short(self) -> bool:
         before_ms = self.judgement.before_ms
-        return (self.found.result.original.predicted_s if before_ms is None else 1e-3 * before_ms) < _SHORT_S
+        return (self.found.result.original.predicted_s if before_ms is None else 1e-3 * before_ms) < SHORT_S

@@ -5,14 +5,11 @@ Variants are built and timed interleaved with the winner, in the same rounds, as
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from superopt.contest.comparing import Comparing
 from superopt.explore.found import Exploration
-from superopt.ir.program import Program
-from superopt.machine.budget import SearchBudget
-from superopt.measure import ComparisonSettings, Timing, Tuned, Worker, compare
+from superopt.measure import Timing, Tuned
 from superopt.report.data import Speedup
 from superopt.search.finalists import without_rule
 from superopt.search.search import Finalist
@@ -32,28 +29,17 @@ class Gain:
 
 
 def measured_gains(
-    found: Exploration,
-    winner: Finalist,
-    program: Program,
-    options: Mapping[str, bool | str],
-    build_s: float,
-    live: Sequence[Any],
-    frozen: Mapping[str, Any],
-    limits: SearchBudget,
-    seed: int,
-    worker: Worker,
+    rounds: Comparing, found: Exploration, winner: Finalist, built: Tuned, build_s: float
 ) -> dict[str, Gain]:
     """Rule -> its measured gain, for the rules with the largest predicted gains; all built with the same options."""
+    limits = rounds.request.budget
     budget_s = limits.within(_LONGEST_S if limits.seconds is None else min(_LONGEST_S, _SHARE * limits.seconds))
     affordable = int(budget_s / (_BUILD_AND_TIME * build_s + 0.25)) - 1  # the winner itself is built again
     rules = [rule for rule, gain in found.gains_ms(winner).items() if gain > 0][: max(0, min(_MOST, affordable))]
     if not rules:
         return {}
-    variants = [Tuned(found.program(without(found, winner, rule)), options) for rule in rules]
-    result = compare(
-        Tuned(program, options), variants, live, frozen,
-        ComparisonSettings(_ROUNDS, seed=seed, prune=0.0, check=False, budget_s=budget_s), worker=worker,
-    )  # fmt: skip
+    variants = [replace(built, program=found.program(without(found, winner, rule))) for rule in rules]
+    result = rounds.compare(built, variants, budget_s, rounds=_ROUNDS, prune=0.0, check=False, budget_s=budget_s)
     gains: dict[str, Gain] = {}
     for rule, outcome in zip(rules, result.candidates, strict=True):
         if isinstance(outcome, Timing) and isinstance(result.reference, Timing):

@@ -9,6 +9,7 @@ much work, do without.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -46,87 +47,99 @@ _LONGEST = 300  # characters of a cause
 
 
 class Builds:
-    """What the checks of one call share: the original as built, the program checked last, and the yardstick."""
+    """The original of one run with its example inputs, and what its checks share: what was built, and the yardstick.
 
-    def __init__(self) -> None:
-        self._original: tuple[Any, ...] = (None,)
+    Args:
+        graph: the original.
+        live: the example inputs.
+        frozen: values of its frozen inputs.
+        seed: of random inputs.
+        exact: the function with whose results those of a program must agree in every bit; None where rounding is free.
+    """
+
+    def __init__(
+        self, graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any], seed: int = 0, exact: Imported | None = None
+    ) -> None:
+        self.graph, self.live, self.frozen, self.seed, self.exact = graph, live, frozen, seed, exact
         self._candidate: tuple[Any, ...] = (None,)
-        self._wanted: tuple[Any, ...] = (None,)
-        self._truth: tuple[Any, ...] = (None,)
-        self._ran: Graph | None = None  # the original that was called, and gave results
+        self._ran = False  # the original was called, and gave results
 
-    def original(self, graph: Graph, frozen: Mapping[str, Any]) -> XlaExecutable:
+    @classmethod
+    def of(cls, imported: Imported, seed: int = 0, exact: bool = False) -> Builds:
+        """Those of an imported function."""
+        return cls(
+            imported.graph, imported.live_values, imported.frozen_values, seed, imported if exact else None
+        )  # fmt: skip
+
+    @functools.cached_property
+    def original(self) -> XlaExecutable:
         """The original, built once."""
-        if self._original[0] is not graph:
-            self._original = (graph, build(original_program(graph), frozen))
-        return self._original[1]
+        return build(original_program(self.graph), self.frozen)
 
-    def wanted(
-        self, graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any], seed: int
-    ) -> tuple[tuple[list[Any], list[np.ndarray]], ...]:
+    @functools.cached_property
+    def wanted(self) -> tuple[tuple[list[Any], list[np.ndarray]], ...]:
         """The example inputs and random ones (if it takes any), each with the results of the original, computed once.
 
         Raises:
             ProgramError: it cannot be built, or called on the example inputs.
         """
-        if self._wanted[0] is not graph or self._wanted[1] != seed:
-            first = self._run(graph, live, frozen)
-            pairs = [(list(live), first)]
-            if takes_any_input(graph):
-                drawn = _random_like(live, seed)
-                pairs.append((drawn, _arrays(self.original(graph, frozen)(*drawn))))
-            _let_go(graph, frozen)
-            self._wanted = (graph, seed, tuple(pairs))
-        return self._wanted[2]
+        pairs = [(list(self.live), self._results())]
+        if takes_any_input(self.graph):
+            drawn = _random_like(self.live, self.seed)
+            pairs.append((drawn, _arrays(self.original(*drawn))))
+        self._let_go()
+        return tuple(pairs)
 
-    def run(self, graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> None:
+    def run(self) -> None:
         """Have the original built and called, if that was not done.
 
         Raises:
             ProgramError: it cannot be.
         """
-        if self._ran is not graph:
-            self._run(graph, live, frozen)
-            _let_go(graph, frozen)
+        if not self._ran:
+            self._results()
+            self._let_go()
 
-    def _run(self, graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> list[np.ndarray]:
+    def _results(self) -> list[np.ndarray]:
         with of_the_program():
-            results = _arrays(self.original(graph, frozen)(*live))
-        self._ran = graph
+            results = _arrays(self.original(*self.live))
+        self._ran = True
         return results
 
+    def _let_go(self) -> None:
+        """Give back the memory of weights that lie in a file."""
+        for x in (*self.graph.constants.values(), *self.frozen.values()):
+            release(x)
+
     def candidate(
-        self, program: Program, frozen: Mapping[str, Any], options: Options | None, kernels: Sequence[Choice]
+        self, program: Program, options: Options | None = None, kernels: Sequence[Choice] = ()
     ) -> XlaExecutable:
         """A program as built for its check, if that was the last one; else built now."""
         key = (dict(options or {}), tuple(kernels))
         if self._candidate[0] is not program or self._candidate[1] != key:
-            self._candidate = (program, key, build_any(program, frozen, options, kernels))
+            self._candidate = (program, key, build_any(program, self.frozen, options, kernels))
         return self._candidate[2]
 
-    def truth(self, graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> tuple[np.ndarray, ...] | None:
-        """Results of the reference interpreter over float64, computed once."""
-        if self._truth[0] is not graph:
-            self._truth = (graph, _truth(graph, live, frozen))
-        return self._truth[1]
+    @functools.cached_property
+    def truth(self) -> tuple[np.ndarray, ...] | None:
+        """Results of the reference interpreter over float64, computed once; None where there are none."""
+        return _truth(self.graph, self.live, self.frozen)
+
+    @property
+    def on_disk(self) -> bool:
+        """Are there so many weights that they lie on disk, to be in memory only while they are read?"""
+        every = (*self.graph.constants.values(), *self.frozen.values())
+        return sum(x.nbytes for x in every if place_of(x) is not None) >= ON_DISK_BYTES
 
 
 def check(
-    graph: Graph,
-    program: Program,
-    live: Sequence[Any],
-    frozen: Mapping[str, Any],
-    seed: int,
-    options: Options | None = None,
-    exact: Imported | None = None,
-    kernels: Sequence[Choice] = (),
-    builds: Builds | None = None,
+    builds: Builds, program: Program, options: Options | None = None, kernels: Sequence[Choice] = ()
 ) -> tuple[NumericCheck, str]:
     """Run a program, built with these options and kernels, and its original on the example and on random inputs.
 
-    With `exact`, the original function: results must agree with its in every bit, on the example, on random inputs and
-    on inputs with zeros of both signs, infinities, NaN, huge and tiny numbers.  Any NaN counts as any other.  `builds`
-    are those of other checks with the same graph and inputs.
+    Where they are to be exact, results must agree with those of the original function in every bit, on the example, on
+    random inputs and on inputs with zeros of both signs, infinities, NaN, huge and tiny numbers.  Any NaN counts as any
+    other.
 
     Returns:
         The differences, and why the program cannot be accepted (an empty string when it can).
@@ -134,16 +147,15 @@ def check(
     Raises:
         ProgramError: the original itself cannot be built or run.
     """
-    builds = builds or Builds()
     with ThreadPoolExecutor(2) as pool:  # the original and the yardstick beside the program
-        originals = pool.submit(builds.wanted, graph, live, frozen, seed)
-        yardstick = pool.submit(builds.truth, graph, live, frozen)
-        if weights_on_disk(graph, frozen):  # then before it: what both read is gone before the program's own is there
+        originals = pool.submit(lambda: builds.wanted)
+        yardstick = pool.submit(lambda: builds.truth)
+        if builds.on_disk:  # then before it: what both read is gone before the program's own is there
             wait([originals])
             wait([yardstick])
         try:
-            candidate = builds.candidate(program, frozen, options, kernels)
-            candidate(*live)
+            candidate = builds.candidate(program, options, kernels)
+            candidate(*builds.live)
         finally:  # what is wrong with the original comes before what is with the program
             wanted, truth = originals.result(), yardstick.result()
     worst, cause, own = 0.0, "", list[np.ndarray]()
@@ -155,8 +167,8 @@ def check(
         for error, array in zip(errors, want, strict=False):
             if not Tolerance().accepts(error, str(array.dtype)):
                 cause = cause or f"an output differs from the original's by {error.normwise:.1e}"
-    if exact is not None and not cause:
-        cause = _bits(exact, candidate, live, seed)
+    if builds.exact is not None and not cause:
+        cause = _bits(builds.exact, candidate, builds.live, builds.seed)
     drawn = len(wanted) > 1
     if truth is None:
         return NumericCheck(worst, drawn=drawn), cause
@@ -205,12 +217,6 @@ def _cause(error: BaseException) -> str:
     return in_one_line(error, _LONGEST)
 
 
-def _let_go(graph: Graph, frozen: Mapping[str, Any]) -> None:
-    """Give back the memory of weights that lie in a file."""
-    for x in (*graph.constants.values(), *frozen.values()):
-        release(x)
-
-
 def takes_any_input(graph: Graph) -> bool:
     """May a program be called on inputs that its user has not given: has it no open loop and no callback?"""
     nodes = list(every_node([graph]))
@@ -222,12 +228,6 @@ def _is_closed(key: str) -> bool:
     """Has an opaque operation a module of its own, and no open loop in it?"""
     module = opaque.module_of(key)
     return bool(module) and b"while" not in module
-
-
-def weights_on_disk(graph: Graph, frozen: Mapping[str, Any]) -> bool:
-    """Are there so many weights that they lie on disk, to be in memory only while they are read?"""
-    placed = [x.nbytes for x in (*graph.constants.values(), *frozen.values()) if place_of(x) is not None]
-    return sum(placed) >= ON_DISK_BYTES
 
 
 def _bits(original: Imported, candidate: Any, live: Sequence[Any], seed: int) -> str:

@@ -15,84 +15,54 @@ options, so that the report says what they brought.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from superopt.contest.attribution import Gain, measured_gains
 from superopt.contest.checks import Builds, check
+from superopt.contest.comparing import SHORT_S, Comparing, Tools, rounds_of
 from superopt.contest.judgement import Judgement
 from superopt.contest.tuning import WORTH, OptionTrial, Tuning, tune
 from superopt.explore.found import Exploration
+from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
 from superopt.machine.budget import SearchBudget
-from superopt.measure import (
-    Comparison,
-    ComparisonSettings,
-    Failure,
-    Timing,
-    Tolerance,
-    Tuned,
-    Worker,
-    as_called,
-    compare,
-    pooled,
-)
+from superopt.measure import Comparison, Failure, Timing, Tuned
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.report.data import JudgedFinalist, Speedup, predicted_speedup
 from superopt.search.search import Finalist as Candidate
 
 _TRIES = 3
-_SHORT_S = 3e-3  # programs of less are timed in more rounds and in two processes
-_LEAST_S = 5.0  # of budget, for another process
 _CLOSE, _MOST_CLOSE = 1.35, 6  # the finalists that are timed again: within this of the best, so many
-_SHORT_ROUNDS, _SHORT_SAMPLE_S = 31, 0.006
-_BUILDS, _TIMING = 0.6, 0.3  # of the time left: builds of finalists, and the rounds of one comparison
+_BUILDS = 0.6  # of the time left, for builds of finalists
 _CHECK = 2.0  # what the check takes, in terms of the longest build: there both are built once more
 _FAR_AHEAD = 1.5  # beyond this the original does not catch up by options of the compiler
 
 
 def judge(
-    imported: Imported,
-    found: Exploration,
-    limits: SearchBudget,
-    seed: int,
-    *,
-    measure: bool = True,
-    tuning: bool = True,
-    exact: bool = False,
-    worker: Worker | None = None,
-    builds: Builds | None = None,
-    later: bool = False,
-    progress: Callable[[str], None] = lambda line: None,
+    imported: Imported, found: Exploration, request: Request, tools: Tools, *, tuning: bool = True, later: bool = False
 ) -> Judgement:
     """Choose between the finalists and the original, each with the options of the compiler that suit it.
 
-    With `exact` only a program whose results agree with the original's in every bit is returned, and no options of the
-    compiler are tried, since they change rounding.  `worker` and `builds` are shared with later stages.
+    Where results are to be exact, no options of the compiler are tried, since they change rounding.
     With `later` the numerical check may be left to `settled` where time is short, since another may replace it.
     """
     original = original_program(imported.graph)
-    tuning = tuning and not exact
-    if not measure or found.interrupted:
-        return _by_prediction(imported, found, original, seed, exact)
+    tuning = tuning and not request.exact
+    if request.deterministic or found.interrupted:
+        return _by_prediction(found, original, tools.builds)
     if not found.finalists and not tuning:
         return Judgement(original, None, "the original was returned: the search found nothing cheaper")
-    with contextlib.ExitStack() as stack:
-        worker = worker or stack.enter_context(Worker())
-        court = _Court(
-            imported, found, original, limits, seed, worker, builds or Builds(), progress, exact, later=later
-        )
-        try:
-            return court.judge(tuning)
-        except KeyboardInterrupt:
-            verdict = "the original was returned: measuring was interrupted"
-            return Judgement(original, None, verdict, interrupted=True)
+    court = _Court(found, original, Comparing(imported, request, tools.worker), tools, later)
+    try:
+        return court.judge(tuning)
+    except KeyboardInterrupt:
+        return Judgement(original, None, "the original was returned: measuring was interrupted", interrupted=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,34 +80,29 @@ class _Entry:
 class _Court:
     """One judgement: what all comparisons share, and what is learned on the way."""
 
-    imported: Imported
     found: Exploration
     original: Program
-    limits: SearchBudget
-    seed: int
-    worker: Worker
-    builds: Builds
-    progress: Callable[[str], None]
-    exact: bool = False
+    rounds: Comparing
+    tools: Tools
+    later: bool
     notes: list[str] = field(default_factory=list[str])
     tried: dict[str, list[OptionTrial]] = field(default_factory=dict[str, list[OptionTrial]])
     out: dict[str, str] = field(default_factory=dict[str, str])
-    later: bool = False
     build_s: float = 0.0
 
     @property
-    def called(self) -> Tuned:
-        """The original, as what is compared with it."""
-        return as_called(self.imported.graph, closed=self.imported.closes_over)
+    def limits(self) -> SearchBudget:
+        """What the judgement may take."""
+        return self.rounds.request.budget
 
     def judge(self, tuning: bool) -> Judgement:
         """Compare, tune the best, then confirm the best few on fresh rounds until one holds."""
         candidates = self.found.finalists
         programs = [self.found.program(f) for f in candidates]
-        short = self.found.result.original.predicted_s < _SHORT_S
-        rounds: dict[str, Any] = {"rounds": 15, "min_time_s": _SHORT_SAMPLE_S} if short else {"rounds": 9}
+        short = self.found.result.original.predicted_s < SHORT_S
+        settings: dict[str, Any] = {**rounds_of(short), "rounds": 15 if short else 9}
         builds_s = self.limits.within(math.inf, _BUILDS) if self.limits.left_s < math.inf else 0.0
-        comparison = self._compare(self.called, programs, 0.5 if short else 0.6, builds_s=builds_s, **rounds)
+        comparison = self._compare(programs, 0.5 if short else 0.6, builds_s=builds_s, **settings)
         rows = _rows(candidates, comparison)
         self.notes += comparison.notes
         timed = [t for t in (comparison.reference, *comparison.candidates) if isinstance(t, Timing)]
@@ -188,8 +153,8 @@ class _Court:
         if len(close) < 2 or not _is_short(reference):
             return entries
         again = self._compare(
-            self.called, [e.program for e in close], 0.3, rounds=_SHORT_ROUNDS, min_time_s=_SHORT_SAMPLE_S, prune=0.0,
-            check=False, seed=self.seed + 2, min_rounds=ENOUGH_ROUNDS,
+            [e.program for e in close], 0.3, prune=0.0, check=False, seed=self.rounds.request.seed + 2,
+            min_rounds=ENOUGH_ROUNDS, **rounds_of(True),
         )  # fmt: skip
         if isinstance(again.reference, Failure):
             return entries
@@ -197,32 +162,10 @@ class _Court:
         renewed = [replace(e, ratio=_order(again.reference, c)) for e, c in timed if isinstance(c, Timing)]
         return [*sorted(renewed, key=lambda e: -e.ratio), *entries[len(close) :]]
 
-    def _fresh(self, forms: Sequence[Any], short: bool) -> Comparison:
-        """Fresh rounds of the original and of forms of one program; half of them in another process if it is short."""
-        rounds: dict[str, Any] = {"rounds": 15}
-        if short:
-            rounds = {"rounds": _SHORT_ROUNDS, "min_time_s": _SHORT_SAMPLE_S}
-        rounds |= {"prune": 0.0, "min_rounds": ENOUGH_ROUNDS}
-        first = self._compare(self.called, forms, 0.4, seed=self.seed + 1, **rounds)
-        seconds = self.limits.seconds
-        if not (short and first.isolated and (seconds is None or seconds >= _LEAST_S)):
-            return first
-        if not any(first.faster(i) for i in range(len(forms))):
-            return first
-        with Worker() as other:
-            second = self._compare(self.called, forms, 0.4, other, seed=self.seed + 3, check=False, **rounds)
-        return pooled(first, second, seed=self.seed)
-
-    def _compare(
-        self, reference: Any, candidates: Sequence[Any], share: float, worker: Worker | None = None, **settings: Any
-    ) -> Comparison:
-        budget_s = self.limits.within(share * self.limits.measure_seconds, _TIMING)
-        live, frozen = self.imported.live_values, self.imported.frozen_values
-        settings = {"seed": self.seed, "budget_s": budget_s, **settings}
-        if self.exact:
-            settings["tolerance"] = Tolerance(0.0, 0.0)
-        made = ComparisonSettings(**settings)
-        return compare(reference, candidates, live, frozen, made, worker=worker or self.worker)
+    def _compare(self, programs: Sequence[Program], share: float, **settings: Any) -> Comparison:
+        """Programs against the original, in a share of the time for measuring."""
+        seconds = share * self.limits.measure_seconds
+        return self.rounds.compare(self.rounds.original, programs, seconds, **settings)
 
     def _tuned(self, entries: list[_Entry], comparison: Comparison) -> list[_Entry]:
         """The entries, the best of them and perhaps the original with the options that suit them, best first."""
@@ -245,34 +188,25 @@ class _Court:
         return sorted(entries, key=lambda e: -e.ratio)
 
     def _tune(self, name: str, program: Program, finalist: Candidate, build_s: float, share: float) -> Tuning:
-        tuning = tune(
-            program,
-            finalist.kernels,
-            self.found.expand,
-            self.imported.live_values,
-            self.imported.frozen_values,
-            build_s=build_s,
-            budget_s=self.limits.within(share * self.limits.tuning_seconds, _TIMING),
-            seed=self.seed,
-            worker=self.worker,
-            progress=lambda line: self.progress(f"{name} with {line}"),
-        )
+        budget_s = self.rounds.within(share * self.limits.tuning_seconds)
+        tuning = tune(self.rounds, program, finalist.kernels, self.found.expand, build_s=build_s, budget_s=budget_s)
+        for trial in tuning.trials:
+            self.tools.say(f"{name} with {' + '.join(trial.choices)}: {trial.ratio:.2f}x by {trial.by}")
         self.tried[name] = list(tuning.trials)
         self.out = dict(tuning.out)
         return tuning
 
     def _confirmed(self, entry: _Entry, rows: tuple[JudgedFinalist, ...], short: bool) -> tuple[Judgement | None, bool]:
         """What an entry amounts to on fresh rounds, and when to nothing, whether the rest need not be tried."""
-        self.progress(f"confirming {entry.name}: {entry.ratio:.2f}x")
-        live, frozen = self.imported.live_values, self.imported.frozen_values
+        self.tools.say(f"confirming {entry.name}: {entry.ratio:.2f}x")
         options, program = entry.tuning.options, entry.program
         forms: list[Any] = [Tuned(program, options), program] if options else [program]
         if entry.finalist is None:
             forms = forms[:1]
-        again = self._fresh(forms, short)
+        again = self.rounds.fresh(forms, 0.4 * self.limits.measure_seconds, short)
         outcomes = again.candidates
         plain = outcomes[-1] if entry.finalist is not None else again.reference
-        gain = _gain(plain, outcomes[0], self.seed) if options else None
+        gain = _gain(plain, outcomes[0], self.rounds.request.seed) if options else None
         dropped = options and (gain is None or gain.ratio < 1.0 or (entry.finalist is None and gain.ratio < WORTH))
         best = len(forms) - 1 if dropped else 0
         timing = outcomes[best]
@@ -283,25 +217,18 @@ class _Court:
             options, gain = {}, None
         if not (isinstance(timing, Timing) and isinstance(again.reference, Timing) and again.faster(best)):
             return None, isinstance(timing, Timing) and timing.ratio.ratio < 1.0
-        exact = self.imported if self.exact else None
-        unchecked = self.later and not self.exact and self.limits.left_s < _CHECK * self.build_s
-        numerics, cause = (
-            (None, "")
-            if unchecked
-            else check(self.imported.graph, program, live, frozen, self.seed, options, exact, builds=self.builds)
-        )
+        exact = self.tools.builds.exact is not None
+        unchecked = self.later and not exact and self.limits.left_s < _CHECK * self.build_s
+        numerics, cause = (None, "") if unchecked else check(self.tools.builds, program, options)
         if cause:
             self.notes.append(f"{entry.name} was refused: {cause}")
             return None, False
         gains: dict[str, Gain] = {}
         interrupted = False
         if entry.finalist is not None and self.limits.left_s > 0.0:
-            self.progress("timing the winner without its most important rules")
+            self.tools.say("timing the winner without its most important rules")
             try:
-                gains = measured_gains(
-                    self.found, entry.finalist, program, options, timing.build_s, live, frozen, self.limits,
-                    self.seed, self.worker,
-                )  # fmt: skip
+                gains = measured_gains(self.rounds, self.found, entry.finalist, Tuned(program, options), timing.build_s)
             except KeyboardInterrupt:
                 interrupted = True
         return Judgement(
@@ -353,7 +280,7 @@ def _order(reference: Timing, candidate: Timing) -> float:
 
 
 def _is_short(reference: Timing) -> bool:
-    return reference.median_s < _SHORT_S
+    return reference.median_s < SHORT_S
 
 
 def _gain(plain: Timing | Failure, tuned: Timing | Failure, seed: int) -> Speedup | None:
@@ -369,20 +296,17 @@ def _timed(candidates: Sequence[Candidate], comparison: Comparison) -> list[tupl
     return [(candidate, outcome) for candidate, outcome in pairs if isinstance(outcome, Timing)]
 
 
-def _by_prediction(
-    imported: Imported, found: Exploration, original: Program, seed: int, exact: bool = False
-) -> Judgement:
+def _by_prediction(found: Exploration, original: Program, builds: Builds) -> Judgement:
     """The model's own choice, checked but not timed: the same on every machine."""
     best = found.result.best
     if best not in found.finalists:
         return Judgement(original, None, "the original was returned: the model finds nothing cheaper")
     before, refused = found.result.original.predicted_s, list[str]()
-    cheaper = [f for f in found.finalists if f.predicted_s < before] if exact else [best]
+    cheaper = [f for f in found.finalists if f.predicted_s < before] if builds.exact else [best]
     for chosen in sorted(cheaper, key=lambda f: f.predicted_s):
         ratio = before / chosen.predicted_s if chosen.predicted_s > 0 else 1.0
         program = found.program(chosen)
-        live, frozen = imported.live_values, imported.frozen_values
-        numerics, cause = check(imported.graph, program, live, frozen, seed, exact=imported if exact else None)
+        numerics, cause = check(builds, program)
         if cause:
             refused.append(f"{chosen.name} was refused: {cause}")
             continue

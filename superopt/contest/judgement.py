@@ -78,15 +78,11 @@ def given_back(imported: Imported, barrier: Barrier) -> Judgement:
     return original_returned(imported, f"{stage} {cause}", interrupted=barrier.interrupted)
 
 
-def settled(imported: Imported, judgement: Judgement, seed: int, builds: Builds, exact: bool = False) -> Judgement:
+def settled(imported: Imported, judgement: Judgement, builds: Builds) -> Judgement:
     """The judgement with the check that was left for last; the original, if the program does not pass it."""
     if not judgement.unchecked:
         return judgement
-    live, frozen = imported.live_values, imported.frozen_values
-    numerics, cause = check(
-        imported.graph, judgement.program, live, frozen, seed, judgement.options, imported if exact else None,
-        judgement.kernels, builds,
-    )  # fmt: skip
+    numerics, cause = check(builds, judgement.program, judgement.options, judgement.kernels)
     if not cause:
         return replace(judgement, numerics=numerics, unchecked=False)
     return original_returned(

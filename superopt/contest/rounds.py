@@ -12,16 +12,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from superopt.backends.xla import XlaExecutable
 from superopt.contest.checks import Builds
+from superopt.contest.comparing import SHORT_S, rounds_of
 from superopt.contest.judgement import Judgement, original_returned
+from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.program import Program
 from superopt.kernels.choose.choice import Choice
-from superopt.machine.budget import SearchBudget
 from superopt.measure import Comparison, ComparisonSettings, Failure, Tuned, Worker, as_called, compare
 from superopt.measure.result import ENOUGH_ROUNDS, Ratio
 from superopt.measure.stats import paired_ratio
@@ -29,8 +30,7 @@ from superopt.report.data import JudgedFinalist, Speedup
 
 LEAST = 0.97  # what the interval of a returned program lies above
 _LEVEL = 1.04  # ends of an interval of two programs between which there is nothing to choose
-_SHORT_S = 3e-3  # programs of less are timed in more rounds and in two processes
-_SHORT_ROUNDS, _SHORT_SAMPLE_S, _ROUNDS = 31, 0.006, 9
+_ROUNDS = 9
 _MOST_BATCHES, _USUAL_BATCHES = 12, 3  # more rounds shrink an interval little; of budgets in steps, which have no end
 _BATCH = 0.35  # of the time left, that the rounds of one batch may take
 
@@ -104,8 +104,7 @@ Candidate = tuple[Entry, Judgement]
 def contest(
     imported: Imported,
     entries: Sequence[Entry],
-    limits: SearchBudget,
-    seed: int,
+    request: Request,
     where: Worker | Builds,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Outcome:
@@ -113,35 +112,30 @@ def contest(
 
     They are built and timed in processes of their own, of which one is given; or in this one, as its checks built them.
     """
-    live, frozen = imported.live_values, imported.frozen_values
-    series = _Series(len(entries), seed)
+    live, frozen, limits = imported.live_values, imported.frozen_values, request.budget
+    series = _Series(len(entries), request.seed)
+    original: Tuned | XlaExecutable
     if isinstance(where, Builds):
-        workers: list[Worker | None] = [None]
-        original = where.original(imported.graph, frozen)
-        candidates = [where.candidate(x.program, frozen, x.options, x.kernels) for x in entries]
+        original = where.original
+        candidates = [where.candidate(x.program, x.options, x.kernels) for x in entries]
     else:
-        workers = [where]
         original = as_called(imported.graph, closed=imported.closes_over)
         candidates = [x.candidate for x in entries]
-    with ExitStack() as stack:
+    with Worker() as other:  # which starts when it is asked
         for number in range(_MOST_BATCHES if limits.end_s < math.inf else _USUAL_BATCHES):
-            if series.is_short and workers == [where]:
-                workers.append(stack.enter_context(Worker()))
-            process = number % len(workers)
+            second = series.is_short and number % 2 == 1
             active = series.active
             begin = time.monotonic()
-            rounds: dict[str, Any] = {"rounds": _ROUNDS}
-            if series.is_short:
-                rounds = {"rounds": _SHORT_ROUNDS, "min_time_s": _SHORT_SAMPLE_S}
             comparison = compare(
                 original, [candidates[i] for i in active], live, frozen,
                 ComparisonSettings(
-                    seed=seed + 20 + number, prune=0.0, min_rounds=ENOUGH_ROUNDS,
-                    budget_s=limits.within(10.0, _BATCH), check=number <= 1, **rounds,
+                    seed=request.seed + 20 + number, prune=0.0, min_rounds=ENOUGH_ROUNDS,
+                    budget_s=limits.within(10.0, _BATCH), check=number <= 1, **rounds_of(series.is_short, _ROUNDS),
                 ),
-                worker=workers[process], isolate=workers[process] is not None,
+                worker=None if isinstance(where, Builds) else other if second else where,
+                isolate=not isinstance(where, Builds),
             )  # fmt: skip
-            series.add(comparison, active, process)
+            series.add(comparison, active, int(second))
             batch_s = time.monotonic() - begin - series.build_s * (number <= 1)
             enough = series.settled and (not series.is_short or number > 0)
             if enough or series.cause or not series.active or limits.left_s < max(0.1, batch_s):
@@ -211,7 +205,7 @@ class _Series:
     @property
     def is_short(self) -> bool:
         """Is the original a program of less than a few milliseconds?  False before the first batch."""
-        return bool(self._batches) and sorted(self.reference_s)[len(self.reference_s) // 2] < _SHORT_S
+        return bool(self._batches) and sorted(self.reference_s)[len(self.reference_s) // 2] < SHORT_S
 
     @property
     def reference_s(self) -> tuple[float, ...]:

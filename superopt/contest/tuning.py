@@ -8,15 +8,16 @@ rounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rewrites.build.expander import Expand, expand_graph
 from superopt.backends.options import OptionChoice, Value, choices_for, options_of
+from superopt.contest.comparing import Comparing
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
-from superopt.measure import ComparisonSettings, KernelTiming, Timing, Tuned, Worker, compare, time_kernels
+from superopt.measure import KernelTiming, Timing, Tuned, Worker, time_kernels
 from superopt.measure.kernels import KernelSettings
 
 WORTH = 1.03  # what options must bring, in the trial and again on fresh rounds
@@ -58,17 +59,13 @@ class Tuning:
 
 
 def tune(
+    rounds: Comparing,
     program: Program,
     kernels: Sequence[tuple[Graph, float]],
     expand: Expand,
-    live: Sequence[Any],
-    frozen: Mapping[str, Any],
     *,
     build_s: float,
     budget_s: float,
-    seed: int,
-    worker: Worker,
-    progress: Callable[[str], None] = lambda line: None,
 ) -> Tuning:
     """Try the choices that may matter for a program, within a time that includes the builds.
 
@@ -82,7 +79,7 @@ def tune(
     affordable = int(budget_s / each_s) - 1  # the program itself is built again
     trials: list[OptionTrial] = []
     if affordable <= len(choices):
-        votes = _votes(kernels, expand, choices, _VOTE_SHARE * budget_s, worker)
+        votes = _votes(kernels, expand, choices, _VOTE_SHARE * budget_s, rounds.worker)
         trials += [OptionTrial((c.name,), "kernels", ratio) for c, ratio in votes]
         promising = [c for c, ratio in sorted(votes, key=lambda v: -v[1]) if ratio > WORTH]
         affordable = int((1.0 - _VOTE_SHARE) * budget_s / each_s) - 1
@@ -91,16 +88,14 @@ def tune(
     else:
         sets = [(c,) for c in choices]
         affordable -= len(sets)
-    found = _tried(program, sets, live, frozen, budget_s, seed, worker)
+    found = _tried(rounds, program, sets, budget_s, 0)
     trials += [OptionTrial(tuple(c.name for c in s), "program", ratio) for s, ratio in found]
     good = [c for s, ratio in found for c in s if len(s) == 1 and ratio > WORTH]
     together = tuple(good)
     if len(good) > 1 and affordable > 2 and together not in sets:
         best = max(found, key=lambda f: f[1])[0]
-        found = _tried(program, [together, best], live, frozen, budget_s, seed + 1, worker)
+        found = _tried(rounds, program, [together, best], budget_s, 1)
         trials += [OptionTrial(tuple(c.name for c in s), "program", ratio) for s, ratio in found[:1]]
-    for trial in trials:
-        progress(f"{' + '.join(trial.choices)}: {trial.ratio:.2f}x by {trial.by}")
     chosen, ratio = max(found, key=lambda f: f[1], default=((), 1.0))
     if ratio <= WORTH:
         return Tuning((), {}, 1.0, tuple(trials), out)
@@ -108,20 +103,14 @@ def tune(
 
 
 def _tried(
-    program: Program,
-    sets: Sequence[tuple[OptionChoice, ...]],
-    live: Sequence[Any],
-    frozen: Mapping[str, Any],
-    budget_s: float,
-    seed: int,
-    worker: Worker,
+    rounds: Comparing, program: Program, sets: Sequence[tuple[OptionChoice, ...]], budget_s: float, number: int
 ) -> list[tuple[tuple[OptionChoice, ...], float]]:
     """Each set of choices with its ratio; sets that fail, change the results or are not surely faster count as 1."""
     if not sets:
         return []
     candidates = [Tuned(program, options_of(s)) for s in sets]
-    settings = ComparisonSettings(_ROUNDS, seed=seed, budget_s=budget_s)
-    result = compare(program, candidates, live, frozen, settings, worker=worker)
+    settings = {"rounds": _ROUNDS, "seed": rounds.request.seed + number, "budget_s": budget_s}
+    result = rounds.compare(program, candidates, budget_s, **settings)
     found: list[tuple[tuple[OptionChoice, ...], float]] = []
     for s, outcome in zip(sets, result.candidates, strict=True):
         if not isinstance(outcome, Timing):

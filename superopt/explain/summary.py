@@ -12,6 +12,7 @@ from superopt.contest.judgement import Judgement
 from superopt.explain.drawing import draw
 from superopt.explain.evidence import kernels, measured_by_finalists, model_figures, not_chosen, sites
 from superopt.explore.found import Exploration
+from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.text import print_graph
 from superopt.machine import facts as machine
@@ -25,10 +26,9 @@ def make_report(
     found: Exploration | None,
     judgement: Judgement,
     library: ProvedLibrary,
-    objective: Objective,
+    request: Request,
     memory: Mapping[str, int],
     barrier: Barrier,
-    exactness: str = "real",
 ) -> Report:
     """The report of an optimisation; its stages are filled in once the last of them is over.
 
@@ -54,7 +54,7 @@ def make_report(
         stages=(),
         finalists=judgement.finalists,
         memory=dict(memory),
-        objective=barrier.around("the name of the objective", lambda: _described(objective), ""),
+        objective=barrier.around("the name of the objective", lambda: _described(request.objective), ""),
         environment=barrier.around("the description of the machine", _environment, unknown),
         rules_proved=len(library.certificates),
         original_returned=judgement.returns_original,
@@ -62,11 +62,12 @@ def make_report(
         after_text=judgement.after_text,
         compiler_options=judgement.options,
         tuning=judgement.tuning,
-        exactness=exactness,
+        exactness=request.numerics,
         native=judgement.native,
         implementation=judgement.implementation,
         notes=(*imported.notes, *(() if found is None else found.notes), *judgement.notes),
-        **{"rewrites": (), "growth": {}, "search": {}, "before_text": print_graph(imported.graph), **searched},
+        before_text=print_graph(imported.graph),
+        **{"rewrites": (), "growth": {}, "search": {}, **searched},
     )
 
 
@@ -78,7 +79,6 @@ def _of_search(found: Exploration, judgement: Judgement, library: ProvedLibrary,
         "rewrites": barrier.around("the table of rules", lambda: _used(found, judgement, library, barrier), ()),
         "growth": found.growth,
         "search": found.statistics,
-        "before_text": found.before_text,
         "model": barrier.around("the figures of the model", lambda: model_figures(found, uses), {}),
         "not_chosen": barrier.around("the rules that were not chosen", lambda: not_chosen(found, shown), ()),
         "kernels": uses,

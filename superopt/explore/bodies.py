@@ -12,33 +12,27 @@ from superopt.ir.graph import Graph, Node, mk
 from superopt.ir.program import map_nodes
 
 Improve = Callable[[Graph], Graph]
+_CONTROL = frozenset({"scan", "while", "cond"})
 
 
-def improve_bodies(graph: Graph, improve: Improve) -> tuple[Graph, int]:
-    """The graph with `improve` applied to every body, and how many bodies it changed."""
-    changed = 0
+def improve_bodies(graph: Graph, improve: Improve) -> Graph:
+    """The graph with `improve` applied to every body; the graph itself where that changes none."""
 
     def improved(node: Node, fresh: Node) -> Node:
-        nonlocal changed
-        if node.op not in ("scan", "while", "cond"):
-            return fresh
-        attrs: dict[str, Any] = {}
-        for name, value in node.attrs:
-            attrs[name] = _improved(value, improve)
-            changed += attrs[name] is not value
-        return mk(node.op, *fresh.inputs, **attrs)
+        attrs = {name: _improved(value, improve) for name, value in node.attrs} if node.op in _CONTROL else {}
+        changed = any(attrs.get(name, value) is not value for name, value in node.attrs)
+        return mk(node.op, *fresh.inputs, **attrs) if changed else fresh
 
     done = map_nodes(graph.outputs, improved)
-    if not changed:
-        return graph, 0
-    return Graph(graph.inputs, tuple(done[x] for x in graph.outputs), graph.constants), changed
+    outputs = tuple(done[x] for x in graph.outputs)
+    return graph if outputs == graph.outputs else Graph(graph.inputs, outputs, graph.constants)
 
 
 def body_sizes(graph: Graph) -> list[int]:
     """Sizes of the bodies that `improve_bodies` asks about, each counted where it stands."""
     found: list[int] = []
     for node in graph.nodes():
-        if node.op in ("scan", "while", "cond"):
+        if node.op in _CONTROL:
             for _, value in node.attrs:
                 bodies = value if isinstance(value, tuple) else (value,)
                 found += [body_size(x) for x in bodies if isinstance(x, Graph) and _is_asked(x)]

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from costmodel.model.measured import Measured
-from costmodel.model.objective import Objective
 from rewrites.build.expander import library_expander
 from rewrites.egraph.convert import import_into
 from rewrites.egraph.graph import EGraph
@@ -26,14 +25,14 @@ from superopt.certify.plan import BodyPlan
 from superopt.explore.bodies import body_size, body_sizes, improve_bodies
 from superopt.explore.found import Exploration
 from superopt.explore.kernel_timer import KernelTimer
+from superopt.explore.request import Request
 from superopt.explore.trace import make_plan
 from superopt.ir.graph import Graph
-from superopt.ir.text import print_graph
 from superopt.machine.budget import SearchBudget
 from superopt.measure import Worker
 from superopt.search.budget import Budget
 from superopt.search.pricing import Pricer
-from superopt.search.search import SMALL, SearchResult, SearchSettings, search
+from superopt.search.search import SMALL, SearchResult, SearchSettings, Statistics, search
 from superopt.search.snapshot import Forms
 
 _GROWTH_SECONDS = 15.0
@@ -58,159 +57,115 @@ _SHORT_S = 30.0
 _SMALL_FINALISTS = 13
 
 
-@dataclass(slots=True)
-class _Growth:
-    """Sums over the rounds of growth."""
-
-    reports: list[GrowthReport] = field(default_factory=list[GrowthReport])
-
-    def as_dict(self) -> dict[str, Any]:
-        first, last = self.reports[0], self.reports[-1]
-        unions: Counter[str] = Counter()
-        misses: Counter[str] = Counter()
-        errors: Counter[str] = Counter()
-        seconds: defaultdict[str, float] = defaultdict(float)
-        for report in self.reports:
-            for name, counts in report.rules.items():
-                unions[name] += counts.unions
-                seconds[name] += counts.seconds
-                misses.update({f"{name}: {reason}": n for reason, n in counts.misses.items()})
-                errors.update({f"{name}: {message}": n for message, n in counts.errors.items()})
-        return {
-            "stop": first.stop,
-            "iterations": sum(r.iterations for r in self.reports),
-            "enodes": last.enodes[-1],
-            "enodes_saturated": first.enodes[-1],
-            "enodes_imported": first.enodes[0],
-            "classes": last.classes,
-            "live_classes": last.live_classes,
-            "cyclic_components": last.components,
-            "seconds": round(sum(r.seconds for r in self.reports), 3),
-            "unions": dict(sorted((+unions).items())),
-            "rounds": [
-                {
-                    "stop": r.stop,
-                    "iterations": r.iterations,
-                    "enodes": list(r.enodes),
-                    "seconds": round(r.seconds, 3),
-                    "hidden": r.hidden,
-                    "class_caps": r.class_caps,
-                }
-                for r in self.reports
-            ],
-            "rule_seconds": {name: round(seconds[name], 3) for name in sorted(seconds, key=lambda n: -seconds[n])[:8]},
-            "near_misses": dict(misses.most_common(100)),
-            "errors": dict(errors),
-        }
-
-
 def explore(
-    graph: Graph,
+    imported: Graph,
     rules: Sequence[Rule],
-    objective: Objective,
-    limits: SearchBudget,
-    seed: int,
-    *,
-    measure: bool = False,
-    max_prepared_bytes: int | None = None,
-    numerics: str = "real",
+    request: Request,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Exploration:
-    """Grow, then search in rounds; between rounds grow near the best and, with `measure`, time the kernels in use.
+    """Grow, then search in rounds; between rounds grow near the best and time the kernels in use.
 
-    With numerics `exact` the e-graph's own laws are only those that keep every bit; `rules` are the caller's business.
+    Nothing is timed where the request is deterministic.  With numerics `exact` the e-graph's own laws are only those
+    that keep every bit; `rules` are the caller's business.
     """
     notes: list[str] = []
-    before_text = print_graph(graph)
-
-    imported = graph
-    bodies = _Bodies(rules, objective, seed, numerics, limits, body_sizes(imported))
-    graph, changed = improve_bodies(imported, bodies.improved)
-    if changed:
-        notes.append(f"{changed} bodies of control flow were optimised by the model alone")
+    bodies = _Bodies(rules, request, body_sizes(imported))
+    graph = improve_bodies(imported, bodies.improved)
+    if bodies.plans:
+        notes.append(f"{len(bodies.plans)} bodies of control flow were optimised by the model alone")
     if bodies.left_out:
         notes.append(f"{bodies.left_out} bodies of control flow were left as they are for lack of time")
     if bodies.interrupted:
-        limits = replace(limits, end_s=time.monotonic())
+        request = request.within(replace(request.budget, end_s=time.monotonic()))
     expand = library_expander(rules)
-    eg = import_into(ProvingEGraph(exact=numerics == "exact"), graph)
-    run = _Run(eg, rules, limits, seed, max_prepared_bytes, progress)
+    model = Measured(request.objective, expand)
     with Worker(inline=True) as worker:
-        model = Measured(objective, expand)
-        timer = KernelTimer(model, limits, worker) if measure else None
-        run.search(model, timer)
-    assert run.result is not None
-    run.interrupted = run.interrupted or bodies.interrupted
-    if run.interrupted:
+        timer = None if request.deterministic else KernelTimer(model, request.budget, worker)
+        run = _Run(import_into(ProvingEGraph(exact=request.exact), graph), rules, request, model, timer, progress)
+        while not run.done:
+            run.step()
+    interrupted = run.interrupted or bodies.interrupted
+    if interrupted:
         notes.append("the search was interrupted; this is the best program it had found")
-    stop = run.growth.reports[0].stop
+    stop = run.growth[0].stop
     if stop != "saturated":
         notes.append(f"growth of the e-graph stopped by its limit of {stop}, not by saturation")
-    statistics = run.statistics(model)
     return Exploration(
-        imported,
-        graph,
-        run.result,
-        expand,
-        model,
-        run.growth.as_dict(),
-        statistics,
-        tuple(notes),
-        before_text,
-        run.interrupted,
-        tuple(bodies.plans),
+        imported=imported,
+        graph=graph,
+        result=run.found,
+        expand=expand,
+        model=model,
+        growth=_growth_figures(run.growth),
+        statistics=run.statistics(interrupted),
+        notes=tuple(notes),
+        interrupted=interrupted,
+        bodies=tuple(bodies.plans),
     )
 
 
 @dataclass(slots=True)
 class _Run:
-    """Rounds of search over one growing e-graph."""
+    """Rounds of search over one growing e-graph: saturated first, then each round a search, timings, guided growth."""
 
     eg: EGraph
     rules: Sequence[Rule]
-    limits: SearchBudget
-    seed: int
-    max_prepared_bytes: int | None
+    request: Request
+    model: Measured
+    timer: KernelTimer | None
     progress: Callable[[str], None]
-    growth: _Growth = field(default_factory=_Growth)
+    forms: Forms = field(default_factory=Forms)
+    growth: list[GrowthReport] = field(default_factory=list[GrowthReport])
+    searches: list[Statistics] = field(default_factory=list[Statistics])
     result: SearchResult | None = None
-    proposals: int = 0
-    seconds: float = 0.0
+    pricer: Pricer = field(init=False)
+    done: bool = False
     interrupted: bool = False
 
-    def search(self, objective: Objective, timer: KernelTimer | None) -> None:
-        """Saturate, then search in rounds with timing and guided growth between them."""
+    def __post_init__(self) -> None:
+        self.pricer = Pricer(self.model)
         saturating = [rule for rule in self.rules if rule.mode in ("saturate", "macro")]
-        limits = _growth_limits(self.limits, most_s=_FIRST_GROWTH * self.limits.left_s)
-        self.growth.reports.append(grow(self.eg, saturating, limits))
-        self.progress(f"e-graph: {self.growth.reports[0].enodes[-1]} e-nodes, {self.growth.reports[0].stop}")
-        pricer, forms = Pricer(objective), Forms()
-        for number, share in enumerate(_ROUNDS):
-            end_s = time.monotonic() + self.limits.left_s * share / sum(_ROUNDS[number:])
-            settings = SearchSettings(
-                self._searching(share, end_s),
-                self.seed + number,
-                finalists=_finalists(self.limits, self.growth.reports[-1].live_classes),
-                max_prepared_bytes=self.max_prepared_bytes,
-            )
-            warm = self.result.best if self.result else None
-            self.result = search(self.eg, objective, settings, warm=warm, pricer=pricer, forms=forms)
-            self.proposals += self.result.statistics.proposals
-            self.seconds += self.result.statistics.seconds
-            self.interrupted = self.result.interrupted
-            if self.interrupted or number == len(_ROUNDS) - 1 or self.limits.left_s < _LEAST_S:
-                return
-            try:
-                if timer is not None:
-                    self._time_kernels(timer, number, _TIMING_END * (end_s - time.monotonic()))
-                    pricer = Pricer(objective)
-                if number < _GUIDED_ROUNDS:
-                    near = self.result.best.classes
-                    limits = _growth_limits(self.limits, _GUIDED_SHARE, end_s - time.monotonic())
-                    self.growth.reports.append(grow(self.eg, self.rules, limits, near=near))
-            except KeyboardInterrupt:
-                self.interrupted = True
-                return
+        self.growth.append(grow(self.eg, saturating, _growth_limits(self.limits, _FIRST_GROWTH * self.limits.left_s)))
+        self.progress(f"e-graph: {self.growth[0].enodes[-1]} e-nodes, {self.growth[0].stop}")
+
+    @property
+    def limits(self) -> SearchBudget:
+        """What the rounds may take."""
+        return self.request.budget
+
+    @property
+    def found(self) -> SearchResult:
+        """What the last round found."""
+        assert self.result is not None
+        return self.result
+
+    def step(self) -> None:
+        """One round: search, and where another follows, time kernels and grow near the best."""
+        number = len(self.searches)
+        share = _ROUNDS[number]
+        end_s = time.monotonic() + self.limits.left_s * share / sum(_ROUNDS[number:])
+        settings = SearchSettings(
+            self._searching(share, end_s),
+            self.request.seed + number,
+            finalists=_finalists(self.limits, self.growth[-1].live_classes),
+            max_prepared_bytes=self.request.max_prepared_bytes,
+        )
+        warm = None if self.result is None else self.result.best
+        self.result = search(self.eg, self.model, settings, warm=warm, pricer=self.pricer, forms=self.forms)
+        self.searches.append(self.result.statistics)
+        self.interrupted = self.result.interrupted
+        self.done = self.interrupted or number == len(_ROUNDS) - 1 or self.limits.left_s < _LEAST_S
+        if self.done:
+            return
+        try:
+            if self.timer is not None:
+                self._time_kernels(self.timer, number, _TIMING_END * (end_s - time.monotonic()))
+                self.pricer = Pricer(self.model)
+            if number < _GUIDED_ROUNDS:
+                limits = _growth_limits(self.limits, end_s - time.monotonic(), _GUIDED_SHARE)
+                self.growth.append(grow(self.eg, self.rules, limits, near=self.result.best.classes))
+        except KeyboardInterrupt:
+            self.interrupted = self.done = True
 
     def _searching(self, share: float, end_s: float) -> Budget:
         """The budget of one search: its share, or a part of the time until the end of the round."""
@@ -221,34 +176,73 @@ class _Run:
         return replace(budget, seconds=max(1e-2, min(budget.seconds, _SEARCH_END * (end_s - time.monotonic()))))
 
     def _time_kernels(self, timer: KernelTimer, number: int, most_s: float) -> None:
-        assert self.result is not None
-        predicted_ms = 1e3 * self.result.best.predicted_s
+        predicted_ms = 1e3 * self.found.best.predicted_s
         planned = _part(self.limits, _ROUNDS[number]).seconds
-        unused = max(0.0, planned - self.result.statistics.seconds) if planned is not None else 0.0
-        timed = timer.learn(self.result, min(max(_LEAST_S, most_s), timer.seconds / (len(_ROUNDS) - 1) + unused))
+        unused = max(0.0, planned - self.found.statistics.seconds) if planned is not None else 0.0
+        timed = timer.learn(self.found, min(max(_LEAST_S, most_s), timer.seconds / (len(_ROUNDS) - 1) + unused))
         self.progress(f"round {number + 1}: predicted {predicted_ms:.3g} ms, {timed} kernels timed")
 
-    def statistics(self, model: Measured) -> dict[str, Any]:
+    def statistics(self, interrupted: bool) -> dict[str, Any]:
         """Figures of all rounds for the report."""
-        assert self.result is not None
-        last = self.result.statistics
+        last = self.found.statistics
         return {
-            "proposals": self.proposals,
-            "seconds": round(self.seconds, 3),
+            "proposals": sum(s.proposals for s in self.searches),
+            "seconds": round(sum(s.seconds for s in self.searches), 3),
             "kernels": last.distinct_kernels,
             "batches": last.batches,
             "chains": last.chains,
             "price_lookups": last.lookups,
             "price_cache_hits": round(max(0.0, 1.0 - last.kernels_priced / max(1, last.lookups)), 6),
-            "kernels_timed": len(model.seconds),
-            "model_factors": {k: round(v, 3) for k, v in model.factors().items()},
+            "kernels_timed": len(self.model.seconds),
+            "model_factors": {k: round(v, 3) for k, v in self.model.factors().items()},
             "live_classes": last.live_classes,
             "options": last.options,
             "starts_ms": {k: round(1e3 * v, 4) for k, v in last.starts.items()},
-            "predicted_before_ms": round(1e3 * self.result.original.predicted_s, 4),
-            "predicted_after_ms": round(1e3 * self.result.best.predicted_s, 4),
-            "interrupted": self.interrupted,
+            "predicted_before_ms": round(1e3 * self.found.original.predicted_s, 4),
+            "predicted_after_ms": round(1e3 * self.found.best.predicted_s, 4),
+            "interrupted": interrupted,
         }
+
+
+def _growth_figures(rounds: Sequence[GrowthReport]) -> dict[str, Any]:
+    """Sums over the rounds of growth, for the report."""
+    first, last = rounds[0], rounds[-1]
+    unions: Counter[str] = Counter()
+    misses: Counter[str] = Counter()
+    errors: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for report in rounds:
+        for name, counts in report.rules.items():
+            unions[name] += counts.unions
+            seconds[name] += counts.seconds
+            misses.update({f"{name}: {reason}": n for reason, n in counts.misses.items()})
+            errors.update({f"{name}: {message}": n for message, n in counts.errors.items()})
+    return {
+        "stop": first.stop,
+        "iterations": sum(r.iterations for r in rounds),
+        "enodes": last.enodes[-1],
+        "enodes_saturated": first.enodes[-1],
+        "enodes_imported": first.enodes[0],
+        "classes": last.classes,
+        "live_classes": last.live_classes,
+        "cyclic_components": last.components,
+        "seconds": round(sum(r.seconds for r in rounds), 3),
+        "unions": dict(sorted((+unions).items())),
+        "rounds": [
+            {
+                "stop": r.stop,
+                "iterations": r.iterations,
+                "enodes": list(r.enodes),
+                "seconds": round(r.seconds, 3),
+                "hidden": r.hidden,
+                "class_caps": r.class_caps,
+            }
+            for r in rounds
+        ],
+        "rule_seconds": {name: round(seconds[name], 3) for name in sorted(seconds, key=lambda n: -seconds[n])[:8]},
+        "near_misses": dict(misses.most_common(100)),
+        "errors": dict(errors),
+    }
 
 
 def _finalists(limits: SearchBudget, classes: int) -> int:
@@ -258,7 +252,7 @@ def _finalists(limits: SearchBudget, classes: int) -> int:
     return _FINALISTS if limits.seconds is None or limits.seconds >= _SHORT_S else _FINALISTS - 2
 
 
-def _growth_limits(limits: SearchBudget, share: float = 1.0, most_s: float = math.inf) -> GrowthLimits:
+def _growth_limits(limits: SearchBudget, most_s: float, share: float = 1.0) -> GrowthLimits:
     if limits.seconds is None and limits.end_s == math.inf:
         return GrowthLimits(seconds=math.inf, matches=_MATCHES)  # no clock: the same growth on every machine
     if limits.seconds is None:
@@ -285,10 +279,7 @@ class _Bodies:
     """
 
     rules: Sequence[Rule]
-    objective: Objective
-    seed: int
-    numerics: str
-    limits: SearchBudget
+    request: Request
     sizes: Sequence[int]
     plans: list[BodyPlan] = field(default_factory=list[BodyPlan])
     left_out: int = 0
@@ -298,8 +289,8 @@ class _Bodies:
 
     def __post_init__(self) -> None:
         self._waiting = sum(self.sizes)
-        if self.limits.end_s < math.inf:
-            self._end_s = time.monotonic() + _BODIES_SHARE * self.limits.left_s
+        if self.request.budget.end_s < math.inf:
+            self._end_s = time.monotonic() + _BODIES_SHARE * self.request.budget.left_s
 
     def improved(self, body: Graph) -> Graph:
         """The best form of a body by the model, if it is clearly cheaper and prepares nothing."""
@@ -310,7 +301,8 @@ class _Bodies:
             self.left_out += 1
             return body
         limits = SearchBudget(None, _BODY_STEPS, end_s=now_s + part_s)
-        found = explore(body, self.rules, self.objective, limits, self.seed, numerics=self.numerics)
+        asked = replace(self.request, budget=limits, deterministic=True, max_prepared_bytes=None)
+        found = explore(body, self.rules, asked)
         self.interrupted = found.interrupted
         best, own = found.result.best, found.result.original
         if best.original or best.predicted_s > 0.95 * own.predicted_s:
@@ -318,5 +310,5 @@ class _Bodies:
         program = found.program(best)
         if program.prepare is not None:
             return body
-        self.plans.append(BodyPlan(body, program.hot, make_plan(found, best, self.rules, self.numerics)))
+        self.plans.append(BodyPlan(body, program.hot, make_plan(found, best, self.rules, self.request.numerics)))
         return program.hot

@@ -16,7 +16,7 @@ from superopt.search.search import Finalist, SearchResult
 _CLOSE = 1.1  # of the first other finalist's predicted time: up to there the own form is worth measuring
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Exploration:
     """Programs worth measuring, cheapest first by prediction, with what was done to find them."""
 
@@ -28,7 +28,6 @@ class Exploration:
     growth: dict[str, Any]
     statistics: dict[str, Any]
     notes: tuple[str, ...]
-    before_text: str
     interrupted: bool
     bodies: tuple[BodyPlan, ...] = ()
 

@@ -28,8 +28,7 @@ import jax
 import numpy as np
 
 from costmodel.model.load import load_objective
-from costmodel.model.objective import Objective, Roofline
-from costmodel.model.weights_file import uncalibrated
+from costmodel.model.objective import Objective
 from rewrites.language.term import Rule
 from superopt.backends.xla import XlaExecutable
 from superopt.certify.library import ProvedLibrary, given_rules, proved_library
@@ -38,7 +37,8 @@ from superopt.choose.forms import forms_of_finalists
 from superopt.choose.implement import implement
 from superopt.choose.plain import KernelMaker, KernelProgram, candidate_of, in_kernels, own_form
 from superopt.choose.trials import TrialPool
-from superopt.contest.checks import Builds, of_the_program, weights_on_disk
+from superopt.contest.checks import Builds, of_the_program
+from superopt.contest.comparing import Tools
 from superopt.contest.judge import judge
 from superopt.contest.judgement import Judgement, given_back, original_returned, settled
 from superopt.contest.rounds import Candidate, Entry, contest, decided, undecided
@@ -46,9 +46,9 @@ from superopt.errors import ArgumentError, SuperoptError, UsageError, told
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import explore
 from superopt.explore.found import Exploration
+from superopt.explore.request import Request
 from superopt.explore.trace import make_plan
 from superopt.frontends.jax.jaxpr import Imported, import_function
-from superopt.ir.graph import Graph
 from superopt.machine.barrier import Barrier
 from superopt.machine.budget import (
     ALL,
@@ -185,14 +185,16 @@ def optimize(
         if archive is not None:
             stack.callback(barrier.around, "the end of the store", archive.close, None)
         with clock.stage("model"):
+            request = Request(
+                limits, seed=seed, numerics=numerics, deterministic=deterministic, searches=search, rules=given,
+                max_prepared_bytes=max_prepared_bytes,
+            )  # fmt: skip
             objective = objective or barrier.around(
-                "the performance model",
-                lambda: load_objective(archive, progress=clock.say),
-                Roofline(uncalibrated(), "uncalibrated"),
+                "the performance model", lambda: load_objective(archive, progress=clock.say), request.objective,
                 let=_FIRST,
-            )
-        call = (imported, limits, seed, deterministic, given, objective, max_prepared_bytes, numerics, kernels, search)
-        key = barrier.around("the key of the call in the store", lambda: run_key(*call), "", let=_FIRST)
+            )  # fmt: skip
+            request = replace(request, objective=objective)
+        key = barrier.around("the key of the call in the store", lambda: run_key(imported, request), "", let=_FIRST)
         known = barrier.around("an answer from the store", lambda: recall(archive, key, imported), None, let=_FIRST)
         if known is not None:
             clock.say("answered from the store")
@@ -205,10 +207,8 @@ def optimize(
         maker = barrier.around(
             "the maker of kernels", lambda: KernelMaker(pool, archive, max_prepared_bytes, clock.say), None, let=_FIRST
         )
-        run = _Run(
-            imported, limits, seed, numerics, deterministic, archive, given, objective, max_prepared_bytes, clock,
-            barrier, worker, pool, maker,
-        )  # fmt: skip
+        tools = Tools(worker, Builds.of(imported, seed, request.exact), archive, clock.say)
+        run = _Run(imported, request, tools, pool, maker, clock, barrier)
         if imported.whole:  # there is nothing to choose, and its effects are not to be had before it is called
             return run.finished(name, original_returned(imported, f"it is kept whole, since {imported.whole}"), key)
         work = run.searched if search else run.unsearched
@@ -221,28 +221,25 @@ class _Run:
     """One optimisation: what its stages share, and what they found."""
 
     imported: Imported
-    limits: SearchBudget
-    seed: int
-    numerics: str
-    deterministic: bool
-    archive: Store | None
-    rules: tuple[Rule, ...] | None
-    objective: Objective
-    max_prepared_bytes: int | None
-    clock: _Clock
-    barrier: Barrier
-    worker: Worker
+    request: Request
+    tools: Tools
     pool: TrialPool
     maker: KernelMaker | None
-    builds: Builds = field(default_factory=Builds)
+    clock: _Clock
+    barrier: Barrier
     library: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
     found: Exploration | None = None
     ready: Judgement | None = None
 
     @property
-    def exact(self) -> bool:
-        """Must results agree in every bit?"""
-        return self.numerics == "exact"
+    def limits(self) -> SearchBudget:
+        """What the whole call may take."""
+        return self.request.budget
+
+    @property
+    def builds(self) -> Builds:
+        """What the check builds in this process."""
+        return self.tools.builds
 
     @property
     def kernels(self) -> bool:
@@ -254,9 +251,9 @@ class _Run:
     def unsearched(self) -> Judgement:
         """The plain candidate, as soon as it is ready."""
         with ThreadPoolExecutor(2) as beside:  # what the check compares with, while other processes make kernels
-            if not self._spares_memory:
-                beside.submit(self.builds.wanted, *self._original, self.seed)
-                beside.submit(self.builds.truth, *self._original)
+            if not self.builds.on_disk:
+                beside.submit(lambda: self.builds.wanted)
+                beside.submit(lambda: self.builds.truth)
             plain = self._plain(math.inf, self.limits.kernels)
         if plain is None:
             return given_back(self.imported, self.barrier)
@@ -267,15 +264,15 @@ class _Run:
 
     def searched(self) -> Judgement:
         """The fastest of the plain candidate, what the search finds, and the original."""
-        if self.deterministic:
+        if self.request.deterministic:
             self._prove()
             self._explore(self.limits.until(time.monotonic(), EXPLORE_ALONE))
             return self._checked(self._judged(self.limits))
         candidates: list[Candidate] = []
         with ThreadPoolExecutor(2) as beside:
             ran = beside.submit(self._ran)
-            if not self._spares_memory:
-                beside.submit(self.builds.truth, *self._original)
+            if not self.builds.on_disk:  # else they are not read for it while other processes are there
+                beside.submit(lambda: self.builds.truth)
             if self.kernels:
                 plain = self._plain(self.limits.until(self.clock.begin_s, PLAIN).left_s)
                 if plain is not None and not plain.same_as_original:
@@ -286,7 +283,7 @@ class _Run:
             judgement = original_returned(self.imported, "the time does not suffice for a search", notes=(_HURRIED,))
             return self._contested(candidates, judgement, self.limits.until(self.clock.begin_s, CONTEST), self.builds)
         with ThreadPoolExecutor(1) as beside:
-            ahead = beside.submit(_built_in, self.worker, self.imported)
+            ahead = beside.submit(_built_in, self.tools.worker, self.imported)
             self._prove()
             build_s = self.barrier.around("the original built ahead", ahead.result, 0.0, let=_FIRST)
         limits, begin_s = self.limits.after(self.clock.elapsed_s + build_s), time.monotonic()
@@ -300,23 +297,12 @@ class _Run:
                 judgement = self._judged(limits.until(begin_s, JUDGE if self.kernels else CONTEST))
             if self.kernels and not (hurried or self._interrupted(judgement)):
                 judgement = self._implemented(judgement, limits.until(begin_s, ALL))
-        return self._contested(candidates, judgement, limits.until(begin_s, CONTEST), self.worker)
-
-    @property
-    def _original(self) -> tuple[Graph, list[Any], dict[str, Any]]:
-        """The original with its inputs, as checks take them."""
-        return self.imported.graph, self.imported.live_values, self.imported.frozen_values
-
-    @property
-    def _spares_memory(self) -> bool:
-        """Are the weights too many to be read for the check while other processes are there?"""
-        graph, _, frozen = self._original
-        return weights_on_disk(graph, frozen)
+        return self._contested(candidates, judgement, limits.until(begin_s, CONTEST), self.tools.worker)
 
     def _ran(self) -> float:
         """Have the original built here, where the check will need it, and run; seconds that it took."""
         begin = time.monotonic()
-        self.builds.wanted(*self._original, self.seed)
+        _ = self.builds.wanted
         return time.monotonic() - begin
 
     def at_hand_alone(self) -> Judgement:
@@ -349,7 +335,7 @@ class _Run:
         with self.clock.stage("rules"):
             self.library = self.barrier.around(
                 "the library of rules",
-                lambda: proved_library(self.archive, self.rules, self.numerics, end_s),
+                lambda: proved_library(self.tools.store, self.request.rules, self.request.numerics, end_s),
                 self.library,
                 let=(SuperoptError, *_FIRST),
             )
@@ -362,13 +348,9 @@ class _Run:
         with self.clock.stage("explore"):
             self.found = self.barrier.around(
                 "the search",
-                lambda: explore(
-                    self.imported.graph, self.library.rules, self.objective, limits, self.seed,
-                    measure=not self.deterministic, max_prepared_bytes=self.max_prepared_bytes,
-                    numerics=self.numerics, progress=self.clock.say,
-                ),
+                lambda: explore(self.imported.graph, self.library.rules, self.request.within(limits), self.clock.say),
                 None,
-            )  # fmt: skip
+            )
 
     def _in_kernels(self, limits: SearchBudget, build_s: float) -> list[Candidate]:
         """The best programs of the search in kernels, as far as these can be made in the time."""
@@ -399,12 +381,9 @@ class _Run:
         with self.clock.stage("judge"):
             judgement = self.barrier.around(
                 "the judgement",
-                lambda: judge(
-                    self.imported, found, limits, self.seed, measure=not self.deterministic, exact=self.exact,
-                    worker=self.worker, builds=self.builds, later=self.kernels, progress=self.clock.say,
-                ),
+                lambda: judge(self.imported, found, self.request.within(limits), self.tools, later=self.kernels),
                 None,
-            )  # fmt: skip
+            )
         return judgement or given_back(self.imported, self.barrier)
 
     def _implemented(self, judgement: Judgement, limits: SearchBudget) -> Judgement:
@@ -413,13 +392,9 @@ class _Run:
         with self.clock.stage("kernels"):
             return self.barrier.around(
                 "kernels of our own",
-                lambda: implement(
-                    self.imported, found, judgement, limits, self.seed, store=self.archive, worker=self.worker,
-                    pool=self.pool, max_prepared_bytes=self.max_prepared_bytes, builds=self.builds,
-                    progress=self.clock.say,
-                ),
+                lambda: implement(self.imported, found, judgement, self.request.within(limits), self.tools, self.pool),
                 judgement,
-            )  # fmt: skip
+            )
 
     def _contested(
         self, candidates: list[Candidate], judgement: Judgement, limits: SearchBudget, where: Worker | Builds
@@ -437,7 +412,7 @@ class _Run:
         with self.clock.stage("contest"):
             said = self.barrier.around(
                 "the contest",
-                lambda: contest(self.imported, entries, limits, self.seed, where, self.clock.say),
+                lambda: contest(self.imported, entries, self.request.within(limits), where, self.clock.say),
                 None,
             )
         if said is None:
@@ -469,11 +444,9 @@ class _Run:
 
     def _checked(self, judgement: Judgement) -> Judgement:
         """The judgement after the check that was left for last; nothing is measured after it."""
-        self._end(self.pool, self.worker)
+        self._end(self.pool, self.tools.worker)
         with self.clock.stage("check"):
-            checked = self.barrier.around(
-                "the check", lambda: settled(self.imported, judgement, self.seed, self.builds, self.exact), None
-            )
+            checked = self.barrier.around("the check", lambda: settled(self.imported, judgement, self.builds), None)
         return checked or given_back(self.imported, self.barrier)
 
     def finished(self, name: str, judgement: Judgement, key: str) -> Optimized:
@@ -487,7 +460,7 @@ class _Run:
                 if self.imported.whole:
                     executable.compile(*self.imported.live_values)
             if judgement.returns_original and not (self.imported.whole or self.barrier.interrupted):
-                self.builds.run(*self._original)
+                self.builds.run()
         with self.clock.stage("plan"):
             plan = self.barrier.around("the plan", lambda: self._plan(judgement), None)
         if self.library.unproved:
@@ -502,28 +475,26 @@ class _Run:
             report = self.barrier.around(
                 "the report",
                 lambda: make_report(
-                    name, self.imported, self.found, judgement, self.library, self.objective, memory, self.barrier,
-                    self.numerics,
+                    name, self.imported, self.found, judgement, self.library, self.request, memory, self.barrier,
                 ),
                 least_report(name, judgement.verdict, judgement.stated_speedup, judgement.returns_original),
             )  # fmt: skip
         report = replace(report, stages=tuple(self.clock.stages))
         result = Optimized(self.imported, judgement.program, executable, report, plan, judgement.kernels)
         if not (judgement.interrupted or judgement.noisy or self.barrier.lost):
-            unproved = self.library.unproved
-            self.barrier.around("the entry in the store", lambda: remember(self.archive, key, result, unproved), None)
+            store, unproved = self.tools.store, self.library.unproved
+            self.barrier.around("the entry in the store", lambda: remember(store, key, result, unproved), None)
         notes = (*report.notes, *self.barrier.notes)
         result.report = replace(report, lost=dict(self.barrier.lost), notes=notes)
         return result
 
     def _built(self, judgement: Judgement) -> XlaExecutable:
-        frozen = self.imported.frozen_values
-        return self.builds.candidate(judgement.program, frozen, judgement.options, judgement.kernels)
+        return self.builds.candidate(judgement.program, judgement.options, judgement.kernels)
 
     def _plan(self, judgement: Judgement) -> Plan:
         if judgement.winner is None or self.found is None:
-            return empty_plan(self.imported.graph, self.numerics)
-        return make_plan(self.found, judgement.winner, self.library.rules, self.numerics)
+            return empty_plan(self.imported.graph, self.request.numerics)
+        return make_plan(self.found, judgement.winner, self.library.rules, self.request.numerics)
 
 
 def _built_in(worker: Worker, imported: Imported) -> float:

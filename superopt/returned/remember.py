@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from costmodel.model.objective import Objective
 from rewrites.language.show import show
-from rewrites.language.term import Rule
 from rewrites.library import load
 from superopt.arrays.placing import pieces
 from superopt.backends.build import build_any
@@ -31,6 +29,7 @@ from superopt.certify.library import count_unproved
 from superopt.certify.plan import Plan, read_plan
 from superopt.contest.checks import differs_from_original
 from superopt.errors import InputError
+from superopt.explore.request import Request
 from superopt.files.reading import Allowance, typed
 from superopt.foreign.modules import carried, local_to_process, require_modules, restore
 from superopt.frontends.jax.jaxpr import Imported
@@ -39,7 +38,6 @@ from superopt.ir.program import Program, original_program
 from superopt.ir.text import parse_graph, print_graph
 from superopt.kernels.choose.choice import Choice, read_choice
 from superopt.machine import facts as machine
-from superopt.machine.budget import SearchBudget
 from superopt.report.data import Report, read_report
 from superopt.returned.optimized import Optimized
 from superopt.store import Store, content_key
@@ -49,20 +47,11 @@ _TABLE = "runs"
 _FORMAT = 9  # of what is kept under a key; another number makes every older entry a miss
 
 
-def run_key(
-    imported: Imported,
-    limits: SearchBudget,
-    seed: int,
-    deterministic: bool,
-    rules: Sequence[Rule] | None,
-    objective: Objective,
-    max_prepared_bytes: int | None,
-    numerics: str = "real",
-    kernels: bool = False,
-    searches: bool = True,
-) -> str:
-    """Digest of everything that the result depends on; `rules` is None for the library."""
-    chosen = load() if rules is None else rules
+def run_key(imported: Imported, request: Request) -> str:
+    """Digest of everything that the result depends on."""
+    chosen = load() if request.rules is None else request.rules
+    limits, objective = request.budget, request.objective
+    asked = [request.seed, request.deterministic, request.max_prepared_bytes, request.numerics]
     digest = hashlib.sha256()
     for name, value in sorted(imported.graph.constants.items()):
         digest.update(name.encode())
@@ -72,7 +61,7 @@ def run_key(
         _FORMAT,
         print_graph(imported.graph),
         digest.hexdigest(),
-        [limits.seconds, limits.steps, seed, deterministic, max_prepared_bytes, numerics, kernels, searches],
+        [limits.seconds, limits.steps, *asked, limits.kernels, request.searches],
         digests.state(),
         [show(rule) for rule in chosen],
         [objective.name, objective.version],

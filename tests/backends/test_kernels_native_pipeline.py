@@ -22,8 +22,8 @@ from superopt.certify.library import ProvedLibrary
 from superopt.certify.plan import empty_plan
 from superopt.choose import implement as stage
 from superopt.choose.forms import forms_of
-from superopt.choose.implement import implement
 from superopt.choose.trials import Trial, TrialPool, cost_of, try_regions, worth_trying
+from superopt.contest import comparing
 from superopt.contest.judgement import Judgement
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import explore
@@ -35,13 +35,13 @@ from superopt.kernels.choose.choice import choices_of
 from superopt.kernels.choose.partition import Region, partition
 from superopt.kernels.llvm.cpu import supported
 from superopt.machine.barrier import Barrier
-from superopt.machine.budget import SearchBudget, parse_budget
 from superopt.measure import Comparison, Ratio, Timing
 from superopt.pipeline import optimizer
 from superopt.report.data import Report, Speedup, read_report
 from superopt.returned.optimized import Optimized
 from superopt.returned.remember import recall, remember
 from superopt.store import Store
+from tests.support.stages import implemented, steps
 
 pytestmark = pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")
 
@@ -58,7 +58,7 @@ def found() -> tuple[Imported, Exploration]:
     params = {"w": rng.standard_normal((48, 96)).astype(np.float32), "b": rng.standard_normal(96).astype(np.float32)}
     x = rng.standard_normal((40, 48)).astype(np.float32)
     imported = import_function(mixer, (params, x), frozen=0)
-    return imported, explore(imported.graph, (), load_objective(None), SearchBudget(None, 1), 0)
+    return imported, explore(imported.graph, (), steps(1))
 
 
 def judged(imported: Imported) -> Judgement:
@@ -92,18 +92,18 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     monkeypatch.setattr(stage, "try_regions", tried)
     monkeypatch.setattr(stage, "search_partition", lambda form, tried, *_, **__: (form, tried))
     monkeypatch.setattr(TrialPool, "start", lambda pool: None)
-    monkeypatch.setattr(stage, "compare", compared)
+    monkeypatch.setattr(comparing, "compare", compared)
     return seconds
 
 
-BUDGET = parse_budget("5s")
+BUDGET = "5s"
 
 
 def test_kernels_are_kept_where_the_program_is_faster(
     found: tuple[Imported, Exploration], measured: dict[str, float]
 ) -> None:
     imported, exploration = found
-    judgement = implement(imported, exploration, judged(imported), BUDGET, 0)
+    judgement = implemented(imported, exploration, judged(imported), BUDGET)
     assert len(judgement.kernels) == 2
     assert "2 of its kernels are our own" in judgement.verdict
     assert judgement.speedup is not None
@@ -129,7 +129,7 @@ def test_kernels_are_given_up_where_it_is_not(
     imported, exploration = found
     measured.update(change)
     before = judged(imported)
-    judgement = implement(imported, exploration, before, BUDGET, 0)
+    judgement = implemented(imported, exploration, before, BUDGET)
     assert judgement.kernels == ()
     assert (judgement.program, judgement.verdict) == (before.program, before.verdict)
     assert judgement.implementation["kernels"] == 0
@@ -151,7 +151,7 @@ def test_a_kernel_that_is_not_proved_is_not_used(
 
     monkeypatch.setattr("superopt.choose.schedules.prove_kernel", doubting)
     imported, exploration = found
-    judgement = implement(imported, exploration, judged(imported), BUDGET, 0)
+    judgement = implemented(imported, exploration, judged(imported), BUDGET)
     assert len(judgement.kernels) == 1
     assert [(row.kind, row.used) for row in judgement.native if not row.used] == [("contraction", False)]
     assert "UNKNOWN" in next(row.failure for row in judgement.native if not row.used)
@@ -161,7 +161,7 @@ def test_the_limit_of_prepared_bytes_holds_for_packed_weights(
     found: tuple[Imported, Exploration], measured: dict[str, float]
 ) -> None:
     imported, exploration = found
-    judgement = implement(imported, exploration, judged(imported), BUDGET, 0, max_prepared_bytes=1000)
+    judgement = implemented(imported, exploration, judged(imported), BUDGET, max_prepared_bytes=1000)
     assert judgement.kernels == ()
 
 
@@ -169,11 +169,11 @@ def test_small_budgets_and_machines_without_kernels_try_none(
     found: tuple[Imported, Exploration], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     imported, exploration = found
-    short = implement(imported, exploration, judged(imported), parse_budget("2s"), 0)
+    short = implemented(imported, exploration, judged(imported), "2s")
     assert (short.kernels, short.native) == ((), ())
     assert "budget" in short.notes[-1]
     monkeypatch.setattr("superopt.choose.implement.unavailable", lambda: "none are made for a z80")
-    other = implement(imported, exploration, judged(imported), BUDGET, 0)
+    other = implemented(imported, exploration, judged(imported), BUDGET)
     assert other.notes[-1] == "no kernels of our own: none are made for a z80"
 
 
@@ -235,13 +235,11 @@ def test_kernels_are_reported_remembered_and_validated(
     found: tuple[Imported, Exploration], measured: dict[str, float], tmp_path: Path
 ) -> None:
     imported, exploration = found
-    judgement = implement(imported, exploration, judged(imported), BUDGET, 0)
+    judgement = implemented(imported, exploration, judged(imported), BUDGET)
 
     memory = {"frozen_bytes": 1, "prepared_bytes": 2, "added_bytes": 3}
     library = ProvedLibrary((), {})
-    report: Report = make_report(
-        "mixer", imported, exploration, judgement, library, load_objective(None), memory, Barrier()
-    )
+    report: Report = make_report("mixer", imported, exploration, judgement, library, steps(1), memory, Barrier())
     assert read_report(report.to_json()) == report
     assert re.search(r"2 of 2 regions.* are our own: 2.00x", str(report))
     assert not report.original_returned

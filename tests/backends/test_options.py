@@ -14,9 +14,12 @@ import superopt
 from superopt.backends import options
 from superopt.backends.options import CHOICES, OptionChoice, accepted, choices_for, jit_with, options_of
 from superopt.backends.xla import build
+from superopt.contest.comparing import Comparing
 from superopt.contest.tuning import OptionTrial, Tuning, tune
+from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import Program, original_program
+from superopt.machine.budget import parse_budget
 from superopt.measure import KernelTiming, Timing, Tuned, Worker, compare, time_kernels
 from superopt.measure.kernels import KernelSettings
 from superopt.measure.session import ComparisonSettings
@@ -240,16 +243,9 @@ def test_tuning_says_what_it_tried(build_s: float) -> None:
     program: Program = original_program(imported.graph)
     with Worker() as worker:
         tuning = tune(
-            program,
-            [(imported.graph, 1e-5)],
-            lambda node: node,
-            imported.live_values,
-            {},
-            build_s=build_s,
-            budget_s=6.0,
-            seed=0,
-            worker=worker,
-        )
+            Comparing(imported, Request(parse_budget("60s")), worker), program, [(imported.graph, 1e-5)],
+            lambda node: node, build_s=build_s, budget_s=6.0,
+        )  # fmt: skip
     assert {t.by for t in tuning.trials} >= {"program" if build_s < 1 else "kernels"}
     assert {name for t in tuning.trials for name in t.choices} <= {c.name for c in CHOICES}
     assert bool(tuning.options) == bool(tuning.choices) == (tuning.ratio > 1.0)

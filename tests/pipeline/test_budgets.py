@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from superopt.choose import implement as stage
 from superopt.choose import trials
 from superopt.choose.trials import Trial, try_regions
 from superopt.contest import judgement as judgements
@@ -23,6 +22,7 @@ from superopt.machine.budget import SearchBudget, parse_budget
 from superopt.measure import kernels as kernel_timing
 from superopt.measure import session, worker
 from superopt.report.data import NumericCheck
+from tests.support.stages import implemented
 
 
 class Clock:
@@ -141,7 +141,7 @@ def test_no_kernels_are_tried_where_no_program_can_be_built_with_them(clock: Clo
     limits = parse_budget("10s").until(clock.now, 1.0)
     clock.now += 6.0
     found: Any = None
-    after = stage.implement(imported, found, before, limits, 0)
+    after = implemented(imported, found, before, limits)
     assert after.program is before.program
     assert "no kernels of our own" in after.notes[-1]
 
@@ -152,10 +152,10 @@ def test_a_check_that_was_left_for_later_decides(monkeypatch: pytest.MonkeyPatch
     winner: Any = "winner"
     early = Judgement(original_program(imported.graph), winner, "faster program returned", 2.0, 1.0, unchecked=True)
     monkeypatch.setattr(judgements, "check", lambda *_, **__: (NumericCheck(0.0), cause))
-    late = settled(imported, early, 0, Builds())
+    late = settled(imported, early, Builds.of(imported))
     assert late.winner == (None if cause else "winner")
     assert not late.unchecked
     assert (cause in late.verdict) == bool(cause) or not cause
     assert late.after_ms == (2.0 if cause else 1.0)
     checked = Judgement(early.program, winner, "faster program returned")
-    assert settled(imported, checked, 0, Builds()) is checked
+    assert settled(imported, checked, Builds.of(imported)) is checked

@@ -18,7 +18,7 @@ from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.interp import evaluate
 from superopt.lab.bench.aa import summarise
 from superopt.lab.bench.programs.aa_programs import PROGRAMS
-from superopt.machine.budget import SearchBudget
+from tests.support.stages import steps
 
 RNG = np.random.default_rng(0)
 
@@ -49,7 +49,7 @@ class Prior:
 @pytest.fixture(scope="module")
 def found() -> Exploration:
     imported = import_function(program, arguments(), frozen=(0,))
-    return explore(imported.graph, proved_library(None).rules, Prior(), SearchBudget(None, 800), 0)
+    return explore(imported.graph, proved_library(None).rules, steps(800, Prior()))
 
 
 def test_sites_are_operations_of_the_program(found: Exploration) -> None:

@@ -8,17 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from costmodel.model.load import load_objective
 from superopt.certify.library import proved_library
+from superopt.contest import comparing
 from superopt.contest import judge as judging
+from superopt.contest.checks import Builds
+from superopt.contest.comparing import Tools
 from superopt.contest.judge import Judgement, judge
 from superopt.explore.exploration import explore
 from superopt.explore.found import Exploration
+from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.machine.budget import SearchBudget
-from superopt.measure import Comparison, Failure, Timing
+from superopt.measure import Comparison, Failure, Timing, Worker
 from superopt.measure.session import ComparisonSettings
 from superopt.measure.stats import paired_ratio
+from tests.support.stages import steps
 
 RNG = np.random.default_rng(0)
 SLOW = 1e-4
@@ -33,9 +37,7 @@ def case() -> tuple[Imported, Exploration]:
     shapes = {"a": (64, 8), "b": (8, 64)}
     weights = {k: RNG.standard_normal(s).astype(np.float32) for k, s in shapes.items()}
     imported = import_function(program, (weights, np.ones((1, 64), np.float32)), frozen=0)
-    return imported, explore(
-        imported.graph, proved_library(None).rules, load_objective(None), SearchBudget(None, 300), 0
-    )
+    return imported, explore(imported.graph, proved_library(None).rules, steps(300))
 
 
 def timing(factor: float, rounds: int, base: list[float], *, late: float = 1.0) -> Timing:
@@ -60,10 +62,10 @@ def judged(case, monkeypatch, speed, seconds: float = 10.0, scale: float = 1.0) 
         outcomes = tuple(speed(number, i, rounds, base) for i in range(len(candidates)))
         return Comparison(timing(1.0, rounds, base), outcomes)
 
-    monkeypatch.setattr(judging, "compare", compare)
+    monkeypatch.setattr(comparing, "compare", compare)
     monkeypatch.setattr(judging, "measured_gains", lambda *_, **__: {})
-    limits = SearchBudget(seconds, None)
-    return judge(imported, found, limits, 0, tuning=False), used
+    tools = Tools(Worker(), Builds.of(imported))
+    return judge(imported, found, Request(SearchBudget(seconds, None)), tools, tuning=False), used
 
 
 def test_a_short_program_is_confirmed_in_two_processes(case, monkeypatch) -> None:
@@ -128,12 +130,12 @@ def test_where_time_is_short_the_check_waits_and_nothing_is_tuned(case, monkeypa
     def unwanted(*_: object, **__: object) -> None:
         raise AssertionError("there is no time for this")
 
-    monkeypatch.setattr(judging, "compare", compare)
+    monkeypatch.setattr(comparing, "compare", compare)
     monkeypatch.setattr(judging, "tune", unwanted)
     monkeypatch.setattr(judging, "measured_gains", unwanted)
     monkeypatch.setattr(judging, "check", unwanted)
     over = SearchBudget(30.0, None).until(-1e6, 1.0)
-    judgement = judge(imported, found, over, 0, later=True)
+    judgement = judge(imported, found, Request(over), Tools(Worker(), Builds.of(imported)), later=True)
     assert judgement.winner is not None
     assert judgement.unchecked
     assert judgement.build_s == 3.0

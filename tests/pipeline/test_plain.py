@@ -18,6 +18,7 @@ from superopt.contest.judgement import Judgement
 from superopt.contest.rounds import LEAST, Entry, _Series, contest  # pyright: ignore[reportPrivateUsage]
 from superopt.errors import SuperoptError
 from superopt.explore.exploration import explore
+from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import original_program
 from superopt.measure import Comparison, Failure, Timing
@@ -268,7 +269,7 @@ def test_rounds_are_repeated_until_they_say_something(monkeypatch: pytest.Monkey
     imported = import_function(jnp.tanh, (values(4),))
     entry = Entry("another", original_program(imported.graph))
     with Worker() as worker:
-        said = contest(imported, [entry], SearchBudget(30.0, None), 0, worker)
+        said = contest(imported, [entry], Request(SearchBudget(30.0, None)), worker)
     assert len(asked) >= 3
     assert len(set(asked)) == len(asked)
     assert said.settled

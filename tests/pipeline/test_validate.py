@@ -28,7 +28,6 @@ from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph, Node, literal, make_input, mk
 from superopt.ir.program import Program
 from superopt.ir.program import replace as substituted
-from superopt.machine.budget import parse_budget
 from superopt.search.graphs import original_selection
 from superopt.search.layout import candidates
 from superopt.search.lower import Lowering
@@ -39,6 +38,7 @@ from tests.search.test_search_selections import scramble
 from tests.support.saved_files import edited
 from tests.support.search_cases import BUILDERS, case
 from tests.support.search_table import TableObjective
+from tests.support.stages import steps
 from verifier.programs.elements import ElementLabels
 from verifier.programs.mixing import Merges
 from verifier.programs.sweep import sweep, tasks
@@ -275,7 +275,7 @@ def explored(name: str) -> tuple[Exploration, Any]:
     net = BUILDERS[name]()
     imported = import_function(net.fn, (net.params, *net.inputs), frozen=0)
     library = proved_library(None)
-    return explore(imported.graph, library.rules, TableObjective(), parse_budget("300steps"), 0), library
+    return explore(imported.graph, library.rules, steps(300, TableObjective())), library
 
 
 @pytest.mark.parametrize("name", ["convnet", "bert", "lstm", "grouped"])
@@ -300,7 +300,7 @@ def small() -> tuple[Graph, Program, Plan]:
     shapes = [(64, 4), (4, 64), (64, 3)]
     imported = import_function(fn, [jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes])
     library = proved_library(None)
-    found = explore(imported.graph, library.rules, TableObjective(), parse_budget("200steps"), 0)
+    found = explore(imported.graph, library.rules, steps(200, TableObjective()))
     best = found.result.best
     assert "dot-assoc" in best.rules
     return imported.graph, found.program(best), make_plan(found, best, library.rules)

@@ -14,16 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from costmodel.model.load import load_objective
 from superopt.backends import native
 from superopt.certify.kernels import prove_kernel, prove_kernels
 from superopt.choose import implement as stage
 from superopt.choose import schedules as kernel_search
 from superopt.choose.forms import ProgramForm
-from superopt.choose.implement import implement
 from superopt.choose.partitions import changes_of, search_partition
 from superopt.choose.schedules import search_schedules
 from superopt.choose.trials import Trace, Trial, TrialPool, _Job, _Process, try_regions
+from superopt.contest import comparing
 from superopt.contest.judgement import Judgement
 from superopt.explore.exploration import explore
 from superopt.explore.found import Exploration
@@ -34,11 +33,11 @@ from superopt.kernels.choose.choice import choices_of, read_choice, regions_of
 from superopt.kernels.choose.partition import Region, cost_of, partition
 from superopt.kernels.llvm.cpu import supported
 from superopt.kernels.loops.program import from_graph
-from superopt.machine.budget import SearchBudget, parse_budget
 from superopt.measure import Comparison, Failure, Ratio, Timing, Tuned
 from superopt.measure.process import WorkerDiedError
 from superopt.schedules import tune as tuning
 from superopt.schedules.space import space_of
+from tests.support.stages import implemented, steps
 
 pytestmark = pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")
 Seconds = Callable[[Region, Trace], float]
@@ -200,7 +199,7 @@ def found() -> tuple[Imported, Exploration]:
         return y / jnp.sum(jnp.abs(y), -1, keepdims=True)
 
     imported = import_function(fn, inputs()[:2])
-    return imported, explore(imported.graph, (), load_objective(None), SearchBudget(None, 1), 0)
+    return imported, explore(imported.graph, (), steps(1))
 
 
 def judged(imported: Imported) -> Judgement:
@@ -229,10 +228,9 @@ def test_a_searched_schedule_gets_into_the_program(
     found: tuple[Imported, Exploration], tuned: dict[Graph, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = Pool(lambda region, trace: 2e-5 if trace in tuned.values() else 4e-5)
-    monkeypatch.setattr(stage, "TrialPool", lambda seed: pool)
-    monkeypatch.setattr(stage, "compare", compared(lambda program: 4e-4))
+    monkeypatch.setattr(comparing, "compare", compared(lambda program: 4e-4))
     imported, exploration = found
-    judgement = implement(imported, exploration, judged(imported), parse_budget("30s"), 0)
+    judgement = implemented(imported, exploration, judged(imported), "30s", pool)
     assert {choice.trace for choice in judgement.kernels} == set(tuned.values())
     assert {row.schedule for row in judgement.native} == {"best of 7 searched"}
     assert judgement.implementation["kernels"] == 2
@@ -260,11 +258,10 @@ def test_the_default_schedule_stays_otherwise(
 
     monkeypatch.setattr("superopt.choose.schedules.prove_kernel", doubting)
     pool = Pool(lambda region, trace: (6e-5 if slow else 2e-5) if trace in tuned.values() else 4e-5)
-    monkeypatch.setattr(stage, "TrialPool", lambda seed: pool)
-    monkeypatch.setattr(stage, "compare", compared(lambda program: 4e-4))
+    monkeypatch.setattr(comparing, "compare", compared(lambda program: 4e-4))
     imported, exploration = found
-    budget = parse_budget("6s" if change == "no time" else "30s")
-    judgement = implement(imported, exploration, judged(imported), budget, 0)
+    budget = "6s" if change == "no time" else "30s"
+    judgement = implemented(imported, exploration, judged(imported), budget, pool)
     traces = {native.default_trace(r.graph) for r in regions_of(judgement.program.hot, judgement.kernels)}
     assert {choice.trace for choice in judgement.kernels} == traces
     assert all(row.schedule.startswith(schedule) for row in judgement.native)
@@ -294,9 +291,9 @@ def test_kernels_in_doubt_are_decided_in_the_program(
         kinds = {regions_of(tuned.program.hot, [read_choice(c)])[0].kind for c in tuned.kernels}
         return 3e-4 if kinds == {"rows"} else 4e-4
 
-    monkeypatch.setattr(stage, "TrialPool", lambda seed: Pool(lambda r, _: 9e-5 if r.kind == "contraction" else 2e-5))
-    monkeypatch.setattr(stage, "compare", compared(program_s))
-    judgement = implement(imported, exploration, judged(imported), parse_budget("6s"), 0)
+    pool = Pool(lambda r, _: 9e-5 if r.kind == "contraction" else 2e-5)
+    monkeypatch.setattr(comparing, "compare", compared(program_s))
+    judgement = implemented(imported, exploration, judged(imported), "6s", pool)
     assert [r.kind for r in regions_of(judgement.program.hot, judgement.kernels)] == ["rows"]
     rows = {row.kind: row.used for row in judgement.native}
     assert rows == {"contraction": False, "rows": True}
@@ -311,13 +308,13 @@ def test_kernels_that_gain_much_are_tried_before_all_are_dropped(
         kinds = {regions_of(tuned.program.hot, [read_choice(c)])[0].kind for c in tuned.kernels}
         return 3e-4 if kinds == {"rows"} else 1.2e-3
 
-    monkeypatch.setattr(stage, "TrialPool", lambda seed: Pool(lambda r, _: 9e-5 if r.kind == "contraction" else 2e-5))
-    monkeypatch.setattr(stage, "compare", compared(program_s))
+    pool = Pool(lambda r, _: 9e-5 if r.kind == "contraction" else 2e-5)
+    monkeypatch.setattr(comparing, "compare", compared(program_s))
     monkeypatch.setattr(stage._Stage, "_refined", lambda self, form, choices, tried: choices)
-    judgement = implement(imported, exploration, judged(imported), parse_budget("6s"), 0)
+    judgement = implemented(imported, exploration, judged(imported), "6s", pool)
     assert [r.kind for r in regions_of(judgement.program.hot, judgement.kernels)] == ["rows"]
-    monkeypatch.setattr(stage, "compare", compared(lambda program: 1.2e-3))
-    judgement = implement(imported, exploration, judged(imported), parse_budget("6s"), 0)
+    monkeypatch.setattr(comparing, "compare", compared(lambda program: 1.2e-3))
+    judgement = implemented(imported, exploration, judged(imported), "6s", pool)
     assert judgement.kernels == ()
     assert "as fast with them; with 1 of them: on fresh rounds" in judgement.notes[-1]
 
@@ -328,9 +325,7 @@ def test_a_form_of_which_little_was_tried_is_not_compared() -> None:
     form = replace(form, regions=(*[often] * 20, once))
     trial = Trial("fast", "contraction", cost_of(once), xla_s=1e-9, own_s=1e-9)
     anything: Any = None
-    court = stage._Stage(
-        anything, anything, anything, anything, 0, None, None, anything, anything, anything, 0.0
-    )  # fmt: skip
+    court = stage._Stage(anything, anything, anything, anything, anything, anything, 0.0)
     assert court._expected_s(form, {}) == math.inf
     assert court._expected_s(form, {once.graph: trial}) == math.inf
     most = court._expected_s(form, {often.graph: trial})

@@ -16,6 +16,7 @@ from costmodel.model.weights_file import uncalibrated
 from superopt.explore import exploration as module
 from superopt.explore.bodies import body_size, body_sizes
 from superopt.explore.exploration import explore
+from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
 from superopt.machine.budget import SearchBudget
@@ -64,14 +65,14 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
 def test_a_limit_of_time_binds_bodies(monkeypatch: pytest.MonkeyPatch, graph: Graph, objective: Any) -> None:
     allowed = watch(monkeypatch)
     begin_s = time.monotonic()
-    explore(graph, [], objective, SearchBudget(60.0, None, end_s=begin_s + 60.0), 0)
+    explore(graph, [], Request(SearchBudget(60.0, None, end_s=begin_s + 60.0), objective, deterministic=True))
     assert len(allowed) > 6, "the program and the loops in it were explored"
     assert all(seconds <= begin_s + 60.0 - when for seconds, when in allowed)
     assert sum(seconds <= 30.0 for seconds, _ in allowed) > 3, "bodies have half of the time"
 
 
 def test_bodies_without_time_stay_as_they_are(graph: Graph, objective: Any) -> None:
-    found = explore(graph, [], objective, SearchBudget(1.0, None, end_s=time.monotonic()), 0)
+    found = explore(graph, [], Request(SearchBudget(1.0, None, end_s=time.monotonic()), objective, deterministic=True))
     assert found.graph is graph
     assert any("left as they are for lack of time" in note for note in found.notes)
 
@@ -80,7 +81,7 @@ def test_steps_bind_bodies_alike_on_every_machine(
     monkeypatch: pytest.MonkeyPatch, graph: Graph, objective: Any
 ) -> None:
     allowed = watch(monkeypatch)
-    explore(graph, [], objective, SearchBudget(None, 100), 0)
+    explore(graph, [], Request(SearchBudget(None, 100), objective, deterministic=True))
     assert {seconds for seconds, _ in allowed} == {math.inf}
 
 

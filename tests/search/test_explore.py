@@ -11,14 +11,15 @@ import superopt.explore.exploration
 from costmodel.model.measured import Measured, kind
 from rewrites.build.expander import library_expander
 from superopt.certify.library import proved_library
-from superopt.contest.checks import check
+from superopt.contest.checks import Builds, check
 from superopt.explore.exploration import explore
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.ir.program import original_program
 from superopt.lab.bench.programs import nets
-from superopt.machine.budget import SearchBudget, parse_budget
+from superopt.machine.budget import parse_budget
 from tests.support.search_table import TableObjective
+from tests.support.stages import steps
 
 LIBRARY = proved_library(None)
 
@@ -67,7 +68,7 @@ def test_interrupted_exploration_keeps_its_best(monkeypatch: pytest.MonkeyPatch)
         return grow(*args, **kwargs)
 
     monkeypatch.setattr(superopt.explore.exploration, "grow", interrupted)
-    found = explore(imported.graph, LIBRARY.rules, TableObjective(), SearchBudget(None, 400), 0)
+    found = explore(imported.graph, LIBRARY.rules, steps(400, TableObjective()))
     assert found.interrupted
     assert found.finalists
     assert any("interrupted" in note for note in found.notes)
@@ -76,7 +77,7 @@ def test_interrupted_exploration_keeps_its_best(monkeypatch: pytest.MonkeyPatch)
 def test_gains_name_the_rules_of_the_program() -> None:
     net = nets.inverted_residual(16, 16, 2, 1, 14)
     imported = import_function(net.fn, (net.params, *net.inputs), frozen=0)
-    found = explore(imported.graph, LIBRARY.rules, TableObjective(), SearchBudget(None, 2000), 0)
+    found = explore(imported.graph, LIBRARY.rules, steps(2000, TableObjective()))
     best = found.result.best
     assert set(found.gains_ms(best)) == set(best.rules)
     assert found.growth["stop"] == "saturated"
@@ -87,7 +88,7 @@ def test_float64_is_the_yardstick_for_both() -> None:
     net = nets.bottleneck(8, 8, 8)
     imported = import_function(net.fn, (net.params, *net.inputs), frozen=0)
     program = original_program(imported.graph)
-    numerics, cause = check(imported.graph, program, imported.live_values, imported.frozen_values, 0)
+    numerics, cause = check(Builds.of(imported), program)
     assert not cause
     assert numerics.original_vs_f64 is not None
     assert 0 < numerics.original_vs_f64 == numerics.optimised_vs_f64 < 1e-5
@@ -99,10 +100,10 @@ def test_a_wrong_program_is_refused() -> None:
     right, wrong = Graph((x,), (mk("exp", x),)), Graph((x,), (mk("tanh", x),))
     # all-zero examples alone would not tell: abs and neg agree on them
     zeros = [np.zeros((4, 4), np.float32)]
-    assert check(right, original_program(wrong), zeros, {}, 0)[1]
+    assert check(Builds(right, zeros, {}), original_program(wrong))[1]
     flat, steep = Graph((x,), (mk("abs", x),)), Graph((x,), (mk("neg", x),))
-    assert check(flat, original_program(steep), zeros, {}, 0)[1]
-    assert not check(flat, original_program(flat), zeros, {}, 0)[1]
+    assert check(Builds(flat, zeros, {}), original_program(steep))[1]
+    assert not check(Builds(flat, zeros, {}), original_program(flat))[1]
 
 
 def test_work_on_frozen_inputs_alone_is_a_gain() -> None:
@@ -113,7 +114,7 @@ def test_work_on_frozen_inputs_alone_is_a_gain() -> None:
     shapes = ((64, 64), (64, 4), (4, 64), (2, 64))
     arguments = [rng.standard_normal(s).astype(np.float32) for s in shapes]
     imported = import_function(lora, arguments, frozen=(0, 1, 2))
-    found = explore(imported.graph, LIBRARY.rules, TableObjective(), SearchBudget(None, 300), 0)
+    found = explore(imported.graph, LIBRARY.rules, steps(300, TableObjective()))
     best = found.finalists[0]
     assert sum(node.op == "dot_general" for node in found.program(best).hot.nodes()) == 1
 

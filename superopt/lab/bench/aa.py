@@ -19,15 +19,19 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from costmodel.model.load import load_objective
-from superopt.contest.judge import Judgement, judge
+from superopt.contest.checks import Builds
+from superopt.contest.comparing import Tools
+from superopt.contest.judge import judge
+from superopt.contest.judgement import Judgement
 from superopt.explore.exploration import explore
 from superopt.explore.found import Exploration
+from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import Program, original_program
 from superopt.lab.bench import Say, table
 from superopt.lab.bench.programs.aa_programs import PROGRAMS, Made
 from superopt.machine.budget import SearchBudget, parse_budget
-from superopt.measure import ComparisonSettings, Failure, Timing, Tuned, compare
+from superopt.measure import ComparisonSettings, Failure, Timing, Tuned, Worker, compare
 from superopt.pipeline.optimizer import optimize
 from superopt.search.search import Finalist
 
@@ -138,9 +142,13 @@ def measure_case(name: str, make: Callable[[], Made], budget: str, seed: int) ->
 
 def judge_copies(imported: Imported, budget: str, seed: int) -> Judgement:
     """The judgement over copies of the program itself, with the same options of the compiler."""
-    found = explore(imported.graph, (), load_objective(None), SearchBudget(None, 1), seed)
+    asked = Request(SearchBudget(None, 1), load_objective(None), seed, deterministic=True)
+    found = explore(imported.graph, (), asked)
     own = found.result.original
     copies = tuple(replace(own, name=f"copy {i + 1}", original=False) for i in range(COPIES))
     parts = {f.name: getattr(found, f.name) for f in fields(found)}
     parts["result"] = replace(found.result, finalists=(*copies, own))
-    return judge(imported, _Copies(**parts), parse_budget(budget), seed, tuning=False)
+    request = Request(parse_budget(budget), asked.objective, seed)
+    with Worker() as worker:
+        tools = Tools(worker, Builds.of(imported, seed))
+        return judge(imported, _Copies(**parts), request, tools, tuning=False)

@@ -27,6 +27,7 @@ from rewrites.build.expander import Expand, library_expander
 from superopt.certify.library import proved_library
 from superopt.explore.exploration import explore
 from superopt.explore.found import Exploration
+from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program, original_program
@@ -105,7 +106,7 @@ def measure_case(case: str, seconds: float, seed: int) -> list[dict[str, Any]]:
     rules, base = proved_library(None).rules, load_objective()
     expand = library_expander(rules)
     began = time.perf_counter()
-    ours = explore(graph, rules, base, SearchBudget(seconds / _SEARCHED_PART, None), seed)
+    ours = explore(graph, rules, Request(SearchBudget(seconds / _SEARCHED_PART, None), base, seed, deterministic=True))
     spent = time.perf_counter() - began
     allowed = max(seconds, spent)
     found: dict[str, BestFound] = {}

@@ -153,7 +153,7 @@ def errors(net: Any, results: dict[str, Any]) -> dict[str, Any]:
         for error, x in zip(output_errors(wanted, got), wanted, strict=False):
             assert Tolerance().accepts(error, str(x.dtype)), f"{name} differs from jax by {error.normwise:.2g}"
     imported = import_function(net.fn, (net.params, *net.inputs), {}, frozen=0)
-    truth = Builds().truth(imported.graph, imported.live_values, imported.frozen_values)
+    truth = Builds.of(imported).truth
     figures: dict[str, Any] = {}
     for name, got in arrays.items():
         apart = output_errors(truth, [x.astype(t.dtype) for x, t in zip(got, truth, strict=True)]) if truth else ()

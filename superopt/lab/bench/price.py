@@ -30,6 +30,7 @@ from rewrites.language.term import Rule
 from superopt.certify.library import proved_library
 from superopt.explore.exploration import explore
 from superopt.explore.found import Exploration
+from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import Program, original_program
 from superopt.lab.bench import Say, ablation, alternatives, core, geomean, options, rewrites, table
@@ -130,10 +131,10 @@ def price_case(task: PricedProgram) -> dict[str, Any]:
     candidates = parse_many(task.texts, "candidates")
     given = {rule_key(rule) for rule in candidates} | {rule.name for rule in candidates}
     base = tuple(r for r in proved_library(None).rules if not given & {rule_key(r), r.name})
-    budget, objective = SearchBudget(None, task.steps), load_objective()
+    asked = Request(SearchBudget(None, task.steps), load_objective(), task.seed, deterministic=True)
 
     def search(new: Sequence[Rule]) -> Exploration:
-        return explore(imported.graph, (*base, *new), objective, budget, task.seed)
+        return explore(imported.graph, (*base, *new), asked)
 
     before, after = search(()), search(tried(candidates))
     old, best = before.result.best, after.result.best

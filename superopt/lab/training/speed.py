@@ -26,6 +26,7 @@ from costmodel.model.objective import Objective
 from rewrites.language.term import Rule
 from rewrites.library import load
 from superopt.explore.exploration import explore
+from superopt.explore.request import Request
 from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph, print_graph
 from superopt.lab.training import corpus, families
@@ -131,7 +132,8 @@ class Asked:
 def asked(family: str, number: int, rules: Sequence[Rule], steps: int = STEPS) -> list[list[Graph]]:
     """What the search on a training program asks its objective for, macros expanded."""
     objective = Asked(load_roofline())
-    explore(families.program(family, number).graph(), rules, objective, SearchBudget(None, steps), 0)
+    request = Request(SearchBudget(None, steps), objective, deterministic=True)
+    explore(families.program(family, number).graph(), rules, request)
     return objective.batches
 
 

@@ -47,7 +47,11 @@ STAGES: tuple[tuple[str, tuple[str, ...], Mapping[str, Any]], ...] = (
     ("library", ("superopt.certify.library", "rewrites.language.show"), MODEL_ALONE),
     ("model", ("costmodel.model.load", "costmodel.model.measured"), MODEL_ALONE),
     ("store", ("superopt.store.sqlite", "superopt.returned.remember"), MODEL_ALONE),
-    ("search", ("superopt.explore.exploration", "superopt.explore.bodies", "superopt.search"), MODEL_ALONE),
+    (
+        "search",
+        ("superopt.explore.exploration", "superopt.explore.found", "superopt.explore.bodies", "superopt.search"),
+        MODEL_ALONE,
+    ),
     (
         "growth",
         ("rewrites.grow.growth", "rewrites.egraph.graph", "rewrites.egraph.convert", "rewrites.build.expander"),
@@ -60,6 +64,7 @@ STAGES: tuple[tuple[str, tuple[str, ...], Mapping[str, Any]], ...] = (
         (
             "superopt.contest.judge",
             "superopt.contest.judgement",
+            "superopt.contest.comparing",
             "superopt.contest.attribution",
             "superopt.contest.tuning",
         ),
