@@ -20,11 +20,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rewrites.language import direction
 from rewrites.language.kinds import kinds
-from rewrites.language.parse_terms import Reader, fail
+from rewrites.language.parse_terms import Declared, Reader, fail
 from rewrites.language.term import MODES, REDUCERS, Expr, Rule, Term, roles_of, stem, subterms
 from superopt.errors import RuleError
 from superopt.machine.shared import parse_expression
@@ -43,19 +43,6 @@ class _Section:
     kind: str
     line: int
     text: str
-
-
-@dataclass
-class _Declared:
-    """What the declaration line says."""
-
-    vars: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    roles: dict[str, None] = field(default_factory=dict[str, None])
-    many: set[str] = field(default_factory=set[str])
-    owner: dict[str, str] = field(default_factory=dict[str, str])
-    metas: dict[str, int | tuple[str, ...]] = field(default_factory=dict[str, int | tuple[str, ...]])
-    params: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
-    extras: list[str] = field(default_factory=list[str])
 
 
 def parse(text: str, where: str = "<text>") -> Rule:
@@ -197,8 +184,8 @@ def _elements(text: str, context: str) -> list[ast.expr]:
     return tree.elts
 
 
-def _declarations(text: str, context: str) -> _Declared:
-    d = _Declared()
+def _declarations(text: str, context: str) -> Declared:
+    d = Declared()
 
     def role(token: str) -> str:
         bare = token.lstrip("*")

@@ -3,6 +3,9 @@
 Integer names are bound by the left side where they stand alone in a per-axis attribute; on the right side and in
 conditions only bound names may occur.  An elementwise operand that lacks a role of the others is broadcast, as in
 mathematics: the reader inserts the `bcast` term and remembers which operands imply it.
+
+A role that only a term makes (split, merge, ren, unit, diag) is declared `extra`; it is *derived*: it has as many axes
+as the role it comes from.
 """
 
 from __future__ import annotations
@@ -10,11 +13,11 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Sequence
-from typing import NoReturn, Protocol
+from dataclasses import dataclass, field
+from typing import NoReturn
 
-from rewrites.language import parse_roles
 from rewrites.language.names import ALIASES, ELEMENTWISE, IN_TEXT, REQUIRED, WINDOW_DEFAULTS
-from rewrites.language.term import REDUCERS, Expr, Term, per_axis_names, roles_of, subterms, term
+from rewrites.language.term import REDUCERS, Expr, Term, per_axis_names, roles_of, stem, subterms, term
 from superopt.errors import RuleError
 from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.scalar import LOGICAL, PREDICATES
@@ -39,6 +42,9 @@ _WINDOWED = {
     "slice": "slice", "pad": "pad", "at": "at", "wsum": "win", "wmax": "win", "wmin": "win",
     "dynslice": "dynslice", "dynupdate": "dynupdate",
 }  # fmt: skip
+_ROLE_MAKERS = {"merge": ("merge(A, o, i, n)", 2), "ren": ("ren(A, old, new)", 1), "unit": ("unit(A, role)", 0),
+                "diag": ("diag(A, i, j)", 1)}  # fmt: skip
+"""How terms that make a role are written, and how many of their roles the operand has."""
 
 
 def fail(context: str, message: str) -> NoReturn:
@@ -46,16 +52,17 @@ def fail(context: str, message: str) -> NoReturn:
     raise RuleError(f"{context}: {message}")
 
 
-class Declared(Protocol):
-    """The declarations that a reader resolves names against."""
+@dataclass
+class Declared:
+    """What the declaration line of a rule says."""
 
-    vars: dict[str, tuple[str, ...]]
-    roles: dict[str, None]
-    many: set[str]
-    owner: dict[str, str]
-    metas: dict[str, int | tuple[str, ...]]
-    params: dict[str, tuple[int, ...]]
-    extras: list[str]
+    vars: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    roles: dict[str, None] = field(default_factory=dict[str, None])
+    many: set[str] = field(default_factory=set[str])
+    owner: dict[str, str] = field(default_factory=dict[str, str])
+    metas: dict[str, int | tuple[str, ...]] = field(default_factory=dict[str, int | tuple[str, ...]])
+    params: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    extras: list[str] = field(default_factory=list[str])
 
 
 class Reader:
@@ -190,7 +197,7 @@ class Reader:
         if f == "num" and len(args) == 1:
             return term("lit", value=self.expr(args[0], None))
         if f == "iota":
-            return parse_roles.iota(self, args)
+            return self._iota(args)
         if f in ("sigma", "maxi", "stack"):
             return self._fold(f, args)
         if f == "integer_pow":
@@ -238,12 +245,12 @@ class Reader:
                 self.fail("dynupdate needs an update with the roles of the operand")
             return term(_WINDOWED[f], *xs, win=win, **kind)
         if f == "split":
-            return parse_roles.split(self, xs[0], rest)
+            return self._split(xs[0], rest)
         if f == "bcast":
-            return parse_roles.broadcast(self, xs[0], rest)
+            return self._broadcast(xs[0], rest)
         roles = self.words(f, rest)
-        if f in parse_roles.READERS:
-            return parse_roles.READERS[f](self, xs[0], roles)
+        if f in _ROLE_MAKERS:
+            return self._made(f, xs[0], roles)
         if not roles:
             self.fail(f"unknown op {f}" if f not in REDUCERS else f"{f} needs roles")
         if f in CUMULATIVE:
@@ -283,7 +290,7 @@ class Reader:
         if f == "stack":
             role, *beside = self.words(f, args[2:])
             self.have(f, body, beside)
-            parse_roles.new_role(self, f, body, role, self.d.owner[limit])
+            self._new_role(f, body, role, self.d.owner[limit])
             return term("stack", body, idx=index, bound=limit, over=(role,), beside=tuple(beside))
         return term("fold", body, kind="sum" if f == "sigma" else "max", idx=index, bound=limit)
 
@@ -316,6 +323,73 @@ class Reader:
         if t.op != "ew" or t["f"] not in PREDICATES | LOGICAL:
             self.fail(f"{ast.unparse(e)}: expected a comparison of terms, such as le(A, B)")
         return t
+
+    # -- terms that make and rename roles
+
+    def _split(self, x: Term, rest: list[ast.expr]) -> Term:
+        """The term `split(A, n, o, i(q))`."""
+        if len(rest) != 3 or not isinstance(rest[2], ast.Call):
+            self.fail("split is written split(A, n, o, i(q)), or split(A, n, n, i(q))")
+        n, o, i = self.words("split", [rest[0], rest[1], rest[2].func])
+        self.have("split", x, (n,))
+        size = self.expr(rest[2].args[0], None)
+        for r in (o, i):
+            if r != n:  # the outer part may keep the name of the whole
+                self._derive(r, n)
+        return term("split", x, over=(n, o, i), win=((n, (size,)),))
+
+    def _iota(self, args: list[ast.expr]) -> Term:
+        """The term `iota(n)`: the index along a single-axis role."""
+        (token,) = self.words("iota", args, tokens=True)
+        if token not in self.sizes or stem(token) in self.d.many:
+            self.fail(f"iota({token}): expected a size token of a single-axis role")
+        return term("iota", over=(stem(token),), size=(token,))
+
+    def _broadcast(self, x: Term, rest: list[ast.expr]) -> Term:
+        """`bcast(A, m, n(e))`: a role by name has the size of its token, `n(e)` is the role n at the size e."""
+        tokens = self.words("bcast", [r for r in rest if isinstance(r, ast.Name)], tokens=True)
+        win = self.windows("expand", [r for r in rest if not isinstance(r, ast.Name)])
+        clash = {stem(t) for t in tokens} | {r for r, _ in win}
+        if clash & set(roles_of(self.d.vars, x)):
+            self.fail(f"bcast over {' '.join(sorted(clash))}: the operand has that role")
+        for t in tokens:
+            if t not in self.sizes:
+                self.fail(f"bcast over {t}: no size token of that name")
+        if tokens or not win:
+            x = term("bcast", x, over=tuple(map(stem, tokens)), like=(), size=tokens)
+        return term("expand", x, win=win) if win else x
+
+    def _made(self, f: str, x: Term, roles: tuple[str, ...]) -> Term:
+        """The terms `merge`, `ren`, `unit` and `diag`; the last of their roles is the new one."""
+        form, held = _ROLE_MAKERS[f]
+        if len(roles) != form.count(","):
+            self.fail(f"{f} is written {form}")
+        self.have(f, x, roles[:held])
+        new, of = roles[-1], roles[0]
+        if f == "merge":
+            if new in self.d.extras and new not in self.derived:
+                self._derive(new, of)
+            return term(f, x, over=roles)
+        if f == "unit":  # as many axes as any other single-axis role has
+            of = next((r for r in self.d.roles if r not in self.d.many and r not in self.d.extras), new)
+        self._new_role(f, x, new, of)
+        return term(f, x, over=roles)
+
+    def _new_role(self, f: str, x: Term, role: str, of: str) -> None:
+        """Fail unless the term can get the role; a new role has as many axes as `of`."""
+        if role in roles_of(self.d.vars, x):
+            self.fail(f"{f}: the operand already has the role {role}")
+        if role in self.d.extras and role != of:
+            self._derive(role, of)
+        elif (role in self.d.many) != (of in self.d.many):
+            self.fail(f"{role} and {of} must both be single-axis or both many-axis roles")
+
+    def _derive(self, role: str, of: str) -> None:
+        if role not in self.d.extras:
+            self.fail(f"{role} is a new role: declare it as extra")
+        if (role in self.d.many) != (of in self.d.many):
+            self.fail(f"{role} and {of} must both be single-axis or both many-axis roles")
+        self.derived.setdefault(role, of)
 
     # -- parts
 

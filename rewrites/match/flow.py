@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from rewrites.language.term import REDUCERS
 from rewrites.match.labels import Axis, Labels, Layout
 from superopt.ir.ops.table import CONVOLUTIONS, ELEMENTWISE, PREFIXES, PRODUCTS, WINDOWS
 
@@ -29,8 +30,6 @@ Mark: TypeAlias = "int | tuple[tuple[int, ...], bool]"
 Marks: TypeAlias = dict[int, Mark]
 Flowed: TypeAlias = tuple[list[Layout], Marks]
 IntShape: TypeAlias = tuple[int, ...]
-
-REDUCERS = ("sum", "max", "min", "prod")
 
 
 @dataclass(frozen=True, slots=True)

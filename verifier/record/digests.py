@@ -26,7 +26,7 @@ from superopt.machine.shared import parse_module
 from verifier.equal import sem
 
 _PACKAGE = Path(__file__).parents[1]
-_LANGUAGE = ("term", "names", "kinds", "parse", "parse_terms", "parse_roles", "direction")
+_LANGUAGE = ("term", "names", "kinds", "parse", "parse_terms", "direction")
 _TABLES = frozenset({"_MEANING", "_BY_OP", "TABLE", "SCALARS", "_ARITHMETIC", "_TRANSCENDENTAL", "_PREDICATES"})
 """Tables over all ops: not followed, or every op would depend on every other."""
 
