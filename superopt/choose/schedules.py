@@ -23,7 +23,7 @@ from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.facts import usable_cores
 from superopt.measure import Worker
 from superopt.measure.process import WorkerDiedError
-from superopt.schedules.tune import builders, tune
+from superopt.schedules.tune import ScheduleSearch, builders, tune
 from superopt.store import Store
 from verifier.schedules.ledger import ScheduleLedger
 
@@ -70,9 +70,8 @@ def search_schedules(
             share = cost[graph] / sum(cost[g] for g in order[place:])
             each_s = min(left_s, _MOST_EACH_S, max(_LEAST_EACH_S, share * left_s))
             try:
-                tuned = tune(
-                    graph, each_s, threads=usable_cores(), seed=seed, most=most, processes=processes, store=store
-                )
+                how = ScheduleSearch(each_s, threads=usable_cores(), seed=seed, most=most)
+                tuned = tune(graph, how, processes=processes, store=store)
             except (InputError, WorkerDiedError) as error:
                 progress(f"{found[graph].name}: no search of schedules: {error}")
                 continue

@@ -55,7 +55,7 @@ LIMITS = {
     "room_circles": 0,
     "literal_dot": 3,
     "op_lists": 6,
-    "long_signatures": 6,
+    "long_signatures": 3,
     "lines": 99_390,
     "core": 79_290,
 }

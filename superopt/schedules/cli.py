@@ -16,6 +16,7 @@ from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.show import show as loops
 from superopt.kernels.schedule.trace import apply
 from superopt.machine.budget import parse_budget
+from superopt.schedules.tune import STRATEGIES, ScheduleSearch
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -27,7 +28,7 @@ def kernels() -> None:
 @click.argument("operator")
 @click.option("--budget", default="20s", show_default=True, help="Wall time of the search: 20s, 2min.")
 @click.option("--threads", default=1, show_default=True, help="Threads that run the kernel.")
-@click.option("--strategy", type=click.Choice(["model", "evolutionary", "random"]), default="model", show_default=True)
+@click.option("--strategy", type=click.Choice(STRATEGIES), default="model", show_default=True)
 @click.option("--most", type=click.IntRange(min=1), default=1_000_000, help="Stop after so many timed candidates.")
 @click.option(
     "--workers",
@@ -38,36 +39,17 @@ def kernels() -> None:
 @click.option("--seed", default=0, show_default=True)
 @click.option("--no-store", is_flag=True, help="Neither learn from earlier searches nor keep this one's timings.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def tune(
-    operator: str,
-    budget: str,
-    threads: int,
-    strategy: Any,
-    most: int,
-    workers: int,
-    seed: int,
-    no_store: bool,
-    as_json: bool,
-) -> None:
+def tune(operator: str, budget: str, no_store: bool, as_json: bool, **options: Any) -> None:
     """Search the schedules of OPERATOR, such as 'dot f32 128x768x3072' or 'conv f32 56x56x64 3x3x64 stride 2'."""
-    from superopt.schedules.report import tune_and_compare, tuning_text
+    from superopt.schedules.report import tune_and_compare, tuning_text  # late: jax takes a second to load
 
     seconds = parse_budget(budget).seconds
     if seconds is None:
         raise UsageError(
             f"a search of schedules takes a time, not {budget!r}", hint="--budget 20s; --most N candidates"
         )
-    result = tune_and_compare(
-        operator,
-        seconds,
-        threads=threads,
-        strategy=strategy,
-        most=most,
-        workers=workers,
-        seed=seed,
-        keep=not no_store,
-        say=lambda line: click.echo(f"  {line}", err=True),
-    )
+    how = ScheduleSearch(seconds, **options)
+    result = tune_and_compare(operator, how, keep=not no_store, say=lambda line: click.echo(f"  {line}", err=True))
     click.echo(json.dumps(result) if as_json else tuning_text(result))
 
 
@@ -78,7 +60,7 @@ def tune(
 @click.option("--llvm", is_flag=True, help="Print the LLVM module too.")
 def show(operator: str, threads: int, trace: Path | None, llvm: bool) -> None:
     """Print OPERATOR as loops, before and after its schedule, with the trace."""
-    from superopt.schedules.workload import workload
+    from superopt.schedules.workload import workload  # late: jax takes a second to load
 
     program = from_graph(workload(operator).outputs, name="kernel")
     steps = json.loads(trace.read_text()) if trace else [list(step) for step in default_trace(program, threads=threads)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,13 +19,32 @@ from superopt.ir.text import print_graph
 from superopt.kernels.llvm.cpu import host
 from superopt.schedules.features import NAMES
 from superopt.schedules.model import Rows
+from superopt.schedules.space import Trace
 from superopt.store import Store, content_key
 
 if TYPE_CHECKING:
-    from superopt.schedules.tune import Candidate
+    from jaxtyping import Float
 
 _MOST_SEARCHES, _MOST_OTHERS, _EACH = 64, 8, 40
 _MOST_ROWS = 1000  # of an operator
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A measured schedule.
+
+    Attributes:
+        point: where it is in the space.
+        x: its features.
+        seconds: the median of its samples.
+    """
+
+    trace: Trace
+    point: dict[str, Any]
+    x: Float[np.ndarray, " features"]
+    digest: str
+    seconds: float
+    spills: int = 0
 
 
 class Records:

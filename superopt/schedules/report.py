@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from superopt.kernels.schedule.trace import apply
 from superopt.measure import loop
 from superopt.measure.stats import paired_ratio
 from superopt.schedules.native import kernel_calls, peak_gflops
-from superopt.schedules.tune import Strategy, tune
+from superopt.schedules.tune import ScheduleSearch, tune
 from superopt.schedules.worker import example_arrays
 from superopt.schedules.workload import workload
 from superopt.store import Store
@@ -29,43 +30,28 @@ from superopt.store import Store
 _ROUNDS, _SAMPLE_S = 15, 5e-3
 
 
-def tune_and_compare(
-    operator: str,
-    budget_s: float,
-    *,
-    threads: int,
-    strategy: Strategy,
-    most: int,
-    workers: int,
-    seed: int,
-    keep: bool,
-    say: Callable[[str], None],
-) -> dict[str, Any]:
+def tune_and_compare(operator: str, how: ScheduleSearch, *, keep: bool, say: Callable[[str], None]) -> dict[str, Any]:
     """Tune an operator given by name and time the winner against XLA, interleaved, in fresh rounds.
+
+    Args:
+        operator: as `workload` takes it.
+        how: to search; with 0 workers, as many as there are cores, at most 4.
+        keep: learn from earlier searches and keep this one's timings.
+        say: called with a line per round.
 
     Raises:
         UsageError: the operator is not understood, or more threads are asked for than there are cores.
     """
     cores = sorted(os.sched_getaffinity(0))
-    if not 1 <= threads <= len(cores):
-        raise UsageError(f"{threads} threads on {len(cores)} cores")
+    if not 1 <= how.threads <= len(cores):
+        raise UsageError(f"{how.threads} threads on {len(cores)} cores")
     graph = workload(operator)
-    store = Store() if keep else None
-    found = tune(
-        graph,
-        budget_s,
-        threads=threads,
-        seed=seed,
-        strategy=strategy,
-        most=most,
-        workers=workers or min(4, len(cores)),
-        store=store,
-        say=say,
-    )
+    how = replace(how, workers=how.workers or min(4, len(cores)))
+    found = tune(graph, how, store=Store() if keep else None, say=say)
     return {
         "operator": operator,
-        "threads": threads,
-        **_against_xla(graph, found.trace, threads, seed),
+        "threads": how.threads,
+        **_against_xla(graph, found.trace, how.threads, how.seed),
         "over_default": found.default_seconds / found.seconds,
         "candidates": found.candidates,
         "candidates_per_s": found.candidates_per_s,

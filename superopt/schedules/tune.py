@@ -9,6 +9,9 @@ than it is: the leaders are timed again, interleaved with the default, and then 
 rounds of their own; the default is returned unless it is slower there beyond the noise.
 
 Workers start while the space is made and XLA computes what is expected of them.
+
+The search is a record (`_Search`) and three functions over it: `_begun` measures the default schedule, `_step` makes a
+round, `_done` says when there are enough.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 from superopt.measure.stats import paired_ratio
 from superopt.schedules.features import features
 from superopt.schedules.model import Rows, forecast, prior
-from superopt.schedules.records import Records
+from superopt.schedules.records import Candidate, Records
 from superopt.schedules.space import ScheduleSpace, Trace, space_of
 from superopt.schedules.worker import save_problem
 from superopt.store import Store
@@ -62,21 +65,24 @@ _LIMITS = ProcessLimits(silence_s=30.0, memory_bytes=6 << 30)
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A measured schedule.
+class ScheduleSearch:
+    """How long and how a search runs.
 
     Attributes:
-        point: where it is in the space.
-        x: its features.
-        seconds: the median of its samples.
+        budget_s: wall time.
+        threads: that run the kernel.
+        seed: of proposals, inputs and order of timing.
+        strategy: how candidates are proposed.
+        most: stop after so many timed candidates.
+        workers: processes that build; timing is done by one at a time.
     """
 
-    trace: Trace
-    point: dict[str, Any]
-    x: Float[np.ndarray, " features"]
-    digest: str
-    seconds: float
-    spills: int = 0
+    budget_s: float
+    threads: int = 1
+    seed: int = 0
+    strategy: Strategy = "model"
+    most: int = 1_000_000
+    workers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,70 +123,38 @@ class Proposal:
 
 @dataclass(slots=True)
 class _Search:
-    """State of one search."""
+    """A search between two rounds.
+
+    Attributes:
+        earlier: measurements of other operators.
+        until: time of `perf_counter` after which no round begins.
+        rounds: how many were made.
+        default: the default schedule, once it is measured.
+        measured: the candidates in order of timing.
+        seen: traces that were proposed.
+        refused: reasons why candidates could not be built, with their numbers.
+        compiled_s: of LLVM, for each candidate that was compiled.
+        exhausted: is there nothing left to propose?
+    """
 
     space: ScheduleSpace
+    how: ScheduleSearch
     rng: random.Random
-    strategy: Strategy
     earlier: Rows
+    until: float = math.inf
+    rounds: int = 0
+    default: Candidate | None = None
     measured: list[Candidate] = field(default_factory=list[Candidate])
     seen: set[str] = field(default_factory=set[str])
     refused: dict[str, int] = field(default_factory=dict[str, int])
     compiled_s: list[float] = field(default_factory=list[float])
-
-    def proposal(self, point: dict[str, Any]) -> Proposal:
-        """A point with what follows from it."""
-        return Proposal(point, self.space.trace(point), features(self.space, point))
-
-    def propose(self, count: int) -> list[Proposal]:
-        """The next points to build; points of one trace are one."""
-        fresh: dict[str, Proposal] = {}
-        parents = sorted(self.measured, key=lambda c: c.seconds)[:_PARENTS]
-        wanted = count if self.strategy != "model" else _POOL
-        misses = 0
-        while len(fresh) < wanted and misses < 2 * wanted:
-            point = self._point(parents)
-            trace = self.space.trace(point)
-            key = json.dumps(trace)
-            if key in self.seen or key in fresh:
-                misses += 1
-            else:
-                fresh[key] = Proposal(point, trace, features(self.space, point))
-        keys = list(fresh)
-        if self.strategy == "model" and keys:
-            known = prior()
-            x = np.stack([fresh[key].x for key in keys])
-            keys = [keys[i] for i in forecast(x, self.rows(), self.earlier, known).batch(count, _SPREAD)]
-        self.seen.update(keys)
-        return [fresh[key] for key in keys]
-
-    def _point(self, parents: Sequence[Candidate]) -> dict[str, Any]:
-        if self.strategy == "random" or not parents or self.rng.random() < _RANDOM_SHARE:
-            return self.space.sample(self.rng)
-        weights = [1.0 / (1 + k) for k in range(len(parents))]
-        a, b = self.rng.choices(parents, weights, k=2)
-        if self.rng.random() < 0.3:
-            return self.space.mutate(self.space.cross(a.point, b.point, self.rng), self.rng, 1)
-        return self.space.mutate(a.point, self.rng)
-
-    def rows(self) -> Rows:
-        """The measurements of this search, at most the last of them."""
-        own = self.measured[-_MOST_ROWS:]
-        if not own:
-            return Rows.empty()
-        y = np.log2([c.seconds for c in own]).astype(np.float32)
-        return Rows(np.stack([c.x for c in own]), y, np.zeros(len(own), np.int32))
+    exhausted: bool = False
 
 
 def tune(
     graph: Graph,
-    budget_s: float,
+    how: ScheduleSearch,
     *,
-    threads: int = 1,
-    seed: int = 0,
-    strategy: Strategy = "model",
-    most: int = 1_000_000,
-    workers: int = 1,
     processes: Sequence[Worker] = (),
     store: Store | None = None,
     say: Callable[[str], None] = lambda line: None,
@@ -189,12 +163,7 @@ def tune(
 
     Args:
         graph: inputs marked as frozen are packed ahead of time.
-        budget_s: wall time.
-        threads: that run the kernel.
-        seed: of proposals, inputs and order of timing.
-        strategy: how candidates are proposed.
-        most: stop after so many timed candidates.
-        workers: processes that build; timing is done by one at a time.
+        how: time, threads and strategy.
         processes: running ones that build (see `builders`), in place of new ones.
         store: measurements of earlier searches are read from it, and those of this one are written to it.
         say: called with a line per round.
@@ -204,44 +173,111 @@ def tune(
     """
     begin = time.perf_counter()
     with ExitStack() as stack:
-        own = processes or [stack.enter_context(worker) for worker in builders(workers)]
-        workers = len(own)
-        executor = stack.enter_context(ThreadPoolExecutor(workers))
+        own = processes or [stack.enter_context(worker) for worker in builders(how.workers)]
+        executor = stack.enter_context(ThreadPoolExecutor(len(own)))
         started = [executor.submit(worker.ready) for worker in own]
         program = from_graph(graph.outputs, name="kernel")
-        space = space_of(program, threads=threads)
+        space = space_of(program, threads=how.threads)
         size = sum(math.prod(b.shape) * ITEMSIZE_BYTES[b.dtype] for b in program.buffers)
         problem = Path(stack.enter_context(scratch_folder(size))) / "problem"
-        save_problem(problem, graph, seed)
-        records = Records(store, graph, threads)
-        model = strategy == "model"
-        search = _Search(space, random.Random(seed), strategy, records.rows() if model else Rows.empty())
+        save_problem(problem, graph, how.seed)
+        records = Records(store, graph, how.threads)
+        earlier = records.rows() if how.strategy == "model" else Rows.empty()
         for job in started:
             job.result()
-        pool = [_Builder(worker, graph, threads, problem) for worker in own]
-        list(executor.map(_Builder.open, pool))
-        first = _measure(search, pool, executor, [search.proposal(space.start)], seed)
-        default = first[0] if first else None
-        end = begin + budget_s * (1 - _FINAL_SHARE)
-        number = 0
-        while time.perf_counter() < end and len(search.measured) < most:
-            proposals = search.propose(min(_BATCH * workers, most - len(search.measured)))
-            if not proposals:
-                break
-            number += 1
-            _measure(search, pool, executor, proposals, seed + number)
-            if search.measured:
+        pool = _Pool(executor, [_Builder(worker, graph, how.threads, problem) for worker in own])
+        search = _begun(_Search(space, how, random.Random(how.seed), earlier), pool)
+        search.until = begin + how.budget_s * (1 - _FINAL_SHARE)
+        while not _done(search):
+            _step(search, pool)
+            if search.measured and not search.exhausted:
                 best = min(search.measured, key=lambda c: c.seconds)
-                say(f"round {number}: {len(search.measured)} timed, best {1e6 * best.seconds:.4g} us")
-        winner, seconds, default_seconds = _final(search, default, pool[0], seed, budget_s * _FINAL_SHARE)
+                say(f"round {search.rounds}: {len(search.measured)} timed, best {1e6 * best.seconds:.4g} us")
+        winner, seconds, default_seconds = _final(search, pool.builders[0], how.budget_s * _FINAL_SHARE)
     spent = time.perf_counter() - begin
     records.add(search.measured)
     trace = winner.trace if winner is not None else space.base
     return TunedSchedule(
         apply(program, trace), trace, seconds, default_seconds, len(search.measured),
-        len(search.measured) / spent / workers, 1e3 * float(np.median(search.compiled_s or [0.0])), space.size,
+        len(search.measured) / spent / len(own), 1e3 * float(np.median(search.compiled_s or [0.0])), space.size,
         tuple(search.measured), search.refused,
     )  # fmt: skip
+
+
+# ---- rounds
+
+
+def _begun(search: _Search, pool: _Pool) -> _Search:
+    """The search with the default schedule measured."""
+    pool.open()
+    found = _measure(search, pool, [_proposal(search.space, search.space.start)])
+    search.default = found[0] if found else None
+    return search
+
+
+def _done(search: _Search) -> bool:
+    return search.exhausted or len(search.measured) >= search.how.most or time.perf_counter() >= search.until
+
+
+def _step(search: _Search, pool: _Pool) -> None:
+    """A round: propose, build, time."""
+    proposals = _proposed(search, min(_BATCH * len(pool.builders), search.how.most - len(search.measured)))
+    search.exhausted = not proposals
+    if proposals:
+        search.rounds += 1
+        _measure(search, pool, proposals)
+
+
+def _proposal(space: ScheduleSpace, point: dict[str, Any]) -> Proposal:
+    """A point with what follows from it."""
+    return Proposal(point, space.trace(point), features(space, point))
+
+
+def _proposed(search: _Search, count: int) -> list[Proposal]:
+    """The next points to build; points of one trace are one."""
+    fresh: dict[str, Proposal] = {}
+    parents = sorted(search.measured, key=lambda c: c.seconds)[:_PARENTS]
+    guided = search.how.strategy == "model"
+    wanted = _POOL if guided else count
+    misses = 0
+    while len(fresh) < wanted and misses < 2 * wanted:
+        point = _point(search, parents)
+        trace = search.space.trace(point)
+        key = json.dumps(trace)
+        if key in search.seen or key in fresh:
+            misses += 1
+        else:
+            fresh[key] = Proposal(point, trace, features(search.space, point))
+    keys = list(fresh)
+    if guided and keys:
+        known = prior()
+        x = np.stack([fresh[key].x for key in keys])
+        keys = [keys[i] for i in forecast(x, _rows(search.measured), search.earlier, known).batch(count, _SPREAD)]
+    search.seen.update(keys)
+    return [fresh[key] for key in keys]
+
+
+def _point(search: _Search, parents: Sequence[Candidate]) -> dict[str, Any]:
+    space, rng = search.space, search.rng
+    if search.how.strategy == "random" or not parents or rng.random() < _RANDOM_SHARE:
+        return space.sample(rng)
+    weights = [1.0 / (1 + k) for k in range(len(parents))]
+    a, b = rng.choices(parents, weights, k=2)
+    if rng.random() < 0.3:
+        return space.mutate(space.cross(a.point, b.point, rng), rng, 1)
+    return space.mutate(a.point, rng)
+
+
+def _rows(measured: Sequence[Candidate]) -> Rows:
+    """The measurements of this search, at most the last of them."""
+    own = measured[-_MOST_ROWS:]
+    if not own:
+        return Rows.empty()
+    y = np.log2([c.seconds for c in own]).astype(np.float32)
+    return Rows(np.stack([c.x for c in own]), y, np.zeros(len(own), np.int32))
+
+
+# ---- processes that build
 
 
 def builders(count: int) -> list[Worker]:
@@ -294,26 +330,32 @@ class _Builder:
         return found
 
 
-def _measure(
-    search: _Search,
-    pool: Sequence[_Builder],
-    executor: ThreadPoolExecutor,
-    batch: Sequence[Proposal],
-    seed: int,
-) -> list[Candidate]:
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """The builders of a search, which work at once."""
+
+    executor: ThreadPoolExecutor
+    builders: Sequence[_Builder]
+
+    def open(self) -> None:
+        """Open the graph in all of them."""
+        list(self.executor.map(_Builder.open, self.builders))
+
+    def build(self, traces: Sequence[Trace]) -> list[tuple[_Builder, dict[int, dict[str, Any]]]]:
+        """Events by index, from each builder that had a share of the traces."""
+        count = len(self.builders)
+        shares = [(b, range(len(traces))[k::count]) for k, b in enumerate(self.builders) if k < len(traces)]
+        jobs = [self.executor.submit(b.build, share, [traces[i] for i in share]) for b, share in shares]
+        return [(b, job.result()) for (b, _), job in zip(shares, jobs, strict=True)]
+
+
+def _measure(search: _Search, pool: _Pool, batch: Sequence[Proposal]) -> list[Candidate]:
     """Build a batch in all workers, then time what is new, one worker after the other."""
-    shares = [list(range(len(batch)))[k :: len(pool)] for k in range(len(pool))]
-    jobs = [
-        executor.submit(builder.build, share, [batch[i].trace for i in share])
-        for builder, share in zip(pool, shares, strict=True)
-        if share
-    ]
     known = {c.digest for c in search.measured}
     added: list[Candidate] = []
-    for builder, share, events in zip(pool, shares, [job.result() for job in jobs], strict=False):
+    for builder, events in pool.build([made.trace for made in batch]):
         built: dict[str, int] = {}
-        for i in share:
-            event = events[i]
+        for i, event in sorted(events.items()):
             if event["event"] == "built":
                 if event["compile_s"] > 0:  # else the object was on disk
                     search.compiled_s.append(event["compile_s"])
@@ -323,19 +365,18 @@ def _measure(
             elif event["event"] not in ("lost", "known"):
                 reason = f"{event['event']}: {event['detail']}".split("\n")[0][:160]
                 search.refused[reason] = search.refused.get(reason, 0) + 1
-        for digest, samples in _times(search, builder, list(built), seed).items():
-            i = built[digest]
-            made = batch[i]
-            seconds = float(np.median(samples))
-            added.append(Candidate(made.trace, made.point, made.x, digest, seconds, events[i]["spills"]))
+        for digest, samples in _times(search, builder, list(built)).items():
+            made, spills = batch[built[digest]], events[built[digest]]["spills"]
+            added.append(Candidate(made.trace, made.point, made.x, digest, float(np.median(samples)), spills))
     search.measured += added
     return added
 
 
-def _times(search: _Search, builder: _Builder, digests: Sequence[str], seed: int) -> dict[str, list[float]]:
+def _times(search: _Search, builder: _Builder, digests: Sequence[str]) -> dict[str, list[float]]:
     """Samples of new candidates, few of those that are clearly slower than the best."""
     best = min((c.seconds for c in search.measured), default=math.inf)
     limits = {"limit_s": min(1e9, _HOPELESS * best), "slow_s": min(1e9, _SLOW * best)}
+    seed = search.how.seed + search.rounds
     request = {"rounds": _ROUNDS, "sample_s": _SAMPLE_S, "each_s": _EACH_S, "seed": seed, **limits}
     return _timed(search, builder, digests, request)
 
@@ -362,10 +403,9 @@ def _rest() -> None:
             return
 
 
-def _final(
-    search: _Search, default: Candidate | None, builder: _Builder, seed: int, budget_s: float
-) -> tuple[Candidate | None, float, float]:
+def _final(search: _Search, builder: _Builder, budget_s: float) -> tuple[Candidate | None, float, float]:
     """What to return, its seconds and the default's: the leaders again, then the best of them against the default."""
+    default, seed = search.default, search.how.seed
     if not search.measured:
         return None, math.nan, math.nan
     ordered = sorted(search.measured, key=lambda c: c.seconds)

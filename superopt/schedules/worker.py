@@ -100,9 +100,9 @@ def example_arrays(graph: Graph, seed: int) -> dict[str, np.ndarray]:
 
 def reference(graph: Graph, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The outputs as XLA computes them."""
-    import jax  # late: the import takes half a second, and workers do without
+    import jax
 
-    from superopt.backends.xla import needs_x64, to_jax
+    from superopt.backends.xla import needs_x64, to_jax  # late: jax takes half a second, and workers do without
 
     with jax.enable_x64(needs_x64(graph)):
         results = jax.jit(to_jax(graph))(*[arrays[node["name"]] for node in graph.inputs])

@@ -182,7 +182,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> dict[Graph, Any]:
     """A search that finds at once, for every graph, another schedule that takes half the time."""
     found: dict[Graph, Any] = {}
 
-    def tune(graph: Graph, budget_s: float, **_: Any) -> tuning.TunedSchedule:
+    def tune(graph: Graph, how: tuning.ScheduleSearch, **_: Any) -> tuning.TunedSchedule:
         found[graph] = another_trace(graph)
         program = from_graph(graph.outputs)
         return tuning.TunedSchedule(program, list(found[graph]), 1e-5, 2e-5, 7, 1.0, 1.0, 100, (), {})

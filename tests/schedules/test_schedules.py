@@ -22,9 +22,9 @@ from superopt.kernels.schedule.trace import apply
 from superopt.lab.training.schedules import OPERATORS, plain, timings
 from superopt.schedules.features import NAMES, features
 from superopt.schedules.model import Forecast, Prior, Rows, forecast, prior
-from superopt.schedules.records import Records
+from superopt.schedules.records import Candidate, Records
 from superopt.schedules.space import space_of
-from superopt.schedules.tune import STRATEGIES, Candidate, Strategy, tune
+from superopt.schedules.tune import STRATEGIES, ScheduleSearch, Strategy, tune
 from superopt.schedules.worker import example_arrays, reference
 from superopt.schedules.workload import workload
 from superopt.store import Store
@@ -110,7 +110,7 @@ def test_chained_contractions_are_searched_as_others() -> None:
         return jax.nn.softmax(q @ k.T, -1) @ v
 
     graph = import_function(fn, [np.zeros(shape, np.float32) for shape in ((64, 16), (48, 16), (48, 16))]).graph
-    found = tune(graph, 20.0, most=4)
+    found = tune(graph, ScheduleSearch(20.0, most=4))
     assert found.candidates == 4
     assert found.space_size > 100
     assert not found.refused
@@ -215,7 +215,7 @@ def test_records_are_kept_for_other_operators_only() -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_search_from_end_to_end(strategy: Strategy) -> None:
     store = Store(memory=True)
-    found = tune(workload("dot f32 12x48x40"), 60.0, seed=3, strategy=strategy, most=12, store=store)
+    found = tune(workload("dot f32 12x48x40"), ScheduleSearch(60.0, seed=3, strategy=strategy, most=12), store=store)
     assert 2 <= found.candidates <= 14
     assert len({c.digest for c in found.history}) == found.candidates
     assert found.default_seconds >= found.seconds

@@ -18,8 +18,8 @@ from superopt.measure.process import ProcessLimits, Worker
 from superopt.schedules import tune as search
 from superopt.schedules import worker
 from superopt.schedules.model import Rows, _solved
+from superopt.schedules.records import Candidate
 from superopt.schedules.space import space_of
-from superopt.schedules.tune import Candidate
 from superopt.schedules.workload import workload
 
 
@@ -39,8 +39,10 @@ def _final(monkeypatch: pytest.MonkeyPatch, measured: list[Candidate], fresh: di
     graph = workload("softmax f32 5x33")
     space = space_of(from_graph(graph.outputs, name="kernel"), threads=2)
     builder = search._Builder(Worker(), graph, 2, Path())  # no process: it is asked nothing
-    state = search._Search(space, random.Random(0), "model", Rows.empty(), list(measured))
-    winner, seconds, default_seconds = search._final(state, measured[0], builder, 0, 1.0)
+    state = search._Search(
+        space, search.ScheduleSearch(1.0), random.Random(0), Rows.empty(), default=measured[0], measured=list(measured)
+    )
+    winner, seconds, default_seconds = search._final(state, builder, 1.0)
     assert all(measured[0].digest in names for names in asked)
     assert winner is not None
     assert seconds == np.median(fresh[winner.digest])

@@ -21,7 +21,7 @@ from superopt.lab.bench.timing import interleaved, median
 from superopt.machine.budget import parse_budget
 from superopt.measure.stats import paired_ratio
 from superopt.schedules.native import kernel_calls, peak_call
-from superopt.schedules.tune import tune
+from superopt.schedules.tune import ScheduleSearch, tune
 
 _ROUNDS, _SAMPLE_S = 21, 0.008
 Call = Callable[[], Any]
@@ -96,7 +96,7 @@ def _ours(
 ) -> tuple[dict[str, Any], Call, Call]:
     """Our kernel as tuned within the budget, weights packed ahead of time: inside `jax.jit`, and called directly."""
     imported = import_function(case.fn, arrays, {}, frozen=case.frozen)
-    tuned = tune(imported.graph, seconds, threads=threads, seed=seed)
+    tuned = tune(imported.graph, ScheduleSearch(seconds, threads, seed))
     names = [node["name"] for node in imported.graph.inputs]
     jitted, direct = kernel_calls(tuned.program, dict(zip(names, arrays, strict=True)), threads)
     row = {

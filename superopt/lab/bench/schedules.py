@@ -31,7 +31,7 @@ from superopt.machine.budget import parse_budget
 from superopt.measure.process import ProcessLimits, Worker
 from superopt.measure.stats import paired_ratio
 from superopt.schedules.space import Trace
-from superopt.schedules.tune import STRATEGIES, TunedSchedule, tune
+from superopt.schedules.tune import STRATEGIES, ScheduleSearch, TunedSchedule, tune
 from superopt.schedules.worker import save_problem
 from superopt.schedules.workload import workload
 
@@ -94,8 +94,9 @@ def summarised(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 def measure(operator: str, seconds: float, seeds: Sequence[int]) -> dict[str, Any]:
     """One operator on one thread, with one process that builds."""
     graph = workload(operator)
-    long = tune(graph, seconds, seed=1000, strategy="evolutionary")
-    short = {s: [tune(graph, seconds, seed=seed, strategy=s, most=MOST) for seed in seeds] for s in STRATEGIES}
+    long = tune(graph, ScheduleSearch(seconds, seed=1000, strategy="evolutionary"))
+    hows = {s: [ScheduleSearch(seconds, seed=seed, strategy=s, most=MOST) for seed in seeds] for s in STRATEGIES}
+    short = {s: [tune(graph, how) for how in each] for s, each in hows.items()}
     searches = [long, *(found for each in short.values() for found in each)]
     traces: dict[str, Trace] = {key: trace for found in searches for _, key, trace in _leaders(found)}
     traces |= {json.dumps(found.trace): found.trace for found in searches}

@@ -25,7 +25,7 @@ from jax import numpy as jnp
 
 from superopt.schedules.features import NAMES
 from superopt.schedules.model import PRIOR, Prior, Rows, forecast
-from superopt.schedules.tune import tune
+from superopt.schedules.tune import ScheduleSearch, tune
 from superopt.schedules.workload import workload
 
 OPERATORS = (
@@ -62,7 +62,7 @@ _WORDS = ("operator", "correlation")
 def collect(path: Path, seconds: float) -> None:
     """Append the candidates of a search of every training operator."""
     for number, operator in enumerate(OPERATORS):
-        found = tune(workload(operator), seconds, seed=number, strategy="evolutionary")
+        found = tune(workload(operator), ScheduleSearch(seconds, seed=number, strategy="evolutionary"))
         with path.open("a", encoding="utf-8") as out:
             for c in found.history:
                 x = [round(float(v), 5) for v in c.x]
