@@ -7,8 +7,8 @@ first place where the two sides differ.  UNKNOWN and UNSUPPORTED carry a cause. 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, cast
 
 PROVED, REFUTED, UNKNOWN, UNSUPPORTED = "PROVED", "REFUTED", "UNKNOWN", "UNSUPPORTED"
 EXACTNESS = ("exact", "real", "range")
@@ -127,3 +127,48 @@ class Verdict:
             return f"{head} at {self.where}\n{self.counterexample}{remedy}"
         remedy = f"\n  it is proved when {self.proved_when}" if self.proved_when else ""
         return f"{head} at {self.where}: {self.cause}{remedy}"
+
+
+# ---- as JSON and back, tuples and special floats included: how verdicts travel between processes
+
+_RECORDS: dict[str, Any] = {c.__name__: c for c in (ValidityDomain, Counterexample, Query, Verdict)}
+
+
+def encode(x: Any) -> Any:
+    """A JSON value of plain data, tuples, and the records of this module.
+
+    Raises:
+        TypeError: anything else is inside.
+    """
+    if x is None or isinstance(x, bool | str) or type(x) is int:
+        return x
+    if type(x) is float:
+        return x if math.isfinite(x) else {"float": repr(x)}
+    if isinstance(x, list):
+        return [encode(v) for v in cast(list[Any], x)]
+    if isinstance(x, tuple):
+        return {"tuple": [encode(v) for v in cast(tuple[Any, ...], x)]}
+    if isinstance(x, dict):
+        return {"dict": [[encode(k), encode(v)] for k, v in cast(dict[Any, Any], x).items()]}
+    if type(x) in _RECORDS.values():
+        return {"record": type(x).__name__, "of": {f.name: encode(getattr(x, f.name)) for f in fields(x)}}
+    item = getattr(x, "item", None)  # a NumPy scalar
+    if item is not None and getattr(x, "shape", None) == ():
+        return encode(item())
+    raise TypeError(f"a {type(x).__name__} in a verdict")
+
+
+def decode(x: Any) -> Any:
+    """What `encode` made the JSON value of."""
+    if isinstance(x, list):
+        return [decode(v) for v in cast(list[Any], x)]
+    if not isinstance(x, dict):
+        return x
+    tagged = cast(dict[str, Any], x)
+    if "float" in tagged:
+        return float(tagged["float"])
+    if "tuple" in tagged:
+        return tuple([decode(v) for v in tagged["tuple"]])
+    if "dict" in tagged:
+        return {decode(k): decode(v) for k, v in tagged["dict"]}
+    return _RECORDS[tagged["record"]](**{name: decode(v) for name, v in tagged["of"].items()})

@@ -22,7 +22,7 @@ from rewrites.language.term import Rule
 from superopt.certify.validate import Validation
 from superopt.errors import RuleError, UsageError, VerificationError
 from verifier.record.ledger import verify_rules
-from verifier.rules.remedy import explained
+from verifier.rules.preconditions import explained
 from verifier.verdict import Verdict
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from superopt.store import Store
 from verifier.record.ledger import Ledger, require_proved, summary, verify_rules
 from verifier.record.recheck import recheck
 from verifier.rules.fuzz import fuzz
-from verifier.rules.preconditions import report
-from verifier.rules.remedy import explained
+from verifier.rules.preconditions import explained, report
 from verifier.verdict import UNKNOWN, Verdict
 
 _MAKERS = ("statement", "rule")

@@ -39,6 +39,7 @@ from superopt.ir.index import (
     of_atom,
     substitute,
 )
+from superopt.ir.intervals import of_dtype
 from superopt.ir.ops.record import identity, is_integer
 from superopt.ir.scalar import DTYPE, SCALARS
 from superopt.ir.types import Shape, Size
@@ -106,9 +107,8 @@ class Expr:
         if self.kind == "const":
             return int(self.args[0])
         if self.kind == "index" and is_integer(self.dtype):
-            info = _integer_range(self.dtype)
-            low, high = bounds(self.args[0])
-            if info[0] <= low and high <= info[1]:
+            (least, most), (low, high) = of_dtype(self.dtype), bounds(self.args[0])
+            if least <= low and high <= most:
                 return self.args[0]
         return of_atom(Form("value", (self,)))
 
@@ -116,11 +116,6 @@ class Expr:
 _TABLE: weakref.WeakValueDictionary[tuple[Any, ...], Expr] = weakref.WeakValueDictionary()
 _LOCK = threading.Lock()
 _UID = itertools.count()
-
-
-def _integer_range(dtype: str) -> tuple[int, int]:
-    bits = DTYPE[dtype].itemsize * 8
-    return (0, 2**bits - 1) if dtype[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
 def _make(kind: str, dtype: str, *args: Any) -> Expr:

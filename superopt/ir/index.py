@@ -15,6 +15,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
+from superopt.ir.intervals import INF, Interval, applied, polynomial
+
 Size: TypeAlias = "int | Poly"
 Atom: TypeAlias = "Symbol | Form"
 Mono: TypeAlias = "tuple[Atom, ...]"
@@ -340,38 +342,17 @@ def terms_of(x: Size) -> Sequence[tuple[Mono, int]]:
 # Numeric bounds come from interval arithmetic.  Where symbols have symbolic bounds (an iterator below `n`), a lower
 # bound of a polynomial is found by putting, one symbol after another, the end of its range at which it is least.
 
-INF = math.inf
 _DEPTH = 8  # symbolic bounds are substituted at most this often
 
 
-def bounds(x: Size, within: Mapping[Symbol, tuple[float, float]] | None = None) -> tuple[float, float]:
+def bounds(x: Size, within: Mapping[Symbol, Interval] | None = None) -> Interval:
     """Inclusive numeric bounds (-inf and inf when unknown); `within` narrows symbols."""
     if isinstance(x, int):
         return x, x
-    low: float = 0
-    high: float = 0
-    for mono, c in x.terms:
-        a: float = c
-        b: float = c
-        for atom in mono:
-            l, h = _atom_bounds(atom, within)
-            a, b = product((a, b), (l, h))
-        low, high = low + a, high + b
-    return low, high
+    return polynomial(x.terms, lambda atom: _atom_bounds(atom, within))
 
 
-def product(x: tuple[float, float], y: tuple[float, float]) -> tuple[float, float]:
-    """Inclusive bounds of a product from those of its factors."""
-    (a, b), (l, h) = x, y
-    ends = (_times(a, l), _times(a, h), _times(b, l), _times(b, h))
-    return min(ends), max(ends)
-
-
-def _times(a: float, b: float) -> float:
-    return 0 if a == 0 or b == 0 else a * b
-
-
-def _atom_bounds(atom: Atom, within: Mapping[Symbol, tuple[float, float]] | None) -> tuple[float, float]:
+def _atom_bounds(atom: Atom, within: Mapping[Symbol, Interval] | None) -> Interval:
     if isinstance(atom, Symbol):
         if within is not None and atom in within:
             return within[atom]
@@ -381,30 +362,6 @@ def _atom_bounds(atom: Atom, within: Mapping[Symbol, tuple[float, float]] | None
     if atom.op == "value":
         return -INF, INF
     return applied(atom.op, [bounds(x, within) for x in atom.args])
-
-
-def applied(op: str, args: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Inclusive bounds of a form (`//`, `%`, `min`, `max` or `clip`) from those of its arguments."""
-    (l, h), (l2, h2) = args[:2]
-    match op:
-        case "//":
-            ends = [_floor(p, q) for p in (l, h) for q in (max(l2, 1), h2)]
-            return min(ends), max(ends)
-        case "%":
-            return 0, min(h2 - 1, h) if l >= 0 else h2 - 1
-        case "min":
-            return min(l, l2), min(h, h2)
-        case "max":
-            return max(l, l2), max(h, h2)
-        case _:  # clip: high wins where low > high
-            l3, h3 = args[2]
-            return min(max(l, l2), l3), min(max(h, h2), h3)
-
-
-def _floor(p: float, q: float) -> float:
-    if q == INF:
-        return 0 if p >= 0 else -1
-    return p if abs(p) == INF else p // q
 
 
 def decide(x: Size) -> bool | None:
@@ -577,20 +534,21 @@ def _without(mono: Mono, part: Mono) -> Mono | None:
 
 def least(a: Size, b: Size) -> Size:
     """min(a, b)."""
-    known = decide(b - a)
-    if known is not None:
-        return a if known else b
-    first, second = sorted((a, b), key=_size_key)
-    return of_atom(Form("min", (first, second)))
+    return _extreme("min", a, b, b - a)
 
 
 def greatest(a: Size, b: Size) -> Size:
     """max(a, b)."""
-    known = decide(a - b)
+    return _extreme("max", a, b, a - b)
+
+
+def _extreme(op: str, a: Size, b: Size, gap: Size) -> Size:
+    """a where the gap is not negative, b where it is."""
+    known = decide(gap)
     if known is not None:
         return a if known else b
     first, second = sorted((a, b), key=_size_key)
-    return of_atom(Form("max", (first, second)))
+    return of_atom(Form(op, (first, second)))
 
 
 def clip(x: Size, low: Size, high: Size) -> Size:

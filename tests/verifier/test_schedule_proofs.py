@@ -27,6 +27,7 @@ from tests.support.schedule_oracle import faults
 from verifier.schedules import OBLIGATIONS, CheckLimits, ScheduleVerdict, check_schedule
 from verifier.schedules import remote as remote_module
 from verifier.schedules.ledger import ScheduleLedger
+from verifier.schedules.prover import settle
 
 RIGHT = list(examples())
 WRONG = list(planted())
@@ -255,9 +256,7 @@ def test_exponentials_are_not_taken_apart() -> None:
 def test_questions_are_answered_by_z3(monkeypatch: pytest.MonkeyPatch) -> None:
     i, j = Symbol("i", 0, 99_999), Symbol("j", 0, 99_999)
     a, b = of_atom(i), of_atom(j)
-    answer = remote_module.settle(
-        remote_module._encoded(_domain(i, j, 2 * a + 3 * b - 7, 7 - 2 * a - 3 * b), [2 - a, 1 - b, 1 - a])
-    )
+    answer = settle(remote_module._encoded(_domain(i, j, 2 * a + 3 * b - 7, 7 - 2 * a - 3 * b), [2 - a, 1 - b, 1 - a]))
     statuses = [g["status"] for g in answer["goals"]]
     assert statuses == ["yes", "yes", "no"]
     assert answer["goals"][2]["model"] == [2, 1]

@@ -12,12 +12,10 @@ import pytest
 from superopt.ir.expr import const, convert, load, op, reduce, where
 from superopt.ir.index import Guard, Poly, Size, Symbol, clip, greatest, least, of_atom
 from superopt.lab.corpora.schedules.lemmas import lemmas, prove
-from verifier.schedules.domain import Domain, ExhaustedError, QuestionBudget
+from verifier.schedules.domain import Domain, ExhaustedError, QuestionBudget, value_at
 from verifier.schedules.equal import Equality
-from verifier.schedules.intervals import interval
+from verifier.schedules.intervals import Ranges, interval
 from verifier.schedules.maps import solve
-from verifier.schedules.numbers import Ranges
-from verifier.schedules.points import value_at
 from verifier.schedules.wire import Encoder, decoder
 
 I, J, K = (Symbol(name, 0, n) for name, n in (("i", 4), ("j", 6), ("k", 2)))

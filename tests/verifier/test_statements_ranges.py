@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+from superopt.ir.intervals import product
 from verifier.equal.conditions import ge
 from verifier.equal.poly import const, var
 from verifier.equal.solver import Context
-from verifier.statements.ranges import PremiseRanges, _product
+from verifier.statements.ranges import PremiseRanges
 
 
 def test_what_is_one_beyond_a_type_does_not_fit() -> None:
@@ -29,6 +30,6 @@ def test_conditions_on_entries_are_divided_exactly() -> None:
 
 def test_ends_without_a_bound_meet_integers_beyond_floats() -> None:
     huge = 10**400
-    assert _product((huge, math.inf), (-2, huge)) == (-math.inf, math.inf)
+    assert product((huge, math.inf), (-2, huge)) == (-math.inf, math.inf)
     n = var("n")
     assert PremiseRanges(Context()).interval(n.scale(huge) + const(-huge)) == (-huge, math.inf)

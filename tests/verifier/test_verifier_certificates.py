@@ -25,8 +25,7 @@ from verifier.record import digests
 from verifier.record.ledger import TABLE, Ledger, certificate_key, require_proved, verify_rules
 from verifier.record.recheck import recheck, replay, solvers
 from verifier.rules.process import LimitExceededError, Prover, check_all, shared
-from verifier.rules.wire import decode, encode
-from verifier.verdict import Counterexample, Query, Verdict
+from verifier.verdict import Counterexample, Query, Verdict, decode, encode
 
 FAULTS = str(Path(__file__).parents[1] / "support")
 RULES = [by_name(name) for name in ("dot-assoc", "slice-concat-left", "softmax-shift")]

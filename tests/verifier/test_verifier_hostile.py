@@ -20,10 +20,9 @@ from superopt.ir.graph import Graph, make_input, mk
 from superopt.ir.program import Program
 from superopt.lab.corpora import rollcall
 from tests.support.saved_files import edited
-from verifier.rules.bits import different_bits, first_other_bits
 from verifier.rules.check import check
 from verifier.rules.prove import prove
-from verifier.rules.refute import differ_at, env_of_seed
+from verifier.rules.refute import differ_at, different_bits, env_of_seed, first_other_bits
 
 # ---- what the right side divides by, and where
 

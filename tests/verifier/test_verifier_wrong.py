@@ -19,8 +19,7 @@ from tests.support.verifier_texts import TRUE
 from verifier.rules.check import check
 from verifier.rules.fuzz import FALSE_PROOF, Fuzzed, MutantOutcome, draw, try_mutant
 from verifier.rules.mutate import mutants
-from verifier.rules.preconditions import DOMAIN, NEEDED, REDUNDANT, preconditions
-from verifier.rules.remedy import remedy
+from verifier.rules.preconditions import DOMAIN, NEEDED, REDUNDANT, preconditions, remedy
 from verifier.rules.shrink import refute
 from verifier.verdict import PROVED, REFUTED, Counterexample
 

@@ -18,9 +18,9 @@ from rewrites.language.term import Rule
 from superopt.errors import VerificationError
 from verifier.equal.equality import DEFINED, NO_OVERFLOW
 from verifier.equal.solver import recorded
+from verifier.rules.instance import solved_envs
 from verifier.rules.prove import prove
 from verifier.rules.refute import Attempts, Difference, differ_at, search
-from verifier.rules.shapes import solved_envs
 from verifier.rules.shrink import readable
 from verifier.verdict import REFUTED, UNKNOWN, UNSUPPORTED, Verdict
 

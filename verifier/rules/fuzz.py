@@ -8,11 +8,10 @@ other state nothing; they are counted apart.
 from __future__ import annotations
 
 import os
-import queue
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,11 +21,11 @@ from rewrites.language.term import Rule
 from superopt.errors import VerificationError
 from verifier.equal.equality import DEFINED
 from verifier.equal.normal import EXACT
-from verifier.rules.bits import different_bits
 from verifier.rules.check import check
 from verifier.rules.mutate import Mutant, mutants
-from verifier.rules.process import LimitExceededError, Prover
+from verifier.rules.process import LimitExceededError, Prover, each
 from verifier.rules.prove import CONTRADICTION, EMPTY_ONLY
+from verifier.rules.refute import different_bits
 from verifier.rules.shrink import readable, refute
 from verifier.verdict import PROVED, UNKNOWN, Counterexample
 
@@ -154,41 +153,11 @@ def try_text(of: str, kind: str, what: str, text: str) -> dict[str, Any]:
     return {"status": outcome.status, "cause": outcome.cause, "shown": shown, "seconds": outcome.seconds}
 
 
-def try_all(mutants: Sequence[Mutant], jobs: int = 1) -> Iterator[MutantOutcome]:
-    """The outcomes of mutants as they come, by so many processes under the limits of `verifier.rules.process`."""
-    todo = iter(mutants)
-    lock = threading.Lock()
-    done: queue.SimpleQueue[MutantOutcome | BaseException | None] = queue.SimpleQueue()
-    provers = [Prover() for _ in range(jobs)]
-
-    def work(prover: Prover) -> None:
-        try:
-            while True:
-                with lock:
-                    mutant = next(todo, None)
-                if mutant is None:
-                    break
-                done.put(_asked(prover, mutant))
-        except BaseException as error:  # handed to whoever reads the outcomes
-            done.put(error)
-        done.put(None)
-
-    threads = [threading.Thread(target=work, args=(prover,), daemon=True) for prover in provers]
-    try:
-        for thread in threads:
-            thread.start()
-        left = jobs
-        while left:
-            outcome = done.get()
-            left -= outcome is None
-            if isinstance(outcome, BaseException):
-                raise outcome
-            if outcome is not None:
-                yield outcome
-    finally:
-        todo = iter(())
-        for prover in provers:
-            prover.close()
+def try_all(mutants: Sequence[Mutant], jobs: int = 1) -> Iterator[tuple[int, MutantOutcome]]:
+    """The outcomes of mutants by number as they come, by so many processes under the limits of `Prover`."""
+    with ExitStack() as stack:
+        provers = [stack.enter_context(Prover()) for _ in range(jobs)]
+        yield from stack.enter_context(closing(each(mutants, _asked, provers)))
 
 
 def _asked(prover: Prover, mutant: Mutant) -> MutantOutcome:
@@ -203,8 +172,8 @@ def _asked(prover: Prover, mutant: Mutant) -> MutantOutcome:
 def fuzz(rules: Sequence[Rule], count: int, seed: int = 0) -> Fuzzed:
     """The outcomes of so many mutants of some rules, by as many processes as there are cores to use."""
     drawn = draw(rules, count, seed)
-    place = {id(mutant): i for i, mutant in enumerate(drawn)}
-    return Fuzzed(sorted(try_all(drawn, cores()), key=lambda outcome: place[id(outcome.mutant)]))
+    outcomes = dict(try_all(drawn, cores()))
+    return Fuzzed([outcomes[i] for i in range(len(drawn))])
 
 
 def cores() -> int:

@@ -3,21 +3,35 @@
 Every role gets its axes; every (size token, axis), (attribute, axis) and free parameter becomes a variable.  Premises
 are: sizes >= 0, parameters >= 1, the rule's `if` conditions, well-formedness of all left sides.  Right sides contribute
 goals: well-formedness, positive divisors, shapes equal to the left's.
+
+A premise about values (`given`) such as `ge(X, 0)` holds at every index of its operands.  A proof over uninterpreted
+inputs uses it at the indices at which the two sides read these operands, and at the index of the result where that has
+all its axes; each time under the condition that the index is in range.
+
+For the refuter the solver proposes sizes and attributes, since random sampling rarely meets premises with many of them
+(a cropping pad before a strided window): first where an obligation of the right side fails, then at random points, each
+size and attribute pushed to a random small value where the premises still allow it.  What comes out is an environment
+of plain integers; whether it refutes anything is for the interpreter to say.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rewrites.language.named import Env, NamedShape, shape
-from rewrites.language.term import Expr, Rule, Term, names_in, subterms, windows
+from rewrites.language.named import Env, NamedShape, derived_labels, shape
+from rewrites.language.term import Expr, Rule, Term, names_in, stem, subterms, windows
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond, Sym, arithmetic, unwrap
+from verifier.equal.pointwise import Premise
 from verifier.equal.poly import Poly, const, var
+from verifier.equal.ranks import attribute_roles, rank_vectors
+from verifier.equal.sem import Meaning, Where
 from verifier.equal.solver import Context
-from verifier.equal.terms import Symbolic
+from verifier.equal.terms import Read, Symbolic, walk_terms
+from verifier.equal.terms import Term as Scalar
 
 
 class IllFormed(Exception):
@@ -217,3 +231,99 @@ def output(instance: RankInstance, root: int) -> tuple[dict[Any, Sym], tuple[Con
 
 def _by_label(item: tuple[Any, Any]) -> str:
     return str(item[0])
+
+
+def premises_at(meaning: Meaning[Scalar], left: Scalar, right: Scalar, index: Where) -> tuple[Premise, ...]:
+    """The premises of the rule at the entries that two scalars read, and at the index of the result."""
+    rule = meaning.env.rule
+    if not rule.given:
+        return ()
+    reads = {x for side in (left, right) for x in walk_terms(side) if isinstance(x, Read)}
+    out: dict[Premise, None] = {}
+    for t in rule.given:
+        shape = meaning.shape(t)
+        if not shape:
+            out[c.TRUE, meaning.at(t, {})] = None
+            continue
+        if set(shape) <= set(index):
+            out[_inside(shape, index), meaning.at(t, index)] = None
+        held = {x["name"] for x in subterms((t,)) if x.op == "var"}
+        for read in sorted((r for r in reads if r.name in held), key=repr):
+            where = _index(meaning, t, shape, read)
+            if where is not None:
+                out[where] = None
+    return tuple(out)
+
+
+def _index(meaning: Meaning[Scalar], t: Term, shape: NamedShape, read: Read) -> Premise | None:
+    """The premise at the index of a read, or None where the read does not say all of the index."""
+    env = meaning.env
+    labels = [x for token in env.rule.vars[read.name] for x in env.labels[stem(token)]]
+    index: dict[Any, Any] = {x: Sym(i) for x, i in zip(labels, read.index, strict=True)}
+    if not set(shape) <= set(index):
+        return None
+    return _inside(shape, index), meaning.at(t, index)
+
+
+def _inside(shape: NamedShape, index: Where) -> Cond:
+    at = {x: unwrap(index[x]) for x in shape}
+    return c.conj(cond for x, n in shape.items() for cond in (c.ge(at[x], 0), c.lt(at[x], unwrap(n))))
+
+
+LARGEST = 7
+
+
+def solved_envs(rule: Rule, points: int, seed: int = 0) -> Iterator[Env]:
+    """Environments that satisfy the premises: at failing obligations, then at random points, at small ranks."""
+    rng = random.Random(f"{rule.name}/{seed}/shapes")
+    vectors = rank_vectors(attribute_roles(rule), -1, 1)
+    made: list[RankInstance] = []
+    for ranks in vectors[::-1]:
+        try:
+            made.append(instantiate(rule, ranks))
+        except IllFormed:
+            continue
+    for instance in made:
+        for goals in instance.goals:
+            for goal in goals:
+                yield from _env(instance, (c.negate(goal),))
+    for n in range(points if made else 0):
+        instance = made[n % len(made)]
+        yield from _env(instance, _nudges(instance.ctx, rng))
+
+
+def _nudges(ctx: Context, rng: random.Random) -> tuple[Cond, ...]:
+    """Random values for as many variables as the premises allow, in random order."""
+    names = sorted(ctx.dims)
+    rng.shuffle(names)
+    kept: list[Cond] = []
+    for name in names:
+        wanted = c.eq(var(name), rng.choice((-2, -1, 0, 1, 1, 2, 2, 3, 4)))
+        if ctx.possible(wanted, tuple(kept)) == "yes":
+            kept.append(wanted)
+    return tuple(kept)
+
+
+def _env(instance: RankInstance, extra: tuple[Cond, ...]) -> Iterator[Env]:
+    found = instance.ctx.model((*extra, *_small(instance.ctx)))
+    if found is not None:
+        yield env_at(instance, found)
+
+
+def env_at(instance: RankInstance, found: dict[str, int]) -> Env:
+    """The environment of plain integers that a model of the variables of an instance describes."""
+    rule = instance.env.rule
+    labels: dict[str, list[int]] = {}
+    named: dict[Any, int] = {}
+    for role in rule.roles:
+        if role not in rule.derived:
+            labels[role] = [1000 + len(named) + i for i in range(len(instance.env.labels[role]))]
+            named.update(zip(instance.env.labels[role], labels[role], strict=True))
+    labels.update(derived_labels(rule, labels, iter(range(2000, 3000))))
+    tok = {(t, named[x]): found[str(v)] for (t, x), v in instance.env.tok.items() if x in named}
+    attr = {(a, named[x]): found[str(v)] for (a, x), v in instance.env.attr.items() if x in named}
+    return Env(rule, labels, tok, attr, {p: found[str(v)] for p, v in instance.env.params.items()})
+
+
+def _small(ctx: Context) -> tuple[Cond, ...]:
+    return tuple(f for n in sorted(ctx.dims) for f in (c.ge(var(n), -LARGEST), c.ge(LARGEST, var(n))))

@@ -12,21 +12,22 @@ import atexit
 import math
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from rewrites.language.show import rule_key, show
 from rewrites.language.term import Rule
 from superopt.errors import VerificationError
 from superopt.machine.facts import usable_cores
 from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
-from verifier.rules.wire import decode
-from verifier.verdict import UNKNOWN, Verdict
+from verifier.verdict import UNKNOWN, Verdict, decode
 
+T = TypeVar("T")
+R = TypeVar("R")
 SECONDS = 60.0
 MEMORY_BYTES = 4 << 30
 _START_S = 60.0
@@ -57,23 +58,11 @@ class Prover:
         Raises:
             VerificationError: the rule is proved and refuted at once.
         """
-        key = rule_key(rule)
-        try:
-            event = self._ask({"request": "check", "rule": show(rule), "key": key, "direction": direction})
-        except LimitExceededError as limit:
-            return Verdict(rule.name, key, rule.where, direction, UNKNOWN, cause=str(limit), seconds=self.seconds)
-        if event["event"] == "error":
-            raise VerificationError(event["message"], hint=event["hint"])
-        return replace(decode(event["verdict"]), where=rule.where)
+        return self._judged("check", rule, direction)
 
     def prove(self, rule: Rule, direction: str = "forward") -> Verdict:
         """The prover's verdict alone, UNKNOWN where a limit was exceeded."""
-        key = rule_key(rule)
-        try:
-            event = self._ask({"request": "prove", "rule": show(rule), "key": key, "direction": direction})
-        except LimitExceededError as limit:
-            return Verdict(rule.name, key, rule.where, direction, UNKNOWN, cause=str(limit), seconds=self.seconds)
-        return replace(decode(event["verdict"]), where=rule.where)
+        return self._judged("prove", rule, direction)
 
     def call(self, target: str, *arguments: Any, path: str | None = None) -> Any:
         """`module:function` applied to JSON values inside the process.
@@ -82,6 +71,16 @@ class Prover:
             LimitExceededError: it took too long or too much memory.
         """
         return self._ask({"request": "call", "target": target, "arguments": arguments, "path": path})["result"]
+
+    def _judged(self, request: str, rule: Rule, direction: str) -> Verdict:
+        key = rule_key(rule)
+        try:
+            event = self._ask({"request": request, "rule": show(rule), "key": key, "direction": direction})
+        except LimitExceededError as limit:
+            return Verdict(rule.name, key, rule.where, direction, UNKNOWN, cause=str(limit), seconds=self.seconds)
+        if event["event"] == "error":
+            raise VerificationError(event["message"], hint=event["hint"])
+        return replace(decode(event["verdict"]), where=rule.where)
 
     def close(self) -> None:
         """End the process."""
@@ -132,30 +131,44 @@ def check_all(rules: Sequence[Rule], provers: int = 0, end_s: float = math.inf) 
         VerificationError: a rule is proved and refuted at once.
     """
     wanted = provers or min(_MOST_PROVERS, usable_cores())
+
+    def check(prover: Prover, rule: Rule) -> Verdict:
+        if time.monotonic() > end_s:
+            return Verdict(
+                rule.name, rule_key(rule), rule.where, "forward", UNKNOWN, cause="no time was left to prove it"
+            )
+        return prover.check(rule)
+
+    # what takes longest is not left to the end; against a clock those come first that are soon proved
+    sign = -1 if end_s == math.inf else 1
+    order = sorted(range(len(rules)), key=lambda i: sign * len(show(rules[i])))
     with ExitStack() as stack:
         count = max(1, min(wanted, len(rules) // _RULES_EACH))
         own = [stack.enter_context(Prover()) for _ in range(count - 1)]
-        executor = stack.enter_context(ThreadPoolExecutor(count))
-        idle: SimpleQueue[Prover] = SimpleQueue()
-        for prover in (shared(), *own):
+        found = {order[n]: verdict for n, verdict in each([rules[i] for i in order], check, [shared(), *own])}
+    return [found[i] for i in range(len(rules))]
+
+
+def each(items: Sequence[T], ask: Callable[[Prover, T], R], provers: Sequence[Prover]) -> Generator[tuple[int, R]]:
+    """Answers about all items with their numbers, as they come; a prover that is idle takes the next item."""
+    idle: SimpleQueue[Prover] = SimpleQueue()
+    for prover in provers:
+        idle.put(prover)
+
+    def one(item: T) -> R:
+        prover = idle.get()
+        try:
+            return ask(prover, item)
+        finally:
             idle.put(prover)
 
-        def check(rule: Rule) -> Verdict:
-            if time.monotonic() > end_s:
-                return Verdict(
-                    rule.name, rule_key(rule), rule.where, "forward", UNKNOWN, cause="no time was left to prove it"
-                )
-            prover = idle.get()
-            try:
-                return prover.check(rule)
-            finally:
-                idle.put(prover)
-
-        # what takes longest is not left to the end; against a clock those come first that are soon proved
-        sign = -1 if end_s == math.inf else 1
-        order = sorted(range(len(rules)), key=lambda i: sign * len(show(rules[i])))
-        found = dict(zip(order, executor.map(check, [rules[i] for i in order]), strict=True))
-    return [found[i] for i in range(len(rules))]
+    executor = ThreadPoolExecutor(len(provers))
+    try:
+        numbers = {executor.submit(one, item): n for n, item in enumerate(items)}
+        for answer in as_completed(numbers):
+            yield numbers[answer], answer.result()
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)  # who closes the provers ends what still runs
 
 
 _SHARED: list[Prover] = []

@@ -27,9 +27,18 @@ from verifier.equal.ranks import ANY, MAX_RANK, attribute_roles, rank_vectors, u
 from verifier.equal.sem import Meaning
 from verifier.equal.solver import UNKNOWN as OPEN
 from verifier.equal.solver import CannotLower
-from verifier.rules.instance import IllFormed, Impossible, RankInstance, algebra, instantiate, output, unsupported
-from verifier.rules.premises import premises_at
-from verifier.rules.shapes import LARGEST, env_at
+from verifier.rules.instance import (
+    LARGEST,
+    IllFormed,
+    Impossible,
+    RankInstance,
+    algebra,
+    env_at,
+    instantiate,
+    output,
+    premises_at,
+    unsupported,
+)
 from verifier.verdict import PROVED, UNKNOWN, UNSUPPORTED, ValidityDomain, Verdict
 
 CONTRADICTION = "the premises contradict each other"

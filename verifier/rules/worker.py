@@ -18,7 +18,7 @@ from superopt.measure.worker import serve
 from verifier.equal.solver import z3
 from verifier.rules.check import check
 from verifier.rules.prove import prove
-from verifier.rules.wire import encode
+from verifier.verdict import encode
 
 
 def _check(request: Mapping[str, Any]) -> Iterator[Event]:

@@ -11,9 +11,7 @@ from superopt.kernels.loops.ranges import require_within
 from superopt.kernels.loops.show import digest
 from superopt.kernels.loops.stage import LoopProgram
 from verifier.schedules import obligations
-from verifier.schedules.alias import aliases as alias
 from verifier.schedules.domain import ExhaustedError, QuestionBudget
-from verifier.schedules.overflow import overflow
 from verifier.schedules.questions import Findings
 from verifier.schedules.remote import Answers, settle_all
 from verifier.schedules.stages import View
@@ -86,10 +84,10 @@ def _discharge(
         if after.buffer(stage.buffer).scope == "output":
             obligations.complete(new, stage, out)
         tile(new, stage, out)
-    alias(new, aliases, out)
+    obligations.aliases(new, aliases, out)
     values = Values(old, new, out)
     values.run()
-    overflow(old, new, out)
+    obligations.overflow(old, new, out)
     real = values.real
     if not any(f.status == REFUTED for f in out.found):
         real |= settle_all(out, values.left_over, answers)

@@ -19,9 +19,11 @@ from superopt.ir.types import FLOATS
 from verifier.schedules.domain import Domain
 from verifier.schedules.folds import (
     Equations,
+    Expansion,
     Part,
-    apart,
+    TooManyError,
     is_zero,
+    may_expand,
     parts,
     row_major,
     unified,
@@ -30,7 +32,6 @@ from verifier.schedules.folds import (
 )
 from verifier.schedules.intervals import box_of
 from verifier.schedules.maps import only, renamed, solve
-from verifier.schedules.ring import Expansion, SumTerm, TooManyError, may_expand
 from verifier.schedules.stages import outside
 
 _IDEMPOTENT = frozenset({"max", "min", "and", "or"})
@@ -136,10 +137,10 @@ class Equality:
         self.real |= found and l.dtype in FLOATS
         return found
 
-    def _cancels(self, terms: Sequence[SumTerm], dtype: str, d: Domain) -> bool:
+    def _cancels(self, terms: Sequence[Part], dtype: str, d: Domain) -> bool:
         groups: list[tuple[Part, Fraction]] = []
         for term in terms:
-            part = Part(term.iterators, term.guards, term.body(dtype))
+            part = term.multiplied(dtype)
             for at, (other, k) in enumerate(groups):
                 if self._part(other, part, d, "sum"):
                     groups[at] = (other, k + term.coefficient)
@@ -190,13 +191,8 @@ class Equality:
         while any(f"{prefix}.{s.name}" in names for s in r.iterators):
             prefix += "~"
         fresh = renamed(r.iterators, prefix)
-        r = Part(
-            tuple(only(fresh)),
-            tuple([p for p in (substitute(g, fresh) for g in r.guards) if isinstance(p, Poly)]),
-            r.body.substitute(fresh),
-            r.strict,
-        )
-        l = apart(l, frozenset(d.ranges) | r.body.symbols | frozenset[Symbol]().union(*(g.symbols for g in r.guards)))
+        r = r.named(dict(zip(r.iterators, only(fresh), strict=True)))
+        l = l.apart(frozenset(d.ranges) | r.symbols)
         left = d.over(l.iterators).under(*_guards(l.guards))
         right = d.over(r.iterators).under(*_guards(r.guards))
         for at in self._maps(l, r, left):

@@ -1,23 +1,31 @@
-"""Folds in normal form: sums of `[guards] body` over iterators, and guesses at how two of them correspond.
+"""Guarded sums: folds of `[guards] body` over iterators, sums of products of them, and guesses at how two correspond.
 
 A fold over a fold is one fold; a choice whose other branch is neutral is a guard; a factor that is 0 unless a guard
 holds makes it a guard of the product.  What is guessed here (from the indices at which two bodies read the same
 buffers, or from extents) is proved by who asks.
+
+Ring laws: products distribute over sums, terms cancel, an iterator that nothing depends on is a factor.  They hold
+modulo 2^n, so for integers as they wrap; for floats over the reals.  A conversion between integers is transparent where
+nothing inside it wraps and its target holds the value: the byte that is offset by 128, stored unsigned and widened
+again is itself plus 128.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import product
 from math import prod
 
 from superopt.ir.algebra import COMBINE
-from superopt.ir.expr import Expr, convert, op, reduce, subexpressions
+from superopt.ir.expr import Expr, const, convert, op, reduce, subexpressions
 from superopt.ir.index import Poly, Size, Symbol, of_atom, substitute
+from superopt.ir.intervals import of_dtype
 from superopt.ir.ops.record import accumulator, identity
 from superopt.ir.scalar import COMMUTATIVE
-from verifier.schedules.intervals import box_of
+from superopt.ir.types import FLOATS
+from verifier.schedules.intervals import INTEGERS, Ranges, box_of
 
 _WRITTEN_OUT = 64  # iterations of a fold that are compared one by one with the operands of a sum
 Equations = list[tuple[Size, Size]]
@@ -25,12 +33,48 @@ Equations = list[tuple[Size, Size]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`body` folded over iterators where all guards hold; `strict`: guards came out of a product by 0 * x = 0."""
+    """`coefficient` times the fold over iterators, where all guards hold, of a product of factors.
 
-    iterators: tuple[Symbol, ...]
-    guards: tuple[Poly, ...]
-    body: Expr
+    `strict`: guards came out of a product by 0 * x = 0.
+    """
+
+    iterators: tuple[Symbol, ...] = ()
+    guards: tuple[Poly, ...] = ()
+    factors: tuple[Expr, ...] = ()
     strict: bool = False
+    coefficient: Fraction = Fraction(1)
+
+    @property
+    def body(self) -> Expr:
+        """The one factor."""
+        (body,) = self.factors
+        return body
+
+    @property
+    def symbols(self) -> frozenset[Symbol]:
+        """Symbols of guards and factors."""
+        return frozenset[Symbol]().union(*(g.symbols for g in self.guards), *(f.symbols for f in self.factors))
+
+    def named(self, new: Mapping[Symbol, Symbol]) -> Part:
+        """The same fold with some iterators under other names."""
+        if not new:
+            return self
+        mapping: dict[Symbol, Size] = {s: of_atom(t) for s, t in new.items()}
+        guards = tuple([p for p in (substitute(g, mapping) for g in self.guards) if isinstance(p, Poly)])
+        factors = tuple([f.substitute(mapping) for f in self.factors])
+        return replace(self, iterators=tuple([new.get(s, s) for s in self.iterators]), guards=guards, factors=factors)
+
+    def apart(self, taken: frozenset[Symbol]) -> Part:
+        """The same fold with iterators under other names than those taken."""
+        return self.named(unlike(self.iterators, taken))
+
+    def multiplied(self, dtype: str) -> Part:
+        """The same fold with the product of its factors, 1 of none, as one."""
+        found: Expr | None = None
+        for f in self.factors:
+            same = f if f.dtype == dtype else convert(f, f.dtype, dtype)
+            found = same if found is None else op("mul", dtype, found, same)
+        return replace(self, factors=(const(1, dtype) if found is None else found,))
 
 
 def is_zero(e: Expr) -> bool:
@@ -71,7 +115,7 @@ def parts(e: Expr, monoid: str, split: bool) -> list[Part]:
     neutral = identity(monoid, e.dtype)
     if e.kind == "reduce" and e.args[0] == monoid:
         own = frozenset[Symbol](e.args[1])
-        found = [apart(p, own) for p in parts(e.args[2], monoid, split)]
+        found = [p.apart(own) for p in parts(e.args[2], monoid, split)]
         return [replace(p, iterators=(*e.args[1], *p.iterators)) for p in found]
     if e.kind == "where":
         guard, then, orelse = e.args
@@ -90,7 +134,7 @@ def parts(e: Expr, monoid: str, split: bool) -> list[Part]:
         guards, core = _stripped(e)
         if core is not e:
             return [replace(_under(p, guards), strict=True) for p in parts(core, monoid, split)]
-    return [Part((), (), e)]
+    return [Part(factors=(e,))]
 
 
 def widened(e: Expr) -> Expr:
@@ -102,20 +146,8 @@ def widened(e: Expr) -> Expr:
 
 
 def _under(p: Part, guards: Sequence[Poly]) -> Part:
-    p = apart(p, frozenset[Symbol]().union(*(g.symbols for g in guards)))
+    p = p.apart(frozenset[Symbol]().union(*(g.symbols for g in guards)))
     return replace(p, guards=(*guards, *p.guards))
-
-
-def apart(p: Part, taken: frozenset[Symbol]) -> Part:
-    """The same fold with iterators under other names than those taken."""
-    new = unlike(p.iterators, taken)
-    if not new:
-        return p
-    mapping: dict[Symbol, Size] = {s: of_atom(t) for s, t in new.items()}
-    guards = tuple([g for g in (substitute(g, mapping) for g in p.guards) if isinstance(g, Poly)])
-    return replace(
-        p, iterators=tuple([new.get(s, s) for s in p.iterators]), guards=guards, body=p.body.substitute(mapping)
-    )
 
 
 def unlike(symbols: Sequence[Symbol], taken: frozenset[Symbol]) -> dict[Symbol, Symbol]:
@@ -162,7 +194,7 @@ def written_out(found: list[Part], count: int) -> list[Part]:
     out: list[Part] = []
     for p in found:
         for point in product(*(range(extent(s)) for s in p.iterators)):
-            out.append(Part((), (), p.body.substitute(dict(zip(p.iterators, point, strict=True)))))
+            out.append(Part(factors=(p.body.substitute(dict(zip(p.iterators, point, strict=True))),)))
     return out
 
 
@@ -228,3 +260,133 @@ def _swapped(a: list[Expr], b: list[Expr], swap: bool) -> bool:
 
 def _buffers(e: Expr) -> frozenset[str]:
     return frozenset(x.args[0] for x in subexpressions(e) if x.kind == "load")
+
+
+_MOST = 24
+
+
+class TooManyError(Exception):
+    """An expression has more terms than are compared."""
+
+
+@dataclass
+class Expansion:
+    """Expressions of one dtype as terms."""
+
+    dtype: str
+    ranges: Ranges = field(default_factory=Ranges)
+    _fresh: int = 0
+
+    def terms(self, e: Expr) -> list[Part]:
+        """The terms of an expression.
+
+        Raises:
+            TooManyError: there are too many.
+        """
+        found = [self._counted(t) for t in self._terms(e)]
+        if len(found) > _MOST:
+            raise TooManyError
+        return [t for t in found if t.coefficient]
+
+    def _terms(self, e: Expr) -> list[Part]:
+        if e.kind == "const" and e.dtype != "bool":
+            value = e.args[0]
+            if value != value or value in (float("inf"), -float("inf")):
+                return [Part(factors=(e,))]
+            return [Part(coefficient=Fraction(value))]
+        if e.kind == "op":
+            args = e.operands
+            match e.args[0]:
+                case "add":
+                    return [t for x in args for t in self._terms(x)]
+                case "sub":
+                    return self._terms(args[0]) + _negated(self._terms(args[1]))
+                case "neg":
+                    return _negated(self._terms(args[0]))
+                case "mul":
+                    return self._product(*args)
+                case "div" if e.dtype in FLOATS and not _is_one(args[0]):
+                    one = const(1, e.dtype)
+                    return self._product(args[0], op("div", e.dtype, one, args[1]))
+                case _:
+                    pass
+        if e.kind == "reduce" and e.args[0] == "sum":
+            own = frozenset[Symbol](e.args[1])
+            inner = [self._apart(t) if not own.isdisjoint(t.iterators) else t for t in self._terms(e.args[2])]
+            return [replace(t, iterators=(*e.args[1], *t.iterators)) for t in inner]
+        if e.kind == "where" and e.args[2].kind == "const" and e.args[2].args[0] == 0:
+            own = frozenset[Symbol]().union(*(g.symbols for g in e.args[0].ordered))
+            inner = [self._apart(t) if not own.isdisjoint(t.iterators) else t for t in self._terms(e.args[1])]
+            return [replace(t, guards=(*e.args[0].ordered, *t.guards)) for t in inner]
+        if e.kind == "convert" and self._transparent(e):
+            return self._terms(e.args[1])
+        return [Part(factors=(e,))]
+
+    def _transparent(self, e: Expr) -> bool:
+        if e.dtype not in INTEGERS or e.args[0] not in INTEGERS:
+            return False
+        inner = e.args[1]
+        if inner.kind == "load":
+            return False  # an atom either way: kept as the conversion that it is
+        low, high = self.ranges.of(inner)
+        least, most = of_dtype(e.dtype)
+        return self.ranges.whole.get(inner, False) and least <= low and high <= most
+
+    def _product(self, a: Expr, b: Expr) -> list[Part]:
+        left, right = self._terms(a), self._terms(b)
+        if len(left) * len(right) > _MOST:
+            raise TooManyError
+        return [self._times(x, y) for x, y in product(left, right)]
+
+    def _times(self, x: Part, y: Part) -> Part:
+        x, y = self._apart(x), self._apart(y)  # binders of two sums, or of one and a factor, may have one name
+        return Part(
+            (*x.iterators, *y.iterators),
+            (*x.guards, *y.guards),
+            tuple(sorted((*x.factors, *y.factors), key=_key)),
+            coefficient=x.coefficient * y.coefficient,
+        )
+
+    def _apart(self, t: Part) -> Part:
+        """The same term with iterators under names of their own."""
+        if not t.iterators:
+            return t
+        self._fresh += 1
+        return t.named({s: Symbol(f"{self._fresh}'{s.name}", s.low, s.high) for s in t.iterators})
+
+    def _counted(self, t: Part) -> Part:
+        """Iterators that nothing depends on are factors."""
+        used = t.symbols
+        k = t.coefficient
+        for s in t.iterators:
+            if s not in used:
+                low, high = box_of(s)
+                k *= high - low + 1
+        return replace(t, coefficient=k, iterators=tuple([s for s in t.iterators if s in used]))
+
+
+def _negated(found: Sequence[Part]) -> list[Part]:
+    return [replace(t, coefficient=-t.coefficient) for t in found]
+
+
+def _key(e: Expr) -> tuple[tuple[str, ...], str, str, int, int]:
+    """An order of factors that two ways to write them agree on, as far as what they are made of tells them apart."""
+    names = sorted({x.args[0] for x in subexpressions(e) if x.kind == "load"})
+    return tuple(names), e.kind, e.args[0] if e.kind == "op" else "", e.height, e.uid
+
+
+def may_expand(l: Expr, r: Expr) -> bool:
+    """Is there something for ring laws to do?"""
+    if l.dtype not in INTEGERS and l.dtype not in FLOATS:
+        return False
+    return any(_is_sum(x) for x in (l, r))
+
+
+def _is_one(e: Expr) -> bool:
+    return e.kind == "const" and e.args[0] == 1
+
+
+def _is_sum(e: Expr) -> bool:
+    return (e.kind == "op" and e.args[0] in ("add", "sub", "mul", "neg", "div")) or (
+        e.kind == "reduce" and e.args[0] == "sum"
+    )

@@ -1,22 +1,24 @@
-"""Interval arithmetic on indices: bounds of polynomials in a box, and ranges narrowed by guards.
+"""Interval arithmetic: bounds of indices in a box, ranges narrowed by guards, ranges of integer values.
 
 All numbers are exact integers, or infinite where nothing is known.  Products of intervals ignore that two factors may
 be the same atom, and forms bound their own arguments, so every interval may be too wide and none is too narrow.
+
+The range of a value follows from those of the dtypes that it reads: `int32(u8) * int32(s8)` is in -255*128 .. 255*127,
+a sum of k of them in k times that.  An operation whose exact range fits its dtype does not wrap.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
-import numpy as np
+from superopt.ir.expr import Expr, subexpressions
+from superopt.ir.index import Atom, Form, Mono, Poly, Size, Symbol, of_atom
+from superopt.ir.intervals import INF, Interval, applied, minus, of_dtype, plus, polynomial, product
+from superopt.ir.types import SIGNED, UNSIGNED
 
-from superopt.ir.index import Atom, Form, Mono, Poly, Size, Symbol, applied, of_atom, product
-from superopt.ir.scalar import DTYPE
-
-Interval = tuple[float, float]
-INF = math.inf
 _ROUNDS = 6
 
 
@@ -31,16 +33,7 @@ def interval(x: Size, box: Mapping[Atom, Interval]) -> Interval:
     """An interval that holds all values of x when atoms are in the box."""
     if isinstance(x, int):
         return x, x
-    low: float = 0
-    high: float = 0
-    for mono, c in x.terms:
-        a: float = 1
-        b: float = 1
-        for atom in mono:
-            a, b = product((a, b), interval_of(atom, box))
-        low += c * a if c > 0 else c * b
-        high += c * b if c > 0 else c * a
-    return low, high
+    return polynomial(x.terms, lambda atom: interval_of(atom, box))
 
 
 def interval_of(atom: Atom, box: Mapping[Atom, Interval]) -> Interval:
@@ -52,8 +45,7 @@ def interval_of(atom: Atom, box: Mapping[Atom, Interval]) -> Interval:
         low = -INF if atom.low is None else interval(atom.low, box)[0]
         return low, INF if atom.high is None else interval(atom.high, box)[1]
     if atom.op == "value":
-        info = np.iinfo(DTYPE[atom.args[0].dtype])
-        return int(info.min), int(info.max)
+        return of_dtype(atom.args[0].dtype)
     return applied(atom.op, [interval(x, box) for x in atom.args])
 
 
@@ -138,3 +130,98 @@ def definitions(p: Poly) -> Iterator[Poly]:
         elif atom.op == "max":
             found = (own - x, own - y)
         yield from (f for f in found if isinstance(f, Poly))
+
+
+INTEGERS = frozenset((*SIGNED, *UNSIGNED))
+
+
+def terms(e: Expr) -> int:
+    """Iterations of a reduction."""
+    found = 1
+    for it in e.args[1]:
+        low, high = box_of(it)
+        found *= high - low + 1
+    return found
+
+
+@dataclass
+class Ranges:
+    """Ranges of integer expressions, computed once each.
+
+    Attributes:
+        exact: expression -> range of the mathematical value, before it is reduced to the dtype.
+        whole: expression -> whether nothing inside wraps, so that it has its mathematical value.
+    """
+
+    exact: dict[Expr, Interval] = field(default_factory=dict[Expr, Interval])
+    whole: dict[Expr, bool] = field(default_factory=dict[Expr, bool])
+
+    def of(self, root: Expr) -> Interval:
+        """The range of the value."""
+        for e in subexpressions(root):
+            if e not in self.exact and e.dtype in INTEGERS:
+                self.exact[e] = found = self._of(e)
+                inside = all(self.whole.get(x, True) for x in e.operands if e.kind != "convert" or x.dtype in INTEGERS)
+                self.whole[e] = inside and _within(found, e.dtype)
+        return self._held(root)
+
+    def _held(self, e: Expr) -> Interval:
+        """The range of what the dtype holds."""
+        if e.dtype == "bool":
+            return 0, 1
+        found = self.exact.get(e)
+        return found if found is not None and _within(found, e.dtype) else of_dtype(e.dtype)
+
+    def _of(self, e: Expr) -> Interval:
+        whole = of_dtype(e.dtype)
+        match e.kind:
+            case "const":
+                return int(e.args[0]), int(e.args[0])
+            case "index":
+                return interval(e.args[0], {})
+            case "convert":
+                return self._held(e.args[1]) if e.args[0] in INTEGERS or e.args[0] == "bool" else whole
+            case "where":
+                a, b = self._held(e.args[1]), self._held(e.args[2])
+                return min(a[0], b[0]), max(a[1], b[1])
+            case "reduce":
+                return self._fold(e, whole)
+            case "op":
+                known = _OPS.get(e.args[0])
+                return known(*(self._held(x) for x in e.operands)) if known and e.args[1] in INTEGERS else whole
+            case _:
+                return whole
+
+    def _fold(self, e: Expr, whole: Interval) -> Interval:
+        low, high = self._held(e.args[2])
+        if e.args[0] == "sum":
+            n = terms(e)
+            return min(0, n * low), max(0, n * high)
+        return (low, high) if e.args[0] in ("max", "min") and terms(e) else whole
+
+
+def _within(found: Interval, dtype: str) -> bool:
+    low, high = of_dtype(dtype)
+    return low <= found[0] and found[1] <= high
+
+
+def _neg(a: Interval) -> Interval:
+    return -a[1], -a[0]
+
+
+def _max(*args: Interval) -> Interval:
+    return applied("max", args)
+
+
+def _min(*args: Interval) -> Interval:
+    return applied("min", args)
+
+
+_OPS: dict[str, Callable[..., Interval]] = {
+    "add": plus, "sub": minus, "neg": _neg, "mul": product, "max": _max, "min": _min,
+}  # fmt: skip
+
+
+def sums(root: Expr) -> list[Expr]:
+    """The sums over integers in an expression."""
+    return [e for e in subexpressions(root) if e.kind == "reduce" and e.args[0] == "sum" and e.dtype in INTEGERS]

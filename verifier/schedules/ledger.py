@@ -30,7 +30,7 @@ from verifier.schedules.verdict import PROVED, CheckLimits, Finding, ScheduleVer
 
 TABLE = "certificates"
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
-_SOURCES = ("ir/index.py", "ir/expr.py", "ir/fold.py", "ir/scalar.py", "kernels/loops/stage.py",
+_SOURCES = ("ir/index.py", "ir/intervals.py", "ir/expr.py", "ir/fold.py", "ir/scalar.py", "kernels/loops/stage.py",
             "kernels/loops/program.py", "kernels/loops/show.py", "kernels/schedule/intrinsics.py")  # fmt: skip
 
 

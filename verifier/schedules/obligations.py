@@ -1,4 +1,15 @@
-"""Obligations about one stage: accesses in bounds, index maps one to one, outputs complete, reads after writes."""
+"""Obligations: accesses in bounds, index maps one to one, outputs complete, reads after writes, memory, overflow.
+
+*Buffers that share memory.*  An output that takes the place of an input overwrites nothing that is still read.  What a
+phase before has read does no harm; what a later phase reads is gone.  In the phase that writes, an element may be read
+by the iteration that writes it, since operands are loaded before the result is stored, and by a stage placed inside the
+writer's loops in the iteration of these loops in which it is written; by no other.
+
+*Integer sums* do not leave their type, or wrap exactly as the sum that they stand for.  A sum of k products of bytes
+stays below k * 255 * 128.  Where that fits the accumulator nothing wraps.  Where it does not, the accumulator must have
+the type in which the program before sums, and the machine's integers wrap as that type does; a narrower one is refuted
+by the number of terms and the values that take it over the edge.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +21,30 @@ import numpy as np
 
 from superopt.ir.expr import Expr, values_of
 from superopt.ir.index import Atom, Guard, Poly, Size, Symbol, of_atom, row_major
+from superopt.ir.intervals import of_dtype
 from superopt.ir.ops.record import accumulator
+from superopt.ir.scalar import DTYPE
 from superopt.kernels.loops.program import loads
 from superopt.kernels.loops.stage import Buffer, LoopProgram, Stage
-from verifier.schedules.domain import Domain
-from verifier.schedules.intervals import box_of
+from verifier.schedules.domain import Domain, Point, elements, shown, values
+from verifier.schedules.intervals import Ranges, box_of, sums
 from verifier.schedules.maps import solve
-from verifier.schedules.points import Point, elements, shown, values
 from verifier.schedules.questions import Findings
 from verifier.schedules.stages import Access, View, accesses
-from verifier.schedules.verdict import BOUNDS, LAYOUT, ONCE, ORDER, PROVED, REFUTED, UNKNOWN, VALUE, Witness, point
+from verifier.schedules.verdict import (
+    ALIAS,
+    BOUNDS,
+    LAYOUT,
+    ONCE,
+    ORDER,
+    OVERFLOW,
+    PROVED,
+    REFUTED,
+    UNKNOWN,
+    VALUE,
+    Witness,
+    point,
+)
 
 Pair = tuple[Mapping[Any, int], Mapping[Any, int], list[int | str]]
 """Two iterations, and the element that both write."""
@@ -324,3 +349,106 @@ def _tried(
     at = tuple((s.name, int(x)) for s, x in zip(kept, missing, strict=False))
     says = f"{writer.buffer}{list(missing[shared:])} is never written"
     return out.add(*about, REFUTED, "point", Witness(at, (), says))
+
+
+def aliases(view: View, pairs: Sequence[tuple[str, str]], out: Findings) -> None:
+    """The obligations of outputs that take the memory of inputs; and that no stage writes an input otherwise."""
+    program = view.program
+    for stage in program.stages:
+        scope = program.buffer(stage.buffer).scope
+        fixed = scope in ("input", "frozen")
+        says = Witness((), (), f"{stage.buffer} is {scope} and is written")
+        what = f"{stage.buffer} is no input"
+        out.add(ALIAS, stage.buffer, what, REFUTED if fixed else PROVED, "structure", says if fixed else None)
+    for output, source in pairs:
+        _pair(view, output, source, out)
+
+
+def _root(view: View, stage: Stage) -> Stage:
+    while stage.at is not None:
+        stage = view.stages[stage.at[0]]
+    return stage
+
+
+def _pair(view: View, output: str, source: str, out: Findings) -> None:
+    new, old = view.program.buffer(output), view.program.buffer(source)
+    what = f"{output} may take the memory of {source}"
+    if (new.shape, new.dtype) != (old.shape, old.dtype) or old.scope != "input" or new.scope != "output":
+        says = ", ".join(f"{b.name} is {b.scope} {b.dtype}{list(b.shape)}" for b in (new, old))
+        out.add(ALIAS, output, what, REFUTED, "structure", Witness((), (), says))
+        return
+    phases = [s.buffer for s in view.program.phases()]
+    writer = view.stages[output]
+    when = phases.index(_root(view, writer).buffer)
+    if writer.combine is not None:
+        out.add(ALIAS, output, what, REFUTED, "structure", Witness((), (), f"{output} is cleared before it is summed"))
+        return
+    for stage in view.program.stages:
+        for access in reads(view, stage, True):
+            if access.load.args[0] != source:
+                continue
+            then = phases.index(_root(view, stage).buffer)
+            text = f"{source}[{','.join(map(str, access.load.args[1]))}]"
+            if then > when:
+                says = Witness((), (), f"{stage.buffer} reads {source} after {output} has overwritten it")
+                out.add(ALIAS, stage.buffer, f"{text} is read before {output} is written", REFUTED, "structure", says)
+            elif then == when:
+                together = len(writer.axes) if stage is writer else _common(view, stage, writer)
+                at = view.source(writer, access.load.args[1], 0)
+                if at.missing:
+                    out.add(ALIAS, stage.buffer, f"{text} is not overwritten too early", UNKNOWN, "")
+                    continue
+                domain = access.domain
+                for p in at.conditions:
+                    domain = domain.under(p >= 0) if isinstance(p, Poly) else domain if p >= 0 else domain.below(0)
+                moved = [(s, at.at[s.symbol] - of_atom(s.symbol)) for s in writer.axes[:together]]
+                goals: list[Size] = [g for _, p in moved for g in (p, -p)]
+
+                def says_at(point: Point, index: Sequence[Size] = access.load.args[1], source: str = source) -> str:
+                    return f"{source}{shown(index, point)} is read there and overwritten elsewhere"
+
+                out.ask(ALIAS, stage.buffer, f"{text} is overwritten where it is read alone", domain, goals, says_at)
+
+
+def _common(view: View, stage: Stage, writer: Stage) -> int:
+    """Axes of the writer that a stage placed inside it shares; 0 where it is none of these."""
+    count = 0
+    while stage.at is not None:
+        count = stage.at[1]
+        if stage.at[0] == writer.buffer:
+            return count
+        stage = view.stages[stage.at[0]]
+    return 0
+
+
+def overflow(before: View, after: View, out: Findings) -> None:
+    """The obligations of all sums of integers in a program."""
+    known = {_width(e) for s in before.program.stages for e in sums(before.plain(s).value)}
+    ranges = Ranges()
+    for stage in after.program.stages:
+        for e in sums(after.plain(stage).value):
+            _sum(stage, e, ranges, known, out)
+
+
+def _width(e: Expr) -> int:
+    return DTYPE[e.dtype].itemsize
+
+
+def _sum(stage: Stage, e: Expr, ranges: Ranges, known: set[int], out: Findings) -> None:
+    ranges.of(e)
+    low, high = ranges.exact[e]
+    least, most = of_dtype(e.dtype)
+    inside = ranges.whole.get(e.args[2], True)
+    what = f"the sum over {','.join(f'{s}<{s.extent}' for s in e.args[1])} in {e.dtype}"
+    if least <= low and high <= most and inside:
+        out.add(OVERFLOW, stage.buffer, f"{what} stays in {int(low)} .. {int(high)}", PROVED, "intervals")
+    elif known and _width(e) >= min(known):
+        out.add(OVERFLOW, stage.buffer, f"{what} wraps as the sum before does", PROVED, "structure")
+    else:
+        one = ranges.of(e.args[2])
+        end = most if high > most else least
+        size = max(one[1], 1) if high > most else min(one[0], -1)
+        steps = int(end // size) + 1
+        says = f"after {steps} terms of {int(size)} the sum is {int(steps * size)}, and {e.dtype} ends at {int(end)}"
+        at = tuple((s.name, 0) for s in e.args[1])
+        out.add(OVERFLOW, stage.buffer, what, REFUTED, "intervals", Witness(at, (), says))

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from superopt.ir.index import Form, Size
-from verifier.schedules.domain import Domain
-from verifier.schedules.points import Point, shown
+from verifier.schedules.domain import Domain, Point, shown
 from verifier.schedules.verdict import PROVED, REFUTED, UNKNOWN, CheckLimits, Finding, Witness, point
 
 Says = Callable[[Point], str]

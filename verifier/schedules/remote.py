@@ -1,8 +1,7 @@
 """What the arithmetic of this package leaves open, asked of Z3 and of the prover of rules, in a process under a clock.
 
-`settle_all` is the parent's side; `settle` and `equal` run inside.  A question about indices is a conjunction of
-ranges, guards and the negated goal; its model is a witness only after it was checked in exact integers by the parent.
-Two expressions become terms of the prover by folding them over its algebra.
+A question about indices is a conjunction of ranges, guards and the negated goal; its model is a witness only after it
+was checked here in exact integers.  What runs inside is `verifier.schedules.prover`.
 """
 
 from __future__ import annotations
@@ -16,20 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
-from superopt.ir.expr import Expr, subexpressions
-from superopt.ir.fold import fold
-from superopt.ir.index import Atom, Poly, Size, Symbol
-from verifier.equal import conditions as c
-from verifier.equal.conditions import Sym
-from verifier.equal.poly import OPS, greatest, least, poly, var
+from superopt.ir.expr import Expr
+from superopt.ir.index import Atom, Poly, Size
 from verifier.rules.process import LimitExceededError, Prover
-from verifier.schedules.domain import Domain
-from verifier.schedules.points import value_at
+from verifier.schedules.domain import Domain, value_at
 from verifier.schedules.questions import Findings
 from verifier.schedules.verdict import PROVED, REFUTED, CheckLimits
-from verifier.schedules.wire import Encoder, atoms_of, decoder
-
-RLIMIT = 2_000_000
+from verifier.schedules.wire import Encoder
 
 
 class Answers(Protocol):
@@ -157,116 +149,10 @@ class _Asking:
                 atexit.register(_PROVER[0].close)
             _PROVER[0].seconds = left
             try:
-                return _PROVER[0].call(f"verifier.schedules.remote:{name}", message)
+                return _PROVER[0].call(f"verifier.schedules.prover:{name}", message)
             except LimitExceededError:
                 return None
 
 
 def _all_yes(answer: Mapping[str, Any]) -> bool:
     return all(a["status"] == "yes" for a in answer["goals"])
-
-
-# ---- inside the process
-
-
-def settle(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Whether each goal follows, and a model where it does not."""
-    from verifier.equal.solver import Context
-
-    read = decoder(message["ranges"], message["nodes"])
-    ctx = Context(rlimit=RLIMIT)
-    names = [f"i{k}" for k in range(len(read.symbols))]
-    ctx.dims |= set(names)
-    lower = _Lower(read.symbols, names)
-    for s, name in zip(read.symbols, names, strict=True):
-        ctx.premises += [c.ge(_var(name), s.low), c.ge(s.high, _var(name))]  # pyright: ignore[reportArgumentType]
-    ctx.premises += [c.ge(lower.size(read.size(f)), 0) for f in message["facts"]]
-    ctx.premises += lower.ranges()
-    found: list[dict[str, Any]] = []
-    for goal in message["goals"]:
-        wanted = c.ge(lower.size(read.size(goal)), 0)
-        status = ctx.entails(wanted)
-        model = ctx.model([c.negate(wanted)]) if status == "no" else None
-        found.append({"status": status, "model": None if model is None else [model[n] for n in names]})
-    return {"goals": found}
-
-
-def _var(name: str) -> Any:
-    return var(name)
-
-
-class _Lower:
-    """Indices as polynomials of the prover; what is read from tensors is a variable of its own."""
-
-    def __init__(self, symbols: Sequence[Symbol], names: Sequence[str]) -> None:
-        self.names = dict(zip(symbols, names, strict=True))
-        self.values: dict[Any, tuple[str, int, int]] = {}
-
-    def size(self, x: Size) -> Any:
-        return poly(atoms_of(x, self._atom))
-
-    def _atom(self, a: Atom) -> Any:
-        from verifier.schedules.numbers import range_of_dtype
-
-        if isinstance(a, Symbol):
-            return _var(self.names[a])
-        if a.op == "value":
-            low, high = range_of_dtype(a.args[0].dtype)
-            name, *_ = self.values.setdefault(a.args[0], (f"v{len(self.values)}", int(low), int(high)))
-            return _var(name)
-        args = [self.size(x) for x in a.args]
-        if a.op == "clip":
-            return least(greatest(args[0], args[1]), args[2])
-        return OPS[a.op](*args)
-
-    def ranges(self) -> list[Any]:
-        """Ranges of what is read."""
-        return [x for name, low, high in self.values.values() for x in (c.ge(_var(name), low), c.ge(high, _var(name)))]
-
-
-def equal(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Are two expressions equal by laws of the prover that keep ranges?"""
-    from verifier.equal.equality import ORDER, Proof, Stop, equal_terms
-    from verifier.equal.monomial import Unsupported
-    from verifier.equal.solver import Context
-    from verifier.statements.ranges import PremiseRanges
-    from verifier.statements.terms import Terms
-
-    read = decoder(message["ranges"], message["nodes"])
-    ctx = Context(rlimit=RLIMIT)
-    env: dict[Symbol, Any] = {}
-    facts: list[Any] = []
-    names: dict[Symbol, str] = {}
-    for size in read.sizes:
-        env[size] = Sym(_var(size.name))
-        ctx.dims.add(size.name)
-        ctx.premises.append(c.ge(_var(size.name), 1))
-        names[size] = size.name
-    free: list[int] = message["free"]
-    for number in free:
-        s = read.symbols[number]
-        extent = _Lower(list(names), list(names.values())).size(s.extent)
-        names[s] = name = ctx.fresh(extent, "o")
-        env[s] = Sym(_var(name))
-        facts += [c.ge(_var(name), 0), c.lt(_var(name), extent)]
-    lower = _Lower(list(names), list(names.values()))
-    facts += [c.ge(lower.size(read.size(f)), 0) for f in message["facts"]]
-    terms: Any = Terms(ctx, PremiseRanges(ctx))
-    left, right = read.expr(message["left"]), read.expr(message["right"])
-    done = Proof()
-    try:
-        sides = [fold(e, terms, _reader(terms, e), env) for e in (left, right)]
-        equal_terms(ctx, sides[0], sides[1], tuple(facts), done, dtype="int" if terms.arithmetic else "")
-    except (Stop, Unsupported, NotImplementedError) as why:
-        return {"proved": False, "exactness": "", "cause": str(why)}
-    exactness = ORDER[done.laws]
-    return {"proved": exactness != "range", "exactness": exactness, "cause": "only where no exponential overflows"}
-
-
-def _reader(terms: Any, root: Expr) -> Any:
-    dtypes = {e.args[0]: e.dtype for e in subexpressions(root) if e.kind == "load"}
-
-    def read(name: str, index: tuple[Any, ...]) -> Any:
-        return terms.read(name, index, dtypes[name])
-
-    return read

@@ -17,11 +17,10 @@ from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, bounds, of_atom,
 from superopt.kernels.loops.contract import outermost
 from superopt.kernels.loops.stage import Stage
 from superopt.kernels.schedule.intrinsics import INTRINSICS, Intrinsic
-from verifier.schedules.domain import Domain
+from verifier.schedules.domain import Domain, Point, shown
 from verifier.schedules.equal import Equality
 from verifier.schedules.folds import is_zero
 from verifier.schedules.intervals import box_of
-from verifier.schedules.points import Point, shown
 from verifier.schedules.questions import Findings
 from verifier.schedules.stages import View
 from verifier.schedules.value import difference

@@ -22,12 +22,10 @@ from superopt.ir.scalar import DTYPE
 from superopt.ir.types import FLOATS
 from superopt.kernels.loops.program import reads
 from superopt.kernels.loops.stage import Stage
-from verifier.schedules.choices import guarded
-from verifier.schedules.domain import Domain
+from verifier.schedules.comparable import guarded, has_halves, unrounded
+from verifier.schedules.domain import Domain, Point, shown
 from verifier.schedules.equal import Equality
-from verifier.schedules.halves import has_halves, unrounded
 from verifier.schedules.intervals import box_of
-from verifier.schedules.points import Point, shown
 from verifier.schedules.questions import Findings
 from verifier.schedules.stages import OpaqueError, View, resolved
 from verifier.schedules.verdict import PROVED, REFUTED, UNKNOWN, VALUE, Witness, point

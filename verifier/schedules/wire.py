@@ -5,13 +5,13 @@ An expression is a list of nodes, operands first; iterators are numbered per mes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from superopt.ir import expr
 from superopt.ir.expr import Expr
-from superopt.ir.index import APPLY, Atom, Guard, Poly, Size, Symbol, Truth, all_of, evaluate, nonnegative, of_atom
+from superopt.ir.index import APPLY, Atom, Guard, Size, Symbol, Truth, all_of, nonnegative, of_atom
 
 
 @dataclass
@@ -150,8 +150,3 @@ def decoder(ranges: Sequence[Any], nodes: Sequence[Any]) -> Decoder:
     for name, low, high in ranges:
         symbols.append(Symbol(name, low, of_atom(sizes[high]) - 1 if isinstance(high, str) else high))
     return Decoder(symbols, nodes, tuple(sizes.values()))
-
-
-def atoms_of(x: Size, atom: Callable[[Atom], Any]) -> Any:
-    """An index over other integers."""
-    return evaluate(x, atom) if isinstance(x, Poly) else x

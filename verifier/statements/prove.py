@@ -39,10 +39,9 @@ from verifier.equal.solver import NO, CannotLower, Context, recorded
 from verifier.equal.terms import Apply, Read, Reduce, Term, Where, walk_terms
 from verifier.rules.process import LimitExceededError, shared
 from verifier.rules.prove import EMPTY_ONLY, FINITE
-from verifier.rules.wire import decode, encode
 from verifier.statements.ranges import PremiseRanges
 from verifier.statements.terms import ROUNDED, WIDENED, Terms, Wraps, factorings, ranges, to_poly
-from verifier.verdict import UNKNOWN, UNSUPPORTED, Query, ValidityDomain
+from verifier.verdict import UNKNOWN, UNSUPPORTED, Query, ValidityDomain, decode, encode
 
 SMALL = 64
 """Elements of a constant array that is written out."""

@@ -7,22 +7,20 @@ bounds that the constraints give.  A float holds an integer exactly up to 2^(bit
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-from superopt.ir.types import UNSIGNED
+from superopt.ir.intervals import INF, Interval, applied, of_dtype, polynomial
+from superopt.ir.types import SIGNED, UNSIGNED
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
 from verifier.equal.poly import Poly, form_of, var
 from verifier.equal.solver import Context
 
-Interval: TypeAlias = "tuple[float, float]"  # of exact integers, floats only where an end is infinite
 BOUNDS = (2**30, 2**28, 2**24)
 """Bounds of sizes under which an integer may be in the range of its type: below the last one nothing is proved."""
 FRACTION = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
-ANY: Interval = (-math.inf, math.inf)
+ANY: Interval = (-INF, INF)
 
 
 @dataclass
@@ -50,12 +48,12 @@ class PremiseRanges:
     def fits(self, p: Poly, dtype: str, facts: Sequence[Cond] = (), *, assume: bool = True) -> bool:
         """Does an integer type hold a value: with `assume` for every size up to a bound, which is kept."""
         low, high = of_type(dtype)
-        for most in (math.inf, *(b for b in BOUNDS if assume and b >= self.least)):
+        for most in (INF, *(b for b in BOUNDS if assume and b >= self.least)):
             a, b = self.interval(p, most, facts)
             if a < low and dtype in UNSIGNED and b <= high and self.ctx.holds(c.ge(p, 0), facts):
                 a = 0
             if low <= a and b <= high:
-                if most != math.inf:
+                if most != INF:
                     self.assume(int(most))
                 return True
         return False
@@ -69,16 +67,9 @@ class PremiseRanges:
         a, b = self.interval(p)
         return -a <= 2 ** (FRACTION[dtype] + 1) >= b
 
-    def interval(self, p: Poly, most: float = math.inf, facts: Sequence[Cond] = ()) -> Interval:
+    def interval(self, p: Poly, most: float = INF, facts: Sequence[Cond] = ()) -> Interval:
         """Bounds of a polynomial where every size is at most `most`."""
-        low: float = 0
-        high: float = 0
-        for mono, k in p.terms:
-            part: Interval = (k, k)
-            for atom in mono:
-                part = _product(part, self._atom(atom, most, facts))
-            low, high = _sum(low, part[0]), _sum(high, part[1])
-        return low, high
+        return polynomial(p.terms, lambda atom: self._atom(atom, most, facts))
 
     def _atom(self, atom: str, most: float, facts: Sequence[Cond]) -> Interval:
         form = form_of(atom)
@@ -90,16 +81,7 @@ class PremiseRanges:
         op, args = form
         if op not in ("//", "%", "min", "max"):
             return self._narrowed(atom, of_type(self.kinds.get(op, "")), most, facts)
-        (a, b), (d, e) = (self.interval(x, most, facts) for x in args)
-        match op:
-            case "//":
-                return (min(a, 0), max(b, 0))
-            case "%":
-                return (0, e - 1)
-            case "min":
-                return (min(a, d), min(b, e))
-            case _:
-                return (max(a, d), max(b, e))
+        return applied(op, [self.interval(x, most, facts) for x in args])
 
     def _narrowed(self, atom: str, known: Interval, most: float, facts: Sequence[Cond]) -> Interval:
         """The interval of an entry under conditions on it."""
@@ -115,7 +97,7 @@ class PremiseRanges:
             signs = (k, -k) if f.kind == "eq" else (k,)
             for sign in signs:  # sign * x + r >= 0 with r in [a, b], or [-b, -a]
                 top = b if sign == k else -a
-                if not _finite(top):
+                if abs(top) == INF:
                     continue
                 if sign > 0:
                     low = max(low, -(top // sign))
@@ -128,34 +110,10 @@ class PremiseRanges:
         if name not in self._upper:
             told = [p for p in self.ctx.premises if name in p.vars]
             bounds = (2**k for k in (3, 7, 11, 16, 20, 24, 30)) if len(told) > 1 else ()
-            self._upper[name] = next((b for b in bounds if self.ctx.holds(c.ge(b, var(name)))), math.inf)
+            self._upper[name] = next((b for b in bounds if self.ctx.holds(c.ge(b, var(name)))), INF)
         return self._upper[name]
 
 
 def of_type(dtype: str) -> Interval:
-    """The least and the greatest value of an integer type."""
-    digits = "".join(ch for ch in dtype if ch.isdigit())
-    if not dtype.startswith(("int", "uint")) or not digits:
-        return ANY
-    width = int(digits)
-    return (0, 2**width - 1) if dtype in UNSIGNED else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
-
-
-def _product(a: Interval, b: Interval) -> Interval:
-    ends = [_times(x, y) for x in a for y in b]
-    return min(ends), max(ends)
-
-
-def _times(x: float, y: float) -> float:
-    if 0 in (x, y):
-        return 0
-    return x * y if _finite(x, y) else math.inf if (x > 0) == (y > 0) else -math.inf
-
-
-def _sum(x: float, y: float) -> float:
-    return x + y if _finite(x, y) else x if x in (-math.inf, math.inf) else y
-
-
-def _finite(*xs: float) -> bool:
-    """Are all of them finite?  Asked without `math.isinf`, which no integer beyond the range of floats survives."""
-    return not any(x in (-math.inf, math.inf) for x in xs)
+    """The least and the greatest value of a type, where it is one of integers."""
+    return of_dtype(dtype) if dtype in (*SIGNED, *UNSIGNED) else ANY

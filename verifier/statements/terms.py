@@ -27,7 +27,7 @@ import numpy as np
 
 from superopt.ir.denote import common_groups
 from superopt.ir.graph import Graph, Node
-from superopt.ir.index import Form, evaluate
+from superopt.ir.index import Atom, Symbol, evaluate
 from superopt.ir.index import Poly as Sizes
 from superopt.ir.ops.record import Site, identity
 from superopt.ir.scalar import COMPARISONS, SCALARS, numpy_dtype
@@ -36,7 +36,7 @@ from superopt.ir.types import Size as Extent
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond, Int, Sym, Truth, unwrap
 from verifier.equal.monomial import Unsupported
-from verifier.equal.poly import OPS, Poly, const, divide, entry, form_of, greatest, least, var
+from verifier.equal.poly import OPS, Poly, const, divide, entry, form_of, greatest, least, poly, var
 from verifier.equal.solver import Context
 from verifier.equal.terms import FALSE, ONE, TRUE, ZERO, Apply, Const, Infinity, Read, Reduce, Size, Term, Where
 from verifier.statements.ranges import FRACTION, PremiseRanges, of_type
@@ -616,21 +616,23 @@ def joined(outer: Poly, size: Poly, inner: Poly) -> Poly:
     return outer * size + inner
 
 
-def to_poly(n: Extent) -> Poly:
-    """A size of the IR as a polynomial of the prover."""
-    if not isinstance(n, Sizes):
-        return const(int(n))
+def _named(a: Atom) -> Poly:
+    assert isinstance(a, Symbol)
+    return var(a.name)
 
-    def atom(a: Any) -> Poly:
-        if not isinstance(a, Form):
-            return var(a.name)
-        args = [to_poly(x) for x in a.args]
+
+def to_poly(n: Extent, leaf: Callable[[Atom], Poly] = _named) -> Poly:
+    """A size of the IR as a polynomial of the prover; `leaf` says what symbols, and entries of tensors, are there."""
+
+    def atom(a: Atom) -> Poly:
+        if isinstance(a, Symbol) or a.op == "value":
+            return leaf(a)
+        args = [to_poly(x, leaf) for x in a.args]
         if a.op == "clip":
             return least(greatest(args[0], args[1]), args[2])
         return OPS[a.op](*args)
 
-    found = evaluate(n, atom)
-    return found if isinstance(found, Poly) else const(found)
+    return poly(evaluate(n, atom))
 
 
 def factorings(graphs: Sequence[Graph]) -> dict[Poly, tuple[Poly, ...]]:

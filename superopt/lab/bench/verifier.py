@@ -37,9 +37,9 @@ from superopt.machine.budget import parse_budget
 from verifier.equal.ranks import ANY
 from verifier.record.ledger import certify
 from verifier.record.recheck import recheck
-from verifier.rules.bits import different_bits
 from verifier.rules.fuzz import Fuzzed, cores, draw, try_all
 from verifier.rules.process import shared
+from verifier.rules.refute import different_bits
 from verifier.statements.statement import check_statement
 from verifier.verdict import REFUTED, Verdict
 
@@ -211,7 +211,7 @@ def _check_statement(statement: Any) -> Verdict:
 def _mutants(made: _Run) -> None:
     rules = [*load(), *(rule for rules in rollcall.load().values() for rule in rules)]
     fuzzed = Fuzzed()
-    for outcome in try_all(draw(rules, made.mutants, made.seed), made.jobs):
+    for _, outcome in try_all(draw(rules, made.mutants, made.seed), made.jobs):
         fuzzed.outcomes.append(outcome)
         if len(fuzzed.outcomes) % 250 == 0:
             made.say(f"{len(fuzzed.outcomes)} mutants: {dict(fuzzed.counts)}")
