@@ -35,7 +35,7 @@ from superopt.ir.types import FLOATS, TensorType
 from superopt.kernels.choose import defaults
 from superopt.kernels.choose.choice import Choice, read_choice, regions_of
 from superopt.kernels.choose.frozen import hoisted
-from superopt.kernels.choose.partition import Region
+from superopt.kernels.choose.regions import Region
 from superopt.kernels.emit.generate import generate
 from superopt.kernels.llvm.cpu import host, supported
 from superopt.kernels.llvm.jit import CompileError

@@ -20,7 +20,8 @@ from superopt.explore.found import Exploration
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
 from superopt.ir.text import print_graph
-from superopt.kernels.choose.partition import Region, partition
+from superopt.kernels.choose.partition import partition
+from superopt.kernels.choose.regions import Region
 from superopt.kernels.choose.relayout import channels_last
 from superopt.search.search import Finalist
 

@@ -22,8 +22,9 @@ from superopt.choose.trials import Trial, TrialPool, estimate, try_regions
 from superopt.ir.graph import Graph, Node
 from superopt.ir.ops.table import lookup
 from superopt.ir.program import type_bytes
-from superopt.kernels.choose.partition import VIEWS, Region, can_be_one, cost_of, cut, is_contraction, work
-from superopt.kernels.loops.compared import compared
+from superopt.kernels.choose.compared import compared
+from superopt.kernels.choose.partition import VIEWS, can_be_one, cost_of, work
+from superopt.kernels.choose.regions import Region, cut, is_contraction
 
 _BETTER = 0.97  # time of the new regions over that of the old ones
 _LEAST_SHARE = 0.03  # of the time of all regions: changes of less are not tried

@@ -29,7 +29,8 @@ from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program, frozen_cut, split
 from superopt.ir.text import print_graph
 from superopt.kernels.choose.choice import Choice, choices_of
-from superopt.kernels.choose.partition import Region, cost_of, partition
+from superopt.kernels.choose.partition import cost_of, partition
+from superopt.kernels.choose.regions import Region
 from superopt.kernels.choose.relayout import channels_last
 from superopt.report.data import NativeKernel
 from superopt.search.search import Finalist

@@ -18,7 +18,7 @@ from superopt.certify.kernels import prove_kernel
 from superopt.choose.trials import Trial, TrialPool
 from superopt.errors import InputError
 from superopt.ir.graph import Graph
-from superopt.kernels.choose.partition import Region
+from superopt.kernels.choose.regions import Region
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.facts import usable_cores
 from superopt.measure import Worker

@@ -29,7 +29,7 @@ from superopt.ir.graph import Graph
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import parse_graph
 from superopt.kernels.choose.choice import choices_of
-from superopt.kernels.choose.partition import region_of
+from superopt.kernels.choose.regions import region_of
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.measure import loop
 from superopt.measure.numerics import Tolerance, output_errors

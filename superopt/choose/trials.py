@@ -24,7 +24,8 @@ from superopt.choose.likeness import in_order, kind_of
 from superopt.ir.counters import Cost
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
-from superopt.kernels.choose.partition import Region, cost_of, work
+from superopt.kernels.choose.partition import cost_of, work
+from superopt.kernels.choose.regions import Region
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.facts import usable_cores
 from superopt.measure import Worker

@@ -12,8 +12,17 @@ from typing import Any
 
 from superopt.errors import InputError
 from superopt.ir.counters import block_cost
-from superopt.kernels.choose.chain_decisions import ChainDecisions, chosen, options, taken
-from superopt.kernels.choose.chains import Parted, built, first_tile, parted, second_tile
+from superopt.kernels.choose.chains import (
+    ChainDecisions,
+    Parted,
+    built,
+    chosen,
+    first_tile,
+    options,
+    parted,
+    second_tile,
+    taken,
+)
 from superopt.kernels.llvm.cpu import Cpu
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.schedules.knobs import Chained, Knob, Point, StageSpace, Trace

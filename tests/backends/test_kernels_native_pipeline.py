@@ -32,7 +32,8 @@ from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.graph import Graph
 from superopt.ir.program import original_program
 from superopt.kernels.choose.choice import choices_of
-from superopt.kernels.choose.partition import Region, partition
+from superopt.kernels.choose.partition import partition
+from superopt.kernels.choose.regions import Region
 from superopt.kernels.llvm.cpu import supported
 from superopt.machine.barrier import Barrier
 from superopt.measure import Comparison, Ratio, Timing

@@ -14,8 +14,8 @@ from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.expr import const, convert, op
 from superopt.kernels.choose.chains import chain
 from superopt.kernels.choose.defaults import default
-from superopt.kernels.choose.joining import is_chained
 from superopt.kernels.choose.partition import partition
+from superopt.kernels.choose.regions import is_chained
 from superopt.kernels.emit.generate import generate
 from superopt.kernels.llvm.cpu import host, supported
 from superopt.kernels.loops.evaluate import evaluate

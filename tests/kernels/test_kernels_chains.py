@@ -16,10 +16,9 @@ from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.expr import const, op, reduce, subexpressions, where
 from superopt.ir.graph import Graph
 from superopt.ir.index import Guard, Symbol, all_of, nonnegative
-from superopt.kernels.choose.chain_decisions import ChainDecisions
-from superopt.kernels.choose.chains import chain, choices, is_chain
-from superopt.kernels.choose.joining import is_chained
+from superopt.kernels.choose.chains import ChainDecisions, chain, choices, is_chain
 from superopt.kernels.choose.partition import cost_of, partition
+from superopt.kernels.choose.regions import is_chained
 from superopt.kernels.emit.generate import generate
 from superopt.kernels.llvm.cpu import Cpu, host, supported
 from superopt.kernels.loops.evaluate import evaluate

@@ -13,11 +13,12 @@ from superopt.choose.partitions import changes_of
 from superopt.choose.trials import Trial
 from superopt.ir.graph import Graph, Node, literal, make_input, mk
 from superopt.ir.program import Program
+from superopt.kernels.choose.compared import compared, computed_twice
 from superopt.kernels.choose.defaults import default
-from superopt.kernels.choose.partition import Region, cost_of, cut, partition, region_of
+from superopt.kernels.choose.partition import cost_of, partition
+from superopt.kernels.choose.regions import Region, cut, region_of
 from superopt.kernels.emit.generate import generate
 from superopt.kernels.llvm import cpu
-from superopt.kernels.loops.compared import compared, computed_twice
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.runtime.kernel import build
 

@@ -18,7 +18,8 @@ from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph, make_input
 from superopt.ir.index import Symbol, iterator, of_atom
 from superopt.ir.program import original_program
-from superopt.kernels.choose.partition import Region, cost_of, partition
+from superopt.kernels.choose.partition import cost_of, partition
+from superopt.kernels.choose.regions import Region
 from superopt.kernels.choose.relayout import channels_last
 from superopt.kernels.llvm.cpu import supported
 from superopt.kernels.llvm.jit import cache_folder

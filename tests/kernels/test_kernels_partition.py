@@ -18,7 +18,8 @@ from superopt.ir.interp import evaluate
 from superopt.ir.program import original_program
 from superopt.ir.text import parse_graph, print_graph
 from superopt.kernels.choose.choice import Choice, choices_of, read_choice, regions_of
-from superopt.kernels.choose.partition import _MOST_VALUES, Region, cost_of, is_inside, partition, region_of, work
+from superopt.kernels.choose.partition import _MOST_VALUES, cost_of, partition, work
+from superopt.kernels.choose.regions import Region, is_inside, region_of
 from superopt.kernels.choose.relayout import channels_last
 
 

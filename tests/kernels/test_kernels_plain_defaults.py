@@ -15,7 +15,8 @@ from superopt.errors import InputError, UnsupportedKernel
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Node, make_input, mk
 from superopt.kernels.choose.defaults import default_trace, traces
-from superopt.kernels.choose.partition import Region, partition
+from superopt.kernels.choose.partition import partition
+from superopt.kernels.choose.regions import Region
 from superopt.kernels.emit import generate as generator
 from superopt.kernels.emit.generate import generate
 from superopt.kernels.llvm.cpu import host, supported

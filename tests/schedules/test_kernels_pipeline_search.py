@@ -30,7 +30,8 @@ from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.graph import Graph
 from superopt.ir.program import original_program
 from superopt.kernels.choose.choice import choices_of, read_choice, regions_of
-from superopt.kernels.choose.partition import Region, cost_of, partition
+from superopt.kernels.choose.partition import cost_of, partition
+from superopt.kernels.choose.regions import Region
 from superopt.kernels.llvm.cpu import supported
 from superopt.kernels.loops.program import from_graph
 from superopt.measure import Comparison, Failure, Ratio, Timing, Tuned

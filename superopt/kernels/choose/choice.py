@@ -13,7 +13,7 @@ from typing import Any
 from superopt.errors import InputError
 from superopt.files.reading import field, shown, typed
 from superopt.ir.graph import Graph
-from superopt.kernels.choose.partition import Region, region_of
+from superopt.kernels.choose.regions import Region, region_of
 
 
 @dataclass(frozen=True, slots=True)

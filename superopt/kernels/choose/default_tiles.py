@@ -7,7 +7,7 @@ caches, and how evenly tasks fall on threads; they rank, they do not predict.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import Literal
@@ -55,6 +55,29 @@ class _Choice:
     cycles: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """A contraction of a program as one intrinsic computes it on a machine.
+
+    Attributes:
+        lane: by name, as `analyse` was asked for it.
+        merge: are all axes of B one?
+    """
+
+    program: LoopProgram
+    found: Contraction
+    lane: str
+    merge: bool
+    kind: Intrinsic
+    cpu: Cpu
+    threads: int
+
+    @property
+    def lanes(self) -> int:
+        """Of a vector."""
+        return self.kind.lanes(self.cpu)
+
+
 def decide(program: LoopProgram, name: str, cpu: Cpu | None = None, threads: int = 1) -> ContractionDecisions | None:
     """Decisions for a stage; None where it holds no contraction that a register tile is good for."""
     cpu = cpu or host()
@@ -67,29 +90,28 @@ def decide(program: LoopProgram, name: str, cpu: Cpu | None = None, threads: int
             found = analyse(program, stage, merge, lane)
             if found is None or (merge and found == analyse(program, stage, False, lane)):
                 continue
-            for choice in _choices(program, found, merge, lane, cpu, threads):
+            for choice in _choices(program, found, lane, merge, cpu, threads):
                 if best is None or choice.cycles < best.cycles:
                     best = choice
     return None if best is None else best.decisions
 
 
 def _choices(
-    program: LoopProgram, found: Contraction, merge: bool, lane: str, cpu: Cpu, threads: int
+    program: LoopProgram, found: Contraction, lane: str, merge: bool, cpu: Cpu, threads: int
 ) -> Iterator[_Choice]:
     """The best tile for each intrinsic that fits."""
     kinds = fitting(found.a, found.b, cpu)
     work = prod(extent(s) for s in (*found.batch, *found.rows, *found.columns, *found.depth))
     for kind in kinds if work >= _LEAST else ():
         if kind.group == kinds[0].group and extent(found.lane) >= kind.lanes(cpu) / 2:
-            yield from _packings(program, found, kind, merge, lane, cpu, threads)
+            yield from _packings(_Setting(program, found, lane, merge, kind, cpu, threads))
 
 
-def _packings(
-    program: LoopProgram, found: Contraction, kind: Intrinsic, merge: bool, lane: str, cpu: Cpu, threads: int
-) -> Iterator[_Choice]:
+def _packings(s: _Setting) -> Iterator[_Choice]:
     """The best tile for each way to read the operands."""
-    shapes = {b.name: b.shape for b in program.buffers}
-    scopes = {b.name: b.scope for b in program.buffers}
+    found, kind, threads = s.found, s.kind, s.threads
+    shapes = {b.name: b.shape for b in s.program.buffers}
+    scopes = {b.name: b.scope for b in s.program.buffers}
     a, b = kind.operand(found.a, kind.a), kind.operand(found.b, kind.b)
     assert a is not None
     assert b is not None
@@ -99,16 +121,16 @@ def _packings(
         return
     cost_a = 0.0 if not reading.copied or frozen_a else _COPY * _coordinates(found, a) + _fork(threads)
     direct = b.kind == "load" and not isinstance(found.guard_b, Guard) and kind.group == 1
-    direct = direct and not merge and _step(b, found.lane, shapes) == 1 and _linear(b, shapes)
+    direct = direct and not s.merge and _step(b, found.lane, shapes) == 1 and _linear(b, shapes)
     full = prod(extent(s) for s in (*found.depth, *found.columns, *found.batch))
     rows = prod(extent(s) for s in found.rows)
     if direct and not frozen_b:
-        yield _tiled(program, found, kind, reading, cpu, threads, cost_a, merge, lane, "none")
+        yield _tiled(s, reading, "none", cost_a)
     if frozen_b or rows >= 4 or direct:
-        cost_b = 0.0 if frozen_b else (_COPY if direct or not merge else 2 * _COPY) * full + _fork(threads)
+        cost_b = 0.0 if frozen_b else (_COPY if direct or not s.merge else 2 * _COPY) * full + _fork(threads)
         # a sum inside a panel gets no tile
-        cost_b += sum(full * extent(s) / 4 for e in subexpressions(b) if e.kind == "reduce" for s in e.args[1])
-        yield _tiled(program, found, kind, reading, cpu, threads, cost_a + cost_b, merge, lane, "panels")
+        cost_b += sum(full * extent(it) / 4 for e in subexpressions(b) if e.kind == "reduce" for it in e.args[1])
+        yield _tiled(s, reading, "panels", cost_a + cost_b)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,87 +201,73 @@ def _coordinates(found: Contraction, a: Expr) -> float:
     return rows * max([extent(s) for s in found.depth], default=1)
 
 
-def _tiled(
-    program: LoopProgram,
-    found: Contraction,
-    kind: Intrinsic,
-    reading: _Reading,
-    cpu: Cpu,
-    threads: int,
-    extra: float,
-    merge: bool,
-    lane: str,
-    pack_b: Literal["none", "panels"],
-) -> _Choice:
+def _tiled(s: _Setting, reading: _Reading, pack_b: Literal["none", "panels"], extra: float) -> _Choice:
     """The tile, the parts of the sum and the grid of least cost."""
-    lanes, axes = kind.lanes(cpu), found.rows[-2:]
-    rest = prod(extent(s) for s in found.rows if s not in axes)
+    found, kind, axes = s.found, s.kind, s.found.rows[-2:]
+    rest = prod(extent(a) for a in found.rows if a not in axes)
     best: _Choice | None = None
-    whole = prod(extent(s) for s in found.depth) / kind.group
-    least = _ranked(program, found, kind, cpu, pack_b, whole)[0][0]
-    threads = threads if max(least, _read(found, kind, cpu)) >= FORK else 1
-    for split in _splits(found, kind, cpu, threads):
+    whole = prod(extent(d) for d in found.depth) / kind.group
+    least = _ranked(s, pack_b, whole)[0][0]
+    s = s if max(least, _read(s)) >= FORK else replace(s, threads=1)
+    for split in _splits(s):
         steps = whole / split
-        ranked = _ranked(program, found, kind, cpu, pack_b, steps)
+        ranked = _ranked(s, pack_b, steps)
         # added up in a phase of its own
-        combined = extra + (split * _outputs(found) / lanes + _fork(threads) if split > 1 else 0.0)
-        for cycles, sizes, vectors in ranked[: _TILES if threads > 1 else 1]:
+        combined = extra + (split * _outputs(found) / s.lanes + _fork(s.threads) if split > 1 else 0.0)
+        for cycles, sizes, vectors in ranked[: _TILES if s.threads > 1 else 1]:
             streams, prefetch = 1, 0
-            if pack_b == "panels" and rest * prod(-(-extent(s) // n) for s, n in zip(axes, sizes, strict=True)) == 1:
-                vectors, streams, prefetch = _streaming(found, prod(sizes), vectors, kind, lanes, threads)
-            rows = tuple([(s.name, n) for s, n in zip(axes, sizes, strict=True) if n > 1])
+            if pack_b == "panels" and rest * prod(-(-extent(a) // n) for a, n in zip(axes, sizes, strict=True)) == 1:
+                vectors, streams, prefetch = _streaming(s, prod(sizes), vectors)
+            rows = tuple([(a.name, n) for a, n in zip(axes, sizes, strict=True) if n > 1])
             inner = extent(_innermost_of(found, reading.depth))
             unroll = inner if inner <= 8 and kind.group == 1 else 4 if prod(sizes) * vectors <= 16 else 2
-            width = streams * vectors * lanes
-            work = max(cycles * split, _read(found, kind, cpu))
-            total, tasks = _grid(found, dict(rows), width, steps, work, cpu, threads, kind, split)
-            cost = combined + (total if threads > 1 else cycles * split)
+            width = streams * vectors * s.lanes
+            total, tasks = _grid(s, dict(rows), width, split, max(cycles * split, _read(s)))
+            cost = combined + (total if s.threads > 1 else cycles * split)
             if best is not None and best.cycles <= cost:
                 continue
             made = ContractionDecisions(
                 intrinsic=kind.name, rows=rows, vectors=vectors, depth=reading.depth, unroll=unroll,
                 pack_a="phase" if reading.copied else "none", pack_b=pack_b, order_a=reading.order,
                 tasks=tuple([(name, n * streams if name == found.lane.name else n) for name, n in tasks]),
-                merge_columns=merge, lane=lane, prefetch=prefetch, streams=streams, split=split,
+                merge_columns=s.merge, lane=s.lane, prefetch=prefetch, streams=streams, split=split,
             )  # fmt: skip
             best = _Choice(made, cost)
     assert best is not None
     return best
 
 
-def _splits(found: Contraction, kind: Intrinsic, cpu: Cpu, threads: int) -> list[int]:
+def _splits(s: _Setting) -> list[int]:
     """Into how many parts the sum may be cut, so that few outputs give work to all threads."""
-    (first, *others) = found.depth
-    rows = prod(extent(s) for s in found.rows)
-    tasks = _outputs(found) // rows * -(-rows // _ROWS_OF_PARTS) // kind.lanes(cpu)
-    if threads == 1 or others or kind.group > 1 or tasks > _TASKS_PER_THREAD * threads:
+    (first, *others) = s.found.depth
+    rows = prod(extent(a) for a in s.found.rows)
+    tasks = _outputs(s.found) // rows * -(-rows // _ROWS_OF_PARTS) // s.lanes
+    if s.threads == 1 or others or s.kind.group > 1 or tasks > _TASKS_PER_THREAD * s.threads:
         return [1]
     return [n for n in _SPLITS if n == 1 or (extent(first) % n == 0 and extent(first) // n >= _LEAST_PART)]
 
 
-def _read(found: Contraction, kind: Intrinsic, cpu: Cpu) -> float:
+def _read(s: _Setting) -> float:
     """Cycles to read B once from where it is kept between calls; 0 where that is no cache shared with others."""
-    size = ITEMSIZE_BYTES[kind.b] * prod(extent(s) for s in (*found.batch, *found.columns, *found.depth))
-    return 0.0 if size <= cpu.l2 else size / (_FROM_MEMORY if size > cpu.l3 else _FROM_L3)
+    size = ITEMSIZE_BYTES[s.kind.b] * prod(extent(a) for a in (*s.found.batch, *s.found.columns, *s.found.depth))
+    return 0.0 if size <= s.cpu.l2 else size / (_FROM_MEMORY if size > s.cpu.l3 else _FROM_L3)
 
 
 def _outputs(found: Contraction) -> int:
     return prod(a.extent for a in found.stage.axes)
 
 
-def _ranked(
-    program: LoopProgram, found: Contraction, kind: Intrinsic, cpu: Cpu, pack_b: str, steps: float
-) -> list[tuple[float, tuple[int, ...], int]]:
+def _ranked(s: _Setting, pack_b: str, steps: float) -> list[tuple[float, tuple[int, ...], int]]:
     """Tiles as cycles on one thread, rows along the last two axes of rows, and vectors: the best ones first."""
-    place = row_major(found.stage.index, program.buffer(found.stage.buffer).shape)
+    found, kind, cpu, lanes, axes = s.found, s.kind, s.cpu, s.lanes, s.found.rows[-2:]
+    place = row_major(found.stage.index, s.program.buffer(found.stage.buffer).shape)
     scatter = coefficient(place, found.lane) != 1
-    lanes, axes = kind.lanes(cpu), found.rows[-2:]
-    others = prod(extent(s) for s in (*found.batch, *found.rows, *found.columns[:-1]) if s not in axes)
-    rest = prod(extent(s) for s in found.rows if s not in axes)
+    others = prod(extent(a) for a in (*found.batch, *found.rows, *found.columns[:-1]) if a not in axes)
+    rest = prod(extent(a) for a in found.rows if a not in axes)
     size = ITEMSIZE_BYTES[kind.b] * kind.group
     ranked: list[tuple[float, tuple[int, ...], int]] = []
     for vectors in range(1, min(_MOST_VECTORS, -(-extent(found.lane) // lanes)) + 1):
-        for sizes in product(*[range(1, min(extent(s), _MOST_ROWS) + 1) for s in axes]):
+        for sizes in product(*[range(1, min(extent(a), _MOST_ROWS) + 1) for a in axes]):
             if kind.registers(prod(sizes), vectors) > cpu.registers or prod(sizes) > 2 * _MOST_ROWS:
                 continue
             store = 2.0 * prod(sizes) * vectors
@@ -267,7 +275,7 @@ def _ranked(
                 across = len(axes) > 0 and coefficient(place, axes[-1]) == 1 and sizes[-1] >= LEAST_ACROSS
                 store = vectors * (_TRANSPOSE * prod(sizes[:-1]) if across else _SCATTER * prod(sizes))
             cycles = others * _tiles(axes, sizes, extent(found.lane), vectors, lanes, steps, store)
-            reuse = rest * prod(-(-extent(s) // n) for s, n in zip(axes, sizes, strict=True))
+            reuse = rest * prod(-(-extent(a) // n) for a, n in zip(axes, sizes, strict=True))
             if vectors * lanes * size * steps > (cpu.l2 if reuse > _FEW_TILES else cpu.l2 / 2) and reuse > 1:
                 cycles *= 1.05
             cycles *= 1.02 if prod(sizes) > 8 else 1.0  # rows at strides of 4096 bytes fall on the same cache lines
@@ -277,21 +285,19 @@ def _ranked(
     return sorted(ranked, key=lambda t: t[0])
 
 
-def _streaming(
-    found: Contraction, rows: int, vectors: int, kind: Intrinsic, lanes: int, threads: int
-) -> tuple[int, int, int]:
+def _streaming(s: _Setting, rows: int, vectors: int) -> tuple[int, int, int]:
     """Vectors, streams and steps of prefetch of a tile that reads every panel once.
 
     One row is bound by memory: processors prefetch a few panels side by side better than one, and better than code
     does.  From some rows on a line is used for so long that prefetching of the processor loses track of the stream.
     """
-    size = ITEMSIZE_BYTES[kind.b] * kind.group * lanes
+    size = ITEMSIZE_BYTES[s.kind.b] * s.kind.group * s.lanes
     if rows == 1:
-        count, rest = divmod(extent(found.lane), lanes)
-        fits = [(v, s) for v, s in _STREAMS if not rest and count % (v * s) == 0]
-        even = [(v, s) for v, s in fits if count // (v * s) % threads == 0]
-        for v, s in even or fits:
-            return v, s, 0
+        count, rest = divmod(extent(s.found.lane), s.lanes)
+        fits = [(v, n) for v, n in _STREAMS if not rest and count % (v * n) == 0]
+        even = [(v, n) for v, n in fits if count // (v * n) % s.threads == 0]
+        for v, n in even or fits:
+            return v, n, 0
         return vectors, 1, 8
     return vectors, 1, _AHEAD // (vectors * size) if rows >= _SLOW_ROWS else 0
 
@@ -324,25 +330,19 @@ def _pieces(whole: int, part: int) -> list[tuple[int, int]]:
 
 
 def _grid(
-    found: Contraction,
-    tile: dict[str, int],
-    width: int,
-    steps: float,
-    cycles: float,
-    cpu: Cpu,
-    threads: int,
-    kind: Intrinsic,
-    split: int,
+    s: _Setting, tile: dict[str, int], width: int, split: int, cycles: float
 ) -> tuple[float, tuple[tuple[str, int], ...]]:
     """Iterations of the first row axis and panels in one task, so that tasks are many enough and fit the cache."""
-    lane, batch = found.lane, split * prod(extent(s) for s in found.batch)
+    found, kind, cpu, threads = s.found, s.kind, s.cpu, s.threads
+    steps = prod(extent(d) for d in found.depth) / kind.group / split
+    lane, batch = found.lane, split * prod(extent(a) for a in found.batch)
     first = found.rows[0] if found.rows else None
     step = tile.get(first.name, 1) if first is not None else 1
     row_tiles = -(-extent(first) // step) if first is not None else 1
     panels = -(-extent(lane) // width)
     other = found.columns[:-1]
-    between = prod(extent(s) for s in other)
-    rest = prod(extent(s) for s in found.rows[1:])
+    between = prod(extent(a) for a in other)
+    rest = prod(extent(a) for a in found.rows[1:])
     size = ITEMSIZE_BYTES[kind.a] * kind.group
     best: tuple[float, int, int, bool] | None = None
     for apart in (False, True) if other else (False,):
@@ -361,9 +361,9 @@ def _grid(
     total, a, b, apart = best
     chosen = [(first.name, a * step)] if first is not None and a < row_tiles else []
     chosen += [(lane.name, b)] if b < panels else []
-    chosen += [(s.name, 1) for s in other] if apart else []
+    chosen += [(a.name, 1) for a in other] if apart else []
     if batch > 1 and threads == 1 and cycles < FORK:
-        chosen += [(s.name, extent(s)) for s in found.batch]
+        chosen += [(a.name, extent(a)) for a in found.batch]
     return total, tuple(chosen)
 
 

@@ -1,9 +1,13 @@
 """Good schedules without search, for every stage of a loop program.
 
 A contraction gets the register tile, lane, packing and task grid whose estimated cycles are least; every other stage
-is left to the generator, which arranges it by its accesses, as one task where the work is not worth a fork.  The
-estimates know the number of multiply-adds, loads per step, tails, stores that scatter, copies
-that are not hoisted, and caches; they rank, they do not predict.
+is left to the generator, which arranges it by its accesses, as one task where the work is not worth a fork.
+
+A window reads each element several times.  Where the elements along the lane are apart in memory (images with channels
+first into images with channels last, a convolution of each channel alone), every one of these reads would be a gather,
+or a transpose in registers of as many rows as there are lanes; a copy transposes each element once.  Prefixes along few
+long rows are too few tasks for the threads of a call and are cut into blocks, which cost a second pass over what is
+read.
 """
 
 from __future__ import annotations
@@ -14,18 +18,17 @@ from math import prod
 from typing import Any
 
 from superopt.errors import InputError, UnsupportedKernel
-from superopt.ir.expr import subexpressions
-from superopt.ir.index import bounds
+from superopt.ir.expr import Expr, subexpressions
+from superopt.ir.index import Symbol, bounds, coefficient, row_major
+from superopt.ir.prefix import direction
 from superopt.ir.scalar import SCALARS
 from superopt.kernels.choose.chains import chain
-from superopt.kernels.choose.default_copies import along_lane
-from superopt.kernels.choose.default_prefix import in_blocks
 from superopt.kernels.choose.default_tiles import FORK, decide
 from superopt.kernels.choose.frozen import hoisted
 from superopt.kernels.emit.generate import generate
 from superopt.kernels.llvm.cpu import Cpu, host
 from superopt.kernels.loops.contract import outermost
-from superopt.kernels.loops.stage import LoopProgram, Stage
+from superopt.kernels.loops.stage import LoopProgram, Stage, extent
 from superopt.kernels.runtime.kernel import MOST_STACK_BYTES
 from superopt.kernels.schedule import set_knob
 from superopt.kernels.schedule.edit import reductions
@@ -34,7 +37,13 @@ from superopt.kernels.schedule.trace import Trace, apply, attempt, trace
 
 _LONG = 49  # vectors of a row from which its last phase takes ...
 _WIDE = 8  # ... so many at a time
+_AGAIN = 4  # reads of an element from which a copy of it pays
+_LEAST = 1 << 14  # elements of all rows of a prefix from which two passes pay
+_BLOCK = 1 << 12  # elements of a block, where that is enough for all threads ...
+_TASKS = 4  # ... that get so many blocks each otherwise
 _MOST_APART = 16  # reductions of a stage for which a stage of their own is tried: each goes through the whole value
+
+Steps = list[list[Any]]
 
 
 def default(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> LoopProgram:
@@ -135,9 +144,9 @@ _PLAINNESS = (
 )
 
 
-def _chosen(program: LoopProgram, cpu: Cpu, threads: int, plain: _Plainness) -> tuple[LoopProgram, list[list[Any]]]:
+def _chosen(program: LoopProgram, cpu: Cpu, threads: int, plain: _Plainness) -> tuple[LoopProgram, Steps]:
     """The scheduled program and the steps that lead to it."""
-    steps: list[list[Any]] = []
+    steps: Steps = []
     waiting = [s.buffer for s in program.stages]
     while waiting:
         name = waiting.pop(0)
@@ -155,7 +164,7 @@ def _chosen(program: LoopProgram, cpu: Cpu, threads: int, plain: _Plainness) -> 
         if plain.tiles:
             waiting += [s.buffer for s in program.stages if s.buffer not in before and s.value.height]
     for name in [s.buffer for s in program.stages] if plain.tiles else ():
-        blocks = in_blocks(program, name, cpu, threads)
+        blocks = _in_blocks(program, name, cpu, threads)
         if blocks is not None:
             program, steps = blocks[0], [*steps, *blocks[1]]
     for stage in program.stages:
@@ -165,20 +174,20 @@ def _chosen(program: LoopProgram, cpu: Cpu, threads: int, plain: _Plainness) -> 
     return program, steps
 
 
-def _tiled(program: LoopProgram, name: str, cpu: Cpu, threads: int) -> tuple[LoopProgram, list[list[Any]]]:
+def _tiled(program: LoopProgram, name: str, cpu: Cpu, threads: int) -> tuple[LoopProgram, Steps]:
     """The contractions of a stage as register tiles, operands of its windows along the lane."""
     program, steps = _apart(program, name, cpu, threads)
     decisions = decide(program, name, cpu, threads)
     made = None if decisions is None else _tried(program, name, decisions, cpu)
     if made is not None and decisions is not None:
         return made, [*steps, ["tensorize", name, pairs_of(decisions)]]
-    copies = along_lane(program, name)
+    copies = _along_lane(program, name)
     return apply(program, copies), [*steps, *copies]
 
 
-def _reductions_apart(program: LoopProgram, name: str) -> tuple[LoopProgram, list[list[Any]]]:
+def _reductions_apart(program: LoopProgram, name: str) -> tuple[LoopProgram, Steps]:
     """Reductions inside a stage in stages of their own, inner ones first, where they read inside of their buffers."""
-    steps: list[list[Any]] = []
+    steps: Steps = []
     refused = 0
     while len(steps) + refused < _MOST_APART:
         value, found = program.stage(name).value, reductions(program.stage(name))
@@ -218,9 +227,9 @@ def _tried(program: LoopProgram, name: str, decisions: ContractionDecisions, cpu
         return None
 
 
-def _apart(program: LoopProgram, name: str, cpu: Cpu, threads: int) -> tuple[LoopProgram, list[list[Any]]]:
+def _apart(program: LoopProgram, name: str, cpu: Cpu, threads: int) -> tuple[LoopProgram, Steps]:
     """Every contraction but the last of a stage with several in a stage of its own."""
-    steps: list[list[Any]] = []
+    steps: Steps = []
     while True:
         stage = program.stage(name)
         sums = list(outermost(stage.value))
@@ -278,10 +287,82 @@ def _cycles_untiled(stage: Stage) -> float:
         [prod(int(bounds(s.extent)[1]) for s in e.args[1]) for e in subexpressions(stage.value) if e.kind == "reduce"],
         default=1,
     )
-    nodes = sum(
-        1 + 8 * (e.args[0] in _SLOW) for e in subexpressions(stage.value) if e.kind in ("op", "load", "convert")
-    )
+    nodes = sum(1 + 8 * _is_slow(e) for e in subexpressions(stage.value) if e.kind in ("op", "load", "convert"))
     return prod(a.extent for a in stage.axes) * (1 + inner * nodes) / 8
 
 
-_SLOW = ("exp", "log", "tanh", "erf", "logistic", "sin", "cos", "pow", "sqrt", "rsqrt", "div", "expm1", "log1p")
+def _is_slow(e: Expr) -> bool:
+    return e.kind == "op" and (SCALARS[e.args[0]].transcendental or e.args[0] == "div")
+
+
+# ---- operands of windows along the lane
+
+
+def _along_lane(program: LoopProgram, name: str) -> Steps:
+    """Steps that copy what the windows of a stage read apart; none where there is no such buffer."""
+    stage = program.stage(name)
+    lanes = [a.symbol for a in stage.axes if a.extent > 1]
+    plain = stage.tile is None and stage.at is None and not stage.knobs and all(a.kind == "serial" for a in stage.axes)
+    if not plain or not lanes:
+        return []
+    steps: Steps = []
+    for source in dict.fromkeys(e.args[0] for e in _of_windows(stage)):
+        copied = _copied(program, stage, source, lanes[-1])
+        after = attempt(program, copied)
+        if copied and isinstance(after, LoopProgram):
+            program, steps = after, [*steps, *copied]
+            stage = program.stage(name)
+    return steps
+
+
+def _of_windows(stage: Stage) -> list[Expr]:
+    """The loads inside reductions."""
+    inner = [e for r in subexpressions(stage.value) if r.kind == "reduce" for e in subexpressions(r.args[2])]
+    return [e for e in dict.fromkeys(inner) if e.kind == "load"]
+
+
+def _copied(program: LoopProgram, stage: Stage, source: str, lane: Symbol) -> Steps:
+    """The copy of one buffer with the dimension of the lane last."""
+    buffer = program.buffer(source)
+    reads = [e for e in _of_windows(stage) if e.args[0] == source and lane in e.symbols]
+    if not reads or buffer.scope == "local":
+        return []
+    dimensions = {d for e in reads for d, x in enumerate(e.args[1]) if not isinstance(x, int) and lane in x.symbols}
+    steps = {coefficient(row_major(e.args[1], buffer.shape), lane) for e in reads}
+    times = sum(prod([extent(s) for s in e.symbols]) for e in reads) / max(1, prod(buffer.shape))
+    if len(dimensions) != 1 or steps & {0, 1, -1, None} or times < _AGAIN:
+        return []
+    (d,) = dimensions
+    order = [*[k for k in range(len(buffer.shape)) if k != d], d]
+    copy = f"{source}_along"
+    return [
+        ["cache_read", stage.buffer, source, copy],
+        ["transform_layout", copy, [["permute", order]], "new"],
+    ]
+
+
+# ---- prefixes in blocks
+
+
+def _in_blocks(program: LoopProgram, name: str, cpu: Cpu, threads: int) -> tuple[LoopProgram, Steps] | None:
+    """The program with a prefix along the innermost axis of a stage in blocks, and the steps; None where it stays."""
+    stage = program.stage(name)
+    plain = stage.tile is None and stage.at is None and stage.guard is True and not stage.knobs
+    if threads < 2 or not cpu.vector_bits or not plain or not stage.axes or any(a.kind != "serial" for a in stage.axes):
+        return None
+    found = reductions(stage)
+    lane = stage.axes[-1]
+    rows = prod(a.extent for a in stage.axes[:-1])
+    if len(found) != 1 or not direction(found[0], lane.symbol) or 2 * rows > threads or rows * lane.extent < _LEAST:
+        return None
+    lanes = cpu.lanes("float32")
+    block = max(_BLOCK, -(-lane.extent * rows // (_TASKS * threads)))
+    steps: Steps = [["split_prefix", name, 0, -(-block // lanes) * lanes]]
+    try:
+        after = apply(program, steps)
+        for axis in after.stage(name).axes[:-1]:
+            steps.append(["parallel", name, axis.symbol.name])
+            after = apply(after, steps[-1:])
+    except InputError:
+        return None
+    return after, steps

@@ -12,18 +12,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 from superopt.errors import InputError
 from superopt.ir.counters import Cost, boundary_bytes
 from superopt.ir.graph import Graph, Node
-from superopt.ir.ops.table import lookup
 from superopt.kernels.choose.chains import chain
+from superopt.kernels.choose.regions import Region, cut
 from superopt.kernels.llvm.cpu import host, supported
 from superopt.kernels.loops.program import from_graph
-
-if TYPE_CHECKING:
-    from superopt.kernels.choose.partition import Region
 
 
 def with_chains(regions: Sequence[Region], graph: Graph, kept: frozenset[Node]) -> tuple[Region, ...]:
@@ -92,8 +88,6 @@ class _Joining:
         return self.apart.isdisjoint(gone) and all(self.readers.get(x, set()) <= gone | {root} for x in gone)
 
     def _joined(self, root: Node, gone: set[Node]) -> bool:
-        from superopt.kernels.choose.partition import cut  # late: it calls this module
-
         whole = cut(root, set(self.found) - gone, self.place)
         if not runs_as_chain(whole.graph):
             return False
@@ -132,11 +126,6 @@ def runs_as_chain(graph: Graph) -> bool:
     except InputError:
         return False
     return chain(program, program.stages[-1].buffer, host()) is not None
-
-
-def is_chained(region: Region) -> bool:
-    """Does the region hold more than one contraction?"""
-    return sum(lookup(n["op"] if n.op == "macro" else n.op).family == "contraction" for n in region.nodes) > 1
 
 
 def joint_cost(region: Region, parts: Sequence[Cost]) -> Cost:

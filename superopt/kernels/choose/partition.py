@@ -9,81 +9,42 @@ Regions grow from the outputs towards the inputs.  A producer joins the one regi
 nothing again: read at one index, or reduced over rows in the loop order of the reader (`counters.block_cost` is the
 price); a region holds one product at most, and nothing but index maps stands between a product and what it reads.
 A prefix fold is the loop of its region; what reads it at another index reads it from memory.  What is compared with
-itself is computed by one region (`superopt.kernels.loops.compared`).  What has no value at one index (control flow,
+itself is computed by one region (`superopt.kernels.choose.compared`).  What has no value at one index (control flow,
 opaque operations) is no region: it stays with XLA.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Set
 from math import inf, prod
 
 from superopt.ir.counters import Cost, block_cost
 from superopt.ir.denote import TooLarge
 from superopt.ir.expr import block
-from superopt.ir.graph import Graph, Node, make_input
+from superopt.ir.graph import Graph, Node
 from superopt.ir.ops import table
 from superopt.ir.ops.table import lookup
-from superopt.ir.program import replace, type_bytes
-from superopt.ir.scalar import SCALARS
-from superopt.kernels.choose.joining import is_chained, joint_cost, with_chains
-from superopt.kernels.loops.compared import computed_twice
-from superopt.kernels.math.table import has_code
+from superopt.ir.program import type_bytes
+from superopt.kernels.choose.compared import computed_twice
+from superopt.kernels.choose.joining import joint_cost, with_chains
+from superopt.kernels.choose.regions import (
+    Region,
+    cone,
+    is_chained,
+    is_contraction,
+    is_inside,
+    region_of,
+    standing_alone,
+)
 
-DTYPES = frozenset(("float32", "float64", "bfloat16", "int8", "uint8", "int32", "bool"))
 VIEWS = table.VIEWS - {"pad"}  # which chooses between an element and a value
-APART = frozenset(("barrier", "dynamic_update_slice"))  # with XLA, whatever they cost
+
 _MOST_NODES = 96
 _MOST_VALUES = 400  # of nodes at indices, for one element: regions of whole networks take up to 94
 _TRANSCENDENTAL = 8.0  # of a transcendental function, in operations
 _AGAIN = 1.3  # work of a joint kernel over that of two, at most
 _ROW_BYTES = 1 << 19  # of a row that a kernel goes through more than once
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """One kernel: a value in memory and what is computed for it.
-
-    Attributes:
-        root: the value.
-        nodes: what is computed, operands first; the root is the last.
-        reads: inputs of the graph and roots of other regions, in topological order.
-    """
-
-    root: Node
-    nodes: tuple[Node, ...]
-    reads: tuple[Node, ...]
-
-    @property
-    def graph(self) -> Graph:
-        """The region over inputs x0, x1 ... of its own: equal regions have equal graphs."""
-        return _standing_alone(self.root, self.reads)
-
-    @property
-    def kind(self) -> str:
-        """contraction, window, rows (it reduces), map or movement."""
-        families = {lookup(n.op).family for n in self.nodes}
-        if "contraction" in families:
-            return "contraction"
-        if any(n.op.startswith("reduce_window") for n in self.nodes):
-            return "window"
-        if "reduction" in families:
-            return "rows"
-        return "map" if "elementwise" in families else "movement"
-
-    @property
-    def is_free(self) -> bool:
-        """It moves nothing: reshapes of a value in memory, or of a constant."""
-        return all(n.op in ("reshape", "literal") or (bool(n.inputs) and n.inputs[0].shape == ()) for n in self.nodes)
-
-    def __str__(self) -> str:
-        names = [n.op for n in self.nodes if lookup(n.op).family not in ("movement", "leaf")]
-        shown = ", ".join(dict.fromkeys(names or [n.op for n in self.nodes]))
-        heavy = next((n for n in self.nodes if lookup(n.op).family == "contraction"), None)
-        reads = " x ".join(str(x.type) for x in heavy.inputs) + " -> " if heavy is not None else ""
-        return f"{shown}: {reads}{self.root.type}"
 
 
 def partition(graph: Graph, kept: Set[Node] = frozenset()) -> tuple[Region, ...]:
@@ -102,33 +63,6 @@ def partition(graph: Graph, kept: Set[Node] = frozenset()) -> tuple[Region, ...]
         lying |= twice
 
 
-def region_of(root: Node, reads: Iterable[Node]) -> Region:
-    """The cone of a node down to these nodes and to literals.
-
-    Raises:
-        ValueError: the cone reads something else, or holds what no kernel computes.
-    """
-    stop = set(reads)
-    nodes = _cone(root, stop)
-    strange = next((n for n in nodes if not is_inside(n)), None)
-    if strange is not None:
-        raise ValueError(f"no kernel computes {strange!r}")
-    return Region(root, tuple(nodes), tuple(reads))
-
-
-def cut(root: Node, stop: Set[Node], place: Mapping[Node, int]) -> Region:
-    """The region of a node down to these nodes, to inputs, and to what no kernel computes.
-
-    Args:
-        place: of every node in the order of the graph, in which a region reads.
-    """
-    ends = {n for n in _cone(root, set(stop) - {root}) if n.op == "input" or not is_inside(n)}
-    nodes = _cone(root, (set(stop) | ends) - {root})
-    inside = set(nodes)
-    read = {x for n in nodes for x in n.inputs if x not in inside and x.op != "literal"}
-    return Region(root, tuple(nodes), tuple(sorted(read, key=lambda x: place[x])))
-
-
 def can_be_one(region: Region) -> bool:
     """May this be one kernel by the rules for products, and is it not much more work than the parts that it repeats?
 
@@ -145,20 +79,6 @@ def can_be_one(region: Region) -> bool:
     if any(n in below and n not in made and n.op not in VIEWS for n in region.nodes):
         return False
     return not products or all(_follows(n) or n in products or n in made for n in region.nodes)
-
-
-def is_inside(node: Node) -> bool:
-    """Can a kernel compute the node: a value at one index, of a type that kernels know, and not empty?"""
-    if node.op == "literal":
-        return node.dtype in DTYPES
-    if node.op == "input" or node.op in APART or lookup(node.op).at is None:
-        return False
-    if node.op == "macro" and node["op"] in APART:
-        return False
-    if node.op in SCALARS and not has_code(node.op):
-        return False
-    kinds = (node.type, *(x.type for x in node.inputs if len(x.types) == 1))
-    return len(kinds) == 1 + len(node.inputs) and all(t.dtype in DTYPES and 0 not in t.shape for t in kinds)
 
 
 def work(cost: Cost) -> float:
@@ -268,11 +188,6 @@ class _Partition:
         return tuple(found)
 
 
-def is_contraction(node: Node) -> bool:
-    """A product with a contracted axis, or a convolution, a lowering choice of one included."""
-    return lookup(node["op"] if node.op == "macro" else node.op).family == "contraction"
-
-
 def _follows(node: Node) -> bool:
     """May this stand after a product in its kernel?"""
     return _is_pointwise(node) or node.op in VIEWS
@@ -305,40 +220,12 @@ def _boundary(order: Iterable[Node], members: set[Node]) -> tuple[Node, ...]:
 
 def _cut_out(root: Node, members: set[Node]) -> Graph:
     """The cone of a root within members, over inputs of its own."""
-    nodes = _cone(root, None, members)
+    nodes = cone(root, None, members)
     inside = set(nodes)
     seen: dict[Node, None] = {}
     for n in nodes:
         seen.update(dict.fromkeys(x for x in n.inputs if x not in inside and x.op != "literal"))
-    return _standing_alone(root, tuple(seen))
-
-
-def _cone(root: Node, stop: set[Node] | None, members: set[Node] | None = None) -> list[Node]:
-    """Nodes below a root, operands first: down to `stop`, or within `members`."""
-    order: list[Node] = []
-    seen: set[Node] = set()
-    stack = [(root, False)]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
-            continue
-        if node in seen:
-            continue
-        seen.add(node)
-        stack.append((node, True))
-        for x in reversed(node.inputs):
-            within = x in members if members is not None else x not in (stop or ())
-            if within or (x.op == "literal" and members is None):
-                stack.append((x, False))
-    return order
-
-
-def _standing_alone(root: Node, reads: tuple[Node, ...]) -> Graph:
-    standins = {
-        x: make_input(f"x{i}", x.shape, x.dtype, frozen=x.op == "input" and x["frozen"]) for i, x in enumerate(reads)
-    }
-    return Graph(tuple(standins.values()), replace((root,), standins))
+    return standing_alone(root, tuple(seen))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -20,8 +20,8 @@ from jax import numpy as jnp
 
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.kernels.choose.defaults import default
-from superopt.kernels.choose.joining import is_chained
 from superopt.kernels.choose.partition import partition
+from superopt.kernels.choose.regions import is_chained
 from superopt.kernels.loops.program import from_graph
 from superopt.lab.bench.timing import interleaved, median
 from superopt.schedules.native import kernel_calls

@@ -11,15 +11,12 @@ index maps), lies in memory wherever more than one region needs it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from superopt.ir.graph import Graph, Node
 from superopt.ir.ops.table import lookup
 from superopt.ir.scalar import COMPARISONS
 from superopt.ir.types import FLOATS, ITEMSIZE_BYTES
-
-if TYPE_CHECKING:
-    from superopt.kernels.choose.partition import Region
+from superopt.kernels.choose.regions import Region
 
 _EXACT = frozenset((
     "max", "min", "clamp", "select_n", "neg", "abs", "reduce_max", "reduce_min", "cummax", "cummin",

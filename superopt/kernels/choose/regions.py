@@ -1,0 +1,139 @@
+"""A region of a graph: one kernel, the cone of a value down to inputs and to the values of other regions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+
+from superopt.ir.graph import Graph, Node, make_input
+from superopt.ir.ops.table import lookup
+from superopt.ir.program import replace
+from superopt.ir.scalar import SCALARS
+from superopt.kernels.math.table import has_code
+
+DTYPES = frozenset(("float32", "float64", "bfloat16", "int8", "uint8", "int32", "bool"))
+APART = frozenset(("barrier", "dynamic_update_slice"))  # with XLA, whatever they cost
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """One kernel: a value in memory and what is computed for it.
+
+    Attributes:
+        root: the value.
+        nodes: what is computed, operands first; the root is the last.
+        reads: inputs of the graph and roots of other regions, in topological order.
+    """
+
+    root: Node
+    nodes: tuple[Node, ...]
+    reads: tuple[Node, ...]
+
+    @property
+    def graph(self) -> Graph:
+        """The region over inputs x0, x1 ... of its own: equal regions have equal graphs."""
+        return standing_alone(self.root, self.reads)
+
+    @property
+    def kind(self) -> str:
+        """contraction, window, rows (it reduces), map or movement."""
+        families = {lookup(n.op).family for n in self.nodes}
+        if "contraction" in families:
+            return "contraction"
+        if any(n.op.startswith("reduce_window") for n in self.nodes):
+            return "window"
+        if "reduction" in families:
+            return "rows"
+        return "map" if "elementwise" in families else "movement"
+
+    @property
+    def is_free(self) -> bool:
+        """It moves nothing: reshapes of a value in memory, or of a constant."""
+        return all(n.op in ("reshape", "literal") or (bool(n.inputs) and n.inputs[0].shape == ()) for n in self.nodes)
+
+    def __str__(self) -> str:
+        names = [n.op for n in self.nodes if lookup(n.op).family not in ("movement", "leaf")]
+        shown = ", ".join(dict.fromkeys(names or [n.op for n in self.nodes]))
+        heavy = next((n for n in self.nodes if lookup(n.op).family == "contraction"), None)
+        reads = " x ".join(str(x.type) for x in heavy.inputs) + " -> " if heavy is not None else ""
+        return f"{shown}: {reads}{self.root.type}"
+
+
+def region_of(root: Node, reads: Iterable[Node]) -> Region:
+    """The cone of a node down to these nodes and to literals.
+
+    Raises:
+        ValueError: the cone reads something else, or holds what no kernel computes.
+    """
+    stop = set(reads)
+    nodes = cone(root, stop)
+    strange = next((n for n in nodes if not is_inside(n)), None)
+    if strange is not None:
+        raise ValueError(f"no kernel computes {strange!r}")
+    return Region(root, tuple(nodes), tuple(reads))
+
+
+def cut(root: Node, stop: Set[Node], place: Mapping[Node, int]) -> Region:
+    """The region of a node down to these nodes, to inputs, and to what no kernel computes.
+
+    Args:
+        place: of every node in the order of the graph, in which a region reads.
+    """
+    ends = {n for n in cone(root, set(stop) - {root}) if n.op == "input" or not is_inside(n)}
+    nodes = cone(root, (set(stop) | ends) - {root})
+    inside = set(nodes)
+    read = {x for n in nodes for x in n.inputs if x not in inside and x.op != "literal"}
+    return Region(root, tuple(nodes), tuple(sorted(read, key=lambda x: place[x])))
+
+
+def is_inside(node: Node) -> bool:
+    """Can a kernel compute the node: a value at one index, of a type that kernels know, and not empty?"""
+    if node.op == "literal":
+        return node.dtype in DTYPES
+    if node.op == "input" or node.op in APART or lookup(node.op).at is None:
+        return False
+    if node.op == "macro" and node["op"] in APART:
+        return False
+    if node.op in SCALARS and not has_code(node.op):
+        return False
+    kinds = (node.type, *(x.type for x in node.inputs if len(x.types) == 1))
+    return len(kinds) == 1 + len(node.inputs) and all(t.dtype in DTYPES and 0 not in t.shape for t in kinds)
+
+
+def is_contraction(node: Node) -> bool:
+    """A product with a contracted axis, or a convolution, a lowering choice of one included."""
+    return lookup(node["op"] if node.op == "macro" else node.op).family == "contraction"
+
+
+def is_chained(region: Region) -> bool:
+    """Does the region hold more than one contraction?"""
+    return sum(lookup(n["op"] if n.op == "macro" else n.op).family == "contraction" for n in region.nodes) > 1
+
+
+def cone(root: Node, stop: Set[Node] | None, members: Set[Node] | None = None) -> list[Node]:
+    """Nodes below a root, operands first: down to `stop`, or within `members`."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack = [(root, False)]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+            continue
+        if node in seen:
+            continue
+        seen.add(node)
+        stack.append((node, True))
+        for x in reversed(node.inputs):
+            within = x in members if members is not None else x not in (stop or ())
+            if within or (x.op == "literal" and members is None):
+                stack.append((x, False))
+    return order
+
+
+def standing_alone(root: Node, reads: tuple[Node, ...]) -> Graph:
+    """A value over inputs x0, x1 ... in the place of what it reads."""
+    standins = {
+        x: make_input(f"x{i}", x.shape, x.dtype, frozen=x.op == "input" and x["frozen"]) for i, x in enumerate(reads)
+    }
+    return Graph(tuple(standins.values()), replace((root,), standins))
