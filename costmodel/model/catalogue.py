@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,7 @@ class _Grown:
         self.used = 0
         self.values = np.zeros((64, width), dtype)
 
-    def append(self, row: Any) -> int:
+    def append(self, row: Sequence[float] | np.ndarray) -> int:
         if self.used == len(self.values):
             self.values = np.concatenate([self.values, np.zeros_like(self.values)])
         self.values[self.used] = row

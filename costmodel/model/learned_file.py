@@ -23,7 +23,7 @@ from costmodel.features.node_rows import ENCODING_VERSION, OPCODES
 from costmodel.model.analytical import COUNT, Coefficients
 from costmodel.model.encode import KERNEL_WIDTH
 from costmodel.model.hull import Hull
-from costmodel.model.model import Model, Shape, shapes
+from costmodel.model.model import Model, Params, Shape, shapes
 from costmodel.model.weights_file import WeightsError, refused
 from superopt.errors import InputError
 from superopt.files.reading import cause_of, field, json_of, shown, text_file
@@ -119,7 +119,7 @@ def _model(tensors: Mapping[str, np.ndarray], shape: Shape, ops: Sequence[str]) 
     if len(centres) == 0 or powers.min() <= 0 or tensors["input.std"].min() <= 0 or radius <= 0:
         raise WeightsError("a scale is not positive")
     prior = Coefficients(np.exp(tensors["prior.log_theta"].astype(float)), float(powers[0]), float(powers[1]))
-    params = {name: tensors[f"network.{name}"] for name in shapes(shape)}
+    params: Params = {name: tensors[f"network.{name}"] for name in shapes(shape)}
     row = {op: i for i, op in enumerate(ops)}
     params["op"] = params["op"][[row.get(op, 0) for op in OPCODES]]
     return Model(prior, params, shape, tensors["input.mean"], tensors["input.std"], Hull(centres, radius))

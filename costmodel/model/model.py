@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -13,7 +13,10 @@ from costmodel.model.analytical import Coefficients
 from costmodel.model.encode import KERNEL_WIDTH, POSITIONS
 from costmodel.model.hull import Hull
 
-Params = dict[str, Any]
+if TYPE_CHECKING:
+    import jax
+
+Params: TypeAlias = "dict[str, np.ndarray | jax.Array]"
 CLIP = 4.0
 
 

@@ -85,7 +85,7 @@ def place(folder: Path, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {name: _view(raw, at) for name, at in places.items()}
 
 
-def place_of(x: Any) -> Place | None:
+def place_of(x: object) -> Place | None:
     """Where a placed array lies, None for any other."""
     known = _PLACES.get(id(x))
     return known[1] if known is not None and known[0]() is x else None
@@ -162,7 +162,7 @@ def owned(x: Shaped[np.ndarray, "*shape"]) -> Shaped[np.ndarray, "*shape"]:
     return copy
 
 
-def _map_of(x: Any) -> tuple[mmap.mmap, int] | None:
+def _map_of(x: object) -> tuple[mmap.mmap, int] | None:
     """The map in which an array lies, and where in it; also of one that came back from JAX."""
     if not isinstance(x, np.ndarray):
         return None

@@ -59,15 +59,15 @@ class _Loop(op_loop.Loop):
             for row, value in zip(rows, found[self.N :], strict=True):
                 row.append(value)
         kinds = self.body.proto_.output[1 + self.N :]
-        return self._check_and_fix_outputs((*carried, *map(_stacked, rows, kinds)))
+        made = [np.stack(row) if row else no_rows(kind) for row, kind in zip(rows, kinds, strict=True)]
+        return self._check_and_fix_outputs((*carried, *made))
 
 
 _Loop.__name__ = "Loop"  # by which the evaluator knows it
 
 
-def _stacked(rows: Sequence[Any], kind: onnx.ValueInfoProto) -> np.ndarray:
-    if rows:
-        return np.stack(rows)
+def no_rows(kind: onnx.ValueInfoProto) -> np.ndarray:
+    """What a loop of no steps gives for results of this type: a first axis of size 0; unknown sizes are 0 too."""
     tensor = kind.type.tensor_type
     return np.zeros((0, *(d.dim_value for d in tensor.shape.dim)), helper.tensor_dtype_to_np_dtype(tensor.elem_type))
 

@@ -52,7 +52,7 @@ def check_leaf(name: str, leaf: Any) -> None:
         raise ArgumentError(f"argument {name} is {kind}, not an array that can be optimised over", hint=hint) from error
 
 
-def check_value(name: str, leaf: Any) -> None:
+def check_value(name: str, leaf: object) -> None:
     """Whether a leaf has a value now.
 
     Raises:
@@ -73,7 +73,7 @@ def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
-def is_weak(leaf: Any) -> bool:
+def is_weak(leaf: object) -> bool:
     """A Python number but a bool, or what stands for one: its dtype gives way to that of what it meets."""
     number = isinstance(leaf, _WEAK_TYPES) and not isinstance(leaf, bool | np.generic)
     return number or bool(getattr(leaf, "weak_type", False))

@@ -65,7 +65,7 @@ class Static:
         return cls(value)
 
 
-def is_static(leaf: Any) -> bool:
+def is_static(leaf: object) -> bool:
     """Is this leaf of a container part of the program: a function, a name, a choice, a dtype?"""
     if isinstance(leaf, str | bytes | enum.Enum | np.dtype | type):
         return True
@@ -93,12 +93,12 @@ def fix(args: Sequence[Any], kwargs: Any, settings: JitSettings) -> tuple[tuple[
     return tuple(map(_fixed, args)), {name: _fixed(x) for name, x in kwargs.items()}
 
 
-def holds_static(tree: Any) -> bool:
+def holds_static(tree: object) -> bool:
     """Is there something in a structure that is no array, a static argument aside?"""
     return any(isinstance(x, Static) for x in tree_util.tree_leaves(tree, is_leaf=lambda x: isinstance(x, Static)))
 
 
-def _is_keys(x: Any) -> bool:
+def _is_keys(x: object) -> bool:
     return isinstance(x, Keys)
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import tree_util
+from jax.extend import core
 
 from superopt.errors import ArgumentError, InputError, SuperoptError, told_with_line
 from superopt.files.trees import misfit, tree_data
@@ -297,7 +298,7 @@ def import_function(
     )
 
 
-def _weak_flags(closed: Any) -> tuple[bool, ...]:
+def _weak_flags(closed: core.ClosedJaxpr) -> tuple[bool, ...]:
     return tuple(bool(getattr(a, "weak_type", False)) for a in closed.out_avals)
 
 
@@ -314,7 +315,9 @@ def count_opaque(graph: Graph) -> Counter[str]:
     return count
 
 
-def _outputs(importer: Importer, fn: Function, closed: Any, inputs: Sequence[Node]) -> tuple[list[Node], str]:
+def _outputs(
+    importer: Importer, fn: Function, closed: core.ClosedJaxpr, inputs: Sequence[Node]
+) -> tuple[list[Node], str]:
     """The results and what effects read, as nodes, and why the function is kept whole if it is."""
     try:
         if not of_debugging(closed.effects):  # these are ordered against each other
@@ -438,7 +441,7 @@ def _owner(path: Sequence[Any], names: Sequence[str]) -> str:
     return str(names[key.idx]) if where == 0 else str(key.key)
 
 
-def _entry(key: Any) -> str:
+def _entry(key: object) -> str:
     for name in ("key", "idx", "name"):
         if hasattr(key, name):
             return str(getattr(key, name))

@@ -25,7 +25,7 @@ _KNOWN: dict[Any, str] = {}  # (primitive, parameters, types) -> key
 _MOST_KNOWN = 4096
 
 
-def types_of(eqn: Any) -> tuple[TensorType, ...]:
+def types_of(eqn: core.JaxprEqn) -> tuple[TensorType, ...]:
     """Types of the results of an equation, keys as their data."""
     return tuple(data_type(v.aval) for v in eqn.outvars)
 
@@ -35,7 +35,7 @@ def results_of(node: Node) -> tuple[Node, ...]:
     return (node,) if len(node.types) == 1 else tuple(mk("result", node, index=i) for i in range(len(node.types)))
 
 
-def keep(eqn: Any, xs: Sequence[Node], out: Sequence[TensorType]) -> tuple[Node, ...]:
+def keep(eqn: core.JaxprEqn, xs: Sequence[Node], out: Sequence[TensorType]) -> tuple[Node, ...]:
     """The equation verbatim, as an opaque node."""
     if not out:
         return ()
@@ -52,7 +52,9 @@ def keep(eqn: Any, xs: Sequence[Node], out: Sequence[TensorType]) -> tuple[Node,
     return _node(primitive.name, (primitive, _identity(params), kinds), call, xs, out, not eqn.effects, host)
 
 
-def keep_function(name: str, closed: Any, xs: Sequence[Node], out: Sequence[TensorType]) -> tuple[Node, ...]:
+def keep_function(
+    name: str, closed: core.ClosedJaxpr, xs: Sequence[Node], out: Sequence[TensorType]
+) -> tuple[Node, ...]:
     """A whole jaxpr as one opaque node (it has effects whose order matters, or values that are not tensors)."""
     kinds = [kind_of(a) for a in closed.in_avals]
     run = core.jaxpr_as_fun(closed)
@@ -101,7 +103,7 @@ class Same:
 
     __slots__ = ("held",)
 
-    def __init__(self, held: Any) -> None:
+    def __init__(self, held: object) -> None:
         self.held = held
 
     def __repr__(self) -> str:

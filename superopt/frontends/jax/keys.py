@@ -18,7 +18,7 @@ from superopt.ir.types import TensorType
 _IMPL: dict[Any, tuple[Any, tuple[int, ...], str]] = {}
 
 
-def is_key(x: Any) -> bool:
+def is_key(x: object) -> bool:
     """Is this an array (or a type) of keys?"""
     dtype = getattr(x, "dtype", None)
     return dtype is not None and not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key)

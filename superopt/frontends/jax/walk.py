@@ -45,6 +45,7 @@ INLINED = {
     "remat": "jaxpr",
     "remat2": "jaxpr",
 }
+Atom = core.Var | core.Literal
 DEBUG = ("DebugEffect", "OrderedDebugEffect")  # what may be had after the results
 
 
@@ -56,7 +57,7 @@ class KeptWhole(Exception):
 class Effect:
     """An equation without results, as it is bound after a call; `kinds` of keys among its operands (None: an array)."""
 
-    primitive: Any
+    primitive: core.Primitive
     params: Mapping[str, Any]
     kinds: tuple[Any, ...]
 
@@ -114,7 +115,7 @@ class Importer:
                     known[top] = any(known[x] for x in top.inputs)
         return known[node]
 
-    def run(self, jaxpr: Any, consts: Sequence[Node], args: Sequence[Node]) -> list[Node]:
+    def run(self, jaxpr: core.Jaxpr, consts: Sequence[Node], args: Sequence[Node]) -> list[Node]:
         """The results of a jaxpr on these nodes."""
         frames = [_Frame(jaxpr, [*consts, *args], ())]
         while True:
@@ -141,7 +142,7 @@ class Importer:
             else:
                 frame.env.update(zip(eqn.outvars, self._equation(eqn, name, xs), strict=True))
 
-    def _effect(self, eqn: Any, xs: Sequence[Node], frame: _Frame) -> None:
+    def _effect(self, eqn: core.JaxprEqn, xs: Sequence[Node], frame: _Frame) -> None:
         name, made = eqn.primitive.name, set(eqn.outvars)
         readers = [*(e.invars for e in frame.jaxpr.eqns[frame.at :]), frame.jaxpr.outvars]
         if any(not isinstance(x, core.Literal) and x in made for read in readers for x in read):
@@ -151,14 +152,14 @@ class Importer:
         kinds = tuple(kind_of(v.aval) for v in eqn.invars)
         self.effects.append((Effect(eqn.primitive, dict(eqn.params), kinds), xs))
 
-    def _read(self, frame: _Frame, atom: Any) -> Node:
+    def _read(self, frame: _Frame, atom: Atom) -> Node:
         if not isinstance(atom, core.Literal):
             return frame.env[atom]
         value: Any = atom.val
         dtype = str(getattr(atom.aval, "dtype", ""))
         return scalar(value, dtype) if dtype in DTYPES and not np.shape(value) else self.constant(value)
 
-    def _equation(self, eqn: Any, name: str, xs: Sequence[Node]) -> Sequence[Node]:
+    def _equation(self, eqn: core.JaxprEqn, name: str, xs: Sequence[Node]) -> Sequence[Node]:
         out = types_of(eqn)
         if name in ("random_wrap", "random_unwrap"):  # a graph holds the data of keys
             return xs
@@ -179,7 +180,7 @@ class Importer:
             return keep(eqn, xs, out)
         return nodes
 
-    def body(self, closed: Any, inputs: Sequence[Node], scope: Importer) -> tuple[Node, ...]:
+    def body(self, closed: core.ClosedJaxpr, inputs: Sequence[Node], scope: Importer) -> tuple[Node, ...]:
         """The results of a body's jaxpr on its own inputs, closed-over arrays taken from `scope`."""
         return tuple(scope.run(closed.jaxpr, [scope.constant(c) for c in closed.consts], inputs))
 
@@ -189,12 +190,12 @@ class _Frame:
 
     __slots__ = ("at", "dest", "env", "jaxpr")
 
-    def __init__(self, jaxpr: Any, values: Sequence[Node], dest: Sequence[Any]) -> None:
+    def __init__(self, jaxpr: core.Jaxpr, values: Sequence[Node], dest: Sequence[core.Var]) -> None:
         self.jaxpr, self.at, self.dest = jaxpr, 0, dest
-        self.env: dict[Any, Node] = dict(zip((*jaxpr.constvars, *jaxpr.invars), values, strict=True))
+        self.env: dict[core.Var, Node] = dict(zip((*jaxpr.constvars, *jaxpr.invars), values, strict=True))
 
 
-def of_debugging(effects: Iterable[Any]) -> bool:
+def of_debugging(effects: Iterable[core.Effect]) -> bool:
     """Are these effects of debugging, which nothing waits for?"""
     return all(type(effect).__name__ in DEBUG for effect in effects)
 
@@ -214,7 +215,7 @@ def _body_inputs(avals: Sequence[Any], frozen: Sequence[bool]) -> list[Node]:
     ]
 
 
-def _key_part(eqn: Any, x: Node, out: TensorType) -> Node:
+def _key_part(eqn: core.JaxprEqn, x: Node, out: TensorType) -> Node:
     """One or some of several keys: a part of their data."""
     if eqn.primitive.name != "slice":
         return reshape(x, out.shape)
@@ -236,7 +237,7 @@ def _select(which: Node, then: Node, orelse: Node) -> Node:
     return node
 
 
-def _scan(outer: Importer, eqn: Any, xs: Sequence[Node]) -> Sequence[Node]:
+def _scan(outer: Importer, eqn: core.JaxprEqn, xs: Sequence[Node]) -> Sequence[Node]:
     p, closed = eqn.params, eqn.params["jaxpr"]
     fixed, carries = int(p["num_consts"]), int(p["num_carry"])
     frozen = [i < fixed and not outer.varies(x) for i, x in enumerate(xs)]
@@ -258,7 +259,7 @@ def _scan(outer: Importer, eqn: Any, xs: Sequence[Node]) -> Sequence[Node]:
     return results_of(node)
 
 
-def _while(outer: Importer, eqn: Any, xs: Sequence[Node]) -> Sequence[Node]:
+def _while(outer: Importer, eqn: core.JaxprEqn, xs: Sequence[Node]) -> Sequence[Node]:
     """A loop; under `vmap` its condition is one bit per element, and elements that are done keep their state."""
     p = eqn.params
     of_cond, of_body = int(p["cond_nconsts"]), int(p["body_nconsts"])
@@ -305,7 +306,7 @@ def _while(outer: Importer, eqn: Any, xs: Sequence[Node]) -> Sequence[Node]:
     return results_of(node)
 
 
-def _cond(outer: Importer, eqn: Any, xs: Sequence[Node]) -> Sequence[Node]:
+def _cond(outer: Importer, eqn: core.JaxprEqn, xs: Sequence[Node]) -> Sequence[Node]:
     index, *operands = xs
     scope = Importer(outer)  # shared: all branches take the same operands
     frozen = [not outer.varies(x) for x in operands]

@@ -117,13 +117,13 @@ def _in_order(x: Poly) -> list[Symbol]:
     return sorted(x.symbols, key=lambda s: str(x).find(s.name))
 
 
-def _is_spec(x: Any) -> bool:
+def _is_spec(x: object) -> bool:
     if isinstance(x, tuple):
         return len(x) == 2 and isinstance(x[0], str) and not isinstance(x[1], tuple | list) and _is_dtype(x[1])
     return x is None  # a pytree without leaves to JAX, and a mistake here
 
 
-def _is_dtype(x: Any) -> bool:
+def _is_dtype(x: object) -> bool:
     if isinstance(x, str):
         return LONG.get(x, x) in DTYPES
     return isinstance(x, np.dtype | type) or hasattr(x, "dtype")

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 from jax import core, lax
 
 from superopt.errors import InputError
@@ -44,7 +45,7 @@ def _live(values: Sequence[Any]) -> list[Any]:
     return [jnp.asarray(v, v.dtype) for v in values]
 
 
-def _holds_sequences(body: Any) -> bool:
+def _holds_sequences(body: onnx.GraphProto) -> bool:
     kinds = {v.type.WhichOneof("value") for v in (*body.input, *body.output)}
     return bool(kinds & {"sequence_type", "optional_type"})
 
@@ -100,7 +101,7 @@ def _loop(call: Call, trip: Any = None, condition: Any = None, *initial: Any) ->
     return _while(call, body, trip, condition, carried, names)
 
 
-def _unrolled(call: Call, body: Any, count: int, carried: list[Any], names: Sequence[str]) -> Any:
+def _unrolled(call: Call, body: onnx.GraphProto, count: int, carried: list[Any], names: Sequence[str]) -> Any:
     n = len(carried)
     if count > MAX_UNROLL:
         raise InputError(f"a loop of {count} steps whose state changes shape cannot be unrolled")
@@ -117,7 +118,7 @@ def _unrolled(call: Call, body: Any, count: int, carried: list[Any], names: Sequ
     return _collect(carried, collected, body, n)
 
 
-def _collect(carried: list[Any], collected: list[list[Any]], body: Any, n: int) -> Any:
+def _collect(carried: list[Any], collected: list[list[Any]], body: onnx.GraphProto, n: int) -> Any:
     stacked = []
     for i, one in enumerate(collected):
         if one and all(isinstance(v, np.ndarray) for v in one):
@@ -125,15 +126,15 @@ def _collect(carried: list[Any], collected: list[list[Any]], body: Any, n: int) 
         elif one:
             stacked.append(jnp.stack([jnp.asarray(v) for v in one]))
         else:
-            kind = body.output[1 + n + i].type.tensor_type
-            sizes = [d.dim_value for d in kind.shape.dim]
-            from onnx import helper  # late: only an empty loop reads a declared type
+            from superopt.foreign.onnx_limits import no_rows  # late: loads every operator of the reference
 
-            stacked.append(np.zeros((0, *sizes), helper.tensor_dtype_to_np_dtype(kind.elem_type)))
+            stacked.append(no_rows(body.output[1 + n + i]))
     return (*carried, *stacked)
 
 
-def _scanned(call: Call, body: Any, count: int, carried: list[Any], names: Sequence[str]) -> tuple[bool, Any]:
+def _scanned(
+    call: Call, body: onnx.GraphProto, count: int, carried: list[Any], names: Sequence[str]
+) -> tuple[bool, Any]:
     """Whether the state keeps its types, and the loop as `lax.scan` where it does and the condition cannot change."""
     n = len(carried)
     always = True
@@ -169,7 +170,9 @@ def _scanned(call: Call, body: Any, count: int, carried: list[Any], names: Seque
     return True, (*final[1:], *stacked)
 
 
-def _while(call: Call, body: Any, trip: Any, condition: Any, carried: list[Any], names: Sequence[str]) -> Any:
+def _while(
+    call: Call, body: onnx.GraphProto, trip: Any, condition: Any, carried: list[Any], names: Sequence[str]
+) -> Any:
     limit = jnp.asarray(np.iinfo(np.int64).max if trip is None else trip, np.int64).reshape(())
     go = jnp.asarray(True if condition is None else condition, bool).reshape(())
 
