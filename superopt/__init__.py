@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from superopt.certify.proving import rule, statement, verify
     from superopt.errors import SuperoptError
     from superopt.machine.memory import keep_memory
+    from superopt.machine.speedup import Speedup
     from superopt.pipeline.jitted import jit
     from superopt.pipeline.optimizer import optimize
-    from superopt.report.data import Report, Speedup
+    from superopt.report.data import Report
     from superopt.returned.optimized import Optimized, load
 
 __version__ = "0.1.0"
@@ -31,7 +32,7 @@ _HOME = {
     "keep_memory": "superopt.machine.memory",
     "load": "superopt.returned.optimized",
     "Report": "superopt.report.data",
-    "Speedup": "superopt.report.data",
+    "Speedup": "superopt.machine.speedup",
     "verify": "superopt.certify.proving",
     "rule": "superopt.certify.proving",
     "statement": "superopt.certify.proving",

@@ -39,7 +39,7 @@ from superopt.machine.budget import LEAST_KERNELS_S, SearchBudget
 from superopt.measure import Comparison, Failure, Timing, Tuned
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
-from superopt.report.data import NativeKernel, Speedup
+from superopt.report.data import NativeKernel
 
 _SAMPLES, _TRIALS, _PARTITIONS, _SCHEDULES = 0.15, 0.5, 0.6, 0.7  # of the stage's time, when these steps end
 _IN_FULL = 0.7  # when trials of the best form end: what is not tried then takes what regions of its kind say
@@ -284,7 +284,6 @@ class _Stage:
         if cause:
             return cause
         assert isinstance(fresh.reference, Timing)
-        ratio = with_kernels.ratio
         rows = self._rows(form, choices, tried)
         return replace(
             judged,
@@ -293,7 +292,7 @@ class _Stage:
             verdict=f"faster program returned, {len(choices)} of its kernels are our own",
             before_ms=fresh.reference.median_s * 1e3,
             after_ms=with_kernels.median_s * 1e3,
-            speedup=Speedup(ratio.ratio, ratio.low, ratio.high),
+            speedup=with_kernels.ratio,
             noise_floor=fresh.noise_floor,
             numerics=numerics,
             samples_ms={
@@ -308,7 +307,7 @@ class _Stage:
             unchecked=False,
             implementation={
                 "form": form.name,
-                "gain": asdict(Speedup(gain.ratio, gain.low, gain.high)),
+                "gain": asdict(gain),
                 "regions": len(form.regions),
                 "kernels": len(choices),
             },

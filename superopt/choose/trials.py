@@ -28,10 +28,11 @@ from superopt.kernels.choose.partition import cost_of, work
 from superopt.kernels.choose.regions import Region
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.facts import usable_cores
+from superopt.machine.speedup import Speedup
 from superopt.measure import Worker
 from superopt.measure.process import ProcessLimits, WorkerDiedError
 from superopt.measure.stats import paired_ratio
-from superopt.report.data import NativeKernel, Speedup
+from superopt.report.data import NativeKernel
 
 WORTH = 1.03  # what a kernel must be faster by on its own
 _ROUNDS, _SAMPLE_S, _TIMING_S = 9, 0.002, 0.1
@@ -68,7 +69,7 @@ class Trial:
     trace: Trace = None
     xla_s: float | None = None
     own_s: float | None = None
-    ratio: tuple[float, float, float] | None = None
+    ratio: Speedup | None = None
     failure: str = ""
     candidates: int = 0
     searched: bool = False
@@ -247,8 +248,7 @@ def _trial(region: Region, trace: Any, timing: Any) -> Trial:
     if timing is None or isinstance(timing, str):
         return Trial(name, kind, cost, trace, failure=timing or "not timed: another kernel ended the process")
     xla, own = timing
-    ratio = paired_ratio(xla, own)
-    return Trial(name, kind, cost, trace, min(xla), min(own), (ratio.ratio, ratio.low, ratio.high))
+    return Trial(name, kind, cost, trace, min(xla), min(own), paired_ratio(xla, own))
 
 
 def worth_trying(regions: Sequence[Region]) -> list[Region]:
@@ -381,7 +381,6 @@ def report_rows(
         trial = tried.get(graph)
         if trial is None:
             continue
-        ratio = None if trial.ratio is None else Speedup(*trial.ratio)
         rows.append(
             NativeKernel(
                 trial.name,
@@ -390,7 +389,7 @@ def report_rows(
                 graph in chosen,
                 None if trial.xla_s is None else 1e3 * trial.xla_s,
                 None if trial.own_s is None else 1e3 * trial.own_s,
-                ratio,
+                trial.ratio,
                 trial.cost.flops,
                 trial.failure,
                 _schedule(trial),

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from superopt.contest.comparing import Comparing
 from superopt.explore.found import Exploration
+from superopt.machine.speedup import Speedup
 from superopt.measure import Timing, Tuned
-from superopt.report.data import Speedup
 from superopt.search.finalists import without_rule
 from superopt.search.search import Finalist
 

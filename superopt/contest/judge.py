@@ -31,10 +31,11 @@ from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
 from superopt.machine.budget import SearchBudget
+from superopt.machine.speedup import Speedup, predicted_speedup
 from superopt.measure import Comparison, Failure, Timing, Tuned
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
-from superopt.report.data import JudgedFinalist, Speedup, predicted_speedup
+from superopt.report.data import JudgedFinalist
 from superopt.search.search import Finalist as Candidate
 
 _TRIES = 3
@@ -237,7 +238,7 @@ class _Court:
             "faster program returned" if entry.finalist is not None else "original returned with compiler options",
             again.reference.median_s * 1e3,
             timing.median_s * 1e3,
-            Speedup(timing.ratio.ratio, timing.ratio.low, timing.ratio.high),
+            timing.ratio,
             again.noise_floor,
             numerics,
             rows,
@@ -287,8 +288,7 @@ def _gain(plain: Timing | Failure, tuned: Timing | Failure, seed: int) -> Speedu
     """Time with the default options over time with others, paired by round."""
     if not (isinstance(plain, Timing) and isinstance(tuned, Timing)):
         return None
-    ratio = paired_ratio(plain.samples_s, tuned.samples_s, seed=seed)
-    return Speedup(ratio.ratio, ratio.low, ratio.high)
+    return paired_ratio(plain.samples_s, tuned.samples_s, seed=seed)
 
 
 def _timed(candidates: Sequence[Candidate], comparison: Comparison) -> list[tuple[Candidate, Timing]]:
@@ -331,6 +331,7 @@ def _rows(candidates: tuple[Candidate, ...], comparison: Comparison) -> tuple[Ju
             text = f"{outcome.cause}: {outcome.detail}"
             rows.append(JudgedFinalist(finalist.name, 1e3 * finalist.predicted_s, None, None, text))
         else:
-            ratio = Speedup(outcome.ratio.ratio, outcome.ratio.low, outcome.ratio.high)
-            rows.append(JudgedFinalist(finalist.name, 1e3 * finalist.predicted_s, 1e3 * outcome.median_s, ratio))
+            rows.append(
+                JudgedFinalist(finalist.name, 1e3 * finalist.predicted_s, 1e3 * outcome.median_s, outcome.ratio)
+            )
     return tuple(rows)

@@ -15,7 +15,8 @@ from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.program import Program, original_program
 from superopt.kernels.choose.choice import Choice
 from superopt.machine.barrier import Barrier
-from superopt.report.data import UNTIMED, JudgedFinalist, NativeKernel, NumericCheck, Speedup
+from superopt.machine.speedup import UNTIMED, Speedup
+from superopt.report.data import JudgedFinalist, NativeKernel, NumericCheck
 from superopt.search.search import Finalist as Candidate
 
 

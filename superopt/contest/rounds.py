@@ -23,10 +23,11 @@ from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.program import Program
 from superopt.kernels.choose.choice import Choice
+from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, ComparisonSettings, Failure, Tuned, Worker, as_called, compare
-from superopt.measure.result import ENOUGH_ROUNDS, Ratio
+from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
-from superopt.report.data import JudgedFinalist, Speedup
+from superopt.report.data import JudgedFinalist
 
 LEAST = 0.97  # what the interval of a returned program lies above
 _LEVEL = 1.04  # ends of an interval of two programs between which there is nothing to choose
@@ -69,7 +70,7 @@ class Outcome:
     """
 
     order: tuple[int, ...]
-    ratios: tuple[Ratio | None, ...]
+    ratios: tuple[Speedup | None, ...]
     failures: tuple[str, ...]
     reference_s: tuple[float, ...] = ()
     samples_s: tuple[tuple[float, ...], ...] = ()
@@ -93,8 +94,7 @@ class Outcome:
         rows: list[JudgedFinalist] = []
         for i, (entry, ratio, failure) in enumerate(zip(entries, self.ratios, self.failures, strict=True)):
             predicted_ms = None if entry.predicted_s is None else 1e3 * entry.predicted_s
-            speedup = None if ratio is None else Speedup(ratio.ratio, ratio.low, ratio.high)
-            rows.append(JudgedFinalist(entry.name, predicted_ms, self.median_ms(i), speedup, failure))
+            rows.append(JudgedFinalist(entry.name, predicted_ms, self.median_ms(i), ratio, failure))
         return tuple(rows)
 
 
@@ -147,9 +147,7 @@ def contest(
 
 def decided(said: Outcome, number: int, entries: Sequence[Candidate], judged: Judgement) -> Judgement:
     """The judgement of one entry with what the contest says of it, and what was tried beside it."""
-    own, ratio = entries[number][1], said.ratios[number]
-    assert ratio is not None
-    speedup = Speedup(ratio.ratio, ratio.low, ratio.high)
+    own = entries[number][1]
     verdict = own.verdict
     if not said.is_faster(number):
         verdict = (
@@ -159,8 +157,9 @@ def decided(said: Outcome, number: int, entries: Sequence[Candidate], judged: Ju
     others = {e.name: said.samples_s[i] for i, (e, _) in enumerate(entries) if i != number and said.samples_s[i]}
     notes = tuple(dict.fromkeys((*judged.notes, *own.notes, *_doubt(said))))
     return replace(
-        own, verdict=verdict, before_ms=said.median_ms(None), after_ms=said.median_ms(number), speedup=speedup,
-        noise_floor=said.noise_floor, finalists=(*judged.finalists, *said.rows([e for e, _ in entries])), notes=notes,
+        own, verdict=verdict, before_ms=said.median_ms(None), after_ms=said.median_ms(number),
+        speedup=said.ratios[number], noise_floor=said.noise_floor, notes=notes,
+        finalists=(*judged.finalists, *said.rows([e for e, _ in entries])),
         samples_ms={name: tuple(1e3 * s for s in series) for name, series in (samples | others).items()},
         tuning=judged.tuning, build_s=max(own.build_s, said.build_s), noisy=not said.settled,
     )  # fmt: skip
@@ -193,8 +192,8 @@ class _Series:
         self.cause = ""
         self.build_s = 0.0
         self.failures = [""] * count
-        self.ratios: list[Ratio | None] = [None] * count
-        self.floor: Ratio | None = None
+        self.ratios: list[Speedup | None] = [None] * count
+        self.floor: Speedup | None = None
         self._batches: list[tuple[int, tuple[float, ...], tuple[float, ...], dict[int, tuple[float, ...]]]] = []
 
     @property
@@ -237,7 +236,7 @@ class _Series:
         for i in self.active:
             self.ratios[i] = self._ratio(lambda batch, i=i: (batch[1], batch[3][i]))
 
-    def _ratio(self, pair: Callable[[Any], tuple[Sequence[float], Sequence[float]]]) -> Ratio:
+    def _ratio(self, pair: Callable[[Any], tuple[Sequence[float], Sequence[float]]]) -> Speedup:
         """The ratio of all rounds; its interval covers the ratio that each process gives."""
         of_process: dict[int, tuple[list[float], list[float]]] = {}
         for batch in self._batches:
@@ -250,7 +249,7 @@ class _Series:
         if len(of_process) == 1:
             return whole
         each = [paired_ratio(base, other, seed=self.seed).ratio for base, other in of_process.values()]
-        return Ratio(whole.ratio, min(whole.low, *each), max(whole.high, *each))
+        return Speedup(whole.ratio, min(whole.low, *each), max(whole.high, *each))
 
     @property
     def order(self) -> list[int]:
@@ -258,7 +257,7 @@ class _Series:
         timed = [(i, r) for i in self.active if (r := self.ratios[i]) is not None]
         return sorted((i for i, r in timed if r.low > LEAST and r.ratio > 1.0), key=lambda i: -self._of(i).ratio)
 
-    def _of(self, number: int) -> Ratio:
+    def _of(self, number: int) -> Speedup:
         ratio = self.ratios[number]
         assert ratio is not None
         return ratio
@@ -285,6 +284,6 @@ class _Series:
         )  # fmt: skip
 
 
-def _says(ratio: Ratio) -> bool:
+def _says(ratio: Speedup) -> bool:
     """Is one of the two faster, or are they level?"""
     return ratio.low > 1.0 or ratio.high < 1.0 or ratio.high / ratio.low < _LEVEL

@@ -9,7 +9,7 @@ from superopt.measure.compare import as_called, compare, pooled
 from superopt.measure.kernels import KernelTiming, time_kernels
 from superopt.measure.numerics import OutputError, Tolerance, output_errors
 from superopt.measure.process import ProcessLimits, Worker
-from superopt.measure.result import Comparison, EntryPoint, Failure, Ratio, Timing, Tuned
+from superopt.measure.result import Comparison, EntryPoint, Failure, Timing, Tuned
 from superopt.measure.session import ComparisonSettings
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "KernelTiming",
     "OutputError",
     "ProcessLimits",
-    "Ratio",
     "Timing",
     "Tolerance",
     "Tuned",

@@ -22,9 +22,10 @@ from superopt.ir import opaque
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
+from superopt.machine.speedup import Speedup
 from superopt.measure.numerics import OutputError
 from superopt.measure.process import Worker, WorkerDiedError
-from superopt.measure.result import Comparison, EntryPoint, Failure, Ratio, Timing, Tuned
+from superopt.measure.result import Comparison, EntryPoint, Failure, Timing, Tuned
 from superopt.measure.session import AGAIN, REFERENCE, ComparisonSettings, Event, compare_events, resolve
 from superopt.measure.stats import paired_ratio
 
@@ -92,7 +93,7 @@ def pooled(first: Comparison, second: Comparison, *, seed: int = 0) -> Compariso
     one, two = first.reference, second.reference
     assert isinstance(one, Timing)
     assert isinstance(two, Timing)
-    floor = Ratio(1.0, min(one.ratio.low, two.ratio.low), max(one.ratio.high, two.ratio.high))
+    floor = Speedup(1.0, min(one.ratio.low, two.ratio.low), max(one.ratio.high, two.ratio.high))
     reference = replace(one, samples_s=one.samples_s + two.samples_s, ratio=floor)
     found: list[Timing | Failure] = []
     for a, b in pairs:
@@ -102,7 +103,7 @@ def pooled(first: Comparison, second: Comparison, *, seed: int = 0) -> Compariso
         n, m = len(a.samples_s), len(b.samples_s)
         base = one.samples_s[:n] + two.samples_s[:m]
         middle = paired_ratio(base, a.samples_s + b.samples_s, seed=seed).ratio
-        ratio = Ratio(middle, min(a.ratio.low, b.ratio.low), max(a.ratio.high, b.ratio.high))
+        ratio = Speedup(middle, min(a.ratio.low, b.ratio.low), max(a.ratio.high, b.ratio.high))
         found.append(replace(a, samples_s=a.samples_s + b.samples_s, ratio=ratio))
     return Comparison(reference, tuple(found), first.isolated, first.notes)
 
@@ -165,7 +166,7 @@ class _Record:
                 found.append(Failure("run", "no round was completed"))
         return Comparison(reference, tuple(found), isolated, notes, tuple(self.samples[AGAIN]))
 
-    def _timing(self, index: int, ratio: Ratio) -> Timing:
+    def _timing(self, index: int, ratio: Speedup) -> Timing:
         ready = self.ready[index]
         errors = tuple(OutputError(**e) for e in ready["errors"])
         samples = tuple(self.samples[index])

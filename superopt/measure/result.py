@@ -1,33 +1,22 @@
 """What measuring returns: plain data, with every raw sample kept.
 
-`Ratio` is reference time over candidate time, so above 1 is faster.  A claim of speed-up needs the whole interval
+A `Speedup` is reference time over candidate time, so above 1 is faster.  A claim of speed-up needs the whole interval
 above 1 by more than the noise floor, which is the same statistic computed on the reference against itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from superopt.machine.speedup import Speedup
 from superopt.measure.numerics import OutputError
 
 if TYPE_CHECKING:
     from superopt.ir.program import Program
 
 ENOUGH_ROUNDS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """A speed ratio with its 95 % interval."""
-
-    ratio: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.ratio:.2f}x [{self.low:.2f}, {self.high:.2f}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +79,7 @@ class Timing:
     """
 
     samples_s: tuple[float, ...]
-    ratio: Ratio
+    ratio: Speedup
     errors: tuple[OutputError, ...] = ()
     build_s: float = 0.0
     calls: int = 1
@@ -135,11 +124,6 @@ class Comparison:
         aa = self.reference.ratio
         return max(aa.high - 1.0, 1.0 - aa.low, 0.0)
 
-    @property
-    def stable(self) -> bool:
-        """Whether the machine is quiet enough to tell 10 % apart."""
-        return self.noise_floor < 0.1
-
     def best(self) -> int | None:
         """Index of the candidate with the best ratio, or None when none has a timing."""
         timed = [(c.ratio.ratio, -i) for i, c in enumerate(self.candidates) if isinstance(c, Timing)]
@@ -154,11 +138,3 @@ class Comparison:
         if isinstance(candidate, Failure) or len(candidate.samples_s) < ENOUGH_ROUNDS:
             return False
         return candidate.ratio.low > 1.0 and candidate.ratio.ratio > 1.0 + self.noise_floor
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for the store, reports and `--json`."""
-        return {
-            **asdict(self),
-            "noise_floor": self.noise_floor,
-            "stable": self.stable,
-        }

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from superopt.measure.result import Ratio
+from superopt.machine.speedup import Speedup
 
 RESAMPLES = 2000
 
 
-def paired_ratio(reference_s: Sequence[float], candidate_s: Sequence[float], *, seed: int = 0) -> Ratio:
+def paired_ratio(reference_s: Sequence[float], candidate_s: Sequence[float], *, seed: int = 0) -> Speedup:
     """Median paired ratio with its bootstrap 95 % interval; extra rounds of the longer series are left out.
 
     Raises:
@@ -30,4 +30,4 @@ def paired_ratio(reference_s: Sequence[float], candidate_s: Sequence[float], *, 
     rng = np.random.default_rng(seed)
     medians = np.median(logs[rng.integers(0, rounds, (RESAMPLES, rounds))], axis=1)
     low, high = np.quantile(medians, [0.025, 0.975])
-    return Ratio(float(np.exp(np.median(logs))), float(np.exp(low)), float(np.exp(high)))
+    return Speedup(float(np.exp(np.median(logs))), float(np.exp(low)), float(np.exp(high)))

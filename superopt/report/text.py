@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import textwrap
 
-from superopt.report.data import Report, Speedup
+from superopt.machine.speedup import Speedup
+from superopt.report.data import Report
 
 WIDTH = 100
 _MOST = 8

@@ -33,8 +33,9 @@ from superopt.frontends.jax.held import is_jitted
 from superopt.ir.program import Program, original_program
 from superopt.ir.types import TensorType
 from superopt.machine.shared import Unique
+from superopt.machine.speedup import Speedup, read_speedup
 from superopt.measure.compare import serialisable
-from superopt.report.data import Report, Speedup, read_speedup
+from superopt.report.data import Report
 from superopt.returned import saved
 from superopt.returned.saved import digest_of, read
 

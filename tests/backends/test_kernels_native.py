@@ -23,9 +23,10 @@ from superopt.kernels.choose.relayout import channels_last
 from superopt.kernels.llvm.cpu import supported
 from superopt.kernels.runtime.kernel import GuardError, Kernel
 from superopt.lab.bench.programs.nets import bert, inverted_residual
+from superopt.machine.speedup import Speedup
 from superopt.measure import Timing, Tuned, compare
 from superopt.measure.session import ComparisonSettings
-from superopt.report.data import Report, Speedup
+from superopt.report.data import Report
 from superopt.returned.optimized import Optimized
 
 pytestmark = pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")

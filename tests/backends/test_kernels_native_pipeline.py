@@ -36,9 +36,10 @@ from superopt.kernels.choose.partition import partition
 from superopt.kernels.choose.regions import Region
 from superopt.kernels.llvm.cpu import supported
 from superopt.machine.barrier import Barrier
-from superopt.measure import Comparison, Ratio, Timing
+from superopt.machine.speedup import Speedup
+from superopt.measure import Comparison, Timing
 from superopt.pipeline import optimizer
-from superopt.report.data import Report, Speedup, read_report
+from superopt.report.data import Report, read_report
 from superopt.returned.optimized import Optimized
 from superopt.returned.remember import recall, remember
 from superopt.store import Store
@@ -69,7 +70,7 @@ def judged(imported: Imported) -> Judgement:
 def timing(seconds: float, reference: float, rounds: int = 9) -> Timing:
     ratio = reference / seconds
     return Timing(
-        tuple(seconds * (1 + 1e-3 * (k % 3)) for k in range(rounds)), Ratio(ratio, 0.99 * ratio, 1.01 * ratio)
+        tuple(seconds * (1 + 1e-3 * (k % 3)) for k in range(rounds)), Speedup(ratio, 0.99 * ratio, 1.01 * ratio)
     )
 
 
@@ -79,9 +80,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     seconds = {"with": 0.5e-3, "without": 1e-3, "own": 1e-4, "xla": 2e-4}
 
     def tried(regions: Sequence[Region], pool: TrialPool, *, known: Any = None, **_: Any) -> dict[Graph, Trial]:
-        trace = native.default_trace
+        trace, ratio = native.default_trace, Speedup(2.0, 1.9, 2.1)
         return (known or {}) | {
-            r.graph: Trial(str(r), r.kind, cost_of(r), trace(r.graph), seconds["xla"], seconds["own"], (2.0, 1.9, 2.1))
+            r.graph: Trial(str(r), r.kind, cost_of(r), trace(r.graph), seconds["xla"], seconds["own"], ratio)
             for r in regions
         }
 

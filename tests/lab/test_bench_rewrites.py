@@ -13,7 +13,7 @@ from superopt.ir.interp import evaluate
 from superopt.lab.bench import rewrites
 from superopt.lab.bench.programs import rewrites_conv, rewrites_dense
 from superopt.lab.bench.programs.rewrites_case import RewriteCase
-from superopt.measure import Ratio
+from superopt.machine.speedup import Speedup
 
 SMALL: dict[str, Callable[[], RewriteCase]] = {
     "depthwise": lambda: rewrites_conv.depthwise(7, 4),
@@ -72,8 +72,8 @@ def test_variants_equal_the_original_and_its_graph(name: str) -> None:
 
 
 def _verdict(ours: float, hand: float, noise: float = 0.02, used: str = "", losing: str = "") -> dict:
-    ratios = {"only": Ratio(hand, hand * 0.99, hand * 1.01)}
-    return rewrites.judged(Ratio(ours, ours, ours), ratios, noise, {used: 1} if used else {}, [losing])
+    ratios = {"only": Speedup(hand, hand * 0.99, hand * 1.01)}
+    return rewrites.judged(Speedup(ours, ours, ours), ratios, noise, {used: 1} if used else {}, [losing])
 
 
 def test_a_gain_is_reached_at_85_percent() -> None:
@@ -86,10 +86,10 @@ def test_a_loss_is_declined() -> None:
     assert _verdict(1.0, 0.5)["kind"] == "loss"
     assert _verdict(1.0, 1.02)["share"] is None
     assert _verdict(0.97, 1.05, noise=0.1)["reached"] is False
-    ratios = {"only": Ratio(0.5, 0.5, 0.5)}
-    unsure = rewrites.judged(Ratio(0.97, 0.94, 1.0), ratios, 0.02, {}, [])
+    ratios = {"only": Speedup(0.5, 0.5, 0.5)}
+    unsure = rewrites.judged(Speedup(0.97, 0.94, 1.0), ratios, 0.02, {}, [])
     assert (unsure["reached"], unsure["decided"]) == (False, False), "more rounds are needed"
-    assert rewrites.judged(Ratio(0.99, 0.985, 1.0), ratios, 0.02, {}, [])["decided"]
+    assert rewrites.judged(Speedup(0.99, 0.985, 1.0), ratios, 0.02, {}, [])["decided"]
     assert _verdict(1.0, 0.5, used="dot-merge", losing="dot-merge")["reached"] is False
     assert _verdict(1.0, 0.995, used="dot-merge", losing="dot-merge")["reached"], "not known to lose"
 

@@ -20,7 +20,8 @@ from superopt.ir.program import original_program
 from superopt.kernels.choose.choice import Choice, choices_of
 from superopt.kernels.choose.partition import partition
 from superopt.kernels.llvm.cpu import supported
-from superopt.report.data import Report, Speedup
+from superopt.machine.speedup import Speedup
+from superopt.report.data import Report
 from superopt.returned.optimized import Optimized
 
 pytestmark = pytest.mark.skipif(not supported(), reason="no kernels are made for this processor")

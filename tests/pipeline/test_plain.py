@@ -21,8 +21,8 @@ from superopt.explore.exploration import explore
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import original_program
+from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Failure, Timing
-from superopt.measure.result import Ratio
 from superopt.pipeline import optimizer
 
 RNG = np.random.default_rng(0)
@@ -202,12 +202,12 @@ def test_after_an_interruption_the_plain_candidate_is_returned_untimed(monkeypat
 def timing(median_ms: float) -> Timing:
     """Nine rounds about this median."""
     samples = tuple(1e-3 * median_ms * (1.0 + 0.001 * (k % 3)) for k in range(9))
-    return Timing(samples, Ratio(1.0, 0.999, 1.001))
+    return Timing(samples, Speedup(1.0, 0.999, 1.001))
 
 
 def noisy(median_ms: float, spread: float, seed: int) -> Timing:
     rng = np.random.default_rng(seed)
-    return Timing(tuple(1e-3 * median_ms * np.exp(spread * rng.standard_normal(9))), Ratio(1.0, 0.9, 1.1))
+    return Timing(tuple(1e-3 * median_ms * np.exp(spread * rng.standard_normal(9))), Speedup(1.0, 0.9, 1.1))
 
 
 def test_the_winner_is_the_fastest_that_is_not_slower_than_the_original_beyond_doubt() -> None:
@@ -261,7 +261,7 @@ def test_rounds_are_repeated_until_they_say_something(monkeypatch: pytest.Monkey
     def compared(reference: Any, candidates: Any, live: Any, frozen: Any, settings: Any, **_: Any) -> Comparison:
         asked.append(settings.seed)
         swings = [1.5 if k % 2 else 0.6 for k in range(9)] if len(asked) < 3 else [0.9] * 30
-        level = Timing((10e-3,) * len(swings), Ratio(1.0, 1.0, 1.0))
+        level = Timing((10e-3,) * len(swings), Speedup(1.0, 1.0, 1.0))
         rows = tuple(replace(level, samples_s=tuple(10e-3 * x for x in swings)) for _ in candidates)
         return Comparison(level, rows, again_s=level.samples_s)
 

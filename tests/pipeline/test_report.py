@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from superopt.errors import UsageError
+from superopt.machine.speedup import Speedup
 from superopt.report import json_text, to_text, write_report
 from superopt.report.data import (
     Drawing,
@@ -19,7 +20,6 @@ from superopt.report.data import (
     NotChosen,
     NumericCheck,
     Report,
-    Speedup,
     StageTime,
     UsedRewrite,
     read_report,

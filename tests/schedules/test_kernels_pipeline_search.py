@@ -34,7 +34,8 @@ from superopt.kernels.choose.partition import cost_of, partition
 from superopt.kernels.choose.regions import Region
 from superopt.kernels.llvm.cpu import supported
 from superopt.kernels.loops.program import from_graph
-from superopt.measure import Comparison, Failure, Ratio, Timing, Tuned
+from superopt.machine.speedup import Speedup
+from superopt.measure import Comparison, Failure, Timing, Tuned
 from superopt.measure.process import WorkerDiedError
 from superopt.schedules import tune as tuning
 from superopt.schedules.space import space_of
@@ -60,7 +61,7 @@ class Pool(TrialPool):
         for region, trace in jobs:
             given = native.default_trace(region.graph) if trace is None else trace
             own_s = self.seconds(region, trace)
-            ratio = (1e-4 / own_s, 1e-4 / own_s, 1e-4 / own_s)
+            ratio = Speedup(1e-4 / own_s, 1e-4 / own_s, 1e-4 / own_s)
             found.append(Trial(str(region), region.kind, cost_of(region), given, 1e-4, own_s, ratio))
         return found
 
@@ -212,14 +213,14 @@ def compared(seconds: Callable[[Tuned], float]) -> Any:
 
     def timing(candidate: Any) -> Timing:
         s = seconds(candidate) if getattr(candidate, "kernels", ()) else 1e-3
-        return Timing(tuple(s * (1 + 1e-3 * (k % 3)) for k in range(9)), Ratio(1.0, 1.0, 1.0))
+        return Timing(tuple(s * (1 + 1e-3 * (k % 3)) for k in range(9)), Speedup(1.0, 1.0, 1.0))
 
     def compare(reference: Any, candidates: Sequence[Any], *_: Any, **__: Any) -> Comparison:
         base = timing(reference)
         times = [timing(c) for c in candidates]
         ratios = [base.samples_s[0] / t.samples_s[0] for t in times]
         return Comparison(
-            base, tuple(replace(t, ratio=Ratio(r, 0.99 * r, 1.01 * r)) for t, r in zip(times, ratios, strict=True))
+            base, tuple(replace(t, ratio=Speedup(r, 0.99 * r, 1.01 * r)) for t, r in zip(times, ratios, strict=True))
         )
 
     return compare

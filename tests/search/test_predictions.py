@@ -16,9 +16,10 @@ from click.testing import CliRunner
 import superopt
 from rewrites.library import load
 from superopt.commands.main import cli
+from superopt.machine.speedup import UNTIMED, Speedup, predicted_speedup
 from superopt.pipeline import optimizer
 from superopt.report import json_text, to_text
-from superopt.report.data import UNTIMED, Report, Speedup, predicted_speedup, read_report
+from superopt.report.data import Report, read_report
 from superopt.report.html import to_html
 
 A, B = [np.random.default_rng(seed).standard_normal((256, 256)).astype(np.float32) for seed in (0, 1)]

@@ -36,8 +36,9 @@ from superopt.lab.bench.programs import nets
 from superopt.lab.bench.programs.nets import Net
 from superopt.lab.bench.whole_graphs import Arena, BestFound
 from superopt.machine.budget import SearchBudget, parse_budget
+from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, ComparisonSettings, Timing, Worker, compare, pooled
-from superopt.measure.stats import Ratio, paired_ratio
+from superopt.measure.stats import paired_ratio
 from superopt.search.lower import Lowering
 
 CASES: dict[str, Callable[[], Net]] = {
@@ -183,7 +184,7 @@ def _timed(
     return once(2 * seed), once(2 * seed + 1)
 
 
-def _against_first(timed: Comparison, i: int, seed: int) -> Ratio:
+def _against_first(timed: Comparison, i: int, seed: int) -> Speedup:
     """Time of a program over that of the first one, in one process."""
     one, first = timed.candidates[i], timed.candidates[0]
     assert isinstance(one, Timing)

@@ -30,7 +30,7 @@ import jax
 from superopt.lab.bench import NO_SEARCH, Say, geomean, in_own_process, table
 from superopt.lab.bench.programs import rewrites_conv, rewrites_dense
 from superopt.lab.bench.timing import interleaved, median
-from superopt.measure import Ratio
+from superopt.machine.speedup import Speedup
 from superopt.measure.stats import paired_ratio
 from superopt.pipeline.optimizer import optimize
 
@@ -159,7 +159,7 @@ def _call(fn: Any, prepared: Any, inputs: Any) -> Any:
 
 
 def judged(
-    ours: Ratio, hand: dict[str, Ratio], noise: float, rules: dict[str, int], losing: Sequence[str]
+    ours: Speedup, hand: dict[str, Speedup], noise: float, rules: dict[str, int], losing: Sequence[str]
 ) -> dict[str, Any]:
     """Whether the gain of the best variant by hand is reached, or its loss declined."""
     best = max(hand, key=lambda name: hand[name].ratio)

@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 
-from superopt.measure import Ratio
+from superopt.machine.speedup import Speedup
 from superopt.measure.stats import paired_ratio
 
 ROUNDS = 31
@@ -35,8 +35,8 @@ class FreshTiming:
     before_ms: float
     const_ms: float
     after_ms: float
-    ratio: Ratio
-    ratio_const: Ratio
+    ratio: Speedup
+    ratio_const: Speedup
     noise_floor: float
 
 
@@ -110,7 +110,7 @@ def until_decided(
     most_rounds: int,
     sample_s: float,
     seed: int,
-) -> tuple[dict[str, list[float]], list[Ratio]]:
+) -> tuple[dict[str, list[float]], list[Speedup]]:
     """Blocks of interleaved rounds, until no interval holds the ratio that decides.
 
     Args:
