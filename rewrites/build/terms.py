@@ -13,15 +13,29 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
 
-from rewrites.build.arrange import BuildError, Built, arrange, broadcast, labels_in, ordered
-from rewrites.build.ops import OPS
+from rewrites.build.arrange import (
+    BuildError,
+    Built,
+    arrange,
+    atomic,
+    axis_of,
+    broadcast,
+    extent,
+    labels_in,
+    ordered,
+    place_beside,
+    reshape,
+    sizes_in,
+    with_axes,
+    without,
+)
 from rewrites.build.target import IRTarget, Target
-from rewrites.language.named import Env, shape
-from rewrites.language.term import Rule, Term, names_in, windows
-from rewrites.match.labels import Layout
+from rewrites.language.named import Env, labels_of, per_axis, shape
+from rewrites.language.term import PHYSICAL, Rule, Term, names_in, windows
+from rewrites.match.labels import Axis, Layout
 from rewrites.match.matching import Match, matches
 from rewrites.match.space import IRSpace
 from superopt.ir.graph import Node
@@ -49,20 +63,7 @@ class Builder:
 
     def make(self, t: Term, hint: Layout | None, env: Env) -> Built:
         """Build a term anew."""
-        op = t.op
-        if op == "var":
-            return self._var(t["name"])
-        if op == "lit":
-            return self.literal(t, env), ()
-        if op == "view":
-            return self.go(t.args[0], hint, env)
-        if op == "ew":
-            return self._elementwise(t, hint, env)
-        if op == "bcast":
-            return self._bcast(t, hint, env)
-        if op == "fold":
-            return self._fold(t, hint, env)
-        return OPS[op](self, t, hint, env)
+        return self._BY_OP[t.op](self, t, hint, env)
 
     def depends(self, t: Term) -> frozenset[str]:
         """Fold indices that a term mentions."""
@@ -92,14 +93,23 @@ class Builder:
         """The scalar 0 of the rule's dtype."""
         return self.target.mk("literal", value=0.0 if self.match.dtype in FLOATS else 0, dtype=self.match.dtype)
 
-    def _var(self, name: str) -> Built:
-        value, lay = self.match.vars[name]
+    # ---- leaves, elementwise ops, broadcasts, folds
+
+    def _var(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        value, lay = self.match.vars[t["name"]]
         if lay and not self.target.shape(value):  # a scalar that stands for its broadcast
             sizes = tuple(math.prod([n for _, n in axis]) for axis in lay)
             value = self.target.mk("broadcast_in_dim", value, shape=sizes, broadcast_dimensions=())
         return value, lay
 
-    def _elementwise(self, t: Term, hint: Layout | None, env: Env) -> Built:
+    def _lit(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        return self.literal(t, env), ()
+
+    def _view(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        """Nothing to do: the identity, or a role of size 1, which an absent label means."""
+        return self.go(t.args[0], hint, env)
+
+    def _ew(self, t: Term, hint: Layout | None, env: Env) -> Built:
         """Adopt one operand's layout: in the hint's order if there is one, else the largest."""
         target = self.target
         kids = [None if a.op in ("bcast", "lit") else self.go(a, hint, env) for a in t.args]
@@ -151,6 +161,457 @@ class Builder:
         for point in itertools.product(*[range(env.look(t["bound"], label)) for label in labels]):
             at = {(t["idx"], label): k for label, k in zip(labels, point, strict=True)}
             yield self.go(t.args[0], hint, env.with_attrs(at))
+
+    # ---- products, reductions, windows, movement; positions that are values; roles made and renamed
+
+    def _dot(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        """Positions of labels are the dimension numbers; operands are swapped where the hint says so."""
+        x, y = (self.go(a, hint, env) for a in t.args)
+        contracted = labels_of(env, t["over"])
+        miss = _only(x, y, contracted)
+        x, y = without(x, miss), without(y, miss)
+        in_x, in_y = sizes_in(x[1]), sizes_in(y[1])
+        both = {label for label in in_x if label in in_y}
+        blocks = _blocks(x[1], y[1], set(contracted))
+        inside = {label for block in blocks for label, _ in block}
+        x = self._apart(x, both - inside, blocks)
+        y = self._apart(y, both - inside, blocks)
+        wanted = labels_in(hint) if hint is not None else []
+        free = [label for label in wanted if (label in in_x) != (label in in_y)]
+        lead = next((label for label in free if {**in_x, **in_y}[label] != 1), None)
+        if lead in in_y:
+            x, y, in_x, in_y = y, x, in_y, in_x
+        batch = [label for label in labels_in(x[1]) if label in both and label not in contracted]
+        place = {label: i for i, label in enumerate(wanted)}
+        batch.sort(key=lambda label: place.get(label, len(place)))
+        later = {label for block in blocks for label, _ in block[1:]}
+        over = [label for label in labels_in(x[1]) if label in both and label in contracted and label not in later]
+
+        def at(built: Built, labels: Sequence[int]) -> tuple[int, ...]:
+            return tuple(axis_of(built[1], label) for label in labels)
+
+        numbers = ((at(x, over), at(y, over)), (at(x, batch), at(y, batch)))
+        out: list[Axis] = [((label, in_x[label]),) for label in batch]
+        for built in (x, y):
+            out += [axis for axis in built[1] if not any(label in both for label, _ in axis)]
+        value = self.target.mk(
+            PHYSICAL["dot"], x[0], y[0], dimension_numbers=numbers, precision=self.precision,
+            preferred_element_type=self.preferred,
+        )  # fmt: skip
+        return value, tuple(out)
+
+    def _apart(self, built: Built, only: set[int], blocks: Sequence[Axis]) -> Built:
+        """Split merged axes that hold a label of `only`, and make one axis of every block; axes without a label go."""
+        first = {block[0]: block for block in blocks}
+        inside = {e for block in blocks for e in block}
+        want: list[Axis] = []
+        for axis in built[1]:
+            if not inside.isdisjoint(axis) or (len(axis) > 1 and any(label in only for label, _ in axis)):
+                want += [first.get(e, (e,)) for e in axis if e in first or e not in inside]
+            elif axis:
+                want.append(axis)
+        return arrange(self.target, built, want)
+
+    def _conv(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        """An operand whose groups of labels already are one axis each keeps its order; the result follows the hint."""
+        if not any(env.labels[r] for r, _ in t["win"]):
+            return self._dot(t, hint, env)  # a convolution without windows
+        x, w = (self.go(a, hint, env) for a in t.args)
+        features = labels_of(env, t["over"])
+        miss = _only(x, w, features)
+        x, w = without(x, miss), without(w, miss)
+        in_x, in_w = sizes_in(x[1]), sizes_in(w[1])
+        window = dict(per_axis(t, env))
+        spatial = list(window)
+        inner = [label for label in labels_in(x[1]) if label in features]
+        busy = {*inner, *spatial}
+        group = [label for label in in_x if label in in_w and label not in busy]
+        batch = [label for label in in_x if label not in in_w and label not in busy]
+        outer = [label for label in in_w if label not in in_x and label not in busy]
+
+        def axis(labels: Sequence[int], size: dict[int, int]) -> Axis:
+            return tuple((label, size[label]) for label in labels if label in size)
+
+        xv, x_spec = self._place(x, [axis(s, in_x) for s in (batch, group + inner, *([label] for label in spatial))])
+        wv, w_spec = self._place(w, [axis(s, in_w) for s in (group + outer, inner, *([label] for label in spatial))])
+        sizes = self.sizes(t, env)
+        out: list[Axis] = [axis(batch, in_x), axis(group + outer, in_w), *[((s, sizes[s]),) for s in spatial]]
+        o_spec = _follow(out, hint) or x_spec
+        lay: list[Axis] = [()] * len(out)
+        for held, position in zip(out, o_spec, strict=True):
+            lay[position] = held
+        value = self.target.mk(
+            PHYSICAL["conv"], xv, wv,
+            window_strides=tuple(window[s][0] for s in spatial),
+            padding=tuple((window[s][1], window[s][2]) for s in spatial),
+            lhs_dilation=tuple(window[s][3] for s in spatial),
+            rhs_dilation=tuple(window[s][4] for s in spatial),
+            dimension_numbers=(x_spec, w_spec, o_spec),
+            feature_group_count=math.prod([in_x[label] for label in group]),
+            precision=self.precision, preferred_element_type=self.preferred,
+        )  # fmt: skip
+        return value, tuple(lay)
+
+    def _place(self, built: Built, groups: Sequence[Axis]) -> tuple[Any, tuple[int, ...]]:
+        """A tensor with one axis per group, and where each group is; the physical order is kept where it can be."""
+        lay = list(built[1])
+        free = [i for i, axis in enumerate(lay) if not axis]
+        if all(group in lay for group in groups if group):
+            need = sum(not group for group in groups)
+            while len(free) < need:
+                free.append(len(lay))
+                lay.append(())
+            if len(lay) == len(groups):
+                spec = tuple(lay.index(group) if group else free.pop(0) for group in groups)
+                return reshape(self.target, built[0], tuple(map(extent, lay))), spec
+        order = _as_it_lies(groups, labels_in(lay))
+        value, _ = arrange(self.target, built, [groups[i] for i in order])
+        return value, tuple(order.index(i) for i in range(len(groups)))
+
+    def _red(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        over = set(labels_of(env, t["over"]))
+        value, lay = atomic(self.target, self.go(t.args[0], None, env), over, squeeze=False)
+        axes = tuple(i for i, axis in enumerate(lay) if axis and axis[0][0] in over)
+        if not axes:
+            return value, lay
+        op, attrs = self.match.metas.get(t["kind"], (f"reduce_{t['kind']}", ()))
+        kept = tuple(axis for i, axis in enumerate(lay) if i not in axes)
+        return self.target.mk(op, value, **{**dict(attrs), "axes": axes}), kept
+
+    def _cum(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        (label,) = labels_of(env, t["over"])
+        value, lay = atomic(self.target, self.go(t.args[0], hint, env), {label}, squeeze=False)
+        if label not in labels_in(lay):
+            return value, lay
+        return self.target.mk(f"cum{t['kind']}", value, axis=axis_of(lay, label), reverse=t["reverse"]), lay
+
+    def _concat(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        (label,) = labels_of(env, t["over"])
+        parts = [
+            self._with_axis(atomic(self.target, self.go(a, hint, env), {label}, squeeze=False), label, hint)
+            for a in t.args
+        ]
+        first, lay = parts[0]
+        position = axis_of(lay, label)
+        values = [first]
+        total = sizes_in(lay)[label]
+        for part in parts[1:]:
+            n = sizes_in(part[1])[label]
+            total += n
+            values.append(arrange(self.target, part, (*lay[:position], ((label, n),), *lay[position + 1 :]))[0])
+        value = self.target.mk("concatenate", *values, dimension=position)
+        return value, (*lay[:position], ((label, total),), *lay[position + 1 :])
+
+    def _with_axis(self, built: Built, label: int, hint: Layout | None) -> Built:
+        """The tensor with an axis for a label: a new one behind the label before it in the hint, else in front."""
+        value, lay = built
+        if label in labels_in(lay):
+            return built
+        order = labels_in(hint or ())
+        before = order[: order.index(label)] if label in order else []
+        place = next((axis_of(lay, x) + 1 for x in reversed(before) if x in labels_in(lay)), 0)
+        lay = (*lay[:place], ((label, 1),), *lay[place:])
+        return reshape(self.target, value, tuple(map(extent, lay))), lay
+
+    def _rev(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        over = set(labels_of(env, t["over"]))
+        value, lay = atomic(self.target, self.go(t.args[0], hint, env), over, squeeze=False)
+        dims = tuple(i for i, axis in enumerate(lay) if axis and axis[0][0] in over)
+        return (self.target.mk("rev", value, dimensions=dims) if dims else value), lay
+
+    def _lay(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        """A hint on the physical order; in an e-graph it costs and does nothing."""
+        size = self.sizes(t, env)
+        want = tuple(((x, size[x]),) for x in labels_of(env, t["order"]) if x in size)
+        return arrange(self.target, self.go(t.args[0], want, env), want)
+
+    def _slice(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        value, acts, lay = self._per_axis_operand(t, hint, env, (0, 1, 1))
+        shape = self.target.shape(value)
+        starts, limits, strides = [0] * len(shape), list(shape), [1] * len(shape)
+        for i, act in enumerate(acts):
+            if act is not None:
+                starts[i], limits[i], strides[i] = act[0], shape[i] if act[1] is None else act[1], act[2]
+        return self._sliced(value, starts, limits, strides), lay
+
+    def _sliced(self, value: Any, starts: list[int], limits: list[int], strides: list[int]) -> Any:
+        if not any(starts) and limits == list(self.target.shape(value)) and all(s == 1 for s in strides):
+            return value
+        return self.target.mk(
+            "slice", value, start_indices=tuple(starts), limit_indices=tuple(limits), strides=tuple(strides)
+        )  # fmt: skip
+
+    def _at(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        acts = dict(per_axis(t, env))
+        value, lay = atomic(self.target, self.go(t.args[0], hint, env), acts, squeeze=False)
+        shape = self.target.shape(value)
+        starts, limits = [0] * len(shape), list(shape)
+        out: list[Axis] = []
+        for i, axis in enumerate(lay):
+            act = acts.get(axis[0][0]) if len(axis) == 1 else None
+            if act is not None:
+                starts[i], limits[i] = act[0], act[0] + 1
+            out.append(() if act is not None else axis)
+        return self._sliced(value, starts, limits, [1] * len(shape)), tuple(out)
+
+    def _pad(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        value, acts, lay = self._per_axis_operand(t, hint, env, (0, 0, 0))
+        config = tuple((0, 0, 0) if act is None else act for act in acts)
+        if not any(map(any, config)):
+            return value, lay
+        fill = self.go(t.args[1], None, env)
+        return self.target.mk("pad", value, arrange(self.target, fill, ())[0], padding_config=config), lay
+
+    def _win(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        value, acts, lay = self._per_axis_operand(t, hint, env, (1, 1, 0, 0))
+        full = [(1, 1, 0, 0) if act is None else act for act in acts]
+        if all(act == (1, 1, 0, 0) for act in full):
+            return value, lay
+        value = self.target.mk(
+            f"reduce_window_{t['kind']}", value,
+            window_dimensions=tuple(a[0] for a in full), window_strides=tuple(a[1] for a in full),
+            padding=tuple((a[2], a[3]) for a in full),
+            base_dilation=(1,) * len(full), window_dilation=(1,) * len(full),
+        )  # fmt: skip
+        return value, lay
+
+    def _take(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        (label,) = labels_of(env, t["over"])
+        table = atomic(self.target, self.go(t.args[0], None, env), {label}, squeeze=True)
+        value, lay = with_axes(self.target, table, [label])
+        indices = self.go(t.args[1], None, env)
+        own = tuple(axis for axis in indices[1] if axis)
+        index, _ = arrange(self.target, indices, (*own, ()))
+        along = axis_of(lay, label)
+        rest = tuple(axis for i, axis in enumerate(lay) if i != along)
+        value = self.target.mk(
+            "gather", value, index,
+            offset_dims=tuple(range(len(own), len(own) + len(rest))), collapsed_slice_dims=(along,),
+            start_index_map=(along,), operand_batching_dims=(), start_indices_batching_dims=(), mode="clip",
+            slice_sizes=tuple(1 if i == along else extent(axis) for i, axis in enumerate(lay)),
+        )  # fmt: skip
+        return value, (*own, *rest)
+
+    def _per_axis_operand(
+        self, t: Term, hint: Layout | None, env: Env, idle: tuple[Any, ...]
+    ) -> tuple[Any, list[Any], Layout]:
+        """Operand with the acted-on axes apart, attributes per physical axis (`idle` elsewhere), new layout."""
+        acts = dict(per_axis(t, env))
+        built = atomic(self.target, self.go(t.args[0], hint, env), acts, squeeze=False)
+        busy = [x for x, values in acts.items() if values[: len(idle)] != idle]
+        value, lay = with_axes(self.target, built, busy)
+        sizes = self.sizes(t, env)
+        values: list[Any] = []
+        out: list[Axis] = []
+        for axis in lay:
+            label = axis[0][0] if len(axis) == 1 else None
+            values.append(acts.get(label) if label is not None else None)
+            out.append(axis if label is None or values[-1] is None else ((label, sizes[label]),))
+        return value, values, tuple(out)
+
+    def _iota(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        """The index along an axis, in the rule's dtype."""
+        ((label, size),) = self.sizes(t, env).items()
+        return self.target.mk("iota", dtype=self.match.dtype, shape=(size,), dimension=0), (((label, size),),)
+
+    def _expand(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        """A broadcast to sizes given by expressions."""
+        sizes = self.sizes(t, env)
+        lay = ordered(sizes, hint)
+        return broadcast(self.target, self.go(t.args[0], None, env), lay), lay
+
+    def _start(self, start: int) -> Any:
+        return self.target.mk("literal", value=int(start), dtype="int32")
+
+    def _dynslice(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        """A slice at starts that are values; here they are literals."""
+        value, acts, lay = self._per_axis_operand(t, hint, env, (None,))
+        shape = self.target.shape(value)
+        sizes = tuple(n if act is None else act[1] for n, act in zip(shape, acts, strict=True))
+        starts = [self._start(0 if act is None else act[0]) for act in acts]
+        return self.target.mk("dynamic_slice", value, *starts, slice_sizes=sizes), lay
+
+    def _dynupdate(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        """One tensor written over another at starts that are values."""
+        value, acts, lay = self._per_axis_operand(t, hint, env, (None,))
+        sizes = self.sizes(t.args[1], env)
+        want = tuple(
+            axis if act is None else ((axis[0][0], sizes[axis[0][0]]),) for axis, act in zip(lay, acts, strict=True)
+        )
+        update, _ = arrange(self.target, self.go(t.args[1], None, env), want)
+        starts = [self._start(0 if act is None else act[0]) for act in acts]
+        return self.target.mk("dynamic_update_slice", value, update, *starts), lay
+
+    def _split(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        """Axis n of size o * q becomes the axes o and i."""
+        whole, outer, inner = (env.labels[r] for r in t["over"])
+        value, lay = atomic(self.target, self.go(t.args[0], None, env), set(whole), squeeze=False)
+        sizes = self.sizes(t, env)
+        parts = {n: (o, i) for n, o, i in zip(whole, outer, inner, strict=True)}
+        out: list[Axis] = []
+        for axis in lay:
+            pair = parts.get(axis[0][0]) if len(axis) == 1 else None
+            out += [axis] if pair is None else [((label, sizes[label]),) for label in pair]
+        return reshape(self.target, value, tuple(map(extent, out))), tuple(out)
+
+    def _merge(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        """Axes o and i become the axis n, index n = o * size(i) + i."""
+        outer, inner, whole = (env.labels[r] for r in t["over"])
+        busy = {*outer, *inner}
+        inside = {n: (o, i) for o, i, n in zip(outer, inner, whole, strict=True)}
+        sizes = self.sizes(t.args[0], env)
+        near: list[Axis] = []
+        for axis in hint or ():  # the parts of the axis, side by side
+            split = [x for label, _ in axis for x in inside.get(label, (label,))]
+            near += [((x, sizes[x]),) for x in split] if len(split) > len(axis) else [axis]
+        held = {label for axis in near for label, _ in axis}
+        near += [((x, sizes[x]),) for pair in inside.values() if pair[1] not in held for x in pair if x not in held]
+        built = self.go(t.args[0], tuple(near), env)
+        size = sizes_in(built[1])
+        value, lay = atomic(self.target, built, busy, squeeze=False)
+        want: list[Axis] = []
+        named: list[Axis] = []
+        pairs = {o: (o, i, n) for o, i, n in zip(outer, inner, whole, strict=True)}
+        for axis in lay:
+            label = axis[0][0] if len(axis) == 1 else None
+            if label in pairs:
+                o, i, n = pairs.pop(label)
+                want.append(tuple((x, size[x]) for x in (o, i) if x in size))
+                named.append(((n, math.prod([size.get(x, 1) for x in (o, i)])),))
+            elif label is None or label not in busy:
+                want.append(axis)
+                named.append(axis)
+        for o, i, n in pairs.values():  # o is absent (size 1)
+            want.append(tuple((x, size[x]) for x in (o, i) if x in size))
+            named.append(((n, math.prod([size.get(x, 1) for x in (o, i)])),))
+        return arrange(self.target, (value, lay), want)[0], tuple(named)
+
+    def _ren(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        """The same tensor; only the labels change."""
+        old, new = (env.labels[r] for r in t["over"])
+        names = dict(zip(old, new, strict=True))
+        value, lay = self.go(t.args[0], None, env)
+        return value, tuple(tuple((names.get(label, label), n) for label, n in axis) for axis in lay)
+
+    def _diag(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        """Select by the equality of two index ramps."""
+        value, lay = self.go(t.args[0], None, env)
+        sizes = sizes_in(lay)
+        for old, new in zip(*(env.labels[r] for r in t["over"]), strict=True):
+            if sizes.get(old, 1) == 1:
+                continue  # the new label has size 1 too
+            n = sizes[old]
+            position = axis_of(lay, old)
+            lay = (*lay[:position], ((new, n),), *lay[position:])
+            value = broadcast(self.target, (value, lay[:position] + lay[position + 1 :]), lay)
+            shape = (n, n)
+            rows, columns = (self.target.mk("iota", dtype="int32", shape=shape, dimension=d) for d in (0, 1))
+            same = self.target.mk("eq", rows, columns)
+            mask = broadcast(self.target, (same, (((old, n),), ((new, n),))), lay)
+            zero = broadcast(self.target, (self.zero(), ()), lay)
+            value = self.target.mk("select_n", mask, zero, value)
+        return value, lay
+
+    def _stack(self, t: Term, hint: Layout | None, env: Env) -> Built:
+        """Concatenate along the physical axis of the role beside, or along a new first axis."""
+        bounds = env.labels[self.rule.owner[t["bound"]]]
+        new = tuple(
+            (label, env.look(t["bound"], axis)) for label, axis in zip(labels_of(env, t["over"]), bounds, strict=True)
+        )
+        parts = list(self.unrolled(t, hint, env))
+        if not parts:
+            raise BuildError(f"rule {self.rule.name}: an empty stack cannot be unrolled")
+        if not new:
+            return parts[0]
+        lay = parts[0][1]
+        place = place_beside(lay, labels_of(env, t["beside"])) if t["beside"] else None
+        if place is None:
+            lay, place = ((), *lay), 0
+        values = [arrange(self.target, part, lay)[0] for part in parts]
+        value = values[0] if len(values) == 1 else self.target.mk("concatenate", *values, dimension=place)
+        return value, (*lay[:place], (*new, *lay[place]), *lay[place + 1 :])
+
+    _BY_OP: ClassVar[dict[str, Callable[[Builder, Term, Layout | None, Env], Built]]] = {
+        "var": _var,
+        "lit": _lit,
+        "view": _view,
+        "unit": _view,
+        "ew": _ew,
+        "bcast": _bcast,
+        "fold": _fold,
+        "dot": _dot,
+        "conv": _conv,
+        "red": _red,
+        "cum": _cum,
+        "concat": _concat,
+        "rev": _rev,
+        "lay": _lay,
+        "slice": _slice,
+        "at": _at,
+        "pad": _pad,
+        "win": _win,
+        "take": _take,
+        "iota": _iota,
+        "expand": _expand,
+        "dynslice": _dynslice,
+        "dynupdate": _dynupdate,
+        "split": _split,
+        "merge": _merge,
+        "ren": _ren,
+        "diag": _diag,
+        "stack": _stack,
+    }
+
+
+def _only(built: Built, other: Built, labels: Sequence[int]) -> list[int]:
+    """Contracted labels that one operand lacks: they must have size 1."""
+    a, b = sizes_in(built[1]), sizes_in(other[1])
+    miss = [label for label in labels if (label in a) != (label in b)]
+    if any({**a, **b}[label] != 1 for label in miss):
+        raise BuildError("a contracted axis is missing in one operand")
+    return miss
+
+
+def _blocks(x: Layout, y: Layout, contracted: set[int]) -> list[Axis]:
+    """Merged axes of one operand that are contracted as a whole, and lie in the other in the same order."""
+    out: list[Axis] = []
+    for one, other in ((x, y), (y, x)):
+        where = {label: i for i, label in enumerate(labels_in(other))}
+        for axis in one:
+            labels = [label for label, _ in axis]
+            if len(axis) < 2 or not contracted.issuperset(labels) or not all(label in where for label in labels):
+                continue
+            start = where[labels[0]]
+            follow = all(where[label] == start + i for i, label in enumerate(labels))
+            if follow and not any({*held} & {*axis} for held in out):
+                out.append(axis)
+    return out
+
+
+def _as_it_lies(groups: Sequence[Axis], labels: Sequence[int]) -> list[int]:
+    """The groups (batch or outputs, features, spatial axes) in the order of their labels.
+
+    Features stand where their last label is; a batch of one stands in front, a single feature at the end.
+    """
+    place = {label: float(i) for i, label in enumerate(labels)}
+
+    def key(i: int) -> float:
+        at = [place[label] for label, _ in groups[i]]
+        if i == 1:
+            return max(at, default=float(len(labels)))
+        return min(at, default=-1.0 if i == 0 else -0.5)
+
+    return sorted(range(len(groups)), key=key)
+
+
+def _follow(out: Sequence[Axis], hint: Layout | None) -> tuple[int, ...] | None:
+    """Where the hint has the axes of a result, if it has exactly these."""
+    if hint is None or len(hint) != len(out):
+        return None
+    if any(axis and axis not in hint for axis in out) or sum(not a for a in out) != sum(not h for h in hint):
+        return None
+    free = [i for i, axis in enumerate(hint) if not axis]
+    return tuple(hint.index(axis) if axis else free.pop(0) for axis in out)
 
 
 def _follows(lay: Layout, hint: Layout | None) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from rewrites.build.expander import plain_op
 from rewrites.egraph.enode import Ref
 from rewrites.grow.proof import Pair, ProvingEGraph
 from rewrites.language.show import show
@@ -17,7 +18,7 @@ from rewrites.match.matching import Match, matches
 from rewrites.match.space import IRSpace
 from superopt.certify.plan import Plan, RuleInstance, empty_plan
 from superopt.explore.found import Exploration
-from superopt.ir.graph import Graph, Node, mk, topological
+from superopt.ir.graph import Graph, Node, topological
 from superopt.ir.program import Program, replace
 from superopt.search.search import Finalist
 from superopt.search.snapshot import SHIFT, frozen_leaf
@@ -85,8 +86,7 @@ def _pairs(eg: ProvingEGraph, found: Exploration, finalist: Finalist) -> list[Pa
 
 
 def _macro(rule: Rule, node: Node) -> Match:
-    plain = mk(node["op"], *node.inputs, **dict(node["attrs"]))
-    return next(matches(rule, IRSpace(verbatim=True), plain, prefer=False))
+    return next(matches(rule, IRSpace(verbatim=True), plain_op(node), prefer=False))
 
 
 def _instance(match: Match, tensors: dict[str, Node], terms: dict[Node, int]) -> RuleInstance:
