@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superopt.kernels.loops.stage import extent
-from superopt.schedules.chains import chain_features
-from superopt.schedules.space import ScheduleSpace, StageSpace
+from superopt.schedules.space import ScheduleSpace, StageSpace, chain_decisions
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -38,7 +37,7 @@ def features(space: ScheduleSpace, point: Mapping[str, Any]) -> Float[np.ndarray
         own = {name.partition(".")[2]: value for name, value in point.items() if name.startswith(part.stage + ".")}
         tiled = part.contraction is not None and own["tile"] is not None
         if part.chain is not None:
-            values = chain_features(part, own, space.cpu, space.threads)
+            values = _chain(space, part, own)
         else:
             values = _contraction(space, part, own) if tiled else _nest(space, part, own)
         rows.append([values.get(name, 0.0) for name in NAMES])
@@ -141,4 +140,33 @@ def _nest(space: ScheduleSpace, part: StageSpace, point: Mapping[str, Any]) -> d
         "nest_keep": float(point.get("keep", "costly") == "all"),
         "nest_ordered": float(order is not None),
         "nest_moved": float(order is not None and order[-1] != stage.axes[-1].symbol.name),
+    }
+
+
+def _chain(space: ScheduleSpace, part: StageSpace, point: Mapping[str, Any]) -> dict[str, float]:
+    """What describes a point, under the names of contractions."""
+    assert part.chain is not None
+    cpu, threads = space.cpu, space.threads
+    sizes, d = part.chain.parts.sizes, chain_decisions(part.chain.parts, point)
+    along = d.block // sizes.lanes
+    tasks = sizes.batch * -(-sizes.rows // d.block)
+    return {
+        "contraction": 1.0,
+        "log_work": _log(part.work),
+        "log_bytes": _log(part.moved_bytes),
+        "log_depth": _log(sizes.keys or 1),
+        "log_rows": _log(sizes.rows),
+        "log_columns": _log(sizes.columns),
+        "threads": float(threads),
+        "rows": float(d.first),
+        "vectors": float(along),
+        "registers": (d.first * along + along + 1) / cpu.registers,
+        "loads_per_step": (d.first + along) / (d.first * along) + (d.second + d.vectors) / (d.second * d.vectors),
+        "waste_rows": -(-sizes.rows // d.block) * d.block / sizes.rows - 1,
+        "unroll": _log(d.unroll),
+        "log_block": _log(d.keys or sizes.keys or 1),
+        "log_task": _log(d.block),
+        "task_a_in_l2": _log(sizes.bytes_a_row * d.block / (cpu.l2 or 524288)),
+        "log_tasks": _log(tasks),
+        "imbalance": -(-tasks // threads) * threads / tasks - 1,
     }

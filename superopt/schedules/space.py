@@ -1,43 +1,98 @@
 """The space of schedules of an operator, made by rules from its loop form.
 
-A `Knob` is a decision with its options; a `Point` names one option per knob; `trace_of` makes it the trace of schedule
-primitives that `superopt.kernels.schedule` replays.  There are no templates per operator: contractions have the knobs
-of a register tile (rows and vectors, order and blocking of the sum, packing of each operand, size and order of tasks),
-chains of two those of both tiles and of a task, every other stage those of a loop nest (order, tasks, vectors at a
-time, row cache).  Options that cannot run well are left out before anything is built: tiles that need more registers
-than there are, tasks far fewer than threads, blocks beyond the caches.  The default schedule is a point of the space
-(`ScheduleSpace.start`): what its estimates decided beyond the options stands among them, and its steps that are no
-decision of the space come before all others (`ScheduleSpace.prefix`).
+A `Knob` is a decision with its options; a `Point` names one option per knob; `ScheduleSpace.trace` makes it the trace
+of primitives that `superopt.kernels.schedule` replays.  There are no templates per operator: contractions have the
+knobs of a register tile (rows and vectors, order and blocking of the sum, packing of each operand, size and order of
+tasks), chains of two those of both tiles and of a task, every other stage those of a loop nest (order, tasks, vectors
+at a time, row cache).  Options that cannot run well are left out before anything is built: tiles that need more
+registers than there are, tasks far fewer than threads, blocks beyond the caches.  The default schedule is a point of
+the space (`ScheduleSpace.start`): what its estimates decided beyond the options stands among them, and its steps that
+are no decision of the space come before all others (`ScheduleSpace.prefix`).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from superopt.errors import InputError
-from superopt.kernels.choose.defaults import default_trace
-from superopt.kernels.llvm.cpu import Cpu, host
-from superopt.kernels.loops.contract import analyse
-from superopt.kernels.loops.show import digest
-from superopt.kernels.loops.stage import LoopProgram
-from superopt.kernels.schedule.intrinsics import fitting
-from superopt.kernels.schedule.tensorizing import decisions_of
-from superopt.kernels.schedule.trace import apply
-from superopt.schedules.chains import chain_space, chain_steps
-from superopt.schedules.knobs import (
-    Knob,
-    Point,
-    StageSpace,
-    Trace,
-    contraction_space,
-    contraction_steps,
-    nest_space,
-    nest_steps,
+from superopt.ir.counters import block_cost
+from superopt.ir.expr import Expr, subexpressions
+from superopt.ir.index import Symbol, coefficient, row_major
+from superopt.ir.types import ITEMSIZE_BYTES
+from superopt.kernels.choose.chains import (
+    ChainDecisions,
+    Parted,
+    built,
+    chosen,
+    first_tile,
+    options,
+    parted,
+    second_tile,
+    taken,
 )
+from superopt.kernels.choose.defaults import default_trace
+from superopt.kernels.emit.options import Knobs
+from superopt.kernels.llvm.cpu import Cpu, host
+from superopt.kernels.loops.contract import Contraction, analyse
+from superopt.kernels.loops.show import digest
+from superopt.kernels.loops.stage import LoopProgram, Stage, extent
+from superopt.kernels.schedule.intrinsics import Intrinsic, fitting
+from superopt.kernels.schedule.tensorizing import ContractionDecisions, decisions_of, pairs_of, readable
+from superopt.kernels.schedule.trace import apply
+
+Point = Mapping[str, Any]
+Trace = list[list[Any]]
+_PLAIN = ContractionDecisions()
+_FEW_ROWS = 16  # of products that read each panel once
+_WRITTEN_OUT = 64  # steps of a reduction that may be written out
+_LEAST_WORK = 20_000  # multiplications of a task below which splitting costs more than it brings
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A decision and its options."""
+
+    name: str
+    options: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chained:
+    """A chain of contractions, and its steps for each number of rows of a task, whatever its tiles are."""
+
+    parts: Parted
+    steps: Mapping[int, Trace]
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpace:
+    """The knobs of one stage.
+
+    Attributes:
+        stage: its name.
+        contraction: the contraction in it and the intrinsic that fits, if there is one.
+        work: operations, a transcendental as twenty.
+        moved_bytes: read and written.
+        fixed: decisions of a tile that are no knobs.
+        after: steps of the default schedule on stages that a tile adds, or on the stage where it is untiled.
+        start: the default schedule's options.
+        chain: the chain of contractions that it is, if it is one.
+    """
+
+    stage: str
+    knobs: tuple[Knob, ...]
+    contraction: tuple[Contraction, Intrinsic] | None
+    work: float
+    moved_bytes: float
+    fixed: tuple[tuple[str, Any], ...]
+    after: tuple[list[Any], ...]
+    start: dict[str, Any]
+    chain: Chained | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +151,15 @@ class ScheduleSpace:
         for part in self.stages:
             own = {name.partition(".")[2]: value for name, value in point.items() if name.startswith(part.stage + ".")}
             if part.chain is not None:
-                steps += chain_steps(part, own)
+                steps += _chain_steps(part, own)
             elif part.contraction:
-                steps += contraction_steps(part, own, self.cpu)
+                steps += _contraction_steps(part, own, self.cpu)
             else:
-                steps += nest_steps(self.program.stage(part.stage), own)
+                steps += _nest_steps(self.program.stage(part.stage), own)
         return steps
+
+
+# ---- of a program
 
 
 def space_of(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> ScheduleSpace:
@@ -112,7 +170,7 @@ def space_of(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> 
     cpu = cpu or host()
     base: Trace = [_listed(step) for step in default_trace(program, cpu, threads)]
     if len(program.stages) == 1:
-        part = chain_space(program, program.stages[0].buffer, cpu, threads, base)
+        part = _chain_space(program, program.stages[0].buffer, cpu, threads, base)
         if part is not None:
             return ScheduleSpace(program, (part,), cpu, threads, base, [], _named([part]))
     try:
@@ -141,10 +199,10 @@ def _around(program: LoopProgram, cpu: Cpu, threads: int, base: Trace) -> Schedu
         kinds = fitting(found.a, found.b, cpu) if found is not None else []
         if found is not None and kinds:
             kind = next((k for k in kinds if tile and k.name == tile.intrinsic), kinds[0])
-            parts.append(contraction_space(program, stage, found, kind, cpu, threads, tile, own))
+            parts.append(_contraction_space(program, stage, found, kind, cpu, threads, tile, own))
         else:
             chosen = {step[2]: step[3] for step in own if step[1] == stage.buffer}
-            parts.append(nest_space(program, stage, threads, chosen))
+            parts.append(_nest_space(program, stage, threads, chosen))
     return ScheduleSpace(program, tuple(parts), cpu, threads, base, prefix, _named(parts))
 
 
@@ -154,3 +212,364 @@ def _named(parts: Sequence[StageSpace]) -> dict[str, Knob]:
 
 def _listed(x: Any) -> Any:
     return [_listed(y) for y in x] if isinstance(x, list | tuple) else x
+
+
+def _with(options: Sequence[Any], start: Any) -> tuple[Any, ...]:
+    """Options with one that must be among them, numbers in their order."""
+    if start in options:
+        return tuple(options)
+    numbers = all(isinstance(x, int) for x in (*options, start))
+    return tuple(sorted((*options, start))) if numbers else (start, *options)
+
+
+# ---- contractions
+
+
+def _contraction_space(
+    program: LoopProgram,
+    stage: Stage,
+    found: Contraction,
+    kind: Intrinsic,
+    cpu: Cpu,
+    threads: int,
+    chosen: ContractionDecisions | None,
+    after: Sequence[list[Any]],
+) -> StageSpace:
+    """The knobs of a contraction, whose decisions by default are `chosen`; None where it is left untiled."""
+    lanes = kind.lanes(cpu)
+    columns = extent(found.lane)
+    tiles = tuple(_tiles(found, kind, cpu, lanes, columns))
+    leaf_a, leaf_b = kind.operand(found.a, kind.a), kind.operand(found.b, kind.b)
+    whole = extent(found.depth[-1]) % kind.group == 0
+    plain_a = leaf_a is not None and readable(leaf_a) and found.guard_a is True and whole
+    merged = chosen is not None and chosen.merge_columns
+    plain_b = leaf_b is not None and found.guard_b is True and kind.group == 1 and not merged
+    plain_b = plain_b and leaf_b is not None and _beside(program, leaf_b, found.lane)
+    frozen = {b.name for b in program.buffers if b.scope == "frozen"}
+    packed_b = leaf_b is not None and leaf_b.kind == "load" and leaf_b.args[0] in frozen
+    axes = (*found.batch, *found.rows, *found.columns)
+    work = math.prod(extent(s) for s in (*axes, *found.depth))
+    panels = -(-columns // lanes)
+    start = _start_of(found, kind, chosen, tiles, panels)
+    options: dict[str, Sequence[Any]] = {
+        "tile": tiles,
+        "unroll": (1, 2, 4, 8),
+        "depth": tuple(_orders(found, kind)),
+        "block": _blocks(found, kind),
+        "pack_a": ("none", "phase", "task") if plain_a else ("phase", "task"),
+        "order_a": ((),),
+        "pack_b": ("panels",) if packed_b or not plain_b else ("none", "panels"),
+        "pad_a": (0, 16),
+        "columns_first": (1, 0),
+        "prefetch": (0, 4, 8, 16),
+        "streams": (1, 2, 4) if math.prod(map(extent, found.rows)) <= _FEW_ROWS else (1,),
+        "split": _splits(found, threads, work),
+        f"task.{found.lane.name}": _powers(panels),
+        **{f"task.{s.name}": _task_rows(extent(s)) for s in (*found.rows, *found.columns[:-1])},
+        **{f"task.{s.name}": (1,) if threads > 1 else (1, extent(s)) for s in found.batch},
+    }
+    element = 4.0 if kind.group == 1 else 1.0
+    batch, depth = math.prod(map(extent, found.batch)), math.prod(map(extent, found.depth))
+    moved = element * batch * depth * (math.prod(map(extent, found.rows)) + math.prod(map(extent, found.columns)))
+    others = {*options, "intrinsic", "rows", "vectors", "tasks"}
+    fixed = tuple([(name, value) for name, value in pairs_of(chosen or _PLAIN) if name not in others])
+    knobs = tuple([Knob(name, _with(values, start[name])) for name, values in options.items()])
+    return StageSpace(stage.buffer, knobs, (found, kind), 2.0 * work, moved, fixed, tuple(after), start)
+
+
+def _start_of(
+    found: Contraction,
+    kind: Intrinsic,
+    chosen: ContractionDecisions | None,
+    tiles: Sequence[tuple[Any, ...]],
+    panels: int,
+) -> dict[str, Any]:
+    """The default schedule's options; `tile` is None where it leaves the stage untiled."""
+    tile = chosen or replace(_PLAIN, vectors=tiles[0][0], rows=tiles[0][1], pack_a="phase")
+    tasks = dict(tile.tasks)
+    names = [s.name for s in found.depth]
+    grouped = (*names[:-1], f"{names[-1]}/{kind.group}", f"{names[-1]}%{kind.group}")
+    depth = tile.depth if kind.group == 1 else () if tile.depth == grouped else tile.depth
+    rows = tuple(sorted(row for row in tile.rows if row[1] > 1))
+    lane = found.lane.name
+    return {
+        "tile": (tile.vectors, rows) if chosen is not None else None,
+        "unroll": tile.unroll,
+        "depth": depth or (tuple(names) if kind.group == 1 else ()),
+        "block": tile.block,
+        "pack_a": tile.pack_a,
+        "order_a": tile.order_a,
+        "pack_b": tile.pack_b,
+        "pad_a": tile.pad_a,
+        "columns_first": int(tile.columns_first),
+        "prefetch": tile.prefetch,
+        "streams": tile.streams,
+        "split": tile.split,
+        f"task.{lane}": tasks[lane] * tile.vectors if lane in tasks else panels,
+        **{f"task.{s.name}": tasks.get(s.name, extent(s)) for s in (*found.rows, *found.columns[:-1])},
+        **{f"task.{s.name}": tasks.get(s.name, 1) for s in found.batch},
+    }
+
+
+def _beside(program: LoopProgram, leaf: Expr, lane: Symbol) -> bool:
+    """Do elements along the lane lie next to each other, at a position that is linear in all iterators?"""
+    if leaf.kind != "load":
+        return False
+    place = row_major(leaf.args[1], next(b.shape for b in program.buffers if b.name == leaf.args[0]))
+    linear = isinstance(place, int) or all(len(m) == 1 and isinstance(m[0], Symbol) for m, _ in place.terms if m)
+    return linear and coefficient(place, lane) == 1
+
+
+def _tiles(found: Contraction, kind: Intrinsic, cpu: Cpu, lanes: int, columns: int) -> Iterator[tuple[Any, ...]]:
+    """(vectors, ((axis, rows), ...)) that fit the registers, the fullest first."""
+    registers = cpu.registers
+    most = max(1, min(8, -(-columns // lanes)))
+    row_axes = sorted((*found.rows, *found.columns[:-1]), key=extent)
+    found_tiles: list[tuple[int, tuple[Any, ...]]] = []
+    for vectors in range(1, most + 1):
+        for split in _row_splits(row_axes):
+            rows = math.prod(n for _, n in split)
+            used = kind.registers(rows, vectors)
+            if used <= registers and (rows * vectors >= registers // 4 or not row_axes or _all_rows(row_axes, split)):
+                found_tiles.append((rows * vectors, (vectors, split)))
+    found_tiles.sort(key=lambda t: -t[0])
+    yield from dict.fromkeys(t for _, t in found_tiles)
+    if not found_tiles:
+        yield (1, ())
+
+
+def _all_rows(axes: Sequence[Symbol], split: tuple[tuple[str, int], ...]) -> bool:
+    return math.prod(map(extent, axes)) <= math.prod(n for _, n in split)
+
+
+def _row_splits(axes: Sequence[Symbol]) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Rows of a tile over the one or two longest axes."""
+    chosen = list(axes)[-2:]
+    options = [range(1, min(extent(s), 28) + 1) for s in chosen]
+    for sizes in itertools.product(*options):
+        if math.prod(sizes) <= 28:
+            yield tuple(sorted((s.name, n) for s, n in zip(chosen, sizes, strict=True) if n > 1))
+
+
+def _orders(found: Contraction, kind: Intrinsic) -> Iterator[tuple[str, ...]]:
+    """Orders of the sum: whole iterators, the longest one also in parts of 16."""
+    names = [s.name for s in found.depth]
+    if kind.group > 1:
+        yield ()
+        return
+    yield from itertools.permutations(names)
+    longest = max(found.depth, key=extent)
+    if len(names) > 1 and extent(longest) >= 32:
+        rest = [n for n in names if n != longest.name]
+        for inner in itertools.permutations((f"{longest.name}%16", *rest)):
+            yield (f"{longest.name}/16", *inner)
+
+
+def _blocks(found: Contraction, kind: Intrinsic) -> tuple[int, ...]:
+    """Steps of the outermost iterator per pass over the tiles."""
+    if len(found.depth) > 1:
+        return (0,)
+    steps = extent(next(iter(found.depth))) // kind.group
+    return (0, *[n for n in (96, 128, 192, 256, 384, 512, 768, 1024) if n < steps])
+
+
+def _splits(found: Contraction, threads: int, work: int) -> tuple[int, ...]:
+    first = extent(next(iter(found.depth)))
+    wanted = (1, 2, 4, 8, 16) if threads > 1 or math.prod(map(extent, found.rows)) <= 16 else (1,)
+    return tuple(n for n in wanted if n == 1 or (first % n == 0 and first > n and work // n >= _LEAST_WORK))
+
+
+def _powers(n: int) -> tuple[int, ...]:
+    return tuple(dict.fromkeys([*(1 << j for j in range(n.bit_length()) if 1 << j < n), n]))
+
+
+def _task_rows(n: int) -> tuple[int, ...]:
+    sizes = [k for k in (4, 8, 14, 16, 28, 32, 56, 64, 96, 112, 128, 192, 224, 256, 384, 448) if k < n]
+    return (*sizes, n)
+
+
+def _contraction_steps(part: StageSpace, point: Point, cpu: Cpu) -> Trace:
+    """The steps of a point's decisions for a contraction."""
+    assert part.contraction is not None
+    if point["tile"] is None:
+        return [step for step in part.after if step[1] == part.stage]
+    found, kind = part.contraction
+    vectors, rows = point["tile"]
+    batch, sizes = {s.name for s in found.batch}, dict(rows)
+    extents = {a.symbol.name: a.extent for a in found.stage.axes}
+    tasks: list[list[Any]] = []
+    for name, value in point.items():
+        axis = name.partition(".")[2]
+        if axis == found.lane.name:
+            panels = max(1, value // vectors)
+            all_panels = -(-extents[axis] // kind.lanes(cpu))
+            if value < all_panels and panels * vectors < all_panels:
+                tasks.append([axis, panels])
+        elif axis in batch:
+            tasks += [[axis, value]] if value > 1 else []
+        elif axis:
+            step = sizes.get(axis, 1)
+            iterations = -(-value // step) * step
+            tasks += [[axis, iterations]] if iterations < extents[axis] else []
+    width = vectors * kind.lanes(cpu)
+    streams = point["streams"]
+    fit = kind.registers(math.prod(sizes.values()) * streams, vectors) <= cpu.registers
+    decisions = [
+        ["intrinsic", kind.name],
+        ["rows", [list(r) for r in rows]],
+        ["vectors", vectors],
+        ["depth", list(point["depth"])],
+        ["unroll", point["unroll"]],
+        ["block", point["block"]],
+        ["pack_a", point["pack_a"]],
+        ["pack_b", point["pack_b"]],
+        ["order_a", list(point["order_a"]) if point["pack_a"] != "none" else []],
+        ["pad_a", point["pad_a"] if point["pack_a"] != "none" else 0],
+        ["tasks", tasks],
+        ["columns_first", point["columns_first"]],
+        ["split", point["split"]],
+        ["prefetch", point["prefetch"]],
+        *([["streams", streams]] if streams > 1 and fit and extents[found.lane.name] % (width * streams) == 0 else []),
+        *[[name, value] for name, value in part.fixed],
+    ]
+    copied = {"_a": point["pack_a"] == "phase", "_b": point["pack_b"] == "panels"}
+    same = point["split"] == part.start["split"]  # else there are other stages
+    after = [step for step in part.after if same and copied.get(step[1][-2:], True)]
+    return [["tensorize", part.stage, decisions], *after]
+
+
+# ---- other stages
+
+
+def _nest_space(program: LoopProgram, stage: Stage, threads: int, chosen: Mapping[str, Any]) -> StageSpace:
+    """The knobs of a loop nest, of which the default schedule sets those in `chosen`."""
+    axes = [a for a in stage.axes if a.extent > 1]
+    parts = list(subexpressions(stage.value))
+    inner = [e for e in parts if e.kind == "reduce"]
+    short = [e for e in inner if math.prod(extent(s) for s in e.args[1]) <= _WRITTEN_OUT]
+    plain = Knobs()
+    start = {"order": None, **{name: getattr(plain, name) for name in Knobs.__slots__}, **chosen}
+    options: dict[str, Sequence[Any]] = {
+        "order": (None, *itertools.permutations(a.symbol.name for a in axes)) if len(axes) in (2, 3) else (None,),
+        "tasks": (1,) if threads == 1 else (1, 2, 4, 8, 16, 32, 64),  # first, as the default schedule has it
+        "vectors": (1, 2, 4, 8),
+    }
+    if any(_strided(program, e, axes[-1].symbol) for e in parts if axes and e.kind == "load"):
+        options["transpose"] = (1, 0)
+    if any(not axes or axes[-1].symbol not in e.symbols for e in inner):  # of whole rows
+        options |= {"rows": (0, 1, 2, 4, 8), "cache": ("none", "scratch", "output"), "keep": ("costly", "all")}
+    if len(short) < len(inner):
+        options["accumulators"] = (1, 2, 4, 8)
+    if short:
+        options["window"] = (1, 9, 64)
+    if any(e.kind == "where" for e in parts):
+        options["cut"] = (1, 0)
+    cost = block_cost([a.symbol for a in stage.axes], stage.value)
+    work, moved = max(1.0, cost.flops + 20 * cost.transcendentals), float(cost.read_bytes + cost.write_bytes)
+    options |= {name: (value,) for name, value in chosen.items() if name not in options}
+    knobs = tuple([Knob(name, _with(values, start[name])) for name, values in options.items()])
+    return StageSpace(stage.buffer, knobs, None, work, moved, (), (), {k.name: start[k.name] for k in knobs})
+
+
+def _strided(program: LoopProgram, e: Expr, lane: Symbol) -> bool:
+    """Are the elements of a load along the lane apart?"""
+    place = row_major(e.args[1], next(b.shape for b in program.buffers if b.name == e.args[0]))
+    return (coefficient(place, lane) or 0) not in (0, 1)
+
+
+def _nest_steps(stage: Stage, point: Point) -> Trace:
+    """The steps of a point's decisions for a loop nest."""
+    steps: Trace = []
+    extents = {a.symbol.name: a.extent for a in stage.axes}
+    if point["order"] is not None:
+        single = [name for name, n in extents.items() if n == 1]
+        order = [*single, *point["order"]]
+        steps.append(["reorder", stage.buffer, order])
+        tasks, shared = 1, list(single)
+        while order[len(shared) : -1] and tasks < point["tasks"]:
+            shared.append(order[len(shared)])
+            tasks *= extents[shared[-1]]
+        steps += [["parallel", stage.buffer, name] for name in shared]
+        steps.append(["vectorize", stage.buffer, order[-1]])
+    plain = Knobs()
+    dead = {"order"} | ({"rows"} if point["order"] is not None else set())
+    dead |= {"keep"} if point.get("cache") == "none" else set()
+    return steps + [
+        ["set_knob", stage.buffer, name, value]
+        for name, value in point.items()
+        if name not in dead and value != getattr(plain, name)
+    ]
+
+
+# ---- chains
+# What a chain is taken apart into does not depend on decisions, and the order of its steps only on the rows of a task:
+# for each number of them the steps are made once, and a point puts its tiles into them.
+
+
+def _chain_space(program: LoopProgram, name: str, cpu: Cpu, threads: int, base: Trace) -> StageSpace | None:
+    """The knobs of a chain whose default schedule begins with these steps; None where the stage is none.
+
+    Args:
+        program: not scheduled.
+        name: the stage.
+        cpu: that runs it.
+        threads: that a call may use.
+        base: the default schedule of the program; what follows the chain in it sets knobs of stages.
+    """
+    parts = parted(program, name, cpu)
+    default = None if parts is None else chosen(parts.sizes, cpu, threads)
+    found = None if parts is None or default is None else built(parts, default)
+    if parts is None or default is None or found is None:
+        return None
+    after = base[len(found[1]) :]
+    if base[: len(found[1])] != found[1] or any(step[0] != "set_knob" for step in after):
+        return None
+    named = options(parts.sizes, cpu, threads)
+    start = _point(default)
+    steps: dict[int, Trace] = {default.block: found[1]}
+    for block in {block for block, _ in named["queries"]} - {default.block}:
+        made = built(parts, ChainDecisions(block, 1, 1, 1))
+        if made is not None:
+            steps[block] = made[1]
+    named["queries"] = tuple([x for x in named["queries"] if x[0] in steps])
+    knobs = [Knob(k, values if start[k] in values else (start[k], *values)) for k, values in named.items()]
+    stage = program.stage(name)
+    cost = block_cost([a.symbol for a in stage.axes], stage.value, rows=True)
+    sizes = parts.sizes
+    moved = ITEMSIZE_BYTES[parts.dtype] * sizes.batch * sizes.columns * (sizes.rows + max(sizes.keys, 1))
+    return StageSpace(
+        name, tuple(knobs), None, cost.flops + 20.0 * cost.transcendentals, moved, (), tuple(after), start,
+        Chained(parts, steps),
+    )  # fmt: skip
+
+
+def _chain_steps(part: StageSpace, point: Point) -> Trace:
+    """The steps of a point.
+
+    Raises:
+        InputError: the chain has no schedule with so many rows to a task.
+    """
+    assert part.chain is not None
+    decisions = chain_decisions(part.chain.parts, point)
+    if decisions.block not in part.chain.steps:
+        raise InputError(f"stage {part.stage} has no schedule with {decisions.block} rows to a task")
+    found: Trace = []
+    for step in part.chain.steps[decisions.block]:
+        found.append(_retiled(part.chain.parts, decisions, step) if step[0] == "tensorize" else list(step))
+    return [*found, *[list(step) for step in part.after]]
+
+
+def _retiled(parts: Parted, decisions: ChainDecisions, step: Sequence[Any]) -> list[Any]:
+    if step[1] == parts.name:
+        return ["tensorize", step[1], second_tile(parts, decisions)]
+    row = dict(step[2])["rows"][0][0]
+    return ["tensorize", step[1], first_tile(parts, decisions, row)]
+
+
+def chain_decisions(parts: Parted, point: Point) -> ChainDecisions:
+    """The decisions of a chain at a point."""
+    return taken(parts.sizes, point["queries"], point["columns"], point["keys"], point["unroll"])
+
+
+def _point(d: ChainDecisions) -> dict[str, Any]:
+    return {"queries": (d.block, d.first), "columns": (d.vectors, d.second), "keys": d.keys, "unroll": d.unroll}

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 
 from superopt.errors import InputError
+from superopt.ir.scalar import HALVES
 from superopt.ir.types import FLOATS
 from superopt.kernels.llvm.module import Function, mangled
 from superopt.kernels.math.lanes import Lanes
 
-HALVES = ("float16", "bfloat16")
 _FLOAT_ORDER = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
-_BITWISE = {"and": "and", "or": "or", "xor": "xor"}
+_BITWISE = ("and", "or", "xor")
 _BOOLEAN = {"add": "or", "mul": "and", "max": "or", "min": "and"}
 _ROUNDING = {"floor": "floor", "ceil": "ceil", "round_even": "roundeven", "round_away": "round"}
 
@@ -41,7 +41,7 @@ def arithmetic(m: Lanes, fn: str, args: tuple[str, ...], which: str = "bool", st
     if m.dtype == "bool":
         return _boolean(m, fn, args)
     if fn in _BITWISE and not m.is_float:
-        return m.op(_BITWISE[fn], *args)
+        return m.op(fn, *args)
     if fn in ("add", "sub", "mul"):
         return getattr(m, fn)(*args)
     if fn == "neg":
@@ -74,7 +74,7 @@ def _select(m: Lanes, args: tuple[str, ...], which: str) -> str:
 
 
 def _boolean(m: Lanes, fn: str, args: tuple[str, ...]) -> str:
-    name = _BITWISE.get(fn) or _BOOLEAN.get(fn)
+    name = fn if fn in _BITWISE else _BOOLEAN.get(fn)
     if name:
         return m.op(name, *args)
     if fn == "not":

@@ -16,7 +16,7 @@ import functools
 from collections.abc import Callable
 
 from superopt.errors import InputError, UnsupportedKernel
-from superopt.ir.scalar import SCALARS
+from superopt.ir.scalar import HALVES, SCALARS
 from superopt.kernels.llvm.module import Function, Module
 from superopt.kernels.math import arc as vecmath_arc
 from superopt.kernels.math import exp as vecmath_exp
@@ -64,9 +64,9 @@ def apply(f: Function, fn: str, dtype: str, args: tuple[str, ...], lanes: int, w
     """
     if fn not in SCALARS:
         raise InputError(f"no scalar function {fn!r}")
-    m = Lanes(f, "float32" if dtype in vecmath_ops.HALVES else dtype, lanes)
+    m = Lanes(f, "float32" if dtype in HALVES else dtype, lanes)
     if not SCALARS[fn].transcendental:
-        stored = dtype if dtype in vecmath_ops.HALVES else ""
+        stored = dtype if dtype in HALVES else ""
         return vecmath_ops.arithmetic(m, fn, args, which, stored)
     if m.dtype not in ("float32", "float64"):
         raise InputError(f"{fn} of {dtype} is not defined")
