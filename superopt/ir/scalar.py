@@ -50,6 +50,7 @@ class ScalarFn:
         closed: a float type that holds the operands holds the result: there is nothing to round.
         kept: XLA:CPU keeps the result where several kernels read it, and computes it again in each otherwise (as seen
             in its compiled programs).
+        parity: 1 where f(-x) = f(x), -1 where f(-x) = -f(x), else 0.
         like: another function that takes as long there (`cheap`: as an addition); empty where none is known to.
     """
 
@@ -66,6 +67,7 @@ class ScalarFn:
     kept: bool = False
     closed: bool = False
     like: str = ""
+    parity: int = 0
 
     def dtype(self, operand: str) -> str:
         """Dtype of the result."""
@@ -251,6 +253,8 @@ _LIKE = {
     "acos": "asin", "cosh": "sinh", "asinh": "acosh", "atanh": "acosh", "digamma": "lgamma", "nextafter": "rem",
     "erf_inv": "acosh", "population_count": "cheap", "clz": "cheap",
 }  # fmt: skip
+_ODD = frozenset(["sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "erf", "erf_inv", "sign", "cbrt"])
+_EVEN = frozenset(["abs", "cos", "cosh"])
 _KEPT = _TRANSCENDENTAL.keys() - {"sin", "cos", "tan"} | {"rem", "nextafter"}
 
 
@@ -259,7 +263,7 @@ def _scalar_fn(name: str, arity: int | None, takes: str, numpy: Numpy) -> Scalar
     return ScalarFn(
         name, arity, takes, name in _PREDICATES, numpy, int(not transcendental), transcendental,
         name in _COMMUTE, name in _PARTIAL, name in _POLES, name in _KEPT,
-        name in _CLOSED, _LIKE.get(name, ""),
+        name in _CLOSED, _LIKE.get(name, ""), (name in _EVEN) - (name in _ODD),
     )  # fmt: skip
 
 

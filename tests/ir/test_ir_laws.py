@@ -18,6 +18,7 @@ from superopt.ir.graph import Node, literal, make_input, mk, topological
 from superopt.ir.index import Symbol, concrete, iterator, of_atom, symbol
 from superopt.ir.interp import Numbers, evaluate, grid, reader
 from superopt.ir.ops.table import TABLE
+from superopt.ir.scalar import SCALARS
 from tests.support import ir_cases
 from tests.support.oracles import evaluate_at
 
@@ -277,3 +278,9 @@ def test_gather_within_bounds_does_not_depend_on_its_mode() -> None:
     for mode in ("clip", "fill", "promise_in_bounds"):
         (found,) = evaluate([mk("gather", table, ids, mode=mode, **numbers)], env)
         np.testing.assert_array_equal(found, env["t"][[4, 0, 2, 2]])
+
+
+@pytest.mark.parametrize("name", [name for name, f in SCALARS.items() if f.parity])
+def test_odd_and_even_functions_are(name: str) -> None:
+    f, x = SCALARS[name], np.linspace(0.05, 0.95, 7)
+    np.testing.assert_allclose(f.numpy(-x), f.parity * f.numpy(x), rtol=1e-14)

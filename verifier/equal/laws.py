@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TypeAlias
 
+from superopt.ir.scalar import SCALARS
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
 from verifier.equal.definedness import index_ranges, positive_atom
@@ -52,8 +53,6 @@ from verifier.equal.poly import Poly, const, var
 from verifier.equal.solver import Context
 from verifier.equal.terms import Apply, Const, Read, Reduce, Term
 
-ODD = frozenset({"sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "erf", "erf_inv", "sign", "cbrt"})
-EVEN = frozenset({"abs", "cos", "cosh"})
 CLEARED = 6
 SPLIT = 4
 """Sums under an exponential up to which each is a factor."""
@@ -121,13 +120,13 @@ class LawNormaliser(Normaliser):
             return root
         if fn == "log" and (power := self._log_of_power(ps[0])) is not None:
             return power
-        sign = 1
-        if fn in ODD | EVEN:
+        sign, parity = 1, SCALARS[fn].parity if fn in SCALARS else 0
+        if parity:
             (p,) = ps = [combine(ps[0])]
             if fn == "abs" and p and all(map(self._not_negative, p)):
                 return p
             if p and min(p, key=_order).coef < 0:
-                sign, ps = (-1 if fn in ODD else 1), [scale(p, -1)]
+                sign, ps = parity, [scale(p, -1)]
         return scale(super()._function(fn, ps), sign)
 
     def _not_negative(self, m: Monomial) -> bool:

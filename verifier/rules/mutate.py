@@ -18,6 +18,7 @@ from rewrites.language.parse import parse
 from rewrites.language.show import rule_key, show
 from rewrites.language.term import REDUCERS, Expr, Rule, Term, roles_of, stem, subterms, term, windows
 from superopt.errors import RuleError
+from superopt.ir.scalar import SCALARS
 
 _OPS = {
     "add": ("sub", "mul", "max"), "sub": ("add",), "mul": ("add", "div"), "div": ("mul",), "max": ("min", "add"),
@@ -26,7 +27,7 @@ _OPS = {
     "eq": ("ne",), "ne": ("eq",), "rem": ("div",), "log": ("exp",),
 }  # fmt: skip
 _Change: TypeAlias = "tuple[int, tuple[str, str, Rule]]"
-_ORDERED = frozenset({"sub", "div", "pow", "rem", "lt", "le", "gt", "ge"})
+_ORDERED = frozenset(name for name, f in SCALARS.items() if f.arity == 2 and not f.commutative)
 _COMPARISONS = {"<=": ("<", ">="), "<": ("<=",), ">=": (">", "<="), ">": (">=",), "==": ("<=", ">="), "!=": ("==",)}
 _RANGE = {"sum": ("max", "prod"), "max": ("min", "sum"), "min": ("max",), "prod": ("sum",)}
 

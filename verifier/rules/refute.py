@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -83,6 +83,28 @@ class Difference:
     undefined: bool = False
 
 
+class Undefinable(Protocol):
+    """A difference that says whether the right side is no number there."""
+
+    @property
+    def undefined(self) -> bool:
+        """Is it none?"""
+        ...
+
+
+D = TypeVar("D", bound=Undefinable)
+
+
+def clearest(found: Iterable[D | None]) -> D | None:
+    """The first difference at which both sides are numbers, else the first; no more are made than that takes."""
+    unclear: D | None = None
+    for one in found:
+        if one is not None and not one.undefined:
+            return one
+        unclear = unclear or one
+    return unclear
+
+
 def search(
     rule: Rule, tries: int, first_seed: int = 0, attempts: Attempts | None = None, patience: int = PATIENCE
 ) -> Difference | None:
@@ -141,13 +163,7 @@ def differ_at(
         log.reason = "too large to evaluate"
         return None
     log.built += 1
-    undefined: Difference | None = None
-    for attempt in range(12 if made.given else 3):
-        found = difference(made, _values(made, seed, attempt), seed)
-        if found is not None and not found.undefined:
-            return found
-        undefined = undefined or found
-    return undefined
+    return clearest(difference(made, _values(made, seed, n), seed) for n in range(12 if made.given else 3))
 
 
 def _work(roots: tuple[Node, ...]) -> int:

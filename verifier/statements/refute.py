@@ -31,7 +31,7 @@ from superopt.ir.ops.table import POLES
 from superopt.ir.resize import resize
 from superopt.ir.scalar import numpy_dtype
 from superopt.ir.types import FLOATS, SIGNED, UNSIGNED
-from verifier.rules.refute import first_difference
+from verifier.rules.refute import clearest, first_difference
 from verifier.rules.shrink import CLEAR, simplest
 from verifier.statements.prove import unsupported_ops
 
@@ -167,22 +167,22 @@ def differ_at(pair: Pairing, sizes: Sizes) -> StatementDifference | None:
     whole = _mismatch(left, right)
     if whole:
         return StatementDifference(sizes, (left.graph, right.graph), cause=whole)
-    undefined: StatementDifference | None = None
+    return clearest(_attempts(pair, left, right, sizes))
+
+
+def _attempts(pair: Pairing, left: Traced, right: Traced, sizes: Sizes) -> Iterator[StatementDifference | None]:
+    """Comparisons on one kind of inputs after another, as far as the functions have values."""
     for attempt in range(ATTEMPTS):
         values = make_values(left.graph.inputs, pair.specs.names, attempt)
         try:
             results = [_evaluate(t, fn, pair.specs, values) for t, fn in ((left, pair.left), (right, pair.right))]
         except Unevaluated:
-            return undefined
-        found = _compare(left, right, sizes, values, results)
-        if found is not None and not found.undefined:
-            return found
+            return
+        yield _compare(left, right, sizes, values, results)
         if attempt == 0 and pair.traced is not None:
             _same_graphs(pair, sizes, values, results)
-        undefined = undefined or found
         if not any(x.size for x in values.values()):
-            break
-    return undefined
+            return
 
 
 def _mismatch(left: Traced, right: Traced) -> str:
@@ -273,17 +273,16 @@ def _compare(
         tolerance = CONSTANTS_TOLERANCE
     if any(unsupported_ops(t.graph) for t in (left, right)):
         tolerance = JAX_TOLERANCE
-    undefined: StatementDifference | None = None
-    for n, (a, b) in enumerate(zip(*results, strict=True)):
-        at = first_difference(a, b, poles, tolerance)
-        if at is None:
-            continue
-        broken = b.dtype.kind == "f" and bool(np.isnan(b[at]))
-        found = StatementDifference(sizes, (left.graph, right.graph), values, n, at, (a, b), undefined=broken)
-        if not broken:
-            return found
-        undefined = undefined or found
-    return undefined
+
+    def differences() -> Iterator[StatementDifference]:
+        for n, (a, b) in enumerate(zip(*results, strict=True)):
+            at = first_difference(a, b, poles, tolerance)
+            if at is not None:
+                broken = b.dtype.kind == "f" and bool(np.isnan(b[at]))
+                graphs = (left.graph, right.graph)
+                yield StatementDifference(sizes, graphs, values, n, at, (a, b), undefined=broken)
+
+    return clearest(differences())
 
 
 def _rounded(node: Node) -> bool:

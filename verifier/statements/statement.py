@@ -27,6 +27,7 @@ from superopt.ir.program import replace as replaced
 from superopt.ir.text import print_graph
 from verifier.equal.equality import DEFINED, Proof, Stop
 from verifier.rules.process import LIMIT, shared
+from verifier.rules.refute import clearest
 from verifier.rules.snippet import body, identifier, written
 from verifier.statements.prove import Pair, prove_elsewhere, unsupported_ops
 from verifier.statements.refute import (
@@ -206,13 +207,7 @@ def _traced(statement: Statement) -> tuple[Pairing, str]:
 
 
 def _search(pair: Pairing, sizes: Sequence[dict[str, int]]) -> StatementDifference | None:
-    undefined: StatementDifference | None = None
-    for at in sizes:
-        found = differ_at(pair, at)
-        if found is not None and not found.undefined:
-            return found
-        undefined = undefined or found
-    return undefined
+    return clearest(differ_at(pair, at) for at in sizes)
 
 
 def _proved(pair: Pairing, verdict: Verdict, done: Proof, problem: str) -> Verdict:
