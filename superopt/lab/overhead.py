@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from superopt.ir.scalar import SCALARS
-from superopt.kernels.llvm.module import Module, Value, splat, type_of
+from superopt.kernels.llvm.module import Module, Value
+from superopt.kernels.llvm.types import splat, type_of
 from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.math import table as vecmath
 from superopt.kernels.runtime import ffi

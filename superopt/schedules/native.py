@@ -11,7 +11,8 @@ import numpy as np
 from superopt.kernels.choose.frozen import hoisted
 from superopt.kernels.emit.generate import generate
 from superopt.kernels.llvm.cpu import host
-from superopt.kernels.llvm.module import Module, vector
+from superopt.kernels.llvm.module import Module
+from superopt.kernels.llvm.types import vector
 from superopt.kernels.loops.stage import Buffer, LoopProgram
 from superopt.kernels.runtime.kernel import Code, Phase, build
 from superopt.kernels.runtime.pages import enlarge

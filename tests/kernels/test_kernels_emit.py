@@ -21,7 +21,7 @@ from superopt.kernels.emit import generate as generator
 from superopt.kernels.emit.generate import generate
 from superopt.kernels.emit.options import DEFAULT, STRICT, Licence
 from superopt.kernels.llvm import cpu
-from superopt.kernels.llvm import instructions as llvm_instructions
+from superopt.kernels.llvm import module as llvm_module
 from superopt.kernels.llvm.module import Module
 from superopt.kernels.loops.evaluate import evaluate
 from superopt.kernels.loops.program import from_graph
@@ -297,7 +297,7 @@ def test_code_without_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A schedule under which reductions are repeated at very many points is an error, not minutes of compiling."""
     program = from_graph([mk("reduce_sum", mk("exp", make_input("x", (64, 40))), axes=[1])])
     agree(program)
-    monkeypatch.setattr(llvm_instructions, "MOST_VALUES", 50)
+    monkeypatch.setattr(llvm_module, "MOST_VALUES", 50)
     generator._generated.cache_clear()
     with pytest.raises(UnsupportedKernel, match="instructions"):
         text_of(program)

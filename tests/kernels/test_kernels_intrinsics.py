@@ -9,7 +9,8 @@ from superopt.errors import InputError
 from superopt.ir.expr import const, convert, load
 from superopt.ir.scalar import DTYPE
 from superopt.kernels.llvm.cpu import host, supported
-from superopt.kernels.llvm.module import Module, type_of, vector
+from superopt.kernels.llvm.module import Module
+from superopt.kernels.llvm.types import type_of, vector
 from superopt.kernels.loops.evaluate import evaluate
 from superopt.kernels.loops.stage import Buffer, LoopProgram
 from superopt.kernels.runtime.kernel import Code, Phase, build

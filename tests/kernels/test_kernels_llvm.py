@@ -14,7 +14,8 @@ import pytest
 
 from superopt.kernels.llvm import jit
 from superopt.kernels.llvm.cpu import Cpu, cpu_of, host, restricted, supported
-from superopt.kernels.llvm.module import Module, constant_mask, lanes_of, literal, mangled, splat, type_of
+from superopt.kernels.llvm.module import Module
+from superopt.kernels.llvm.types import constant_mask, lanes_of, literal, mangled, splat, type_of
 from superopt.kernels.runtime.kernel import build
 from tests.support.kernels_code import reversed_twice
 

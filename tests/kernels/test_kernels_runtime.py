@@ -16,7 +16,8 @@ import pytest
 from superopt.errors import InputError, UnsupportedKernel
 from superopt.kernels.llvm import jit
 from superopt.kernels.llvm.cpu import host, supported
-from superopt.kernels.llvm.module import Module, splat, type_of
+from superopt.kernels.llvm.module import Module
+from superopt.kernels.llvm.types import splat, type_of
 from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.runtime.kernel import Code, GuardError, Kernel, Phase, build, shared
 from tests.support.kernels_code import expected, reversed_twice

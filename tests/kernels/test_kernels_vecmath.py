@@ -13,7 +13,8 @@ from superopt.errors import InputError
 from superopt.ir.scalar import DTYPE, SCALARS, apply, convert
 from superopt.kernels.llvm import jit
 from superopt.kernels.llvm.cpu import host, restricted, supported
-from superopt.kernels.llvm.module import Module, type_of
+from superopt.kernels.llvm.module import Module
+from superopt.kernels.llvm.types import type_of
 from superopt.kernels.math import ops as vecmath_ops
 from superopt.kernels.math import table as vecmath
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from superopt.kernels.llvm.cpu import Cpu
-from superopt.kernels.llvm.module import Module, splat, type_of
+from superopt.kernels.llvm.module import Module
+from superopt.kernels.llvm.types import splat, type_of
 from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.runtime.kernel import Code, Phase
 

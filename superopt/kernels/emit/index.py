@@ -16,7 +16,8 @@ from superopt.ir.expr import Expr, values_of
 from superopt.ir.index import Atom, Form, Guard, Mono, Poly, Size, Symbol, bounds, coefficient
 from superopt.ir.scalar import HALVES
 from superopt.kernels.emit.registers import HeldValue, held_as, is_float, is_signed, register, width_of
-from superopt.kernels.llvm.module import Value, literal, vector
+from superopt.kernels.llvm.module import Value
+from superopt.kernels.llvm.types import literal, vector
 from superopt.kernels.loops.simplify import forms_in
 from superopt.kernels.math import ops as vecmath_ops
 

@@ -13,7 +13,7 @@ from superopt.ir.index import Poly, Size, coefficient
 from superopt.kernels.emit import index as emit_index
 from superopt.kernels.emit import registers
 from superopt.kernels.emit.registers import HeldValue, loaded, register, size_of, storable, stored
-from superopt.kernels.llvm.module import constant_mask, mangled, vector
+from superopt.kernels.llvm.types import constant_mask, mangled, vector
 
 if TYPE_CHECKING:
     from superopt.kernels.emit.values import Emitter

@@ -29,7 +29,8 @@ from superopt.kernels.emit.options import DEFAULT, Licence
 from superopt.kernels.emit.plan import plan
 from superopt.kernels.emit.registers import HeldValue, stored
 from superopt.kernels.emit.values import Emitter, Knobs
-from superopt.kernels.llvm.module import Function, Lines, Module, Value, constant_mask, element_of, type_of, vector
+from superopt.kernels.llvm.module import Function, Lines, Module, Value
+from superopt.kernels.llvm.types import constant_mask, element_of, type_of, vector
 from superopt.kernels.loops.contract import Contraction, exchange, find
 from superopt.kernels.loops.simplify import flatten, reciprocals
 from superopt.kernels.loops.stage import Buffer, LoopProgram, Stage, extent

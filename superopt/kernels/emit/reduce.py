@@ -25,7 +25,8 @@ from superopt.kernels.emit import index as emit_index
 from superopt.kernels.emit import memory as emit_memory
 from superopt.kernels.emit import registers
 from superopt.kernels.emit.registers import HeldValue, is_float, register, splatted, width_of
-from superopt.kernels.llvm.module import Value, vector
+from superopt.kernels.llvm.module import Value
+from superopt.kernels.llvm.types import vector
 from superopt.kernels.loops import simplify
 from superopt.kernels.loops.stage import extent
 from superopt.kernels.math import ops as vecmath_ops

@@ -17,7 +17,8 @@ from superopt.errors import UnsupportedKernel
 from superopt.ir.scalar import DTYPE, HALVES, SCALARS
 from superopt.ir.types import FLOATS, ITEMSIZE_BYTES, UNSIGNED
 from superopt.kernels.emit.options import Licence
-from superopt.kernels.llvm.module import TYPES, Function, literal, vector
+from superopt.kernels.llvm.module import Function
+from superopt.kernels.llvm.types import TYPES, literal, vector
 from superopt.kernels.math import ops as vecmath_ops
 from superopt.kernels.math import table as vecmath
 

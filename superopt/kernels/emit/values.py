@@ -27,7 +27,8 @@ from superopt.kernels.emit import registers
 from superopt.kernels.emit.options import Knobs, Licence
 from superopt.kernels.emit.reduce import reduction
 from superopt.kernels.emit.registers import HeldValue, constant, register
-from superopt.kernels.llvm.module import Function, Lines, Value, vector
+from superopt.kernels.llvm.module import Function, Lines, Value
+from superopt.kernels.llvm.types import vector
 from superopt.kernels.loops import simplify
 from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.math import ops as vecmath_ops

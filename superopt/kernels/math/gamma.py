@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 
 from superopt.kernels.math.exp import erf, erfc, exp, log
-from superopt.kernels.math.lanes import Lanes
-from superopt.kernels.math.libm import per_lane
+from superopt.kernels.math.lanes import Lanes, per_lane
 from superopt.kernels.math.trig import sin, tan
 
 # M. Giles, Approximating the erfinv function (GPU Computing Gems, 2011): single precision, in w = -log((1 - x) (1 + x))

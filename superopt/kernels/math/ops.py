@@ -12,7 +12,8 @@ import math
 from superopt.errors import InputError
 from superopt.ir.scalar import HALVES
 from superopt.ir.types import FLOATS
-from superopt.kernels.llvm.module import Function, mangled
+from superopt.kernels.llvm.module import Function
+from superopt.kernels.llvm.types import mangled
 from superopt.kernels.math.lanes import Lanes
 
 _FLOAT_ORDER = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}

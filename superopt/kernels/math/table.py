@@ -1,9 +1,9 @@
 """Scalar functions of the table `superopt.ir.scalar` as code on vectors: one entry, `apply`, total over the table.
 
-Transcendental functions of float32 and float64 are polynomials on vectors (`vecmath_exp`, `_pow`, `_arc`, `_trig`,
-`_gamma`); float64's `lgamma`, and circular functions of huge arguments, go to the C library lane by lane
-(`vecmath_libm`); arithmetic, predicates and integers are in `vecmath_ops`.  16-bit floats are held and computed as
-float32 in registers; `vecmath_ops.convert` rounds them.
+Transcendental functions of float32 and float64 are polynomials on vectors (`exp`, `pow`, `arc`, `trig`, `gamma`);
+float64's `lgamma`, and circular functions of huge arguments, go to the C library lane by lane (`lanes.per_lane`);
+arithmetic, predicates and integers are in `ops`.  16-bit floats are held and computed as float32 in registers;
+`ops.convert` rounds them.
 
 `ERROR_ULPS` bounds the error of each function, in units of the last place of the exact result (measured against
 extended precision over all binades, with a margin; the tests repeat it).  XLA sets the processor's mode to flush

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 
-from superopt.kernels.llvm.module import mangled
-from superopt.kernels.math.lanes import Lanes
-from superopt.kernels.math.libm import per_lane
+from superopt.kernels.llvm.types import mangled
+from superopt.kernels.math.lanes import Lanes, per_lane
 
 _PARTS = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33)  # of pi/2
 _MAGIC = 1.5 * 2.0**52

@@ -20,7 +20,8 @@ from superopt.errors import InputError
 from superopt.ir.expr import Expr, convert, load, op, reduce
 from superopt.ir.index import Symbol, of_atom
 from superopt.kernels.llvm.cpu import Cpu
-from superopt.kernels.llvm.module import Function, type_of, vector
+from superopt.kernels.llvm.module import Function
+from superopt.kernels.llvm.types import type_of, vector
 from superopt.kernels.loops.stage import Axis, Stage
 
 
