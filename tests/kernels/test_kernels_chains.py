@@ -16,7 +16,7 @@ from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.expr import const, op, reduce, subexpressions, where
 from superopt.ir.graph import Graph
 from superopt.ir.index import Guard, Symbol, all_of, nonnegative
-from superopt.kernels.choose.chains import ChainDecisions, chain, choices, is_chain
+from superopt.kernels.choose.chains import ChainDecisions, chain, is_chain, options, parted, taken
 from superopt.kernels.choose.partition import cost_of, partition
 from superopt.kernels.choose.regions import is_chained
 from superopt.kernels.emit.generate import generate
@@ -134,7 +134,12 @@ def test_every_choice_is_a_schedule() -> None:
     inputs = values(program)
     expected = evaluate(program, inputs, wide=True)["out0"]
     with mock.patch("superopt.kernels.schedule.tensorizing.host", return_value=WIDE):
-        made = [chain(program, "out0", WIDE, decisions=d) for d in choices(program, "out0", WIDE)]
+        parts = parted(program, "out0", WIDE)
+        assert parts is not None
+        named = options(parts.sizes, WIDE, 1)
+        blocks = {block: (block, rows) for block, rows in named["queries"]}
+        picked = [(q, c) for q in blocks.values() for c in (named["columns"][0], named["columns"][-1])]
+        made = [chain(program, "out0", WIDE, decisions=taken(parts.sizes, q, c, 0, 1)) for q, c in picked]
         assert len(made) >= 4
         for found in made:
             assert found is not None

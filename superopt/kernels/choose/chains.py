@@ -10,10 +10,8 @@ schedule is found from the shape of the expressions, whatever stands between the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import product
 from math import prod
 from typing import Any
 
@@ -57,13 +55,6 @@ def chain(
 def is_chain(stage: Stage) -> bool:
     """Is the value made of a sum whose product depends on another sum of products over the same iterator?"""
     return _total(stage) is not None
-
-
-def choices(program: LoopProgram, name: str, cpu: Cpu) -> Iterator[ChainDecisions]:
-    """Decisions worth trying for a chain; none where the stage is no chain."""
-    found = parted(program, name, cpu)
-    if found is not None:
-        yield from spread(found.sizes, cpu)
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,13 +481,6 @@ def taken(
 def _held(cpu: Cpu, rows: int, vectors: int) -> bool:
     """Do the registers hold a tile?"""
     return rows * vectors + vectors + 1 <= cpu.registers
-
-
-def spread(sizes: ChainSizes, cpu: Cpu) -> Iterator[ChainDecisions]:
-    """A few decisions that differ in everything."""
-    wide = 1 if sizes.across else min(4, -(-sizes.columns // sizes.lanes))
-    for count, vectors in product((4, 2, 3, 1), sorted({min(2, wide), wide})):
-        yield _made(sizes, cpu, count * sizes.lanes, vectors)
 
 
 def _made(sizes: ChainSizes, cpu: Cpu, block: int, vectors: int) -> ChainDecisions:
