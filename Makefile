@@ -3,13 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 XDIST ?= auto
 
-.PHONY: demo test venv lint types layers docs check clean
+.PHONY: demo test slow venv lint types layers docs check clean
 
 demo: venv
 	$(BIN)/superopt demo
 
 test: venv
 	$(BIN)/python -m pytest -n $(XDIST)
+
+slow: venv
+	$(BIN)/python -m pytest -n $(XDIST) -m slow
 
 venv: .venv/installed
 

@@ -22,6 +22,7 @@ from rewrites import library
 from rewrites.build.expander import library_expander
 from superopt.ir.build import dot, kernel, spread, tensor
 from superopt.ir.graph import Node, mk
+from superopt.lab.training import calibrate as calibrating
 from superopt.lab.training.calibrate import calibrate, fit_cases, keep
 from superopt.lab.training.metrics import kendall_tau, quality
 from superopt.machine import facts as machine
@@ -288,7 +289,12 @@ def test_unusable_coefficients_are_refused_with_the_reason(tmp_path: Path, damag
         assert refused.version == OBJECTIVE.version
 
 
-def test_calibration_goes_through_the_store(tmp_path: Path) -> None:
+FITS = pytest.mark.parametrize("folds", [2, pytest.param(calibrating.FOLDS, marks=pytest.mark.slow)])
+
+
+@FITS
+def test_calibration_goes_through_the_store(folds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrating, "FOLDS", folds)
     cases = [c for c in SUITE if c.kind in ("scan", "vector")]
     truth = seconds(tabulate([c.graph for c in cases]), OBJECTIVE.coefficients)
     calibration = fit_cases(cases, truth)
@@ -329,7 +335,9 @@ def test_results_of_control_flow_are_read_like_inputs() -> None:
     assert price(tensor("x", 16)) == 0.0
 
 
-def test_calibration_measures_fits_and_says_so() -> None:
+@FITS
+def test_calibration_measures_fits_and_says_so(folds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrating, "FOLDS", folds)
     cases = [c for c in SUITE if c.task.startswith(("flat-add", "dot-32", "dot-64x64x64", "vector-128"))]
     said: list[str] = []
     calibration = calibrate(5.0, cases=cases, progress=said.append)

@@ -76,9 +76,9 @@ def test_saved_programs_refuse_other_frozen_values(tmp_path) -> None:
             loaded(other, x)
 
 
-def test_entries_that_cannot_be_read_are_misses(tmp_path) -> None:
+def test_entries_that_cannot_be_read_are_misses(proofs) -> None:
     w, x = arrays("float32")
-    path = tmp_path / "store.sqlite"
+    path = proofs
     want = superopt.optimize(scaled, w, x, store=path, **OPTIONS)
     with Store(path) as store:
         (key, kept), *_ = store.items("runs")
@@ -101,10 +101,10 @@ def test_entries_that_cannot_be_read_are_misses(tmp_path) -> None:
             assert store.get("runs", key)["hot"] == kept["hot"], "the next run mends the entry"
 
 
-def test_a_recalled_program_proves_itself(tmp_path) -> None:
+def test_a_recalled_program_proves_itself(proofs) -> None:
     """An entry with a right digest and another program in it is a miss: it runs beside the original first."""
     w, x = arrays("float32")
-    path = tmp_path / "store.sqlite"
+    path = proofs
     want = superopt.optimize(scaled, w, x, store=path, **OPTIONS)
     with Store(path) as store:
         (key, kept), *_ = store.items("runs")

@@ -22,9 +22,10 @@ from tests.support.saved_files import edited
 NOTHING = dict.fromkeys(("untyped", "deaths", "outside", "foreign_answers", "lost_results", "over_limits"), 0.0)
 
 
-def test_mutated_programs_end_in_typed_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["rules", pytest.param("saved", marks=pytest.mark.slow)])
+def test_mutated_files_end_in_typed_errors(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    rows, summary, text = faults.run(budget="", cases=["saved"], seed=3, say=lambda _: None, count=16)
+    rows, summary, text = faults.run(budget="", cases=[kind], seed=3, say=lambda _: None, count=16)
     assert rows[0]["files"] == 16
     assert rows[0]["refused"] >= 8, "mutations do something"
     assert {name: summary[name] for name in summary if name != "files"} == NOTHING, text

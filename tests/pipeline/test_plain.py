@@ -38,6 +38,10 @@ def pool() -> Iterator[TrialPool]:
         yield made
 
 
+BUDGETS = pytest.mark.parametrize("budget", ["5s", pytest.param("300steps", marks=pytest.mark.slow)])
+"""Of searches whose outcome a test sets: those of steps judge as long as it takes."""
+
+
 def as_judged(imported: Any, found: Any, judgement: Judgement, *_: Any, **__: Any) -> Judgement:
     """In place of trying regions and schedules one by one, which takes half a minute."""
     return judgement
@@ -151,7 +155,10 @@ def test_a_plain_candidate_that_computes_something_else_is_refused(monkeypatch: 
     assert "refused" in fast.report.verdict
 
 
-def test_what_a_slower_search_finds_does_not_replace_the_plain_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+@BUDGETS
+def test_what_a_slower_search_finds_does_not_replace_the_plain_candidate(
+    budget: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def outcome(imported: Any, entries: Any, *_: Any) -> Any:
         assert entries[0].name == "own form"
         series = _Series(len(entries), 0)
@@ -161,7 +168,7 @@ def test_what_a_slower_search_finds_does_not_replace_the_plain_candidate(monkeyp
 
     monkeypatch.setattr(optimizer, "contest", outcome)
     monkeypatch.setattr(optimizer, "implement", as_judged)
-    fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="300steps", store=False, rules=[])
+    fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget=budget, store=False, rules=[])
     assert fast.report.implementation["form"] == "own form"
     assert fast.kernels
 
@@ -276,7 +283,10 @@ def test_rounds_are_repeated_until_they_say_something(monkeypatch: pytest.Monkey
     assert len(said.reference_s) >= 9 * len(asked)
 
 
-def test_a_verdict_reached_under_noise_is_marked_and_not_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+@BUDGETS
+def test_a_verdict_reached_under_noise_is_marked_and_not_stored(
+    budget: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     def outcome(imported: Any, entries: Any, *_: Any) -> Any:
         series = _Series(len(entries), 0)
         rows = tuple(noisy(9.0, 0.4, i) for i in range(len(entries)))
@@ -287,7 +297,7 @@ def test_a_verdict_reached_under_noise_is_marked_and_not_stored(monkeypatch: pyt
 
     monkeypatch.setattr(optimizer, "contest", outcome)
     monkeypatch.setattr(optimizer, "implement", as_judged)
-    options: dict[str, Any] = {"frozen": 0, "budget": "300steps", "rules": [], "store": tmp_path / "store.sqlite"}
+    options: dict[str, Any] = {"frozen": 0, "budget": budget, "rules": [], "store": tmp_path / "store.sqlite"}
     fast = superopt.optimize(network, WEIGHTS, IMAGE, **options)
     assert any("too noisy" in note for note in fast.report.notes)
     again = superopt.optimize(network, WEIGHTS, IMAGE, **options)

@@ -35,7 +35,10 @@ def grown(eg: EGraph) -> GrowthReport:
     return report
 
 
-@pytest.mark.parametrize("name", BUDGETS)
+WHOLE = ("shufflenet", "resnet50", "densenet121")  # of the rest the normal suite is content
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in WHOLE else n for n in BUDGETS])
 def test_onnx_networks_saturate_within_their_budgets(name: str) -> None:
     from superopt.frontends.onnx.frontend import import_model
     from superopt.frontends.onnx.model import load_model

@@ -1,0 +1,20 @@
+"""What tests of several rooms share. Whole versions of slow tests are marked `slow`: `make slow` runs those alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from superopt.certify.library import proved_library
+from superopt.store import Store
+
+
+@pytest.fixture
+def proofs(tmp_path: Path) -> Path:
+    """A store that holds the library's proofs, as a second run of a user finds it; they are made once per machine."""
+    path = tmp_path / "store.sqlite"
+    with Store() as known, Store(path) as own:
+        proved_library(known)
+        own.put_many("certificates", dict(known.items("certificates")))
+    return path
