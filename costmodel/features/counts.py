@@ -22,7 +22,6 @@ from costmodel.features.steps import CHEAP, FUNCTIONS, SAME_COST, VIEW, elements
 from superopt.ir.graph import Node
 from superopt.ir.ops.table import CONVOLUTIONS, PREFIXES, PRODUCTS, REDUCTIONS, WINDOWS
 from superopt.ir.program import type_bytes
-from superopt.ir.scalar import SCALARS
 from superopt.machine import facts as machine
 
 FEATURES_VERSION = 3
@@ -90,8 +89,6 @@ class Unit:
 def unit(node: Node) -> Unit:
     """What evaluating one element of a node counts as; reductions are counted as roots of their loops."""
     op = SAME_COST.get(node.op, node.op)
-    if op in SCALARS and SCALARS[op].transcendental and op not in FUNCTIONS:
-        op = "lgamma"  # no coefficient of its own: as slow as the slowest
     if op in REDUCTIONS:
         return Unit(None, evaluated=False)
     if op == "integer_pow":

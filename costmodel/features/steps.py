@@ -28,12 +28,16 @@ FUNCTIONS = (
     "rsqrt", "cbrt", "pow", "rem", "atan", "sinh", "acosh", "asin", "lgamma", "atan2",
 )  # fmt: skip
 """Elementwise ops whose cost is a coefficient of its own."""
-SAME_COST = {name: fn.like for name, fn in SCALARS.items() if fn.like}
-"""Those that cost what another does."""
+SAME_COST = {
+    name: fn.like or "lgamma"
+    for name, fn in SCALARS.items()
+    if fn.like or (fn.transcendental and name not in FUNCTIONS)
+}
+"""Those that cost what another does; a function of which nothing is said, what the slowest does."""
 CONTROL = table.CONTROL - {"result"}
 HEAVY = WINDOWS | PREFIXES | CONTROL | CONTRACTIONS | {"dynamic_update_slice"}
 VIEW = VIEWS | {"concatenate", "dynamic_slice", "gather"}
-CHEAP = ELEMENTWISE - {*FUNCTIONS, *SAME_COST} - frozenset(name for name, fn in SCALARS.items() if fn.transcendental)
+CHEAP = ELEMENTWISE - {*FUNCTIONS, *SAME_COST}
 LEAF = frozenset(("input", "literal", "result"))  # a result of an op with several is read like an input
 _DEEP = 200  # deeper kernels are walked without recursion
 COMPUTED, READ, LITERAL = range(3)

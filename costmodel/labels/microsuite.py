@@ -13,6 +13,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from costmodel.features.steps import FUNCTIONS
 from costmodel.labels import forms
 from rewrites import library
 from rewrites.build.terms import expand_macro
@@ -20,6 +21,7 @@ from superopt.errors import SuperoptError
 from superopt.ir.build import dot, fill, kernel, spread, tensor
 from superopt.ir.graph import Graph, Node, mk
 from superopt.ir.program import hot_part
+from superopt.ir.scalar import SCALARS
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +200,8 @@ def _pools() -> Iterator[MicroCase]:
                 yield _case("pool", task, f"separable {layout}", forms.pool_separable(op, layout, 1, c, size, k, pad))
 
 
-_UNARY = ("neg", "abs", "floor", "exp", "exp2", "log", "log1p", "expm1", "sin", "cos", "tan", "tanh", "logistic",
-    "erf", "erfc",
-          "sqrt", "rsqrt", "cbrt", "sign", "square", "atan", "sinh", "acosh", "asin", "lgamma",
-          "is_finite")  # fmt: skip
-_BINARY = ("add", "mul", "div", "max", "pow", "rem", "atan2", "lt")
+_UNARY = ("neg", "abs", "floor", "sign", "square", "is_finite", *(f for f in FUNCTIONS if SCALARS[f].arity == 1))
+_BINARY = ("add", "mul", "max", "lt", *(f for f in FUNCTIONS if SCALARS[f].arity == 2))
 
 
 def _loops() -> Iterator[MicroCase]:
