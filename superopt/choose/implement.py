@@ -39,7 +39,7 @@ from superopt.machine.budget import LEAST_KERNELS_S, SearchBudget
 from superopt.measure import Comparison, Failure, Timing, Tuned
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
-from superopt.report.data import NativeKernel
+from superopt.report.data import Measurement, NativeKernel
 
 _SAMPLES, _TRIALS, _PARTITIONS, _SCHEDULES = 0.15, 0.5, 0.6, 0.7  # of the stage's time, when these steps end
 _IN_FULL = 0.7  # when trials of the best form end: what is not tried then takes what regions of its kind say
@@ -290,16 +290,18 @@ class _Stage:
             program=form.program,
             winner=form.finalist,
             verdict=f"faster program returned, {len(choices)} of its kernels are our own",
-            before_ms=fresh.reference.median_s * 1e3,
-            after_ms=with_kernels.median_s * 1e3,
-            speedup=with_kernels.ratio,
-            noise_floor=fresh.noise_floor,
+            measured=Measurement(
+                before_ms=1e3 * fresh.reference.median_s,
+                after_ms=1e3 * with_kernels.median_s,
+                speedup=with_kernels.ratio,
+                noise_floor=fresh.noise_floor,
+                samples_ms={
+                    "original": tuple(1e3 * s for s in fresh.reference.samples_s),
+                    "without kernels": tuple(1e3 * s for s in before.samples_s),
+                    "returned": tuple(1e3 * s for s in with_kernels.samples_s),
+                },
+            ),
             numerics=numerics,
-            samples_ms={
-                "original": tuple(1e3 * s for s in fresh.reference.samples_s),
-                "without kernels": tuple(1e3 * s for s in before.samples_s),
-                "returned": tuple(1e3 * s for s in with_kernels.samples_s),
-            },
             after_text=print_graph(form.program.hot),
             gains=judged.gains if form.name.startswith("returned") else {},
             kernels=choices,
@@ -341,5 +343,5 @@ class _Stage:
         return self.rounds.compare(reference, candidates, share * self.limits.kernel_seconds, **settings)
 
     def _is_short(self) -> bool:
-        before_ms = self.judgement.before_ms
+        before_ms = self.judgement.measured.before_ms
         return (self.found.result.original.predicted_s if before_ms is None else 1e-3 * before_ms) < SHORT_S

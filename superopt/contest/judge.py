@@ -35,7 +35,7 @@ from superopt.machine.speedup import Speedup, predicted_speedup
 from superopt.measure import Comparison, Failure, Timing, Tuned
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
-from superopt.report.data import JudgedFinalist
+from superopt.report.data import JudgedFinalist, Measurement, of_original
 from superopt.search.search import Finalist as Candidate
 
 _TRIES = 3
@@ -131,19 +131,13 @@ class _Court:
             if hopeless:
                 break
         what = "no candidate measured faster beyond the noise floor" if entries else "the search found nothing cheaper"
-        before_ms = reference.median_s * 1e3
         return Judgement(
             self.original,
             None,
             f"the original was returned: {what}",
-            before_ms,
-            before_ms,
-            None,
-            comparison.noise_floor,
-            None,
-            rows,
-            tuple(self.notes),
-            {"original": tuple(1e3 * s for s in reference.samples_s)},
+            measured=of_original(1e3 * reference.median_s, comparison.noise_floor, reference.samples_s),
+            finalists=rows,
+            notes=tuple(self.notes),
             tuning=self._tuning_figures(None, None),
             build_s=self.build_s,
         )
@@ -236,21 +230,23 @@ class _Court:
             program,
             entry.finalist,
             "faster program returned" if entry.finalist is not None else "original returned with compiler options",
-            again.reference.median_s * 1e3,
-            timing.median_s * 1e3,
-            timing.ratio,
-            again.noise_floor,
-            numerics,
-            rows,
-            tuple(self.notes),
-            {
-                "original": tuple(1e3 * s for s in again.reference.samples_s),
-                "returned": tuple(1e3 * s for s in timing.samples_s),
-            },
-            print_graph(program.hot),
-            gains,
-            dict(options),
-            self._tuning_figures(entry.tuning.choices if options else None, gain),
+            measured=Measurement(
+                before_ms=1e3 * again.reference.median_s,
+                after_ms=1e3 * timing.median_s,
+                speedup=timing.ratio,
+                noise_floor=again.noise_floor,
+                samples_ms={
+                    "original": tuple(1e3 * s for s in again.reference.samples_s),
+                    "returned": tuple(1e3 * s for s in timing.samples_s),
+                },
+            ),
+            numerics=numerics,
+            finalists=rows,
+            notes=tuple(self.notes),
+            after_text=print_graph(program.hot),
+            gains=gains,
+            options=dict(options),
+            tuning=self._tuning_figures(entry.tuning.choices if options else None, gain),
             build_s=self.build_s,
             unchecked=unchecked,
             interrupted=interrupted,
@@ -314,7 +310,7 @@ def _by_prediction(found: Exploration, original: Program, builds: Builds) -> Jud
             program,
             chosen,
             "program chosen by the performance model; times are predictions, nothing was measured",
-            speedup=predicted_speedup(ratio),
+            measured=Measurement(speedup=predicted_speedup(ratio)),
             numerics=numerics,
             finalists=tuple(JudgedFinalist(f.name, 1e3 * f.predicted_s, None, None) for f in found.finalists),
             notes=tuple(refused),

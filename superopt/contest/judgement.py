@@ -6,7 +6,7 @@ random inputs there waits until it is known to be the one that is returned.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from superopt.contest.attribution import Gain
@@ -15,8 +15,7 @@ from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.program import Program, original_program
 from superopt.kernels.choose.choice import Choice
 from superopt.machine.barrier import Barrier
-from superopt.machine.speedup import UNTIMED, Speedup
-from superopt.report.data import JudgedFinalist, NativeKernel, NumericCheck
+from superopt.report.data import UNMEASURED, JudgedFinalist, Measurement, NativeKernel, NumericCheck, of_original
 from superopt.search.search import Finalist as Candidate
 
 
@@ -25,6 +24,7 @@ class Judgement:
     """Which program is returned, and on what evidence; kernels of our own are filled in by `superopt.choose.implement`.
 
     Attributes:
+        measured: how fast it is; of what a prediction chose, its word.
         build_s: what building a program took at most: an estimate for those that follow.
         unchecked: the program was compared on the example inputs only; `settled` does the rest if it is returned.
         own_form: the program is the original's own form, not one that the search found.
@@ -35,14 +35,11 @@ class Judgement:
     program: Program
     winner: Candidate | None
     verdict: str
-    before_ms: float | None = None
-    after_ms: float | None = None
-    speedup: Speedup | None = None
-    noise_floor: float | None = None
+    measured: Measurement = UNMEASURED
+    _: KW_ONLY
     numerics: NumericCheck | None = None
     finalists: tuple[JudgedFinalist, ...] = ()
     notes: tuple[str, ...] = ()
-    samples_ms: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
     after_text: str = ""
     gains: dict[str, Gain] = field(default_factory=dict[str, Gain])
     options: dict[str, bool | str] = field(default_factory=dict[str, bool | str])
@@ -55,12 +52,6 @@ class Judgement:
     own_form: bool = False
     noisy: bool = False
     interrupted: bool = False
-
-    @property
-    def stated_speedup(self) -> Speedup:
-        """The speed-up as a report states it: that of the original over itself is 1, where it was timed."""
-        timed = self.returns_original and self.before_ms is not None
-        return self.speedup or (Speedup(1.0, 1.0, 1.0) if timed else UNTIMED)
 
     @property
     def returns_original(self) -> bool:
@@ -87,8 +78,9 @@ def settled(imported: Imported, judgement: Judgement, builds: Builds) -> Judgeme
     if not cause:
         return replace(judgement, numerics=numerics, unchecked=False)
     return original_returned(
-        imported, f"the program was refused: {cause}", before_ms=judgement.before_ms, after_ms=judgement.before_ms,
-        noise_floor=judgement.noise_floor, finalists=judgement.finalists, notes=judgement.notes,
+        imported, f"the program was refused: {cause}",
+        measured=of_original(judgement.measured.before_ms, judgement.measured.noise_floor),
+        finalists=judgement.finalists, notes=judgement.notes,
         tuning=judgement.tuning, native=tuple(replace(row, used=False) for row in judgement.native),
         interrupted=judgement.interrupted,
     )  # fmt: skip

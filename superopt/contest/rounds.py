@@ -27,7 +27,7 @@ from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, ComparisonSettings, Failure, Tuned, Worker, as_called, compare
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
-from superopt.report.data import JudgedFinalist
+from superopt.report.data import JudgedFinalist, Measurement, of_original
 
 LEAST = 0.97  # what the interval of a returned program lies above
 _LEVEL = 1.04  # ends of an interval of two programs between which there is nothing to choose
@@ -155,12 +155,16 @@ def decided(said: Outcome, number: int, entries: Sequence[Candidate], judged: Ju
         )
     samples = {"original": said.reference_s, "returned": said.samples_s[number]}
     others = {e.name: said.samples_s[i] for i, (e, _) in enumerate(entries) if i != number and said.samples_s[i]}
+    ratio = said.ratios[number]
+    assert ratio is not None
+    measured = Measurement(
+        before_ms=said.median_ms(None), after_ms=said.median_ms(number), speedup=ratio, noise_floor=said.noise_floor,
+        samples_ms={name: tuple(1e3 * s for s in series) for name, series in (samples | others).items()},
+    )  # fmt: skip
     notes = tuple(dict.fromkeys((*judged.notes, *own.notes, *_doubt(said))))
     return replace(
-        own, verdict=verdict, before_ms=said.median_ms(None), after_ms=said.median_ms(number),
-        speedup=said.ratios[number], noise_floor=said.noise_floor, notes=notes,
+        own, verdict=verdict, measured=measured, notes=notes,
         finalists=(*judged.finalists, *said.rows([e for e, _ in entries])),
-        samples_ms={name: tuple(1e3 * s for s in series) for name, series in (samples | others).items()},
         tuning=judged.tuning, build_s=max(own.build_s, said.build_s), noisy=not said.settled,
     )  # fmt: skip
 
@@ -168,11 +172,10 @@ def decided(said: Outcome, number: int, entries: Sequence[Candidate], judged: Ju
 def undecided(imported: Imported, said: Outcome, entries: Sequence[Candidate], judged: Judgement) -> Judgement:
     """The original, since the contest found nothing faster, with what was tried."""
     cause = f"it could not be timed ({said.cause})" if said.cause else "no candidate measured faster"
-    before_ms = said.median_ms(None)
     return original_returned(
-        imported, cause, before_ms=before_ms, after_ms=before_ms, noise_floor=said.noise_floor,
+        imported, cause, measured=of_original(said.median_ms(None), said.noise_floor, said.reference_s),
         finalists=(*judged.finalists, *said.rows([e for e, _ in entries])), notes=(*judged.notes, *_doubt(said)),
-        samples_ms={"original": tuple(1e3 * s for s in said.reference_s)}, tuning=judged.tuning,
+        tuning=judged.tuning,
         native=tuple(replace(row, used=False) for row in (judged.native or entries[0][1].native)),
         build_s=said.build_s, noisy=not said.settled,
     )  # fmt: skip

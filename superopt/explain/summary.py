@@ -45,20 +45,15 @@ def make_report(
     return Report(
         program=name,
         verdict=judgement.verdict,
-        before_ms=judgement.before_ms,
-        after_ms=judgement.after_ms,
-        speedup=judgement.stated_speedup,
-        noise_floor=judgement.noise_floor,
+        measured=judgement.measured,
         numerics=judgement.numerics,
         opaque_ops=dict(imported.opaque_ops),
-        stages=(),
         finalists=judgement.finalists,
         memory=dict(memory),
         objective=barrier.around("the name of the objective", lambda: _described(request.objective), ""),
         environment=barrier.around("the description of the machine", _environment, unknown),
         rules_proved=len(library.certificates),
         original_returned=judgement.returns_original,
-        samples_ms=judgement.samples_ms,
         after_text=judgement.after_text,
         compiler_options=judgement.options,
         tuning=judgement.tuning,
@@ -67,7 +62,7 @@ def make_report(
         implementation=judgement.implementation,
         notes=(*imported.notes, *(() if found is None else found.notes), *judgement.notes),
         before_text=print_graph(imported.graph),
-        **{"rewrites": (), "growth": {}, "search": {}, **searched},
+        **searched,
     )
 
 

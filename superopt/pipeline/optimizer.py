@@ -67,7 +67,7 @@ from superopt.machine.extras import need
 from superopt.measure import ComparisonSettings, Timing, Worker, as_called, compare
 from superopt.measure.compare import serialisable
 from superopt.pipeline.weights import Shelf
-from superopt.report.data import StageTime, least_report
+from superopt.report.data import Measurement, Report, StageTime
 from superopt.returned.optimized import Optimized
 from superopt.returned.remember import recall, remember, run_key
 from superopt.store import Store
@@ -430,7 +430,7 @@ class _Run:
     def _at_hand(self, candidates: Sequence[Candidate], judgement: Judgement) -> Judgement:
         """What is returned where the search was cut off: what was confirmed, the plain candidate, or a prediction."""
         cut = self._interrupted(judgement)
-        if candidates and (judgement.returns_original or judgement.speedup is None):
+        if candidates and (judgement.returns_original or judgement.measured.speedup.basis == "untimed"):
             what = "the search was interrupted" if cut else "the contest failed"
             verdict = f"plain program returned; {what} and nothing was timed"
             return replace(candidates[0][1], verdict=verdict, notes=judgement.notes, interrupted=cut)
@@ -477,7 +477,10 @@ class _Run:
                 lambda: make_report(
                     name, self.imported, self.found, judgement, self.library, self.request, memory, self.barrier,
                 ),
-                least_report(name, judgement.verdict, judgement.stated_speedup, judgement.returns_original),
+                Report(
+                    program=name, verdict=judgement.verdict, measured=Measurement(speedup=judgement.measured.speedup),
+                    original_returned=judgement.returns_original,
+                ),
             )  # fmt: skip
         report = replace(report, stages=tuple(self.clock.stages))
         result = Optimized(self.imported, judgement.program, executable, report, plan, judgement.kernels)

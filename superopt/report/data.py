@@ -8,11 +8,11 @@ back what `to_json` wrote.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from superopt.machine.speedup import Speedup, read_speedup
+from superopt.machine.speedup import UNTIMED, Speedup, read_speedup
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +186,43 @@ class JudgedFinalist:
     failure: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Everything that one optimisation knows about itself.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """How fast a program was measured to be; by default nothing was.
 
     Attributes:
+        before_ms: the original's median.
+        after_ms: the median of the program that is returned.
+        speedup: of the two, paired by round.
+        noise_floor: how far the original was from itself, relative (0.02 = 2 %).
+        samples_ms: program -> milliseconds per call, one value per round.
+    """
+
+    before_ms: float | None = None
+    after_ms: float | None = None
+    speedup: Speedup = UNTIMED
+    noise_floor: float | None = None
+    samples_ms: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+
+
+UNMEASURED = Measurement()
+
+
+def of_original(
+    ms: float | None, noise_floor: float | None = None, samples_s: Sequence[float] | None = None
+) -> Measurement:
+    """The original as it was timed, if it was: its speed-up over itself is 1."""
+    samples_ms = {} if samples_s is None else {"original": tuple(1e3 * s for s in samples_s)}
+    speedup = UNTIMED if ms is None else Speedup(1.0, 1.0, 1.0)
+    return Measurement(before_ms=ms, after_ms=ms, speedup=speedup, noise_floor=noise_floor, samples_ms=samples_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything that one optimisation knows about itself; without what later stages say where they failed.
+
+    Attributes:
+        measured: how fast the program was measured to be.
         model: how far predictions were from the kernels that were timed, and how much of the program the learned
             model has not seen the like of (`outside_share`: None without a learned model).
         not_chosen: rules that apply to the returned program and were not used, cheapest loss first.
@@ -206,24 +238,20 @@ class Report:
 
     program: str
     verdict: str
-    before_ms: float | None
-    after_ms: float | None
-    speedup: Speedup
-    noise_floor: float | None
-    rewrites: tuple[UsedRewrite, ...]
-    numerics: NumericCheck | None
-    opaque_ops: Mapping[str, int]
-    stages: tuple[StageTime, ...]
-    finalists: tuple[JudgedFinalist, ...]
-    growth: Mapping[str, Any]
-    search: Mapping[str, Any]
-    memory: Mapping[str, int]
-    objective: str
-    environment: Mapping[str, Any]
-    rules_proved: int
+    measured: Measurement
     original_returned: bool
+    rewrites: tuple[UsedRewrite, ...] = ()
+    numerics: NumericCheck | None = None
+    opaque_ops: Mapping[str, int] = field(default_factory=dict[str, int])
+    stages: tuple[StageTime, ...] = ()
+    finalists: tuple[JudgedFinalist, ...] = ()
+    growth: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    search: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    memory: Mapping[str, int] = field(default_factory=dict[str, int])
+    objective: str = ""
+    environment: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    rules_proved: int = 0
     notes: tuple[str, ...] = ()
-    samples_ms: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, Any])
     before_text: str = ""
     after_text: str = ""
     model: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -238,6 +266,11 @@ class Report:
     lost: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
+    def speedup(self) -> Speedup:
+        """Ratio original over returned; its `basis` says whether it was measured."""
+        return self.measured.speedup
+
+    @property
     def seconds(self) -> float:
         """Wall time of the whole optimisation."""
         return sum(stage.seconds for stage in self.stages)
@@ -245,12 +278,13 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """One JSON-serialisable object; the flat keys first."""
         data = asdict(self)
+        data |= data.pop("measured")
         checks = data["numerics"] or {}
         head = {
             "program": self.program,
             "verdict": self.verdict,
-            "before_ms": self.before_ms,
-            "after_ms": self.after_ms,
+            "before_ms": data["before_ms"],
+            "after_ms": data["after_ms"],
             "speedup": self.speedup.to_json(),
             "rewrites": data["rewrites"],
             "max_rel_error": checks.get("max_rel_error"),
@@ -277,15 +311,8 @@ def _rendering():
     return report
 
 
-def least_report(program: str, verdict: str, speedup: Speedup, original_returned: bool) -> Report:
-    """A report that says only what was returned: for where making a better one failed."""
-    return Report(
-        program, verdict, None, None, speedup, None, (), None, {}, (), (), {}, {}, {}, "", {}, 0, original_returned
-    )
-
-
 _PLAIN = (
-    *("program", "verdict", "before_ms", "after_ms", "noise_floor", "growth", "search", "memory", "objective"),
+    *("program", "verdict", "growth", "search", "memory", "objective"),
     *("environment", "rules_proved", "original_returned", "before_text", "after_text", "model", "compiler_options"),
     *("tuning", "exactness", "implementation"),
 )
@@ -308,14 +335,19 @@ def read_report(data: Mapping[str, Any]) -> Report:
     plain = {name: data[name] for name in _PLAIN}
     return Report(
         **plain,
-        speedup=read_speedup(data["speedup"]),
+        measured=Measurement(
+            before_ms=data["before_ms"],
+            after_ms=data["after_ms"],
+            speedup=read_speedup(data["speedup"]),
+            noise_floor=data["noise_floor"],
+            samples_ms={k: tuple(v) for k, v in data["samples_ms"].items()},
+        ),
         rewrites=tuple(UsedRewrite(**{**r, "measured": speedup(r["measured"])}) for r in data["rewrites"]),
         numerics=NumericCheck(**data["numerics"]) if data["numerics"] else None,
         opaque_ops=data["opaque"],
         stages=tuple(StageTime(**s) for s in data["stages"]),
         finalists=tuple(JudgedFinalist(**{**f, "ratio": speedup(f["ratio"])}) for f in data["finalists"]),
         notes=tuple(data["notes"]),
-        samples_ms={k: tuple(v) for k, v in data["samples_ms"].items()},
         not_chosen=tuple(NotChosen(**x) for x in data["not_chosen"]),
         kernels=tuple(KernelUse(**k) for k in data["kernels"]),
         native=tuple(NativeKernel(**{**k, "ratio": speedup(k["ratio"])}) for k in data["native"]),

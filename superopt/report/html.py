@@ -52,7 +52,7 @@ def to_html(report: Report) -> str:
     predicted = report.speedup.basis == "predicted"
     return environment.from_string(source).render(
         report=report,
-        times=predicted_ms(report) if predicted else (report.before_ms, report.after_ms),
+        times=predicted_ms(report) if predicted else (report.measured.before_ms, report.measured.after_ms),
         predicted=predicted,
         medians=medians_line(report),
         drawn=_drawn(report),
@@ -128,7 +128,7 @@ def _ms(value: float | None) -> str:
 
 def _samples_svg(report: Report) -> str:
     """Every timing sample as a dot on one line per program."""
-    rows = [(name, values) for name, values in report.samples_ms.items() if values]
+    rows = [(name, values) for name, values in report.measured.samples_ms.items() if values]
     if not rows:
         return ""
     low = min(min(v) for _, v in rows) * 0.95

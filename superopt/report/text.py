@@ -115,12 +115,12 @@ def _ms(value: float | None) -> str:
 
 
 def _times_line(report: Report) -> str:
-    floor = f"   noise floor {report.noise_floor:.1%}" if report.noise_floor is not None else ""
+    floor = f"   noise floor {report.measured.noise_floor:.1%}" if report.measured.noise_floor is not None else ""
     if report.speedup.basis == "predicted":
         before, after = predicted_ms(report)
         return f"  predicted, not measured: before {_ms(before)}   after {_ms(after)}   {report.speedup.ratio:.2f}x"
     return (
-        f"  before {_ms(report.before_ms)}   after {_ms(report.after_ms)}   speed-up {report.speedup}"
+        f"  before {_ms(report.measured.before_ms)}   after {_ms(report.measured.after_ms)}   speed-up {report.speedup}"
         f"{medians_line(report)}{floor}"
     )
 
@@ -133,9 +133,9 @@ def predicted_ms(report: Report) -> tuple[float | None, float | None]:
 
 def medians_line(report: Report) -> str:
     """What the medians of both programs give, where that is not the ratio of paired rounds."""
-    if not (report.before_ms and report.after_ms) or report.speedup.basis != "measured":
+    if not (report.measured.before_ms and report.measured.after_ms) or report.speedup.basis != "measured":
         return ""
-    ratio = report.before_ms / report.after_ms
+    ratio = report.measured.before_ms / report.measured.after_ms
     apart = abs(ratio / report.speedup.ratio - 1.0) if report.speedup.ratio > 0.0 else 0.0
     return f" of paired rounds (of medians {ratio:.2f}x)" if apart > _APART else ""
 

@@ -99,7 +99,7 @@ def remember(store: Store | None, key: str, result: Optimized, unproved: int = 0
 def _cut_short(report: Report) -> bool:
     """Interrupted, or without a timing of the original although there were candidates to compare with it."""
     return bool(report.search.get("interrupted")) or (
-        report.speedup.basis == "measured" and bool(report.finalists) and report.before_ms is None
+        report.speedup.basis == "measured" and bool(report.finalists) and report.measured.before_ms is None
     )
 
 

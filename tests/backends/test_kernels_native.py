@@ -26,7 +26,7 @@ from superopt.lab.bench.programs.nets import bert, inverted_residual
 from superopt.machine.speedup import Speedup
 from superopt.measure import Timing, Tuned, compare
 from superopt.measure.session import ComparisonSettings
-from superopt.report.data import Report
+from superopt.report.data import Measurement, Report
 from superopt.returned.optimized import Optimized
 
 pytestmark = pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")
@@ -196,10 +196,8 @@ def test_kernels_are_compared_in_the_worker(built: tuple[Imported, Program, Any]
 def test_saved_with_kernels_and_loaded(built: tuple[Imported, Program, Any], tmp_path: Path) -> None:
     imported, program, executable = built
     (params, x), _ = jax.tree_util.tree_unflatten(imported.in_tree, imported.examples)
-    report = Report(
-        "layer", "made by a test", None, None, Speedup(1.0, 1.0, 1.0), None, (), None, {}, (), (), {}, {}, {}, "", {},
-        0, original_returned=False,
-    )  # fmt: skip
+    measured = Measurement(speedup=Speedup(1.0, 1.0, 1.0))
+    report = Report(program="layer", verdict="made by a test", measured=measured, original_returned=False)
     result = Optimized(imported, program, executable, report, None, executable.choices)
     path = result.save(tmp_path / "layer.superopt")
     loaded = superopt.load(path)

@@ -39,7 +39,7 @@ from superopt.machine.barrier import Barrier
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Timing
 from superopt.pipeline import optimizer
-from superopt.report.data import Report, read_report
+from superopt.report.data import Report, of_original, read_report
 from superopt.returned.optimized import Optimized
 from superopt.returned.remember import recall, remember
 from superopt.store import Store
@@ -64,7 +64,7 @@ def found() -> tuple[Imported, Exploration]:
 
 
 def judged(imported: Imported) -> Judgement:
-    return Judgement(original_program(imported.graph), None, "the original was returned", before_ms=1.0, after_ms=1.0)
+    return Judgement(original_program(imported.graph), None, "the original was returned", of_original(1.0))
 
 
 def timing(seconds: float, reference: float, rounds: int = 9) -> Timing:
@@ -108,13 +108,12 @@ def test_kernels_are_kept_where_the_program_is_faster(
     judgement = implemented(imported, exploration, judged(imported), BUDGET)
     assert len(judgement.kernels) == 2
     assert "2 of its kernels are our own" in judgement.verdict
-    assert judgement.speedup is not None
-    assert judgement.speedup.ratio == pytest.approx(2.0)
+    assert judgement.measured.speedup.ratio == pytest.approx(2.0)
     assert judgement.implementation["kernels"] == judgement.implementation["regions"] == 2
     assert [row.used for row in judgement.native] == [True, True]
     assert judgement.numerics is not None
     assert judgement.numerics.max_rel_error < 1e-5
-    assert set(judgement.samples_ms) == {"original", "without kernels", "returned"}
+    assert set(judgement.measured.samples_ms) == {"original", "without kernels", "returned"}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from superopt.machine import budget as budgets
 from superopt.machine.budget import SearchBudget, parse_budget
 from superopt.measure import kernels as kernel_timing
 from superopt.measure import session, worker
-from superopt.report.data import NumericCheck
+from superopt.report.data import Measurement, NumericCheck
 from tests.support.stages import implemented
 
 
@@ -150,12 +150,13 @@ def test_no_kernels_are_tried_where_no_program_can_be_built_with_them(clock: Clo
 def test_a_check_that_was_left_for_later_decides(monkeypatch: pytest.MonkeyPatch, cause: str) -> None:
     imported = import_function(jnp.tanh, (np.ones(8, np.float32),))
     winner: Any = "winner"
-    early = Judgement(original_program(imported.graph), winner, "faster program returned", 2.0, 1.0, unchecked=True)
+    timed = Measurement(before_ms=2.0, after_ms=1.0)
+    early = Judgement(original_program(imported.graph), winner, "faster program returned", timed, unchecked=True)
     monkeypatch.setattr(judgements, "check", lambda *_, **__: (NumericCheck(0.0), cause))
     late = settled(imported, early, Builds.of(imported))
     assert late.winner == (None if cause else "winner")
     assert not late.unchecked
     assert (cause in late.verdict) == bool(cause) or not cause
-    assert late.after_ms == (2.0 if cause else 1.0)
+    assert late.measured.after_ms == (2.0 if cause else 1.0)
     checked = Judgement(early.program, winner, "faster program returned")
     assert settled(imported, checked, Builds.of(imported)) is checked

@@ -74,9 +74,8 @@ def test_a_short_program_is_confirmed_in_two_processes(case, monkeypatch) -> Non
     judgement, used = judged(case, monkeypatch, lambda p, i, n, base: timing(speeds[p], n, base))
     assert judgement.winner is not None
     assert used[-2:] == [0, 1]
-    assert judgement.speedup is not None
-    assert judgement.speedup.low <= 1.2501
-    assert judgement.speedup.high >= 1.4999
+    assert judgement.measured.speedup.low <= 1.2501
+    assert judgement.measured.speedup.high >= 1.4999
     short_budget, used = judged(case, monkeypatch, lambda p, i, n, base: timing(1.5, n, base), seconds=2.0)
     assert short_budget.winner is not None
     assert set(used) == {0}, "no time to start another"
@@ -95,7 +94,7 @@ def test_what_another_process_does_not_confirm_is_not_returned(case, monkeypatch
     judgement, used = judged(case, monkeypatch, speed)
     assert max(used) >= 1
     assert judgement.winner is None
-    assert judgement.speedup is None
+    assert not judgement.measured.speedup.is_gain
 
 
 def test_phases_of_the_machine_do_not_decide_between_forms(case, monkeypatch) -> None:

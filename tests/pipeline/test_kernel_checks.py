@@ -21,7 +21,7 @@ from superopt.kernels.choose.choice import Choice, choices_of
 from superopt.kernels.choose.partition import partition
 from superopt.kernels.llvm.cpu import supported
 from superopt.machine.speedup import Speedup
-from superopt.report.data import Report
+from superopt.report.data import Measurement, Report
 from superopt.returned.optimized import Optimized
 
 pytestmark = pytest.mark.skipif(not supported(), reason="no kernels are made for this processor")
@@ -64,10 +64,8 @@ def test_what_takes_long_to_compare_waits_for_a_call_with_arrays(tmp_path: Path,
     imported = import_function(scaled, (x,))
     program = original_program(imported.graph)
     choices = choices_of(program.hot, [(r, None) for r in partition(program.hot)])
-    report = Report(
-        "scaled", "made by a test", None, None, Speedup(1.0, 1.0, 1.0), None, (), None, {}, (), (), {}, {}, {}, "", {},
-        0, original_returned=False,
-    )  # fmt: skip
+    measured = Measurement(speedup=Speedup(1.0, 1.0, 1.0))
+    report = Report(program="scaled", verdict="made by a test", measured=measured, original_returned=False)
     executable = native.build(program, (), kernels=choices)
     path = Optimized(imported, program, executable, report, None, choices).save(tmp_path / "p.superopt")
     asked: list[object] = []

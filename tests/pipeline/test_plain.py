@@ -129,7 +129,7 @@ def test_without_a_search_the_plain_candidate_is_returned_and_nothing_is_claimed
     np.testing.assert_allclose(fast(WEIGHTS, IMAGE), network(WEIGHTS, IMAGE), rtol=2e-5, atol=2e-6)
     assert fast.report.implementation["kernels"] == len(fast.kernels) > 0
     assert not fast.report.original_returned
-    assert (fast.report.before_ms, fast.report.after_ms) == (None, None)
+    assert (fast.report.measured.before_ms, fast.report.measured.after_ms) == (None, None)
     assert fast.report.numerics is not None
     assert not any(line.startswith("explore") for line in lines)
     assert "our own" in str(fast.report)
@@ -192,7 +192,7 @@ def test_where_builds_are_slow_for_the_budget_what_the_check_built_is_timed(monk
     monkeypatch.setattr(optimizer, "_built_in", never)
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="10s", store=False)
     assert any("too slow for the budget" in note for note in fast.report.notes)
-    assert fast.report.samples_ms["original"]
+    assert fast.report.measured.samples_ms["original"]
     np.testing.assert_allclose(fast(WEIGHTS, IMAGE), network(WEIGHTS, IMAGE), rtol=2e-5, atol=2e-6)
 
 

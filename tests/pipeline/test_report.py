@@ -16,6 +16,7 @@ from superopt.report.data import (
     DrawnNode,
     JudgedFinalist,
     KernelUse,
+    Measurement,
     NativeKernel,
     NotChosen,
     NumericCheck,
@@ -39,10 +40,13 @@ def make_report(text: str = "plain", *, returned: bool = True) -> Report:
     return Report(
         program=text,
         verdict=f"faster program returned {text}",
-        before_ms=12.5,
-        after_ms=5.0,
-        speedup=speedup,
-        noise_floor=0.015,
+        measured=Measurement(
+            before_ms=12.5,
+            after_ms=5.0,
+            speedup=speedup,
+            noise_floor=0.015,
+            samples_ms={"original": (12.0, 12.5), text: (5.0, 5.25)},
+        ),
         rewrites=(
             UsedRewrite(
                 text,
@@ -83,7 +87,6 @@ def make_report(text: str = "plain", *, returned: bool = True) -> Report:
         rules_proved=80,
         original_returned=not returned,
         notes=(text, 40 * f"{text} "),
-        samples_ms={"original": (12.0, 12.5), text: (5.0, 5.25)},
         before_text=f"%0 = input x : f32[2]\n{text}",
         after_text=text,
         model={"kernels_timed": 3, "median_error": 0.25, "timed_share": 0.5, "outside_share": None},
@@ -308,7 +311,10 @@ def test_the_store_reads_back_what_was_kept() -> None:
 
 
 def test_json_is_strict() -> None:
-    report = replace(make_report(), speedup=Speedup(1.0, float("-inf"), float("nan")), noise_floor=float("inf"))
+    report = replace(
+        make_report(),
+        measured=Measurement(speedup=Speedup(1.0, float("-inf"), float("nan")), noise_floor=float("inf")),
+    )
 
     def refuse(word: str) -> float:
         raise AssertionError(f"{word} is not JSON")

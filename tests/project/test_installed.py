@@ -76,7 +76,7 @@ OPTIMISE = """
     if __name__ == "__main__":
         fast = superopt.optimize(lambda w, x: x @ (w @ w), np.ones((8, 8), np.float32), np.ones((2, 8), np.float32),
                                  frozen=0, budget="1s", rules=())
-        assert fast.report.before_ms is not None, fast.report
+        assert fast.report.measured.before_ms is not None, fast.report
         print(fast(np.ones((8, 8), np.float32), np.ones((2, 8), np.float32)).sum())
 """
 

@@ -37,6 +37,7 @@ from superopt.kernels.loops.program import from_graph
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Failure, Timing, Tuned
 from superopt.measure.process import WorkerDiedError
+from superopt.report.data import of_original
 from superopt.schedules import tune as tuning
 from superopt.schedules.space import space_of
 from tests.support.stages import implemented, steps
@@ -205,7 +206,7 @@ def found() -> tuple[Imported, Exploration]:
 
 
 def judged(imported: Imported) -> Judgement:
-    return Judgement(original_program(imported.graph), None, "the original was returned", before_ms=1.0, after_ms=1.0)
+    return Judgement(original_program(imported.graph), None, "the original was returned", of_original(1.0))
 
 
 def compared(seconds: Callable[[Tuned], float]) -> Any:

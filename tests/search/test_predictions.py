@@ -19,7 +19,7 @@ from superopt.commands.main import cli
 from superopt.machine.speedup import UNTIMED, Speedup, predicted_speedup
 from superopt.pipeline import optimizer
 from superopt.report import json_text, to_text
-from superopt.report.data import Report, read_report
+from superopt.report.data import Measurement, Report, read_report
 from superopt.report.html import to_html
 
 A, B = [np.random.default_rng(seed).standard_normal((256, 256)).astype(np.float32) for seed in (0, 1)]
@@ -55,7 +55,7 @@ def test_a_prediction_has_neither_interval_nor_times(predicted: Report) -> None:
     assert math.isnan(predicted.speedup.low)
     assert not predicted.speedup.low > 1.0
     assert not predicted.speedup.is_gain
-    assert (predicted.before_ms, predicted.after_ms) == (None, None)
+    assert (predicted.measured.before_ms, predicted.measured.after_ms) == (None, None)
     assert str(predicted.speedup).endswith("x predicted, not measured")
 
 
@@ -78,15 +78,15 @@ def test_strict_takes_no_prediction(predicted: Report, monkeypatch: pytest.Monke
     monkeypatch.setattr(optimizer, "optimize_target", lambda *_, **__: made)
     assert CliRunner().invoke(cli, ["optimize", "program.py:make"]).exit_code == 0
     assert CliRunner().invoke(cli, ["optimize", "program.py:make", "--strict"]).exit_code == 5
-    made.report = replace(predicted, speedup=Speedup(2.0, 1.9, 2.1))
+    made.report = replace(predicted, measured=Measurement(speedup=Speedup(2.0, 1.9, 2.1)))
     assert CliRunner().invoke(cli, ["optimize", "program.py:make", "--strict"]).exit_code == 0
 
 
 def test_the_table_says_what_does_not_divide(predicted: Report) -> None:
-    apart = replace(predicted, before_ms=126.0, after_ms=44.7, speedup=Speedup(3.58, 3.1, 3.9))
+    apart = replace(predicted, measured=Measurement(before_ms=126.0, after_ms=44.7, speedup=Speedup(3.58, 3.1, 3.9)))
     assert "speed-up 3.58x [3.10, 3.90] of paired rounds (of medians 2.82x)" in to_text(apart)
     assert "of medians 2.82x" in to_html(apart)
-    close = replace(predicted, before_ms=100.0, after_ms=50.0, speedup=Speedup(2.01, 1.9, 2.1))
+    close = replace(predicted, measured=Measurement(before_ms=100.0, after_ms=50.0, speedup=Speedup(2.01, 1.9, 2.1)))
     assert "medians" not in to_text(close)
 
 

@@ -109,12 +109,13 @@ def measure_case(name: str, make: Callable[[], Made], budget: str, seed: int) ->
     same = judge_copies(imported, budget, seed)
     ratios = [f.ratio.ratio for f in same.finalists if f.ratio is not None]
     result = optimize(fn, *args, budget=budget, seed=seed, store=False, kernels=False)
+    before_ms = result.report.measured.before_ms
     row: dict[str, Any] = {
         "case": name,
-        "before_ms": result.report.before_ms if result.report.before_ms is not None else same.before_ms,
+        "before_ms": before_ms if before_ms is not None else same.measured.before_ms,
         "same_claimed": same.winner is not None,
         "same_best": max(ratios, default=None),
-        "noise_floor": same.noise_floor,
+        "noise_floor": same.measured.noise_floor,
         "claimed": result.speedup.low > 1.0,
         "ratio": result.speedup.ratio if result.speedup.low > 1.0 else None,
         "low": result.speedup.low,
