@@ -1,8 +1,9 @@
 """How each op of the table is written in `jax.lax`: op name -> function(node, *operands).
 
-Ops are named after `lax` primitives, so most entries only pass attributes on.  Where the public `lax` function does
-more than the primitive (`dynamic_slice` wraps negative starts, `reduce_window` takes an init value) the entry asks for
-the primitive's meaning.  Control flow and macros need the whole lowering and live in `superopt.backends.xla`.
+Ops and their attributes are named after `lax` functions and their parameters, so what has no entry here is called by
+name.  Where the public function does more than the primitive (`dynamic_slice` wraps negative starts, `reduce_window`
+takes an init value) the entry asks for the primitive's meaning.  Control flow and macros need the whole lowering and
+live in `superopt.backends.xla`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from jax import numpy as jnp
 
 from superopt.ir import opaque
 from superopt.ir.graph import Node
-from superopt.ir.ops.reduction import ARG, CUMULATIVE, REDUCE, WINDOW
-from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS, TABLE
+from superopt.ir.ops.reduction import ARG, WINDOW
+from superopt.ir.ops.table import CONTRACTIONS, CONVOLUTIONS, TABLE
 
 Lowering = Callable[..., Any]
 
@@ -46,20 +47,8 @@ def _literal(node: Node) -> Any:
     return np.asarray(node["value"], dtype_of(node["dtype"]))
 
 
-def _plain(fn: Callable[..., Any], node: Node, *xs: Any) -> Any:
-    return fn(*xs)
-
-
-def _reduce(fn: Callable[..., Any], node: Node, x: Any) -> Any:
-    return fn(x, axes=node["axes"])
-
-
-def _cumulative(fn: Callable[..., Any], node: Node, x: Any) -> Any:
-    return fn(x, axis=node["axis"], reverse=node["reverse"])
-
-
-def _window(primitive: Any, node: Node, x: Any) -> Any:
-    return primitive.bind(x, **dict(node.attrs))
+def _by_name(fn: Callable[..., Any], node: Node, *xs: Any) -> Any:
+    return fn(*xs, **dict(node.attrs))
 
 
 def _arg(fn: Callable[..., Any], node: Node, x: Any) -> Any:
@@ -71,24 +60,8 @@ def _round(node: Node, x: Any) -> Any:
     return lax.round(x, lax.RoundingMethod(int(node["rounding_method"])))
 
 
-def _integer_pow(node: Node, x: Any) -> Any:
-    return lax.integer_pow(x, node["y"])
-
-
 def _convert_element_type(node: Node, x: Any) -> Any:
     return lax.convert_element_type(x, dtype_of(node["new_dtype"]))
-
-
-def _broadcast_in_dim(node: Node, x: Any) -> Any:
-    return lax.broadcast_in_dim(x, node["shape"], node["broadcast_dimensions"])
-
-
-def _reshape(node: Node, x: Any) -> Any:
-    return lax.reshape(x, node["new_sizes"])
-
-
-def _transpose(node: Node, x: Any) -> Any:
-    return lax.transpose(x, node["permutation"])
 
 
 def _regroup(node: Node, x: Any) -> Any:
@@ -101,18 +74,6 @@ def _regroup(node: Node, x: Any) -> Any:
 
 def _barrier(node: Node, x: Any) -> Any:
     return lax.optimization_barrier(x)
-
-
-def _rev(node: Node, x: Any) -> Any:
-    return lax.rev(x, node["dimensions"])
-
-
-def _slice(node: Node, x: Any) -> Any:
-    return lax.slice(x, node["start_indices"], node["limit_indices"], node["strides"])
-
-
-def _pad(node: Node, x: Any, value: Any) -> Any:
-    return lax.pad(x, value, node["padding_config"])
 
 
 def _concatenate(node: Node, *xs: Any) -> Any:
@@ -142,35 +103,12 @@ def _iota(node: Node) -> Any:
     return lax.broadcasted_iota(dtype_of(node["dtype"]), node["shape"], node["dimension"])
 
 
-def _accumulation(node: Node) -> np.dtype | None:
-    wanted = node["preferred_element_type"]
-    return None if wanted is None else dtype_of(wanted)
-
-
-def _product(fn: Callable[..., Any], node: Node, lhs: Any, rhs: Any) -> Any:
-    return fn(
-        lhs,
-        rhs,
-        node["dimension_numbers"],
-        precision=_PRECISION[node["precision"]],
-        preferred_element_type=_accumulation(node),
-    )
-
-
-def _convolution(fn: Callable[..., Any], node: Node, lhs: Any, rhs: Any) -> Any:
-    return fn(
-        lhs,
-        rhs,
-        window_strides=node["window_strides"],
-        padding=node["padding"],
-        lhs_dilation=node["lhs_dilation"],
-        rhs_dilation=node["rhs_dilation"],
-        dimension_numbers=lax.ConvDimensionNumbers(*node["dimension_numbers"]),
-        feature_group_count=node["feature_group_count"],
-        batch_group_count=node["batch_group_count"],
-        precision=_PRECISION[node["precision"]],
-        preferred_element_type=_accumulation(node),
-    )
+def _contraction(fn: Callable[..., Any], node: Node, lhs: Any, rhs: Any) -> Any:
+    attrs, wanted = dict(node.attrs), node["preferred_element_type"]
+    attrs |= {"precision": _PRECISION[node["precision"]], "preferred_element_type": wanted and dtype_of(wanted)}
+    if node.op in CONVOLUTIONS:
+        attrs["dimension_numbers"] = lax.ConvDimensionNumbers(*node["dimension_numbers"])
+    return fn(lhs, rhs, **attrs)
 
 
 def _opaque(node: Node, *xs: Any) -> Any:
@@ -183,37 +121,19 @@ def _result(node: Node, results: tuple[Any, ...]) -> Any:
 
 
 def _table() -> dict[str, Lowering]:
-    plain = [entry.name for entry in TABLE.values() if entry.family == "elementwise" and not entry.attrs]
-    table: dict[str, Lowering] = {}
-    for name in plain:
-        table[name] = functools.partial(_plain, _RENAMED.get(name) or getattr(lax, name))
-    groups = (
-        (REDUCE, _reduce), (CUMULATIVE, _cumulative), (ARG, _arg), (PRODUCTS, _product), (CONVOLUTIONS, _convolution),
-    )  # fmt: skip
-    for names, lowering in groups:
-        table |= {name: functools.partial(lowering, getattr(lax, name)) for name in names}
-    table |= {name: functools.partial(_window, getattr(lax, f"{name}_p")) for name in WINDOW}
-    return table | {
-        "literal": _literal,
-        "round": _round,
-        "integer_pow": _integer_pow,
-        "convert_element_type": _convert_element_type,
-        "broadcast_in_dim": _broadcast_in_dim,
-        "reshape": _reshape,
-        "transpose": _transpose,
-        "regroup": _regroup,
-        "barrier": _barrier,
-        "rev": _rev,
-        "slice": _slice,
-        "pad": _pad,
-        "concatenate": _concatenate,
-        "dynamic_slice": _dynamic_slice,
-        "dynamic_update_slice": _dynamic_update_slice,
-        "gather": _gather,
-        "iota": _iota,
-        "opaque": _opaque,
+    table: dict[str, Lowering] = {
+        "literal": _literal, "round": _round, "convert_element_type": _convert_element_type, "regroup": _regroup,
+        "barrier": _barrier, "concatenate": _concatenate, "dynamic_slice": _dynamic_slice,
+        "dynamic_update_slice": _dynamic_update_slice, "gather": _gather, "iota": _iota, "opaque": _opaque,
         "result": _result,
-    }
+    }  # fmt: skip
+    for names, lowering in ((ARG, _arg), (CONTRACTIONS, _contraction)):
+        table |= {name: functools.partial(lowering, getattr(lax, name)) for name in names}
+    table |= {name: functools.partial(_by_name, getattr(lax, f"{name}_p").bind) for name in WINDOW}
+    for name, entry in TABLE.items():
+        if name not in table and entry.family not in ("leaf", "control", "macro"):
+            table[name] = functools.partial(_by_name, _RENAMED.get(name) or getattr(lax, name))
+    return table
 
 
 LOWER: dict[str, Lowering] = _table()

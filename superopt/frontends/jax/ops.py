@@ -3,7 +3,8 @@
 An entry returns the node (or nodes) of the equation, or None when the parameters at hand have no form in the IR; the
 equation is then kept verbatim.  Elementwise primitives broadcast scalars and size-1 axes silently in JAX: that is made
 explicit here.  Primitives that differ from an op of the table only in form (`squeeze`, `split`, `stack`, `tile`,
-`add_any`) are written with the table's ops; identities (`copy`, `stop_gradient`, `name` ...) vanish.
+`add_any`) are written with the table's ops; identities (`copy`, `stop_gradient`, `name` ...) vanish.  An op without an
+entry here takes the primitive's parameters of the names of its attributes.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jax import lax
+from jax import export, lax
 
 from superopt.frontends.jax.builders import broadcast, concatenate, convert, reshape, stretch, transpose, window
 from superopt.frontends.jax.sizes import has_symbols, is_zero, size, sizes
 from superopt.ir.graph import Node, mk
-from superopt.ir.ops.reduction import ARG, CUMULATIVE, REDUCE, WINDOW
-from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS, TABLE
+from superopt.ir.ops.reduction import ARG, REDUCE
+from superopt.ir.ops.table import CONTRACTIONS, TABLE
 from superopt.ir.types import FLOATS, Size, TensorType
 
 Params = Mapping[str, Any]
@@ -43,6 +44,17 @@ def _elementwise(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorTyp
     return mk(op, *[stretch(x, out[0].shape) for x in xs])  # pyright: ignore[reportArgumentType]
 
 
+def _by_name(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    return mk(op, *xs, **{attr.name: _value(p[attr.name]) for attr in TABLE[op].attrs})
+
+
+def _value(given: Any) -> Any:
+    """A parameter of a primitive as an attribute: sizes of ours in the place of JAX's."""
+    if isinstance(given, tuple | list):
+        return tuple(map(_value, given))
+    return size(given) if export.is_symbolic_dim(given) else given
+
+
 def _identity(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return xs
 
@@ -56,16 +68,8 @@ def _pow(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return _elementwise("pow", p, (base, convert(exponent, base.dtype)), out)
 
 
-def _integer_pow(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
-    return mk("integer_pow", xs[0], y=int(p["y"]))
-
-
 def _round(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return mk("round", xs[0], rounding_method=int(p["rounding_method"]))
-
-
-def _clamp(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
-    return mk("clamp", *xs)
 
 
 def _convert(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
@@ -159,10 +163,6 @@ def _dynamic_slice(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> 
     return mk("dynamic_slice", *xs[: 1 + len(parts)], slice_sizes=parts)
 
 
-def _dynamic_update_slice(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
-    return mk("dynamic_update_slice", *xs)
-
-
 def _gather(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     mode = _MODE.get(p["mode"])
     dims = p["dimension_numbers"]
@@ -215,10 +215,6 @@ def _default_fill(value: Any, dtype: str) -> bool:
     return int(value) == (np.iinfo(dtype).min if dtype[0] == "i" else np.iinfo(dtype).max)
 
 
-def _iota(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
-    return mk("iota", dtype=out[0].dtype, shape=out[0].shape, dimension=int(p["dimension"]))
-
-
 def _reduce(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     axes = tuple(sorted(sizes(p["axes"])))
     return mk(op, xs[0], axes=axes) if axes else xs[0]
@@ -226,22 +222,6 @@ def _reduce(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -
 
 def _arg(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return mk(op, xs[0], axes=sizes(p["axes"]), index_dtype=out[0].dtype)
-
-
-def _window(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
-    return mk(
-        op,
-        xs[0],
-        window_dimensions=sizes(p["window_dimensions"]),
-        window_strides=sizes(p["window_strides"]),
-        padding=tuple(sizes(c) for c in p["padding"]),
-        base_dilation=sizes(p["base_dilation"]),
-        window_dilation=sizes(p["window_dilation"]),
-    )
-
-
-def _cumulative(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
-    return mk(op, xs[0], axis=int(p["axis"]), reverse=bool(p["reverse"]))
 
 
 def precision_name(value: Any) -> tuple[str | None] | None:
@@ -273,58 +253,31 @@ def _accumulation(p: Params, xs: Sequence[Node]) -> tuple[Sequence[Node], str | 
     return xs, None if wanted == xs[0].dtype else wanted
 
 
-def _product(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _contraction(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     xs, wanted = _accumulation(p, xs)
     precision = precision_name(p["precision"]) or _as_algorithm(p["precision"], xs, wanted)
     if precision is None or len({x.dtype for x in xs}) != 1:
         return None
-    (lc, rc), (lb, rb) = p["dimension_numbers"]
-    return mk(
-        op,
-        *xs,
-        dimension_numbers=((sizes(lc), sizes(rc)), (sizes(lb), sizes(rb))),
-        precision=precision[0],
-        preferred_element_type=wanted,
-    )
-
-
-def _convolution(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
-    precision = precision_name(p["precision"])
-    xs, wanted = _accumulation(p, xs)
-    if precision is None or len({x.dtype for x in xs}) != 1:
-        return None
-    return mk(
-        op,
-        *xs,
-        window_strides=sizes(p["window_strides"]),
-        padding=tuple(sizes(c) for c in p["padding"]),
-        lhs_dilation=sizes(p["lhs_dilation"]),
-        rhs_dilation=sizes(p["rhs_dilation"]),
-        dimension_numbers=tuple(sizes(spec) for spec in p["dimension_numbers"]),
-        feature_group_count=size(p["feature_group_count"]),
-        batch_group_count=int(p["batch_group_count"]),
-        precision=precision[0],
-        preferred_element_type=wanted,
-    )
+    return _by_name(op, {**p, "precision": precision[0], "preferred_element_type": wanted}, xs, out)
 
 
 def _table() -> dict[str, Importer]:
     plain = [entry.name for entry in TABLE.values() if entry.family == "elementwise" and not entry.attrs]
     table: dict[str, Importer] = {}
+    others = [entry.name for entry in TABLE.values() if entry.family not in ("leaf", "control", "macro")]
     groups = (
-        (plain, _elementwise), (REDUCE, _reduce), (ARG, _arg), (WINDOW, _window), (CUMULATIVE, _cumulative),
-        (PRODUCTS, _product), (CONVOLUTIONS, _convolution),
+        (others, _by_name), (plain, _elementwise), (REDUCE, _reduce), (ARG, _arg),
+        (CONTRACTIONS, _contraction),
     )  # fmt: skip
     for names, importer in groups:
         table |= {name: functools.partial(importer, name) for name in names}
     table |= dict.fromkeys(_IDENTITY, _identity)
     return table | {
+        "clamp": functools.partial(_by_name, "clamp"),
+        "round": _round,
         "add_any": _add_any,
         "optimization_barrier": _identity,
         "pow": _pow,
-        "integer_pow": _integer_pow,
-        "round": _round,
-        "clamp": _clamp,
         "convert_element_type": _convert,
         "reduce_precision": _reduce_precision,
         "device_put": _device_put,
@@ -342,10 +295,8 @@ def _table() -> dict[str, Importer]:
         "pad": _pad,
         "concatenate": _concatenate,
         "dynamic_slice": _dynamic_slice,
-        "dynamic_update_slice": _dynamic_update_slice,
         "gather": _gather,
         "dim_as_value": _dim_as_value,
-        "iota": _iota,
     }
 
 
