@@ -2,21 +2,17 @@
 
 `import_graph` inserts every node of a graph through the normal forms.  Nodes with several results (control flow,
 opaque calls) become one class with several types, read through `result` e-nodes; bodies stay graphs in attributes.
-`node_of` gives the IR node that an e-node stands for, in the natural axis order of the e-node, and `extract_any` the
-node of a reference under any choice of one e-node per class.
+`node_of` gives the IR node that an e-node stands for, in the natural axis order of the e-node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 from rewrites.egraph.graph import EGraph, ENode, Ref
 from superopt.ir.graph import Graph, Node, mk
 from superopt.ir.ops.table import ELEMENTWISE
-
-Choose = Callable[[int], ENode]
-
 
 _E = TypeVar("_E", bound=EGraph)
 

@@ -306,13 +306,11 @@ class Binding:
     Attributes:
         env: the instance of the rule.
         layouts: tensor -> layout of its class's natural axes.
-        wild: tensors bound to a scalar that stands for its broadcast.
         roots: layouts of the roots' natural axes.
     """
 
     env: Env
     layouts: Mapping[str, Layout]
-    wild: frozenset[str]
     roots: tuple[Layout, ...]
 
 
@@ -383,7 +381,7 @@ class _Binder:
                 reason = unmet(self.rule, failed)
             else:
                 passed = True
-                yield Binding(env, binding.layouts, binding.wild, binding.roots)
+                yield Binding(env, binding.layouts, binding.roots)
         if not passed:
             yield reason
 
@@ -513,7 +511,7 @@ class _Binder:
             tuple(tuple((self.name(x), n) for x, n in axis if x not in found.dropped) for axis in lay)
             for lay in found.roots
         )
-        return Binding(Env(rule, self.labels, self.tok, self.attr, params), layouts, self.s.wild, roots)
+        return Binding(Env(rule, self.labels, self.tok, self.attr, params), layouts, roots)
 
 
 def _same_shape(named: Mapping[Any, int], lay: Sequence[Sequence[tuple[int, int]]]) -> bool:

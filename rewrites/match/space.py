@@ -12,7 +12,7 @@ import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from rewrites.egraph.graph import EGraph
 from rewrites.egraph.perm import PERM_BITS, PERM_MASK, PERMS
@@ -23,6 +23,7 @@ Class: TypeAlias = Any  # int in an e-graph, Node in the IR, or Joined
 Value: TypeAlias = Any  # a reference of the e-graph, or a Node
 Perm: TypeAlias = "tuple[int, ...] | None"
 Child: TypeAlias = tuple[Class, Perm]
+Space: TypeAlias = "EGraphSpace | IRSpace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,46 +48,6 @@ class Joined:
 
     dimension: int
     children: tuple[Child, ...]
-
-
-class Space(Protocol):
-    """Classes with alternatives by op name."""
-
-    def alternatives(self, cls: Class) -> dict[str, list[Alternative]]:
-        """Ops that compute a class, by name."""
-        ...
-
-    def rank(self, cls: Class) -> int:
-        """Rank of a class."""
-        ...
-
-    def shape(self, cls: Class) -> IntShape:
-        """Shape of a class."""
-        ...
-
-    def dtype(self, cls: Class) -> str:
-        """Dtype of a class."""
-        ...
-
-    def scalar(self, cls: Class) -> bool | int | float | None:
-        """The constant that fills a class, or None."""
-        ...
-
-    def frozen(self, cls: Class) -> bool:
-        """Whether a class is known ahead of time."""
-        ...
-
-    def readers(self, cls: Class) -> int:
-        """How many ops read a class."""
-        ...
-
-    def child(self, value: Value) -> Child:
-        """The class and permutation of a value."""
-        ...
-
-    def value(self, cls: Class) -> Value:
-        """The value of a class in its natural axis order."""
-        ...
 
 
 class EGraphSpace:

@@ -31,11 +31,6 @@ class Budget:
         if (self.seconds is not None and not self.seconds > 0) or (self.steps is not None and self.steps <= 0):
             raise InputError(f"a search budget must be positive, got seconds={self.seconds}, steps={self.steps}")
 
-    @property
-    def deterministic(self) -> bool:
-        """Whether the result depends on the seed alone."""
-        return self.seconds is None
-
 
 class Meter:
     """Counts what is spent of a budget, or of a share of one."""

@@ -156,7 +156,7 @@ class AnnealingChain:
         kernels = sum(1 for cost in state.kernel_cost if cost)
         self.unit = max(1.0, state.cost / max(1, kernels))
         self.waiting: list[Move] = []
-        self.proposed = self.accepted = 0
+        self.proposed = 0
         self.best: Record = state.record()
 
     def run(self, count: int, fraction: float) -> None:
@@ -190,7 +190,6 @@ class AnnealingChain:
             return
         rise = state.cost - before
         if rise <= 0 or self.rng.random() < math.exp(-rise / temperature):
-            self.accepted += 1
             if state.cost < self.best[0]:
                 self.best = self.state.record()
         else:

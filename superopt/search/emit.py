@@ -97,12 +97,9 @@ def _elementwise(form: OptionForm, d: Order, operands: Sequence[Node]) -> Node:
     return make(form, [full_shape(x, shape) for x in operands], form.attrs)
 
 
-def _slice(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+def _per_axis(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+    """Ops all of whose attributes have one entry per axis."""
     return make(form, operands, {name: _permuted(value, d) for name, value in form.attrs.items()})
-
-
-def _pad(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
-    return make(form, operands, {"padding_config": _permuted(form.attrs["padding_config"], d)})
 
 
 def _rev(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
@@ -111,10 +108,6 @@ def _rev(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence
 
 def _concatenate(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
     return make(form, operands, {"dimension": d.index(form.attrs["dimension"])})
-
-
-def _window(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
-    return make(form, operands, {name: _permuted(value, d) for name, value in form.attrs.items()})
 
 
 def _cumulative(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
@@ -202,13 +195,11 @@ def _conv(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequenc
 
 _Handler = Callable[[OptionForm, Order, Sequence[Order], Sequence[Node]], Node]
 _BUILD: dict[str, _Handler] = {
-    **dict.fromkeys(WINDOWS, _window),
+    **dict.fromkeys((*WINDOWS, "slice", "pad"), _per_axis),
     **dict.fromkeys(CUMULATIVE, _cumulative),
     **dict.fromkeys(REDUCTIONS, _reduce),
     **dict.fromkeys(PRODUCTS, _dot),
     **dict.fromkeys(CONVOLUTIONS, _conv),
-    "slice": _slice,
-    "pad": _pad,
     "rev": _rev,
     "concatenate": _concatenate,
     "dynamic_slice": _dynamic_slice,

@@ -40,13 +40,12 @@ class Pricer:
 
     Attributes:
         by_node: output node of a kernel -> price in units.
-        asked, batches: kernels sent to the objective, and in how many calls.
+        batches: calls of the objective.
     """
 
     def __init__(self, objective: Objective) -> None:
         self.objective = objective
         self.by_node: dict[Node, int] = {}
-        self.asked = 0
         self.batches = 0
 
     def price(self, nodes: Iterable[Node]) -> None:
@@ -56,7 +55,6 @@ class Pricer:
             part = fresh[start : start + BATCH]
             prices = np.asarray(self.objective.price([kernel_graph(node) for node in part]), dtype=np.float64)
             self.batches += 1
-            self.asked += len(part)
             for node, price in zip(part, prices, strict=True):
                 self.by_node[node] = to_units(float(price))
 

@@ -15,8 +15,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from costmodel.model.objective import Objective
@@ -57,36 +56,29 @@ class SearchSettings:
 
     Attributes:
         finalists: how many programs are proposed, the original included.
-        max_leaf_bytes: rewritten options that need a larger frozen tensor are dropped.
         max_prepared_bytes: finalists that prepare more are dropped (the original never is).
     """
 
     budget: Budget
     seed: int = 0
     finalists: int = 6
-    max_leaf_bytes: int | None = None
     max_prepared_bytes: int | None = None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Statistics:
-    """What a search did."""
+    """What a search did; `starts`: name -> predicted seconds."""
 
-    live_classes: int = 0
-    options: int = 0
-    cyclic_components: int = 0
-    rejected_options: int = 0
-    proposals: int = 0
-    seconds: float = 0.0
-    kernels_priced: int = 0
-    distinct_kernels: int = 0
-    batches: int = 0
-    lookups: int = 0
-    chains: int = 0
-    starts: dict[str, float] = field(default_factory=dict[str, float])
-    descended: dict[str, float] = field(default_factory=dict[str, float])
-    improved: dict[str, float] = field(default_factory=dict[str, float])
-    phases_s: dict[str, float] = field(default_factory=dict[str, float])
+    live_classes: int
+    options: int
+    proposals: int
+    seconds: float
+    kernels_priced: int
+    distinct_kernels: int
+    batches: int
+    lookups: int
+    chains: int
+    starts: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +118,15 @@ def search(
     warm: Finalist | None = None,
     pricer: Pricer | None = None,
     forms: Forms | None = None,
-    watch: Callable[[str, float, float], None] | None = None,
 ) -> SearchResult:
     """Look for cheap selections of an e-graph.
 
     Args:
         warm: a finalist of an earlier search on the same e-graph (which may have grown since).
         pricer, forms: memos to share with other searches under the same objective.
-        watch: called with (phase, fraction of the budget spent, best predicted seconds).
     """
-    snapshot = Snapshot(eg, forms, settings.max_leaf_bytes)
-    run = _Run(Problem(snapshot, pricer or Pricer(objective), candidates(snapshot)), settings, watch)
+    snapshot = Snapshot(eg, forms)
+    run = _Run(Problem(snapshot, pricer or Pricer(objective), candidates(snapshot)), settings)
     interrupted = False
     try:
         run.start(warm)
@@ -152,17 +142,16 @@ def search(
 class _Run:
     """The phases of one search; `records` holds the named states worth keeping."""
 
-    def __init__(
-        self, problem: Problem, settings: SearchSettings, watch: Callable[[str, float, float], None] | None
-    ) -> None:
-        self.problem, self.settings, self.watch = problem, settings, watch
+    def __init__(self, problem: Problem, settings: SearchSettings) -> None:
+        self.problem, self.settings = problem, settings
         self.snapshot = problem.snapshot
         self.meter = Meter(settings.budget)
         self.rng = random.Random(settings.seed)
         self.lowering = Lowering(problem.wants)
         self.groups = Groups(problem)
         self.records: dict[str, Record] = {}
-        self.stats = Statistics()
+        self.starts: dict[str, float] = {}
+        self.most_chains = 0
         self.active_state: State | None = None
         self.repairing: Repairing | None = None
         self._original = original_selection(self.snapshot)
@@ -180,14 +169,8 @@ class _Run:
     def _best(self) -> str:
         return min(self.records, key=lambda name: self.records[name][0])
 
-    def _phase(self, name: str, began_s: float) -> None:
-        self.stats.phases_s[name] = self.meter.elapsed_s - began_s
-        if self.watch is not None:
-            self.watch(name, self.meter.spent(), self.records[self._best()][0] * UNIT_S)
-
     def start(self, warm: Finalist | None) -> None:
         """The original, a carried-over selection, greedy, and the dynamic programs."""
-        began = self.meter.elapsed_s
         if warm is not None:
             self._keep("warm", self._carry(warm))
         local = LocalCosts(self.problem)
@@ -197,8 +180,7 @@ class _Run:
         for name, cut in (("dynamic", False), ("dynamic-cut", True)):
             selection, layouts = dynamic(local, base, cut=cut)
             self._keep(name, State(self.problem, selection, layouts))
-        self.stats.starts = {name: record[0] * UNIT_S for name, record in self.records.items()}
-        self._phase("start", began)
+        self.starts = {name: record[0] * UNIT_S for name, record in self.records.items()}
 
     def _carry(self, warm: Finalist) -> State:
         """The state of an earlier finalist, by identity of its e-nodes."""
@@ -221,7 +203,6 @@ class _Run:
 
     def descend(self) -> None:
         """Sweeps from every start; the original and the cheapest first."""
-        began = self.meter.elapsed_s
         order = sorted(self.records, key=lambda name: (name != "original", self.records[name][0]))
         seen: set[object] = set()
         for name in order:
@@ -232,10 +213,8 @@ class _Run:
             seen.add(key)
             descend(state, self.groups, self.rng, self.meter.share(0.5 if name == order[0] else 0.2))
             self._keep(f"{name}+descent", state)
-            self.stats.descended[name] = state.seconds
             if self.meter.spent() >= 0.7:
                 break
-        self._phase("descend", began)
 
     def _different(self) -> list[Record]:
         """The cheapest records of different cost, the best first."""
@@ -244,22 +223,18 @@ class _Run:
 
     def _repair(self, name: str, meter: Meter, seed: int) -> None:
         """Perturb-and-repair from the best different states; the best of every chain is kept."""
-        began = self.meter.elapsed_s
         self.active_state = None
         self.repairing = Repairing(self.problem, self._different(), self.groups, seed, meter, CHAINS)
         while not self.repairing.done():
             self.repairing.step()
         self._keep_chains(name)
-        self._phase(name, began)
 
     def _keep_chains(self, name: str) -> None:
         """The chains' best states as records, those of equal cost once."""
         chains = self.repairing.chains if self.repairing is not None else []
-        self.stats.chains = max(self.stats.chains, len(chains))
+        self.most_chains = max(self.most_chains, len(chains))
         for i, record in enumerate(sorted({c.best[0]: c.best for c in chains}.values(), key=lambda r: r[0])):
             self.records[f"{name} {i + 1}" if i else name] = record
-            if not i:
-                self.stats.improved[name] = record[0] * UNIT_S
         self.repairing = None
 
     def improve(self) -> None:
@@ -268,7 +243,6 @@ class _Run:
         if left <= 0 or not self.snapshot.size:  # all of the program may be known ahead of time
             return
         self._repair("repair", self.meter.share(0.5 * left), self.settings.seed)
-        began = self.meter.elapsed_s
         starts = self._different()
         meter = self.meter.share(0.35 * left, ANNEALING_STEPS * self.snapshot.size)
         wanted = LEAST_STEPS * self.snapshot.size
@@ -279,8 +253,6 @@ class _Run:
             annealing.step()
         for i, chain in enumerate(annealing.chains):
             self.records[f"annealing {i + 1}"] = chain.best
-        self.stats.improved["annealing"] = min(chain.best[0] for chain in annealing.chains) * UNIT_S
-        self._phase("anneal", began)
         self._repair("last", self.meter, self.settings.seed + 1)
 
     def hedge(self) -> None:
@@ -361,14 +333,19 @@ class _Run:
 
     def statistics(self) -> Statistics:
         """Figures of the run."""
-        stats = self.stats
-        stats.live_classes, stats.options = self.snapshot.size, self.snapshot.option_count
-        stats.cyclic_components, stats.rejected_options = self.snapshot.cyclic_components, self.snapshot.rejected
-        stats.proposals, stats.seconds = self.meter.steps, self.meter.elapsed_s
-        stats.distinct_kernels, stats.batches = len(self.problem.pricer.by_node), self.problem.pricer.batches
-        stats.kernels_priced = len(self.problem.memo.prices)
-        stats.lookups = self.problem.memo.lookups
-        return stats
+        problem = self.problem
+        return Statistics(
+            live_classes=problem.snapshot.size,
+            options=problem.snapshot.option_count,
+            proposals=self.meter.steps,
+            seconds=self.meter.elapsed_s,
+            kernels_priced=len(problem.memo.prices),
+            distinct_kernels=len(problem.pricer.by_node),
+            batches=problem.pricer.batches,
+            lookups=problem.memo.lookups,
+            chains=self.most_chains,
+            starts=self.starts,
+        )
 
 
 def _expected_steps(meter: Meter) -> int:

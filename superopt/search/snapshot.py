@@ -196,23 +196,21 @@ class Snapshot:
         component: per class, its strongly connected component; `component_size` by component; numbered so that
             children come before (or with) their readers.
         home: per class, the layout in which the program itself holds it (0 where it does not).
-        rejected: options dropped because their frozen operands were too large.
     """
 
-    def __init__(self, eg: EGraph, forms: Forms | None = None, max_leaf_bytes: int | None = None) -> None:
+    def __init__(self, eg: EGraph, forms: Forms | None = None) -> None:
         self.eg = eg
         self.forms = forms or Forms()
         self.options: list[list[Option]] = []
         self.shapes: list[Shape] = []
         self.dtypes: list[str] = []
         self.class_ids: list[int] = []
-        self.rejected = 0
         self._number: dict[int, int] = {}
         self._leaves: dict[int, FrozenLeaf] = {}
         self.roots: tuple[Root, ...] = tuple(self._root(ref) for ref in eg.roots)
         done = 0
         while done < len(self.class_ids):
-            self.options.append(self._options(self.class_ids[done], max_leaf_bytes))
+            self.options.append(self._options(self.class_ids[done]))
             done += 1
         self._drop_dead_ends()
         self.size = len(self.options)
@@ -253,7 +251,7 @@ class Snapshot:
             leaf = self._leaves[ref] = frozen_leaf(self.eg, ref)
         return leaf
 
-    def _options(self, cls: int, max_leaf_bytes: int | None) -> list[Option]:
+    def _options(self, cls: int) -> list[Option]:
         eg, first, later = self.eg, list[Option](), list[Option]()
         for enode in list(eg.enodes(cls)):
             children = [eg.find(x) for x in enode[1:]]
@@ -268,11 +266,6 @@ class Snapshot:
                     frozen.append(None)
                     live.append((position, -1, x))
             origin = eg.origin.get(enode)
-            if origin is not None and max_leaf_bytes is not None:
-                need = sum(leaf.stored_bytes for leaf in frozen if leaf is not None)
-                if need > max_leaf_bytes:
-                    self.rejected += 1
-                    continue
             kids = tuple((position, self._index(x >> SHIFT), x & MASK) for position, _, x in live)
             out = eg.ref_of(enode) & MASK
             value_shape = eg.shape(eg.ref_of(enode))
@@ -297,7 +290,7 @@ class Snapshot:
         return [home.get(c, 0) for c in range(self.size)]
 
     def _drop_dead_ends(self) -> None:
-        """Remove options that lead to a class without any acyclic choice (after rejections)."""
+        """Remove options that lead to a class without any acyclic choice."""
         order, _ = extract(self, lambda c, option: 1.0)
         dead = {c for c, choice in enumerate(order) if choice is None}
         if dead:

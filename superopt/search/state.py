@@ -89,7 +89,6 @@ class State:
         self.kernel_cost = [0] * (snapshot.size + len(snapshot.roots))
         self.cost = 0
         self.unknown: set[int] = set()
-        self.cycles_rejected = 0
         for i, root in enumerate(snapshot.roots):
             if root.cls >= 0:
                 self._reference(root.cls, -1 - i, set())
@@ -171,7 +170,6 @@ class State:
             if i == old:
                 continue
             if self._closes_cycle(c, i):
-                self.cycles_rejected += 1
                 for back, previous in reversed(undo.options):
                     self._choose(back, previous, touched)
                 self._update(touched)
@@ -421,12 +419,7 @@ class State:
             price = self.memo.add(key, transpose_node(self.snapshot, c, lies, order))
         return price
 
-    # ---- checks
-
-    def fresh_cost(self) -> int:
-        """Cost of the same selection evaluated from nothing."""
-        return State(self.problem, self.selection, self.layouts, self.bits).cost
-
+    # ---- what the state says
     def kernel(self, c: int) -> Node | None:
         """Output node of the kernel of a materialised class, made anew; None when it moves nothing."""
         return kernel_node(self.problem.wants, Selection(self.selection, self.layouts, self.bits, self.materialised), c)

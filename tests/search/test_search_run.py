@@ -70,7 +70,6 @@ def test_steps_and_seed_determine_the_result() -> None:
     assert [f.predicted_s for f in a.finalists] == [f.predicted_s for f in b.finalists]
     assert [f.selection for f in a.finalists] == [f.selection for f in b.finalists]
     assert a.statistics.proposals == b.statistics.proposals
-    assert STEPS.deterministic
 
 
 def test_steps_bound_the_search() -> None:
@@ -143,10 +142,6 @@ def test_prepared_bytes_are_bounded() -> None:
     limit = free.original.prepared_bytes
     bounded = search(this.eg, TableObjective(), SearchSettings(STEPS, max_prepared_bytes=limit))
     assert all(f.prepared_bytes <= limit or f.original for f in bounded.finalists)
-    largest = max(leaf.stored_bytes for row in free.problem.snapshot.options for o in row for leaf in o.frozen if leaf)
-    small = search(this.eg, TableObjective(), SearchSettings(Budget(steps=500), max_leaf_bytes=largest - 1))
-    assert small.statistics.rejected_options > 0
-    assert small.statistics.options < free.statistics.options
 
 
 def test_rule_gains() -> None:

@@ -31,6 +31,7 @@ from tests.support.search_cases import (
     BUILDERS,
     Case,
     case,
+    fresh_cost,
     plain_macro,
     run_graph,
     run_program,
@@ -173,7 +174,7 @@ def _lowered(graph: Graph, flip: bool) -> tuple[Program, Lowering]:
     if flip:
         state.flip((), [(c, problem.candidates[c][-1]) for c in range(snapshot.size)])
         state.settle()
-        assert state.cost == state.fresh_cost()
+        assert state.cost == fresh_cost(state)
     lowering = Lowering(problem.wants)
     return lowering.lower(state.choice(), graph), lowering
 

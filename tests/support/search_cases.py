@@ -21,7 +21,7 @@ from superopt.lab.bench.programs import nets
 from superopt.search.layout import candidates
 from superopt.search.pricing import Pricer
 from superopt.search.snapshot import Snapshot
-from superopt.search.state import Problem
+from superopt.search.state import Problem, State
 from tests.support.search_growth import grow_by_hand
 from tests.support.search_table import TableObjective
 
@@ -97,6 +97,11 @@ def run_program(program: Program, values: Mapping[str, np.ndarray]) -> tuple[np.
         prepared = run_graph(program.prepare, known)
         known |= {str(node["name"]): x for node, x in zip(program.prepared_inputs, prepared, strict=True)}
     return run_graph(program.hot, known)
+
+
+def fresh_cost(state: State) -> int:
+    """Cost of the same selection evaluated from nothing."""
+    return State.at(state.problem, state.choice()).cost
 
 
 def plain_macro(node: Node) -> Node:
