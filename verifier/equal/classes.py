@@ -79,9 +79,7 @@ class ClassTable:
         quick = self._known.get((fn, _text(ps, params)))
         if quick is not None and not shifted:
             return quick.label, tuple(map(var, params))
-        facts = tuple(
-            x for p in params if (n := self.ctx.range_of(p)) is not None for x in (c.ge(var(p), 0), c.lt(var(p), n))
-        )
+        facts = self.ctx.facts_of(params)
         shapes = tuple(map(_shape, ps))
         for rep in self.reps:
             if rep.fn != fn or len(rep.params) != len(params) or rep.sizes != shapes:

@@ -90,6 +90,11 @@ def ne(a: Index, b: Index) -> Cond:
     return _compare("ne", poly(a) - b)
 
 
+def within(x: Index, n: Index) -> tuple[Cond, Cond]:
+    """0 <= x < n."""
+    return ge(x, 0), lt(x, n)
+
+
 def truth(c: Truth) -> Cond:
     """A Python bool or a condition as a condition."""
     return c if isinstance(c, Cond) else TRUE if c else FALSE

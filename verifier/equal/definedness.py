@@ -115,13 +115,7 @@ def _positive_sum(ctx: Context, p: NF, facts: tuple[Cond, ...]) -> bool:
 
 def index_ranges(ctx: Context, m: Monomial) -> tuple[Cond, ...]:
     """Ranges of the index variables that are free in a monomial (they are bound further out)."""
-    out: list[Cond] = []
-    for name in sorted(m.free() - ctx.dims):
-        n = ctx.range_of(name)
-        if n is not None:
-            x = Poly((((name,), 1),))
-            out += [c.ge(x, 0), c.lt(x, n)]
-    return tuple(out)
+    return ctx.facts_of(sorted(m.free() - ctx.dims))
 
 
 def _same(ctx: Context, a: Atom, trail: Trail, there: tuple[Atom, Trail], facts: tuple[Cond, ...]) -> bool:

@@ -84,7 +84,7 @@ class LawNormaliser(Normaliser):
 
     def _counted(self, m: Monomial, t: Reduce) -> Monomial:
         """A summand that does not depend on the bound variable, times the number of its values."""
-        domain = (c.ge(var(t.var), 0), c.lt(var(t.var), t.size))
+        domain = c.within(var(t.var), t.size)
         rest = tuple(g for g in m.guards if g not in domain)
         used = any(t.var in x.vars for a in m.atoms for x in a.args) or any(t.var in g.vars for g in rest)
         if t.var not in m.binders or used or any(t.var in p.vars for p, _ in m.sizes):

@@ -116,15 +116,13 @@ class Normaliser:
             return self._product(t)
         if t.kind != "sum" or self.laws == EXACT:
             raise Unsupported(f"reduction {t.kind}")
-        domain = (c.ge(var(t.var), 0), c.lt(var(t.var), t.size))
-        out: NF = []
-        for m in self.nf(t.body):
-            guards = tidy((*m.guards, *domain))
-            if guards is not None:
-                one = onepoint(self.ctx, replace(m, guards=guards, binders=(*m.binders, t.var)))
-                if one is not None:
-                    out.append(one)
-        return out
+        return [x for m in self.nf(t.body) for x in self._bound(t, m)]
+
+    def _bound(self, t: Reduce, m: Monomial) -> NF:
+        """A summand under the binder of a reduction; none where it is 0."""
+        guards = tidy((*m.guards, *c.within(var(t.var), t.size)))
+        one = None if guards is None else onepoint(self.ctx, replace(m, guards=guards, binders=(*m.binders, t.var)))
+        return [] if one is None else [one]
 
     # ---- scalar functions
     def _apply(self, t: Apply) -> NF:
@@ -348,14 +346,7 @@ class Normaliser:
     def _product_factors(self, t: Term) -> NF:
         """The multiset of factors, each a guarded monomial with one atom that stands for its value."""
         if isinstance(t, Reduce) and t.kind == "prod":
-            domain = (c.ge(var(t.var), 0), c.lt(var(t.var), t.size))
-            out: NF = []
-            for m in self._product_factors(t.body):
-                guards = tidy((*m.guards, *domain))
-                if guards is not None:
-                    one = onepoint(self.ctx, replace(m, guards=guards, binders=(*m.binders, t.var)))
-                    out += [] if one is None else [one]
-            return out
+            return [x for m in self._product_factors(t.body) for x in self._bound(t, m)]
         if isinstance(t, Apply) and t.fn == "mul":
             return self._product_factors(t.args[0]) + self._product_factors(t.args[1])
         if isinstance(t, Where):
@@ -389,17 +380,12 @@ class Normaliser:
     def _entries(self, t: Term, sign: int) -> NF:
         """The set of entries of sign * t, each a guarded monomial with one atom that stands for its value."""
         if isinstance(t, Reduce) and t.kind in (("max", "or") if sign > 0 else ("min", "and")):
-            domain = (c.ge(var(t.var), 0), c.lt(var(t.var), t.size))
             out: NF = []
             some = self.ctx.holds(c.ge(t.size, 1))
-            for m in self._entries(t.body, sign):
-                if some and t.var not in m.free():  # the maximum of one value over a range that is not empty
-                    out.append(m)
-                    continue
-                guards = tidy((*m.guards, *domain))
-                if guards is not None:
-                    one = onepoint(self.ctx, replace(m, guards=guards, binders=(*m.binders, t.var)))
-                    out += [] if one is None else [one]
+            for m in self._entries(
+                t.body, sign
+            ):  # the maximum of one value over a range that is not empty is the value
+                out += [m] if some and t.var not in m.free() else self._bound(t, m)
             return out
         if isinstance(t, Apply) and t.fn == ("max" if sign > 0 else "min"):
             return self._entries(t.args[0], sign) + self._entries(t.args[1], sign)

@@ -93,6 +93,11 @@ class Context:
         """The size that an index variable ranges over."""
         return self.ranges.get(name)
 
+    def facts_of(self, names: Iterable[str]) -> tuple[Cond, ...]:
+        """The ranges of index variables, of those that have one."""
+        sized = ((name, self.range_of(name)) for name in names)
+        return tuple(fact for name, n in sized if n is not None for fact in c.within(var(name), n))
+
     # ---- questions
     def entails(self, goal: Cond, extra: Sequence[Cond] = ()) -> str:
         """Do the premises and `extra` imply the goal: yes, no or unknown."""

@@ -4,7 +4,8 @@ The denotation of a rule op is the case of `sem.py` that gives it a value, the c
 that gives it a shape, the entries of the op table that it stands for, and whatever of these modules they use: sources
 are cut along top-level definitions, and the functions that branch on the op (`op == "pad"`) along their branches.
 Comments, docstrings and layout do not count.  The prover is `prove.py`, `check.py` and every module of this package
-that they import, `sem.py` excepted.  So an edit changes the digests of exactly the rules that use what was edited.
+that they import, `sem.py` excepted, and what the op table says of scalar functions.  So an edit changes the digests of
+exactly the rules that use what was edited.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ def prover() -> str:
     found -= {Path(sem.__file__), *shown}
     language = Path(named.__file__).parent
     files = [*sorted(found), *(language / f"{m}.py" for m in _LANGUAGE)]
-    return _digest(text for file in files for text in (file.name, file.read_text(encoding="utf-8")))
+    facts = sorted((f.name, f.arity, f.predicate, f.commutative, f.partial, f.parity) for f in scalar.SCALARS.values())
+    return _digest([repr(facts), *(text for x in files for text in (x.name, x.read_text(encoding="utf-8")))])
 
 
 def _imported(path: Path) -> Iterator[str]:

@@ -10,11 +10,12 @@ import importlib
 import importlib.util
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from verifier.equal.solver import z3
 from verifier.record.ledger import Certificate
-from verifier.rules.process import LimitExceededError, Prover
+from verifier.rules.process import LimitExceededError, shared
 from verifier.verdict import Query
 
 QUERY_SECONDS = 5.0
@@ -80,31 +81,21 @@ def recheck(
 def _replayed(asked: Sequence[Query], seconds: float) -> list[dict[str, str]]:
     """Answers from a process that is killed when a solver does not keep its own limit."""
     out: list[dict[str, str]] = []
-    prover = _prover(seconds)
+    asking = partial(shared().call, "verifier.record.recheck:replay", seconds=2 * seconds * _BATCH)
     for start in range(0, len(asked), _BATCH):
         texts = [q.text for q in asked[start : start + _BATCH]]
         try:
-            out += prover.call("verifier.record.recheck:replay", texts, int(1e3 * seconds))
+            out += asking(texts, int(1e3 * seconds))
         except LimitExceededError:
             for text in texts:  # one of them hangs: each by itself
                 try:
-                    out += prover.call("verifier.record.recheck:replay", [text], int(1e3 * seconds))
+                    out += asking([text], int(1e3 * seconds))
                 except LimitExceededError:
                     out.append(dict.fromkeys(solvers(), "unknown"))
     return out
 
 
 _BATCH = 16
-_PROVERS: dict[float, Prover] = {}
-
-
-def _prover(seconds: float) -> Prover:
-    if seconds not in _PROVERS:
-        import atexit  # late: only where something is replayed
-
-        _PROVERS[seconds] = Prover(2 * seconds * _BATCH)
-        atexit.register(_PROVERS[seconds].close)
-    return _PROVERS[seconds]
 
 
 def _z3(text: str, milliseconds: int) -> str:

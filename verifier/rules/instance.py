@@ -225,7 +225,7 @@ def output(instance: RankInstance, root: int) -> tuple[dict[Any, Sym], tuple[Con
             continue
         o = var(instance.ctx.fresh(n, "o"))
         index[label] = Sym(o)
-        facts += [c.ge(o, 0), c.lt(o, n)]
+        facts += c.within(o, n)
     return index, tuple(facts)
 
 
@@ -267,7 +267,7 @@ def _index(meaning: Meaning[Scalar], t: Term, shape: NamedShape, read: Read) -> 
 
 def _inside(shape: NamedShape, index: Where) -> Cond:
     at = {x: unwrap(index[x]) for x in shape}
-    return c.conj(cond for x, n in shape.items() for cond in (c.ge(at[x], 0), c.lt(at[x], unwrap(n))))
+    return c.conj(cond for x, n in shape.items() for cond in c.within(at[x], unwrap(n)))
 
 
 LARGEST = 7

@@ -64,13 +64,14 @@ class Prover:
         """The prover's verdict alone, UNKNOWN where a limit was exceeded."""
         return self._judged("prove", rule, direction)
 
-    def call(self, target: str, *arguments: Any, path: str | None = None) -> Any:
-        """`module:function` applied to JSON values inside the process.
+    def call(self, target: str, *arguments: Any, path: str | None = None, seconds: float = 0.0) -> Any:
+        """`module:function` applied to JSON values inside the process, in so many seconds in place of its own.
 
         Raises:
             LimitExceededError: it took too long or too much memory.
         """
-        return self._ask({"request": "call", "target": target, "arguments": arguments, "path": path})["result"]
+        request = {"request": "call", "target": target, "arguments": arguments, "path": path}
+        return self._ask(request, seconds)["result"]
 
     def _judged(self, request: str, rule: Rule, direction: str) -> Verdict:
         key = rule_key(rule)
@@ -92,21 +93,22 @@ class Prover:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, request: dict[str, Any], seconds: float = 0.0) -> dict[str, Any]:
+        seconds = seconds or self.seconds
         with self._lock:
             try:
                 started = self._worker.started
                 self._worker.limits = ProcessLimits(_START_S, self.memory_bytes, processor=True)
                 if not started or not self._worker.alive:
                     self._worker.ready()  # imports are not the rule's time
-                self._worker.limits = ProcessLimits(self.seconds, self.memory_bytes, processor=True)
+                self._worker.limits = ProcessLimits(seconds, self.memory_bytes, processor=True)
                 (event,) = self._worker.request(request)
             except RecursionError as deep:
                 raise LimitExceededError("it is nested too deeply to be written down") from deep
             except WorkerDiedError as died:
                 failure = died.failure
                 if failure.cause == "timeout":
-                    raise LimitExceededError(f"{LIMIT} of {self.seconds:g} s was reached") from died
+                    raise LimitExceededError(f"{LIMIT} of {seconds:g} s was reached") from died
                 raise LimitExceededError(f"the prover's process ended: {failure.cause}: {failure.detail}") from died
         if event["event"] == "deep":
             raise LimitExceededError("it is nested too deeply for the prover")

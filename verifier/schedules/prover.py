@@ -85,7 +85,7 @@ def equal(message: Mapping[str, Any]) -> dict[str, Any]:
         extent = _Lower(names).size(s.extent)
         names[s] = name = ctx.fresh(extent, "o")
         env[s] = Sym(var(name))
-        facts += [c.ge(var(name), 0), c.lt(var(name), extent)]
+        facts += c.within(var(name), extent)
     lower = _Lower(names)
     facts += [c.ge(lower.size(read.size(f)), 0) for f in message["facts"]]
     terms: Any = Terms(ctx, PremiseRanges(ctx))

@@ -6,7 +6,6 @@ was checked here in exact integers.  What runs inside is `verifier.schedules.pro
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import json
 import threading
@@ -17,7 +16,7 @@ from typing import Any, Protocol, cast
 
 from superopt.ir.expr import Expr
 from superopt.ir.index import Atom, Poly, Size
-from verifier.rules.process import LimitExceededError, Prover
+from verifier.rules.process import LimitExceededError, shared
 from verifier.schedules.domain import Domain, value_at
 from verifier.schedules.questions import Findings
 from verifier.schedules.verdict import PROVED, REFUTED, CheckLimits
@@ -115,7 +114,6 @@ def _checked(model: Sequence[int] | None, domain: Domain, goal: Size) -> Mapping
     return at if holds and value_at(goal, at) < 0 else None
 
 
-_PROVER: list[Any] = []
 _ASKING = threading.Lock()
 
 
@@ -144,12 +142,8 @@ class _Asking:
             return None
         with _ASKING:  # one process, one limit: threads ask in turn
             left = max(self.deadline - time.monotonic(), 0.1)
-            if not _PROVER:
-                _PROVER.append(Prover(self.limits.seconds))
-                atexit.register(_PROVER[0].close)
-            _PROVER[0].seconds = left
             try:
-                return _PROVER[0].call(f"verifier.schedules.prover:{name}", message)
+                return shared().call(f"verifier.schedules.prover:{name}", message, seconds=left)
             except LimitExceededError:
                 return None
 

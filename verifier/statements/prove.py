@@ -40,7 +40,7 @@ from verifier.equal.terms import Apply, Read, Reduce, Term, Where, walk_terms
 from verifier.rules.process import LimitExceededError, shared
 from verifier.rules.prove import EMPTY_ONLY, FINITE
 from verifier.statements.ranges import PremiseRanges
-from verifier.statements.terms import ROUNDED, WIDENED, Terms, Wraps, factorings, ranges, to_poly
+from verifier.statements.terms import ROUNDED, WIDENED, Terms, Wraps, factorings, to_poly
 from verifier.verdict import UNKNOWN, UNSUPPORTED, Query, ValidityDomain, decode, encode
 
 SMALL = 64
@@ -190,7 +190,7 @@ def _in_bounds(work: _Work, term: Term, facts: tuple[Cond, ...]) -> None:
         elif isinstance(t, Apply):
             todo += [(a, path) for a in t.args]
         elif isinstance(t, Reduce):
-            todo.append((t.body, (*path, c.ge(var(t.var), 0), c.lt(var(t.var), t.size))))
+            todo.append((t.body, (*path, *c.within(var(t.var), t.size))))
         elif isinstance(t, Where):
             todo.append((t.then, (*path, *c.clauses(t.guard))))
             todo.append((t.orelse, (*path, *c.clauses(c.negate(t.guard)))))
@@ -276,7 +276,7 @@ def _terms(work: _Work, machine: bool = False, finite: bool = False) -> Any:
 def _denoted(work: _Work, terms: Any, a: Node, b: Node) -> tuple[Term, Term, tuple[Cond, ...]]:
     made: list[tuple[str, Poly]] = []
     index = [terms.variable(to_poly(n), "o", made) for n in a.shape]
-    facts = tuple(f for name, _ in made for f in ranges(work.ctx, (name,)))
+    facts = work.ctx.facts_of(name for name, _ in made)
     sides: list[Term] = []
     try:
         for root, graph in ((a, work.pair.left), (b, work.pair.right)):

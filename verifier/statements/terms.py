@@ -18,7 +18,7 @@ so that no question to the solver multiplies unknowns.  `products` says which si
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -175,7 +175,7 @@ class Terms:
         """Does a condition follow from the premises and the ranges of its variables?"""
         if fact in (c.TRUE, c.FALSE):
             return fact == c.TRUE
-        return self.ctx.holds(fact, ranges(self.ctx, fact.vars))
+        return self.ctx.holds(fact, self.ctx.facts_of(sorted(fact.vars)))
 
     # ---- leaves
     def read(self, name: str, index: Sequence[Int], dtype: str) -> Term:
@@ -567,16 +567,6 @@ class Terms:
 def _without_value(t: Term) -> bool:
     """Is a term a constant that is no finite number?"""
     return isinstance(t, Infinity) or t == NAN
-
-
-def ranges(ctx: Context, names: Iterable[str]) -> tuple[Cond, ...]:
-    """Ranges of index variables."""
-    out: list[Cond] = []
-    for name in sorted(names):
-        n = ctx.range_of(name)
-        if n is not None:
-            out += [c.ge(var(name), 0), c.lt(var(name), n)]
-    return tuple(out)
 
 
 def _is_rounded(value: Term) -> bool:
