@@ -87,9 +87,8 @@ def build(
     *,
     options: Options | None = None,
     kernels: Sequence[Choice | Mapping[str, Any]] = (),
-    limit_bytes: int | None = None,
 ) -> XlaExecutable:
-    """Build a program with some of its regions as kernels.
+    """Build a program with some of its regions as kernels; with XLA alone where there are none.
 
     Args:
         program: what to build.
@@ -97,23 +96,19 @@ def build(
         options: options of the compiler for what XLA computes.
         kernels: the regions of the hot part, as choices or their plain data; one whose data says `guarded` is first run
             alone, with bands around its buffers.
-        limit_bytes: refuse prepared and packed tensors beyond this size before anything is allocated.
 
     Raises:
         ArgumentError: a frozen value is missing or does not fit.
-        InputError: choices that do not fit the program, or prepared tensors larger than `limit_bytes`.
+        InputError: choices that do not fit the program.
         GuardError: a guarded kernel writes outside of its buffers.
     """
+    if not kernels:
+        return XlaExecutable(program, frozen_values, options)
     choices = [c if isinstance(c, Choice) else read_choice(c) for c in kernels]
     mix = mixed(program, choices)
     for given, kernel in zip(kernels, mix.kernels, strict=True):
         if not isinstance(given, Choice) and given.get("guarded") and kernel is not None:
             run_guarded(kernel)
-    if limit_bytes is not None and mix.program.prepared_bytes > limit_bytes:
-        raise InputError(
-            f"prepared tensors need {mix.program.prepared_bytes} bytes, more than the limit of {limit_bytes}",
-            hint="raise the limit or freeze fewer inputs",
-        )
     return NativeExecutable(program, frozen_values, options, choices, mix)
 
 

@@ -61,7 +61,6 @@ def build(
     frozen_values: Mapping[str, Any] | Sequence[Any] = (),
     *,
     options: Options | None = None,
-    limit_bytes: int | None = None,
 ) -> XlaExecutable:
     """Build a program: run its prepare part once on the frozen values, jit its hot part.
 
@@ -69,17 +68,10 @@ def build(
         program: what to build.
         frozen_values: values of the frozen inputs that do not come with the program, by name or in order.
         options: options of the compiler for calls of the hot part; those that it refuses are left out.
-        limit_bytes: refuse prepared tensors beyond this size before anything is allocated.
 
     Raises:
         ArgumentError: a frozen value is missing or does not fit.
-        InputError: the prepared tensors are larger than `limit_bytes`.
     """
-    if limit_bytes is not None and program.prepared_bytes > limit_bytes:
-        raise InputError(
-            f"prepared tensors need {program.prepared_bytes} bytes, more than the limit of {limit_bytes}",
-            hint="raise the limit or freeze fewer inputs",
-        )
     return XlaExecutable(program, frozen_values, options)
 
 

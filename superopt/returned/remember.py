@@ -23,7 +23,7 @@ from typing import Any
 from rewrites.language.show import show
 from rewrites.library import load
 from superopt.arrays.placing import pieces
-from superopt.backends.build import build_any
+from superopt.backends import native
 from superopt.backends.options import own
 from superopt.certify.library import count_unproved
 from superopt.certify.plan import Plan, read_plan
@@ -113,7 +113,7 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
             if kept["unproved"] and count_unproved(store) < kept["unproved"]:
                 return None
             program, report, plan, kernels = _read(kept, imported)
-            executable = build_any(program, imported.frozen_values, report.compiler_options, kernels)
+            executable = native.build(program, imported.frozen_values, options=report.compiler_options, kernels=kernels)
             str(report)  # a report that cannot be shown is none
             itself = not (kernels or executable.options) and _is_original(program, imported.graph)
             if not itself and differs_from_original(imported, executable, exact=report.exactness == "exact"):

@@ -192,14 +192,6 @@ def test_constants_come_with_the_program() -> None:
     np.testing.assert_allclose(run(x)[0], x @ w + b, rtol=1e-5)
 
 
-def test_memory_is_bounded_before_it_is_allocated() -> None:
-    wide = mk("broadcast_in_dim", W, shape=(1 << 20, 4, 5), broadcast_dimensions=(1, 2))
-    program = split(Graph((X, W), (mk("reduce_sum", wide, axes=(0, 1, 2)), X)), [wide])
-    assert program.prepared_bytes == 80 << 20
-    with pytest.raises(InputError, match="limit"):
-        build(program, values(W), limit_bytes=1 << 20)
-
-
 def test_frozen_values_that_do_not_fit() -> None:
     _, w, b = values(X, W, B)
     program = original_program(GRAPH)
