@@ -112,6 +112,17 @@ def evaluate(model: bytes, operands: Sequence[np.ndarray]) -> list[Any]:
         raise InputError(f"ONNX's reference evaluator does not run it: {cause_of(error)}") from error
 
 
+def no_rows(kind: Any) -> np.ndarray:
+    """What a loop of no steps gives for results of this type (an `onnx.ValueInfoProto`): a first axis of size 0.
+
+    Sizes that the type does not tell are 0 too.
+    """
+    from onnx import helper  # late: an optional dependency
+
+    tensor = kind.type.tensor_type
+    return np.zeros((0, *(d.dim_value for d in tensor.shape.dim)), helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+
+
 def is_host_call(primitive: Any) -> bool:
     """Is it the primitive of a call of the host?"""
     return primitive.name.startswith(PREFIX) and primitive_of(primitive.name) is primitive

@@ -21,6 +21,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.ops import op_loop
 
 from superopt.errors import InputError
+from superopt.foreign.onnx_calls import no_rows
 
 MOST_ELEMENTS = 1 << 27  # that a run may make out of nothing: 1 GB of float64
 PER_ELEMENT = 1 << 17  # elements for each that is given: real bodies run fewer than 60 nodes for each
@@ -64,12 +65,6 @@ class _Loop(op_loop.Loop):
 
 
 _Loop.__name__ = "Loop"  # by which the evaluator knows it
-
-
-def no_rows(kind: onnx.ValueInfoProto) -> np.ndarray:
-    """What a loop of no steps gives for results of this type: a first axis of size 0; unknown sizes are 0 too."""
-    tensor = kind.type.tensor_type
-    return np.zeros((0, *(d.dim_value for d in tensor.shape.dim)), helper.tensor_dtype_to_np_dtype(tensor.elem_type))
 
 
 class Bounded(ReferenceEvaluator):

@@ -20,6 +20,7 @@ import onnx
 from jax import core, lax
 
 from superopt.errors import InputError
+from superopt.foreign.onnx_calls import no_rows
 from superopt.frontends.onnx.data import MAX_TENSOR_BYTES
 from superopt.frontends.onnx.eval import FOLD_LIMIT, Call, StaticValueError, bounded, op, run_subgraph
 from superopt.frontends.onnx.host import HostValueError, in_program
@@ -126,8 +127,6 @@ def _collect(carried: list[Any], collected: list[list[Any]], body: onnx.GraphPro
         elif one:
             stacked.append(jnp.stack([jnp.asarray(v) for v in one]))
         else:
-            from superopt.foreign.onnx_limits import no_rows  # late: loads every operator of the reference
-
             stacked.append(no_rows(body.output[1 + n + i]))
     return (*carried, *stacked)
 
