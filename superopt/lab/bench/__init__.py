@@ -21,6 +21,8 @@ from superopt.machine import facts as machine
 from superopt.machine.extras import need
 
 Say = Callable[[str], None]
+Result = tuple[list[dict[str, Any]], dict[str, float], str]
+"""Of a suite: rows, summary, text."""
 _HERE = "superopt.lab.bench"
 SUITES = {
     "aa": f"{_HERE}.aa:run",
@@ -85,7 +87,7 @@ def run_suite(
     if suite not in SUITES:
         raise UsageError(f"there is no suite {suite!r}", hint=", ".join(SUITES))
     module, _, name = SUITES[suite].partition(":")
-    run: Callable[..., tuple[list[dict[str, Any]], dict[str, float], str]] = getattr(import_module(module), name)
+    run: Callable[..., Result] = getattr(import_module(module), name)
     if count is not None:
         if suite not in COUNTED:
             raise UsageError(f"--count is not for the suite {suite}", hint=", ".join(COUNTED))
@@ -114,6 +116,16 @@ def table(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str, str]
         cells = [format(row[key], spec) if row.get(key) is not None else "-" for key, _, spec in columns]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def told(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str, str]], summary: Mapping[str, float]) -> str:
+    """Rows as a table, the summary in a line below."""
+    return table(rows, columns) + "\n\n" + ", ".join(f"{k} {v:.4g}" for k, v in summary.items())
+
+
+def wanted(name: str, cases: Sequence[str]) -> bool:
+    """Is a case asked for: does its name contain one of these texts, or is there none?"""
+    return not cases or any(text in name for text in cases)
 
 
 def geomean(values: Sequence[float]) -> float:

@@ -28,7 +28,7 @@ from superopt.explore.found import Exploration
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import Program, original_program
-from superopt.lab.bench import Say, table
+from superopt.lab.bench import Result, Say, told, wanted
 from superopt.lab.bench.programs.aa_programs import PROGRAMS, Made
 from superopt.machine.budget import SearchBudget, parse_budget
 from superopt.measure import ComparisonSettings, Failure, Timing, Tuned, Worker, compare
@@ -61,20 +61,18 @@ class _Copies(Exploration):
         return original_program(self.imported)
 
 
-def run(
-    *, budget: str, cases: Sequence[str], seed: int, say: Say
-) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
     """Both experiments on every program."""
     rows: list[dict[str, Any]] = []
     for name, make in PROGRAMS.items():
-        if cases and not any(text in name for text in cases):
+        if not wanted(name, cases):
             continue
         row = measure_case(name, make, budget, seed + len(rows))
         rows.append(row)
         again = f", {row['again']:.3f} again" if row["claimed"] else ""
         say(f"{name}: same {row['same_claimed']}, claimed {row['claimed']}{again}, {row['seconds']:.0f} s")
     summary = summarise(rows)
-    text = table(rows, _COLUMNS) + "\n\n" + ", ".join(f"{k} {v:.4g}" for k, v in summary.items())
+    text = told(rows, _COLUMNS, summary)
     return rows, summary, text
 
 

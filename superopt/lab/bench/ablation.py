@@ -33,7 +33,7 @@ from superopt.certify.library import proved_library
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
-from superopt.lab.bench import Say, table
+from superopt.lab.bench import Result, Say, told, wanted
 from superopt.lab.bench.programs import nets
 from superopt.lab.bench.programs.layers import Net, conv2d, relu, softmax
 from superopt.machine.budget import parse_budget
@@ -107,9 +107,7 @@ CASES: dict[str, Callable[[], Net]] = {
 }
 
 
-def run(
-    *, budget: str, cases: Sequence[str], seed: int, say: Say
-) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
     """Search each case under each objective, time the picks."""
     seconds = parse_budget(budget).seconds or 5.0
     objectives: dict[str, Objective] = {"prior": load_roofline()}
@@ -118,12 +116,12 @@ def run(
         objectives["learned"] = given
     rows: list[dict[str, Any]] = []
     for case in CASES:
-        if not cases or any(text in case for text in cases):
+        if wanted(case, cases):
             rows.append(measure_case(case, objectives, seconds, seed))
             picks = {k.removeprefix("regret_"): v for k, v in rows[-1].items() if k.startswith("regret_")}
             say(f"{case}: " + ", ".join(f"{k} {v:+.1%}" for k, v in picks.items() if v is not None))
     summary = summarise(rows)
-    return rows, summary, table(rows, _COLUMNS) + "\n\n" + ", ".join(f"{k} {v:.4g}" for k, v in summary.items())
+    return rows, summary, told(rows, _COLUMNS, summary)
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:

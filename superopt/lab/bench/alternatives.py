@@ -31,7 +31,7 @@ from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program, original_program
-from superopt.lab.bench import Say, geomean, table, whole_graphs
+from superopt.lab.bench import Result, Say, geomean, told, wanted, whole_graphs
 from superopt.lab.bench.programs import nets
 from superopt.lab.bench.programs.nets import Net
 from superopt.lab.bench.whole_graphs import Arena, BestFound
@@ -68,19 +68,17 @@ _COLUMNS = (
 )
 
 
-def run(
-    *, budget: str, cases: Sequence[str], seed: int, say: Say
-) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
     """Search every case by every method, time the programs."""
     seconds = parse_budget(budget).seconds or 10.0
     rows: list[dict[str, Any]] = []
     for case in CASES:
-        if not cases or any(text in case for text in cases):
+        if wanted(case, cases):
             found = measure_case(case, seconds, seed)
             rows += found
             say(f"{case}: " + ", ".join(f"{r['method']} {r['ratio']:.3f}" for r in found if r["ratio"] is not None))
     summary = summarise(rows)
-    return rows, summary, table(rows, _COLUMNS) + "\n\n" + ", ".join(f"{k} {v:.4g}" for k, v in summary.items())
+    return rows, summary, told(rows, _COLUMNS, summary)
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:

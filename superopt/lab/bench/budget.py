@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from superopt.lab.bench import Say, in_own_process, table
+from superopt.lab.bench import Result, Say, in_own_process, told, wanted
 from superopt.lab.bench.core import CASES
 from superopt.lab.bench.programs.programs import build_case
 from superopt.pipeline.optimizer import optimize
@@ -33,15 +33,13 @@ _COLUMNS = (
 )
 
 
-def run(
-    *, budget: str, cases: Sequence[str], seed: int, say: Say
-) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
     """Optimise every program with every budget; `budget` is not used, since budgets are what is measured."""
     rows: list[dict[str, Any]] = []
     for case in PROGRAMS:
         for seconds in BUDGETS_S:
             name = f"{case}:{seconds}"
-            if cases and not any(text in name for text in cases):
+            if not wanted(name, cases):
                 continue
             row = in_own_process("superopt.lab.bench.budget", case, f"{seconds}s", seed, _TIMEOUT_S)
             rows.append(row)
@@ -54,7 +52,7 @@ def run(
         "largest_share": max(shares, default=0.0),
         "failed": float(len(rows) - len(good)),
     }
-    return rows, summary, table(rows, _COLUMNS) + "\n\n" + ", ".join(f"{k} {v:.4g}" for k, v in summary.items())
+    return rows, summary, told(rows, _COLUMNS, summary)
 
 
 def measure_case(case: str, budget: str, seed: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from superopt.lab.bench import NO_SEARCH, Say, geomean, in_own_process, table
+from superopt.lab.bench import NO_SEARCH, Result, Say, geomean, in_own_process, told
 from superopt.lab.bench.programs.programs import build_case
 from superopt.lab.bench.timing import time_against_jit
 from superopt.machine.extras import need
@@ -45,23 +45,17 @@ _COLUMNS = (
 )
 
 
-def run(
-    *, budget: str, cases: Sequence[str], seed: int, say: Say, search: bool = True
-) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+def run(*, budget: str, cases: Sequence[str], seed: int, say: Say, search: bool = True) -> Result:
     """Optimise and measure every case through XLA alone."""
     return _run("core", budget, cases, seed, say, search)
 
 
-def run_native(
-    *, budget: str, cases: Sequence[str], seed: int, say: Say, search: bool = True
-) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+def run_native(*, budget: str, cases: Sequence[str], seed: int, say: Say, search: bool = True) -> Result:
     """Optimise and measure every case through XLA and kernels of our own."""
     return _run("native", budget, cases, seed, say, search)
 
 
-def _run(
-    suite: str, budget: str, cases: Sequence[str], seed: int, say: Say, search: bool
-) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+def _run(suite: str, budget: str, cases: Sequence[str], seed: int, say: Say, search: bool) -> Result:
     rows: list[dict[str, Any]] = []
     flags = () if search else (NO_SEARCH,)
     chosen = [x for x in (*CASES, *SMALL) if any(text in x for text in cases)] if cases else CASES
@@ -86,7 +80,7 @@ def _run(
         "max_rel_error": max((row["max_rel_error"] for row in good), default=0.0),
         "failed": float(len(rows) - len(good)),
     }
-    return rows, summary, table(rows, _COLUMNS) + "\n\n" + ", ".join(f"{k} {v:.4g}" for k, v in summary.items())
+    return rows, summary, told(rows, _COLUMNS, summary)
 
 
 def measure_case(case: str, budget: str, seed: int, kernels: bool = False, search: bool = True) -> dict[str, Any]:

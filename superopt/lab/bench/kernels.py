@@ -21,7 +21,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from superopt.lab.bench import Say, geomean, in_own_process, table
+from superopt.lab.bench import Result, Say, geomean, in_own_process, told, wanted
 from superopt.lab.bench.programs.kernels_cases import CASES
 from superopt.machine.budget import parse_budget
 
@@ -43,22 +43,20 @@ _COLUMNS = (
 _MODULE = "superopt.lab.bench.kernels_case"
 
 
-def run(
-    *, budget: str, cases: Sequence[str], seed: int, say: Say
-) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
     """Every case with one thread and with as many as there are cores (at most four)."""
     seconds = parse_budget(budget).seconds or 10.0
     many = min(4, len(os.sched_getaffinity(0)))
     rows: list[dict[str, Any]] = []
     for case in CASES:
         for threads in sorted({1, many}):
-            if cases and not any(text in f"{case.name} x{threads}" for text in cases):
+            if not wanted(f"{case.name} x{threads}", cases):
                 continue
             row = in_own_process(_MODULE, f"{threads}:{case.name}", f"{seconds:g}s", seed, 120 + 4 * seconds)
             rows.append({"case": case.name, "kind": case.kind, "threads": threads, **row})
             say(_line(rows[-1]))
     summary = summarise(rows)
-    return rows, summary, table(rows, _COLUMNS) + "\n\n" + ", ".join(f"{k} {v:.4g}" for k, v in summary.items())
+    return rows, summary, told(rows, _COLUMNS, summary)
 
 
 def _line(row: dict[str, Any]) -> str:

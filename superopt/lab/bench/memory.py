@@ -28,7 +28,7 @@ import numpy as np
 
 from superopt.arrays.placing import SHARED
 from superopt.errors import UsageError
-from superopt.lab.bench import Say, table
+from superopt.lab.bench import Result, Say, told, wanted
 from superopt.returned.optimized import load
 
 SIDE, SMALL_SIDE, ROWS = 2048, 64, 8  # of a matrix, of one of those that hardly weigh, of the operand
@@ -67,22 +67,20 @@ class Peak:
     processes: int
 
 
-def run(
-    *, budget: str, cases: Sequence[str], seed: int, say: Say
-) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
     """Measure the models whose names contain one of `cases` (all if empty)."""
     if not Path("/proc/self/smaps_rollup").exists():
         raise UsageError("the suite memory reads /proc/PID/smaps_rollup, which this system has not")
     rows: list[dict[str, Any]] = []
     for case, layers in LAYERS.items():
-        if not cases or any(text in case for text in cases):
+        if wanted(case, cases):
             with tempfile.TemporaryDirectory(prefix="superopt-bench-") as folder:
                 rows += _case(case, layers, budget, seed, Path(folder), say)
     summary = {"failed": float(sum("failure" in row for row in rows))}
     for name, ways in {"optimise": WAYS[:2], "plain": WAYS[:1], "load": WAYS[2:]}.items():
         ratios = [row["over_weights"] for row in rows if row["way"] in ways and "failure" not in row]
         summary[f"{name}_over_weights"] = max(ratios, default=0.0)
-    return rows, summary, table(rows, _COLUMNS) + "\n\n" + ", ".join(f"{k} {v:.4g}" for k, v in summary.items())
+    return rows, summary, told(rows, _COLUMNS, summary)
 
 
 def _case(case: str, layers: int, budget: str, seed: int, folder: Path, say: Say) -> list[dict[str, Any]]:

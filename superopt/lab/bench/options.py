@@ -21,7 +21,7 @@ import numpy as np
 from jax import lax
 
 from superopt.backends.options import CHOICES, LIBRARY, Options, accepted, options_of
-from superopt.lab.bench import Say, geomean, table
+from superopt.lab.bench import Result, Say, geomean, table, wanted
 from superopt.machine.budget import parse_budget
 from superopt.measure import loop
 from superopt.measure.stats import paired_ratio
@@ -150,9 +150,7 @@ PROGRAMS: dict[str, Program] = {
 }
 
 
-def run(
-    *, budget: str, cases: Sequence[str], seed: int, say: Say
-) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
     """Time every set of options on every program; `cases` picks programs, the budget bounds each of them."""
     seconds = parse_budget(budget).seconds or math.inf
     known = {name: accepted(options) for name, options in SETS.items()}
@@ -162,7 +160,7 @@ def run(
     usable: dict[str, Options] = {name: options for name, (options, refused) in known.items() if not refused}
     rows: list[dict[str, Any]] = []
     for program, (fn, shapes) in PROGRAMS.items():
-        if cases and not any(text in program for text in cases):
+        if not wanted(program, cases):
             continue
         rows.append({"program": program, **_measured(fn, shapes, usable, seconds, seed)})
         say(f"{program}: {rows[-1]['default_us']:.0f} us")

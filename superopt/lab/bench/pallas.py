@@ -30,7 +30,7 @@ from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.interp import evaluate
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.schedule.trace import apply
-from superopt.lab.bench import Say, geomean, run_suite, table
+from superopt.lab.bench import Result, Say, geomean, run_suite, table, wanted
 from superopt.lab.bench.programs.pallas_cases import CASES
 from superopt.lab.pallas import space
 from superopt.lab.pallas.lower import lower
@@ -55,15 +55,13 @@ _COLUMNS = (
 )
 
 
-def run(
-    *, budget: str, cases: Sequence[str], seed: int, say: Say
-) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
     """Check and, on a GPU, time every case."""
     gpu = jax.default_backend() == "gpu"
     rows: list[dict[str, Any]] = []
     checked: dict[Any, dict[str, Any]] = {}  # cases of several sizes are one case here
     for case in CASES:
-        if cases and not any(text in case.name for text in cases):
+        if not wanted(case.name, cases):
             continue
         key = (case.name.split()[0], case.fn, case.small, case.dtype, case.precision)
         fresh = key not in checked

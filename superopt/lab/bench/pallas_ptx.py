@@ -27,7 +27,7 @@ from jaxlib.triton import dialect
 
 from superopt.errors import UsageError
 from superopt.kernels.schedule.trace import apply
-from superopt.lab.bench import table
+from superopt.lab.bench import table, wanted
 from superopt.lab.bench.pallas import loop_program
 from superopt.lab.bench.programs.pallas_cases import CASES
 from superopt.lab.pallas import space
@@ -143,7 +143,7 @@ def main(arguments: Sequence[str]) -> int:
 
     rows: list[dict[str, Any]] = []
     for case in CASES:
-        if not given.cases or any(text in case.name for text in given.cases):
+        if wanted(case.name, given.cases):
             rows.append(row(case, given.capability))
             print(f"{case.name}: {rows[-1]['compiled']} of {rows[-1]['schedules']} compile", flush=True)
     if given.path:

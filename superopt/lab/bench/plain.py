@@ -25,7 +25,7 @@ import numpy as np
 
 from superopt.contest.checks import Builds
 from superopt.frontends.jax.jaxpr import import_function
-from superopt.lab.bench import Say, geomean, in_own_process, table
+from superopt.lab.bench import Result, Say, geomean, in_own_process, told, wanted
 from superopt.lab.bench.core import CASES as CORE
 from superopt.lab.bench.programs.programs import build_case
 from superopt.lab.bench.timing import median, until_decided
@@ -62,13 +62,11 @@ _COLUMNS = (
 )
 
 
-def run(
-    *, budget: str, cases: Sequence[str], seed: int, say: Say
-) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
     """Measure every case named by `cases` (parts of names; all if empty)."""
     rows: list[dict[str, Any]] = []
     for case in CASES:
-        if cases and not any(text in case for text in cases):
+        if not wanted(case, cases):
             continue
         with tempfile.TemporaryDirectory(prefix="superopt-bench-") as cache:
             row = in_own_process(
@@ -82,7 +80,7 @@ def run(
             product = f"product {row['vs_jax']:.2f}x in {row['product_seconds']:.1f} s"
             say(f"{case}: jax {row['jax_ms']:.3g} ms, {plain}, {product}, {row['over_plain']:.3f} over plain")
     summary = summarise(rows)
-    return rows, summary, table(rows, _COLUMNS) + "\n\n" + ", ".join(f"{k} {v:.4g}" for k, v in summary.items())
+    return rows, summary, told(rows, _COLUMNS, summary)
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -33,7 +33,7 @@ from superopt.explore.found import Exploration
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import Program, original_program
-from superopt.lab.bench import Say, ablation, alternatives, core, geomean, options, rewrites, table
+from superopt.lab.bench import Result, Say, ablation, alternatives, core, geomean, options, rewrites, table, wanted
 from superopt.lab.bench.programs import nets
 from superopt.lab.bench.programs.layers import Net
 from superopt.lab.bench.programs.programs import build_case
@@ -103,11 +103,11 @@ class PricedProgram:
 
 def run(
     *, files: Sequence[str], cases: Sequence[str], jobs: int, measure: bool, say: Say, steps: int = STEPS, seed: int = 0
-) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+) -> Result:
     """Price the rules of some files over the programs whose name contains one of `cases`, or over all of them."""
     texts = "\n\n".join(Path(file).read_text(encoding="utf-8") for file in files)
     parse_many(texts, "candidates")
-    chosen = [name for name in programs() if not cases or any(text in name for text in cases)]
+    chosen = [name for name in programs() if wanted(name, cases)]
     tasks = [PricedProgram(name, texts, steps, seed, measure) for name in chosen]
     rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:

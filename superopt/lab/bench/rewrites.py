@@ -27,7 +27,7 @@ from typing import Any
 
 import jax
 
-from superopt.lab.bench import NO_SEARCH, Say, geomean, in_own_process, table
+from superopt.lab.bench import NO_SEARCH, Result, Say, geomean, in_own_process, table
 from superopt.lab.bench.programs import rewrites_conv, rewrites_dense
 from superopt.lab.bench.timing import interleaved, median
 from superopt.machine.speedup import Speedup
@@ -66,9 +66,7 @@ def build_case(name: str) -> Any:
     return (rewrites_conv.CASES | rewrites_dense.CASES)[name]()
 
 
-def run(
-    *, budget: str, cases: Sequence[str], seed: int, say: Say, search: bool = True
-) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+def run(*, budget: str, cases: Sequence[str], seed: int, say: Say, search: bool = True) -> Result:
     """Optimise and measure every case named by `cases` (a name, or a part of names); the budget is per case."""
     rows: list[dict[str, Any]] = []
     flags = () if search else (NO_SEARCH,)

@@ -26,7 +26,7 @@ import numpy as np
 from superopt.arrays.bundles import scratch_folder
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
-from superopt.lab.bench import Say, geomean, table
+from superopt.lab.bench import Result, Say, geomean, told, wanted
 from superopt.machine.budget import parse_budget
 from superopt.measure.process import ProcessLimits, Worker
 from superopt.measure.stats import paired_ratio
@@ -62,18 +62,16 @@ _COLUMNS = (
 )
 
 
-def run(
-    *, budget: str, cases: Sequence[str], seed: int, say: Say
-) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
     """Search and compare every operator."""
     seconds = parse_budget(budget).seconds or 20.0
     rows: list[dict[str, Any]] = []
     for operator in OPERATORS:
-        if not cases or any(text in operator for text in cases):
+        if wanted(operator, cases):
             rows.append(measure(operator, seconds, range(seed, seed + _SEEDS)))
             say(json.dumps({k: v for k, v in rows[-1].items() if k != "trace"}))
-    summary = summarised(rows)
-    return rows, summary, table(rows, _COLUMNS) + "\n\n" + ", ".join(f"{k} {v:.4g}" for k, v in summary.items())
+    summary = summarised(rows) if rows else {}
+    return rows, summary, told(rows, _COLUMNS, summary)
 
 
 def summarised(rows: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -18,7 +18,7 @@ from rewrites.egraph.convert import import_graph
 from rewrites.grow.growth import GrowthLimits, grow
 from superopt.certify.library import proved_library
 from superopt.frontends.jax.jaxpr import import_function
-from superopt.lab.bench import Say, geomean, table
+from superopt.lab.bench import Result, Say, geomean, told, wanted
 from superopt.lab.bench.programs import nets
 from superopt.machine.budget import parse_budget
 from superopt.search.budget import Budget
@@ -40,14 +40,12 @@ _COLUMNS = (
 )
 
 
-def run(
-    *, budget: str, cases: Sequence[str], seed: int, say: Say
-) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
     """Grow and search every network, each for at most the budget, half of it cold and half of it warm."""
     seconds = min(parse_budget(budget).seconds or _SECONDS, 2 * _SECONDS)
     rows: list[dict[str, Any]] = []
     for case in CASES:
-        if not cases or any(text in case for text in cases):
+        if wanted(case, cases):
             rows.append(measure_case(case, seconds, seed))
             say(f"{case}: {rows[-1]['enodes']} e-nodes, {rows[-1]['proposals_per_second']:.0f} proposals/s")
     rates = [row["proposals_per_second"] for row in rows]
@@ -58,7 +56,7 @@ def run(
         "min_proposals_per_second": min(rates, default=0.0),
         "geomean_proposals_per_second": geomean(rates),
     }
-    return rows, summary, table(rows, _COLUMNS) + "\n\n" + ", ".join(f"{k} {v:.4g}" for k, v in summary.items())
+    return rows, summary, told(rows, _COLUMNS, summary)
 
 
 def measure_case(case: str, seconds: float, seed: int) -> dict[str, Any]:

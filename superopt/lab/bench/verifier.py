@@ -29,7 +29,7 @@ from rewrites.language.direction import directions
 from rewrites.language.term import Rule
 from rewrites.library import load
 from superopt.errors import UsageError
-from superopt.lab.bench import Say, table
+from superopt.lab.bench import Say, table, wanted
 from superopt.lab.bench.wrong_functions import STATEMENTS
 from superopt.lab.corpora import rollcall, wrong
 from superopt.lab.discovery.discover import DiscoverySettings, discover
@@ -76,7 +76,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> tuple[list
     Raises:
         UsageError: no part has such a name.
     """
-    chosen = [name for name in _PARTS if not cases or any(text in name for text in cases)]
+    chosen = [name for name in _PARTS if wanted(name, cases)]
     if not chosen:
         raise UsageError(f"no part is called {', '.join(cases)}", hint=", ".join(_PARTS))
     made = _Run(say, parse_budget(budget).steps or MUTANTS, seed, jobs=cores())

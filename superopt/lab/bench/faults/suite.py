@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from superopt.lab.bench import Say, table
+from superopt.lab.bench import Result, Say, table, wanted
 from superopt.machine.extras import need
 from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 
@@ -75,14 +75,12 @@ class _Found:
         return {**vars(self), "megabytes": self.bytes / 1e6}
 
 
-def run(
-    *, budget: str, cases: Sequence[str], seed: int, say: Say, count: int = 200
-) -> tuple[list[dict[str, Any]], dict[str, float], str]:
+def run(*, budget: str, cases: Sequence[str], seed: int, say: Say, count: int = 200) -> Result:
     """Read `count` mutated files of every kind whose name contains one of `cases` (ten times as many flips)."""
     del budget
     found: list[_Found] = []
     for kind in KINDS:
-        if cases and not any(text in kind for text in cases):
+        if not wanted(kind, cases):
             continue
         files = count * _OFTEN.get(kind, 1)
         if kind == "onnx":
