@@ -39,12 +39,11 @@ def _floordiv(a: int, b: int) -> int:
     return a // b
 
 
-def _mod(a: int, b: int) -> int:
-    return a % b
-
-
-INTEGERS = Arithmetic(_floordiv, _mod, max, min, _same)
-_COMPARE: dict[str, Callable[[Num, Num], Num]] = {
+INTEGERS = Arithmetic(_floordiv, operator.mod, max, min, _same)
+_OPERATORS: dict[str, Callable[[Num, Num], Num]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
     "<=": operator.le,
     "<": operator.lt,
     "==": operator.eq,
@@ -110,21 +109,13 @@ class Env:
         if op == "prod":
             return self.count(e[1])
         a, b = self.value(e[1], label), self.value(e[2], label)
-        if op == "+":
-            return a + b
-        if op == "-":
-            return a - b
-        if op == "*":
-            return a * b
         if op == "//":
             return self.arith.floordiv(a, b)
         if op == "%":
             return self.arith.mod(a, b)
-        if op == "max":
-            return self.arith.max(a, b)
-        if op == "min":
-            return self.arith.min(a, b)
-        return _COMPARE[op](a, b)
+        if op in ("max", "min"):
+            return (self.arith.max if op == "max" else self.arith.min)(a, b)
+        return _OPERATORS[op](a, b)
 
     def axes_of(self, e: Expr) -> Sequence[Label]:
         """Axes at which a condition is stated: those of its one many-axis role, else a single axis."""

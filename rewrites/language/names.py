@@ -13,9 +13,9 @@ ELEMENTWISE: dict[str, int] = {name: TABLE[name].arity or 3 for name in ELEMENTW
 
 ALIASES = {"maximum": "max", "minimum": "min", "invert": "not", "logical_and": "and", "logical_or": "or"}
 """Rule text -> lax name, where they differ."""
-TEXT_NAME = {"max": "maximum", "min": "minimum", "not": "invert", "and": "logical_and", "or": "logical_or"}
+TEXT_NAME = {lax: text for text, lax in ALIASES.items()}
 """lax name -> rule text, where they differ."""
-IN_TEXT = frozenset(ELEMENTWISE) - {"max", "min", "not", "and", "or", "select_n", "convert_element_type"} | set(ALIASES)
+IN_TEXT = frozenset(ELEMENTWISE) - {*TEXT_NAME, "select_n", "convert_element_type"} | set(ALIASES)
 """Elementwise functions by the names that rule texts use (`where` apart)."""
 
 OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}

@@ -21,11 +21,12 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from rewrites.language import direction
 from rewrites.language.kinds import kinds
 from rewrites.language.parse_terms import Declared, Reader, fail
-from rewrites.language.term import MODES, REDUCERS, Expr, Rule, Term, roles_of, stem, subterms
+from rewrites.language.term import MODES, REDUCERS, Rule, Term, roles_of, stem, subterms
 from superopt.errors import RuleError
 from superopt.machine.shared import parse_expression
 
@@ -38,11 +39,16 @@ _DECLARATION = re.compile(
 
 @dataclass
 class _Section:
-    """One clause of a rule: its text and the line it starts at."""
+    """One clause of a rule: its text, and `file:line: rule name`."""
 
     kind: str
-    line: int
+    context: str
     text: str
+
+    def elements(self, reader: Reader, text: str | None = None) -> list[ast.expr]:
+        """The expressions of the clause, or of a part of it; the reader is told where they stand."""
+        reader.context = self.context
+        return _elements(self.text if text is None else text, self.context)
 
 
 def parse(text: str, where: str = "<text>") -> Rule:
@@ -51,8 +57,8 @@ def parse(text: str, where: str = "<text>") -> Rule:
     Raises:
         RuleError: the text is no well-formed rule, with name, file and line.
     """
-    name, declaration, sections, at = _frame(text, where)
-    context = f"{at(0)}: rule {name or '?'}"
+    name, where, declaration, sections = _frame(text, where)
+    context = f"{where}: rule {name or '?'}"
     if not re.fullmatch(r"[A-Za-z][\w-]*", name):
         raise RuleError(f"{context}: the first line must be `name: declarations`")
     declared = _declarations(declaration, context)
@@ -60,58 +66,49 @@ def parse(text: str, where: str = "<text>") -> Rule:
     bodies = [s for s in sections if s.kind == "body"]
     if len(bodies) != 1 or bodies[0].text.count("==") != 1:
         raise RuleError(f"{context}: expected one equation `left == right`, got {[b.text for b in bodies]}")
-    left_text, right_text = bodies[0].text.split("==")
-    reader.context = f"{at(bodies[0].line)}: rule {name}"
+    (body,) = bodies
+    left_text, right_text = body.text.split("==")
     shared = [s for s in sections if s.kind == "with"]
     proof = any(s.kind == "mode" and s.text.strip() == "proof" for s in sections)
-
-    def lets() -> None:
-        for section in shared:
-            reader.context = f"{at(section.line)}: rule {name}"
-            let, _, value = section.text.partition("=")
-            (tree,) = _elements(value, reader.context)
-            reader.let(let.strip(), tree)
-
     if proof:  # nothing is matched: subterms may be shared by both sides
-        lets()
-    reader.context = f"{at(bodies[0].line)}: rule {name}"
-    lhs = tuple(reader.term(e) for e in _elements(left_text, reader.context))
+        _lets(reader, shared)
+    lhs = tuple(reader.term(e) for e in body.elements(reader, left_text))
     reader.left_done(lhs)
     if not proof:
-        lets()
-    reader.context = f"{at(bodies[0].line)}: rule {name}"
-    rhs = tuple(reader.term(e) for e in _elements(right_text, reader.context))
-    cond: list[Expr] = []
-    prefer: list[Expr] = []
-    given: list[Term] = []
-    mode, source, dtype = "saturate", "", ""
+        _lets(reader, shared)
+    rhs = tuple(reader.term(e) for e in body.elements(reader, right_text))
+    read: dict[str, Callable[[ast.expr], Any]] = {
+        "if": reader.condition, "prefer": reader.preference, "given": reader.premise
+    }  # fmt: skip
+    clauses: dict[str, list[Any]] = {kind: [] for kind in read}
+    told = {"mode": "saturate", "source": "", "dtype": ""}
     for section in sections:
-        reader.context = f"{at(section.line)}: rule {name}"
-        if section.kind == "if":
-            cond += [reader.condition(e) for e in _elements(section.text, reader.context)]
-        elif section.kind == "prefer":
-            prefer += [reader.preference(e) for e in _elements(section.text, reader.context)]
-        elif section.kind == "given":
-            given += [reader.premise(e) for e in _elements(section.text, reader.context)]
-        elif section.kind == "dtype":
-            dtype = section.text.strip()
-        elif section.kind == "mode":
-            mode = section.text.strip()
-        elif section.kind == "source":
-            source = section.text.strip()
-    if dtype not in ("", "int"):
-        raise RuleError(f"{context}: dtype {dtype!r} is not int; without the clause a rule is about floats")
-    if mode not in MODES:
-        raise RuleError(f"{context}: mode {mode!r} is not one of {', '.join(MODES)}")
+        if section.kind in read:
+            clauses[section.kind] += map(read[section.kind], section.elements(reader))
+        elif section.kind in told:
+            told[section.kind] = section.text.strip()
+    if told["dtype"] not in ("", "int"):
+        raise RuleError(f"{context}: dtype {told['dtype']!r} is not int; without the clause a rule is about floats")
+    if told["mode"] not in MODES:
+        raise RuleError(f"{context}: mode {told['mode']!r} is not one of {', '.join(MODES)}")
     rule = Rule(
-        name=name, where=at(0), source=source, vars=declared.vars, roles=tuple(declared.roles),
+        name=name, where=where, vars=declared.vars, roles=tuple(declared.roles),
         many=frozenset(declared.many), owner=declared.owner, sizes=frozenset(reader.sizes),
         indices=frozenset(reader.indices), metas=declared.metas, params=declared.params,
         extras=tuple(declared.extras), derived=reader.derived, kinds=kinds(declared.vars, lhs + rhs), lhs=lhs, rhs=rhs,
-        cond=tuple(cond), prefer=tuple(prefer), mode=mode, given=tuple(given), dtype=dtype,
+        cond=tuple(clauses["if"]), prefer=tuple(clauses["prefer"]), given=tuple(clauses["given"]),
+        mode=told["mode"], source=told["source"], dtype=told["dtype"],
     )  # fmt: skip
     _check(rule, context)
     return rule
+
+
+def _lets(reader: Reader, shared: list[_Section]) -> None:
+    """Read the subterms that have names."""
+    for section in shared:
+        let, _, value = section.text.partition("=")
+        (tree,) = section.elements(reader, value)
+        reader.let(let.strip(), tree)
 
 
 def parse_many(text: str, where: str = "<text>") -> tuple[Rule, ...]:
@@ -149,30 +146,27 @@ def _advance(where: str, lines: int) -> str:
     return f"{path}:{int(line) + lines}" if path and line.isdigit() else f"{where}:{lines + 1}"
 
 
-def _frame(text: str, where: str) -> tuple[str, str, list[_Section], Callable[[int], str]]:
-    """Name, declarations and clauses of a rule, and a function from line offset to `file:line`."""
+def _frame(text: str, where: str) -> tuple[str, str, str, list[_Section]]:
+    """Name, `file:line`, declarations and clauses of a rule."""
     if not re.search(r":\d+$", where):
         where = f"{where}:1"
     kept = [(i, x.split("#")[0].strip()) for i, x in enumerate(text.split("\n"))]
     kept = [(i, x) for i, x in kept if x]
     if not kept:
         raise RuleError(f"{where}: empty rule text")
-    first = kept[0][0]
-
-    def at(line: int) -> str:
-        return _advance(where, line or first)
-
     name, _, declaration = kept[0][1].partition(":")
+    name = name.strip()
     sections: list[_Section] = []
     for i, line in kept[1:]:
         word = line.split(None, 1)[0]
+        context = f"{_advance(where, i)}: rule {name}"
         if word in CLAUSES:
-            sections.append(_Section(word, i, line[len(word) :].strip()))
+            sections.append(_Section(word, context, line[len(word) :].strip()))
         elif sections and (sections[-1].kind != "body" or any(s.kind == "body" for s in sections)):
             sections[-1].text += " " + line
         else:
-            sections.append(_Section("body", i, line))
-    return name.strip(), declaration, sections, at
+            sections.append(_Section("body", context, line))
+    return name, _advance(where, kept[0][0]), declaration, sections
 
 
 def _elements(text: str, context: str) -> list[ast.expr]:

@@ -215,27 +215,18 @@ def _elementwise(t: Term, sub: Callable[..., str], outer: int) -> str:
 
 def _call(t: Term) -> tuple[str, list[str]]:
     """Function name and role arguments of a structural op."""
-    op = t.op
-    over = list(t.get("over", ()))
-    if op in ("dot", "concat", "rev", "take", "merge", "ren", "unit", "diag"):
-        return op, over
-    if op == "red":
-        return t["kind"], over
-    if op == "iota":
-        return op, list(t["size"])
-    if op == "cum":
-        return _PREFIX[t["kind"]], over
-    if op == "bcast":
+    op, over = t.op, list(t.get("over", ()))
+    if op in ("iota", "bcast"):
         return op, list(t["size"])
     if op == "lay":
         return op, list(t["order"])
     if op == "split":
         ((_, (size,)),) = t["win"]
         return op, [over[0], over[1], f"{over[2]}({expr(size)})"]
-    if op == "view":
-        return op, []
     calls = [f"{r}({', '.join(map(expr, _given(op, values)))})" for r, values in windows(t)]
-    return (f"w{t['kind']}" if op == "win" else "bcast" if op == "expand" else op), over + calls
+    kind = t.get("kind", "")
+    names = {"red": kind, "cum": _PREFIX.get(kind, ""), "win": f"w{kind}", "expand": "bcast"}
+    return names.get(op, op), over + calls
 
 
 def _given(op: str, values: tuple[Expr | None, ...]) -> list[Expr]:
@@ -279,7 +270,7 @@ def index_notation(rule: Rule, t: Term, at: dict[str, str] | None = None) -> str
     if op == "iota":
         return ix(t["over"][0])
     if op == "ew":
-        sign = {"add": "+", "sub": "-", "mul": "·", "div": "/"}.get(t["f"])
+        sign = {**OPERATORS, "mul": "·"}.get(t["f"])
         operands = [*[sub(j) for j in range(len(t.args))], *[str(v) for _, v in t["params"]]]
         return f"({operands[0]} {sign} {operands[1]})" if sign else f"{t['f']}({', '.join(operands)})"
     if op == "dot":
