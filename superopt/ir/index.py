@@ -332,6 +332,16 @@ def _joined(mono: Mono, c: int, terms: Mapping[Mono, int]) -> Size | None:
     return None
 
 
+def symbols_of(x: Size | Truth) -> frozenset[Symbol]:
+    """The symbols of an index or of a guard; none of a number, and of what is known."""
+    return x.symbols if isinstance(x, Poly | Guard) else frozenset()
+
+
+def sides_of(guard: Truth) -> list[Poly]:
+    """What a guard says is >= 0, in a fixed order; nothing where the guard is known."""
+    return guard.ordered if isinstance(guard, Guard) else []
+
+
 def terms_of(x: Size) -> Sequence[tuple[Mono, int]]:
     """Products of atoms and their coefficients."""
     return x.terms if isinstance(x, Poly) else [((), x)] if x else []

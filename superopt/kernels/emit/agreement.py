@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from superopt.errors import InputError, UnsupportedKernel
 from superopt.ir.expr import Expr, subexpressions, values_of
-from superopt.ir.index import Guard, Symbol, coefficient
+from superopt.ir.index import Symbol, coefficient, sides_of
 from superopt.ir.scalar import COMPARISONS, HALVES, SCALARS
 from superopt.ir.types import FLOATS
 from superopt.kernels.emit.options import Licence
@@ -82,8 +82,7 @@ def agreements(program: LoopProgram) -> list[Agreement]:
 
 
 def _roots(stage: Stage) -> list[Expr]:
-    guard = list(stage.guard.ordered) if isinstance(stage.guard, Guard) else []
-    return [stage.value, *[v for x in [*stage.index, *guard] for v in values_of(x)]]
+    return [stage.value, *[v for x in [*stage.index, *sides_of(stage.guard)] for v in values_of(x)]]
 
 
 def _comparisons(stage: Stage) -> Iterator[Expr]:

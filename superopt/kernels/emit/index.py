@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from superopt.ir.expr import Expr, values_of
-from superopt.ir.index import Atom, Form, Guard, Mono, Poly, Size, Symbol, bounds, coefficient
+from superopt.ir.index import Atom, Form, Guard, Mono, Poly, Size, Symbol, bounds, coefficient, symbols_of
 from superopt.ir.scalar import HALVES
 from superopt.kernels.emit.registers import HeldValue, held_as, is_float, is_signed, register, width_of
 from superopt.kernels.llvm.module import Value
@@ -249,7 +249,7 @@ def _reads(x: Size) -> bool:
 def along(em: Emitter, x: Size, bits: int) -> str:
     """The index in all lanes, as a vector of integers of so many bits."""
     type_ = vector(f"i{bits}", em.lanes)
-    symbols = x.symbols if isinstance(x, Poly) else frozenset[Symbol]()
+    symbols = symbols_of(x)
     key = ("along", x, em.context(symbols, values_of(x)), bits, em.lanes)
 
     def write() -> HeldValue:

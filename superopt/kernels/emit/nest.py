@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from superopt.ir.expr import Expr, const, subexpressions
-from superopt.ir.index import Guard, Poly, Size, Symbol, Truth
+from superopt.ir.index import Guard, Size, Symbol, Truth, sides_of, symbols_of
 from superopt.ir.ops.record import identity
 from superopt.kernels.emit import index as emit_index
 from superopt.kernels.emit import memory as emit_memory
@@ -69,7 +69,7 @@ class Writer:
             if loop.how == "lane" and j == len(nest.loops) - 1:
                 value = self._row(value, loop)
             em.prepare(value)
-            if not self.started and loop.it not in _symbols(nest.at):
+            if not self.started and loop.it not in symbols_of(nest.at):
                 self._start(j, guard)
             self._loop(j, loop, value, guard)
         finally:
@@ -111,7 +111,7 @@ class Writer:
     # ---- loops
 
     def _cuts(self, loop: Loop, value: Expr, guard: Truth, low: int, high: int) -> list[tuple[int, int]]:
-        sides = list(guard.ordered) if isinstance(guard, Guard) else []
+        sides = sides_of(guard)
         if self.em.knobs.cut:
             sides += simplify.guards_in([value])
         found = simplify.cuts(loop.it, low, high, sides, self.em.ranges)
@@ -277,8 +277,8 @@ class Writer:
         """Every element that the loops below write, set to the identity."""
         em, nest = self.em, self.nest
         monoid, dtype = str(nest.stage.combine), em.buffers[nest.stage.buffer].dtype
-        loops = nest.loops[:j] + tuple([loop for loop in nest.loops[j:] if loop.it in _symbols(nest.at)])
-        sides = list(guard.ordered) if isinstance(guard, Guard) else []
+        loops = nest.loops[:j] + tuple([loop for loop in nest.loops[j:] if loop.it in symbols_of(nest.at)])
+        sides = sides_of(guard)
         known = {loop.it for loop in loops}
         kept = [p for p in sides if p.symbols <= known]
         inner = Writer(em, replace(nest, loops=loops), self.program)
@@ -310,7 +310,3 @@ class Writer:
         type_ = stored(dtype, lanes)
         raw = f.load(type_, address, size_of(dtype)) if mask is None else f.masked_load(type_, address, mask)
         return loaded(f, raw, dtype, lanes)
-
-
-def _symbols(x: Size) -> frozenset[Symbol]:
-    return x.symbols if isinstance(x, Poly) else frozenset()

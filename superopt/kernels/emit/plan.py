@@ -27,12 +27,14 @@ from superopt.ir.index import (
     coefficient,
     nonnegative,
     row_major,
+    sides_of,
     substitute,
     substitute_guard,
+    symbols_of,
 )
 from superopt.ir.prefix import direction
 from superopt.kernels.emit.options import DEFAULT, Knobs, Licence, knobs_of
-from superopt.kernels.emit.registers import width_of
+from superopt.kernels.emit.registers import lanes_along
 from superopt.kernels.llvm.cpu import Cpu
 from superopt.kernels.loops import simplify
 from superopt.kernels.loops.simplify import index_of
@@ -99,7 +101,7 @@ class _Arrangement:
 
     def indices(self) -> list[Size]:
         """Every index over the axes."""
-        sides = list(self.guard.ordered) if isinstance(self.guard, Guard) else []
+        sides = sides_of(self.guard)
         return [self.at, *sides, *simplify.indices_in([self.value])]
 
     def replaced(self, it: Symbol, by: Sequence[Symbol], value: Size) -> None:
@@ -161,7 +163,7 @@ def _scheduled(
     lane = next((s for s in a.axes if kinds[s] == "vector"), None)
     if lane is None and knobs.lane:
         lane = _lane(a, [s for s in a.axes if kinds[s] == "serial" and s not in held])
-    if lane is not None and stage.combine is not None and lane not in _symbols(a.at):
+    if lane is not None and stage.combine is not None and lane not in symbols_of(a.at):
         lane = None
     lanes = _lanes(a, lane, cpu)
     loops: list[Loop] = []
@@ -264,10 +266,6 @@ def _inner(a: _Arrangement, s: Symbol) -> Symbol:
     return s if s in a.axes else next(x for x in a.axes if x.name == f"{s.name}l")
 
 
-def _symbols(x: Size) -> frozenset[Symbol]:
-    return x.symbols if isinstance(x, Poly) else frozenset()
-
-
 def _split(a: _Arrangement) -> None:
     """Axes that some index divides, split so that it does not."""
     for _ in range(simplify.MOST_SPLITS):
@@ -283,7 +281,7 @@ def _fuse(a: _Arrangement) -> None:
     j = len(a.axes) - 2
     while j >= 0:
         outer, inner = a.axes[j], a.axes[j + 1]
-        sides = list(a.guard.ordered) if isinstance(a.guard, Guard) else []
+        sides = sides_of(a.guard)
         fused, values = simplify.fused_with(outer, inner, [a.value], [a.at, *sides])
         if fused is not None:
             n = extent(inner)
@@ -307,15 +305,10 @@ def _lane(a: _Arrangement, axes: Sequence[Symbol]) -> Symbol | None:
 
 
 def _lanes(a: _Arrangement, lane: Symbol | None, cpu: Cpu) -> int:
-    """Lanes of a vector: a register of the widest dtype that differs along the lane, fewer for a short axis."""
+    """Lanes of a vector along an axis, as what differs along it takes; 0 without one."""
     if lane is None:
         return 0
-    wide = [e.dtype for e in subexpressions(a.value) if lane in e.symbols and e.dtype != "bool"]
-    size = max([width_of(d) for d in wide], default=4)
-    lanes = max(2, cpu.vector_bits // (8 * size))
-    while lanes > 2 and lanes // 2 >= extent(lane):
-        lanes //= 2
-    return lanes
+    return lanes_along([e for e in subexpressions(a.value) if lane in e.symbols], lane, cpu)
 
 
 def _across(a: _Arrangement, lane: Symbol) -> Symbol | None:

@@ -24,7 +24,7 @@ from superopt.ir.prefix import direction, step_of
 from superopt.kernels.emit import index as emit_index
 from superopt.kernels.emit import memory as emit_memory
 from superopt.kernels.emit import registers
-from superopt.kernels.emit.registers import HeldValue, is_float, register, splatted, width_of
+from superopt.kernels.emit.registers import HeldValue, is_float, lanes_along, register, splatted
 from superopt.kernels.llvm.module import Value
 from superopt.kernels.llvm.types import vector
 from superopt.kernels.loops import simplify
@@ -125,7 +125,7 @@ class _Reduction:
         keep = em.lane, em.lanes, em.tail
         if not self.wide:
             em.lane, em.tail = self.along, None
-            em.lanes = self._lanes() if self.along else 0
+            em.lanes = lanes_along(subexpressions(self.body), self.along, em.cpu) if self.along else 0
         em.prepare(self.body)
         self.copies = self._copies()
         neutral = splatted(identity(self.monoid, self.sums), self.sums, em.lanes)
@@ -140,14 +140,6 @@ class _Reduction:
             em.levels[-1].memo[em.key(self.e)] = HeldValue(text, self.wide, em.top)
         em.point = point
         em.fresh()
-
-    def _lanes(self) -> int:
-        assert self.along is not None
-        widest = max([width_of(x.dtype) for x in subexpressions(self.body) if x.dtype != "bool"], default=4)
-        most = max(2, self.em.cpu.vector_bits // (8 * widest))
-        while most >= 4 and most // 2 >= extent(self.along):
-            most //= 2
-        return most
 
     def _copies(self) -> int:
         """Accumulators per point, to hide the latency of combining."""

@@ -8,17 +8,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from superopt.errors import UnsupportedKernel
+from superopt.ir.expr import Expr
+from superopt.ir.index import Symbol
 from superopt.ir.scalar import DTYPE, HALVES, SCALARS
 from superopt.ir.types import FLOATS, ITEMSIZE_BYTES, UNSIGNED
 from superopt.kernels.emit.options import Licence
+from superopt.kernels.llvm.cpu import Cpu
 from superopt.kernels.llvm.module import Function
 from superopt.kernels.llvm.types import TYPES, literal, vector
+from superopt.kernels.loops.stage import extent
 from superopt.kernels.math import ops as vecmath_ops
 from superopt.kernels.math import table as vecmath
 
@@ -56,6 +60,15 @@ def size_of(dtype: str) -> int:
 def width_of(dtype: str) -> int:
     """Bytes of one value in registers."""
     return ITEMSIZE_BYTES[held_as(dtype)]
+
+
+def lanes_along(parts: Iterable[Expr], it: Symbol, cpu: Cpu) -> int:
+    """Lanes of a vector along an iterator: a register of the widest dtype among the parts, fewer for a short one."""
+    size = max([width_of(e.dtype) for e in parts if e.dtype != "bool"], default=4)
+    lanes = max(2, cpu.vector_bits // (8 * size))
+    while lanes > 2 and lanes // 2 >= extent(it):
+        lanes //= 2
+    return lanes
 
 
 def is_float(dtype: str) -> bool:

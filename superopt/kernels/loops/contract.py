@@ -23,10 +23,12 @@ from superopt.ir.index import (
     coefficient,
     of_atom,
     row_major,
+    sides_of,
     substitute,
     substitute_guard,
+    symbols_of,
 )
-from superopt.kernels.loops.simplify import forms_in
+from superopt.kernels.loops.simplify import forms_in, is_zero
 from superopt.kernels.loops.stage import Axis, LoopProgram, Stage, extent
 
 
@@ -112,7 +114,7 @@ def find(stage: Stage) -> Contraction | None:
     total = outer[0]
     iterators, body = total.args[1], total.args[2]
     guard: Truth = True
-    if body.kind == "where" and _is_zero(body.args[2]):
+    if body.kind == "where" and is_zero(body.args[2]):
         guard, body = body.args[0], body.args[1]
     if body.kind != "op" or body.args[0] != "mul":
         return None
@@ -127,7 +129,7 @@ def find(stage: Stage) -> Contraction | None:
     if split is None:
         return None
     guard_a, guard_b = split
-    in_a, in_b = a.symbols | _symbols(guard_a), b.symbols | _symbols(guard_b)
+    in_a, in_b = a.symbols | symbols_of(guard_a), b.symbols | symbols_of(guard_b)
     if lane in in_a or lane not in in_b:
         return None
     if any(a.symbol not in in_a and a.symbol not in in_b for a in stage.axes if a.kind != "parallel"):
@@ -165,14 +167,6 @@ def outermost(root: Expr) -> Iterator[Expr]:
             yield e
         else:
             stack += e.operands
-
-
-def _is_zero(e: Expr) -> bool:
-    return e.kind == "const" and e.args[0] == 0
-
-
-def _symbols(guard: Truth) -> frozenset[Symbol]:
-    return guard.symbols if isinstance(guard, Guard) else frozenset()
 
 
 def _split_guard(guard: Truth, a: Expr, b: Expr, tasks: frozenset[Symbol]) -> tuple[Truth, Truth] | None:
@@ -249,11 +243,11 @@ def _divided_depth(total: Expr, it: Symbol, inner: int) -> Expr:
 def _fused(found: Contraction, shapes: dict[str, tuple[int, ...]], merge_columns: bool) -> Stage | None:
     """One pair of neighbours of equal role made one; None when there is no such pair."""
     stage = found.stage
-    place = [row_major(stage.index, shapes[stage.buffer]), *_polys(stage.guard)]
+    place = [row_major(stage.index, shapes[stage.buffer]), *sides_of(stage.guard)]
     of_a = [row_major(e.args[1], shapes[e.args[0]]) for e in loads(found.a)]
     of_b = [row_major(e.args[1], shapes[e.args[0]]) for e in loads(found.b)]
-    of_a += _polys(found.guard_a)
-    of_b += _polys(found.guard_b)
+    of_a += sides_of(found.guard_a)
+    of_b += sides_of(found.guard_b)
     free_b = [] if merge_columns else of_b
     order = [a.symbol for a in stage.axes]
     for role, forms in (
@@ -271,10 +265,6 @@ def _fused(found: Contraction, shapes: dict[str, tuple[int, ...]], merge_columns
         if _contiguous(i, j, of_a) and (merge_columns or _contiguous(i, j, of_b)):
             return with_total(found, _fused_depth(found.total, i, j))
     return None
-
-
-def _polys(guard: Truth) -> list[Size]:
-    return list(guard.ordered) if isinstance(guard, Guard) else []
 
 
 def _pairs(role: Sequence[Symbol]) -> Iterator[tuple[Symbol, Symbol]]:

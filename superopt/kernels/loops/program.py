@@ -12,7 +12,7 @@ from superopt.errors import InputError
 from superopt.ir.denote import denote
 from superopt.ir.expr import Expr, Loops, const, load, subexpressions, values_of
 from superopt.ir.graph import Node, topological
-from superopt.ir.index import Guard, Poly, Size, Symbol, iterator
+from superopt.ir.index import Guard, Size, Symbol, iterator, symbols_of
 from superopt.ir.scalar import DTYPE
 from superopt.kernels.loops.ranges import stage_fault
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Scope, Stage
@@ -129,10 +129,7 @@ def reads(stage: Stage) -> set[str]:
 
 def symbols(stage: Stage) -> frozenset[Symbol]:
     """The free symbols of index, value and guard."""
-    found = stage.value.symbols
-    for x in stage.index:
-        found |= x.symbols if isinstance(x, Poly) else frozenset()
-    return found | (stage.guard.symbols if isinstance(stage.guard, Guard) else frozenset())
+    return stage.value.symbols.union(symbols_of(stage.guard), *map(symbols_of, stage.index))
 
 
 # ---- well-formedness

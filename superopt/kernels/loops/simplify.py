@@ -270,3 +270,8 @@ def reciprocals(root: Expr, lane: Symbol | None, keep: frozenset[Expr] = frozens
 def is_one(e: Expr) -> bool:
     """The constant 1?"""
     return e.kind == "const" and e.args[0] == 1
+
+
+def is_zero(e: Expr) -> bool:
+    """The constant 0, or false?"""
+    return e.kind == "const" and e.args[0] == 0

@@ -31,6 +31,7 @@ from superopt.ir.index import (
     terms_of,
 )
 from superopt.kernels.loops.program import reads
+from superopt.kernels.loops.simplify import is_zero
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
 from superopt.kernels.schedule.bijection import element_of, written
 from superopt.kernels.schedule.compose import kept_where
@@ -192,7 +193,7 @@ class Packed:
 
 def guarded(guard: Truth, value: Expr) -> Expr:
     """The value where the guard holds, else 0; conditions that others imply are left out."""
-    if isinstance(guard, Guard) and value.kind == "where" and _is_zero(value.args[2]):
+    if isinstance(guard, Guard) and value.kind == "where" and is_zero(value.args[2]):
         guard, value = all_of(guard, value.args[0]), value.args[1]
     if isinstance(guard, Guard):
         least: dict[Size, Poly] = {}
@@ -202,10 +203,6 @@ def guarded(guard: Truth, value: Expr) -> Expr:
                 least[p - p.constant] = p
         guard = Guard(least.values())
     return where(guard, lambda: value, lambda: const(False if value.dtype == "bool" else 0, value.dtype))
-
-
-def _is_zero(e: Expr) -> bool:
-    return e.kind == "const" and e.args[0] == 0
 
 
 def coordinates(
