@@ -132,7 +132,9 @@ class Weight:
 
 
 @dataclass
-class _State:
+class _Elimination:
+    """Binders that are left, equations of coordinates and arguments, guards and sizes so far."""
+
     ctx: Context
     facts: tuple[Cond, ...]
     exists: bool
@@ -153,6 +155,162 @@ class _State:
     def known(self, fact: Cond) -> bool:
         return fact in self.guards or self.ctx.holds(fact, self.facts)
 
+    def weight(self, coef: Fraction) -> Weight:
+        """What is left: binders are solved for one after another, those that stand in no argument are counted."""
+        bound = set(self.left)
+        for g in list(self.guards):
+            if g.kind == "eq" and g.poly is not None and g.vars & bound:
+                self.guards.remove(g)
+                self.eqs.append((const(0), g.poly))
+        while self.left and self._step():
+            pass
+        for k in list(self.left):
+            self._count(k)
+        guard = c.conj(self._multiplied([*self.guards, *(c.eq(a, x) for a, x in self.eqs)]))
+        return Weight(coef, merge_sizes(self.sizes), guard)
+
+    def _step(self) -> bool:
+        return self._unit(alone=True) or self._pair() or self._parts() or self._unit(alone=False) or self._scaled()
+
+    def _multiplied(self, conds: list[Cond]) -> list[Cond]:
+        """x // s = v with x % s = 0 is x = v*s, for s >= 1."""
+        for g in conds:
+            for atom in g.poly.forms if g.kind == "eq" and g.poly is not None else ():
+                form, lin = form_of(atom), g.poly.affine(atom) if g.poly is not None else None
+                if form is None or lin is None or form[0] != "//" or lin[0].value not in (1, -1):
+                    continue
+                x, s = form[1]
+                even = c.eq(x % s, 0)
+                if even in conds and (s.value is not None or self.known(c.ge(s, 1))):
+                    value = lin[1].scale(-(lin[0].value or 1))
+                    return self._multiplied([c.eq(x, value * s) if h == g else h for h in conds if h != even])
+        return conds
+
+    def _unit(self, alone: bool) -> bool:
+        """a = k + e or a = e - k."""
+        left = set(self.left)
+        for i, (a, x) in enumerate(self.eqs):
+            inside = x.vars & left
+            if not inside or (alone and len(inside) > 1):
+                continue
+            for k in self.left:
+                lin = x.affine(k) if k in inside else None
+                if lin is None or lin[0].value not in (1, -1):
+                    continue
+                self.eqs.pop(i)
+                self.assign({k: (a - lin[1]) if lin[0].value == 1 else lin[1] - a})
+                return True
+        return False
+
+    def _pair(self) -> bool:
+        """a = q*o + i + e with 0 <= i < q: o and i are the quotient and the remainder."""
+        left = set(self.left)
+        for n, (a, x) in enumerate(self.eqs):
+            inside = x.vars & left
+            if len(inside) != 2:
+                continue
+            for o, i in itertools.permutations(sorted(inside)):
+                lo, li = x.affine(o), x.affine(i)
+                if lo is None or li is None or li[0].value != 1:
+                    continue
+                q = lo[0]
+                if q.vars & left or c.ge(var(i), 0) not in self.guards or c.lt(var(i), q) not in self.guards:
+                    continue
+                rest = a - (x - var(o) * q - var(i))
+                self.eqs.pop(n)
+                if q.value is None and not self.known(c.ge(q, 1)):
+                    self.guards.append(c.ge(q, 1))
+                self.guards = [g for g in self.guards if g not in (c.ge(var(i), 0), c.lt(var(i), q))]
+                self.assign({o: rest // q, i: rest % q})
+                return True
+        return False
+
+    def _parts(self) -> bool:
+        """a1 = k // q and a2 = k % q: k = a1*q + a2 with 0 <= a2 < q."""
+        for (n1, (a1, x1)), (n2, (a2, x2)) in itertools.permutations(enumerate(self.eqs), 2):
+            f1, f2 = form_of(str(x1)), form_of(str(x2))
+            if f1 is None or f2 is None or (f1[0], f2[0]) != ("//", "%") or f1[1] != f2[1]:
+                continue
+            whole, q = f1[1]
+            for k in self.left:
+                lin = whole.affine(k)
+                if lin is None or lin[0].value != 1 or q.vars & set(self.left) or not self.known(c.ge(q, 1)):
+                    continue
+                self.eqs = [e for n, e in enumerate(self.eqs) if n not in (n1, n2)]
+                self.guards += [c.ge(a2, 0), c.lt(a2, q)]
+                self.assign({k: a1 * q + a2 - lin[1]})
+                return True
+        return False
+
+    def _scaled(self) -> bool:
+        """a = s*k + e with s known positive (or negative): k is the quotient, and s divides."""
+        for i, (a, x) in enumerate(self.eqs):
+            for k in self.left:
+                lin = x.affine(k) if k in x.vars else None
+                if lin is None or lin[0].vars & set(self.left):
+                    continue
+                s, top = lin[0], a - lin[1]
+                if not self.known(c.ge(s, 1)):
+                    if not self.known(c.ge(-s, 1)):
+                        continue
+                    s, top = -s, -top
+                self.eqs.pop(i)
+                self.guards.append(c.eq(top % s, 0))
+                self.assign({k: top // s})
+                return True
+        return False
+
+    def _count(self, k: str) -> None:
+        """A binder in no argument: the length of its interval."""
+        if any(k in x.vars for _, x in self.eqs) or any(k in p.vars for p, _ in self.sizes):
+            raise CannotSolve(f"{k} stays inside {[str(x) for _, x in self.eqs if k in x.vars]}")
+        lows: list[Poly] = []
+        highs: list[Poly] = []
+        for g in self.guards:
+            if k in g.vars:
+                side, value = self._bound(g, k)
+                (lows if side == "low" else highs).append(value)
+        if not lows or not highs:
+            raise CannotSolve(f"{k} has no bounds")
+        others = set(self.left) - {k}
+        if not self.exists and any(p.vars & others for p in (*lows, *highs)):
+            raise CannotSolve(f"the bounds of {k} depend on other binders")
+        low, high = self._sharpest(lows, 1), self._sharpest(highs, -1)
+        self.guards = [g for g in self.guards if k not in g.vars]
+        width = high - low
+        if self.exists:
+            self.guards.append(undivide(self.ctx, c.ge(width, 1), self.facts))
+        elif width.value is not None:
+            self.ctx.counted |= frozenset().union(*(p.vars for p in (*lows, *highs)))
+            self.sizes.append((const(max(width.value, 0)), 1))
+        else:
+            self.ctx.counted |= width.vars
+            self.sizes.append((width if self.ctx.holds(c.ge(width, 0), self.facts) else greatest(width, 0), 1))
+        self.left.remove(k)
+
+    def _sharpest(self, bounds: list[Poly], sign: int) -> Poly:
+        best = bounds[0]
+        for b in bounds[1:]:
+            if self.ctx.holds(c.ge((best - b).scale(sign), 0), self.facts):
+                continue
+            if self.ctx.holds(c.ge((b - best).scale(sign), 0), self.facts):
+                best = b
+            else:
+                best = greatest(best, b) if sign > 0 else least(best, b)
+        return best
+
+    def _bound(self, g: Cond, k: str) -> tuple[str, Poly]:
+        """`("low", e)` for k >= e, `("high", e)` for k < e."""
+        lin = g.poly.affine(k) if g.kind == "ge" and g.poly is not None else None
+        if lin is None:
+            raise CannotSolve(f"{k} is free under the guard {g}")
+        s, rest = lin
+        if s.value == 1 or (s.value is None and self.known(c.ge(s, 1))) or (s.value or 0) > 1:
+            return "low", -(rest // s)
+        if s.value is None and not self.known(c.ge(-s, 1)):
+            raise CannotSolve(f"{k} is free under the guard {g}")
+        return "high", rest // (-s) + 1
+
 
 def eliminate(ctx: Context, m: Monomial, coords: Sequence[Poly], facts: tuple[Cond, ...], exists: bool) -> Weight:
     """The weight of a monomial at the coordinates.
@@ -161,168 +319,13 @@ def eliminate(ctx: Context, m: Monomial, coords: Sequence[Poly], facts: tuple[Co
         CannotSolve: a binder occurs in a way that the laws do not cover.
     """
     args = [x for a in m.atoms for x in a.args]
-    st = _State(
+    st = _Elimination(
         ctx, facts, exists, list(m.guards), list(m.sizes), list(m.binders), list(zip(coords, args, strict=True))
     )
-    bound = set(st.left)
-    for g in list(st.guards):
-        if g.kind == "eq" and g.poly is not None and g.vars & bound:
-            st.guards.remove(g)
-            st.eqs.append((const(0), g.poly))
-    while st.left and (_unit(st, alone=True) or _pair(st) or _parts(st) or _unit(st, alone=False) or _scaled(st)):
-        pass
-    for k in list(st.left):
-        _count(st, k)
-    guard = c.conj(_multiplied(st, [*st.guards, *(c.eq(a, x) for a, x in st.eqs)]))
-    return Weight(m.coef, merge_sizes(st.sizes), guard)
+    return st.weight(m.coef)
 
 
-def _multiplied(st: _State, conds: list[Cond]) -> list[Cond]:
-    """x // s = v with x % s = 0 is x = v*s, for s >= 1."""
-    for g in conds:
-        for atom in g.poly.forms if g.kind == "eq" and g.poly is not None else ():
-            form, lin = form_of(atom), g.poly.affine(atom) if g.poly is not None else None
-            if form is None or lin is None or form[0] != "//" or lin[0].value not in (1, -1):
-                continue
-            x, s = form[1]
-            even = c.eq(x % s, 0)
-            if even in conds and (s.value is not None or st.known(c.ge(s, 1))):
-                value = lin[1].scale(-(lin[0].value or 1))
-                return _multiplied(st, [c.eq(x, value * s) if h == g else h for h in conds if h != even])
-    return conds
-
-
-def _unit(st: _State, alone: bool) -> bool:
-    """a = k + e or a = e - k."""
-    left = set(st.left)
-    for i, (a, x) in enumerate(st.eqs):
-        inside = x.vars & left
-        if not inside or (alone and len(inside) > 1):
-            continue
-        for k in st.left:
-            lin = x.affine(k) if k in inside else None
-            if lin is None or lin[0].value not in (1, -1):
-                continue
-            st.eqs.pop(i)
-            st.assign({k: (a - lin[1]) if lin[0].value == 1 else lin[1] - a})
-            return True
-    return False
-
-
-def _pair(st: _State) -> bool:
-    """a = q*o + i + e with 0 <= i < q: o and i are the quotient and the remainder."""
-    left = set(st.left)
-    for n, (a, x) in enumerate(st.eqs):
-        inside = x.vars & left
-        if len(inside) != 2:
-            continue
-        for o, i in itertools.permutations(sorted(inside)):
-            lo, li = x.affine(o), x.affine(i)
-            if lo is None or li is None or li[0].value != 1:
-                continue
-            q = lo[0]
-            if q.vars & left or c.ge(var(i), 0) not in st.guards or c.lt(var(i), q) not in st.guards:
-                continue
-            rest = a - (x - var(o) * q - var(i))
-            st.eqs.pop(n)
-            if q.value is None and not st.known(c.ge(q, 1)):
-                st.guards.append(c.ge(q, 1))
-            st.guards = [g for g in st.guards if g not in (c.ge(var(i), 0), c.lt(var(i), q))]
-            st.assign({o: rest // q, i: rest % q})
-            return True
-    return False
-
-
-def _parts(st: _State) -> bool:
-    """a1 = k // q and a2 = k % q: k = a1*q + a2 with 0 <= a2 < q."""
-    for (n1, (a1, x1)), (n2, (a2, x2)) in itertools.permutations(enumerate(st.eqs), 2):
-        f1, f2 = form_of(str(x1)), form_of(str(x2))
-        if f1 is None or f2 is None or (f1[0], f2[0]) != ("//", "%") or f1[1] != f2[1]:
-            continue
-        whole, q = f1[1]
-        for k in st.left:
-            lin = whole.affine(k)
-            if lin is None or lin[0].value != 1 or q.vars & set(st.left) or not st.known(c.ge(q, 1)):
-                continue
-            st.eqs = [e for n, e in enumerate(st.eqs) if n not in (n1, n2)]
-            st.guards += [c.ge(a2, 0), c.lt(a2, q)]
-            st.assign({k: a1 * q + a2 - lin[1]})
-            return True
-    return False
-
-
-def _scaled(st: _State) -> bool:
-    """a = s*k + e with s known positive (or negative): k is the quotient, and s divides."""
-    for i, (a, x) in enumerate(st.eqs):
-        for k in st.left:
-            lin = x.affine(k) if k in x.vars else None
-            if lin is None or lin[0].vars & set(st.left):
-                continue
-            s, top = lin[0], a - lin[1]
-            if not st.known(c.ge(s, 1)):
-                if not st.known(c.ge(-s, 1)):
-                    continue
-                s, top = -s, -top
-            st.eqs.pop(i)
-            st.guards.append(c.eq(top % s, 0))
-            st.assign({k: top // s})
-            return True
-    return False
-
-
-def _count(st: _State, k: str) -> None:
-    """A binder in no argument: the length of its interval."""
-    if any(k in x.vars for _, x in st.eqs) or any(k in p.vars for p, _ in st.sizes):
-        raise CannotSolve(f"{k} stays inside {[str(x) for _, x in st.eqs if k in x.vars]}")
-    lows: list[Poly] = []
-    highs: list[Poly] = []
-    for g in st.guards:
-        if k in g.vars:
-            side, value = _bound(st, g, k)
-            (lows if side == "low" else highs).append(value)
-    if not lows or not highs:
-        raise CannotSolve(f"{k} has no bounds")
-    others = set(st.left) - {k}
-    if not st.exists and any(p.vars & others for p in (*lows, *highs)):
-        raise CannotSolve(f"the bounds of {k} depend on other binders")
-    low, high = _sharpest(st, lows, 1), _sharpest(st, highs, -1)
-    st.guards = [g for g in st.guards if k not in g.vars]
-    width = high - low
-    if st.exists:
-        st.guards.append(undivide(st.ctx, c.ge(width, 1), st.facts))
-    elif width.value is not None:
-        st.ctx.counted |= frozenset().union(*(p.vars for p in (*lows, *highs)))
-        st.sizes.append((const(max(width.value, 0)), 1))
-    else:
-        st.ctx.counted |= width.vars
-        st.sizes.append((width if st.ctx.holds(c.ge(width, 0), st.facts) else greatest(width, 0), 1))
-    st.left.remove(k)
-
-
-def _sharpest(st: _State, bounds: list[Poly], sign: int) -> Poly:
-    best = bounds[0]
-    for b in bounds[1:]:
-        if st.ctx.holds(c.ge((best - b).scale(sign), 0), st.facts):
-            continue
-        if st.ctx.holds(c.ge((b - best).scale(sign), 0), st.facts):
-            best = b
-        else:
-            best = greatest(best, b) if sign > 0 else least(best, b)
-    return best
-
-
-def _bound(st: _State, g: Cond, k: str) -> tuple[str, Poly]:
-    """`("low", e)` for k >= e, `("high", e)` for k < e."""
-    lin = g.poly.affine(k) if g.kind == "ge" and g.poly is not None else None
-    if lin is None:
-        raise CannotSolve(f"{k} is free under the guard {g}")
-    s, rest = lin
-    if s.value == 1 or (s.value is None and st.known(c.ge(s, 1))) or (s.value or 0) > 1:
-        return "low", -(rest // s)
-    if s.value is None and not st.known(c.ge(-s, 1)):
-        raise CannotSolve(f"{k} is free under the guard {g}")
-    return "high", rest // (-s) + 1
-
+# ---- sums compared
 
 MAX_ORDERS = 720
 WRITTEN = 6  # a seventh equal atom would pass MAX_ORDERS
@@ -370,9 +373,9 @@ def equal(ctx: Context, p: NF, q: NF, facts: tuple[Cond, ...] = (), exists: bool
             same = not a and not b
         if same:
             continue
-        coords = [var(ctx.fresh(None, "a")) for _ in range(sum(n for _, _, n in sig))]
+        there = _Coordinates(ctx, sig, [var(ctx.fresh(None, "a")) for _ in range(sum(n for _, _, n in sig))], facts)
         try:
-            ok = _same_sets(ctx, a, b, sig, coords, facts) if exists else _same_sums(ctx, a, b, sig, coords, facts)
+            ok = there.same_sets(a, b) if exists else there.same_sums(a, b)
         except CannotSolve as stop:
             ctx.notes.append(f"cannot solve: {stop}")
             return False
@@ -433,65 +436,53 @@ def _orders(sig: Signature) -> list[list[int]]:
     return [[i for run in pick for i in run] for pick in itertools.product(*[itertools.permutations(r) for r in runs])]
 
 
-def _weights(
-    ctx: Context,
-    ms: NF,
-    sig: Signature,
-    coords: list[Poly],
-    facts: tuple[Cond, ...],
-    exists: bool,
-) -> list[Weight]:
-    starts = [0, *itertools.accumulate(n for _, _, n in sig)]
-    out: list[Weight] = []
-    for m in (piece for x in ms for piece in split_guards(x)):
-        for order in _orders(sig):
-            at = [x for i in order for x in coords[starts[i] : starts[i + 1]]]
-            w = eliminate(ctx, m, at, facts, exists)
-            if w.guard != c.FALSE:
-                out.append(w)
-    return out
+@dataclass(frozen=True, slots=True)
+class _Coordinates:
+    """Fresh coordinates for the atoms of a signature, and what is known of them."""
 
+    ctx: Context
+    sig: Signature
+    at: list[Poly]
+    facts: tuple[Cond, ...]
 
-def _same_sums(
-    ctx: Context,
-    a: NF,
-    b: NF,
-    sig: Signature,
-    coords: list[Poly],
-    facts: tuple[Cond, ...],
-) -> bool:
-    parts = _weights(ctx, a, sig, coords, facts, False)
-    parts += [replace(w, coef=-w.coef) for w in _weights(ctx, b, sig, coords, facts, False)]
-    down: dict[Poly, int] = {}
-    for w in parts:
-        for p, e in w.sizes:
-            if e < 0:
-                down[p] = max(down.get(p, 0), -e)
-    lcm = math.lcm(*(w.coef.denominator for w in parts)) if parts else 1
-    table: dict[Cond, Poly] = {}
-    for w in parts:
-        total = const(int(w.coef * lcm))
-        for p, e in merge_sizes([*w.sizes, *down.items()]):
-            for _ in range(e):
-                total = total * p
-        table[w.guard] = table.get(w.guard, const(0)) + total
-    live = [(p, g) for g, p in table.items() if p.terms]
-    if not live:
-        return True
-    nonzero = tuple(c.ne(p, 0) for p in down)
-    answer = ctx.differ(ctx.weighted(live), (*facts, *nonzero))
-    if answer not in (NO,):
-        ctx.notes.append(f"weights of {'*'.join(label for label, _, _ in sig) or '1'} differ ({answer})")
-    return answer == NO
+    def _weights(self, ms: NF, exists: bool) -> list[Weight]:
+        starts = [0, *itertools.accumulate(n for _, _, n in self.sig)]
+        out: list[Weight] = []
+        for m in (piece for x in ms for piece in split_guards(x)):
+            for order in _orders(self.sig):
+                at = [x for i in order for x in self.at[starts[i] : starts[i + 1]]]
+                w = eliminate(self.ctx, m, at, self.facts, exists)
+                if w.guard != c.FALSE:
+                    out.append(w)
+        return out
 
+    def same_sums(self, a: NF, b: NF) -> bool:
+        """Are the total weights of two sums equal everywhere?"""
+        parts = self._weights(a, exists=False)
+        parts += [replace(w, coef=-w.coef) for w in self._weights(b, exists=False)]
+        down: dict[Poly, int] = {}
+        for w in parts:
+            for p, e in w.sizes:
+                if e < 0:
+                    down[p] = max(down.get(p, 0), -e)
+        lcm = math.lcm(*(w.coef.denominator for w in parts)) if parts else 1
+        table: dict[Cond, Poly] = {}
+        for w in parts:
+            total = const(int(w.coef * lcm))
+            for p, e in merge_sizes([*w.sizes, *down.items()]):
+                for _ in range(e):
+                    total = total * p
+            table[w.guard] = table.get(w.guard, const(0)) + total
+        live = [(p, g) for g, p in table.items() if p.terms]
+        if not live:
+            return True
+        nonzero = tuple(c.ne(p, 0) for p in down)
+        answer = self.ctx.differ(self.ctx.weighted(live), (*self.facts, *nonzero))
+        if answer not in (NO,):
+            self.ctx.notes.append(f"weights of {'*'.join(label for label, _, _ in self.sig) or '1'} differ ({answer})")
+        return answer == NO
 
-def _same_sets(
-    ctx: Context,
-    a: NF,
-    b: NF,
-    sig: Signature,
-    coords: list[Poly],
-    facts: tuple[Cond, ...],
-) -> bool:
-    left, right = (c.disj(w.guard for w in _weights(ctx, ms, sig, coords, facts, True)) for ms in (a, b))
-    return left == right or ctx.differ(ctx.not_iff(left, right), facts) == NO
+    def same_sets(self, a: NF, b: NF) -> bool:
+        """Is an entry present in one set exactly where it is in the other?"""
+        left, right = (c.disj(w.guard for w in self._weights(ms, exists=True)) for ms in (a, b))
+        return left == right or self.ctx.differ(self.ctx.not_iff(left, right), self.facts) == NO

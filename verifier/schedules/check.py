@@ -17,18 +17,8 @@ from verifier.schedules.remote import Answers, settle_all
 from verifier.schedules.stages import View
 from verifier.schedules.tiles import tile
 from verifier.schedules.value import Values
-from verifier.schedules.verdict import (
-    OBLIGATIONS,
-    ORDER,
-    PROVED,
-    REFUTED,
-    UNKNOWN,
-    VALUE,
-    CheckLimits,
-    Finding,
-    ScheduleVerdict,
-    Witness,
-)
+from verifier.schedules.verdict import OBLIGATIONS, ORDER, VALUE, CheckLimits, Finding, ScheduleVerdict, Witness
+from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 _RANK = {REFUTED: 0, UNKNOWN: 1, PROVED: 2}
 

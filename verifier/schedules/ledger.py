@@ -26,7 +26,8 @@ from superopt.kernels.loops.show import digest, show
 from superopt.kernels.loops.stage import LoopProgram
 from verifier.record.ledger import Table
 from verifier.schedules.check import check_schedule
-from verifier.schedules.verdict import PROVED, CheckLimits, Finding, ScheduleVerdict
+from verifier.schedules.verdict import CheckLimits, Finding, ScheduleVerdict
+from verifier.verdict import PROVED
 
 TABLE = "certificates"
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")

@@ -31,20 +31,8 @@ from verifier.schedules.intervals import Ranges, box_of, sums
 from verifier.schedules.maps import solve
 from verifier.schedules.questions import Findings
 from verifier.schedules.stages import Access, View, accesses
-from verifier.schedules.verdict import (
-    ALIAS,
-    BOUNDS,
-    LAYOUT,
-    ONCE,
-    ORDER,
-    OVERFLOW,
-    PROVED,
-    REFUTED,
-    UNKNOWN,
-    VALUE,
-    Witness,
-    point,
-)
+from verifier.schedules.verdict import ALIAS, BOUNDS, LAYOUT, ONCE, ORDER, OVERFLOW, VALUE, Witness, point
+from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 Pair = tuple[Mapping[Any, int], Mapping[Any, int], list[int | str]]
 """Two iterations, and the element that both write."""

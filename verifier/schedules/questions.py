@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from superopt.ir.index import Form, Size
 from verifier.schedules.domain import Domain, Point, shown
-from verifier.schedules.verdict import PROVED, REFUTED, UNKNOWN, CheckLimits, Finding, Witness, point
+from verifier.schedules.verdict import CheckLimits, Finding, Witness, point
+from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 Says = Callable[[Point], str]
 

@@ -19,8 +19,9 @@ from superopt.ir.index import Atom, Poly, Size
 from verifier.rules.process import LimitExceededError, shared
 from verifier.schedules.domain import Domain, value_at
 from verifier.schedules.questions import Findings
-from verifier.schedules.verdict import PROVED, REFUTED, CheckLimits
+from verifier.schedules.verdict import CheckLimits
 from verifier.schedules.wire import Encoder
+from verifier.verdict import PROVED, REFUTED
 
 
 class Answers(Protocol):

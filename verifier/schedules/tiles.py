@@ -24,7 +24,8 @@ from verifier.schedules.intervals import box_of
 from verifier.schedules.questions import Findings
 from verifier.schedules.stages import View
 from verifier.schedules.value import difference
-from verifier.schedules.verdict import BOUNDS, PROVED, REFUTED, UNKNOWN, VALUE, Witness, point
+from verifier.schedules.verdict import BOUNDS, VALUE, Witness, point
+from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

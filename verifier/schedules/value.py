@@ -28,7 +28,8 @@ from verifier.schedules.equal import Equality
 from verifier.schedules.intervals import box_of
 from verifier.schedules.questions import Findings
 from verifier.schedules.stages import OpaqueError, View, resolved
-from verifier.schedules.verdict import PROVED, REFUTED, UNKNOWN, VALUE, Witness, point
+from verifier.schedules.verdict import VALUE, Witness, point
+from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 _FEWEST, _POINTS = 6, 24
 _TOLERANCE = 1e-6

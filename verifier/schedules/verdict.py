@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-PROVED, REFUTED, UNKNOWN = "PROVED", "REFUTED", "UNKNOWN"
+from verifier.verdict import PROVED
+
 LAYOUT, BOUNDS, ONCE, ORDER, VALUE, ALIAS, OVERFLOW = OBLIGATIONS = (
     "layout", "bounds", "once", "order", "value", "alias", "overflow",
 )  # fmt: skip

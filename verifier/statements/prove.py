@@ -69,12 +69,169 @@ class Pair:
 
 @dataclass
 class _Work:
+    """One proof: obligations first, then equality of the outputs."""
+
     pair: Pair
     ctx: Context
     done: Proof
     products: dict[Poly, tuple[Poly, ...]]
     shapes: dict[str, tuple[Poly, ...]] = field(default_factory=dict[str, tuple[Poly, ...]])
     checked: dict[tuple[Cond, tuple[Cond, ...]], None] = field(default_factory=dict[Any, None])
+
+    def premises(self) -> None:
+        """Sizes that meet the premises exist; what a function asked of sizes is as it was traced."""
+        ctx, pair = self.ctx, self.pair
+        ctx.premises += [c.ge(var(name), pair.lowest) for name in pair.sizes]
+        ctx.premises += [c.ge(to_poly(p), 0) for p in pair.premises]
+        axes = [to_poly(n) for x in pair.left.inputs for n in x.shape]
+        ctx.premises += [g for n in dict.fromkeys(axes) if (g := c.ge(n, 0)).kind == "ge" and not _plain(n)]
+        self.done.obligations += 1
+        witness = ctx.witness(positive=pair.sizes)
+        if witness is None:
+            if ctx.witness() is not None:
+                raise Stop(UNKNOWN, EMPTY_ONLY)
+            raise Stop(UNKNOWN, "no sizes meet the constraints")
+        self.done.sizes = tuple(sorted(witness.items()))
+        for size, question in pair.compared:
+            if size is None or ctx.possible(c.eq(to_poly(size), 0)) != NO:
+                raise Stop(UNKNOWN, f"code that depends on sizes: traced as if not {question}")
+
+    def well_formed(self, graph: Graph) -> None:
+        """No axis is negative, and no size is divided by what may be 0."""
+        for node in graph.nodes():
+            if node.op == "literal":
+                continue
+            for n in node.shape:
+                p = to_poly(n)
+                if not _plain(p):
+                    self._goal(c.ge(p, 0), (), f"an axis of {node.op} may be negative")
+            for d in _divisors((node.shape, *(value for _, value in node.attrs))):
+                self._goal(c.ge(to_poly(d), 1), (), f"{node.op} divides a size by what may be 0")
+
+    def _goal(self, goal: Cond, facts: tuple[Cond, ...], what: str) -> None:
+        if goal == c.TRUE or (goal, facts) in self.checked:
+            return
+        self.done.obligations += 1
+        if not self.ctx.holds(goal, facts):
+            raise Stop(UNKNOWN, f"{what}: {goal} does not follow")
+        self.checked[goal, facts] = None
+
+    def _in_bounds(self, term: Term, facts: tuple[Cond, ...]) -> None:
+        """Every entry that a term reads, under the conditions under which it is read, is inside its input."""
+        seen: set[tuple[int, tuple[Cond, ...]]] = set()
+        todo: list[tuple[Term, tuple[Cond, ...]]] = [(term, facts)]
+        while todo:
+            t, path = todo.pop()
+            if (id(t), path) in seen:
+                continue
+            seen.add((id(t), path))
+            if isinstance(t, Read):
+                self._read_inside(t.name, t.index, path)
+            elif isinstance(t, Apply):
+                todo += [(a, path) for a in t.args]
+            elif isinstance(t, Reduce):
+                todo.append((t.body, (*path, *c.within(var(t.var), t.size))))
+            elif isinstance(t, Where):
+                todo.append((t.then, (*path, *c.clauses(t.guard))))
+                todo.append((t.orelse, (*path, *c.clauses(c.negate(t.guard)))))
+
+    def _read_inside(self, name: str, index: Sequence[Poly], path: tuple[Cond, ...]) -> None:
+        for i, n in zip(index, self.shapes[name], strict=True):
+            for goal in (c.ge(i, 0), c.lt(i, n)):
+                if goal != c.TRUE and goal not in path:
+                    self._goal(goal, path, f"{name} may be read outside its shape")
+            for atom in _entries(i):
+                inner = form_of(atom)
+                assert inner is not None
+                self._read_inside(inner[0], inner[1], path)
+
+    def equal(self, a: Node, b: Node) -> None:
+        """Two outputs have one shape, and one value at every index."""
+        done = self.done
+        sizes = [to_poly(n) for n in a.shape]
+        for n, m in zip(sizes, map(to_poly, b.shape), strict=True):
+            self._goal(c.eq(n, m), (), "the outputs may have different shapes")
+        if a is b:
+            done.obligations += 1
+            done.note("exact", "same graph")
+            return
+        terms = self._terms()
+        try:
+            self._equal_over(terms, a, b)
+        except Stop:
+            if not terms.tested:
+                raise
+            terms = self._terms(finite=True)
+            self._equal_over(terms, a, b)
+            done.note("real", "finite numbers")
+        for text in terms.assumptions:
+            done.assume(text)
+        if ROUNDED in terms.assumptions:
+            done.note("real", "sizes as floats")
+        if WIDENED in terms.assumptions:
+            done.note("real", "widened results")
+        if terms.ranges.assumption:
+            done.assume(terms.ranges.assumption)
+
+    def _equal_over(self, terms: Terms, a: Node, b: Node) -> None:
+        ctx, done = self.ctx, self.done
+        left, right, facts = self._denoted(terms, a, b)
+        for side in (left, right):
+            self._in_bounds(side, facts)
+        integers = any(id(t) in terms.arithmetic for side in (left, right) for t in walk_terms(side))
+        try:
+            equal_terms(ctx, left, right, facts, done, dtype="int" if integers else "", machine=True)
+        except Stop as stop:
+            if not integers or not self._by_machine(a, b):
+                raise
+            del stop
+        except (Unsupported, NotImplementedError) as missing:
+            raise Stop(UNSUPPORTED, str(missing)) from missing
+        if integers and a.dtype in FLOATS and "normal form (real)" in (done.tiers or ()):
+            done.note("real", "normal form (real)")  # beside integers floats may have been reordered
+
+    def _terms(self, machine: bool = False, finite: bool = False) -> Any:
+        least = max((n for _, n in self.done.sizes), default=1)
+        return Terms(self.ctx, PremiseRanges(self.ctx, least), machine, finite, products=self.products)
+
+    def _denoted(self, terms: Any, a: Node, b: Node) -> tuple[Term, Term, tuple[Cond, ...]]:
+        made: list[tuple[str, Poly]] = []
+        index = [terms.variable(to_poly(n), "o", made) for n in a.shape]
+        facts = self.ctx.facts_of(name for name, _ in made)
+        sides: list[Term] = []
+        try:
+            for root, graph in ((a, self.pair.left), (b, self.pair.right)):
+                sides.append(denote(root, terms, self._reader(terms, graph), site=terms.site)(*index))
+        except (Unsupported, NotImplementedError) as missing:
+            raise Stop(UNSUPPORTED, str(missing)) from missing
+        except Wraps as wraps:
+            raise Stop(UNKNOWN, str(wraps)) from wraps
+        return sides[0], sides[1], facts
+
+    def _reader(self, terms: Terms, graph: Graph) -> Any:
+        def read(node: Node, index: Sequence[Any]) -> Term:
+            name, array = node["name"], graph.constants.get(node["name"])
+            if array is not None and 0 < array.size <= SMALL:
+                return terms.entries(array, index)
+            self.shapes.setdefault(name, tuple(to_poly(n) for n in node.shape))
+            return terms.read(name, index, node.dtype)
+
+        return read
+
+    def _by_machine(self, a: Node, b: Node) -> bool:
+        """Integers of one width, by the tier that knows how they wrap."""
+        kinds = {x.dtype for x in topological((a, b)) if x.dtype not in ("bool",)}
+        if len(kinds) != 1 or not (kind := kinds.pop()).startswith(("int", "uint")):
+            return False
+        left, right, facts = self._denoted(self._terms(machine=True), a, b)
+        width = int("".join(ch for ch in kind if ch.isdigit()))
+        try:
+            proved = decide(self.ctx, MachineIntegers(self.ctx, width, kind in SIGNED), left, right, facts)
+        except CannotLower:
+            return False
+        if proved:
+            self.done.note("exact", f"integers ({kind})")
+        return proved
 
 
 def prove_pair(pair: Pair, done: Proof) -> ValidityDomain:
@@ -90,12 +247,12 @@ def prove_pair(pair: Pair, done: Proof) -> ValidityDomain:
     ctx = Context()
     ctx.dims |= set(pair.sizes)
     work = _Work(pair, ctx, done, factorings((pair.left, pair.right)))
-    _premises(work)
+    work.premises()
     try:
         for graph in (pair.left, pair.right):
-            _well_formed(work, graph)
+            work.well_formed(graph)
         for a, b in zip(pair.left.outputs, pair.right.outputs, strict=True):
-            _equal(work, a, b)
+            work.equal(a, b)
     finally:
         done.queries += ctx.counters.queries
     if done.laws:
@@ -117,51 +274,9 @@ def unsupported_ops(graph: Graph) -> list[str]:
     return list(names)
 
 
-# ---- obligations
-
-
-def _premises(work: _Work) -> None:
-    ctx, pair = work.ctx, work.pair
-    ctx.premises += [c.ge(var(name), pair.lowest) for name in pair.sizes]
-    ctx.premises += [c.ge(to_poly(p), 0) for p in pair.premises]
-    axes = [to_poly(n) for x in pair.left.inputs for n in x.shape]
-    ctx.premises += [g for n in dict.fromkeys(axes) if (g := c.ge(n, 0)).kind == "ge" and not _plain(n)]
-    work.done.obligations += 1
-    witness = ctx.witness(positive=pair.sizes)
-    if witness is None:
-        if ctx.witness() is not None:
-            raise Stop(UNKNOWN, EMPTY_ONLY)
-        raise Stop(UNKNOWN, "no sizes meet the constraints")
-    work.done.sizes = tuple(sorted(witness.items()))
-    for size, question in pair.compared:
-        if size is None or ctx.possible(c.eq(to_poly(size), 0)) != NO:
-            raise Stop(UNKNOWN, f"code that depends on sizes: traced as if not {question}")
-
-
 def _plain(n: Poly) -> bool:
     """A sum of products of sizes: not negative as it stands."""
     return not n.forms and all(k >= 0 for _, k in n.terms)
-
-
-def _goal(work: _Work, goal: Cond, facts: tuple[Cond, ...], what: str) -> None:
-    if goal == c.TRUE or (goal, facts) in work.checked:
-        return
-    work.done.obligations += 1
-    if not work.ctx.holds(goal, facts):
-        raise Stop(UNKNOWN, f"{what}: {goal} does not follow")
-    work.checked[goal, facts] = None
-
-
-def _well_formed(work: _Work, graph: Graph) -> None:
-    for node in graph.nodes():
-        if node.op == "literal":
-            continue
-        for n in node.shape:
-            p = to_poly(n)
-            if not _plain(p):
-                _goal(work, c.ge(p, 0), (), f"an axis of {node.op} may be negative")
-        for d in _divisors((node.shape, *(value for _, value in node.attrs))):
-            _goal(work, c.ge(to_poly(d), 1), (), f"{node.op} divides a size by what may be 0")
 
 
 def _divisors(value: Any) -> Iterator[Any]:
@@ -176,37 +291,6 @@ def _divisors(value: Any) -> Iterator[Any]:
                 yield from _divisors(atom.args)
 
 
-def _in_bounds(work: _Work, term: Term, facts: tuple[Cond, ...]) -> None:
-    """Every entry that a term reads, under the conditions under which it is read, is inside its input."""
-    seen: set[tuple[int, tuple[Cond, ...]]] = set()
-    todo: list[tuple[Term, tuple[Cond, ...]]] = [(term, facts)]
-    while todo:
-        t, path = todo.pop()
-        if (id(t), path) in seen:
-            continue
-        seen.add((id(t), path))
-        if isinstance(t, Read):
-            _read_inside(work, t.name, t.index, path)
-        elif isinstance(t, Apply):
-            todo += [(a, path) for a in t.args]
-        elif isinstance(t, Reduce):
-            todo.append((t.body, (*path, *c.within(var(t.var), t.size))))
-        elif isinstance(t, Where):
-            todo.append((t.then, (*path, *c.clauses(t.guard))))
-            todo.append((t.orelse, (*path, *c.clauses(c.negate(t.guard)))))
-
-
-def _read_inside(work: _Work, name: str, index: Sequence[Poly], path: tuple[Cond, ...]) -> None:
-    for i, n in zip(index, work.shapes[name], strict=True):
-        for goal in (c.ge(i, 0), c.lt(i, n)):
-            if goal != c.TRUE and goal not in path:
-                _goal(work, goal, path, f"{name} may be read outside its shape")
-        for atom in _entries(i):
-            inner = form_of(atom)
-            assert inner is not None
-            _read_inside(work, inner[0], inner[1], path)
-
-
 def _entries(p: Poly) -> Iterator[str]:
     """Entries of integer inputs inside an index."""
     for atom in p.forms:
@@ -219,100 +303,7 @@ def _entries(p: Poly) -> Iterator[str]:
                 yield from _entries(a)
 
 
-# ---- equality
-
-
-def _equal(work: _Work, a: Node, b: Node) -> None:
-    done = work.done
-    sizes = [to_poly(n) for n in a.shape]
-    for n, m in zip(sizes, map(to_poly, b.shape), strict=True):
-        _goal(work, c.eq(n, m), (), "the outputs may have different shapes")
-    if a is b:
-        done.obligations += 1
-        done.note("exact", "same graph")
-        return
-    terms = _terms(work)
-    try:
-        _equal_over(work, terms, a, b)
-    except Stop:
-        if not terms.tested:
-            raise
-        terms = _terms(work, finite=True)
-        _equal_over(work, terms, a, b)
-        done.note("real", "finite numbers")
-    for text in terms.assumptions:
-        done.assume(text)
-    if ROUNDED in terms.assumptions:
-        done.note("real", "sizes as floats")
-    if WIDENED in terms.assumptions:
-        done.note("real", "widened results")
-    if terms.ranges.assumption:
-        done.assume(terms.ranges.assumption)
-
-
-def _equal_over(work: _Work, terms: Terms, a: Node, b: Node) -> None:
-    ctx, done = work.ctx, work.done
-    left, right, facts = _denoted(work, terms, a, b)
-    for side in (left, right):
-        _in_bounds(work, side, facts)
-    integers = any(id(t) in terms.arithmetic for side in (left, right) for t in walk_terms(side))
-    try:
-        equal_terms(ctx, left, right, facts, done, dtype="int" if integers else "", machine=True)
-    except Stop as stop:
-        if not integers or not _by_machine(work, a, b):
-            raise
-        del stop
-    except (Unsupported, NotImplementedError) as missing:
-        raise Stop(UNSUPPORTED, str(missing)) from missing
-    if integers and a.dtype in FLOATS and "normal form (real)" in (done.tiers or ()):
-        done.note("real", "normal form (real)")  # beside integers floats may have been reordered
-
-
-def _terms(work: _Work, machine: bool = False, finite: bool = False) -> Any:
-    least = max((n for _, n in work.done.sizes), default=1)
-    return Terms(work.ctx, PremiseRanges(work.ctx, least), machine, finite, products=work.products)
-
-
-def _denoted(work: _Work, terms: Any, a: Node, b: Node) -> tuple[Term, Term, tuple[Cond, ...]]:
-    made: list[tuple[str, Poly]] = []
-    index = [terms.variable(to_poly(n), "o", made) for n in a.shape]
-    facts = work.ctx.facts_of(name for name, _ in made)
-    sides: list[Term] = []
-    try:
-        for root, graph in ((a, work.pair.left), (b, work.pair.right)):
-            sides.append(denote(root, terms, _reader(work, terms, graph), site=terms.site)(*index))
-    except (Unsupported, NotImplementedError) as missing:
-        raise Stop(UNSUPPORTED, str(missing)) from missing
-    except Wraps as wraps:
-        raise Stop(UNKNOWN, str(wraps)) from wraps
-    return sides[0], sides[1], facts
-
-
-def _reader(work: _Work, terms: Terms, graph: Graph) -> Any:
-    def read(node: Node, index: Sequence[Any]) -> Term:
-        name, array = node["name"], graph.constants.get(node["name"])
-        if array is not None and 0 < array.size <= SMALL:
-            return terms.entries(array, index)
-        work.shapes.setdefault(name, tuple(to_poly(n) for n in node.shape))
-        return terms.read(name, index, node.dtype)
-
-    return read
-
-
-def _by_machine(work: _Work, a: Node, b: Node) -> bool:
-    """Integers of one width, by the tier that knows how they wrap."""
-    kinds = {x.dtype for x in topological((a, b)) if x.dtype not in ("bool",)}
-    if len(kinds) != 1 or not (kind := kinds.pop()).startswith(("int", "uint")):
-        return False
-    left, right, facts = _denoted(work, _terms(work, machine=True), a, b)
-    width = int("".join(ch for ch in kind if ch.isdigit()))
-    try:
-        proved = decide(work.ctx, MachineIntegers(work.ctx, width, kind in SIGNED), left, right, facts)
-    except CannotLower:
-        return False
-    if proved:
-        work.done.note("exact", f"integers ({kind})")
-    return proved
+# ---- to the prover's process and back
 
 
 def prove_elsewhere(pair: Pair, done: Proof) -> tuple[ValidityDomain, tuple[Query, ...]]:

@@ -22,7 +22,7 @@ from superopt.lab.pallas import scalars, space
 from superopt.lab.pallas.lower import lower
 from superopt.lab.pallas.tune import tune
 from verifier.schedules.check import check_schedule
-from verifier.schedules.verdict import PROVED
+from verifier.verdict import PROVED
 
 RNG = np.random.default_rng(0)
 

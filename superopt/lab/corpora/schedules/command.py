@@ -11,7 +11,8 @@ from superopt.lab.corpora.schedules.lemmas import lemmas
 from superopt.lab.corpora.schedules.planted import planted
 from verifier.rules.process import Prover
 from verifier.schedules.check import check_schedule
-from verifier.schedules.verdict import PROVED, REFUTED, CheckLimits
+from verifier.schedules.verdict import CheckLimits
+from verifier.verdict import PROVED, REFUTED
 
 
 def verify_kernels(names: Sequence[str] = (), limits: CheckLimits | None = None) -> tuple[dict[str, Any], str]:

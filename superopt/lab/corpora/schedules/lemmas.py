@@ -18,8 +18,7 @@ from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
 from verifier.equal.poly import Poly, const, var
 from verifier.equal.solver import YES, Context, recorded
-from verifier.schedules.verdict import PROVED, UNKNOWN
-from verifier.verdict import Query
+from verifier.verdict import PROVED, UNKNOWN, Query
 
 RLIMIT = 20_000_000
 
