@@ -19,6 +19,18 @@ LEXERS = {"file": "python", "rule": "text"}
 _FENCE = re.compile(r"^( *)```(\w+)(?: (.+))?$", re.M)
 
 
+def on_config(config: Any) -> None:
+    """List the pages of a folder where the navigation names the folder."""
+    docs = Path(config["docs_dir"])
+    for section in config["nav"]:
+        for entry in (x for pages in section.values() if isinstance(pages, list) for x in pages if isinstance(x, dict)):
+            for title, name in entry.items():
+                entry[title] = [
+                    f"{name}/README.md",
+                    *sorted(f"{name}/{p.name}" for p in (docs / name).glob("[0-9]*.md")),
+                ]
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Add the files of the project that are pages; their links are written from the project's folder."""
     for page, name in PAGES.items():

@@ -54,3 +54,10 @@ def test_circles_and_late_imports_are_seen(tmp_path: Path) -> None:
 def test_rooms_are_packages(top: str) -> None:
     for path in (house.ROOT / top).rglob("*.py"):
         assert (path.parent / "__init__.py").is_file(), path
+
+
+def test_tests_stand_in_rooms() -> None:
+    """A folder of tests is named as a room, or as what is no room: the project as a whole, what tests share."""
+    rooms = {part for name in house.modules() for part in name.split(".")[:2]}
+    folders = {path.name for path in (house.ROOT / "tests").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders - rooms == {"project", "support", "upstream"}
