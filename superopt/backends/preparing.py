@@ -194,6 +194,3 @@ def taken(x: Any) -> Any:
             x = own
         return jax.device_put(x)
     return jnp.asarray(x)
-
-
-__all__ = ["ALONE_BYTES", "Piece", "pieces_of", "run_pieces", "taken"]

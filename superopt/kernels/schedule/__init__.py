@@ -83,10 +83,3 @@ PRIMITIVES: dict[str, Primitive] = {
         split_prefix,
     )
 }  # fmt: skip
-
-__all__ = [
-    "PRIMITIVES", "Primitive", "blockize", "cache_read", "cache_write", "choose", "compute_at", "decompose_reduction",
-    "factor_out", "fuse", "inline", "materialize", "pad", "pad_reduction", "parallel", "reorder", "reorder_reduction",
-    "reverse_compute_at", "rfactor", "set_knob", "share", "skip", "split", "split_prefix", "split_reduction",
-    "tensorize", "transform_layout", "unroll", "vectorize", "widen",
-]  # fmt: skip
