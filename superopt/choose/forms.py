@@ -83,7 +83,7 @@ def forms_of_finalists(found: Exploration) -> list[tuple[str, Program, Finalist]
 def _plain_form(found: Exploration, finalist: Finalist) -> list[tuple[str, Program, Finalist | None]]:
     """A finalist with operations in place of the ways to compute them with XLA, where it holds such."""
     program = found.result.program(finalist, found.graph)
-    ways = {node["rule"] for g in _graphs(program) for node in g.nodes() if node.op == "macro"}
+    ways = {node["rule"] for g in program.graphs for node in g.nodes() if node.op == "macro"}
     if not ways:
         return []
     rules = Counter({name: n for name, n in finalist.rules.items() if name not in ways})
@@ -94,10 +94,6 @@ def _form(name: str, program: Program, finalist: Finalist | None, regions: tuple
     large = worth_trying(regions)
     roots = {r.root for r in large}
     return ProgramForm(name, program, finalist, tuple(large), tuple(r for r in regions if r.root not in roots))
-
-
-def _graphs(program: Program) -> list[Graph]:
-    return [g for g in (program.prepare, program.hot) if g is not None]
 
 
 def _plain(program: Program) -> Program:

@@ -20,9 +20,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from superopt.backends.native import prepared_bytes, unavailable
+from superopt.backends.native import unavailable
 from superopt.choose.forms import ProgramForm, forms_of
 from superopt.choose.partitions import search_partition
+from superopt.choose.plain import fits
 from superopt.choose.schedules import LEAST_S, proved, search_schedules
 from superopt.choose.trials import WORTH, Trial, TrialPool, estimate, make_likely, report_rows, try_regions, with_likely
 from superopt.contest.checks import check
@@ -120,7 +121,7 @@ class _Stage:
         for least in (_EVEN, WORTH, _LEAST):  # of every form the likeliest first
             for form in near:
                 chosen = self._chosen(form, tried, least)
-                if chosen and self._affordable(form, chosen):
+                if chosen and self._fits(form, chosen):
                     entries.setdefault((form.name, chosen), (form, chosen))
         if not entries:
             return self._without(
@@ -186,15 +187,8 @@ class _Stage:
             return math.inf
         return sum(s for _, s in rough if s is not None) * total_s / known_s
 
-    def _affordable(self, form: ProgramForm, choices: Sequence[Choice]) -> bool:
-        """Do the prepared and packed tensors keep within the limit?"""
-        if self.request.max_prepared_bytes is None:
-            return True
-
-        fits = prepared_bytes(form.program, choices) <= self.request.max_prepared_bytes
-        if not fits:
-            self.tools.say(f"{form.name}: what kernels pack is more than max_prepared_bytes allows")
-        return fits
+    def _fits(self, form: ProgramForm, choices: Sequence[Choice]) -> bool:
+        return fits(form.name, form.program, choices, self.request.max_prepared_bytes, self.tools.say)
 
     def _best(
         self, entries: Sequence[tuple[ProgramForm, _Chosen]], forms: Sequence[ProgramForm], tried: dict[Graph, Trial]
@@ -251,7 +245,7 @@ class _Stage:
                 variant = tuple(c for c in choices if c.root not in roots)
             else:
                 variant = (*choices, *choices_of(form.program.hot, [(r, tried[graph].trace) for r in regions]))
-            if variant and self._affordable(form, variant):
+            if variant and self._fits(form, variant):
                 variants.append(variant)
         if not variants:
             return choices
@@ -278,7 +272,7 @@ class _Stage:
             assert isinstance(lost, Failure)
             return f"{lost.cause}: {lost.detail}"
         gain = paired_ratio(before.samples_s, with_kernels.samples_s, seed=self.request.seed)
-        if not (fresh.faster(0) and gain.low > 1.0 and gain.ratio > 1.0 + fresh.noise_floor):
+        if not (fresh.faster(0) and gain.exceeds(fresh.noise_floor)):
             return f"on fresh rounds the program was {gain} as fast with them"
         numerics, cause = check(self.tools.builds, form.program, judged.options, choices)
         if cause:

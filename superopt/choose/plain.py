@@ -86,8 +86,7 @@ class KernelMaker:
         self._compile(regions, budget_s)
         usable = [(r, t.trace) for r in regions if (t := self._made.get(r.graph)) is not None and not t.failure]
         choices = choices_of(program.hot, usable)
-        if not self._fits(program, choices):
-            self._progress(f"{name}: what kernels pack is more than max_prepared_bytes allows")
+        if not fits(name, program, choices, self._most_bytes, self._progress):
             choices = ()
         chosen = {r.graph for r, _ in usable} if choices else set[Graph]()
         late = {r.graph: _made(r, "not made: the time does not suffice") for r in regions}
@@ -144,11 +143,15 @@ class KernelMaker:
             pass
         return failed
 
-    def _fits(self, program: Program, choices: Sequence[Choice]) -> bool:
-        if self._most_bytes is None or not choices:
-            return True
 
-        return prepared_bytes(program, choices) <= self._most_bytes
+def fits(
+    name: str, program: Program, choices: Sequence[Choice], most_bytes: int | None, say: Callable[[str], None]
+) -> bool:
+    """Do the prepared and packed tensors of a program with these kernels keep within the limit?"""
+    kept = most_bytes is None or not choices or prepared_bytes(program, choices) <= most_bytes
+    if not kept:
+        say(f"{name}: what kernels pack is more than max_prepared_bytes allows")
+    return kept
 
 
 def own_form(graph: Graph) -> Program:

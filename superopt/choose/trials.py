@@ -383,16 +383,16 @@ def report_rows(
             continue
         rows.append(
             NativeKernel(
-                trial.name,
-                trial.kind,
-                n,
-                graph in chosen,
-                None if trial.xla_s is None else 1e3 * trial.xla_s,
-                None if trial.own_s is None else 1e3 * trial.own_s,
-                trial.ratio,
-                trial.cost.flops,
-                trial.failure,
-                _schedule(trial),
+                name=trial.name,
+                kind=trial.kind,
+                count=n,
+                used=graph in chosen,
+                xla_ms=None if trial.xla_s is None else 1e3 * trial.xla_s,
+                own_ms=None if trial.own_s is None else 1e3 * trial.own_s,
+                ratio=trial.ratio,
+                flops=trial.cost.flops,
+                failure=trial.failure,
+                schedule=_schedule(trial),
             )
         )
     return tuple(sorted(rows, key=lambda r: -r.count * (r.xla_ms or 0.0)))

@@ -54,7 +54,7 @@ class Entry:
         return Tuned(self.program, self.options, tuple(c.to_json() for c in self.kernels))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What the rounds said.
 
@@ -82,7 +82,7 @@ class Outcome:
     def is_faster(self, number: int) -> bool:
         """Is an entry faster than the original beyond the noise?"""
         ratio = self.ratios[number]
-        return ratio is not None and ratio.low > 1.0 and ratio.ratio > 1.0 + self.noise_floor
+        return ratio is not None and ratio.exceeds(self.noise_floor)
 
     def median_ms(self, number: int | None) -> float | None:
         """Milliseconds of an entry, or of the original."""
@@ -279,12 +279,17 @@ class _Series:
     @property
     def outcome(self) -> Outcome:
         """What is to be returned."""
-        count = range(len(self.failures))
-        floor = float("inf") if self.floor is None else max(self.floor.high - 1.0, 1.0 - self.floor.low, 0.0)
         return Outcome(
-            tuple(self.order), tuple(self.ratios), tuple(self.failures), self.reference_s,
-            tuple(self.samples_s(i) for i in count), floor, self.settled, self.build_s, self.cause,
-        )  # fmt: skip
+            order=tuple(self.order),
+            ratios=tuple(self.ratios),
+            failures=tuple(self.failures),
+            reference_s=self.reference_s,
+            samples_s=tuple(self.samples_s(i) for i in range(len(self.failures))),
+            noise_floor=math.inf if self.floor is None else self.floor.noise,
+            settled=self.settled,
+            build_s=self.build_s,
+            cause=self.cause,
+        )
 
 
 def _says(ratio: Speedup) -> bool:

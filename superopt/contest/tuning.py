@@ -15,7 +15,8 @@ from typing import Any
 from rewrites.build.expander import Expand, expand_graph
 from superopt.backends.options import OptionChoice, Value, choices_for, options_of
 from superopt.contest.comparing import Comparing
-from superopt.ir.graph import Graph
+from superopt.explore.kernel_timer import is_open
+from superopt.ir.graph import Graph, every_node
 from superopt.ir.program import Program
 from superopt.measure import KernelTiming, Timing, Tuned, Worker, time_kernels
 from superopt.measure.kernels import KernelSettings
@@ -74,7 +75,7 @@ def tune(
         expand: expands the macros of kernels.
         build_s: what building the program took.
     """
-    choices, out = choices_for(_ops(program.hot))
+    choices, out = choices_for({node.op for node in every_node([program.hot])})
     each_s = _BUILD_AND_TIME * build_s + _PER_CANDIDATE_S
     affordable = int(budget_s / each_s) - 1  # the program itself is built again
     trials: list[OptionTrial] = []
@@ -137,7 +138,7 @@ def _votes(
         weight[output] = weight.get(output, 0.0) + seconds / max(total, 1e-12)
         graphs[output] = graph
     asked = [n for n in sorted(weight, key=lambda n: -weight[n]) if weight[n] > _WORTH_ASKING][:_VOTING_KERNELS]
-    asked = [n for n in asked if not _ops(graphs[n]) & {"opaque", "scan", "while", "cond"}]
+    asked = [n for n in asked if not is_open(graphs[n])]
     variants = [{}, *(options_of([c]) for c in choices)]
     plain = [expand_graph(graphs[n], expand) for n in asked]
     settings = KernelSettings(len(variants), _VOTE.rounds, _VOTE.sample_s, _VOTE.max_calls)
@@ -155,15 +156,3 @@ def _votes(
             if isinstance(base, KernelTiming) and isinstance(timing, KernelTiming):
                 saved[i] += weight[n] * (1.0 - timing.seconds / base.seconds)
     return [(c, 1.0 / (1.0 - s)) for c, s in zip(choices, saved, strict=True)]
-
-
-def _ops(graph: Graph) -> set[str]:
-    """The ops of a graph and of its bodies."""
-    found: set[str] = set()
-    waiting = [graph]
-    while waiting:
-        for node in waiting.pop().nodes():
-            found.add(node.op)
-            for _, value in node.attrs:
-                waiting += [g for g in (value if isinstance(value, tuple) else (value,)) if isinstance(g, Graph)]
-    return found

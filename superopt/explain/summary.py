@@ -109,16 +109,16 @@ def _used(
         certificate, gain = library.certificates[rule], judgement.gains.get(rule)
         out.append(
             UsedRewrite(
-                rule,
-                count,
-                certificate.key,
-                certificate.exactness,
-                predicted.get(rule, 0.0),
-                certificate.equation,
-                texts.get(rule, ""),
-                where.get(rule, {}),
-                gain.milliseconds if gain else hedged.get(rule),
-                gain.ratio if gain else None,
+                rule=rule,
+                count=count,
+                certificate=certificate.key,
+                exactness=certificate.exactness,
+                predicted_gain_ms=predicted.get(rule, 0.0),
+                equation=certificate.equation,
+                statement=texts.get(rule, ""),
+                sites=where.get(rule, {}),
+                measured_gain_ms=gain.milliseconds if gain else hedged.get(rule),
+                measured=gain.ratio if gain else None,
             )
         )
     return tuple(sorted(out, key=lambda u: (-u.predicted_gain_ms, u.rule)))

@@ -61,7 +61,7 @@ class KernelTimer:
         return len(pairs)
 
     def _untimed(self, kernel: Graph) -> bool:
-        return kernel not in self.objective and not _has_opaque(kernel)
+        return kernel not in self.objective and not is_open(kernel)
 
 
 def _frozen_bytes(finalist: Finalist) -> int:
@@ -69,5 +69,6 @@ def _frozen_bytes(finalist: Finalist) -> int:
     return sum(type_bytes(node.type) for kernel, _ in finalist.kernels for node in kernel.inputs if node["frozen"])
 
 
-def _has_opaque(kernel: Graph) -> bool:
+def is_open(kernel: Graph) -> bool:
+    """Does a kernel hold what cannot be timed by itself: opaque operations and control flow?"""
     return any(node.op in ("opaque", "scan", "while", "cond") for node in kernel.nodes())

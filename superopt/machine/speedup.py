@@ -28,6 +28,15 @@ class Speedup:
         """Was the program measured to be faster, all of the interval?"""
         return self.basis == "measured" and self.low > 1.0
 
+    @property
+    def noise(self) -> float:
+        """How far the farthest end of the interval is from level: the noise, where a program was timed with itself."""
+        return max(self.high - 1.0, 1.0 - self.low, 0.0)
+
+    def exceeds(self, noise: float) -> bool:
+        """Is it a gain beyond doubt: all of the interval, and the ratio beyond this noise?"""
+        return self.low > 1.0 and self.ratio > 1.0 + noise
+
     def to_json(self) -> dict[str, Any]:
         """One JSON-serialisable object: bounds that are none are null."""
         bounds = {name: x if math.isfinite(x) else None for name, x in (("low", self.low), ("high", self.high))}

@@ -119,10 +119,7 @@ class Comparison:
     @property
     def noise_floor(self) -> float:
         """How far the reference is from itself: the A/A interval's farthest end, relative (0.02 = 2 %)."""
-        if isinstance(self.reference, Failure):
-            return float("inf")
-        aa = self.reference.ratio
-        return max(aa.high - 1.0, 1.0 - aa.low, 0.0)
+        return float("inf") if isinstance(self.reference, Failure) else self.reference.ratio.noise
 
     def best(self) -> int | None:
         """Index of the candidate with the best ratio, or None when none has a timing."""
@@ -137,4 +134,4 @@ class Comparison:
         candidate = self.candidates[index]
         if isinstance(candidate, Failure) or len(candidate.samples_s) < ENOUGH_ROUNDS:
             return False
-        return candidate.ratio.low > 1.0 and candidate.ratio.ratio > 1.0 + self.noise_floor
+        return candidate.ratio.exceeds(self.noise_floor)

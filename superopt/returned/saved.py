@@ -51,7 +51,7 @@ _MEMBERS = re.compile(
 _HINT = "write one with .save(path)"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
     """What a file holds for calls.
 
@@ -223,10 +223,23 @@ def _saved(archive: Archive, meta: Any, allowance: Allowance, later: str) -> Sav
     if tail is not None and not all(host or place < len(hot.outputs) for host, place in tail.places):
         raise InputError("its tail names a place that is none")
     return Saved(
-        hot, prepared, names, live, frozenset(_position(x, names) for x in field(meta, "narrowed", list)), frozen,
-        {_text(k): _text(v) for k, v in field(meta, "constants", dict).items()}, report, options, foreign, kernels,
-        in_tree, out_tree, head, tail, tuple(_weak(row, names, hot) for row in field(meta, "weak", list)),
-    )  # fmt: skip
+        hot=hot,
+        prepared=prepared,
+        names=names,
+        live=live,
+        narrowed=frozenset(_position(x, names) for x in field(meta, "narrowed", list)),
+        frozen=frozen,
+        constants={_text(k): _text(v) for k, v in field(meta, "constants", dict).items()},
+        report=report,
+        options=options,
+        foreign=foreign,
+        kernels=kernels,
+        in_tree=in_tree,
+        out_tree=out_tree,
+        head=head,
+        tail=tail,
+        weak=tuple(_weak(row, names, hot) for row in field(meta, "weak", list)),
+    )
 
 
 def _weak(row: Any, names: Sequence[str], hot: Graph) -> tuple[frozenset[int], frozenset[int]]:

@@ -108,7 +108,7 @@ def timed(built: Any, fast: Callable[..., Any], seed: int) -> dict[str, Any]:
         "ratio": ratio.ratio,
         "ratio_low": ratio.low,
         "ratio_high": ratio.high,
-        "noise_floor": max(floor.high - 1.0, 1.0 - floor.low),
+        "noise_floor": floor.noise,
         "rounds": len(samples["jax"]),
     }
 

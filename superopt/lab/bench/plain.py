@@ -175,7 +175,7 @@ def timed(calls: dict[str, Callable[[], Any]], seed: int) -> dict[str, Any]:
         "over_plain": over_plain.ratio,
         "over_plain_low": over_plain.low,
         "over_plain_high": over_plain.high,
-        "noise_floor": max(floor.high - 1.0, 1.0 - floor.low),
+        "noise_floor": floor.noise,
         "rounds": len(samples["jax"]),
     }
 

@@ -127,7 +127,7 @@ def measure_case(case: str, budget: str, seed: int, search: bool = True) -> dict
         samples = [old + new for old, new in zip(samples, block, strict=True)]
         before, again, after = samples[:3]
         floor = paired_ratio(before, again, seed=seed)
-        noise = max(floor.high - 1.0, 1.0 - floor.low)
+        noise = floor.noise
         hand = {name: paired_ratio(before, s, seed=seed) for name, s in zip(made.variants, samples[3:], strict=True)}
         verdict = judged(paired_ratio(before, after, seed=seed), hand, noise, rules, made.losing)
         if verdict["decided"] or len(before) >= _MOST_ROUNDS:

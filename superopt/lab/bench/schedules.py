@@ -122,7 +122,7 @@ def measure(operator: str, seconds: float, seeds: Sequence[int]) -> dict[str, An
         row[f"{s}_reached"] = geomean([known / time[json.dumps(found.trace)] for found in each])
         row[f"{s}_per_s"] = geomean([found.candidates_per_s for found in each])
     floor = paired_ratio(second[names.index(again)], second[-1], seed=seeds[0])
-    return row | {"noise_floor": max(floor.high - 1, 1 - floor.low)}
+    return row | {"noise_floor": floor.noise}
 
 
 def _leaders(found: TunedSchedule) -> list[tuple[int, str, Trace]]:

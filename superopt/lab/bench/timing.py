@@ -62,7 +62,7 @@ def time_against_jit(
         after_ms=median(after) * 1e3,
         ratio=paired_ratio(before, after, seed=seed),
         ratio_const=paired_ratio(const, after, seed=seed),
-        noise_floor=max(floor.high - 1.0, 1.0 - floor.low),
+        noise_floor=floor.noise,
     )
 
 
