@@ -6,20 +6,15 @@ a GPU each operator is then tuned by timing, its schedule is fixed, and it is ti
 XLA's version (and cuDNN's attention).  Ratios are theirs over ours; XLA has the same precision of products.
 
     superopt bench --suite pallas [--case TEXT ...] [--json]
-    python -m superopt.lab.bench.pallas --json FILE [--case TEXT ...]
 
 Summary: `checked` and `wrong` schedules, `*_vs_xla` geometric means by kind.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-from argparse import ArgumentParser
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,14 +25,11 @@ from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.interp import evaluate
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.schedule.trace import apply
-from superopt.lab.bench import Result, Say, geomean, run_suite, table, wanted
-from superopt.lab.bench.programs.pallas_cases import CASES
+from superopt.lab.bench import Result, Say, geomean, table, wanted
+from superopt.lab.bench.programs.pallas_cases import CASES, PallasCase
 from superopt.lab.pallas import space
 from superopt.lab.pallas.lower import lower
 from superopt.lab.pallas.tune import chained, interleaved, tune
-
-if TYPE_CHECKING:
-    from superopt.lab.bench.programs.pallas_cases import PallasCase
 
 ROUNDS = 15
 CACHE_BYTES = 400_000_000  # data of one call, so that no level of cache holds it
@@ -195,21 +187,3 @@ def _distance(found: Any, wanted: Any) -> Any:
     wide = np.float64 if xp is np else jnp.float32
     difference = (found - wanted).astype(wide)
     return xp.linalg.norm(difference.ravel()) / xp.maximum(xp.linalg.norm(wanted.astype(wide).ravel()), 1e-30)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """`python -m superopt.lab.bench.pallas --json FILE [--case TEXT ...]`."""
-    parser = ArgumentParser(prog="python -m superopt.lab.bench.pallas")
-    parser.add_argument("--json", dest="path", type=Path)
-    parser.add_argument("--case", dest="cases", action="append", default=[])
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(arguments)
-    result = run_suite("pallas", budget=None, cases=given.cases, seed=given.seed, say=lambda s: print(s, flush=True))
-    if given.path:
-        given.path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(result["text"])
-    return int(result["summary"]["wrong"] > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

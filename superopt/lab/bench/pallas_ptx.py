@@ -19,7 +19,7 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 from jaxlib.mlir import ir
@@ -29,12 +29,9 @@ from superopt.errors import UsageError
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.bench import table, wanted
 from superopt.lab.bench.pallas import loop_program
-from superopt.lab.bench.programs.pallas_cases import CASES
+from superopt.lab.bench.programs.pallas_cases import CASES, PallasCase
 from superopt.lab.pallas import space
 from superopt.lab.pallas.lower import lower
-
-if TYPE_CHECKING:
-    from superopt.lab.bench.programs.pallas_cases import PallasCase
 
 _TARGET = "__gpu$xla.gpu.triton"
 _COLUMNS = (

@@ -47,14 +47,13 @@ def calibrate(
     *,
     cases: Sequence[MicroCase] | None = None,
     limits: ProcessLimits | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> Calibration:
     """Time the micro-suite and fit the roofline to it.
 
     Raises:
         RuntimeError: fewer than half of the kernels could be timed.
     """
-    say = progress or _silent
     cases = shuffled(list(cases) if cases is not None else suite())
     labels: dict[int, list[float]] = {}
     failures: dict[int, Failure] = {}
@@ -70,7 +69,7 @@ def calibrate(
                 elif timing.cause != "timeout":
                     failures[i] = timing
             passes += 1
-            say(f"pass {passes}: {len(labels)} of {len(cases)} kernels after {time.monotonic() - start:.0f} s")
+            progress(f"pass {passes}: {len(labels)} of {len(cases)} kernels after {time.monotonic() - start:.0f} s")
     if len(labels) < len(cases) / 2:
         raise RuntimeError(f"only {len(labels)} of {len(cases)} kernels could be timed in {budget_s:g} s")
     timed = sorted(labels)
@@ -117,10 +116,6 @@ def keep(store: Store, calibration: Calibration) -> None:
 
 def _scrambled(task: str) -> str:
     return "".join(reversed(task))
-
-
-def _silent(_: str) -> None:
-    return
 
 
 @click.command()
