@@ -21,7 +21,7 @@ from superopt.frontends.onnx.ops.activations import CURVES, gelu, like, softmax
 from superopt.frontends.onnx.ops.conv import add_bias, convolve
 from superopt.frontends.onnx.ops.linalg import matmul
 from superopt.frontends.onnx.ops.movement import axis_of
-from superopt.frontends.onnx.ops.norm import promoted
+from superopt.frontends.onnx.ops.norm import promoted, standardised
 from superopt.frontends.onnx.ops.quant import Grid, Quantized, dynamic_range
 
 MS = "com.microsoft"
@@ -251,10 +251,8 @@ def _quick_gelu(call: Call, x: Any) -> Any:
 def _layer_norm(x: Any, scale: Any, bias: Any, eps: float, centre: bool) -> tuple[Any, Any, Any]:
     kind = x.dtype
     wide, scale = promoted(x.astype(np.float32) if kind.itemsize < 4 else x, scale)
-    mean = jnp.mean(wide, -1, keepdims=True) if centre else jnp.zeros((), wide.dtype)
-    moved = wide - mean if centre else wide
-    inverse = lax.rsqrt(jnp.mean(jnp.square(moved), -1, keepdims=True) + like(wide, eps))
-    result = moved * inverse * scale
+    normal, mean, inverse = standardised(wide, (-1,), eps, centre=centre)
+    result = normal * scale
     return (result if bias is None else result + bias.astype(result.dtype)).astype(kind), mean, inverse
 
 

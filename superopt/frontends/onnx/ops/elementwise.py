@@ -211,8 +211,7 @@ def cast(xp: Any, x: Any, dtype: np.dtype, *, saturate: bool = True, round_mode:
         return x
     if dtype.name == "float8_e8m0fnu":
         return _cast_e8m0(x, saturate, round_mode)
-    small = dtype.name.startswith(("float8", "float4"))
-    if small:
+    if dtype.name.startswith(("float8", "float4")):
         x = x.astype(np.float32)
         low, high = finfo_range(dtype)
         no_inf = dtype.name.startswith("float4")
@@ -220,10 +219,7 @@ def cast(xp: Any, x: Any, dtype: np.dtype, *, saturate: bool = True, round_mode:
             # round first: what rounds to the largest value is not out of range
             clipped = xp.clip(x, np.float32(low), np.float32(high))
             return xp.where(xp.isnan(x), x, clipped).astype(dtype)
-        result = x.astype(dtype)
-        if dtype.name in ("float8_e5m2",):
-            return result
-        return result
+        return x.astype(dtype)
     if dtype.kind in "iu" and is_float(np.dtype(x.dtype)) and xp is np:
         return np.trunc(x.astype(np.float64)).astype(np.int64).astype(dtype)
     if dtype.name in ("int4", "uint4", "int2", "uint2"):
@@ -270,17 +266,11 @@ def _target(call: Call, elem_type: int) -> np.dtype:
     return dtype
 
 
-@op("Cast", fold=True)
-def _cast(call: Call, x: Any) -> Any:
+@op("Cast", "CastLike", fold=True)
+def _cast(call: Call, x: Any, like: Any = None) -> Any:
     mode = call.attrs.get("round_mode", "up")
-    target = _target(call, call.attrs["to"])
+    target = _target(call, call.attrs["to"]) if like is None else np.dtype(like.dtype)
     return cast(call.xp, x, target, saturate=bool(call.attrs.get("saturate", 1)), round_mode=mode)
-
-
-@op("CastLike", fold=True)
-def _cast_like(call: Call, x: Any, like: Any) -> Any:
-    mode = call.attrs.get("round_mode", "up")
-    return cast(call.xp, x, np.dtype(like.dtype), saturate=bool(call.attrs.get("saturate", 1)), round_mode=mode)
 
 
 @op("BitCast")

@@ -52,12 +52,18 @@ def promoted(*arrays: Any) -> list[Any]:
     return [x.astype(wide) for x in arrays]
 
 
+def standardised(x: Any, axes: tuple[int, ...], eps: float, *, centre: bool = True) -> tuple[Any, Any, Any]:
+    """Values of variance 1 over the axes (around the mean, or around 0), their mean, and what they were scaled by."""
+    mean = jnp.mean(x, axes, keepdims=True) if centre else jnp.zeros((), x.dtype)
+    moved = x - mean if centre else x
+    inverse = lax.rsqrt(jnp.mean(jnp.square(moved), axes, keepdims=True) + np.asarray(eps, x.dtype))
+    return moved * inverse, mean, inverse
+
+
 @op("InstanceNormalization")
 def _instance_norm(call: Call, x: Any, scale: Any, bias: Any) -> Any:
     axes = tuple(range(2, x.ndim))
-    centred = x - jnp.mean(x, axes, keepdims=True)
-    var = jnp.mean(jnp.square(centred), axes, keepdims=True)
-    normal = centred * lax.rsqrt(var + np.asarray(call.attrs["epsilon"], x.dtype))
+    normal, _, _ = standardised(x, axes, call.attrs["epsilon"])
     return normal * _per_channel(scale, x.ndim) + _per_channel(bias, x.ndim)
 
 
@@ -66,9 +72,7 @@ def _group_norm(call: Call, x: Any, scale: Any, bias: Any) -> Any:
     groups, n, channels = call.attrs["num_groups"], x.shape[0], x.shape[1]
     stash = helper.tensor_dtype_to_np_dtype(call.attrs.get("stash_type", 1))
     wide = x.reshape(n, groups, -1).astype(stash)
-    centred = wide - jnp.mean(wide, 2, keepdims=True)
-    var = jnp.mean(jnp.square(centred), 2, keepdims=True)
-    normal = (centred * lax.rsqrt(var + np.asarray(call.attrs["epsilon"], stash))).astype(x.dtype)
+    normal = standardised(wide, (2,), call.attrs["epsilon"])[0].astype(x.dtype)
     if call.since < 21:
         # one scale per group
         scale, bias = (jnp.repeat(v, channels // groups) for v in (scale, bias))
@@ -80,12 +84,8 @@ def _layer_norm(call: Call, x: Any, scale: Any, bias: Any = None) -> Any:
     axes = tuple(range(axis_of(call.attrs["axis"], x.ndim), x.ndim))
     told = np.dtype(helper.tensor_dtype_to_np_dtype(call.attrs["stash_type"]))
     stash = x.dtype if x.dtype.itemsize > told.itemsize else told  # doubles stay such, as in ONNX Runtime
-    wide = x.astype(stash)
-    mean = jnp.mean(wide, axes, keepdims=True)
-    centred = wide - mean
-    var = jnp.mean(jnp.square(centred), axes, keepdims=True)
-    inverse = lax.rsqrt(var + np.asarray(call.attrs["epsilon"], stash))
-    result = (centred * inverse).astype(x.dtype) * scale
+    normal, mean, inverse = standardised(x.astype(stash), axes, call.attrs["epsilon"])
+    result = normal.astype(x.dtype) * scale
     result = result if bias is None else result + bias
     return (result, mean.astype(told), inverse.astype(told)) if call.n_outputs > 1 else result
 
@@ -94,9 +94,7 @@ def _layer_norm(call: Call, x: Any, scale: Any, bias: Any = None) -> Any:
 def _rms_norm(call: Call, x: Any, scale: Any) -> Any:
     axes = tuple(range(axis_of(call.attrs["axis"], x.ndim), x.ndim))
     stash = helper.tensor_dtype_to_np_dtype(call.attrs["stash_type"])
-    wide = x.astype(stash)
-    square = jnp.mean(jnp.square(wide), axes, keepdims=True)
-    normal = wide * lax.rsqrt(square + np.asarray(call.attrs["epsilon"], stash))
+    normal, _, _ = standardised(x.astype(stash), axes, call.attrs["epsilon"], centre=False)
     return (normal.astype(scale.dtype) * scale).astype(scale.dtype)
 
 

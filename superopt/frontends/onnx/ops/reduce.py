@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -89,30 +90,25 @@ def _integer_mean(call: Call, x: Any, axes: tuple[int, ...], count: int) -> Any:
     return floor + ((floor < zero) & (xp.remainder(rest, n) != zero)).astype(x.dtype)
 
 
-@op("ReduceL1")
-def _l1(call: Call, x: Any, axes: Any = None) -> Any:
-    return _reduce(call, jnp.abs(x), "sum", _axes(call, x, axes)).astype(x.dtype)
-
-
-@op("ReduceL2")
-def _l2(call: Call, x: Any, axes: Any = None) -> Any:
-    wide = _wide(x)  # the norm of integers is in their range also where squares are not
-    return jnp.sqrt(_reduce(call, wide * wide, "sum", _axes(call, x, axes))).astype(x.dtype)
-
-
-@op("ReduceSumSquare")
-def _sum_square(call: Call, x: Any, axes: Any = None) -> Any:
-    return _reduce(call, x * x, "sum", _axes(call, x, axes)).astype(x.dtype)
-
-
-@op("ReduceLogSum")
-def _log_sum(call: Call, x: Any, axes: Any = None) -> Any:
-    return jnp.log(_reduce(call, _wide(x), "sum", _axes(call, x, axes))).astype(x.dtype)
-
-
 def _wide(x: Any) -> Any:
     """Integers as the floats that roots and logarithms of them are computed in."""
     return x if is_float(np.dtype(x.dtype)) else x.astype(np.float64)
+
+
+# the norm of integers is in their range also where squares are not
+_SUMS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "ReduceL1": (jnp.abs, jnp.asarray),
+    "ReduceL2": (lambda x: _wide(x) * _wide(x), jnp.sqrt),
+    "ReduceLogSum": (_wide, jnp.log),
+    "ReduceSumSquare": (lambda x: x * x, jnp.asarray),
+}
+"""What is summed, and what is made of the sum."""
+
+
+@op(*_SUMS)
+def _of_sum(call: Call, x: Any, axes: Any = None) -> Any:
+    summed, made = _SUMS[call.node.op_type]
+    return made(_reduce(call, summed(x), "sum", _axes(call, x, axes))).astype(x.dtype)
 
 
 @op("ReduceLogSumExp")
