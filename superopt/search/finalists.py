@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from superopt.ir.graph import Graph, Node
 from superopt.search.budget import Budget, Meter
 from superopt.search.descent import attempt_now
-from superopt.search.graphs import extract
 from superopt.search.lower import Lowering
 from superopt.search.moves import Groups, Move, free_layouts, neighbours
 from superopt.search.pricing import UNIT_S, kernel_graph
@@ -118,7 +117,7 @@ def without_rule(state: State, rule: str) -> State:
             return _KEPT
         return _OWN if option.origin is None else _OTHER
 
-    picked, _ = extract(snapshot, cost, max)
+    picked, _ = snapshot.extract(cost, max)
     other = State(state.problem, [0 if i is None else i for i in picked], state.layouts, state.bits)
     repair_layouts(other, [c for c in other.active() if other.selection[c] != chosen.get(c)])
     return other

@@ -1,4 +1,4 @@
-"""Graph algorithms over the classes of a snapshot: extraction, components, acyclicity.
+"""Graph algorithms over numbered classes: extraction and components.
 
 Extraction is Knuth's generalisation of Dijkstra's algorithm (1977): classes are settled in order of cost, an option
 once all its children are, so every choice it makes is acyclic over all classes.  A cycle of a selection can only lie
@@ -10,12 +10,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import networkx as nx
-
-if TYPE_CHECKING:
-    from superopt.search.snapshot import Option, Snapshot
 
 
 def cheapest(
@@ -57,21 +53,6 @@ def cheapest(
     return chosen, best
 
 
-def extract(
-    snapshot: Snapshot, cost: Callable[[int, Option], float], combine: Callable[[Iterable[float]], float] = sum
-) -> tuple[list[int | None], list[float]]:
-    """`cheapest` over the live classes: (class, option) -> positive cost of the option itself."""
-    rows = snapshot.options
-    return cheapest([[o.kids for o in row] for row in rows], lambda c, i: cost(c, rows[c][i]), combine)
-
-
-def original_selection(snapshot: Snapshot) -> list[int]:
-    """The program as imported: in each class the e-node that no rule introduced, acyclic over all classes."""
-    penalty = 1e6
-    chosen, _ = extract(snapshot, lambda c, option: 1.0 if option.origin is None else penalty, max)
-    return [0 if choice is None else choice for choice in chosen]
-
-
 def components(successors: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
     """Strongly connected components: number per node, children's components first, and size per component."""
     graph: nx.DiGraph[int] = nx.DiGraph()
@@ -83,25 +64,3 @@ def components(successors: Sequence[Sequence[int]]) -> tuple[list[int], list[int
         for v in members:
             component[v] = number
     return component, sizes
-
-
-def is_acyclic(snapshot: Snapshot, selection: Sequence[int]) -> bool:
-    """Whether a choice of options for all classes is free of cycles."""
-    mark = [0] * snapshot.size
-    for start in range(snapshot.size):
-        if mark[start]:
-            continue
-        stack = [(start, 0)]
-        while stack:
-            c, i = stack.pop()
-            mark[c] = 1
-            kids = snapshot.options[c][selection[c]].kids if snapshot.options[c] else ()
-            if i == len(kids):
-                mark[c] = 2
-                continue
-            stack.append((c, i + 1))
-            if mark[kids[i]] == 1:
-                return False
-            if not mark[kids[i]]:
-                stack.append((kids[i], 0))
-    return True

@@ -25,7 +25,6 @@ from superopt.search.budget import Budget, Meter
 from superopt.search.chains import Annealing, Repairing
 from superopt.search.descent import descend
 from superopt.search.finalists import Finalist, distance, finalist, kernel_costs, rules_of, without_rule
-from superopt.search.graphs import is_acyclic, original_selection
 from superopt.search.layout import candidates
 from superopt.search.lower import Expand, Lowering
 from superopt.search.moves import Groups, every_state, neighbours
@@ -154,7 +153,7 @@ class _Run:
         self.most_chains = 0
         self.active_state: State | None = None
         self.repairing: Repairing | None = None
-        self._original = original_selection(self.snapshot)
+        self._original = self.snapshot.original()
         self._keep("original", State(problem, self._original))
 
     def _keep(self, name: str, state: State) -> None:
@@ -199,7 +198,7 @@ class _Run:
                     if ref & MASK in self.problem.candidates[c]:
                         layouts[c] = ref & MASK
                     break
-        return State(self.problem, selection if is_acyclic(snapshot, selection) else self._original, layouts, bits)
+        return State(self.problem, selection if snapshot.is_acyclic(selection) else self._original, layouts, bits)
 
     def descend(self) -> None:
         """Sweeps from every start; the original and the cheapest first."""
@@ -287,7 +286,7 @@ class _Run:
         """Keep what an interrupted state or chains had reached (lists are whole even when costs are not)."""
         self._keep_chains("interrupted chain")
         state = self.active_state
-        if state is not None and is_acyclic(self.snapshot, state.selection):
+        if state is not None and self.snapshot.is_acyclic(state.selection):
             self._keep("interrupted", State(self.problem, state.selection, state.layouts, state.bits))
 
     # ---- results

@@ -19,7 +19,7 @@ of costly ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from superopt.ir.ops.table import CONTRACTIONS, CONTROL, ELEMENTWISE, REDUCTIONS
 from superopt.ir.ops.table import VIEWS as MOVES
 from superopt.ir.program import type_bytes
 from superopt.ir.types import Shape, TensorType
-from superopt.search.graphs import components, extract
+from superopt.search.graphs import cheapest, components
 
 if TYPE_CHECKING:
     from rewrites.egraph.graph import EGraph
@@ -230,6 +230,40 @@ class Snapshot:
         """Number of options of all live classes."""
         return sum(map(len, self.options))
 
+    def extract(
+        self, cost: Callable[[int, Option], float], combine: Callable[[Iterable[float]], float] = sum
+    ) -> tuple[list[int | None], list[float]]:
+        """`cheapest` over the live classes: (class, option) -> positive cost of the option itself."""
+        rows = self.options
+        return cheapest([[o.kids for o in row] for row in rows], lambda c, i: cost(c, rows[c][i]), combine)
+
+    def original(self) -> list[int]:
+        """The program as imported: in each class the e-node that no rule introduced, acyclic over all classes."""
+        penalty = 1e6
+        chosen, _ = self.extract(lambda c, option: 1.0 if option.origin is None else penalty, max)
+        return [0 if choice is None else choice for choice in chosen]
+
+    def is_acyclic(self, selection: Sequence[int]) -> bool:
+        """Whether a choice of options for all classes is free of cycles."""
+        mark = [0] * self.size
+        for start in range(self.size):
+            if mark[start]:
+                continue
+            stack = [(start, 0)]
+            while stack:
+                c, i = stack.pop()
+                mark[c] = 1
+                kids = self.options[c][selection[c]].kids if self.options[c] else ()
+                if i == len(kids):
+                    mark[c] = 2
+                    continue
+                stack.append((c, i + 1))
+                if mark[kids[i]] == 1:
+                    return False
+                if not mark[kids[i]]:
+                    stack.append((kids[i], 0))
+        return True
+
     def _root(self, ref: int) -> Root:
         ref = self.eg.find(ref)
         if self.eg.frozen(ref):
@@ -291,7 +325,7 @@ class Snapshot:
 
     def _drop_dead_ends(self) -> None:
         """Remove options that lead to a class without any acyclic choice."""
-        order, _ = extract(self, lambda c, option: 1.0)
+        order, _ = self.extract(lambda c, option: 1.0)
         dead = {c for c, choice in enumerate(order) if choice is None}
         if dead:
             self.options = [[o for o in row if dead.isdisjoint(o.kids)] for row in self.options]

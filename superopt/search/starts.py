@@ -20,7 +20,7 @@ from typing import Any
 from rewrites.egraph import perm
 from superopt.ir.graph import Node, make_input
 from superopt.search.emit import build, frozen_operand, is_free, numbered_inputs, transpose_node
-from superopt.search.graphs import cheapest, is_acyclic
+from superopt.search.graphs import cheapest
 from superopt.search.pricing import Pricer
 from superopt.search.snapshot import Option, Snapshot
 from superopt.search.state import Problem
@@ -218,4 +218,4 @@ def dynamic(local: LocalCosts, base: Sequence[int], *, cut: bool) -> tuple[list[
                 seen[k] = None
                 layouts[k] = lies
                 queue.append(k)
-    return (selection if is_acyclic(snapshot, selection) else list(base)), layouts
+    return (selection if snapshot.is_acyclic(selection) else list(base)), layouts

@@ -64,6 +64,8 @@ class Problem:
 class State:
     """A selection with layouts and cost; `cost` is in `pricing.UNIT_S` seconds and exact once nothing is unknown.
 
+    Without a selection it is the program as imported.
+
     Attributes:
         selection, layouts, bits: per class, the option's number, the layout, the override.
         readers: per class, reader -> how often it reads; outputs count as readers -1, -2, ...
@@ -74,14 +76,14 @@ class State:
     def __init__(
         self,
         problem: Problem,
-        selection: Sequence[int],
+        selection: Sequence[int] | None = None,
         layouts: Sequence[int] | None = None,
         bits: Sequence[int] | None = None,
     ) -> None:
         snapshot = problem.snapshot
         self.problem, self.snapshot, self.memo = problem, snapshot, problem.memo
         self.options = snapshot.options
-        self.selection = list(selection)
+        self.selection = list(selection) if selection is not None else snapshot.original()
         self.layouts = list(layouts) if layouts is not None else list(problem.home)
         self.bits = list(bits) if bits is not None else [RULE] * snapshot.size
         self.readers: list[dict[int, int]] = [{} for _ in range(snapshot.size)]

@@ -28,7 +28,6 @@ from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph, Node, literal, make_input, mk
 from superopt.ir.program import Program
 from superopt.ir.program import replace as substituted
-from superopt.search.graphs import original_selection
 from superopt.search.layout import candidates
 from superopt.search.lower import Lowering
 from superopt.search.pricing import Pricer
@@ -158,7 +157,7 @@ def test_any_layout_of_a_program_has_its_labels(name: str) -> None:
     this = case(name)
     snapshot = Snapshot(import_graph(this.graph))
     problem = Problem(snapshot, Pricer(TableObjective()), candidates(snapshot))
-    state, rng = State(problem, original_selection(snapshot)), random.Random(5)
+    state, rng = State(problem), random.Random(5)
     lowering = Lowering(problem.wants)
     for _ in range(2):
         scramble(state, rng)

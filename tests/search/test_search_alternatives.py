@@ -21,7 +21,6 @@ from superopt.lab.bench.programs import layers, nets
 from superopt.lab.bench.whole_graphs import METHODS, Arena, BestFound, additive, better_layout, channels_last
 from superopt.search.budget import Budget, Meter
 from superopt.search.descent import descend
-from superopt.search.graphs import original_selection
 from superopt.search.layout import candidates
 from superopt.search.lower import Lowering
 from superopt.search.moves import Groups, every_state, random_state
@@ -99,20 +98,20 @@ def test_layout_comes_for_nothing() -> None:
 def test_enumeration_holds_what_the_search_finds() -> None:
     this = case("linear")
     problem = this.problem()
-    start = State(problem, original_selection(problem.snapshot))
+    start = State(problem)
     states, whole = every_state(start, 200)
     assert not whole
     assert len(states) == 200
     assert start.cost == fresh_cost(start)
     this = case("chain")
     problem = this.problem()
-    states, whole = every_state(State(problem, original_selection(problem.snapshot)), 5_000)
+    states, whole = every_state(State(problem), 5_000)
     assert whole
     assert min(s.cost for s in states) < states[0].cost
     assert len({s.key() for s in states}) == len(states)
     for state in random.Random(0).sample(states, min(5, len(states))):
         assert lowered_error(this, state) < 1e-4
-    anyhow = random_state(State(problem, original_selection(problem.snapshot)), random.Random(1))
+    anyhow = random_state(State(problem), random.Random(1))
     assert lowered_error(this, anyhow) < 1e-4
     assert min(s.cost for s in states) <= anyhow.cost
 

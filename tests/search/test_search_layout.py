@@ -15,7 +15,6 @@ from rewrites.egraph.convert import import_graph
 from superopt.ir.graph import Graph, Node, literal, make_input, mk
 from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.ops.table import REDUCTIONS, WINDOWS
-from superopt.search.graphs import original_selection
 from superopt.search.layout import backward, candidates, forward, same, wanted
 from superopt.search.lower import Lowering
 from superopt.search.pricing import Pricer
@@ -143,7 +142,7 @@ def test_op_in_random_layouts(name: str) -> None:
             for shape in problem.snapshot.shapes
         ]
         bits = [draw.choice((0, 0, 1, FORBID)) for _ in layouts]
-        state = State(problem, original_selection(problem.snapshot), layouts, bits)
+        state = State(problem, problem.snapshot.original(), layouts, bits)
         program = lowering.lower(state.choice(), graph)
         have = run_program(program, values)
         if want[0].dtype == np.float32:
@@ -174,7 +173,7 @@ def test_channels_last_convolution_has_no_transposes() -> None:
     problem = problem_of(graph)
     last = perm.intern((0, 2, 3, 1))
     layouts = [0 if row[0].form.op == "input" else last for row in problem.snapshot.options]
-    state = State(problem, original_selection(problem.snapshot), layouts)
+    state = State(problem, problem.snapshot.original(), layouts)
     program = Lowering(problem.wants).lower(state.choice(), graph)
     transposes = [n for n in program.hot.nodes() if n.op == "transpose"]
     assert len(transposes) == 2  # of the image on the way in, of the result on the way out
@@ -188,7 +187,7 @@ def test_products_take_operands_as_they_lie() -> None:
     y = mk("dot_general", mk("exp", x), w, dimension_numbers=(((0,), (1,)), ((), ())))
     graph = Graph((x, w), (y,))
     problem = problem_of(graph)
-    state = State(problem, original_selection(problem.snapshot))
+    state = State(problem)
     program = Lowering(problem.wants).lower(state.choice(), graph)
     assert not any(n.op == "transpose" for n in program.hot.nodes())
     product = next(n for n in program.hot.nodes() if n.op == "dot_general")

@@ -15,7 +15,6 @@ from superopt.search import Budget, Forms, Pricer, SearchResult, SearchSettings,
 from superopt.search.budget import Meter
 from superopt.search.chains import Repairing
 from superopt.search.finalists import rule_gains
-from superopt.search.graphs import original_selection
 from superopt.search.moves import Groups
 from superopt.search.starts import LocalCosts, cuts, dynamic, greedy
 from superopt.search.state import State
@@ -158,7 +157,7 @@ def test_starts() -> None:
     local = LocalCosts(problem)
     local.price_everything()
     base = greedy(local)
-    original = State(problem, original_selection(problem.snapshot)).cost
+    original = State(problem).cost
     assert State(problem, base).cost < original
     for cut in (False, True):
         selection, layouts = dynamic(local, base, cut=cut)
@@ -199,7 +198,7 @@ def test_a_search_asks_in_batches(name: str) -> None:
 
 def test_chains_end_in_different_places() -> None:
     problem = case("swiglu").problem()
-    start = State(problem, original_selection(problem.snapshot)).record()
+    start = State(problem).record()
     meter = Meter(Budget(steps=6_000))
     repairing = Repairing(problem, [start], Groups(problem), 0, meter, 64)
     while not repairing.done():

@@ -20,7 +20,6 @@ from superopt.backends.xla import to_jax
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph, literal, make_input, mk, topological
 from superopt.ir.program import PREPARED, Program
-from superopt.search.graphs import original_selection
 from superopt.search.layout import candidates
 from superopt.search.lower import Lowering
 from superopt.search.moves import bit_moves
@@ -62,7 +61,7 @@ def test_random_selections_compute_the_program(name: str, rules: str) -> None:
     expand = library_expander(library.load()) if rules == "library" else plain_macro
     problem = this.problem()
     lowering = Lowering(problem.wants)
-    base, rng = original_selection(problem.snapshot), random.Random(11)
+    base, rng = problem.snapshot.original(), random.Random(11)
     used: set[tuple[int, int]] = set()
     for number in range(SELECTIONS):
         state = State(problem, base)
@@ -77,7 +76,7 @@ def test_random_selections_compute_the_program(name: str, rules: str) -> None:
 
 def _original(this: Case) -> tuple[State, Lowering]:
     problem = this.problem()
-    return State(problem, original_selection(problem.snapshot)), Lowering(problem.wants)
+    return State(problem), Lowering(problem.wants)
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -114,7 +113,7 @@ def test_forbidden_values_are_computed_again_in_every_reader() -> None:
     y = mk("tanh", x)
     graph = Graph((x,), (mk("exp", y), mk("sin", y), mk("reduce_max", mk("abs", y), axes=(1,))))
     problem = _problem_of(graph)
-    state, lowering = State(problem, original_selection(problem.snapshot)), Lowering(problem.wants)
+    state, lowering = State(problem), Lowering(problem.wants)
     values = {"x": np.linspace(-2, 2, 64 * 64, dtype=np.float32).reshape(64, 64)}
 
     def compiled() -> tuple[Program, int]:
@@ -170,7 +169,7 @@ def _problem_of(graph: Graph) -> Problem:
 def _lowered(graph: Graph, flip: bool) -> tuple[Program, Lowering]:
     problem = _problem_of(graph)
     snapshot = problem.snapshot
-    state = State(problem, original_selection(snapshot))
+    state = State(problem)
     if flip:
         state.flip((), [(c, problem.candidates[c][-1]) for c in range(snapshot.size)])
         state.settle()
@@ -243,7 +242,7 @@ def test_shared_subterms_of_one_kernel_stay_shared() -> None:
         node = mk("add", mk("sin", node), node)
     graph = Graph((x,), (node,))
     problem = _problem_of(graph)
-    state = State(problem, original_selection(problem.snapshot))
+    state = State(problem)
     bits = [(c, FORBID) for c in range(state.snapshot.size)]
     assert state.flip((), (), bits) is not None
     state.settle()

@@ -9,7 +9,7 @@ import pytest
 from rewrites.egraph.convert import import_graph
 from rewrites.egraph.perm import PERM_BITS
 from superopt.ir.graph import Graph, make_input, mk
-from superopt.search.graphs import components, extract, is_acyclic, original_selection
+from superopt.search.graphs import components
 from superopt.search.layout import candidates
 from superopt.search.moves import Groups, Weights, propose, region
 from superopt.search.pricing import LONGEST_S, UNIT_S, Pricer, to_units
@@ -35,7 +35,7 @@ def snapshot_of(state: State) -> tuple[object, ...]:
 @pytest.mark.parametrize("name", BUILDERS)
 def test_delta_cost_equals_fresh_cost(name: str) -> None:
     problem = case(name).problem()
-    state = State(problem, original_selection(problem.snapshot))
+    state = State(problem)
     groups, rng = Groups(problem), random.Random(7)
     weights = Weights(fusion=0.1)
     for step in range(1500):
@@ -56,7 +56,7 @@ def test_delta_cost_equals_fresh_cost(name: str) -> None:
 
 def test_unused_classes_cost_nothing() -> None:
     problem = case("bert").problem()
-    state = State(problem, original_selection(problem.snapshot))
+    state = State(problem)
     used = set(state.active())
     assert len(used) < problem.snapshot.size
     assert all(not state.kernel_cost[c] for c in range(problem.snapshot.size) if c not in used)
@@ -68,7 +68,7 @@ def test_override_bits_move_kernel_boundaries() -> None:
     z = mk("add", mk("tanh", y), mk("sin", y))
     problem = _problem(Graph((x,), (z,)))
     snapshot = problem.snapshot
-    state = State(problem, original_selection(snapshot))
+    state = State(problem)
     at = {row[0].form.op: c for c, row in enumerate(snapshot.options)}
     assert state.materialised[at["exp"]]  # read twice
     assert not state.materialised[at["neg"]]
@@ -104,7 +104,7 @@ def cyclic_problem() -> Problem:
 def test_selections_stay_acyclic() -> None:
     problem = cyclic_problem()
     assert problem.snapshot.cyclic_components == 1
-    state = State(problem, original_selection(problem.snapshot))
+    state = State(problem)
     rng, rejected = random.Random(3), 0
     for _ in range(2000):
         c = rng.randrange(problem.snapshot.size)
@@ -113,7 +113,7 @@ def test_selections_stay_acyclic() -> None:
         if state.flip([(c, rng.randrange(len(state.options[c])))]) is None:
             rejected += 1
             assert snapshot_of(state) == before
-        assert is_acyclic(problem.snapshot, state.selection)
+        assert problem.snapshot.is_acyclic(state.selection)
     state.settle()
     assert rejected > 20
     assert state.cost == fresh_cost(state)
@@ -122,7 +122,7 @@ def test_selections_stay_acyclic() -> None:
 def test_joint_flip_through_a_cycle_is_taken_back() -> None:
     problem = cyclic_problem()
     snapshot = problem.snapshot
-    state = State(problem, original_selection(snapshot))
+    state = State(problem)
     size = snapshot.component_size
     members = [c for c in range(snapshot.size) if size[snapshot.component[c]] > 1]
     before = snapshot_of(state)
@@ -134,12 +134,12 @@ def test_joint_flip_through_a_cycle_is_taken_back() -> None:
 
 def test_extraction_is_acyclic_and_original_first() -> None:
     problem = cyclic_problem()
-    chosen, costs = extract(problem.snapshot, lambda c, option: 1.0)
+    chosen, costs = problem.snapshot.extract(lambda c, option: 1.0)
     assert all(choice is not None for choice in chosen)
-    assert is_acyclic(problem.snapshot, [choice or 0 for choice in chosen])
+    assert problem.snapshot.is_acyclic([choice or 0 for choice in chosen])
     assert min(costs) == 1.0
     snapshot = case("lstm").problem().snapshot
-    original = original_selection(snapshot)
+    original = snapshot.original()
     state = State(case("lstm").problem(), original)
     assert all(state.chosen(c).origin is None for c in state.active())
 
@@ -154,7 +154,7 @@ def test_components() -> None:
 
 def test_region_spreads_channels_last() -> None:
     problem = case("convnet").problem()
-    state = State(problem, original_selection(problem.snapshot))
+    state = State(problem)
     start = next(c for c in state.active() if state.chosen(c).form.op == "conv_general_dilated")
     layout = next(l for l in problem.candidates[start] if l)
     move = region(state, start, layout, random.Random(0), 0.0)
@@ -176,7 +176,7 @@ def test_prices_are_bounded_integers() -> None:
 
 def test_equal_layers_share_prices() -> None:
     problem = case("lstm").problem()
-    state = State(problem, original_selection(problem.snapshot))
+    state = State(problem)
     objective = problem.pricer.objective
     assert isinstance(objective, TableObjective)
     kernels = [node for _, node in state.kernels()]

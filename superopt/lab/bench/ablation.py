@@ -39,7 +39,6 @@ from superopt.lab.bench.programs.layers import Net, conv2d, relu, softmax
 from superopt.machine.budget import parse_budget
 from superopt.measure import ComparisonSettings, Timing, compare
 from superopt.search.budget import Budget
-from superopt.search.graphs import original_selection
 from superopt.search.layout import candidates
 from superopt.search.lower import Lowering
 from superopt.search.moves import every_state, random_state
@@ -175,11 +174,10 @@ def measure_case(case: str, objectives: dict[str, Objective], seconds: float, se
         return timed.add(lowering.lower(state.choice(), graph, expand))
 
     rng = random.Random(seed)
-    original = original_selection(snapshot)
-    picks["random"] = [add(random_state(State(problem, original), rng)) for _ in range(_RANDOM)]
+    picks["random"] = [add(random_state(State(problem), rng)) for _ in range(_RANDOM)]
     exhaustive = False
     if eg.enode_count <= _ENODES:
-        found, exhaustive = every_state(State(problem, original), _STATES)
+        found, exhaustive = every_state(State(problem), _STATES)
         for state in found if exhaustive else ():
             add(state)
             if len(timed.programs) > _PROGRAMS:
