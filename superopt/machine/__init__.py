@@ -1,1 +1,2 @@
-"""What the process runs on and within: processor and versions, budgets, barriers, what threads share, extras."""
+"""What the process runs on and within: processor and versions, budgets, barriers, what threads share, extras, how much
+faster one program is than another."""
