@@ -31,11 +31,10 @@ from rewrites.match.labels import Layout
 from rewrites.match.space import Class, Space, Value, space_of
 from rewrites.match.walk import VIEWS_PER_EDGE, Goals, Walk, WalkState, patterns_of
 from superopt.errors import RuleError
-from superopt.ir.types import FLOATS, SIGNED, UNSIGNED
+from superopt.ir.types import FLOATS, INTEGERS
 
 MATCHES_PER_ATTEMPT = 64
 WALKS_PER_ATTEMPT = 256
-_INTEGERS = frozenset((*SIGNED, *UNSIGNED))
 
 
 @dataclass(slots=True)
@@ -181,7 +180,7 @@ class _Attempt:
                 if dtype != "bool":
                     return None
             elif kind == "int":
-                if dtype not in _INTEGERS:
+                if dtype not in INTEGERS:
                     return None
             elif found is None:
                 if dtype not in self.dtypes:

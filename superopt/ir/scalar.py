@@ -20,14 +20,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from superopt.ir.types import FLOATS, SIGNED, UNSIGNED
+from superopt.ir.types import DTYPES, FLOATS
 
 Array = Any  # an ndarray or NumPy scalar: the interpreter treats them alike
 Numpy = Callable[..., Array]
 
 HALVES = ("float16", "bfloat16")
 DTYPE: dict[str, np.dtype[Any]] = {
-    name: np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in (*FLOATS, *SIGNED, *UNSIGNED, "bool")
+    name: np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in DTYPES
 }
 _UNSIGNED_OF = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 

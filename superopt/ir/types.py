@@ -18,7 +18,8 @@ Shape: TypeAlias = "tuple[Size, ...]"
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 SIGNED = ("int8", "int16", "int32", "int64")
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
-DTYPES = (*FLOATS, *SIGNED, *UNSIGNED, "bool")
+INTEGERS = (*SIGNED, *UNSIGNED)
+DTYPES = (*FLOATS, *INTEGERS, "bool")
 ITEMSIZE_BYTES = {
     "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2,
     "int32": 4, "uint32": 4, "float32": 4, "int64": 8, "uint64": 8, "float64": 8,

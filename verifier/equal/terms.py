@@ -1,9 +1,8 @@
 """Scalar terms: what a tensor expression is at one index, and the algebra that builds them.
 
-`sem` (verifier/equal/sem.py) writes the meaning of a rule against the protocol `TermAlgebra`; two algebras implement
-it:
-
-    Symbolic   indices are polynomials, scalars are the terms below: what the prover proves things about
+`sem` (verifier/equal/sem.py) writes the meaning of a rule against the protocol `TermAlgebra`.  In
+`Symbolic` indices are polynomials and scalars are the terms below: what the prover proves things about.  (Over numbers
+it is implemented by the tests, which compare it with the interpreter.)
 
 A term is a read of an input, a rational constant, an integer (a size) as a scalar, plus or minus infinity, a scalar
 function of terms, a choice between terms by an index condition, or a reduction over one bound index variable.

@@ -20,7 +20,7 @@ from rewrites.language.term import Rule, stem
 from rewrites.match.matching import Match
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Node
-from superopt.ir.types import FLOATS, SIGNED, UNSIGNED
+from superopt.ir.types import FLOATS, INTEGERS
 
 Layout: TypeAlias = tuple[tuple[tuple[int, int], ...], ...]
 
@@ -96,7 +96,7 @@ def _check_names(
 
 def _check_tensor(rule: Rule, env: Env, name: str, node: Node, lay: Layout, dtype: str) -> None:
     kind = rule.kinds[name]
-    allowed = {"bool": ("bool",), "int": (*SIGNED, *UNSIGNED)}.get(kind, (dtype,))
+    allowed = {"bool": ("bool",), "int": INTEGERS}.get(kind, (dtype,))
     if len(node.types) != 1 or node.dtype not in allowed:
         raise NotAnInstance(f"{name} is {', '.join(map(str, node.types))}, not of kind {kind}")
     wanted = {label: env.tok[tok, label] for tok in rule.vars[name] for label in env.labels[stem(tok)]}

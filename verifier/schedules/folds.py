@@ -24,8 +24,8 @@ from superopt.ir.index import Poly, Size, Symbol, of_atom, substitute
 from superopt.ir.intervals import of_dtype
 from superopt.ir.ops.record import accumulator, identity
 from superopt.ir.scalar import COMMUTATIVE
-from superopt.ir.types import FLOATS
-from verifier.schedules.intervals import INTEGERS, Ranges, box_of
+from superopt.ir.types import FLOATS, INTEGERS
+from verifier.schedules.intervals import Ranges, box_of
 
 _WRITTEN_OUT = 64  # iterations of a fold that are compared one by one with the operands of a sum
 Equations = list[tuple[Size, Size]]

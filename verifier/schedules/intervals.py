@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Atom, Form, Mono, Poly, Size, Symbol, of_atom
 from superopt.ir.intervals import INF, Interval, applied, minus, of_dtype, plus, polynomial, product
-from superopt.ir.types import SIGNED, UNSIGNED
+from superopt.ir.types import INTEGERS
 
 _ROUNDS = 6
 
@@ -130,9 +130,6 @@ def definitions(p: Poly) -> Iterator[Poly]:
         elif atom.op == "max":
             found = (own - x, own - y)
         yield from (f for f in found if isinstance(f, Poly))
-
-
-INTEGERS = frozenset((*SIGNED, *UNSIGNED))
 
 
 def terms(e: Expr) -> int:

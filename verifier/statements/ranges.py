@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from superopt.ir.intervals import INF, Interval, applied, of_dtype, polynomial
-from superopt.ir.types import SIGNED, UNSIGNED
+from superopt.ir.types import INTEGERS, UNSIGNED
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
 from verifier.equal.poly import Poly, form_of, var
@@ -19,7 +19,8 @@ from verifier.equal.solver import Context
 
 BOUNDS = (2**30, 2**28, 2**24)
 """Bounds of sizes under which an integer may be in the range of its type: below the last one nothing is proved."""
-FRACTION = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
+FLOAT_BITS = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23), "float64": (11, 52)}
+"""Bits of the exponent and of the fraction."""
 ANY: Interval = (-INF, INF)
 
 
@@ -65,7 +66,7 @@ class PremiseRanges:
     def exact(self, p: Poly, dtype: str) -> bool:
         """Does a float type hold an integer as it is, whatever the sizes are?"""
         a, b = self.interval(p)
-        return -a <= 2 ** (FRACTION[dtype] + 1) >= b
+        return -a <= 2 ** (FLOAT_BITS[dtype][1] + 1) >= b
 
     def interval(self, p: Poly, most: float = INF, facts: Sequence[Cond] = ()) -> Interval:
         """Bounds of a polynomial where every size is at most `most`."""
@@ -116,4 +117,4 @@ class PremiseRanges:
 
 def of_type(dtype: str) -> Interval:
     """The least and the greatest value of a type, where it is one of integers."""
-    return of_dtype(dtype) if dtype in (*SIGNED, *UNSIGNED) else ANY
+    return of_dtype(dtype) if dtype in INTEGERS else ANY

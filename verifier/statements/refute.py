@@ -30,7 +30,7 @@ from superopt.ir.interp import evaluate
 from superopt.ir.ops.table import POLES
 from superopt.ir.resize import resize
 from superopt.ir.scalar import numpy_dtype
-from superopt.ir.types import FLOATS, SIGNED, UNSIGNED
+from superopt.ir.types import FLOATS, INTEGERS, UNSIGNED
 from verifier.rules.refute import clearest, first_difference
 from verifier.rules.shrink import CLEAR, simplest
 from verifier.statements.prove import unsupported_ops
@@ -242,7 +242,7 @@ def make_values(inputs: Sequence[Node], names: Sequence[str], attempt: int) -> d
         if node.dtype == "bool":
             out[node["name"]] = rng.random(shape) > 0.5
             continue
-        if node.dtype in (*SIGNED, *UNSIGNED):
+        if node.dtype in INTEGERS:
             info = np.iinfo(node.dtype)
             low = 0 if node.dtype in UNSIGNED else -3
             made = rng.integers(low if attempt != 1 else 0, 6, shape)

@@ -31,7 +31,7 @@ from superopt.ir.index import Atom, Symbol, evaluate
 from superopt.ir.index import Poly as Sizes
 from superopt.ir.ops.record import Site, identity
 from superopt.ir.scalar import COMPARISONS, SCALARS, numpy_dtype
-from superopt.ir.types import FLOATS, SIGNED, UNSIGNED, TensorType
+from superopt.ir.types import FLOATS, INTEGERS, TensorType
 from superopt.ir.types import Size as Extent
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond, Int, Sym, Truth, unwrap
@@ -39,9 +39,8 @@ from verifier.equal.monomial import Unsupported
 from verifier.equal.poly import OPS, Poly, const, divide, entry, form_of, greatest, least, poly, var
 from verifier.equal.solver import Context
 from verifier.equal.terms import FALSE, ONE, TRUE, ZERO, Apply, Const, Infinity, Read, Reduce, Size, Term, Where
-from verifier.statements.ranges import FRACTION, PremiseRanges, of_type
+from verifier.statements.ranges import FLOAT_BITS, PremiseRanges, of_type
 
-INTEGERS = (*SIGNED, *UNSIGNED)
 LATTICE = frozenset({"max", "min"})
 
 
@@ -90,11 +89,6 @@ def indicator(g: Cond) -> Poly | None:
         return greatest(0, least(1, g.poly + 1))
     distance = least(1, greatest(g.poly, -g.poly))
     return distance if g.kind == "ne" else 1 - distance
-
-
-def bits(dtype: str) -> tuple[int, int]:
-    """Exponent and mantissa bits."""
-    return {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23), "float64": (11, 52)}[dtype]
 
 
 def of_positions(fn: str, xs: list[Poly]) -> Poly | None:
@@ -312,7 +306,7 @@ class Terms:
     def _compared_alike(self, sides: Sequence[Poly], dtype: str) -> bool:
         """Do integers compare as floats as they do by themselves: rounding is monotone, and small ones stay."""
         exact = [self.ranges.exact(p, dtype) for p in sides]
-        return all(exact) or any(p.value is not None and abs(p.value) < 2 ** FRACTION[dtype] for p in sides)
+        return all(exact) or any(p.value is not None and abs(p.value) < 2 ** FLOAT_BITS[dtype][1] for p in sides)
 
     def _truth(self, g: Cond) -> Term:
         if self.known(g):
@@ -382,7 +376,7 @@ class Terms:
         if known is not None and (found := self._position_as(known, value, source, target)) is not None:
             return found
         if source in FLOATS and target in FLOATS:
-            if all(a >= b for a, b in zip(bits(target), bits(source), strict=True)):
+            if all(a >= b for a, b in zip(FLOAT_BITS[target], FLOAT_BITS[source], strict=True)):
                 if _is_rounded(value):
                     self.assumptions[WIDENED] = None
                 return value
