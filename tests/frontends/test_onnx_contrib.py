@@ -11,7 +11,7 @@ from superopt.errors import InputError
 from superopt.frontends.onnx.frontend import load_model
 from superopt.lab.bench.onnx.contrib import contrib_cases, model_of
 
-U8, I8 = np.uint8, np.int8
+U8, I8, F32 = np.uint8, np.int8, np.float32
 
 
 def run(op: str, *arrays: np.ndarray, **attrs: Any) -> np.ndarray:
@@ -76,3 +76,25 @@ def test_attributes_that_are_not_known_are_refused() -> None:
         run("Gelu", x, speed=2)
     with pytest.raises(InputError, match="wrong kind"):
         run("QuickGelu", x, alpha="much")
+
+
+@pytest.mark.parametrize(
+    ("op", "operands"),
+    [
+        ("QLinearAdd", (U8, F32, U8, U8)),
+        ("QLinearAdd", (U8, F32, U8, U8, F32, U8)),
+        ("QLinearAdd", (U8, None, U8, U8, F32, U8, F32, U8)),
+        ("QLinearAdd", (U8, F32, U8, U8, F32, U8, F32, U8, U8)),
+        ("QLinearSigmoid", (U8, F32, U8)),
+        ("QLinearSigmoid", (U8, F32, U8, None, U8)),
+        ("QGemm", (U8, F32, U8, I8)),
+        ("QAttention", (U8, I8, F32, F32)),
+        ("MatMulIntegerToFloat", (U8, I8, F32)),
+        ("EmbedLayerNormalization", (I8, I8, F32)),
+    ],
+)
+def test_operands_that_are_missing_or_too_many_are_refused(op: str, operands: tuple[Any, ...]) -> None:
+    arrays = [None if kind is None else np.ones((2, 2), kind) for kind in operands]
+    given = [a for a in arrays if a is not None]
+    with pytest.raises(InputError):
+        load_model(model_of(op, arrays))(*given)
