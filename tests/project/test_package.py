@@ -69,6 +69,18 @@ def test_a_command_without_its_extra_is_one_line_that_names_it(command, monkeypa
     assert told[1].strip() == EXTRA
 
 
+def test_training_without_its_extra_is_one_line_that_names_it(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "optax", None)
+    for name in [name for name in sys.modules if name.startswith("superopt.lab.training")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(SystemExit) as ended:
+        main_with(("train", "fit"))
+    assert ended.value.code == UsageError.exit_status
+    told = capsys.readouterr().err.strip().splitlines()
+    assert told[0].endswith("this command needs the package optax, which is not installed")
+    assert told[1:] == ["  hint: pip install 'superopt[lab]'"]
+
+
 def test_the_call_says_the_same(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(MissingExtraError, match=r"needs the package onnx") as raised:

@@ -26,10 +26,10 @@ from typing import Any
 
 import numpy as np
 
+import superopt
 from superopt.arrays.placing import SHARED
 from superopt.errors import UsageError
 from superopt.lab.bench import Result, Say, told, wanted
-from superopt.returned.optimized import load
 
 SIDE, SMALL_SIDE, ROWS = 2048, 64, 8  # of a matrix, of one of those that hardly weigh, of the operand
 LAYERS = {"inline": 32, "external": 144}
@@ -233,15 +233,14 @@ def make(kind: str, layers: int, side: int, path: Path) -> None:
 
 
 def _optimise(model: str, budget: str, seed: int, saved: str) -> None:
-    from superopt.pipeline.optimizer import optimize  # late: only in a process of its own
-
-    result = optimize(model, budget=budget, seed=seed) if budget else optimize(model, seed=seed, search=False)
+    given: dict[str, Any] = {"budget": budget} if budget else {"search": False}
+    result = superopt.optimize(model, seed=seed, **given)
     if saved:
         result.save(saved)
 
 
 def _load(saved: str, side: int) -> None:
-    np.asarray(load(saved)(np.ones((ROWS, side), np.float32))[0])
+    np.asarray(superopt.load(saved)(np.ones((ROWS, side), np.float32))[0])
 
 
 def _main(what: str, *arguments: str) -> None:
