@@ -27,8 +27,8 @@ class Value(Protocol):
     """A scalar expression that is read as an index (`superopt.ir.expr.Expr`)."""
 
     @property
-    def uid(self) -> int:
-        """Number that identifies the expression."""
+    def key(self) -> str:
+        """Text that identifies the expression."""
         ...
 
     @property
@@ -95,7 +95,7 @@ class Form:
         self.symbols: frozenset[Symbol] = frozenset().union(*(x.symbols for x in args if not isinstance(x, int)))
         self._hash = hash((op, args))
         if op == "value":
-            self.key = f"value#{args[0].uid}"
+            self.key = f"value#{args[0].key}"
         else:
             self.key = f"{op}({','.join(x.key if isinstance(x, Poly) else str(x) for x in args)})"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import zlib
 from collections.abc import Callable
 from math import prod
@@ -12,10 +13,10 @@ import pytest
 
 from superopt.ir.counters import Count, Counter
 from superopt.ir.denote import common_groups, denote, regroup
-from superopt.ir.expr import Loops, block, show, subexpressions
+from superopt.ir.expr import Loops, block, load, show, subexpressions
 from superopt.ir.fold import fold
 from superopt.ir.graph import Node, literal, make_input, mk, topological
-from superopt.ir.index import Symbol, concrete, iterator, of_atom, symbol
+from superopt.ir.index import Form, Symbol, concrete, iterator, of_atom, symbol
 from superopt.ir.interp import Numbers, evaluate, grid, reader
 from superopt.ir.ops.table import TABLE
 from superopt.ir.scalar import SCALARS
@@ -284,3 +285,15 @@ def test_gather_within_bounds_does_not_depend_on_its_mode() -> None:
 def test_odd_and_even_functions_are(name: str) -> None:
     f, x = SCALARS[name], np.linspace(0.05, 0.95, 7)
     np.testing.assert_allclose(f.numpy(-x), f.parity * f.numpy(x), rtol=1e-14)
+
+
+def test_the_order_of_terms_does_not_depend_on_when_an_expression_was_made() -> None:
+    """Else the code of a kernel would differ from run to run, and its object not be found again."""
+
+    def shown(first: str, second: str) -> str:
+        made = [load(name, (3,), "int32").as_index() for name in (first, second)]
+        return str(of_atom(Form("%", (made[0] + made[1], 7))))
+
+    one = shown("p", "q")
+    gc.collect()  # expressions that nobody holds are made anew
+    assert shown("q", "p") == one
