@@ -57,9 +57,10 @@ class Expr:
         symbols: free symbols.
         height: 1 + the greatest height of a reduction inside; 0 without one.
         uid: number in order of creation.
+        content: `key`, once it was asked for.
     """
 
-    __slots__ = ("__weakref__", "_key", "args", "dtype", "height", "kind", "symbols", "uid")
+    __slots__ = ("__weakref__", "args", "content", "dtype", "height", "kind", "symbols", "uid")
 
     kind: str
     dtype: str
@@ -67,7 +68,7 @@ class Expr:
     symbols: frozenset[Symbol]
     height: int
     uid: int
-    _key: str | None
+    content: str | None
 
     def __repr__(self) -> str:
         return show(self)
@@ -75,16 +76,16 @@ class Expr:
     @property
     def key(self) -> str:
         """Text that identifies what the expression is, whenever and wherever it was made."""
-        if self._key is None:
+        if self.content is None:
             for e in subexpressions(self):
-                if e._key is None:
+                if e.content is None:
                     own = [x for x in e.args if isinstance(x, str | bool | int | float)]
                     over = [(s.name, s.high) for s in e.args[1]] if e.kind == "reduce" else []
                     inner = [x if isinstance(x, int) else x.key for x in (*e.operands, *e.indices)]
                     text = repr((e.kind, e.dtype, own, over, inner))
-                    e._key = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
-        assert self._key is not None
-        return self._key
+                    e.content = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+        assert self.content is not None
+        return self.content
 
     @property
     def operands(self) -> tuple[Expr, ...]:
@@ -140,7 +141,7 @@ def _make(kind: str, dtype: str, *args: Any) -> Expr:
     if known is not None:
         return known
     made = Expr()
-    made.kind, made.dtype, made.args, made.uid, made._key = kind, dtype, args, next(_UID), None
+    made.kind, made.dtype, made.args, made.uid, made.content = kind, dtype, args, next(_UID), None
     inner = made.operands
     free = frozenset[Symbol]().union(*(x.symbols for x in inner))
     height = max((x.height for x in inner), default=0)
