@@ -220,33 +220,3 @@ def test_meter_shares() -> None:
     assert meter.spent() == 0.5
     meter.step(50)
     assert meter.share(0.1).exhausted()
-
-
-def test_proposals_per_second_on_resnet50() -> None:
-    """Warm annealing on ResNet-50 makes thousands of proposals a second (of CPU time: load does not count)."""
-    from rewrites.egraph.convert import import_graph
-    from superopt.frontends.jax.jaxpr import import_function
-    from superopt.lab.bench.programs.nets import resnet50
-    from superopt.search.chains import AnnealingChain
-    from superopt.search.layout import candidates
-    from superopt.search.snapshot import Snapshot
-    from superopt.search.state import Problem
-    from tests.support.search_growth import grow_by_hand
-
-    net = resnet50()
-    eg = import_graph(import_function(net.fn, (net.params, *net.inputs), frozen=0).graph)
-    grow_by_hand(eg, 1)
-    snapshot = Snapshot(eg)
-    problem = Problem(snapshot, Pricer(TableObjective()), candidates(snapshot))
-    local = LocalCosts(problem)
-    local.price_everything()
-    state = State(problem, *dynamic(local, greedy(local), cut=True))
-    chain = AnnealingChain(state, 0, Groups(problem))
-    for _ in range(8):  # warm: nearly all kernels are known
-        chain.run(1000, 0.9)
-        state.memo.flush()
-        chain.retry(0.9)
-    began, proposed = time.process_time(), chain.proposed
-    chain.run(4000, 1.0)
-    rate = (chain.proposed - proposed) / (time.process_time() - began)
-    assert rate > 5000, f"{rate:.0f} proposals a second"

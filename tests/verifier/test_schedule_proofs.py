@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,6 +25,7 @@ from superopt.lab.corpora.schedules.examples import Example, constant, dense, ex
 from superopt.lab.corpora.schedules.planted import Planted, planted
 from superopt.store import Store
 from tests.support.schedule_oracle import faults
+from verifier.rules.process import shared
 from verifier.schedules import OBLIGATIONS, CheckLimits, ScheduleVerdict, check_schedule
 from verifier.schedules import remote as remote_module
 from verifier.schedules.ledger import ScheduleLedger
@@ -244,6 +246,22 @@ def test_what_the_arithmetic_leaves_open_is_asked_once_for_all_sizes(monkeypatch
         assert again.proved
         assert not again.cached
         assert not asked
+
+
+def test_waiting_for_the_prover_is_not_the_time_of_a_schedule() -> None:
+    held, limits = threading.Event(), CheckLimits(seconds=2.0)
+
+    def rule() -> None:
+        with shared().turn:
+            held.set()
+            time.sleep(1.5 * limits.seconds)
+
+    other = threading.Thread(target=rule)
+    shared().call("time:gmtime", 0)  # the process has started
+    other.start()
+    assert held.wait(30.0)
+    assert check_schedule(_clamped(11, "max"), _clamped(11, "min"), limits).proved
+    other.join()
 
 
 def test_exponentials_are_not_taken_apart() -> None:

@@ -45,12 +45,15 @@ class Prover:
     Args:
         seconds: processor time of one rule; by the clock `WAITS` times as much.
         memory_bytes: of the process.
+
+    Attributes:
+        turn: held while it is asked; one who holds it asks several things in a row, in time that is all his.
     """
 
     def __init__(self, seconds: float = SECONDS, memory_bytes: int = MEMORY_BYTES) -> None:
         self.seconds, self.memory_bytes = seconds, memory_bytes
         self._worker = Worker(ProcessLimits(_START_S, memory_bytes), module="verifier.rules.worker")
-        self._lock = threading.Lock()
+        self.turn = threading.RLock()
 
     def check(self, rule: Rule, direction: str = "forward") -> Verdict:
         """The verdict on one direction of a rule, UNKNOWN where a limit was exceeded.
@@ -95,7 +98,7 @@ class Prover:
 
     def _ask(self, request: dict[str, Any], seconds: float = 0.0) -> dict[str, Any]:
         seconds = seconds or self.seconds
-        with self._lock:
+        with self.turn:
             try:
                 started = self._worker.started
                 self._worker.limits = ProcessLimits(_START_S, self.memory_bytes, processor=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,6 @@ from superopt.ir.index import Atom, Poly, Size
 from verifier.rules.process import LimitExceededError, shared
 from verifier.schedules.domain import Domain, value_at
 from verifier.schedules.questions import Findings
-from verifier.schedules.verdict import CheckLimits
 from verifier.schedules.wire import Encoder
 from verifier.verdict import PROVED, REFUTED
 
@@ -40,7 +38,7 @@ def settle_all(out: Findings, pairs: Sequence[tuple[int, Expr, Expr, Domain]], a
     """Ask about every open question and pair of expressions; did a proof take sums in another order?"""
     if not out.limits.solver or not (out.open or pairs):
         return False
-    ask = _Asking(out.limits, time.monotonic() + out.limits.seconds, answers)
+    ask = _Asking(out.limits.seconds, answers)
     for question in out.open:
         answer = ask.about("settle", _encoded(question.domain, question.goals))
         if answer is None:
@@ -115,15 +113,11 @@ def _checked(model: Sequence[int] | None, domain: Domain, goal: Size) -> Mapping
     return at if holds and value_at(goal, at) < 0 else None
 
 
-_ASKING = threading.Lock()
-
-
 @dataclass
 class _Asking:
-    """The process, until a deadline; answers that are proofs are kept."""
+    """The prover, for so many seconds of its own; answers that are proofs are kept."""
 
-    limits: CheckLimits
-    deadline: float
+    left_s: float
     answers: Answers | None
 
     def about(self, name: str, message: Mapping[str, Any]) -> Any:
@@ -139,14 +133,17 @@ class _Asking:
         return found
 
     def _call(self, name: str, message: Mapping[str, Any]) -> Any:
-        if self.deadline <= time.monotonic():
+        if self.left_s <= 0:
             return None
-        with _ASKING:  # one process, one limit: threads ask in turn
-            left = max(self.deadline - time.monotonic(), 0.1)
+        prover = shared()
+        with prover.turn:  # what others ask it is not the time of this schedule
+            begin = time.monotonic()
             try:
-                return shared().call(f"verifier.schedules.prover:{name}", message, seconds=left)
+                return prover.call(f"verifier.schedules.prover:{name}", message, seconds=self.left_s)
             except LimitExceededError:
                 return None
+            finally:
+                self.left_s -= time.monotonic() - begin
 
 
 def _all_yes(answer: Mapping[str, Any]) -> bool:
