@@ -261,9 +261,10 @@ _KEPT = _TRANSCENDENTAL.keys() - {"sin", "cos", "tan"} | {"rem", "nextafter"}
 def _scalar_fn(name: str, arity: int | None, takes: str, numpy: Numpy) -> ScalarFn:
     transcendental = name in _TRANSCENDENTAL
     return ScalarFn(
-        name, arity, takes, name in _PREDICATES, numpy, int(not transcendental), transcendental,
-        name in _COMMUTE, name in _PARTIAL, name in _POLES, name in _KEPT,
-        name in _CLOSED, _LIKE.get(name, ""), (name in _EVEN) - (name in _ODD),
+        name, arity, takes, name in _PREDICATES, numpy,
+        flops=int(not transcendental), transcendental=transcendental,
+        commutative=name in _COMMUTE, partial=name in _PARTIAL, poles=name in _POLES, kept=name in _KEPT,
+        closed=name in _CLOSED, like=_LIKE.get(name, ""), parity=(name in _EVEN) - (name in _ODD),
     )  # fmt: skip
 
 

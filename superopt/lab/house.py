@@ -12,6 +12,7 @@ A room is a folder of modules. `LAYERS` says which rooms may import which: a roo
     literal_dot      modules that name "dot_general"
     op_lists         modules that list 25 or more names of scalar functions
     long_signatures  functions of more than eight parameters
+    long_calls       classes called with more than eight positional arguments
     lines, core      lines of all packages, and of those without `superopt.lab`
 """
 
@@ -56,6 +57,7 @@ LIMITS = {
     "literal_dot": 3,
     "op_lists": 4,
     "long_signatures": 1,
+    "long_calls": 0,
     "lines": 99_390,
     "core": 79_290,
 }
@@ -98,6 +100,7 @@ def figures(root: Path = ROOT) -> dict[str, int]:
         "literal_dot": sum("dot_general" in found for name, found in words.items() if name != "superopt.lab.house"),
         "op_lists": sum(len(found & SCALARS.keys()) >= 25 for found in words.values()),
         "long_signatures": sum(_parameters(f) > 8 for tree in trees.values() for f in _functions(tree)),
+        "long_calls": sum(len(call.args) > 8 for tree in trees.values() for call in _constructions(tree)),
         "lines": sum(lines.values()),
         "core": sum(count for name, count in lines.items() if not name.startswith("superopt.lab")),
     }
@@ -166,6 +169,12 @@ def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
 def _parameters(function: ast.FunctionDef) -> int:
     given = function.args
     return len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs)
+
+
+def _constructions(tree: ast.AST) -> Iterator[ast.Call]:
+    """Calls of what is named as a class is."""
+    calls = (x for x in ast.walk(tree) if isinstance(x, ast.Call))
+    return (x for x in calls if isinstance(x.func, ast.Name) and x.func.id.lstrip("_")[:1].isupper())
 
 
 def _strings(tree: ast.AST) -> Iterator[str]:

@@ -538,8 +538,8 @@ def _chain_space(program: LoopProgram, name: str, cpu: Cpu, threads: int, base: 
     sizes = parts.sizes
     moved = ITEMSIZE_BYTES[parts.dtype] * sizes.batch * sizes.columns * (sizes.rows + max(sizes.keys, 1))
     return StageSpace(
-        name, tuple(knobs), None, cost.flops + 20.0 * cost.transcendentals, moved, (), tuple(after), start,
-        Chained(parts, steps),
+        name, tuple(knobs), None, cost.flops + 20.0 * cost.transcendentals, moved_bytes=moved, fixed=(),
+        after=tuple(after), start=start, chain=Chained(parts, steps),
     )  # fmt: skip
 
 

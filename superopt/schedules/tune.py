@@ -198,9 +198,10 @@ def tune(
     records.add(search.measured)
     trace = winner.trace if winner is not None else space.base
     return TunedSchedule(
-        apply(program, trace), trace, seconds, default_seconds, len(search.measured),
-        len(search.measured) / spent / len(own), 1e3 * float(np.median(search.compiled_s or [0.0])), space.size,
-        tuple(search.measured), search.refused,
+        apply(program, trace), trace, seconds, default_seconds, candidates=len(search.measured),
+        candidates_per_s=len(search.measured) / spent / len(own),
+        compile_ms=1e3 * float(np.median(search.compiled_s or [0.0])), space_size=space.size,
+        history=tuple(search.measured), refused=search.refused,
     )  # fmt: skip
 
 

@@ -116,7 +116,10 @@ class Forms:
             named = dict(attrs)
             if op == "macro":
                 rule, op, named = named["rule"], named["op"], dict(named["attrs"])
-            form = OptionForm(len(self.all), op, named, shapes, dtypes, frozen, result.shape, result.dtype, rule)
+            form = OptionForm(
+                len(self.all), op, named, shapes, dtypes, frozen=frozen, shape=result.shape, dtype=result.dtype,
+                rule=rule,
+            )  # fmt: skip
             self.table[key] = form
             self.all.append(form)
         return form

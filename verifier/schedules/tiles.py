@@ -96,7 +96,7 @@ def _parts(stage: Stage) -> _Tiled | str:
     inner = {lane, *rows, *depth[1:]}
     if isinstance(ends, Guard) and (kind.group > 1 or not inner.isdisjoint(ends.symbols)):
         return f"the sum ends where {ends} does, which differs within the tile"
-    return _Tiled(stage, kind, total, stored[0], stored[1], rows, lane, depth, ends)
+    return _Tiled(stage, kind, total, stored[0], b=stored[1], rows=rows, lane=lane, depth=depth, ends=ends)
 
 
 def _semantics(t: _Tiled, domain: Domain, out: Findings) -> None:

@@ -317,7 +317,8 @@ def _assemble(
     # the function takes its weights as arguments, and does not keep these
     parts = replace(parts, context=replace(context, parameters=frozenset(params)), params=dict.fromkeys(params))
     return OnnxModel(
-        name, _function(parts), params, tuple(inputs), infos, versions[""], counts, graph, parts.taken, head, tail
+        name, _function(parts), params, tuple(inputs), outputs=infos, opset=versions[""], op_counts=counts,
+        graph=graph, taken=parts.taken, head=head, tail=tail
     )  # fmt: skip
 
 

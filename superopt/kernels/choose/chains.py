@@ -235,8 +235,8 @@ class _Chain(_Steps):
         sizes = ChainSizes(lanes, extent(query), batch, extent(columns[0]), keys, a_row, across)
         others = tuple([s.name for s in queries if s is not query])
         return Parted(
-            self.program, self.steps, self.name, first, tuple(self.local), query.name, others, columns[0].name, sizes,
-            found.a.dtype,
+            self.program, self.steps, self.name, first, local=tuple(self.local), query=query.name, others=others,
+            column=columns[0].name, sizes=sizes, dtype=found.a.dtype,
         )  # fmt: skip
 
     def _frozen(self, other: Expr, first: str) -> bool:

@@ -58,7 +58,7 @@ class Cpu:
 def host() -> Cpu:
     """The processor of this machine."""
     if platform.machine() not in ("x86_64", "AMD64"):
-        return Cpu(platform.machine(), (), 0, 0, False, False, 0, 0, 0)
+        return Cpu(platform.machine(), (), 0, 0, vnni=False, bf16=False, l1=0, l2=0, l3=0)
     import llvmlite.binding as llvm  # late: loads LLVM
 
     found = llvm.get_host_cpu_features()

@@ -80,8 +80,8 @@ def load(path: Path = SHIPPED) -> Corpus:
             if graph is None:
                 graph = graphs[record["key"]] = parse_graph(record["text"])
             label = Label(
-                record["family"], record["program"], record["task"], record["form"], record["key"], graph,
-                float(record["seconds"]), float(record["stderr"]), record.get("again_s"),
+                record["family"], record["program"], record["task"], record["form"], key=record["key"], graph=graph,
+                seconds=float(record["seconds"]), stderr=float(record["stderr"]), again_s=record.get("again_s"),
             )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
             raise CorpusError(f"{path.name}, line {number}: {error}") from error

@@ -209,9 +209,9 @@ def _score(split: Split, seed: int, settings: FitSettings) -> SplitResult:
     seconds = time.process_time() - begin
     found = predict.predict(model, test.table, test.structures, test.rows)
     return SplitResult(
-        split.name, len(split.train), len(split.test), split.shared, figures(found.prior_s, wanted),
-        (figures(found.seconds, wanted),), float((found.gate < 1.0).mean()), seconds,
-        {"prior": found.prior_s.tolist(), f"seed {seed}": found.seconds.tolist()},
+        split.name, len(split.train), len(split.test), split.shared, prior=figures(found.prior_s, wanted),
+        learned=(figures(found.seconds, wanted),), outside=float((found.gate < 1.0).mean()), fit_seconds=seconds,
+        predicted={"prior": found.prior_s.tolist(), f"seed {seed}": found.seconds.tolist()},
     )  # fmt: skip
 
 

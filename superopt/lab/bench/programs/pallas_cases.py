@@ -135,8 +135,9 @@ def _product(m: int, n: int, k: int, dtype: str, precision: str = "ieee", fused:
     tolerance = {"bfloat16": 1e-2, "int8": 0.0}.get(dtype, {"ieee": 1e-5, "tf32x3": 1e-4}.get(precision, 2e-3))
     fn = _dense if fused else _dot
     return PallasCase(
-        label, "product", fn, ((m, k), (k, n), *bias), small, dtype, 2.0 * m * n * k, precision, tolerance
-    )
+        label, "product", fn, ((m, k), (k, n), *bias), small, dtype, 2.0 * m * n * k,
+        precision=precision, tolerance=tolerance,
+    )  # fmt: skip
 
 
 def _attend(batch: int, length: int, heads: int, width: int, causal: bool) -> PallasCase:
@@ -146,14 +147,15 @@ def _attend(batch: int, length: int, heads: int, width: int, causal: bool) -> Pa
     name = f"attention{' causal' if causal else ''} bfloat16 {batch}x{length}x{heads}x{width}"
     fn = functools.partial(_attention, causal=causal)
     return PallasCase(
-        name, "attention", fn, (shape,) * 3, ((1, 150, 2, 32),) * 3, "bfloat16", flops, "ieee", 1e-2, peer
-    )
+        name, "attention", fn, (shape,) * 3, ((1, 150, 2, 32),) * 3, "bfloat16", flops,
+        precision="ieee", tolerance=1e-2, peer=peer,
+    )  # fmt: skip
 
 
 def _memory(name: str, kind: str, fn: Callable[..., Any], shapes: Shapes, small: Shapes, dtype: str) -> PallasCase:
     sizes = "x".join(map(str, shapes[0]))
     tolerance = 1e-2 if dtype == "bfloat16" else 1e-5
-    return PallasCase(f"{name} {dtype} {sizes}", kind, fn, shapes, small, dtype, 0, "ieee", tolerance)
+    return PallasCase(f"{name} {dtype} {sizes}", kind, fn, shapes, small, dtype, precision="ieee", tolerance=tolerance)
 
 
 def _rows(rows: int, width: int, count: int, full: int = 1) -> Shapes:
@@ -171,9 +173,11 @@ CASES: tuple[PallasCase, ...] = (
     _product(16, 4096, 4096, "bfloat16"),
     _product(1, 4096, 4096, "bfloat16"),
     PallasCase("batched dot bfloat16 64x512x512x64", "product", _batched, ((64, 512, 64),) * 2,
-         ((3, 40, 30), (3, 50, 30)), "bfloat16", 2.0 * 64 * 512 * 512 * 64, "ieee", 1e-2),
+         ((3, 40, 30), (3, 50, 30)), "bfloat16", 2.0 * 64 * 512 * 512 * 64,
+         precision="ieee", tolerance=1e-2),
     *(PallasCase(f"conv3x3+relu bfloat16 32x{s}x{s}x{c}", "product", _conv, ((32, s, s, c), (3, 3, c, c)),
-           ((1, 9, 8, 20), (3, 3, 20, 24)), "bfloat16", 2.0 * 32 * s * s * c * c * 9, "ieee", 1e-2)
+           ((1, 9, 8, 20), (3, 3, 20, 24)), "bfloat16", 2.0 * 32 * s * s * c * c * 9,
+           precision="ieee", tolerance=1e-2)
       for s, c in ((56, 64), (28, 128), (14, 256))),
     _memory("bias+gelu", "pointwise", _gelu, _rows(8192, 4096, 2), _rows(13, 130, 2), "float32"),
     _memory("bias+gelu", "pointwise", _gelu, _rows(8192, 4096, 2), _rows(13, 130, 2), "bfloat16"),

@@ -19,7 +19,7 @@ from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule.tensorizing import ContractionDecisions, tiled
 from superopt.kernels.schedule.trace import apply
 
-CPU = Cpu("cascadelake", (), 512, 32, True, False, 32 << 10, 1 << 20, 16 << 20)
+CPU = Cpu("cascadelake", (), 512, 32, vnni=True, bf16=False, l1=32 << 10, l2=1 << 20, l3=16 << 20)
 """AVX-512 with byte products."""
 
 
