@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -335,6 +336,37 @@ def test_verdicts_of_sources_that_changed_meanwhile_are_not_kept_for_others(monk
         ledger = ScheduleLedger(store)
         assert [ledger.check(RIGHT[1].before, RIGHT[1].after, QUICK).cached for _ in range(2)] == [False, True]
         assert not ScheduleLedger(store).check(RIGHT[1].before, RIGHT[1].after, QUICK).cached
+
+
+def test_proofs_depend_on_all_that_decides_them() -> None:
+    code = (
+        "import sys, verifier.schedules.check, verifier.schedules.prover\n"
+        "from verifier.schedules.ledger import _sources\n"
+        "known = {str(file) for file in _sources()}\n"
+        "parts = ('verifier.equal', 'verifier.schedules', 'verifier.statements')\n"
+        "parts += ('superopt.ir', 'superopt.kernels.loops')\n"
+        "asked = [m for m in sys.modules if m.startswith(parts)]\n"
+        "assert 'verifier.equal.normal' in asked\n"
+        "print([m for m in asked if sys.modules[m].__file__ not in known])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_question_gets_time_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+
+    class Asked:
+        turn = contextlib.nullcontext()
+
+        def call(self, *_: Any, seconds: float) -> Any:
+            given.append(seconds)
+            return {"goals": []}
+
+    monkeypatch.setattr("verifier.schedules.remote.shared", Asked)
+    asking = remote_module._Asking(1e-6, None)  # pyright: ignore[reportPrivateUsage]
+    asking.about("settle", {})  # else the process that all proofs share is ended, and starts anew
+    assert given == [0.1]
 
 
 def test_candidates_of_one_structure_are_counted_together() -> None:

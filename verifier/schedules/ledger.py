@@ -1,6 +1,7 @@
 """Verdicts on record: by content, so that a program is checked once; by structure, so that a search asks once.
 
-Three kinds of entries, all under the digest of this package's sources and of what it reads:
+Three kinds of entries, all under the digest of the sources of the checker, of the prover that it asks, and of what both
+read:
 
     verdicts    (program before, program after, aliases) -> a proof, with its counts
     lemmas      statement -> proved for all sizes and decisions
@@ -31,8 +32,8 @@ from verifier.verdict import PROVED
 
 TABLE = "certificates"
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
-_SOURCES = ("ir/index.py", "ir/intervals.py", "ir/expr.py", "ir/fold.py", "ir/scalar.py", "kernels/loops/stage.py",
-            "kernels/loops/program.py", "kernels/loops/show.py", "kernels/schedule/intrinsics.py")  # fmt: skip
+_PROVER = ("", "equal", "schedules", "statements")  # folders of the verifier, and of what it reads of programs
+_PROGRAMS = ("ir", "ir/ops", "kernels/loops", "kernels/schedule/intrinsics.py")
 
 
 @functools.cache
@@ -43,10 +44,9 @@ def checker() -> str:
 
 @functools.cache
 def _sources() -> tuple[Path, ...]:
-    root = Path(stage_module.__file__).parents[2]
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    for name in _SOURCES:
-        path = root / name
+    verifier, package = Path(__file__).parents[1], Path(stage_module.__file__).parents[2]
+    files: list[Path] = []
+    for path in (*(verifier / name for name in _PROVER), *(package / name for name in _PROGRAMS)):
         files += sorted(path.glob("*.py")) if path.is_dir() else [path]
     return tuple(files)
 

@@ -21,6 +21,8 @@ from verifier.schedules.questions import Findings
 from verifier.schedules.wire import Encoder
 from verifier.verdict import PROVED, REFUTED
 
+_LEAST_S = 0.1  # that a question gets: one that runs out of time ends a process that all proofs share
+
 
 class Answers(Protocol):
     """Where answers are kept (`verifier.schedules.ledger.ScheduleLedger`)."""
@@ -139,7 +141,7 @@ class _Asking:
         with prover.turn:  # what others ask it is not the time of this schedule
             begin = time.monotonic()
             try:
-                return prover.call(f"verifier.schedules.prover:{name}", message, seconds=self.left_s)
+                return prover.call(f"verifier.schedules.prover:{name}", message, seconds=max(self.left_s, _LEAST_S))
             except LimitExceededError:
                 return None
             finally:
