@@ -14,6 +14,7 @@ from jax import lax
 import superopt
 from superopt.choose.plain import KernelMaker, own_form
 from superopt.choose.trials import TrialPool
+from superopt.contest.checks import Builds
 from superopt.contest.judgement import Judgement
 from superopt.contest.rounds import LEAST, Entry, _Series, contest  # pyright: ignore[reportPrivateUsage]
 from superopt.errors import SuperoptError
@@ -281,6 +282,30 @@ def test_rounds_are_repeated_until_they_say_something(monkeypatch: pytest.Monkey
     assert len(set(asked)) == len(asked)
     assert said.settled
     assert len(said.reference_s) >= 9 * len(asked)
+
+
+def test_rounds_in_this_process_are_those_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    from superopt.contest import rounds as module
+    from superopt.machine.budget import SearchBudget
+
+    processes: list[int] = []
+
+    class Series(_Series):
+        def add(self, comparison: Comparison, active: Any, process: int) -> None:
+            processes.append(process)
+            super().add(comparison, active, process)
+
+    def compared(reference: Any, candidates: Any, live: Any, frozen: Any, settings: Any, **_: Any) -> Comparison:
+        level = timing(0.1)
+        return Comparison(level, tuple(timing(0.05) for _ in candidates), again_s=level.samples_s)
+
+    monkeypatch.setattr(module, "_Series", Series)
+    monkeypatch.setattr(module, "compare", compared)
+    imported = import_function(jnp.tanh, (values(4),))
+    entry = Entry("another", original_program(imported.graph))
+    contest(imported, [entry], Request(SearchBudget(None, 5)), Builds.of(imported))
+    assert len(processes) > 1
+    assert set(processes) == {0}
 
 
 @BUDGETS
