@@ -91,10 +91,13 @@ def test_attributes_that_are_not_known_are_refused() -> None:
         ("QAttention", (U8, I8, F32, F32)),
         ("MatMulIntegerToFloat", (U8, I8, F32)),
         ("EmbedLayerNormalization", (I8, I8, F32)),
+        ("Gelu", (F32, F32)),
+        ("BiasGelu", (F32,)),
+        ("BiasGelu", (F32, None)),
     ],
 )
 def test_operands_that_are_missing_or_too_many_are_refused(op: str, operands: tuple[Any, ...]) -> None:
     arrays = [None if kind is None else np.ones((2, 2), kind) for kind in operands]
     given = [a for a in arrays if a is not None]
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=op):  # the message says which node it is
         load_model(model_of(op, arrays))(*given)

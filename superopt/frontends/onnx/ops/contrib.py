@@ -238,9 +238,19 @@ def _unpacked(x: Any, bits: int) -> Any:
 # ---- activations and normalisations
 
 
-@ms("Gelu", "BiasGelu", "FastGelu", attributes={})
-def _ms_gelu(call: Call, x: Any, bias: Any = None) -> Any:
-    return gelu(x if bias is None else x + bias, by_tanh=call.node.op_type == "FastGelu")
+@ms("Gelu", attributes={})
+def _ms_gelu(call: Call, x: Any) -> Any:
+    return gelu(x)
+
+
+@ms("BiasGelu", attributes={})
+def _bias_gelu(call: Call, x: Any, bias: Any) -> Any:
+    return gelu(x + bias)
+
+
+@ms("FastGelu", attributes={})
+def _fast_gelu(call: Call, x: Any, bias: Any = None) -> Any:
+    return gelu(x if bias is None else x + bias, by_tanh=True)
 
 
 @ms("QuickGelu", attributes={"alpha": 1.702})

@@ -10,7 +10,6 @@ import numpy as np
 from jax import lax
 from onnx import helper
 
-from superopt.errors import InputError
 from superopt.frontends.onnx.data import is_float
 from superopt.frontends.onnx.eval import Call, op
 from superopt.frontends.onnx.ops.conv import convolve
@@ -119,7 +118,7 @@ class Quantized:
 
     def __post_init__(self) -> None:
         if self.value is None or self.scale is None:
-            raise InputError("a quantised tensor needs its values and its scale")
+            raise ValueError("a quantised tensor needs its values and its scale")
 
     def centred(self, axis: int | None = None) -> Any:
         """The integers with the zero point at 0, as int32."""
@@ -144,7 +143,7 @@ class Grid:
     def rounded(self, x: Any, like_type: Any = None, axis: int | None = None) -> Any:
         """Real numbers as quantised ones of the type of the zero point, or of another tensor where there is none."""
         if self.scale is None:
-            raise InputError("a quantised result needs its scale")
+            raise ValueError("a quantised result needs its scale")
         dtype = np.dtype((like_type if self.zero is None else self.zero).dtype)
         scale, zero = (
             None if v is None else v.reshape(()) if axis is None else along(v, x.ndim, axis)
