@@ -40,10 +40,9 @@ from superopt.ir.index import (
     of_atom,
     substitute,
 )
-from superopt.ir.intervals import of_dtype
 from superopt.ir.ops.record import identity, is_integer
 from superopt.ir.scalar import DTYPE, SCALARS
-from superopt.ir.types import Shape, Size
+from superopt.ir.types import Shape, Size, range_of
 
 
 class Expr:
@@ -124,7 +123,7 @@ class Expr:
         if self.kind == "const":
             return int(self.args[0])
         if self.kind == "index" and is_integer(self.dtype):
-            (least, most), (low, high) = of_dtype(self.dtype), bounds(self.args[0])
+            (least, most), (low, high) = range_of(self.dtype), bounds(self.args[0])
             if least <= low and high <= most:
                 return self.args[0]
         return of_atom(Form("value", (self,)))

@@ -11,16 +11,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-from superopt.ir.types import ITEMSIZE_BYTES, SIGNED
-
 Interval: TypeAlias = "tuple[float, float]"  # of exact integers, floats only where an end is infinite
 INF = math.inf
-
-
-def of_dtype(dtype: str) -> tuple[int, int]:
-    """The least and the greatest value of an integer type."""
-    bits = 8 * ITEMSIZE_BYTES[dtype]
-    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if dtype in SIGNED else (0, 2**bits - 1)
 
 
 def polynomial(terms: Iterable[tuple[Sequence[Any], int]], of: Callable[[Any], Interval]) -> Interval:

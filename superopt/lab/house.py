@@ -8,6 +8,7 @@ A room is a folder of modules. `LAYERS` says which rooms may import which: a roo
     repeated         names of public classes that are defined in more than one module
     late             imports of our own modules inside functions
     file_circles     circles of modules that import each other when they are loaded
+    type_circles     the same with imports for types alone
     room_circles     circles of rooms, whatever the import
     literal_dot      modules that name "dot_general"
     op_lists         modules that list 25 or more names of scalar functions
@@ -53,6 +54,7 @@ LIMITS = {
     "repeated": 1,
     "late": 28,
     "file_circles": 0,
+    "type_circles": 3,
     "room_circles": 0,
     "literal_dot": 3,
     "op_lists": 4,
@@ -77,9 +79,10 @@ def figures(root: Path = ROOT) -> dict[str, int]:
     files = modules(root)
     trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in files.items()}
     rooms = {name: name if path.name == "__init__.py" else name.rpartition(".")[0] for name, path in files.items()}
-    loaded, of_rooms = nx.DiGraph(), nx.DiGraph()
+    loaded, typed, of_rooms = nx.DiGraph(), nx.DiGraph(), nx.DiGraph()
     late = 0
     for name, tree in trees.items():
+        typed.add_edges_from((name, o) for o, late_one in _imports(tree, files, True) if o != name and not late_one)
         for other, is_late in _imports(tree, files):
             late += is_late
             if other != name and not is_late:
@@ -96,6 +99,7 @@ def figures(root: Path = ROOT) -> dict[str, int]:
         "repeated": sum(count > 1 for count in classes.values()),
         "late": late,
         "file_circles": _circles(loaded),
+        "type_circles": _circles(typed),
         "room_circles": _circles(of_rooms),
         "literal_dot": sum("dot_general" in found for name, found in words.items() if name != "superopt.lab.house"),
         "op_lists": sum(len(found & SCALARS.keys()) >= 25 for found in words.values()),
@@ -134,12 +138,12 @@ def _idea(room: str) -> str:
     return " ".join(text.split("\n\n")[0].split())
 
 
-def _imports(tree: ast.AST, known: Mapping[str, Path]) -> Iterator[tuple[str, bool]]:
-    """Our modules that one imports, and whether inside a function; what types alone need is left out."""
+def _imports(tree: ast.AST, known: Mapping[str, Path], types: bool = False) -> Iterator[tuple[str, bool]]:
+    """Our modules that one imports, and whether inside a function; what types alone need only where it is asked for."""
 
     def walk(node: ast.AST, late: bool) -> Iterator[tuple[str, bool]]:
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            if not types and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
                 continue
             if isinstance(child, ast.Import):
                 yield from ((name.name, late) for name in child.names if name.name in known)

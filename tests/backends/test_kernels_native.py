@@ -15,7 +15,8 @@ import superopt
 from superopt.backends import native
 from superopt.backends.xla import build
 from superopt.errors import InputError
-from superopt.frontends.jax.jaxpr import Imported, import_function, wrap_like_original
+from superopt.frontends.jax.call import wrap_like_original
+from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import Program, frozen_cut, split
 from superopt.kernels.choose.choice import Choice, choices_of
 from superopt.kernels.choose.partition import partition

@@ -15,7 +15,8 @@ from jax import numpy as jnp
 
 from superopt.backends.xla import build, to_jax
 from superopt.errors import ArgumentError, SuperoptError
-from superopt.frontends.jax.jaxpr import Imported, import_function, wrap_like_original
+from superopt.frontends.jax.call import wrap_like_original
+from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.graph import Graph
 from superopt.ir.program import original_program
 from tests.support.jax_programs import CASES, OPAQUE, ints, rand

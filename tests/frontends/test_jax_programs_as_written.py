@@ -14,7 +14,8 @@ from jax import numpy as jnp
 from superopt.backends.xla import build
 from superopt.errors import ArgumentError
 from superopt.frontends.jax.boundary import outside
-from superopt.frontends.jax.jaxpr import import_function, wrap_like_original
+from superopt.frontends.jax.call import wrap_like_original
+from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import original_program
 from tests.support.jax_programs import rand
 

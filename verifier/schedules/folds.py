@@ -21,10 +21,9 @@ from math import prod
 from superopt.ir.algebra import COMBINE
 from superopt.ir.expr import Expr, const, convert, op, reduce, subexpressions
 from superopt.ir.index import Poly, Size, Symbol, of_atom, substitute
-from superopt.ir.intervals import of_dtype
 from superopt.ir.ops.record import accumulator, identity
 from superopt.ir.scalar import COMMUTATIVE
-from superopt.ir.types import FLOATS, INTEGERS
+from superopt.ir.types import FLOATS, INTEGERS, range_of
 from verifier.schedules.intervals import Ranges, box_of
 
 _WRITTEN_OUT = 64  # iterations of a fold that are compared one by one with the operands of a sum
@@ -329,7 +328,7 @@ class Expansion:
         if inner.kind == "load":
             return False  # an atom either way: kept as the conversion that it is
         low, high = self.ranges.of(inner)
-        least, most = of_dtype(e.dtype)
+        least, most = range_of(e.dtype)
         return self.ranges.whole.get(inner, False) and least <= low and high <= most
 
     def _product(self, a: Expr, b: Expr) -> list[Part]:

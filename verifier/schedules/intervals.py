@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Atom, Form, Mono, Poly, Size, Symbol, of_atom
-from superopt.ir.intervals import INF, Interval, applied, minus, of_dtype, plus, polynomial, product
-from superopt.ir.types import INTEGERS
+from superopt.ir.intervals import INF, Interval, applied, minus, plus, polynomial, product
+from superopt.ir.types import INTEGERS, range_of
 
 _ROUNDS = 6
 
@@ -45,7 +45,7 @@ def interval_of(atom: Atom, box: Mapping[Atom, Interval]) -> Interval:
         low = -INF if atom.low is None else interval(atom.low, box)[0]
         return low, INF if atom.high is None else interval(atom.high, box)[1]
     if atom.op == "value":
-        return of_dtype(atom.args[0].dtype)
+        return range_of(atom.args[0].dtype)
     return applied(atom.op, [interval(x, box) for x in atom.args])
 
 
@@ -167,10 +167,10 @@ class Ranges:
         if e.dtype == "bool":
             return 0, 1
         found = self.exact.get(e)
-        return found if found is not None and _within(found, e.dtype) else of_dtype(e.dtype)
+        return found if found is not None and _within(found, e.dtype) else range_of(e.dtype)
 
     def _of(self, e: Expr) -> Interval:
-        whole = of_dtype(e.dtype)
+        whole = range_of(e.dtype)
         match e.kind:
             case "const":
                 return int(e.args[0]), int(e.args[0])
@@ -198,7 +198,7 @@ class Ranges:
 
 
 def _within(found: Interval, dtype: str) -> bool:
-    low, high = of_dtype(dtype)
+    low, high = range_of(dtype)
     return low <= found[0] and found[1] <= high
 
 

@@ -21,9 +21,9 @@ import numpy as np
 
 from superopt.ir.expr import Expr, values_of
 from superopt.ir.index import Atom, Guard, Poly, Size, Symbol, of_atom, row_major
-from superopt.ir.intervals import of_dtype
 from superopt.ir.ops.record import accumulator
 from superopt.ir.scalar import DTYPE
+from superopt.ir.types import range_of
 from superopt.kernels.loops.program import loads
 from superopt.kernels.loops.stage import Buffer, LoopProgram, Stage
 from verifier.schedules.domain import Domain, Point, elements, shown, values
@@ -425,7 +425,7 @@ def _width(e: Expr) -> int:
 def _sum(stage: Stage, e: Expr, ranges: Ranges, known: set[int], out: Findings) -> None:
     ranges.of(e)
     low, high = ranges.exact[e]
-    least, most = of_dtype(e.dtype)
+    least, most = range_of(e.dtype)
     inside = ranges.whole.get(e.args[2], True)
     what = f"the sum over {','.join(f'{s}<{s.extent}' for s in e.args[1])} in {e.dtype}"
     if least <= low and high <= most and inside:

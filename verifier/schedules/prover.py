@@ -11,7 +11,7 @@ from typing import Any
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.fold import fold
 from superopt.ir.index import Atom, Size, Symbol
-from superopt.ir.intervals import of_dtype
+from superopt.ir.types import range_of
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond, Sym
 from verifier.equal.equality import ORDER, Proof, Stop, equal_terms
@@ -58,7 +58,7 @@ class _Lower:
     def _leaf(self, a: Atom) -> Poly:
         if isinstance(a, Symbol):
             return var(self.names[a])
-        low, high = of_dtype(a.args[0].dtype)
+        low, high = range_of(a.args[0].dtype)
         name, *_ = self.values.setdefault(a.args[0], (f"v{len(self.values)}", int(low), int(high)))
         return var(name)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from superopt.ir.intervals import INF, Interval, applied, of_dtype, polynomial
-from superopt.ir.types import INTEGERS, UNSIGNED
+from superopt.ir.intervals import INF, Interval, applied, polynomial
+from superopt.ir.types import INTEGERS, UNSIGNED, range_of
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
 from verifier.equal.poly import Poly, form_of, var
@@ -117,4 +117,4 @@ class PremiseRanges:
 
 def of_type(dtype: str) -> Interval:
     """The least and the greatest value of a type, where it is one of integers."""
-    return of_dtype(dtype) if dtype in INTEGERS else ANY
+    return range_of(dtype) if dtype in INTEGERS else ANY

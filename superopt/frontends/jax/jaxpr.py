@@ -4,7 +4,7 @@
 in `frozen` become frozen inputs, arrays that `fn` closes over become constants of the graph.  Results have the types
 that `jax.eval_shape` gives, which is checked.
 
-`wrap_like_original(imported, executable)` gives the executable the calling convention of `fn`: same pytrees in and
+`call.wrap_like_original(imported, executable)` gives the executable the calling convention of `fn`: same pytrees in and
 out, structure, shapes and dtypes checked, usable under `jit` and `vmap`; derivatives go through `fn` itself.  Frozen
 arguments are still passed: as long as they are the very arrays that the program was prepared with nothing is
 recomputed, others are prepared first, so that the result is right for any arguments.
@@ -31,7 +31,6 @@ from superopt.files.trees import misfit, tree_data
 from superopt.foreign.onnx_calls import HostPart
 from superopt.frontends.jax.arguments import abstract, as_taken, as_weak, check_leaf, check_value, is_type, is_weak
 from superopt.frontends.jax.boundary import Inside, enter, is_static
-from superopt.frontends.jax.call import wrap_like_original
 from superopt.frontends.jax.held import (
     NO_SETTINGS,
     JitSettings,
@@ -46,8 +45,6 @@ from superopt.frontends.jax.keys import is_key, with_kind
 from superopt.frontends.jax.walk import Effect, Importer, KeptWhole, of_debugging
 from superopt.ir.graph import Graph, Node, make_input
 from superopt.ir.types import TensorType
-
-__all__ = ["Imported", "as_taken", "count_opaque", "import_function", "positional", "wrap_like_original"]
 
 Frozen = int | str | Iterable[int | str] | None
 Function = Callable[..., Any]
