@@ -27,7 +27,6 @@ from rewrites.egraph import perm
 from superopt.ir.graph import Attrs
 from superopt.ir.ops.table import CONTRACTIONS, CONTROL, ELEMENTWISE, REDUCTIONS, TABLE
 from superopt.ir.ops.table import VIEWS as MOVES
-from superopt.ir.program import type_bytes
 from superopt.ir.types import Shape, TensorType
 from superopt.search.graphs import cheapest, components
 
@@ -61,11 +60,6 @@ class FrozenLeaf:
     full: Shape
     dtype: str
     value: bool | int | float | None = None
-
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes that `prepare` keeps for this operand."""
-        return 0 if self.value is not None else type_bytes(TensorType(self.shape, self.dtype))
 
     @property
     def signature(self) -> tuple[Any, ...]:
