@@ -101,3 +101,11 @@ def test_operands_that_are_missing_or_too_many_are_refused(op: str, operands: tu
     given = [a for a in arrays if a is not None]
     with pytest.raises(InputError, match=op):  # the message says which node it is
         load_model(model_of(op, arrays))(*given)
+
+
+def test_an_activation_whose_numbers_are_not_given_has_its_own() -> None:
+    x, w = np.float32([[-1.0, 2.0]]), np.eye(2, dtype=np.float32)
+    y = run("FusedGemm", x, w, activation="Elu")
+    np.testing.assert_allclose(y, [[np.expm1(-1.0), 2.0]], rtol=1e-6)
+    y = run("FusedGemm", x, w, activation="LeakyRelu", activation_alpha=0.5)
+    np.testing.assert_allclose(y, [[-0.5, 2.0]], rtol=1e-6)

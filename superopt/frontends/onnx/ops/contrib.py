@@ -7,6 +7,7 @@ refuses the node.  Quantised operators compute on the real numbers that their in
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -184,13 +185,14 @@ def _activated(call: Call, x: Any, name: str, values: Sequence[float]) -> Any:
 @ms(
     "FusedGemm",
     attributes={
-        "alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, "activation": "", "activation_alpha": 0.0,
-        "activation_beta": 0.0, "activation_gamma": 0.0,
+        "alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, "activation": "", "activation_alpha": None,
+        "activation_beta": None, "activation_gamma": None,
     },
 )  # fmt: skip
 def _fused_gemm(call: Call, *operands: Any) -> Any:
     attrs, total = call.attrs, TABLE["", "Gemm"].run(call, *operands)
-    return _activated(call, total, attrs["activation"], [attrs["activation_alpha"], attrs["activation_beta"]])
+    given = itertools.takewhile(lambda v: v is not None, (attrs["activation_alpha"], attrs["activation_beta"]))
+    return _activated(call, total, attrs["activation"], list(given))
 
 
 @ms(
