@@ -168,13 +168,13 @@ def text_file(path: str | os.PathLike[str], most: int = LIMITS.text_bytes) -> st
 
 
 def text_of(data: bytes, what: str) -> str:
-    """Bytes as text in UTF-8.
+    """Bytes as text in UTF-8, without the mark of the order of bytes that some editors begin with.
 
     Raises:
         InputError: they are none.
     """
     try:
-        return data.decode()
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{what} is not text in UTF-8: {error.reason} at byte {error.start}") from error
 

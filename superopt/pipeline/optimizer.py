@@ -48,6 +48,7 @@ from superopt.explore.exploration import explore
 from superopt.explore.found import Exploration
 from superopt.explore.request import Request
 from superopt.explore.trace import make_plan
+from superopt.files.reading import shown
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.machine.barrier import Barrier
 from superopt.machine.budget import (
@@ -172,6 +173,7 @@ def optimize(
         raise UsageError(f"numerics {numerics!r} is none of {', '.join(EXACTNESS)}")
     kernels = kernels and numerics != "exact" and not (deterministic and search)
     limits = replace(parse_budget(budget), kernels=kernels)
+    _check_options(seed, objective, store, kwargs, max_prepared_bytes, progress)
     given = given_rules(rules)
     clock = _Clock(progress)
     barrier = Barrier()
@@ -288,7 +290,8 @@ class _Run:
             build_s = self.barrier.around("the original built ahead", ahead.result, 0.0, let=_FIRST)
         limits, begin_s = self.limits.after(self.clock.elapsed_s + build_s), time.monotonic()
         self._explore(limits.until(begin_s, EXPLORE if self.kernels else EXPLORE_ALONE))
-        judgement = original_returned(self.imported, "nothing faster was found", build_s=build_s)
+        cause = "the time does not suffice for a search" if self.found is None else "nothing faster was found"
+        judgement = original_returned(self.imported, cause, build_s=build_s)
         if self.found is not None and not self._interrupted(judgement):
             hurried = limits.hurries(build_s)
             if self.kernels:
@@ -484,7 +487,8 @@ class _Run:
             )  # fmt: skip
         report = replace(report, stages=tuple(self.clock.stages))
         result = Optimized(self.imported, judgement.program, executable, report, plan, judgement.kernels)
-        if not (judgement.interrupted or judgement.noisy or self.barrier.lost):
+        hurried = self.request.searches and self.found is None and judgement.returns_original
+        if not (judgement.interrupted or judgement.noisy or hurried or self.barrier.lost):
             store, unproved = self.tools.store, self.library.unproved
             self.barrier.around("the entry in the store", lambda: remember(store, key, result, unproved), None)
         notes = (*report.notes, *self.barrier.notes)
@@ -565,7 +569,34 @@ def _with_examples(imported: Imported, seed: int) -> Imported:
             return np.zeros(x.shape, x.dtype)
         return rng.standard_normal(x.shape).astype(x.dtype)
 
-    return replace(imported, examples=tuple(map(value, imported.examples)))
+    try:
+        return replace(imported, examples=tuple(map(value, imported.examples)))
+    except MemoryError as error:
+        raise ArgumentError(f"example values for the arguments do not fit into memory: {error}") from error
+
+
+def _check_options(seed: Any, objective: Any, store: Any, kwargs: Any, max_prepared_bytes: Any, progress: Any) -> None:
+    """Options of other types than `optimize` states, before anything depends on them.
+
+    Raises:
+        UsageError: there is one.
+    """
+    whole = "a whole number of at least 0"
+    wrong = {
+        "seed": (seed, _is_count(seed), whole),
+        "objective": (objective, objective is None or callable(getattr(objective, "price", None)), "an Objective"),
+        "store": (store, isinstance(store, bool | str | Path), "True, False or the path of a file"),
+        "kwargs": (kwargs, kwargs is None or isinstance(kwargs, Mapping), "a mapping of keyword arguments"),
+        "max_prepared_bytes": (max_prepared_bytes, max_prepared_bytes is None or _is_count(max_prepared_bytes), whole),
+        "progress": (progress, progress is None or callable(progress), "a function of a line"),
+    }
+    for name, (value, right, what) in wrong.items():
+        if not right:
+            raise UsageError(f"{name} is {shown(value)}", hint=f"it has to be {what}")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 0
 
 
 def _open_store(store: bool | str | Path) -> Store | None:

@@ -23,6 +23,7 @@ from superopt.files.reading import (
     plain_file,
     shown,
     text_file,
+    text_of,
     typed,
 )
 
@@ -192,6 +193,10 @@ def test_whatever_reading_raises_is_one_error() -> None:
             raise cause
     with pytest.raises(KeyboardInterrupt), typed("x"):
         raise KeyboardInterrupt
+
+
+def test_the_mark_that_some_editors_begin_with_is_no_text() -> None:
+    assert text_of("\ufeffrule: A[*a]".encode(), "rules") == "rule: A[*a]"
 
 
 def test_texts_of_files_are_printable() -> None:

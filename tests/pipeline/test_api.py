@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -160,6 +163,35 @@ def test_bad_arguments() -> None:
         superopt.optimize(np.ones(3), x, store=False)
     with pytest.raises(UsageError, match="dims"):
         superopt.optimize(chain, params, x, dims={"n": 3}, store=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("seed", -1), ("seed", 1.5), ("seed", True), ("objective", 3), ("store", 3), ("kwargs", 3), ("progress", 3),
+     ("max_prepared_bytes", "x"), ("max_prepared_bytes", -1)],
+)  # fmt: skip
+def test_options_of_other_types_are_refused_at_once(name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"{name} is {value}") as caught:
+        superopt.optimize(chain, *arguments(), **{"store": False, name: value})
+    assert caught.value.hint.startswith("it has to be ")
+
+
+def test_what_was_returned_for_want_of_time_is_no_answer_for_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(superopt.pipeline.optimizer._Run, "_explore", lambda run, limits: None)
+    store = tmp_path / "store.db"
+    hurried = superopt.optimize(chain, *arguments(), budget=3, kernels=False, store=store)
+    assert hurried.report.verdict == "the original was returned: the time does not suffice for a search"
+    monkeypatch.undo()
+    searched = superopt.optimize(chain, *arguments(), budget=3, kernels=False, store=store)
+    assert searched.report.search
+
+
+def test_arguments_that_fit_into_no_memory() -> None:
+    large = jax.ShapeDtypeStruct((10**15,), "float32")
+    with pytest.raises(ArgumentError, match="do not fit into memory"):
+        superopt.optimize(lambda x: x * 2, large, store=False)
 
 
 def test_user_rules_must_be_proved() -> None:

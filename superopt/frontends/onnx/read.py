@@ -31,7 +31,7 @@ MAX_NAME = 1000  # exporters write scopes of a few hundred characters
 DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 _PICKLE_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz")
 _MAGIC = (
-    (b"PK\x03\x04", "a zip archive (a PyTorch or NumPy file?)"),
+    (b"PK\x03\x04", "a zip archive (a program that superopt saved, a PyTorch or a NumPy file?)"),
     (b"\x80\x02", "a pickle"), (b"\x80\x03", "a pickle"), (b"\x80\x04", "a pickle"), (b"\x80\x05", "a pickle"),
     (b"\x93NUMPY", "a NumPy file"), (b"\x89HDF\r\n", "an HDF5 file (Keras?)"), (b"\x7fELF", "a program"),
     (b"GGUF", "a GGUF file"), (b"ML\xefR", "a StableHLO bytecode file"), (b"{", "a JSON file"),
