@@ -60,8 +60,8 @@ LIMITS = {
     "op_lists": 4,
     "long_signatures": 1,
     "long_calls": 0,
-    "lines": 99_390,
-    "core": 79_290,
+    "lines": 97_570,
+    "core": 76_560,
 }
 """What the figures may be at most: lowered with every change that lowers them."""
 
