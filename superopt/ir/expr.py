@@ -55,18 +55,16 @@ class Expr:
             operand; where: guard, then, else; reduce: monoid, iterators, body; index: the index.
         symbols: free symbols.
         height: 1 + the greatest height of a reduction inside; 0 without one.
-        uid: number in order of creation.
         content: `key`, once it was asked for.
     """
 
-    __slots__ = ("__weakref__", "args", "content", "dtype", "height", "kind", "symbols", "uid")
+    __slots__ = ("__weakref__", "args", "content", "dtype", "height", "kind", "symbols")
 
     kind: str
     dtype: str
     args: tuple[Any, ...]
     symbols: frozenset[Symbol]
     height: int
-    uid: int
     content: str | None
 
     def __repr__(self) -> str:
@@ -131,7 +129,7 @@ class Expr:
 
 _TABLE: weakref.WeakValueDictionary[tuple[Any, ...], Expr] = weakref.WeakValueDictionary()
 _LOCK = threading.Lock()
-_UID = itertools.count()
+_FRESH = itertools.count()  # names of iterators until they are named by their height
 
 
 def _make(kind: str, dtype: str, *args: Any) -> Expr:
@@ -140,7 +138,7 @@ def _make(kind: str, dtype: str, *args: Any) -> Expr:
     if known is not None:
         return known
     made = Expr()
-    made.kind, made.dtype, made.args, made.uid, made.content = kind, dtype, args, next(_UID), None
+    made.kind, made.dtype, made.args, made.content = kind, dtype, args, None
     inner = made.operands
     free = frozenset[Symbol]().union(*(x.symbols for x in inner))
     height = max((x.height for x in inner), default=0)
@@ -252,7 +250,7 @@ class Loops:
         return where(guard, then, orelse)
 
     def reduce(self, monoid: str, extents: Sequence[Size], body: Callable[..., Expr], dtype: str) -> Expr:
-        pairs = [iterator(f"?{next(_UID)}", n) for n in extents]
+        pairs = [iterator(f"?{next(_FRESH)}", n) for n in extents]
         if any(isinstance(n, int) and n == 0 for n in extents):
             return const(identity(monoid, dtype), dtype)
         return reduce(monoid, [it for it, _ in pairs], body(*[index for _, index in pairs]))
@@ -443,7 +441,7 @@ def _substituted_reduce(e: Expr, mapping: Mapping[Symbol, Size]) -> Expr:
     inside: dict[Symbol, Size] = {s: v for s, v in mapping.items() if s not in iterators}
     fresh: list[Symbol] = []
     for it in iterators:  # fresh names: a replacement may mention the name of the iterator
-        new, index = iterator(f"?{next(_UID)}", substitute(it.high, mapping) + 1)
+        new, index = iterator(f"?{next(_FRESH)}", substitute(it.high, mapping) + 1)
         fresh.append(new)
         inside[it] = index
     return reduce(monoid, fresh, body.substitute(inside))

@@ -368,10 +368,10 @@ def _negated(found: Sequence[Part]) -> list[Part]:
     return [replace(t, coefficient=-t.coefficient) for t in found]
 
 
-def _key(e: Expr) -> tuple[tuple[str, ...], str, str, int, int]:
+def _key(e: Expr) -> tuple[tuple[str, ...], str, str, int, str]:
     """An order of factors that two ways to write them agree on, as far as what they are made of tells them apart."""
     names = sorted({x.args[0] for x in subexpressions(e) if x.kind == "load"})
-    return tuple(names), e.kind, e.args[0] if e.kind == "op" else "", e.height, e.uid
+    return tuple(names), e.kind, e.args[0] if e.kind == "op" else "", e.height, e.key
 
 
 def may_expand(l: Expr, r: Expr) -> bool:

@@ -253,7 +253,7 @@ class _Chain(_Steps):
     def _whole(self) -> Expr:
         """The second sum, as it stands now."""
         sums = [e for e in outermost(self._stage().value) if e.args[0] == "sum"]
-        return max(sums, key=lambda e: (len(e.symbols), -e.uid))
+        return max(sums, key=lambda e: len(e.symbols))
 
     def _name(self, stem: str) -> str:
         while stem in self.taken:
@@ -308,7 +308,7 @@ class _Chain(_Steps):
         inner = [e for e in reductions(self._stage()) if e.height == 1 and e is not total]
         if not inner:
             return None
-        target = min(inner, key=lambda e: e.uid)
+        target = inner[-1]
         body = target.args[2]
         return body if body.kind != "load" and self._again(body, target) else target
 
