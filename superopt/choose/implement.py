@@ -27,7 +27,7 @@ from superopt.choose.plain import fits
 from superopt.choose.schedules import LEAST_S, proved, search_schedules
 from superopt.choose.trials import WORTH, Trial, TrialPool, estimate, make_likely, report_rows, try_regions, with_likely
 from superopt.contest.checks import check
-from superopt.contest.comparing import SHORT_S, Comparing, Tools, rounds_of
+from superopt.contest.comparing import SHORT_S, Comparing, Tools, measured, rounds_of
 from superopt.contest.judgement import Judgement
 from superopt.explore.found import Exploration
 from superopt.explore.request import Request
@@ -40,7 +40,7 @@ from superopt.machine.budget import LEAST_KERNELS_S, SearchBudget
 from superopt.measure import Comparison, Failure, Timing, Tuned
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
-from superopt.report.data import Measurement, NativeKernel
+from superopt.report.data import NativeKernel
 
 _SAMPLES, _TRIALS, _PARTITIONS, _SCHEDULES = 0.15, 0.5, 0.6, 0.7  # of the stage's time, when these steps end
 _IN_FULL = 0.7  # when trials of the best form end: what is not tried then takes what regions of its kind say
@@ -284,17 +284,7 @@ class _Stage:
             program=form.program,
             winner=form.finalist,
             verdict=f"faster program returned, {len(choices)} of its kernels are our own",
-            measured=Measurement(
-                before_ms=1e3 * fresh.reference.median_s,
-                after_ms=1e3 * with_kernels.median_s,
-                speedup=with_kernels.ratio,
-                noise_floor=fresh.noise_floor,
-                samples_ms={
-                    "original": tuple(1e3 * s for s in fresh.reference.samples_s),
-                    "without kernels": tuple(1e3 * s for s in before.samples_s),
-                    "returned": tuple(1e3 * s for s in with_kernels.samples_s),
-                },
-            ),
+            measured=measured(fresh.reference, with_kernels, fresh.noise_floor, {"without kernels": before}),
             numerics=numerics,
             after_text=print_graph(form.program.hot),
             gains=judged.gains if form.name.startswith("returned") else {},

@@ -58,9 +58,7 @@ class KernelProgram:
     @property
     def same_as_original(self) -> bool:
         """Is this the original itself: no kernel in it, and nothing done ahead?"""
-        prepare = self.program.prepare
-        computed = prepare is not None and any(node.op != "input" for node in prepare.outputs)
-        return self.finalist is None and not self.choices and not computed
+        return self.finalist is None and not self.choices and not self.program.computes_ahead
 
 
 class KernelMaker:

@@ -7,15 +7,26 @@ process, because such programs differ by ten percent between processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from superopt.contest.checks import Builds
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
-from superopt.measure import Comparison, ComparisonSettings, Tolerance, Tuned, Worker, as_called, compare, pooled
+from superopt.measure import (
+    Comparison,
+    ComparisonSettings,
+    Timing,
+    Tolerance,
+    Tuned,
+    Worker,
+    as_called,
+    compare,
+    pooled,
+)
 from superopt.measure.result import ENOUGH_ROUNDS
+from superopt.report.data import Measurement
 from superopt.store import Store
 
 SHORT_S = 3e-3  # programs of less are timed in more rounds and in two processes
@@ -27,6 +38,18 @@ _TIMING = 0.3  # of the time left, that the rounds of one comparison may take
 def rounds_of(short: bool, usual: int = _ROUNDS) -> dict[str, Any]:
     """How many rounds time a program, and how long their samples are at least where it is short."""
     return {"rounds": _SHORT_ROUNDS, "min_time_s": _SHORT_SAMPLE_S} if short else {"rounds": usual}
+
+
+def measured(
+    original: Timing, returned: Timing, noise_floor: float, others: Mapping[str, Timing] | None = None
+) -> Measurement:
+    """What rounds of the original with the returned program, and with others by name, say of it."""
+    series = {"original": original, **(others or {}), "returned": returned}
+    return Measurement(
+        before_ms=1e3 * original.median_s, after_ms=1e3 * returned.median_s, speedup=returned.ratio,
+        noise_floor=noise_floor,
+        samples_ms={name: tuple(1e3 * s for s in timing.samples_s) for name, timing in series.items()},
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

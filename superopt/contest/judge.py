@@ -22,7 +22,7 @@ from typing import Any
 
 from superopt.contest.attribution import Gain, measured_gains
 from superopt.contest.checks import Builds, check
-from superopt.contest.comparing import SHORT_S, Comparing, Tools, rounds_of
+from superopt.contest.comparing import SHORT_S, Comparing, Tools, measured, rounds_of
 from superopt.contest.judgement import Judgement
 from superopt.contest.tuning import WORTH, OptionTrial, Tuning, tune
 from superopt.explore.found import Exploration
@@ -230,16 +230,7 @@ class _Court:
             program,
             entry.finalist,
             "faster program returned" if entry.finalist is not None else "original returned with compiler options",
-            measured=Measurement(
-                before_ms=1e3 * again.reference.median_s,
-                after_ms=1e3 * timing.median_s,
-                speedup=timing.ratio,
-                noise_floor=again.noise_floor,
-                samples_ms={
-                    "original": tuple(1e3 * s for s in again.reference.samples_s),
-                    "returned": tuple(1e3 * s for s in timing.samples_s),
-                },
-            ),
+            measured=measured(again.reference, timing, again.noise_floor),
             numerics=numerics,
             finalists=rows,
             notes=tuple(self.notes),

@@ -9,17 +9,17 @@ from collections.abc import Callable
 from typing import Any
 
 from superopt.ir.graph import Graph, Node, mk
+from superopt.ir.ops.table import CONTROL
 from superopt.ir.program import map_nodes
 
 Improve = Callable[[Graph], Graph]
-_CONTROL = frozenset({"scan", "while", "cond"})
 
 
 def improve_bodies(graph: Graph, improve: Improve) -> Graph:
     """The graph with `improve` applied to every body; the graph itself where that changes none."""
 
     def improved(node: Node, fresh: Node) -> Node:
-        attrs = {name: _improved(value, improve) for name, value in node.attrs} if node.op in _CONTROL else {}
+        attrs = {name: _improved(value, improve) for name, value in node.attrs} if node.op in CONTROL else {}
         changed = any(attrs.get(name, value) is not value for name, value in node.attrs)
         return mk(node.op, *fresh.inputs, **attrs) if changed else fresh
 
@@ -32,7 +32,7 @@ def body_sizes(graph: Graph) -> list[int]:
     """Sizes of the bodies that `improve_bodies` asks about, each counted where it stands."""
     found: list[int] = []
     for node in graph.nodes():
-        if node.op in _CONTROL:
+        if node.op in CONTROL:
             for _, value in node.attrs:
                 bodies = value if isinstance(value, tuple) else (value,)
                 found += [body_size(x) for x in bodies if isinstance(x, Graph) and _is_asked(x)]

@@ -43,9 +43,7 @@ class Exploration:
         return (*others, own) if worth and self._prepares(own) else others
 
     def _prepares(self, finalist: Finalist) -> bool:
-        program = self.program(finalist)
-        computed = program.prepare is not None and any(node.op != "input" for node in program.prepare.outputs)
-        return computed or self.graph is not self.imported
+        return self.program(finalist).computes_ahead or self.graph is not self.imported
 
     def program(self, finalist: Finalist) -> Program:
         """A finalist as a program over the inputs of the graph, macros expanded."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from costmodel.model.measured import Measured
 from rewrites.build.expander import expand_graph
 from superopt.ir.graph import Graph, Node
+from superopt.ir.ops.table import CONTROL
 from superopt.ir.program import type_bytes
 from superopt.machine.budget import SearchBudget
 from superopt.measure import KernelTiming, Worker, time_kernels
@@ -71,4 +72,4 @@ def _frozen_bytes(finalist: Finalist) -> int:
 
 def is_open(kernel: Graph) -> bool:
     """Does a kernel hold what cannot be timed by itself: opaque operations and control flow?"""
-    return any(node.op in ("opaque", "scan", "while", "cond") for node in kernel.nodes())
+    return any(node.op in CONTROL for node in kernel.nodes())

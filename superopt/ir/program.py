@@ -50,6 +50,11 @@ class Program:
         return self.hot.inputs[len(self.live_inputs) :]
 
     @property
+    def computes_ahead(self) -> bool:
+        """Is anything computed of the frozen inputs once, or are they prepared as they are given?"""
+        return self.prepare is not None and any(node.op != "input" for node in self.prepare.outputs)
+
+    @property
     def frozen_bytes(self) -> int:
         """Size of the frozen inputs."""
         return 0 if self.prepare is None else sum(type_bytes(node.type) for node in self.prepare.inputs)

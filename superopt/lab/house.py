@@ -82,8 +82,11 @@ def figures(root: Path = ROOT) -> dict[str, int]:
     loaded, typed, of_rooms = nx.DiGraph(), nx.DiGraph(), nx.DiGraph()
     late = 0
     for name, tree in trees.items():
-        typed.add_edges_from((name, o) for o, late_one in _imports(tree, files, True) if o != name and not late_one)
-        for other, is_late in _imports(tree, files):
+        for other, is_late, is_type in _imports(tree, files):
+            if other != name and not is_late:
+                typed.add_edge(name, other)
+            if is_type:
+                continue
             late += is_late
             if other != name and not is_late:
                 loaded.add_edge(name, other)
@@ -138,24 +141,24 @@ def _idea(room: str) -> str:
     return " ".join(text.split("\n\n")[0].split())
 
 
-def _imports(tree: ast.AST, known: Mapping[str, Path], types: bool = False) -> Iterator[tuple[str, bool]]:
-    """Our modules that one imports, and whether inside a function; what types alone need only where it is asked for."""
+def _imports(tree: ast.AST, known: Mapping[str, Path]) -> Iterator[tuple[str, bool, bool]]:
+    """Our modules that one imports, whether inside a function, and whether for types alone."""
 
-    def walk(node: ast.AST, late: bool) -> Iterator[tuple[str, bool]]:
+    def walk(node: ast.AST, late: bool, types: bool) -> Iterator[tuple[str, bool, bool]]:
         for child in ast.iter_child_nodes(node):
-            if not types and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-                continue
+            inner = types or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test))
             if isinstance(child, ast.Import):
-                yield from ((name.name, late) for name in child.names if name.name in known)
+                yield from ((name.name, late, types) for name in child.names if name.name in known)
             elif isinstance(child, ast.ImportFrom) and child.module:
                 for name in child.names:
                     full = f"{child.module}.{name.name}"
                     found = full if full in known else child.module
                     if found in known:
-                        yield found, late
-            yield from walk(child, late or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda))
+                        yield found, late, types
+            function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from walk(child, late or function, inner)
 
-    yield from walk(tree, False)
+    yield from walk(tree, False, False)
 
 
 def _circles(graph: nx.DiGraph) -> int:
