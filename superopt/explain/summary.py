@@ -78,6 +78,7 @@ def _of_search(found: Exploration, judgement: Judgement, library: ProvedLibrary,
         "not_chosen": barrier.around("the rules that were not chosen", lambda: not_chosen(found, shown), ()),
         "kernels": uses,
         "drawing": barrier.around("the drawing", lambda: draw(found, judgement.winner), None),
+        "predicted_ms": None if judgement.own_form else 1e3 * shown.predicted_s,
     }
 
 

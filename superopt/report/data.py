@@ -226,6 +226,7 @@ class Report:
         model: how far predictions were from the kernels that were timed, and how much of the program the learned
             model has not seen the like of (`outside_share`: None without a learned model).
         not_chosen: rules that apply to the returned program and were not used, cheapest loss first.
+        predicted_ms: of the returned program by the performance model; None where that has not priced it.
         compiler_options: options of the compiler that the returned program is built with.
         tuning: the choice of these options: `choices` by name, `gain` over the default options on fresh rounds, `tried`
             (program -> sets of choices with their ratios) and `not_tried` (choice -> reason).
@@ -264,6 +265,7 @@ class Report:
     native: tuple[NativeKernel, ...] = ()
     implementation: Mapping[str, Any] = field(default_factory=dict[str, Any])
     lost: Mapping[str, str] = field(default_factory=dict[str, str])
+    predicted_ms: float | None = None
 
     @property
     def speedup(self) -> Speedup:
@@ -355,4 +357,5 @@ def read_report(data: Mapping[str, Any]) -> Report:
         if drawing is None
         else Drawing(tuple(map(node, drawing["before"])), tuple(map(node, drawing["after"]))),
         lost=data.get("lost", {}),
+        predicted_ms=data.get("predicted_ms"),
     )

@@ -31,6 +31,7 @@ SUITES = {
     "budget": f"{_HERE}.budget:run",
     "core": f"{_HERE}.core:run",
     "faults": f"{_HERE}.faults.suite:run",
+    "joint": f"{_HERE}.joint:run",
     "kernels": f"{_HERE}.kernels:run",
     "memory": f"{_HERE}.memory:run",
     "native": f"{_HERE}.core:run_native",
@@ -38,7 +39,7 @@ SUITES = {
     "onnx-types": f"{_HERE}.onnx.types:run",
     "options": f"{_HERE}.options:run",
     "pallas": f"{_HERE}.pallas:run",
-    "plain": f"{_HERE}.plain:run",
+    "plain": f"{_HERE}.joint:run_plain",
     "rewrites": f"{_HERE}.rewrites:run",
     "schedules": f"{_HERE}.schedules:run",
     "search": f"{_HERE}.search:run",
@@ -51,6 +52,7 @@ COUNTED = ("faults",)  # that read so many files
 WITHOUT_SEARCH = ("core", "native", "rewrites")  # their programs can be taken as `optimize(search=False)` builds them
 BUDGETS = {
     "aa": "6s",
+    "joint": "",  # each case has its own
     "kernels": "8s",
     "memory": "30s",
     "plain": "30s",

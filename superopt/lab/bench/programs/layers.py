@@ -17,11 +17,11 @@ Function: TypeAlias = "Callable[..., Any]"
 
 
 class Net(NamedTuple):
-    """A function of parameters and inputs, with values for both."""
+    """A function of parameters and inputs (arrays, or structures of them), with values for both."""
 
     fn: Function
     params: Params
-    inputs: tuple[np.ndarray, ...]
+    inputs: tuple[Any, ...]
 
 
 class Init:
@@ -88,6 +88,17 @@ def layer_norm(p: Mapping[str, Array], name: str, x: Array) -> Array:
     d = x - jnp.mean(x, -1, keepdims=True)
     var = jnp.mean(d * d, -1, keepdims=True)
     return d * lax.rsqrt(var + 1e-5) * p[f"{name}.scale"] + p[f"{name}.bias"]
+
+
+def dense(p: Mapping[str, Array], name: str, x: Array) -> Array:
+    """Product with a matrix, and a bias."""
+    return x @ p[f"{name}.w"] + p[f"{name}.b"]
+
+
+def split_heads(x: Array, heads: int) -> Array:
+    """(batch, length, size) as (batch, heads, length, size / heads)."""
+    b, length, size = x.shape
+    return x.reshape(b, length, heads, size // heads).transpose(0, 2, 1, 3)
 
 
 def gelu(x: Array) -> Array:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from superopt.lab.bench.programs.layers import Init, Net, batch_norm, conv2d
+from superopt.lab.bench.programs.layers import Init, Net, batch_norm, conv2d, dense, split_heads
 from superopt.lab.bench.programs.nets import mobilenet_v2
 
 Weights = Mapping[str, Array]
@@ -23,16 +23,6 @@ Weights = Mapping[str, Array]
 def _norm(p: Weights, name: str, x: Array, eps: float) -> Array:
     mean, var = jnp.mean(x, -1, keepdims=True), jnp.var(x, -1, keepdims=True)
     return (x - mean) * lax.rsqrt(var + eps) * p[f"{name}.scale"] + p[f"{name}.bias"]
-
-
-def _dense(p: Weights, name: str, x: Array) -> Array:
-    return x @ p[f"{name}.w"] + p[f"{name}.b"]
-
-
-def _heads(x: Array, heads: int) -> Array:
-    """(batch, length, size) as (batch, heads, length, size / heads)."""
-    b, length, size = x.shape
-    return x.reshape(b, length, heads, size // heads).transpose(0, 2, 1, 3)
 
 
 def _attend(q: Array, k: Array, v: Array, mask: np.ndarray | None = None) -> Array:
@@ -71,11 +61,11 @@ def bert_base(layers: int = 12, size: int = 768, heads: int = 12, length: int = 
         x = p["token"][ids] + p["position"][: ids.shape[1]] + p["type"][0]
         x = _norm(p, "norm", x, 1e-12)
         for i in range(layers):
-            q, k, v = (_heads(_dense(p, f"{i}.{kind}", x), heads) for kind in "qkv")
-            x = _norm(p, f"{i}.norm1", x + _dense(p, f"{i}.o", _attend(q, k, v)), 1e-12)
-            h = jax.nn.gelu(_dense(p, f"{i}.up", x), approximate=False)
-            x = _norm(p, f"{i}.norm2", x + _dense(p, f"{i}.down", h), 1e-12)
-        return x, jnp.tanh(_dense(p, "pooler", x[:, 0]))
+            q, k, v = (split_heads(dense(p, f"{i}.{kind}", x), heads) for kind in "qkv")
+            x = _norm(p, f"{i}.norm1", x + dense(p, f"{i}.o", _attend(q, k, v)), 1e-12)
+            h = jax.nn.gelu(dense(p, f"{i}.up", x), approximate=False)
+            x = _norm(p, f"{i}.norm2", x + dense(p, f"{i}.down", h), 1e-12)
+        return x, jnp.tanh(dense(p, "pooler", x[:, 0]))
 
     return Net(fn, init.params, (_tokens(32, length, vocabulary),))
 
@@ -100,12 +90,12 @@ def gpt2_prefill(layers: int = 12, size: int = 768, heads: int = 12, length: int
         x = p["token"][ids] + p["position"][:length]
         cache: list[tuple[Array, Array]] = []
         for i in range(layers):
-            qkv = _dense(p, f"{i}.qkv", _norm(p, f"{i}.norm1", x, 1e-5))
-            q, k, v = (_heads(part, heads) for part in jnp.split(qkv, 3, axis=-1))
+            qkv = dense(p, f"{i}.qkv", _norm(p, f"{i}.norm1", x, 1e-5))
+            q, k, v = (split_heads(part, heads) for part in jnp.split(qkv, 3, axis=-1))
             cache.append((k, v))
-            x = x + _dense(p, f"{i}.o", _attend(q, k, v, causal))
-            h = jax.nn.gelu(_dense(p, f"{i}.up", _norm(p, f"{i}.norm2", x, 1e-5)), approximate=True)
-            x = x + _dense(p, f"{i}.down", h)
+            x = x + dense(p, f"{i}.o", _attend(q, k, v, causal))
+            h = jax.nn.gelu(dense(p, f"{i}.up", _norm(p, f"{i}.norm2", x, 1e-5)), approximate=True)
+            x = x + dense(p, f"{i}.down", h)
         return _norm(p, "norm", x[:, -1], 1e-5) @ p["token"].T, cache
 
     return Net(fn, init.params, (_tokens(34, length, vocabulary),))
@@ -135,12 +125,12 @@ def vit_b16(
         x = x.reshape(x.shape[0], width, -1).transpose(0, 2, 1)
         x = jnp.concatenate([p["class"], x], axis=1) + p["position"]
         for i in range(layers):
-            qkv = _dense(p, f"{i}.qkv", _norm(p, f"{i}.norm1", x, 1e-6))
-            q, k, v = (_heads(part, heads) for part in jnp.split(qkv, 3, axis=-1))
-            x = x + _dense(p, f"{i}.o", _attend(q, k, v))
-            h = jax.nn.gelu(_dense(p, f"{i}.up", _norm(p, f"{i}.norm2", x, 1e-6)), approximate=False)
-            x = x + _dense(p, f"{i}.down", h)
-        return _dense(p, "head", _norm(p, "norm", x[:, 0], 1e-6))
+            qkv = dense(p, f"{i}.qkv", _norm(p, f"{i}.norm1", x, 1e-6))
+            q, k, v = (split_heads(part, heads) for part in jnp.split(qkv, 3, axis=-1))
+            x = x + dense(p, f"{i}.o", _attend(q, k, v))
+            h = jax.nn.gelu(dense(p, f"{i}.up", _norm(p, f"{i}.norm2", x, 1e-6)), approximate=False)
+            x = x + dense(p, f"{i}.down", h)
+        return dense(p, "head", _norm(p, "norm", x[:, 0], 1e-6))
 
     return Net(fn, init.params, (_pixels(36, size),))
 
@@ -184,12 +174,12 @@ def efficientnet_b0(
             if f"{name}.expand.w" in p:
                 y = jax.nn.silu(unit(p, f"{name}.expand", y))
             y = jax.nn.silu(unit(p, f"{name}.depth", y, stride, y.shape[1]))
-            scale = jax.nn.silu(_dense(p, f"{name}.squeeze", jnp.mean(y, axis=(2, 3))))
-            y = y * jax.nn.sigmoid(_dense(p, f"{name}.excite", scale))[:, :, None, None]
+            scale = jax.nn.silu(dense(p, f"{name}.squeeze", jnp.mean(y, axis=(2, 3))))
+            y = y * jax.nn.sigmoid(dense(p, f"{name}.excite", scale))[:, :, None, None]
             y = unit(p, f"{name}.project", y)
             x = x + y if same and stride == 1 else y
         x = jax.nn.silu(unit(p, "last", x))
-        return _dense(p, "head", jnp.mean(x, axis=(2, 3)))
+        return dense(p, "head", jnp.mean(x, axis=(2, 3)))
 
     return Net(fn, init.params, (_pixels(38, size),))
 
@@ -234,10 +224,10 @@ def convnext_tiny(depths: Sequence[int] = (3, 3, 9, 3), width: int = 96, size: i
             for j in range(depth):
                 name = f"{stage}.{j}"
                 y = conv(p, f"{name}.depth", x, groups=x.shape[1], pad=3).transpose(0, 2, 3, 1)
-                y = jax.nn.gelu(_dense(p, f"{name}.up", _norm(p, f"{name}.norm", y, 1e-6)), approximate=False)
-                y = _dense(p, f"{name}.down", y) * p[f"{name}.layer_scale"]
+                y = jax.nn.gelu(dense(p, f"{name}.up", _norm(p, f"{name}.norm", y, 1e-6)), approximate=False)
+                y = dense(p, f"{name}.down", y) * p[f"{name}.layer_scale"]
                 x = x + y.transpose(0, 3, 1, 2)
-        return _dense(p, "head", _norm(p, "norm", jnp.mean(x, axis=(2, 3)), 1e-6))
+        return dense(p, "head", _norm(p, "norm", jnp.mean(x, axis=(2, 3)), 1e-6))
 
     return Net(fn, init.params, (_pixels(40, size),))
 

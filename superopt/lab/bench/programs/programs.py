@@ -1,4 +1,4 @@
-"""The programs of the core and plain suites, by name: ONNX networks that ship with the onnx package, and JAX functions.
+"""The programs of the core, joint and plain suites by name: ONNX networks of the onnx package, and JAX functions.
 
 Those called small have other sizes than any program that results are reported on.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from superopt.lab.bench.programs import nets
-from superopt.lab.bench.programs.models import MODELS
+from superopt.lab.bench.programs.blocks import BLOCKS
+from superopt.lab.bench.programs.models import MODELS, bert_base
 from superopt.lab.bench.programs.nets import Net
 from superopt.machine.extras import need
 
@@ -24,7 +25,9 @@ _JAX: dict[str, Callable[[], Net]] = {
     "small_encoder": lambda: nets.bert(1, 320, 5, 160),
     "small_mobilenet": lambda: nets.mobilenet_v2(_SMALL_MOBILENET, size=192, classes=400, last=900),
     "small_resnet": lambda: nets.resnet((1, 2, 1, 1), width=48, size=160, classes=200),
+    "bert_one_layer": lambda: bert_base(1),
     **MODELS,
+    **BLOCKS,
 }
 
 
