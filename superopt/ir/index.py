@@ -495,12 +495,13 @@ def _divide_by_int(a: Poly, b: int) -> tuple[Size, Size]:
         if isinstance(coarse, Poly) and low >= 0 and high < d:
             q, r = divide(coarse, b // d)
             return quotient + q, r * d + fine
-    if rest.is_atom and isinstance(form := rest.terms[0][0][0], Form) and isinstance(k := form.args[-1], int):
-        x = form.args[0]
-        if form.op == "//":
-            return quotient + divide(x, k * b)[0], of_atom(Form("%", (rest, b)))
-        if form.op == "%" and k % b == 0:
-            return quotient + of_atom(Form("//", (rest, b))), divide(x, b)[1]
+    for m, c in rest.terms:
+        if c == 1 and len(m) == 1 and isinstance(form := m[0], Form) and isinstance(k := form.args[-1], int):
+            x, others = form.args[0], rest - of_atom(form)
+            if form.op == "//":  # (x // k + y) // b = (x + k*y) // (k*b)
+                return quotient + divide(x + k * others, k * b)[0], of_atom(Form("%", (rest, b)))
+            if form.op == "%" and k % b == 0 and others == 0:
+                return quotient + of_atom(Form("//", (rest, b))), divide(x, b)[1]
     return quotient + of_atom(Form("//", (rest, b))), of_atom(Form("%", (rest, b)))
 
 

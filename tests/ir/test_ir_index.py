@@ -108,6 +108,9 @@ def test_division_by_numbers_uses_ranges() -> None:
     assert (o // 4) // 16 == o // 64
     assert (o % 64) % 16 == o % 16
     assert (64 * a + b) // 128 == a // 2
+    assert (o // 5 + 6 * a) // 40 == (o + 30 * a) // 200
+    flat = o + 30 * a
+    assert 8 * (flat % 5) + 40 * (flat // 5 % 40) + 1600 * (flat // 200) == 8 * flat
     assert (64 * a + b) % 128 == 64 * (a % 2) + b
     assert clip(b, 0, 63) == b
     with pytest.raises(ZeroDivisionError):
