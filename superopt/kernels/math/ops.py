@@ -13,7 +13,6 @@ from superopt.errors import InputError
 from superopt.ir.scalar import HALVES
 from superopt.ir.types import FLOATS
 from superopt.kernels.llvm.module import Function
-from superopt.kernels.llvm.types import mangled
 from superopt.kernels.math.lanes import Lanes
 
 _FLOAT_ORDER = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
@@ -193,8 +192,7 @@ def convert(f: Function, x: str, source: str, target: str, lanes: int) -> str:
             number = held.select(held.compare("ord", x, x), x, held.const(0.0))
             inside = held.at_most(held.at_least(number, low), high)
             return held.of("int32").cast("trunc", held.cast("fptosi", inside, "int32"), target)
-        name = f"fpto{'s' if there.signed else 'u'}i.sat.{mangled(there.type)}"
-        return f.intrinsic(name, there.type, (held.type, x), suffix=mangled(held.type))
+        return _saturated(held, x, there)
     if target in FLOATS:
         return held.cast("sitofp" if held.signed else "uitofp", x, target)
     there = held.of(target)
@@ -204,6 +202,18 @@ def convert(f: Function, x: str, source: str, target: str, lanes: int) -> str:
     if width > there.bits:
         return held.cast("trunc", x, target)
     return held.cast("sext" if held.signed else "zext", x, target)
+
+
+def _saturated(held: Lanes, x: str, there: Lanes) -> str:
+    """A float as a wide integer, cut off at both ends, 0 where it is no number (`fptosi.sat` converts lane by lane)."""
+    bits = there.bits - there.signed
+    low, high = -(2.0**bits) if there.signed else 0.0, 2.0**bits
+    over, under = held.compare("oge", x, held.const(high)), held.compare("olt", x, held.const(low))
+    inside = held.both(held.compare("oge", x, held.const(low)), held.compare("olt", x, held.const(high)))
+    number = held.select(inside, x, held.const(0.0))
+    whole = held.cast("fptosi" if there.signed else "fptoui", number, there.dtype)
+    most, least = (1 << bits) - 1, -(1 << bits) if there.signed else 0
+    return there.select(over, there.const(most), there.select(under, there.const(least), whole))
 
 
 def _to_single(held: Lanes, x: str, target: str) -> str:
