@@ -105,28 +105,52 @@ def clearest(found: Iterable[D | None]) -> D | None:
     return unclear
 
 
+@dataclass
+class Search:
+    """A search among random instances: `step` until `done`.
+
+    Values that differ say more than a right side without a value: `patience` more instances are tried for them.
+
+    Attributes:
+        seed: of the instance that is next.
+        last: the seed before which the search ends; nearer once a right side had no value.
+        found: the difference so far.
+        attempts: what was done.
+    """
+
+    rule: Rule
+    seed: int
+    last: int
+    patience: int = PATIENCE
+    attempts: Attempts = field(default_factory=Attempts)
+    found: Difference | None = None
+
+    def done(self) -> bool:
+        """Whether values differ, or no seed is left."""
+        return self.seed >= self.last or (self.found is not None and self.found.index is not None)
+
+    def step(self) -> None:
+        """Compare the two sides at the next instance."""
+        seed, self.seed = self.seed, self.seed + 1
+        env = env_of_seed(self.rule, seed)
+        if env is None:
+            self.attempts.missing += 1
+            return
+        found = differ_at(env, seed, self.attempts)
+        if found is None or (self.found is not None and found.index is None):
+            return
+        self.found = found
+        self.last = min(self.last, seed + self.patience + 1)
+
+
 def search(
     rule: Rule, tries: int, first_seed: int = 0, attempts: Attempts | None = None, patience: int = PATIENCE
 ) -> Difference | None:
-    """Search for a difference among `tries` random instances; the same seeds give the same answer.
-
-    Values that differ say more than a right side without a value: `patience` more instances are tried for them.
-    """
-    log = attempts if attempts is not None else Attempts()
-    failed: Difference | None = None
-    last = first_seed + tries
-    for seed in range(first_seed, last):
-        if failed is not None and seed > failed.seed + patience:
-            break
-        env = env_of_seed(rule, seed)
-        if env is None:
-            log.missing += 1
-            continue
-        found = differ_at(env, seed, log)
-        if found is not None and found.index is not None:
-            return found
-        failed = failed or found
-    return failed
+    """Search for a difference among `tries` random instances; the same seeds give the same answer."""
+    one = Search(rule, first_seed, first_seed + tries, patience, attempts if attempts is not None else Attempts())
+    while not one.done():
+        one.step()
+    return one.found
 
 
 def env_of_seed(rule: Rule, seed: int) -> Env | None:
