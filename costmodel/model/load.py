@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
 
 from costmodel.model import learned_file, weights_file
 from costmodel.model.adapt import on_another_machine
+from costmodel.model.boundary import NOTHING, Boundary
+from costmodel.model.joint import NativeModel
 from costmodel.model.learned import Learned
 from costmodel.model.objective import Roofline
+from superopt.errors import InputError
+from superopt.files.reading import field
 from superopt.machine import facts as machine
 from superopt.store import Store
 
@@ -54,3 +60,22 @@ def load_objective(
     if card.get("machine", {}).get("fingerprint") == machine.fingerprint():
         return Learned(model, "shipped, fitted on this kind of machine")
     return on_another_machine(model, card, store, adapt_s, progress or (lambda _: None))
+
+
+def load_native() -> NativeModel | None:
+    """What ships of kernels of our own; None if their weights are unusable."""
+    try:
+        model, card = learned_file.read(learned_file.NATIVE)
+    except weights_file.WeightsError:
+        return None
+    same = card.get("machine", {}).get("fingerprint") == machine.fingerprint()
+    where = "this kind of machine" if same else f"another machine ({card.get('machine', {}).get('cpu', 'unknown')})"
+    return NativeModel(Learned(model, f"shipped, fitted on {where}"), _boundary(card.get("boundary")))
+
+
+def _boundary(known: Any) -> Boundary:
+    """The boundary of a card; that of kernels without one where it holds none."""
+    try:
+        return Boundary(**{f.name: field(known, f.name, float, 0.0, 1e3) for f in fields(Boundary)})
+    except InputError:
+        return NOTHING

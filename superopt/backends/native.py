@@ -29,13 +29,13 @@ from superopt.backends.xla import XlaExecutable, to_jax
 from superopt.errors import InputError
 from superopt.ir import opaque
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
-from superopt.ir.program import Program, map_nodes, replace
+from superopt.ir.program import Program, map_nodes, original_program, replace
 from superopt.ir.scalar import DTYPE
 from superopt.ir.types import FLOATS, TensorType
 from superopt.kernels.choose import defaults
-from superopt.kernels.choose.choice import Choice, read_choice, regions_of
+from superopt.kernels.choose.choice import Choice, choices_of, read_choice, regions_of
 from superopt.kernels.choose.frozen import hoisted
-from superopt.kernels.choose.regions import Region
+from superopt.kernels.choose.regions import Region, region_of
 from superopt.kernels.emit.generate import generate
 from superopt.kernels.llvm.cpu import host, supported
 from superopt.kernels.llvm.jit import CompileError
@@ -45,6 +45,7 @@ from superopt.kernels.runtime.ffi import probe
 from superopt.kernels.runtime.kernel import Kernel
 from superopt.kernels.runtime.kernel import build as build_kernel
 from superopt.kernels.schedule.trace import apply
+from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.facts import usable_cores
 
 PACKED = "packed"
@@ -110,6 +111,37 @@ def build(
         if not isinstance(given, Choice) and given.get("guarded") and kernel is not None:
             run_guarded(kernel)
     return NativeExecutable(program, frozen_values, options, choices, mix)
+
+
+def alone(
+    graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]
+) -> tuple[Callable[..., Any], Sequence[Any], Sequence[int]]:
+    """A graph as one kernel, called alone: the call, its operands, and which of them are made of frozen ones.
+
+    Args:
+        options: `trace`, the schedule; the default one where there is none.
+
+    Raises:
+        InputError: no kernel can be made of it.
+    """
+    program = original_program(graph)
+    given = options.get("trace")
+    whole = whole_kernel(program, graph, None if given is None else frozen_trace(given))
+    named = dict(zip((node["name"] for node in graph.inputs), operands, strict=True))
+    executable = build(program, {n["name"]: named[n["name"]] for n in graph.inputs if n["frozen"]}, kernels=[whole])
+    if executable.refused:
+        raise InputError("; ".join(executable.refused.values()))
+    live = [named[node["name"]] for node in program.live_inputs]
+    passed = [*live, *executable.packed]
+    call = jax.jit(executable.run_packed).lower(*passed).compile()
+    return call, passed, range(len(live), len(passed))
+
+
+def whole_kernel(program: Program, graph: Graph, steps: Trace) -> Choice:
+    """The choice that makes the whole of `original_program(graph)` one kernel, as it is within a larger program."""
+    prepared = iter(program.prepared_inputs)
+    reads = [next(prepared) if node["frozen"] else node for node in graph.inputs]
+    return choices_of(program.hot, [(region_of(program.hot.outputs[0], reads), steps)])[0]
 
 
 class NativeExecutable(XlaExecutable):

@@ -75,6 +75,14 @@ def build(
     return XlaExecutable(program, frozen_values, options)
 
 
+def alone(
+    graph: Graph, operands: Sequence[Any], options: Options
+) -> tuple[Callable[..., Any], Sequence[Any], Sequence[int]]:
+    """A graph as a call of its own, its operands, and which of them are frozen (`superopt.measure.kernels`)."""
+    call = jax.jit(to_jax(graph)).lower(*operands).compile(dict(options) or None)
+    return call, operands, [i for i, node in enumerate(graph.inputs) if node["frozen"]]
+
+
 def as_jitted(program: Program, frozen_values: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
     """A program that prepares nothing, as `jax.jit` compiles the function: arrays that it closes over are constants.
 

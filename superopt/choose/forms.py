@@ -1,11 +1,8 @@
-"""The forms of a program that may take kernels of our own.
+"""The programs of a search as they are made in kernels, each with what it takes by the models.
 
-    returned             the program that the judgement chose
-    plain operations     the same with the operations themselves where it holds ways to compute them with XLA
-    own form             the original, with what frozen inputs decide done ahead of time
-
-each also with its images channels last.  What a rewrite gains with XLA it may lose with kernels: a depthwise
-convolution as shifted sums is three times faster there, and twenty times slower than a kernel here.
+A way to compute an operation with XLA (a depthwise convolution as shifted sums, say) is three times faster there and
+twenty times slower than a kernel here, so forms hold the operations themselves.  What a form takes is the sum over its
+regions as they are made, each on its faster backend, and of what belongs to no region as the search prices it.
 """
 
 from __future__ import annotations
@@ -14,92 +11,66 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from rewrites.build.expander import expand_macros, plain_op
-from superopt.choose.trials import worth_trying
-from superopt.contest.judgement import Judgement
+from superopt.choose.plain import own_form, regions_as_kernels
 from superopt.explore.found import Exploration
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
 from superopt.ir.text import print_graph
-from superopt.kernels.choose.partition import partition
-from superopt.kernels.choose.regions import Region
-from superopt.kernels.choose.relayout import channels_last
 from superopt.search.search import Finalist
+
+_CLOSE = 1.5  # of the least predicted time: what the models err by where a form that was built was the fastest
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramForm:
-    """A form of the program.
+    """A program of the search, to be made in kernels.
 
     Attributes:
         name: for the report.
         program: computes what the original does.
-        finalist: of the search; None for the original as it was.
-        regions: those that are worth trying as kernels.
-        rest: those that are not.
+        finalist: of the search, its predicted time that of the form.
     """
 
     name: str
     program: Program
-    finalist: Finalist | None
-    regions: tuple[Region, ...]
-    rest: tuple[Region, ...] = ()
+    finalist: Finalist
 
 
-def forms_of(found: Exploration, judgement: Judgement) -> list[ProgramForm]:
-    """The distinct forms, those first in which kernels promise most."""
-    own = found.result.original
-    programs: list[tuple[str, Program, Finalist | None]] = []
-    if judgement.winner is not None:
-        programs += _plain_form(found, judgement.winner)
-    programs.append(("returned", judgement.program, judgement.winner))
-    if judgement.winner is not own:
-        programs.append(("own form", found.program(own), own))
-    forms: list[ProgramForm] = []
-    seen: set[str] = set()
-    for name, program, finalist in programs:
-        text = print_graph(program.hot)
-        if text in seen:
+def forms_of(found: Exploration) -> list[ProgramForm]:
+    """The distinct forms that may be the fastest, the cheapest by prediction first; without the original's own."""
+    forms: dict[str, ProgramForm] = {}
+    own = print_graph(own_form(found.imported).hot)
+    for finalist in found.result.finalists:
+        if finalist.original:
             continue
-        seen.add(text)
-        moved = channels_last(program)
-        if moved is not None:
-            forms.append(_form(f"{name}, channels last", moved[0], finalist, partition(moved[0].hot, moved[1])))
-        forms.append(_form(name, program, finalist, partition(program.hot)))
-    return [form for form in forms if form.regions]
+        program, shown = _plain_form(found, finalist)
+        text = print_graph(program.hot)
+        if text != own and text not in forms:
+            seconds = predicted_s(found, program, finalist)
+            forms[text] = ProgramForm(finalist.name, program, replace(shown, predicted_s=seconds))
+    order = sorted(forms.values(), key=lambda form: form.finalist.predicted_s)
+    return [form for form in order if form.finalist.predicted_s <= _CLOSE * order[0].finalist.predicted_s]
 
 
-def forms_of_finalists(found: Exploration) -> list[tuple[str, Program, Finalist]]:
-    """The distinct programs of the search, cheapest first by prediction, each without ways to compute with XLA."""
-    forms: dict[str, tuple[str, Program, Finalist]] = {}
-    for finalist in sorted(found.result.finalists, key=lambda f: f.predicted_s):
-        if not finalist.original:
-            plain = _plain_form(found, finalist)
-            _, program, shown = plain[0] if plain else ("", found.program(finalist), finalist)
-            assert shown is not None
-            forms.setdefault(print_graph(program.hot), (finalist.name, program, shown))
-    return list(forms.values())
+def predicted_s(found: Exploration, program: Program, finalist: Finalist) -> float:
+    """Seconds of a program in kernels."""
+    model = found.model
+    if model.native is None:
+        return finalist.predicted_s
+    regions = [region.graph for region in regions_as_kernels(program)[1]]
+    apart = [seconds for kernel, seconds in finalist.kernels if model.native.regions(kernel) is None]
+    return model.program_s(regions, sum(apart))
 
 
-def _plain_form(found: Exploration, finalist: Finalist) -> list[tuple[str, Program, Finalist | None]]:
-    """A finalist with operations in place of the ways to compute them with XLA, where it holds such."""
+def _plain_form(found: Exploration, finalist: Finalist) -> tuple[Program, Finalist]:
+    """A finalist with operations in place of the ways to compute them with XLA."""
     program = found.result.program(finalist, found.graph)
     ways = {node["rule"] for g in program.graphs for node in g.nodes() if node.op == "macro"}
     if not ways:
-        return []
-    rules = Counter({name: n for name, n in finalist.rules.items() if name not in ways})
-    return [("plain operations", _plain(program), replace(finalist, rules=rules))]
-
-
-def _form(name: str, program: Program, finalist: Finalist | None, regions: tuple[Region, ...]) -> ProgramForm:
-    large = worth_trying(regions)
-    roots = {r.root for r in large}
-    return ProgramForm(name, program, finalist, tuple(large), tuple(r for r in regions if r.root not in roots))
-
-
-def _plain(program: Program) -> Program:
-    """A program with the op that it stands for in place of every macro."""
+        return program, finalist
     prepare = None if program.prepare is None else _without_macros(program.prepare)
-    return Program(prepare, _without_macros(program.hot))
+    rules = Counter({name: n for name, n in finalist.rules.items() if name not in ways})
+    return Program(prepare, _without_macros(program.hot)), replace(finalist, rules=rules)
 
 
 def _without_macros(graph: Graph) -> Graph:

@@ -17,24 +17,27 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from superopt.backends.native import default_trace, default_traces, prepared_bytes
-from superopt.choose.schedules import proved
-from superopt.choose.trials import Trace, Trial, TrialPool, estimate, report_rows
+from superopt.choose.schedules import proved, search_schedules
+from superopt.choose.trials import Trace, Trial, TrialPool, estimate, report_rows, try_regions
 from superopt.contest.judgement import Judgement
 from superopt.contest.rounds import Candidate, Entry
 from superopt.errors import InputError
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program, frozen_cut, split
 from superopt.ir.text import print_graph
-from superopt.kernels.choose.choice import Choice, choices_of
+from superopt.kernels.choose.choice import Choice, choices_of, regions_of
 from superopt.kernels.choose.partition import cost_of, partition
 from superopt.kernels.choose.regions import Region
 from superopt.kernels.choose.relayout import channels_last
 from superopt.report.data import NativeKernel
 from superopt.search.search import Finalist
 from superopt.store import Store
+
+_TRIALS = 0.3  # of the time for schedules, that regions may take to be timed with their defaults
+_SEARCHED = 8  # regions: half of the kernels' time in the networks of the benchmarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +80,20 @@ class KernelMaker:
         self.seconds_each = 0.0  # of the last programs' kernels, to say what others will take
 
     def make(
-        self, name: str, program: Program, finalist: Finalist | None = None, budget_s: float = math.inf
+        self,
+        name: str,
+        program: Program,
+        finalist: Finalist | None = None,
+        budget_s: float = math.inf,
+        is_native: Callable[[Graph], bool] = lambda region: True,
     ) -> KernelProgram:
-        """The program, its images channels last, with all regions as kernels that can be made in the time."""
-        program, regions = _regions(program)
+        """The program, its images channels last, with all regions as kernels that can be made in the time.
+
+        Args:
+            is_native: whether a region is to be a kernel; the others are left to XLA.
+        """
+        program, regions = regions_as_kernels(program)
+        regions = [region for region in regions if is_native(region.graph)]
         self._compile(regions, budget_s)
         usable = [(r, t.trace) for r in regions if (t := self._made.get(r.graph)) is not None and not t.failure]
         choices = choices_of(program.hot, usable)
@@ -90,9 +103,28 @@ class KernelMaker:
         late = {r.graph: _made(r, "not made: the time does not suffice") for r in regions}
         return KernelProgram(name, program, finalist, choices, report_rows(regions, chosen, {**late, **self._made}))
 
+    def searched(self, form: KernelProgram, budget_s: float, seed: int) -> KernelProgram | None:
+        """The program with searched schedules where these are faster than the default ones; None where none is."""
+        regions = regions_of(form.program.hot, form.choices)
+        begin = time.monotonic()
+        tried = try_regions(regions, self._pool, budget_s=_TRIALS * budget_s, most=_SEARCHED, progress=self._progress)
+        left_s = budget_s - (time.monotonic() - begin)
+        tried = search_schedules(
+            regions, tried, self._pool, budget_s=left_s, seed=seed, store=self._store, progress=self._progress
+        )
+        better = {graph: trial for graph, trial in tried.items() if trial.searched}
+        if not better:
+            return None
+        choices = tuple(
+            replace(choice, trace=better[region.graph].trace) if region.graph in better else choice
+            for choice, region in zip(form.choices, regions, strict=True)
+        )
+        rows = report_rows(regions, {r.graph for r in regions}, {**self._made, **tried})
+        return replace(form, name=f"{form.name}, schedules searched", choices=choices, rows=rows)
+
     def seconds_for(self, program: Program) -> float:
         """What making the kernels of a program is likely to take."""
-        return self.seconds_each * len({r.graph for r in _regions(program)[1]} - self._made.keys())
+        return self.seconds_each * len({r.graph for r in regions_as_kernels(program)[1]} - self._made.keys())
 
     def _compile(self, regions: Sequence[Region], budget_s: float) -> None:
         """Make what is not made yet, a batch at a time; the schedules of one are proved beside the next."""
@@ -163,13 +195,13 @@ def in_kernels(made: KernelProgram, verdict: str) -> Judgement:
         made.program, made.finalist, verdict, after_text=print_graph(made.program.hot), kernels=made.choices,
         native=made.rows, unchecked=True, own_form=made.finalist is None,
         implementation={
-            "form": made.name, "gain": None, "regions": sum(row.count for row in made.rows),
+            "form": made.name, "regions": sum(row.count for row in made.rows),
             "kernels": len(made.choices),
         },
     )  # fmt: skip
 
 
-def _regions(program: Program) -> tuple[Program, list[Region]]:
+def regions_as_kernels(program: Program) -> tuple[Program, list[Region]]:
     """The program with its images channels last, and the regions of it that move or compute anything."""
     moved = channels_last(program)
     program, kept = moved if moved is not None else (program, frozenset[Node]())

@@ -28,8 +28,6 @@ from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import parse_graph
-from superopt.kernels.choose.choice import choices_of
-from superopt.kernels.choose.regions import region_of
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.measure import loop
 from superopt.measure.numerics import Tolerance, output_errors
@@ -72,15 +70,6 @@ def main(event_fd: int, memory_bytes: int) -> None:
     serve(event_fd, memory_bytes, {"build": _build, "make": _make, "time": _time})
 
 
-def kernel_of(program: Program, graph: Graph, trace: tuple[Any, ...] | None) -> Any:
-    """The choice that makes the whole of `original_program(graph)` one kernel, as it is within a larger program."""
-    prepared = iter(program.prepared_inputs)
-    reads = [next(prepared) if node["frozen"] else node for node in graph.inputs]
-    region = region_of(program.hot.outputs[0], reads)
-    assert region.graph == graph
-    return choices_of(program.hot, [(region, trace)])[0]
-
-
 def _build(request: Mapping[str, Any]) -> Iterator[Event]:
     _STATE.seed = request["seed"]
     yield from _each(request, _built)
@@ -113,7 +102,7 @@ def _built(index: int, text: str, trace: Any) -> Any:
         _STATE.references.pop(next(iter(_STATE.references)))
     if trace is None:
         trace = native.default_trace(known.graph)
-    choice = {**kernel_of(known.program, known.graph, trace).to_json(), "guarded": True}
+    choice = {**native.whole_kernel(known.program, known.graph, trace).to_json(), "guarded": True}
     own = native.build(known.program, known.frozen, kernels=[choice])
     if own.refused:
         raise InputError("; ".join(own.refused.values()))

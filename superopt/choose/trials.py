@@ -15,12 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from superopt.arrays.bundles import scratch_folder
-from superopt.choose.likeness import in_order, kind_of
 from superopt.ir.counters import Cost
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
@@ -34,12 +33,8 @@ from superopt.measure.process import ProcessLimits, WorkerDiedError
 from superopt.measure.stats import paired_ratio
 from superopt.report.data import NativeKernel
 
-WORTH = 1.03  # what a kernel must be faster by on its own
 _ROUNDS, _SAMPLE_S, _TIMING_S = 9, 0.002, 0.1
-_LEAST_BYTES, _LEAST_WORK = 4096, 20_000  # regions of less are left to XLA untried
-_LEAST_SHARE = 0.0005  # of the estimated time of all regions
 _FLOPS, _BYTES = 1.5e11, 2e10  # per second; orders regions before anything is known of them
-_GROUPED = 30.0  # XLA's time for a grouped convolution over the estimate
 _MOST_PROCESSES, _BATCH = 4, 5  # regions of a batch, per process: what is built before the clock is looked at
 _LIMITS = ProcessLimits(silence_s=60.0)
 Trace = tuple[Any, ...] | None
@@ -60,7 +55,6 @@ class Trial:
         failure: why there is no timing, or why the kernel cannot be used.
         candidates: schedules that a search timed.
         searched: whether the schedule is one that the search found.
-        likely: nothing was timed; this is what trials of regions of the same kind say (`superopt.choose.likeness`).
     """
 
     name: str
@@ -73,24 +67,11 @@ class Trial:
     failure: str = ""
     candidates: int = 0
     searched: bool = False
-    likely: bool = False
 
     @property
     def gain(self) -> float:
         """XLA's time over the kernel's by the fastest samples of both; 0 for a kernel that cannot be used."""
         return 0.0 if self.xla_s is None or self.own_s is None or self.failure else self.xla_s / self.own_s
-
-    @property
-    def wins(self) -> bool:
-        """Is the kernel faster than XLA on its own?"""
-        return self.gain > WORTH
-
-    @property
-    def seconds(self) -> float | None:
-        """Of the faster of the two; None where nothing was timed."""
-        if self.xla_s is None or self.own_s is None or self.failure:
-            return self.xla_s
-        return min(self.xla_s, self.own_s)
 
 
 class TrialPool:
@@ -251,19 +232,6 @@ def _trial(region: Region, trace: Any, timing: Any) -> Trial:
     return Trial(name, kind, cost, trace, min(xla), min(own), paired_ratio(xla, own))
 
 
-def worth_trying(regions: Sequence[Region]) -> list[Region]:
-    """Regions that move or compute enough to be kernels, and of them those that take a noticeable share of the time."""
-    large: list[Region] = []
-    for region in regions:
-        cost = cost_of(region)
-        if not region.is_free and (
-            cost.read_bytes + cost.write_bytes >= _LEAST_BYTES or work(cost) >= _LEAST_WORK
-        ):  # fmt: skip
-            large.append(region)
-    total = sum(map(estimate, large))
-    return [r for r in large if estimate(r) >= _LEAST_SHARE * total]
-
-
 def estimate(region: Region) -> float:
     """Seconds by a rough roofline, to order regions."""
     cost = cost_of(region)
@@ -289,10 +257,9 @@ def try_regions(
     weight: dict[Graph, float] = {}
     example: dict[Graph, Region] = {}
     for region in regions:
-        grouped = any(n.op == "conv_general_dilated" and n["feature_group_count"] > 1 for n in region.nodes)
-        weight[region.graph] = weight.get(region.graph, 0.0) + (_GROUPED if grouped else 1.0) * estimate(region)
+        weight[region.graph] = weight.get(region.graph, 0.0) + estimate(region)
         example[region.graph] = region
-    order = in_order(weight, found)[:most]
+    order = sorted((g for g in weight if g not in found), key=lambda g: -weight[g])[:most]
     start = begin = time.monotonic()
     last_s = 0.0
     for batch in _batches(order, pool.batch):
@@ -304,67 +271,6 @@ def try_regions(
             found[graph] = trial
             progress(f"{trial.name}: {trial.failure or f'{trial.gain:.2f}x'}")
     return found
-
-
-def with_likely(regions: Sequence[Region], tried: Mapping[Graph, Trial]) -> dict[Graph, Trial]:
-    """The trials, and for regions of a kind of which one was tried what a trial would be likely to say.
-
-    How a region's time compares with its estimate is that of the region of its kind that is nearest in size.
-    """
-    found = dict(tried)
-    kinds: dict[str, list[tuple[float, Trial]]] = {}
-    fresh: dict[Graph, Region] = {}
-    for region in regions:
-        trial = tried.get(region.graph)
-        if trial is None:
-            fresh[region.graph] = region
-        elif not trial.likely:
-            kinds.setdefault(kind_of(region.graph), []).append((estimate(region), trial))
-    for graph, region in fresh.items():
-        if known := kinds.get(kind_of(graph)):
-            found[graph] = _likely(region, estimate(region), known)
-    return found
-
-
-def make_likely(
-    regions: Sequence[Region],
-    tried: Mapping[Graph, Trial],
-    pool: TrialPool,
-    least: float,
-    *,
-    budget_s: float,
-    progress: Callable[[str], None] = lambda line: None,
-) -> dict[Graph, Trial]:
-    """The trials with kernels made of the regions that were not tried and are likely to be faster than this.
-
-    What fails there, or is beyond the budget, is left to XLA.
-    """
-    found = dict(tried)
-    fresh = {r.graph: r for r in regions if (t := tried.get(r.graph)) is not None and t.likely and t.trace is None}
-    order = sorted((g for g in fresh if tried[g].gain > least), key=lambda g: -(tried[g].xla_s or 0.0))
-    if not order:
-        return found
-    begin, made = time.monotonic(), 0
-    for batch in _batches(order, 2 * pool.batch):
-        passed_s = time.monotonic() - begin
-        if made and passed_s + passed_s / made * len(batch) > budget_s:
-            break
-        for graph, trace in zip(batch, pool.make_all([(fresh[g], tried[g].trace) for g in batch]), strict=True):
-            failed = isinstance(trace, str)
-            found[graph] = replace(tried[graph], trace=None if failed else trace, failure=trace if failed else "")
-            made += 1
-    for graph in order[made:]:
-        found[graph] = replace(tried[graph], failure="not tried: the time does not suffice")
-    progress(f"{made} of {len(order)} kernels made without a trial in {time.monotonic() - begin:.1f} s")
-    return found
-
-
-def _likely(region: Region, rough_s: float, known: Sequence[tuple[float, Trial]]) -> Trial:
-    other_s, other = min(known, key=lambda pair: max(pair[0] / rough_s, rough_s / pair[0]))
-    xla_s, own_s = (None if s is None else s * rough_s / other_s for s in (other.xla_s, other.own_s))
-    return Trial(
-        str(region), region.kind, cost_of(region), None, xla_s, own_s, failure=other.failure, likely=True
-    )  # fmt: skip
 
 
 def _batches(order: Sequence[Graph], size: int) -> Iterator[Sequence[Graph]]:
@@ -400,8 +306,6 @@ def report_rows(
 
 def _schedule(trial: Trial) -> str:
     """Where the schedule of a kernel comes from."""
-    if trial.likely:
-        return "default; not tried alone, times follow from regions of other sizes"
     if trial.searched:
         return f"best of {trial.candidates} searched"
     return f"default, none of {trial.candidates} searched is better" if trial.candidates else "default"

@@ -7,7 +7,7 @@ process, because such programs differ by ten percent between processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,11 +40,9 @@ def rounds_of(short: bool, usual: int = _ROUNDS) -> dict[str, Any]:
     return {"rounds": _SHORT_ROUNDS, "min_time_s": _SHORT_SAMPLE_S} if short else {"rounds": usual}
 
 
-def measured(
-    original: Timing, returned: Timing, noise_floor: float, others: Mapping[str, Timing] | None = None
-) -> Measurement:
-    """What rounds of the original with the returned program, and with others by name, say of it."""
-    series = {"original": original, **(others or {}), "returned": returned}
+def measured(original: Timing, returned: Timing, noise_floor: float) -> Measurement:
+    """What rounds of the original with the returned program say of it."""
+    series = {"original": original, "returned": returned}
     return Measurement(
         before_ms=1e3 * original.median_s, after_ms=1e3 * returned.median_s, speedup=returned.ratio,
         noise_floor=noise_floor,

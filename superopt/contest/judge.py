@@ -45,13 +45,10 @@ _CHECK = 2.0  # what the check takes, in terms of the longest build: there both 
 _FAR_AHEAD = 1.5  # beyond this the original does not catch up by options of the compiler
 
 
-def judge(
-    imported: Imported, found: Exploration, request: Request, tools: Tools, *, tuning: bool = True, later: bool = False
-) -> Judgement:
+def judge(imported: Imported, found: Exploration, request: Request, tools: Tools, *, tuning: bool = True) -> Judgement:
     """Choose between the finalists and the original, each with the options of the compiler that suit it.
 
     Where results are to be exact, no options of the compiler are tried, since they change rounding.
-    With `later` the numerical check may be left to `settled` where time is short, since another may replace it.
     """
     original = original_program(imported.graph)
     tuning = tuning and not request.exact
@@ -59,7 +56,7 @@ def judge(
         return _by_prediction(found, original, tools.builds)
     if not found.finalists and not tuning:
         return Judgement(original, None, "the original was returned: the search found nothing cheaper")
-    court = _Court(found, original, Comparing(imported, request, tools.worker), tools, later)
+    court = _Court(found, original, Comparing(imported, request, tools.worker), tools)
     try:
         return court.judge(tuning)
     except KeyboardInterrupt:
@@ -85,7 +82,6 @@ class _Court:
     original: Program
     rounds: Comparing
     tools: Tools
-    later: bool
     notes: list[str] = field(default_factory=list[str])
     tried: dict[str, list[OptionTrial]] = field(default_factory=dict[str, list[OptionTrial]])
     out: dict[str, str] = field(default_factory=dict[str, str])
@@ -212,9 +208,7 @@ class _Court:
             options, gain = {}, None
         if not (isinstance(timing, Timing) and isinstance(again.reference, Timing) and again.faster(best)):
             return None, isinstance(timing, Timing) and timing.ratio.ratio < 1.0
-        exact = self.tools.builds.exact is not None
-        unchecked = self.later and not exact and self.limits.left_s < _CHECK * self.build_s
-        numerics, cause = (None, "") if unchecked else check(self.tools.builds, program, options)
+        numerics, cause = check(self.tools.builds, program, options)
         if cause:
             self.notes.append(f"{entry.name} was refused: {cause}")
             return None, False
@@ -239,7 +233,6 @@ class _Court:
             options=dict(options),
             tuning=self._tuning_figures(entry.tuning.choices if options else None, gain),
             build_s=self.build_s,
-            unchecked=unchecked,
             interrupted=interrupted,
         ), False
 

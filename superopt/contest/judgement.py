@@ -21,7 +21,7 @@ from superopt.search.search import Finalist as Candidate
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Which program is returned, and on what evidence; kernels of our own are filled in by `superopt.choose.implement`.
+    """Which program is returned, and on what evidence.
 
     Attributes:
         measured: how fast it is; of what a prediction chose, its word.

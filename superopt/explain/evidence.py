@@ -138,7 +138,7 @@ def kernels(found: Exploration, finalist: Finalist) -> tuple[KernelUse, ...]:
 
 def _outside(found: Exploration, graphs: Sequence[Any]) -> np.ndarray | None:
     """Which kernels lie outside of the learned model's training; None for a model that was not learned."""
-    ask = getattr(found.model.base, "outside", None)
+    ask = getattr(found.model.xla.base, "outside", None)
     if ask is None:
         return None
     return np.asarray(ask([expand_graph(graph, found.expand) for graph in graphs]), dtype=bool)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from costmodel.model.measured import Measured
+from costmodel.model.joint import Joint
 from rewrites.build.expander import library_expander
 from rewrites.egraph.convert import import_into
 from rewrites.egraph.graph import EGraph
@@ -78,7 +78,7 @@ def explore(
     if bodies.interrupted:
         request = request.within(replace(request.budget, end_s=time.monotonic()))
     expand = library_expander(rules)
-    model = Measured(request.objective, expand)
+    model = Joint(request.objective, expand, request.native)
     with Worker(inline=True) as worker:
         timer = None if request.deterministic else KernelTimer(model, request.budget, worker)
         run = _Run(import_into(ProvingEGraph(exact=request.exact), graph), rules, request, model, timer, progress)
@@ -111,7 +111,7 @@ class _Run:
     eg: EGraph
     rules: Sequence[Rule]
     request: Request
-    model: Measured
+    model: Joint
     timer: KernelTimer | None
     progress: Callable[[str], None]
     forms: Forms = field(default_factory=Forms)
@@ -193,7 +193,7 @@ class _Run:
             "chains": last.chains,
             "price_lookups": last.lookups,
             "price_cache_hits": round(max(0.0, 1.0 - last.kernels_priced / max(1, last.lookups)), 6),
-            "kernels_timed": len(self.model.seconds),
+            "kernels_timed": self.model.count,
             "model_factors": {k: round(v, 3) for k, v in self.model.factors().items()},
             "live_classes": last.live_classes,
             "options": last.options,
@@ -301,7 +301,7 @@ class _Bodies:
             self.left_out += 1
             return body
         limits = SearchBudget(None, _BODY_STEPS, end_s=now_s + part_s)
-        asked = replace(self.request, budget=limits, deterministic=True, max_prepared_bytes=None)
+        asked = replace(self.request, budget=limits, native=None, deterministic=True, max_prepared_bytes=None)
         found = explore(body, self.rules, asked)
         self.interrupted = found.interrupted
         best, own = found.result.best, found.result.original

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from costmodel.model.measured import Measured
+from costmodel.model.joint import Joint
 from rewrites.build.expander import Expand
 from superopt.certify.plan import BodyPlan
 from superopt.ir.graph import Graph
@@ -24,7 +24,7 @@ class Exploration:
     graph: Graph
     result: SearchResult
     expand: Expand
-    model: Measured
+    model: Joint
     growth: dict[str, Any]
     statistics: dict[str, Any]
     notes: tuple[str, ...]

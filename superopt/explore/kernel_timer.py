@@ -7,16 +7,18 @@ are as cold as in the program: calls take turns with copies of them that are tog
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from costmodel.model.measured import Measured
-from rewrites.build.expander import expand_graph
+from costmodel.model.joint import NATIVE, XLA, Joint, KernelJob
 from superopt.ir.graph import Graph, Node
 from superopt.ir.ops.table import CONTROL
 from superopt.ir.program import type_bytes
 from superopt.machine.budget import SearchBudget
 from superopt.measure import KernelTiming, Worker, time_kernels
+from superopt.measure import kernels as measured
 from superopt.measure.kernels import KernelSettings
+from superopt.measure.result import Failure
 from superopt.search.finalists import DOUBT, OPTIMISM, rival_kernels
 from superopt.search.search import Finalist, SearchResult
 
@@ -24,13 +26,14 @@ _MEASURE_SHARE = 0.25
 _WORTH_TIMING = 0.003
 _MOST_RIVALS = 200
 _FEW = 24
+BACKENDS = {XLA: measured.XLA, NATIVE: measured.NATIVE}
 _SETTINGS = KernelSettings(rounds=3, sample_s=0.003, max_calls=30)
 
 
 class KernelTimer:
     """Times the kernels that finalists use, in one worker, and corrects the objective by them."""
 
-    def __init__(self, objective: Measured, limits: SearchBudget, worker: Worker) -> None:
+    def __init__(self, objective: Joint, limits: SearchBudget, worker: Worker) -> None:
         self.objective = objective
         self.worker = worker
         self.seconds = _MEASURE_SHARE * (limits.seconds or 60.0)
@@ -46,23 +49,30 @@ class KernelTimer:
                 weight[kernel.outputs[0]] = weight.get(kernel.outputs[0], 0.0) + share
         chosen = [n for n in sorted(weight, key=lambda n: -weight[n]) if weight[n] > _WORTH_TIMING]
         best = result.best
-        fresh = [n for n in chosen if self._untimed(graphs[n])]
+        jobs = self._jobs([graphs[n] for n in chosen])
         for optimism in (OPTIMISM, DOUBT):
-            if len(fresh) >= _FEW:  # the time set aside will be used up
+            if len(jobs) >= _FEW:  # the time set aside will be used up
                 break
-            for kernel, gain in rival_kernels(result.problem, best, optimism)[:_MOST_RIVALS]:
-                if gain > _WORTH_TIMING * best.predicted_s and kernel.outputs[0] not in graphs:
-                    graphs[kernel.outputs[0]] = kernel
-                    fresh += [kernel.outputs[0]] if self._untimed(kernel) else []
-        plain = [expand_graph(graphs[n], self.objective.expand) for n in fresh]
-        settings = replace(_SETTINGS, footprint=_frozen_bytes(best))
-        timings = time_kernels(plain, settings=settings, budget_s=seconds, worker=self.worker)
-        pairs = [(graphs[n], t.seconds) for n, t in zip(fresh, timings, strict=True) if isinstance(t, KernelTiming)]
-        self.objective.learn([g for g, _ in pairs], [s for _, s in pairs])
-        return len(pairs)
+            rivals = rival_kernels(result.problem, best, optimism)[:_MOST_RIVALS]
+            worth = [k for k, gain in rivals if gain > _WORTH_TIMING * best.predicted_s and k.outputs[0] not in graphs]
+            graphs |= {kernel.outputs[0]: kernel for kernel in worth}
+            jobs += self._jobs(worth)
+        timings = time_kernels(
+            [job.runs for job in jobs],
+            settings=replace(_SETTINGS, footprint=_frozen_bytes(best)),
+            budget_s=seconds,
+            worker=self.worker,
+            backends=[BACKENDS[job.backend] for job in jobs],
+        )
+        for job, found in zip(jobs, timings, strict=True):
+            if isinstance(found, Failure) and found.cause == "build":
+                self.objective.refuse(job)
+        timed = [(job, t.seconds) for job, t in zip(jobs, timings, strict=True) if isinstance(t, KernelTiming)]
+        self.objective.learn([job for job, _ in timed], [s for _, s in timed])
+        return len(timed)
 
-    def _untimed(self, kernel: Graph) -> bool:
-        return kernel not in self.objective and not is_open(kernel)
+    def _jobs(self, kernels: Sequence[Graph]) -> list[KernelJob]:
+        return self.objective.untimed([kernel for kernel in kernels if not is_open(kernel)])
 
 
 def _frozen_bytes(finalist: Finalist) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from costmodel.model.joint import NativeModel
 from costmodel.model.objective import Objective, Roofline
 from costmodel.model.weights_file import uncalibrated
 from rewrites.language.term import Rule
@@ -16,7 +17,8 @@ class Request:
 
     Attributes:
         budget: seconds or steps, and whether kernels of our own have a part of them.
-        objective: the performance model.
+        objective: the performance model of kernels by XLA.
+        native: what is known of kernels of our own; None where there are to be none.
         seed: of the search, of random inputs and of the timing order.
         numerics: which rules may be used: `exact`, `real` or `range`.
         deterministic: the model alone decides; nothing is measured.
@@ -27,6 +29,7 @@ class Request:
 
     budget: SearchBudget
     objective: Objective = field(default_factory=lambda: Roofline(uncalibrated(), "uncalibrated"))
+    native: NativeModel | None = None
     seed: int = 0
     numerics: str = "real"
     deterministic: bool = False

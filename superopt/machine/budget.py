@@ -19,7 +19,7 @@ from superopt.errors import UsageError
 _UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _LEAST_STEP_S = 0.3  # that a step gets when the time of its stage is over
 PLAIN = 0.6  # of the seconds, when the making of the plain candidate's kernels ends
-EXPLORE, EXPLORE_ALONE, FORMS, JUDGE, ALL = 0.3, 0.6, 0.45, 0.6, 0.8  # of what is left then, when these stages end
+EXPLORE, EXPLORE_ALONE, FORMS, ALL = 0.4, 0.6, 0.55, 0.8  # of what is left then, when these stages end
 CONTEST = 0.95  # what follows builds the winner and writes the report
 _SLOW_BUILD = 0.03  # of the seconds: where building a program takes more, regions and schedules are not tried alone
 _KERNELS = 0.35  # of the seconds, for regions and schedules of kernels

@@ -7,6 +7,9 @@ interleaved, which keeps alternatives of one operation comparable.
 
 A kernel called over and over finds its weights in the caches, where those of a whole program may not fit.  With a
 `footprint`, calls take turns with as many copies of the frozen operands as make up that many bytes.
+
+A backend takes part with a function `alone(graph, operands, options)`: the call, its operands with what the backend
+prepares of the frozen ones, and the positions of these.
 """
 
 from __future__ import annotations
@@ -30,9 +33,11 @@ from superopt.measure import loop
 from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 from superopt.measure.result import Failure
 
-LOWER = "superopt.backends.xla:to_jax"
+XLA, NATIVE = "superopt.backends.xla:alone", "superopt.backends.native:alone"
+"""What makes a call of a kernel alone, by backend."""
 MIN_SECONDS = 2e-7
 _LEAST_ROUNDS = 3
+Alone = Callable[[Graph, Sequence[Any], Mapping[str, Any]], tuple[Callable[..., Any], Sequence[Any], Sequence[int]]]
 LARGEST_FOOTPRINT = 128 << 20  # beyond the caches of most machines more makes no difference
 MOST_COPIES = 64
 
@@ -83,47 +88,49 @@ def time_kernels(
     budget_s: float = 0.0,
     limits: ProcessLimits | None = None,
     worker: Worker | None = None,
-    lower: str = LOWER,
     progress: Callable[[int, int], None] | None = None,
-    options: Sequence[Mapping[str, bool | str]] | None = None,
+    options: Sequence[Mapping[str, Any]] | None = None,
+    backends: Sequence[str] | None = None,
 ) -> list[KernelTiming | Failure]:
-    """Seconds of each kernel graph on random inputs, in a worker process; `options` are the compiler's, per graph.
+    """Seconds of each kernel graph on random inputs, in a worker process.
 
     Kernels that the budget leaves out are failures with cause `timeout`; one that kills the worker is a failure, too,
     and the rest goes on in a new worker.
+
+    Args:
+        options: per graph, what its backend takes: options of XLA's compiler, the schedule of a kernel of our own.
+        backends: per graph, XLA or NATIVE; all XLA by default.
     """
     settings = settings or KernelSettings()
     found: dict[int, KernelTiming | Failure] = {}
-    tasks = list(zip(graphs, options or [{}] * len(graphs), strict=True))
+    tasks = list(zip(graphs, options or [{}] * len(graphs), backends or [XLA] * len(graphs), strict=True))
     if worker is not None:
-        _collect(worker, tasks, settings, budget_s, lower, found, progress)
+        _collect(worker, tasks, settings, budget_s, found, progress)
     else:
         with Worker(limits, inline=True) as own:
-            _collect(own, tasks, settings, budget_s, lower, found, progress)
+            _collect(own, tasks, settings, budget_s, found, progress)
     return [found.get(i, Failure("timeout", "left out: the budget was used up")) for i in range(len(graphs))]
 
 
 def _collect(
     worker: Worker,
-    tasks: Sequence[tuple[Graph, Mapping[str, bool | str]]],
+    tasks: Sequence[tuple[Graph, Mapping[str, Any], str]],
     settings: KernelSettings,
     budget_s: float,
-    lower: str,
     found: dict[int, KernelTiming | Failure],
     progress: Callable[[int, int], None] | None,
 ) -> None:
     deadline = time.monotonic() + budget_s if budget_s else float("inf")
-    texts = [print_graph(graph) for graph, _ in tasks]
+    texts = [print_graph(graph) for graph, _, _ in tasks]
     with arrays.scratch_folder(sum(map(len, texts))) as folder:
         while len(found) < len(tasks) and time.monotonic() < deadline:
             left = [i for i in range(len(tasks)) if i not in found]
             path = Path(folder) / "texts.json"
-            path.write_text(json.dumps([[i, texts[i], dict(tasks[i][1])] for i in left]), encoding="utf-8")
+            path.write_text(json.dumps([[i, texts[i], dict(tasks[i][1]), tasks[i][2]] for i in left]), encoding="utf-8")
             left_s = deadline - time.monotonic() if budget_s else 0.0
             request = {
                 "request": "kernels",
                 "texts": str(path),
-                "lower": lower,
                 "settings": {**asdict(settings), "budget_s": left_s},
             }
             busy: int | None = None
@@ -146,8 +153,8 @@ def _collect(
 
 
 def kernel_events(
-    texts: Sequence[tuple[int, str, Mapping[str, bool | str]]],
-    to_jax: Callable[[Graph], Callable[..., Any]],
+    texts: Sequence[tuple[int, str, Mapping[str, Any], str]],
+    resolve: Callable[[str], Alone],
     settings: Mapping[str, Any],
 ) -> Iterator[dict[str, Any]]:
     """The worker's side: compile and time kernels in chunks (events `begin`, `kernel`, `failed`)."""
@@ -168,12 +175,12 @@ def kernel_events(
         if budget_s and time.monotonic() - start > budget_s:
             return
         thunks: dict[int, loop.Thunk] = {}
-        for index, text, options in texts[first : first + how.chunk]:
+        for index, text, options, backend in texts[first : first + how.chunk]:
             if budget_s and thunks and time.monotonic() - start > budget_s:
                 break  # what is compiled is timed
             yield {"event": "begin", "index": index}
             try:
-                thunks[index] = _compiled(parse_graph(text), to_jax, rng, options, how.footprint)
+                thunks[index] = _compiled(parse_graph(text), resolve(backend), rng, options, how.footprint)
             except Exception as error:  # data: the kernel's own fault, reported with its cause
                 yield {
                     "event": "failed",
@@ -218,16 +225,15 @@ def _time_chunk(
 
 def _compiled(
     graph: Graph,
-    to_jax: Callable[[Graph], Callable[..., Any]],
+    alone: Alone,
     rng: np.random.Generator,
-    options: Mapping[str, bool | str],
+    options: Mapping[str, Any],
     footprint: int,
 ) -> loop.Thunk:
     import jax  # late: only where programs run
 
-    operands = [jax.device_put(_random(node.shape, node.dtype, rng)) for node in graph.inputs]
-    call = jax.jit(to_jax(graph)).lower(*operands).compile(dict(options) or None)
-    frozen = [i for i, node in enumerate(graph.inputs) if node["frozen"]]
+    given = [jax.device_put(_random(node.shape, node.dtype, rng)) for node in graph.inputs]
+    call, operands, frozen = alone(graph, given, options)
     turns = [operands]
     for _ in range(copies(sum(operands[i].nbytes for i in frozen), footprint) - 1):
         turns.append([x.copy() if i in frozen else x for i, x in enumerate(operands)])

@@ -133,7 +133,7 @@ def _program(
 
 def _kernels(request: Mapping[str, Any]) -> Iterator[Event]:
     texts = json.loads(Path(request["texts"]).read_text(encoding="utf-8"))
-    yield from kernels.kernel_events(texts, session.resolve(request["lower"]), request["settings"])
+    yield from kernels.kernel_events(texts, session.resolve, request["settings"])
 
 
 def _ping(_: Mapping[str, Any]) -> Iterator[Event]:

@@ -1,13 +1,14 @@
 """The pipeline, readable from top to bottom.
 
     import -> plain candidate: every region of the program a kernel of our own, nothing searched
-    -> e-graph grown by proved rules -> search over selections -> its programs in kernels, and as XLA computes them
-    -> where builds are fast: regions and schedules one by one
+    -> e-graph grown by proved rules -> search over selections, priced by XLA and by kernels of our own
+    -> its best programs in kernels, and schedules searched for the best of all
     -> contest of all of these and the original -> winner, checked
 
-Without the search the plain candidate is returned, checked against the original as a compiler would.  With it, what is
-returned is the fastest of all in rounds with the original; nothing is returned that is slower than the plain candidate
-or the original.  Everything that was found, timed and left out goes into the report.
+Where there are to be no kernels, the search's programs are judged as XLA computes them.  Without the search the plain
+candidate is returned, checked against the original as a compiler would.  With it, what is returned is the fastest of
+all in rounds with the original; nothing is returned that is slower than the plain candidate or the original.
+Everything that was found, timed and left out goes into the report.
 
 Every stage behind which there is a program already runs behind a barrier (`superopt.machine.barrier`): when one fails,
 what was there before it is returned, and the report says so.
@@ -27,15 +28,16 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, ov
 import jax
 import numpy as np
 
-from costmodel.model.load import load_objective
+from costmodel.model.load import load_native, load_objective
 from costmodel.model.objective import Objective
 from rewrites.language.term import Rule
+from superopt.backends.native import unavailable
 from superopt.backends.xla import XlaExecutable
 from superopt.certify.library import ProvedLibrary, given_rules, proved_library
 from superopt.certify.plan import Plan, empty_plan
-from superopt.choose.forms import forms_of_finalists
-from superopt.choose.implement import implement
+from superopt.choose.forms import forms_of, predicted_s
 from superopt.choose.plain import KernelMaker, KernelProgram, candidate_of, in_kernels, own_form
+from superopt.choose.schedules import LEAST_S as LEAST_SCHEDULES_S
 from superopt.choose.trials import TrialPool
 from superopt.contest.checks import Builds, of_the_program
 from superopt.contest.comparing import Tools
@@ -57,7 +59,6 @@ from superopt.machine.budget import (
     EXPLORE,
     EXPLORE_ALONE,
     FORMS,
-    JUDGE,
     LEAST_KERNELS_S,
     LEAST_S,
     PLAIN,
@@ -85,7 +86,7 @@ _FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
 _PROOFS = 0.35  # of what is left after the plain candidate: the library takes ten seconds of one core
 _BUILDS = 4  # of the original's time: it and two candidates for the contest, and what is returned for the check
 _HURRIED = "builds are too slow for the budget: nothing was searched, and the contest is of what the check takes"
-_MOST_FORMS = 3  # of the search's programs that are made in kernels: what follows them is no cheaper to the model
+_MOST_FORMS = 4  # of the search's programs that are built: with the plain one and its schedules, six in the contest
 
 
 class OptimizeOptions(TypedDict, total=False):
@@ -195,7 +196,10 @@ def optimize(
                 "the performance model", lambda: load_objective(archive, progress=clock.say), request.objective,
                 let=_FIRST,
             )  # fmt: skip
-            request = replace(request, objective=objective)
+            native = None
+            if kernels and not unavailable():
+                native = barrier.around("the model of kernels of our own", load_native, None, let=_FIRST)
+            request = replace(request, objective=objective, native=native)
         key = barrier.around("the key of the call in the store", lambda: run_key(imported, request), "", let=_FIRST)
         known = barrier.around("an answer from the store", lambda: recall(archive, key, imported), None, let=_FIRST)
         if known is not None:
@@ -248,7 +252,7 @@ class _Run:
         """Is there time for kernels of our own?"""
         seconds = self.limits.seconds
         enough = seconds is None or seconds >= LEAST_KERNELS_S
-        return self.limits.kernels and self.maker is not None and enough
+        return self.limits.kernels and self.maker is not None and enough and not unavailable()
 
     def unsearched(self) -> Judgement:
         """The plain candidate, as soon as it is ready."""
@@ -293,13 +297,13 @@ class _Run:
         cause = "the time does not suffice for a search" if self.found is None else "nothing faster was found"
         judgement = original_returned(self.imported, cause, build_s=build_s)
         if self.found is not None and not self._interrupted(judgement):
-            hurried = limits.hurries(build_s)
             if self.kernels:
-                candidates += self._in_kernels(limits.until(begin_s, ALL if hurried else FORMS), build_s)
-            if not ((hurried and candidates) or self.barrier.interrupted):
-                judgement = self._judged(limits.until(begin_s, JUDGE if self.kernels else CONTEST))
-            if self.kernels and not (hurried or self._interrupted(judgement)):
-                judgement = self._implemented(judgement, limits.until(begin_s, ALL))
+                hurried = limits.hurries(build_s)
+                candidates = self._in_kernels(candidates, limits.until(begin_s, ALL if hurried else FORMS), build_s)
+                if not hurried:
+                    candidates += self._searched_schedules(candidates, limits.until(begin_s, ALL))
+            if not candidates:
+                judgement = self._judged(limits.until(begin_s, CONTEST))
         return self._contested(candidates, judgement, limits.until(begin_s, CONTEST), self.tools.worker)
 
     def _ran(self) -> float:
@@ -355,9 +359,9 @@ class _Run:
                 None,
             )
 
-    def _in_kernels(self, limits: SearchBudget, build_s: float) -> list[Candidate]:
-        """The best programs of the search in kernels, as far as these can be made in the time."""
-        made: list[Candidate] = []
+    def _in_kernels(self, plain: list[Candidate], limits: SearchBudget, build_s: float) -> list[Candidate]:
+        """The plain candidate, predicted, and the search's best programs in kernels that can be made in the time."""
+        made = list(plain)
         with self.clock.stage("forms"):
             self.barrier.around(
                 "programs of the search in kernels", lambda: self._make_forms(made, limits, build_s), None
@@ -365,16 +369,36 @@ class _Run:
         return made
 
     def _make_forms(self, made: list[Candidate], limits: SearchBudget, build_s: float) -> None:
-        assert self.found is not None
-        assert self.maker is not None
-        for name, program, finalist in forms_of_finalists(self.found)[:_MOST_FORMS]:
+        found, maker = self.found, self.maker
+        assert found is not None
+        assert maker is not None
+        for i, (entry, judgement) in enumerate(made):
+            seconds = predicted_s(found, entry.program, found.result.original)
+            made[i] = replace(entry, predicted_s=seconds), judgement
+        for form in forms_of(found)[:_MOST_FORMS]:
             left_s = limits.left_s - build_s
-            if self.maker.seconds_for(program) > left_s:
-                self.clock.say(f"{name} in kernels: the time does not suffice to make them")
+            if maker.seconds_for(form.program) > left_s:
+                self.clock.say(f"{form.name} in kernels: the time does not suffice to make them")
                 continue
-            form = self.maker.make(f"{name} in kernels", program, finalist, left_s)
-            if form.choices:
-                made.append(candidate_of(form))
+            name = f"{form.name} in kernels"
+            done = maker.make(name, form.program, form.finalist, left_s, found.model.is_native)
+            if done.choices:
+                made.append(candidate_of(done))
+
+    def _searched_schedules(self, candidates: Sequence[Candidate], limits: SearchBudget) -> list[Candidate]:
+        """The candidate that is fastest by prediction, with schedules that a search found to be faster."""
+        maker = self.maker
+        priced = [c for c in candidates if c[0].predicted_s is not None and c[0].kernels]
+        seconds = min(limits.left_s, limits.kernel_seconds)
+        if maker is None or not priced or seconds < LEAST_SCHEDULES_S:
+            return []
+        entry, judgement = min(priced, key=lambda c: c[0].predicted_s or 0.0)
+        form = KernelProgram(entry.name, judgement.program, judgement.winner, judgement.kernels, judgement.native)
+        with self.clock.stage("schedules"):
+            done = self.barrier.around(
+                "the search of schedules", lambda: maker.searched(form, seconds, self.request.seed), None
+            )
+        return [] if done is None else [candidate_of(done)]
 
     def _judged(self, limits: SearchBudget) -> Judgement:
         """The best of the search's programs as XLA computes them, or the original."""
@@ -384,20 +408,10 @@ class _Run:
         with self.clock.stage("judge"):
             judgement = self.barrier.around(
                 "the judgement",
-                lambda: judge(self.imported, found, self.request.within(limits), self.tools, later=self.kernels),
+                lambda: judge(self.imported, found, self.request.within(limits), self.tools),
                 None,
             )
         return judgement or given_back(self.imported, self.barrier)
-
-    def _implemented(self, judgement: Judgement, limits: SearchBudget) -> Judgement:
-        found = self.found
-        assert found is not None
-        with self.clock.stage("kernels"):
-            return self.barrier.around(
-                "kernels of our own",
-                lambda: implement(self.imported, found, judgement, self.request.within(limits), self.tools, self.pool),
-                judgement,
-            )
 
     def _contested(
         self, candidates: list[Candidate], judgement: Judgement, limits: SearchBudget, where: Worker | Builds

@@ -232,8 +232,8 @@ class Report:
             (program -> sets of choices with their ratios) and `not_tried` (choice -> reason).
         exactness: the class of rules that was allowed: `exact` (results agree in every bit), `real` or `range`.
         native: regions tried as kernels of our own.
-        implementation: what these kernels brought: `gain` over the same choice without them, the `form` of the program
-            that they are in, how many `regions` it has and how many are `kernels`; empty where none were tried.
+        implementation: the `form` of the program that these kernels are in, how many `regions` it has and how many are
+            `kernels`; empty where none were tried.
         lost: stages that failed or were interrupted, with what happened: the program was returned without them.
     """
 

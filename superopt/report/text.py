@@ -211,9 +211,7 @@ def native_line(report: Report) -> str:
     figures = report.implementation
     if not figures or not figures["kernels"]:
         return f"none of our own are used; {len(report.native)} kinds of regions were tried" if report.native else ""
-    form = "" if figures["form"] == "returned" else f" ({figures['form']})"
-    gain = f": {Speedup(**figures['gain'])} over XLA's" if figures["gain"] else ""
-    return f"{figures['kernels']} of {figures['regions']} regions{form} are our own{gain}"
+    return f"{figures['kernels']} of {figures['regions']} regions ({figures['form']}) are our own"
 
 
 def _native_lines(report: Report) -> list[str]:

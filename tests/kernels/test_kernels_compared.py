@@ -8,14 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from superopt.choose.forms import ProgramForm
-from superopt.choose.partitions import changes_of
-from superopt.choose.trials import Trial
 from superopt.ir.graph import Graph, Node, literal, make_input, mk
-from superopt.ir.program import Program
 from superopt.kernels.choose.compared import compared, computed_twice
 from superopt.kernels.choose.defaults import default
-from superopt.kernels.choose.partition import cost_of, partition
+from superopt.kernels.choose.partition import partition
 from superopt.kernels.choose.regions import Region, cut, region_of
 from superopt.kernels.emit.generate import generate
 from superopt.kernels.llvm import cpu
@@ -87,18 +83,6 @@ def test_every_column_has_its_largest_element(positions: bool) -> None:
     regions = partition(graph)
     assert not computed_twice(graph, regions)
     assert (run(graph, regions).sum(0) >= 1).all()
-
-
-def test_values_that_are_compared_are_not_computed_by_all_their_readers() -> None:
-    y, most = values(False)
-    inputs = graph_of(y).inputs
-    other = mk("add", y, mk("broadcast_in_dim", most, shape=(ROWS, COLUMNS), broadcast_dimensions=(1,)))
-    for last, offered in ((mask(y, most), False), (other, True)):
-        program = Program(None, graph_of(last))
-        own = [region_of(y, inputs), region_of(most, [y]), region_of(last, [y, most])]
-        form = ProgramForm("", program, None, tuple(own))
-        tried = {r.graph: Trial(str(r), r.kind, cost_of(r), xla_s=1e-4, own_s=1e-4) for r in own}
-        assert any("join to 2 readers" in c.name for c in changes_of(form, tried)) == offered
 
 
 def test_a_value_that_xla_computes_too_is_computed_twice() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,13 +11,12 @@ from jax import lax
 
 from superopt.backends.packing import packing_of
 from superopt.backends.xla import build
-from superopt.choose.likeness import in_order, kind_of
-from superopt.choose.trials import Trial, TrialPool, estimate, make_likely, report_rows, with_likely
+from superopt.choose.trials import TrialPool
 from superopt.frontends.jax.jaxpr import import_function
-from superopt.ir.graph import Graph, make_input
+from superopt.ir.graph import make_input
 from superopt.ir.index import Symbol, iterator, of_atom
 from superopt.ir.program import original_program
-from superopt.kernels.choose.partition import cost_of, partition
+from superopt.kernels.choose.partition import partition
 from superopt.kernels.choose.regions import Region
 from superopt.kernels.choose.relayout import channels_last
 from superopt.kernels.llvm.cpu import supported
@@ -34,72 +32,6 @@ def dense(rows: int, width: int, depth: int = 32) -> Region:
     x, w = np.zeros((rows, width), np.float32), np.zeros((width, depth), np.float32)
     (region,) = partition(import_function(lambda x, w: jnp.maximum(x @ w, 0.0), (x, w)).graph)
     return region
-
-
-def timed(region: Region, xla_s: float, own_s: float, failure: str = "") -> Trial:
-    return Trial(str(region), region.kind, cost_of(region), (), xla_s, own_s, failure=failure)
-
-
-def test_regions_that_differ_in_sizes_are_of_one_kind() -> None:
-    assert kind_of(dense(20, 30).graph) == kind_of(dense(40, 90).graph)
-    assert kind_of(dense(20, 30).graph) != kind_of(dense(4, 30).graph)  # small sizes count
-    x = make_input("x", (20, 30), "float32")
-    assert kind_of(Graph((x,), (x,))) != kind_of(dense(20, 30).graph)
-
-
-def test_of_every_kind_the_largest_and_the_smallest_are_tried_first() -> None:
-    many, other = [dense(20, 10 * k) for k in range(1, 8)], dense(4, 40)
-    weight = {r.graph: estimate(r) for r in (*many, other)}
-    order = in_order(weight)
-    assert [g for g in order if g != other.graph][:2] == [many[-1].graph, many[0].graph]
-    assert order.index(other.graph) < len(many) - 1  # before those of which two are known
-    assert set(order) == set(weight)
-    most = in_order(weight, (), 0.2)  # of every kind one, and others only while they say a fifth of all
-    assert {kind_of(g) for g in most} == {kind_of(g) for g in weight}
-    assert len(most) < len(order)
-    rest = in_order(weight, {many[-1].graph, other.graph})
-    assert set(rest) == {r.graph for r in many[:-1]}
-
-
-def test_what_was_not_tried_takes_what_the_nearest_of_its_kind_says() -> None:
-    small, middle, large, other = dense(20, 16), dense(20, 600), dense(20, 800), dense(4, 40)
-    tried = {small.graph: timed(small, 1e-6, 2e-6), large.graph: timed(large, 8e-4, 2e-4)}
-    found = with_likely([small, middle, large, other], tried)
-    assert other.graph not in found  # nothing is known of its kind
-    assert found[middle.graph].likely
-    assert found[middle.graph].gain == pytest.approx(4.0)
-    assert found[middle.graph].xla_s == pytest.approx(8e-4 * estimate(middle) / estimate(large))
-    assert {g: found[g] for g in tried} == tried
-    again = with_likely([dense(20, 500)], found)  # what was taken over is not taken over again
-    assert again == found
-    failed = with_likely([large, middle], {large.graph: timed(large, 8e-4, 2e-4, "it crashed")})
-    assert (failed[middle.graph].gain, failed[middle.graph].failure) == (0.0, "it crashed")
-    (row,) = [r for r in report_rows([middle], [middle.graph], found) if r.used]
-    assert "not tried alone" in row.schedule
-
-
-class Pool(TrialPool):
-    """Kernels are made, all but one."""
-
-    def __init__(self, lost: Graph) -> None:
-        super().__init__(processes=1)
-        self.lost, self.asked = lost, list[Graph]()
-
-    def make_all(self, jobs: Sequence[tuple[Region, Any]]) -> list[Any]:
-        self.asked += [region.graph for region, _ in jobs]
-        return ["it crashed" if region.graph == self.lost else ("made",) for region, _ in jobs]
-
-
-def test_kernels_that_were_not_tried_are_made_where_they_promise_enough() -> None:
-    first, fine, lost, slow = dense(20, 800), dense(20, 600), dense(20, 700), dense(4, 40)
-    tried = {first.graph: timed(first, 8e-4, 2e-4)}
-    found = with_likely([first, fine, lost], tried) | {slow.graph: Trial("slow", "map", cost_of(slow), likely=True)}
-    with Pool(lost.graph) as pool:
-        made = make_likely([first, fine, lost, slow], found, pool, 0.5, budget_s=60.0)
-    assert set(pool.asked) == {fine.graph, lost.graph}
-    assert made[fine.graph].trace == ("made",)
-    assert (made[lost.graph].failure, made[lost.graph].gain) == ("it crashed", 0.0)
-    assert made[first.graph] == tried[first.graph]
 
 
 @pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")

@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from superopt.backends.xla import as_jitted, to_jax
+from superopt.backends.xla import as_jitted
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir import build
 from superopt.ir.graph import Graph, literal, make_input, mk
 from superopt.ir.program import Program, original_program, split
 from superopt.ir.text import print_graph
-from superopt.measure import Failure, KernelTiming, Timing, Worker, as_called, compare, time_kernels
+from superopt.measure import Failure, KernelTiming, Timing, Worker, as_called, compare, session, time_kernels
 from superopt.measure.compare import serialisable
-from superopt.measure.kernels import KernelSettings, copies, kernel_events
+from superopt.measure.kernels import NATIVE, XLA, KernelSettings, copies, kernel_events
 from superopt.measure.session import ComparisonSettings
 
 X = np.random.default_rng(0).standard_normal((32, 32)).astype(np.float32)
@@ -134,13 +134,14 @@ def test_literal_only_kernel_has_a_time() -> None:
     assert timing.seconds == pytest.approx(0.0, abs=0.01)
 
 
-def test_calls_take_turns_with_copies_of_frozen_operands() -> None:
+@pytest.mark.parametrize("backend", [XLA, NATIVE])
+def test_calls_take_turns_with_copies_of_frozen_operands(backend: str) -> None:
     x, w = make_input("x", (8,), "float32"), make_input("w", (8,), "float32", frozen=True)
     text = print_graph(Graph((x, w), (mk("add", x, w),)))
 
     def turns(footprint: int) -> int:
         settings = {"rounds": 1, "sample_s": 1e-4, "max_calls": 2, "footprint": footprint, "budget_s": 0.0}
-        events = list(kernel_events([(0, text, {})], to_jax, settings))
+        events = list(kernel_events([(0, text, {}, backend)], session.resolve, settings))
         assert events[-1]["seconds"] > 0
         return copies(32, footprint)
 

@@ -99,7 +99,7 @@ class Learned:
 
 
 def test_shares_outside_of_the_training_and_errors_of_timed_kernels(found: Exploration) -> None:
-    model = found.model
+    model = found.model.xla
     best = found.result.best
     base = model.base
     try:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import superopt
-import superopt.choose.implement
 import superopt.contest.judge
 import superopt.pipeline.optimizer
 from rewrites.library import load
@@ -33,7 +32,7 @@ def interrupt(*args: Any, **kwargs: Any) -> Judgement:
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the stages begun so far."""
     names: list[str] = []
-    for name in ("judge", "implement", "remember"):
+    for name in ("judge", "contest", "remember"):
         stage = getattr(superopt.pipeline.optimizer, name)
         monkeypatch.setattr(
             superopt.pipeline.optimizer,
@@ -53,8 +52,25 @@ def run(**options: Any) -> superopt.Optimized:
 
 def test_nothing_begins_after_measuring_was_interrupted(monkeypatch: pytest.MonkeyPatch, begun: list[str]) -> None:
     monkeypatch.setattr(superopt.contest.judge._Court, "judge", interrupt)
-    assert "the search was interrupted" in run().report.verdict
+    assert "measuring was interrupted" in run(kernels=False).report.verdict
     assert begun == ["judge"]
+
+
+def test_nothing_begins_after_the_search_of_schedules_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch, begun: list[str]
+) -> None:
+    monkeypatch.setattr(superopt.pipeline.optimizer.KernelMaker, "searched", interrupt)
+    report = run().report
+    assert "interrupted" in " ".join((report.verdict, *report.notes))
+    assert begun == []
+
+
+def test_an_interrupted_contest_keeps_the_plain_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(superopt.pipeline.optimizer.KernelMaker, "searched", lambda *_: None)
+    monkeypatch.setattr(superopt.pipeline.optimizer, "contest", interrupt)
+    fast = run()
+    assert "the search was interrupted" in fast.report.verdict
+    assert fast.kernels
 
 
 def test_an_interruption_of_the_gains_keeps_the_winner(monkeypatch: pytest.MonkeyPatch, begun: list[str]) -> None:
@@ -62,16 +78,6 @@ def test_an_interruption_of_the_gains_keeps_the_winner(monkeypatch: pytest.Monke
     monkeypatch.setattr(superopt.contest.judge._Court, "_tune", lambda *args: superopt.contest.judge.Tuning())
     assert run(kernels=False).report.verdict == "faster program returned"
     assert begun == ["judge"]
-
-
-def test_interrupted_trials_of_kernels_are_not_kept(monkeypatch: pytest.MonkeyPatch, begun: list[str]) -> None:
-    monkeypatch.setattr(
-        superopt.contest.judge._Court, "judge", lambda court, tuning: Judgement(court.original, None, "judged")
-    )
-    monkeypatch.setattr(superopt.choose.implement._Stage, "run", interrupt)
-    report = run().report
-    assert "trying kernels was interrupted" in " ".join(report.notes)
-    assert begun == ["judge", "implement"]
 
 
 def test_an_ignored_ctrl_c_is_heeded_by_commands() -> None:

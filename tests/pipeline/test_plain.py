@@ -15,7 +15,6 @@ import superopt
 from superopt.choose.plain import KernelMaker, own_form
 from superopt.choose.trials import TrialPool
 from superopt.contest.checks import Builds
-from superopt.contest.judgement import Judgement
 from superopt.contest.rounds import LEAST, Entry, _Series, contest  # pyright: ignore[reportPrivateUsage]
 from superopt.errors import SuperoptError
 from superopt.explore.exploration import explore
@@ -43,9 +42,10 @@ BUDGETS = pytest.mark.parametrize("budget", ["5s", pytest.param("300steps", mark
 """Of searches whose outcome a test sets: those of steps judge as long as it takes."""
 
 
-def as_judged(imported: Any, found: Any, judgement: Judgement, *_: Any, **__: Any) -> Judgement:
-    """In place of trying regions and schedules one by one, which takes half a minute."""
-    return judgement
+@pytest.fixture
+def unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No schedules are searched, which takes twenty seconds of a budget in steps."""
+    monkeypatch.setattr(KernelMaker, "searched", lambda *_: None)
 
 
 def network(p: dict[str, Any], x: Any) -> Any:
@@ -157,6 +157,7 @@ def test_a_plain_candidate_that_computes_something_else_is_refused(monkeypatch: 
 
 
 @BUDGETS
+@pytest.mark.usefixtures("unsearched")
 def test_what_a_slower_search_finds_does_not_replace_the_plain_candidate(
     budget: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +169,6 @@ def test_what_a_slower_search_finds_does_not_replace_the_plain_candidate(
         return series.outcome
 
     monkeypatch.setattr(optimizer, "contest", outcome)
-    monkeypatch.setattr(optimizer, "implement", as_judged)
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget=budget, store=False, rules=[])
     assert fast.report.implementation["form"] == "own form"
     assert fast.kernels
@@ -309,6 +309,7 @@ def test_rounds_in_this_process_are_those_of_one_process(monkeypatch: pytest.Mon
 
 
 @BUDGETS
+@pytest.mark.usefixtures("unsearched")
 def test_a_verdict_reached_under_noise_is_marked_and_not_stored(
     budget: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
@@ -321,7 +322,6 @@ def test_a_verdict_reached_under_noise_is_marked_and_not_stored(
         return series.outcome
 
     monkeypatch.setattr(optimizer, "contest", outcome)
-    monkeypatch.setattr(optimizer, "implement", as_judged)
     options: dict[str, Any] = {"frozen": 0, "budget": budget, "rules": [], "store": tmp_path / "store.sqlite"}
     fast = superopt.optimize(network, WEIGHTS, IMAGE, **options)
     assert any("too noisy" in note for note in fast.report.notes)

@@ -6,32 +6,19 @@ from typing import Any
 
 from costmodel.model.load import load_objective
 from costmodel.model.objective import Objective
-from superopt.choose.implement import implement
+from superopt.choose.plain import KernelMaker, KernelProgram, own_form
 from superopt.choose.trials import TrialPool
-from superopt.contest.checks import Builds
-from superopt.contest.comparing import Tools
-from superopt.contest.judgement import Judgement
-from superopt.explore.found import Exploration
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
-from superopt.machine.budget import SearchBudget, parse_budget
-from superopt.measure import Worker
+from superopt.machine.budget import SearchBudget
 
 
 def steps(count: int, objective: Objective | None = None, seed: int = 0) -> Request:
     """A search of so many steps in which nothing is measured."""
-    return Request(SearchBudget(None, count), objective or load_objective(None), seed, deterministic=True)
+    return Request(SearchBudget(None, count), objective or load_objective(None), seed=seed, deterministic=True)
 
 
-def implemented(
-    imported: Imported,
-    found: Exploration,
-    judged: Judgement,
-    budget: str | SearchBudget,
-    pool: TrialPool | None = None,
-    **asked: Any,
-) -> Judgement:
-    """What becomes of a judgement when kernels are tried, in processes where no pool is given."""
-    request = Request(parse_budget(budget) if isinstance(budget, str) else budget, **asked)
-    with Worker() as worker, TrialPool() as processes:
-        return implement(imported, found, judged, request, Tools(worker, Builds.of(imported)), pool or processes)
+def own_kernels(imported: Imported, pool: TrialPool | None = None, **asked: Any) -> KernelProgram:
+    """The program's own form in kernels, which are made in a process where no pool is given."""
+    with TrialPool(processes=1) as processes:
+        return KernelMaker(pool or processes, **asked).make("own form", own_form(imported.graph))

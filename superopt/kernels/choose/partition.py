@@ -63,24 +63,6 @@ def partition(graph: Graph, kept: Set[Node] = frozenset()) -> tuple[Region, ...]
         lying |= twice
 
 
-def can_be_one(region: Region) -> bool:
-    """May this be one kernel by the rules for products, and is it not much more work than the parts that it repeats?
-
-    One product at most; after it elementwise operations and index maps, before it index maps only.
-    """
-    products = [n for n in region.nodes if is_contraction(n)]
-    if len(region.nodes) > _MOST_NODES or len(products) > 1:
-        return False
-    made = _generated(region.nodes)
-    below: set[Node] = set()
-    for node in reversed(region.nodes):
-        if node in below or node in products:
-            below.update(node.inputs)
-    if any(n in below and n not in made and n.op not in VIEWS for n in region.nodes):
-        return False
-    return not products or all(_follows(n) or n in products or n in made for n in region.nodes)
-
-
 def work(cost: Cost) -> float:
     """Operations, transcendental ones counted as several."""
     return cost.flops + _TRANSCENDENTAL * cost.transcendentals

@@ -141,13 +141,13 @@ def measure_case(name: str, make: Callable[[], Made], budget: str, seed: int) ->
 
 def judge_copies(imported: Imported, budget: str, seed: int) -> Judgement:
     """The judgement over copies of the program itself, with the same options of the compiler."""
-    asked = Request(SearchBudget(None, 1), load_objective(None), seed, deterministic=True)
+    asked = Request(SearchBudget(None, 1), load_objective(None), seed=seed, deterministic=True)
     found = explore(imported.graph, (), asked)
     own = found.result.original
     copies = tuple(replace(own, name=f"copy {i + 1}", original=False) for i in range(COPIES))
     parts = {f.name: getattr(found, f.name) for f in fields(found)}
     parts["result"] = replace(found.result, finalists=(*copies, own))
-    request = Request(parse_budget(budget), asked.objective, seed)
+    request = Request(parse_budget(budget), asked.objective, seed=seed)
     with Worker() as worker:
         tools = Tools(worker, Builds.of(imported, seed))
         return judge(imported, _Copies(**parts), request, tools, tuning=False)

@@ -105,7 +105,9 @@ def measure_case(case: str, seconds: float, seed: int) -> list[dict[str, Any]]:
     rules, base = proved_library(None).rules, load_objective()
     expand = library_expander(rules)
     began = time.perf_counter()
-    ours = explore(graph, rules, Request(SearchBudget(seconds / _SEARCHED_PART, None), base, seed, deterministic=True))
+    ours = explore(
+        graph, rules, Request(SearchBudget(seconds / _SEARCHED_PART, None), base, seed=seed, deterministic=True)
+    )
     spent = time.perf_counter() - began
     allowed = max(seconds, spent)
     found: dict[str, BestFound] = {}

@@ -131,7 +131,7 @@ def price_case(task: PricedProgram) -> dict[str, Any]:
     candidates = parse_many(task.texts, "candidates")
     given = {rule_key(rule) for rule in candidates} | {rule.name for rule in candidates}
     base = tuple(r for r in proved_library(None).rules if not given & {rule_key(r), r.name})
-    asked = Request(SearchBudget(None, task.steps), load_objective(), task.seed, deterministic=True)
+    asked = Request(SearchBudget(None, task.steps), load_objective(), seed=task.seed, deterministic=True)
 
     def search(new: Sequence[Rule]) -> Exploration:
         return explore(imported.graph, (*base, *new), asked)

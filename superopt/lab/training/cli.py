@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import click
 
+from costmodel.model.joint import NATIVE, XLA
 from superopt.lab.training.collect import collect as run
 from superopt.lab.training.fitting import evaluation, fit_weights, update_document
+from superopt.lab.training.regions import collect as time_regions
+from superopt.lab.training.whole import collect as time_programs
 from superopt.machine.budget import parse_budget
 
 
@@ -28,11 +32,27 @@ def collect(out: Path, budget: str, jobs: int, visit_only: bool, as_json: bool) 
     """Time kernels that the search visits on the training programs; resumes where the file ends."""
     seconds = parse_budget(budget).seconds or 180.0
     result = run(out, seconds, jobs=jobs, visit_only=visit_only, say=lambda line: click.echo(f"  {line}", err=True))
-    if as_json:
-        click.echo(json.dumps(result))
-    else:
-        for name, value in result.items():
-            click.echo(f"{name:18s} {value}")
+    _print(result, as_json)
+
+
+@train.command()
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The labels (.jsonl.gz).")
+@click.option("--budget", default="3min", show_default=True, help="Time for this slice: 90s, 3min.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def regions(out: Path, budget: str, as_json: bool) -> None:
+    """Time regions as kernels of our own and by XLA; resumes where the file ends."""
+    seconds = parse_budget(budget).seconds or 180.0
+    _print(time_regions(out, seconds, lambda line: click.echo(f"  {line}", err=True)), as_json)
+
+
+@train.command()
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The labels (.jsonl.gz).")
+@click.option("--budget", default="3min", show_default=True, help="Time for this slice: 90s, 3min.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def programs(out: Path, budget: str, as_json: bool) -> None:
+    """Time whole training programs in kernels of our own; resumes where the file ends."""
+    seconds = parse_budget(budget).seconds or 180.0
+    _print(time_programs(out, seconds, lambda line: click.echo(f"  {line}", err=True)), as_json)
 
 
 @train.command()
@@ -40,10 +60,11 @@ def collect(out: Path, budget: str, jobs: int, visit_only: bool, as_json: bool) 
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder; that of the shipped weights.")
 @click.option("--evaluation", type=click.Path(exists=True, dir_okay=False), help="Output of `eval` for the card.")
 @click.option("--seed", default=0, show_default=True)
+@click.option("--backend", type=click.Choice((XLA, NATIVE)), default=XLA, show_default=True, help="Whose labels.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def fit(data: Path | None, out: Path | None, evaluation: str | None, seed: int, as_json: bool) -> None:
+def fit(data: Path | None, out: Path | None, evaluation: str | None, seed: int, backend: str, as_json: bool) -> None:
     """Fit the model to all labels and write weights and card."""
-    card = fit_weights(data, out, evaluation, seed, lambda line: click.echo(f"  {line}", err=True))
+    card = fit_weights(data, out, evaluation, seed, lambda line: click.echo(f"  {line}", err=True), backend)
     click.echo(json.dumps(card) if as_json else f"{card['path']}: {card['fit']} in {card['fit_seconds']} s")
 
 
@@ -53,6 +74,7 @@ def fit(data: Path | None, out: Path | None, evaluation: str | None, seed: int, 
 @click.option("--budget", default="2h", show_default=True, help="No further seed is begun that would end later.")
 @click.option("--families", help="Hold out only these, separated by commas.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Also write the JSON object to a file.")
+@click.option("--backend", type=click.Choice((XLA, NATIVE)), default=XLA, show_default=True, help="Whose labels.")
 @click.option("--document", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Update its table.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
@@ -62,14 +84,23 @@ def evaluate(
     families: str | None,
     out: Path | None,
     document: Path | None,
+    backend: str,
     as_json: bool,
 ) -> None:
     """Accuracy on held-out programs and families beside the roofline fitted alike, and scoring speed."""
     seconds = parse_budget(budget).seconds or math.inf
     chosen = None if families is None else families.split(",")
-    result = evaluation(data, seeds, chosen, seconds, lambda line: click.echo(f"  {line}", err=True))
+    result = evaluation(data, seeds, chosen, seconds, lambda line: click.echo(f"  {line}", err=True), backend)
     if out is not None:
         out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if document is not None:
         update_document(document, result["text"])
     click.echo(json.dumps(result) if as_json else result["text"])
+
+
+def _print(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        for name, value in result.items():
+            click.echo(f"{name:22s} {value}")

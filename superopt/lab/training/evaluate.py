@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.model import predict
+from costmodel.model.joint import LEFT_TO_XLA
 from superopt.lab.training import corpus, fit
 from superopt.lab.training.corpus import Corpus, Label, Split
 from superopt.lab.training.metrics import quality
@@ -185,6 +186,30 @@ class _Facts:
 def labels_facts(labels: Sequence[Label]) -> list[_Facts]:
     """Labels without their graphs."""
     return [_Facts(x.family, x.task, x.seconds, x.noise) for x in labels]
+
+
+def backend_choice(
+    own: Corpus, xla: Corpus, families: Sequence[str] | None, progress: Callable[[str], None]
+) -> dict[str, float]:
+    """Regions of unseen families on the backend that the models choose: the least time over that of the choice.
+
+    Args:
+        own, xla: the same regions, in the same order, timed on either backend.
+        families: to hold out; all by default.
+    """
+    with machine.taken(machine.from_dict(own.header.get("machine"))):
+        names = sorted({x.family for x in own.labels})
+        splits = [corpus.by_family(own.labels, f) for f in names if families is None or f in families]
+        sides = [run_splits(x.labels, splits, 1, FitSettings(), progress=progress) for x in (own, xla)]
+    times = np.array([[x.seconds for x in found.labels] for found in (own, xla)])
+    chosen = least = ours = 0.0
+    for split, *results in zip(splits, *sides, strict=True):
+        predicted = [np.array(r.predicted["seed 0"]) for r in results]
+        own_s, xla_s = times[:, split.test]
+        chosen += float(np.where(predicted[0] <= LEFT_TO_XLA * predicted[1], own_s, xla_s).sum())
+        least += float(np.minimum(own_s, xla_s).sum())
+        ours += float(own_s.sum())
+    return {"own_or_xla_right": round(least / chosen, 4), "always_ours_right": round(least / ours, 4)}
 
 
 _STATE: dict[str, Any] = {}

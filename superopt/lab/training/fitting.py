@@ -10,24 +10,35 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.model import learned_file, predict
+from costmodel.model.joint import NATIVE, XLA
+from costmodel.model.learned import Learned
 from superopt.errors import InputError
-from superopt.lab.training import corpus, evaluate, fit, speed
+from superopt.lab.training import corpus, evaluate, fit, speed, whole
+from superopt.lab.training.collect import LabelFile
+from superopt.lab.training.regions import SHIPPED, corpus_of
 from superopt.lab.training.settings import FitSettings
 from superopt.machine import facts as machine
 
 _BEGIN, _END = "<!-- evaluation begin -->", "<!-- evaluation end -->"
 
 
-def read_corpus(path: str | Path | None) -> corpus.Corpus:
-    """The labels of a file, or those that ship.
+def read_corpus(path: str | Path | None, backend: str = XLA) -> corpus.Corpus:
+    """The labels of a file, or those that ship: kernels as XLA compiles them, or regions as kernels of our own.
 
     Raises:
         InputError: the file is not usable.
     """
+    load, shipped, command = (
+        (corpus.load, corpus.SHIPPED, "collect") if backend == XLA else (corpus_of, SHIPPED, "regions")
+    )
     try:
-        return corpus.load(Path(path) if path else corpus.SHIPPED)
+        return load(_path(path, shipped))
     except corpus.CorpusError as error:
-        raise InputError(str(error), hint="collect labels with `superopt train collect`") from error
+        raise InputError(str(error), hint=f"collect labels with `superopt train {command}`") from error
+
+
+def _path(given: str | Path | None, shipped: Path) -> Path:
+    return Path(given) if given else shipped
 
 
 def fit_weights(
@@ -36,9 +47,10 @@ def fit_weights(
     evaluation: str | Path | None,
     seed: int,
     say: Callable[[str], None],
+    backend: str = XLA,
 ) -> dict[str, Any]:
-    """Fit to all labels and write the weights and their card; returns the card."""
-    found = read_corpus(data)
+    """Fit to all labels of a backend and write the weights and their card; returns the card."""
+    found = read_corpus(data, backend)
     labels = found.labels
     settings = FitSettings()
     begin = time.monotonic()
@@ -65,9 +77,13 @@ def fit_weights(
         "fit": evaluate.figures(result.seconds, labels),
         "fit_prior": evaluate.figures(result.prior_s, labels),
     }
+    if backend == NATIVE and whole.SHIPPED.exists():
+        boundary, card["programs"] = whole.fit(LabelFile.read(whole.SHIPPED).rows, Learned(model, "fitted now"))
+        card["boundary"] = asdict(boundary)
     if evaluation is not None:
         card["held_out"] = json.loads(Path(evaluation).read_text(encoding="utf-8"))["summary"]
-    path = Path(out) / learned_file.SHIPPED.name if out else learned_file.SHIPPED
+    shipped = learned_file.SHIPPED if backend == XLA else learned_file.NATIVE
+    path = Path(out) / shipped.name if out else shipped
     return {**learned_file.write(path, model, card), "path": str(path)}
 
 
@@ -77,10 +93,15 @@ def evaluation(
     families: Sequence[str] | None,
     budget_s: float,
     say: Callable[[str], None],
+    backend: str = XLA,
 ) -> dict[str, Any]:
     """Held-out accuracy and scoring speed: `summary`, `families`, `programs`, `labels`, `text`."""
-    found = read_corpus(data)
+    found = read_corpus(data, backend)
     result = evaluate.evaluate(found, seeds=seeds, families=families, budget_s=budget_s, progress=say)
+    if backend == NATIVE:
+        result["summary"] |= evaluate.backend_choice(found, corpus_of(_path(data, SHIPPED), "xla"), families, say)
+        rows = LabelFile.read(whole.SHIPPED).rows
+        result["summary"] |= whole.fit(rows, Learned(learned_file.read(learned_file.NATIVE)[0], "shipped"))[1]
     some = found.labels[:: max(1, len(found.labels) // speed.MOST)]
     model = fit.fit(fit.prepare(some), FitSettings(epochs=1, prior_steps=100), 0)
     rates = speed.scoring_speed(model, list({x.key: x.graph for x in some}.values()))

@@ -74,18 +74,11 @@ STAGES: tuple[tuple[str, tuple[str, ...], Mapping[str, Any]], ...] = (
     (
         "kernels",
         (
-            *(
-                "superopt.choose.implement",
-                "superopt.choose.forms",
-                "superopt.choose.partitions",
-                "superopt.choose.schedules",
-            ),
-            *(
-                "superopt.certify.kernels",
-                "superopt.choose.trials",
-                "superopt.choose.likeness",
-                "superopt.kernels.choose.partition",
-            ),
+            "superopt.choose.forms",
+            "superopt.choose.schedules",
+            "superopt.certify.kernels",
+            "superopt.choose.trials",
+            "superopt.kernels.choose.partition",
         ),
         WITH_KERNELS,
     ),

@@ -1,0 +1,190 @@
+"""Labels of regions: how long each takes as a kernel of our own, and by XLA, timed in the same rounds.
+
+    regions    of the training programs in their own form, images channels last, and kernels of the search's corpus that
+               are one region; distinct by their text
+    warm       called over and over: everything in the caches
+    cold       calls take turns with copies of the frozen operands, as weights of a large program lie
+
+Regions are taken in a fixed shuffled order, so a slice is a sample of all; a run that stopped goes on where it was.
+Some chunks of each run are timed a second time at its end, for the noise floor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from superopt.choose.plain import own_form, regions_as_kernels
+from superopt.errors import SuperoptError
+from superopt.ir.graph import Graph
+from superopt.ir.program import type_bytes
+from superopt.ir.text import parse_graph
+from superopt.kernels.choose.partition import partition
+from superopt.lab.training import corpus, families
+from superopt.lab.training.collect import LabelFile, label_of
+from superopt.lab.training.tasks import canonical, key_of, make_form, read_lines, write_lines
+from superopt.machine import facts as machine
+from superopt.measure import KernelTiming, ProcessLimits, Worker, time_kernels
+from superopt.measure.kernels import NATIVE, XLA, KernelSettings
+
+SETTINGS = KernelSettings(chunk=1_000, rounds=6, sample_s=0.0025, max_calls=40, most_s=0.1)
+FOOTPRINT = 128 << 20  # of frozen operands in turn: more than the last cache of most machines
+LEAST_FROZEN = 64 << 10  # bytes of frozen operands from which a region is timed cold, too
+CHUNK = 8
+AGAIN_EVERY = 20
+WRITE_EVERY_S = 30.0
+SHIPPED = corpus.SHIPPED.with_name("regions.jsonl.gz")
+Row = dict[str, Any]
+Say = Callable[[str], None]
+
+
+def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:
+    """Time regions that are not in the file yet until the budget ends; what the file holds then."""
+    begin = time.monotonic()
+    regions = listed(out.with_name("listed.jsonl.gz"), say)
+    labels = LabelFile.read(out)
+    known = {row["key"] for row in labels.rows} | set(labels.failed)
+    order = sorted(regions, key=lambda r: hashlib.sha256(r["key"].encode()).digest())
+    left = [row for row in order if row["key"] not in known]
+    labels.header.update(
+        machine=machine.as_dict(), versions=machine.versions(), date=time.strftime("%Y-%m-%d"), footprint=FOOTPRINT
+    )
+    end, written, again = begin + budget_s, time.monotonic(), list[Row]()
+    with Worker(ProcessLimits(silence_s=60.0), inline=True) as worker:
+        for first in range(0, len(left), CHUNK):
+            if time.monotonic() > end:
+                break
+            chunk = left[first : first + CHUNK]
+            found = timed(chunk, worker)
+            for row, one in zip(chunk, found, strict=True):
+                if isinstance(one, str):
+                    labels.failed[row["key"]] = one
+                else:
+                    labels.rows.append(row | one)
+            if first // CHUNK % AGAIN_EVERY == 0:
+                again += [row for row, one in zip(chunk, found, strict=True) if not isinstance(one, str)]
+            if time.monotonic() > written + WRITE_EVERY_S:
+                labels.write()
+                written = time.monotonic()
+                say(f"{len(labels.rows)} labels of {len(order)} regions")
+        at = {row["key"]: row for row in labels.rows}
+        for first in range(0, len(again), CHUNK):
+            chunk = again[first : first + CHUNK]
+            for row, one in zip(chunk, timed(chunk, worker), strict=True):
+                if not isinstance(one, str):
+                    at[row["key"]] |= {f"{k}_again": v for k, v in one.items() if k.endswith("_s")}
+    labels.write()
+    return summary(labels, len(order))
+
+
+def summary(labels: LabelFile, regions: int) -> dict[str, Any]:
+    """Figures of a file of labels."""
+    rows = labels.rows
+    again = [abs(r["own_s_again"] / r["own_s"] - 1.0) for r in rows if r.get("own_s_again") and r["own_s"] >= 2e-5]
+    own_s, xla_s = sum(r["own_s"] for r in rows), sum(r["xla_s"] for r in rows)
+    best_s = sum(min(r["own_s"], r["xla_s"]) for r in rows)
+    return {
+        "labels": len(rows), "regions": regions, "failed": len(labels.failed),
+        "families": len({r["family"] for r in rows}), "cold": sum("own_cold_s" in r for r in rows),
+        "noise_floor_mean_long": sum(again) / len(again) if again else None,
+        "own_faster": sum(r["own_s"] < r["xla_s"] for r in rows) / max(1, len(rows)),
+        "xla_over_own": xla_s / own_s if rows else None, "own_over_best": own_s / best_s if rows else None,
+    }  # fmt: skip
+
+
+def corpus_of(path: Path = SHIPPED, backend: str = "own") -> corpus.Corpus:
+    """The times on one backend, `own` or `xla`, as labels: each region is a task of its own.
+
+    Raises:
+        CorpusError: the file is missing, or a line is not a label.
+    """
+    try:
+        data = path.read_bytes()
+        records = read_lines(path)
+        header = records[0]["header"]
+        labels = tuple(
+            corpus.Label(
+                row["family"], row["program"], row["key"], "region", key=row["key"], graph=parse_graph(row["text"]),
+                seconds=row[f"{backend}_s"], stderr=row[f"{backend}_stderr"], again_s=row.get(f"{backend}_s_again"),
+            )
+            for row in records[1:]
+        )  # fmt: skip
+    except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise corpus.CorpusError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+    if not labels:
+        raise corpus.CorpusError(f"{path.name} holds no labels")
+    return corpus.Corpus(header, labels, hashlib.sha256(data).hexdigest()[:16])
+
+
+def listed(path: Path, say: Say) -> list[Row]:
+    """The distinct regions, from the file if there is one."""
+    rows = read_lines(path)
+    if rows:
+        return rows
+    found: dict[str, Row] = {}
+
+    def add(family: str, program: str, region: Graph) -> None:
+        graph = canonical(region)
+        text = make_form("region", graph).text
+        found.setdefault(key_of(text), {"family": family, "program": program, "key": key_of(text), "text": text})
+
+    for family, number in families.names():
+        try:
+            _, regions = regions_as_kernels(own_form(families.program(family, number).graph()))
+        except SuperoptError as error:
+            say(f"{family}/{number}: {error}")
+            continue
+        for region in regions:
+            add(family, f"{family}/{number}", region.graph)
+    programs = len(found)
+    for label in corpus.load().labels:
+        regions = partition(label.graph)
+        if len(regions) == 1 and not regions[0].is_free and regions[0].root is label.graph.outputs[0]:
+            add(label.family, label.program, regions[0].graph)
+    say(f"{programs} regions of programs, {len(found) - programs} kernels of the search that are one region")
+    write_lines(path, list(found.values()))
+    return list(found.values())
+
+
+def timed(chunk: Sequence[Row], worker: Worker) -> list[Row | str]:
+    """Times of regions in both backends, interleaved; why there are none of a region."""
+    graphs = [parse_graph(row["text"]) for row in chunk]
+    warm = _pairs(graphs, worker, SETTINGS)
+    cold = [i for i, g in enumerate(graphs) if _frozen_bytes(g) >= LEAST_FROZEN and not isinstance(warm[i], str)]
+    found = [one if isinstance(one, str) else dict(one) for one in warm]
+    for i, one in zip(
+        cold, _pairs([graphs[i] for i in cold], worker, replace(SETTINGS, footprint=FOOTPRINT)), strict=True
+    ):
+        at = found[i]
+        if not isinstance(at, str) and not isinstance(one, str):
+            at |= {"own_cold_s": one["own_s"], "xla_cold_s": one["xla_s"]}
+    return found
+
+
+def _frozen_bytes(graph: Graph) -> int:
+    return sum(type_bytes(node.type) for node in graph.inputs if node["frozen"])
+
+
+def _pairs(graphs: Sequence[Graph], worker: Worker, settings: KernelSettings) -> list[Row | str]:
+    both = [g for g in graphs for _ in range(2)]
+    found = time_kernels(both, settings=settings, worker=worker, backends=[NATIVE, XLA] * len(graphs))
+    rows: list[Row | str] = []
+    for own, xla in zip(found[::2], found[1::2], strict=True):
+        if not isinstance(own, KernelTiming):
+            rows.append(f"own: {own.cause}: {own.detail}"[:200])
+        elif not isinstance(xla, KernelTiming):
+            rows.append(f"xla: {xla.cause}: {xla.detail}"[:200])
+        else:
+            (own_s, own_error), (xla_s, xla_error) = label_of(own), label_of(xla)
+            rows.append({
+                "own_s": _short(own_s), "own_stderr": own_error, "xla_s": _short(xla_s), "xla_stderr": xla_error,
+            })  # fmt: skip
+    return rows
+
+
+def _short(seconds: float) -> float:
+    return float(f"{seconds:.4g}")

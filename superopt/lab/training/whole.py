@@ -1,0 +1,134 @@
+"""Labels of whole programs: how long the training programs take in kernels, to fit what lies between kernels.
+
+A program in kernels takes longer than its kernels alone: every one is called, its operands come from where another core
+or the kernel before left them, weights beyond the last cache from memory.  `fit` finds what a call costs, by how much
+kernels are slower in company, and how fast weights are streamed, from programs of which the regions are known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize
+
+from costmodel.model.boundary import Boundary
+from costmodel.model.objective import Objective
+from superopt.choose.plain import KernelMaker, own_form
+from superopt.choose.trials import TrialPool
+from superopt.errors import SuperoptError
+from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.program import type_bytes
+from superopt.ir.text import parse_graph
+from superopt.kernels.choose.choice import regions_of
+from superopt.lab.training import corpus, families
+from superopt.lab.training.collect import LabelFile
+from superopt.lab.training.tasks import canonical, make_form
+from superopt.machine import facts as machine
+from superopt.measure import ComparisonSettings, Timing, Tuned, Worker, as_called, compare
+
+SHIPPED = corpus.SHIPPED.with_name("programs.jsonl.gz")
+_SETTINGS = ComparisonSettings(rounds=15, min_time_s=0.01)
+Say = Callable[[str], None]
+Row = dict[str, Any]
+
+
+def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:
+    """Time training programs in kernels that are not in the file yet, until the budget ends."""
+    end = time.monotonic() + budget_s
+    labels = LabelFile.read(out)
+    labels.header.update(machine=machine.as_dict(), versions=machine.versions(), date=time.strftime("%Y-%m-%d"))
+    known = {row["program"] for row in labels.rows} | set(labels.failed)
+    names = sorted(families.names(), key=lambda n: hashlib.sha256(f"{n[0]}/{n[1]}".encode()).digest())
+    with TrialPool() as pool, Worker() as worker:
+        maker = KernelMaker(pool)
+        for family, number in names:
+            name = f"{family}/{number}"
+            if name in known or time.monotonic() > end:
+                continue
+            try:
+                row = _timed(family, number, maker, worker)
+            except SuperoptError as error:
+                row = str(error)
+            if isinstance(row, str):
+                labels.failed[name] = row[:200]
+            else:
+                labels.rows.append({"program": name, "family": family} | row)
+    labels.write()
+    say(f"{len(labels.rows)} programs, {len(labels.failed)} failed")
+    return {"programs": len(labels.rows), "failed": len(labels.failed)}
+
+
+def _timed(family: str, number: int, maker: KernelMaker, worker: Worker) -> Row | str:
+    described = families.program(family, number)
+    rng = np.random.default_rng(number)
+    live = tuple(_values(x, rng) for x in described.inputs)
+    imported = import_function(described.fn, (described.weights, *live), frozen=0)
+    made = maker.make("own form", own_form(imported.graph))
+    regions = regions_of(made.program.hot, made.choices)
+    if len(regions) < sum(row.count for row in made.rows):
+        return "not all of it is in kernels"
+    original = as_called(imported.graph, closed=imported.closes_over)
+    candidate = Tuned(made.program, {}, tuple(c.to_json() for c in made.choices))
+    found = compare(
+        original, [candidate], imported.live_values, imported.frozen_values, _SETTINGS, worker=worker
+    ).candidates[0]
+    if not isinstance(found, Timing):
+        return f"{found.cause}: {found.detail}"
+    counts = Counter(make_form("region", canonical(region.graph)).text for region in regions)
+    samples = sorted(found.samples_s)
+    return {"seconds": samples[len(samples) // 4], "regions": sorted(counts.items())}
+
+
+def _values(spec: Any, rng: np.random.Generator) -> np.ndarray:
+    if np.issubdtype(spec.dtype, np.floating):
+        return rng.standard_normal(spec.shape).astype(spec.dtype)
+    return np.zeros(spec.shape, spec.dtype)
+
+
+def fit(rows: Sequence[Row], model: Objective) -> tuple[Boundary, dict[str, float]]:
+    """The boundary that makes predictions of programs right, and how right: without it, with it, of unseen families."""
+    sums, calls, frozen, seconds = (np.array(x) for x in zip(*[_facts(row, model) for row in rows], strict=True))
+    groups = np.array([row["family"] for row in rows])
+
+    def errors(boundary: Boundary, at: np.ndarray) -> np.ndarray:
+        predicted = boundary.seconds(sums[at], calls[at], frozen[at])
+        return np.abs(predicted - seconds[at]) / seconds[at]
+
+    everything = np.arange(len(rows))
+    whole = _fitted(sums, calls, frozen, seconds)
+    left_out: list[float] = []
+    for family in sorted(set(groups)):
+        inside = groups != family
+        one = _fitted(sums[inside], calls[inside], frozen[inside], seconds[inside])
+        left_out += errors(one, everything[~inside]).tolist()
+    return whole, {
+        "programs": float(len(rows)),
+        "program_error_alone": float(np.median(np.abs(sums - seconds) / seconds)),
+        "program_error": float(np.median(errors(whole, everything))),
+        "program_error_lofo": float(np.median(left_out)),
+    }
+
+
+def _facts(row: Row, model: Objective) -> tuple[float, float, float, float]:
+    graphs = [parse_graph(text) for text, _ in row["regions"]]
+    counts = np.array([n for _, n in row["regions"]])
+    frozen = [sum(type_bytes(x.type) for x in g.inputs if x["frozen"]) for g in graphs]
+    return float(counts @ model.price(graphs)), float(counts.sum()), float(counts @ frozen), row["seconds"]
+
+
+def _fitted(sums: np.ndarray, calls: np.ndarray, frozen: np.ndarray, seconds: np.ndarray) -> Boundary:
+    """The least mean error of log time, over positive coefficients."""
+
+    def loss(logs: np.ndarray) -> float:
+        boundary = Boundary(*np.exp(logs).tolist())
+        return float(np.abs(np.log(boundary.seconds(sums, calls, frozen) / seconds)).mean())
+
+    start = np.log([3e-6, 1.0, 1e-6, 1e-10])
+    found = minimize(loss, start, method="Nelder-Mead", options={"maxiter": 4000, "xatol": 1e-3, "fatol": 1e-5})
+    return Boundary(*np.exp(found.x).tolist())

@@ -1,0 +1,123 @@
+"""The objective over two backends: the least price, kernels timed on either, what lies between kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from costmodel.model.boundary import Boundary
+from costmodel.model.joint import IN_QUESTION, NATIVE, XLA, Joint, KernelJob, NativeModel
+from rewrites import library
+from rewrites.build.expander import library_expander
+from superopt.ir.graph import Graph, Node, make_input, mk, topological
+from superopt.machine import facts as machine
+
+EXPAND = library_expander(library.load())
+
+
+class Counting:
+    """Every operation of these names costs so many seconds, every other one costs 1."""
+
+    name, version = "counting", "1"
+
+    def __init__(self, **seconds: float) -> None:
+        self.seconds = seconds
+
+    def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+        ops = [[n.op for n in k.nodes() if n.op not in ("input", "literal")] for k in kernels]
+        return np.array([sum(self.seconds.get(op, 1.0) for op in row) for row in ops], dtype=np.float64)
+
+
+def kernel(output: Node) -> Graph:
+    return Graph(tuple(n for n in topological((output,)) if n.op == "input"), (output,))
+
+
+def dense(rows: int = 24) -> Node:
+    x, w = make_input("x", (rows, 32)), make_input("w", (32, 40), frozen=True)
+    return mk("tanh", mk("dot_general", x, w, dimension_numbers=(((1,), (0,)), ((), ()))))
+
+
+def joint(xla: Counting, own: Counting | None = None, **boundary: float) -> Joint:
+    between = Boundary(**{"dispatch_s": 0.0, "company": 1.0, "call_s": 0.0, "stream_s": 0.0, **boundary})
+    return Joint(xla, EXPAND, None if own is None else NativeModel(own, between))
+
+
+def test_a_kernel_costs_what_the_faster_backend_takes() -> None:
+    graphs = [kernel(dense()), kernel(mk("exp", make_input("x", (64,))))]
+    model = joint(Counting(dot_general=2.0, tanh=2.0, exp=0.5), Counting(dot_general=1.5))
+    np.testing.assert_allclose(model.by_backend(graphs)[XLA], [4.0, 0.5])
+    np.testing.assert_allclose(model.by_backend(graphs)[NATIVE], [2.5, 1.0])
+    np.testing.assert_allclose(model.price(graphs), [2.5, 0.5])
+    assert (model.is_native(graphs[0]), model.is_native(graphs[1])) == (True, False)
+    alone = joint(Counting())
+    assert alone.by_backend(graphs).keys() == {XLA}
+    assert not alone.is_native(graphs[0])
+
+
+def test_what_no_kernel_computes_costs_our_backend_infinitely_much() -> None:
+    ordered = kernel(mk("neg", mk("barrier", make_input("x", (64,)))))
+    model = joint(Counting(), Counting())
+    assert model.by_backend([ordered])[NATIVE][0] == np.inf
+    assert model.price([ordered])[0] == 2.0
+
+
+def test_a_kernel_of_the_search_is_priced_by_the_regions_that_it_is_cut_into() -> None:
+    y = dense()
+    again = mk("dot_general", y, make_input("v", (40, 8)), dimension_numbers=(((1,), (0,)), ((), ())))
+    model = joint(Counting(dot_general=100.0), Counting(dot_general=3.0))
+    assert model.native is not None
+    regions = model.native.regions(kernel(again))
+    assert regions is not None
+    assert len(regions) == 2
+    assert model.price([kernel(again)])[0] == pytest.approx(7.0)
+
+
+def test_ways_to_compute_with_xla_are_the_operations_themselves_in_kernels() -> None:
+    x, w = make_input("x", (1, 16, 12, 12)), make_input("w", (16, 1, 3, 3))
+    layout = ((0, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3))
+    conv = mk(
+        "conv_general_dilated", x, w, dimension_numbers=layout, feature_group_count=16,
+        padding=((1, 1), (1, 1)), window_strides=(1, 1),
+    )  # fmt: skip
+    way = kernel(mk("macro", *conv.inputs, rule="depthwise-shifts", op=conv.op, attrs=conv.attrs))
+    model = joint(Counting(conv_general_dilated=1000.0), Counting(conv_general_dilated=10.0))
+    prices = model.by_backend([way])
+    assert prices[NATIVE][0] == 10.0
+    assert 10.0 < prices[XLA][0] < 1000.0
+
+
+def test_kernels_are_timed_where_they_may_be_the_fastest() -> None:
+    close, far = kernel(dense()), kernel(mk("exp", make_input("x", (64,))))
+    model = joint(Counting(exp=1.0), Counting(exp=1.01 * IN_QUESTION))
+    jobs = model.untimed([close, far])
+    assert [(job.backend, job.runs.outputs[0].op) for job in jobs] == [(XLA, "tanh"), (NATIVE, "tanh"), (XLA, "exp")]
+    assert close not in model
+    model.learn(jobs, [5.0, 4.0, 1.0])
+    assert model.timed(close) == [XLA, NATIVE]
+    assert model.price([close])[0] == 4.0
+    assert model.untimed([close, far]) == []
+    assert model.count == 3
+    assert any(name.startswith(NATIVE) for name in model.factors())
+    assert len(model.errors()) == 3
+
+
+def test_a_kernel_that_could_not_be_made_is_not_asked_for_again() -> None:
+    graph = kernel(dense())
+    model = joint(Counting(dot_general=5.0), Counting())
+    (job,) = [job for job in model.untimed([graph]) if job.backend == NATIVE]
+    model.refuse(job)
+    assert model.price([graph])[0] == 6.0
+    assert all(job.backend == XLA for job in model.untimed([graph]))
+    assert isinstance(job, KernelJob)
+
+
+def test_between_kernels_lie_calls_and_weights_beyond_the_last_cache() -> None:
+    graph = kernel(dense())
+    model = joint(Counting(), Counting(), dispatch_s=0.5, company=2.0, call_s=0.25, stream_s=1.0)
+    assert model.program_s([graph, graph], 1.0) == pytest.approx(0.5 + 2.0 * (2 * 2.0 + 1.0) + 2 * 0.25)
+    last = dict(machine.describe().caches_bytes)["L3"]
+    boundary = Boundary(0.0, 1.0, 0.0, 1.0)
+    assert boundary.seconds(1.0, 1.0, last + 7.0) == pytest.approx(8.0)
+    assert joint(Counting()).program_s([graph], 1.0) == 3.0
