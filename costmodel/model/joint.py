@@ -46,6 +46,11 @@ class NativeModel(NamedTuple):
     regions: Objective
     boundary: Boundary = NOTHING
 
+    @property
+    def version(self) -> str:
+        """Changes whenever a price may change."""
+        return f"{self.regions.version} {self.boundary}"
+
 
 class Native:
     """Kernels of our own as an objective.
@@ -87,7 +92,7 @@ class Joint:
         self.xla = Measured(base, expand)
         self.native = None if native is None else Native(native)
         self.name = base.name if native is None else f"{base.name}, by XLA or kernels of our own"
-        self.version = base.version if native is None else f"{base.version}+{native.regions.version}"
+        self.version = base.version if native is None else f"{base.version}+{native.version}"
 
     def is_native(self, region: Graph) -> bool:
         """Is a region to be a kernel of our own: unless XLA is faster, by more than a prediction errs by?"""

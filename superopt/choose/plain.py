@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from costmodel.model.joint import Joint
 from superopt.backends.native import default_trace, default_traces, prepared_bytes
 from superopt.choose.schedules import proved, search_schedules
 from superopt.choose.trials import Trace, Trial, TrialPool, estimate, report_rows, try_regions
@@ -65,7 +66,11 @@ class KernelProgram:
 
 
 class KernelMaker:
-    """Makes the kernels of programs, each distinct region once."""
+    """Makes the kernels of programs, each distinct region once.
+
+    Attributes:
+        model: prices regions, once there is one; those that XLA computes faster are then left to it.
+    """
 
     def __init__(
         self,
@@ -77,6 +82,7 @@ class KernelMaker:
         self._pool, self._store, self._progress = pool, store, progress
         self._most_bytes = max_prepared_bytes
         self._made: dict[Graph, Trial] = {}
+        self.model: Joint | None = None
         self.seconds_each = 0.0  # of the last programs' kernels, to say what others will take
 
     def make(
@@ -85,23 +91,32 @@ class KernelMaker:
         program: Program,
         finalist: Finalist | None = None,
         budget_s: float = math.inf,
-        is_native: Callable[[Graph], bool] = lambda region: True,
     ) -> KernelProgram:
-        """The program, its images channels last, with all regions as kernels that can be made in the time.
-
-        Args:
-            is_native: whether a region is to be a kernel; the others are left to XLA.
-        """
+        """The program, its images channels last, with all regions as kernels that can be made in the time."""
         program, regions = regions_as_kernels(program)
-        regions = [region for region in regions if is_native(region.graph)]
-        self._compile(regions, budget_s)
-        usable = [(r, t.trace) for r in regions if (t := self._made.get(r.graph)) is not None and not t.failure]
+        mine = [region for region in regions if self.model is None or self.model.is_native(region.graph)]
+        self._compile(mine, budget_s)
+        usable = [(r, t.trace) for r in mine if (t := self._made.get(r.graph)) is not None and not t.failure]
         choices = choices_of(program.hot, usable)
         if not fits(name, program, choices, self._most_bytes, self._progress):
             choices = ()
         chosen = {r.graph for r, _ in usable} if choices else set[Graph]()
-        late = {r.graph: _made(r, "not made: the time does not suffice") for r in regions}
-        return KernelProgram(name, program, finalist, choices, report_rows(regions, chosen, {**late, **self._made}))
+        return KernelProgram(name, program, finalist, choices, self._rows(regions, chosen))
+
+    def rows(self, program: Program, choices: Sequence[Choice]) -> tuple[NativeKernel, ...]:
+        """The regions of a program that was made, for the report."""
+        return self._rows(regions_as_kernels(program)[1], {r.graph for r in regions_of(program.hot, choices)})
+
+    def _rows(
+        self, regions: Sequence[Region], chosen: Collection[Graph], tried: Mapping[Graph, Trial] | None = None
+    ) -> tuple[NativeKernel, ...]:
+        found = {**self._made, **(tried or {})}
+        for region in regions:
+            if region.graph not in found:
+                faster = self.model is not None and not self.model.is_native(region.graph)
+                late = "predicted to be faster there" if faster else "not made: the time does not suffice"
+                found[region.graph] = _made(region, late)
+        return report_rows(regions, chosen, found, self.model)
 
     def searched(self, form: KernelProgram, budget_s: float, seed: int) -> KernelProgram | None:
         """The program with searched schedules where these are faster than the default ones; None where none is."""
@@ -119,7 +134,7 @@ class KernelMaker:
             replace(choice, trace=better[region.graph].trace) if region.graph in better else choice
             for choice, region in zip(form.choices, regions, strict=True)
         )
-        rows = report_rows(regions, {r.graph for r in regions}, {**self._made, **tried})
+        rows = self._rows(regions, {r.graph for r in regions}, tried)
         return replace(form, name=f"{form.name}, schedules searched", choices=choices, rows=rows)
 
     def seconds_for(self, program: Program) -> float:

@@ -9,6 +9,7 @@ have come through.  Equal regions are tried once, those that matter most first, 
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections import Counter
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from costmodel.model.joint import NATIVE, XLA, Joint
 from superopt.arrays.bundles import scratch_folder
 from superopt.ir.counters import Cost
 from superopt.ir.graph import Graph
@@ -279,10 +281,16 @@ def _batches(order: Sequence[Graph], size: int) -> Iterator[Sequence[Graph]]:
 
 
 def report_rows(
-    regions: Sequence[Region], chosen: Collection[Graph], tried: Mapping[Graph, Trial]
+    regions: Sequence[Region], chosen: Collection[Graph], tried: Mapping[Graph, Trial], model: Joint | None = None
 ) -> tuple[NativeKernel, ...]:
     """The regions of a form for the report, equal ones together, those that take longest first."""
     rows: list[NativeKernel] = []
+    graphs = list(dict.fromkeys(region.graph for region in regions))
+    prices = {} if model is None or not graphs else model.by_backend(graphs)
+    predicted_ms = {
+        name: {g: 1e3 * s for g, s in zip(graphs, price.tolist(), strict=True) if s < math.inf}
+        for name, price in prices.items()
+    }
     for graph, n in Counter(region.graph for region in regions).items():
         trial = tried.get(graph)
         if trial is None:
@@ -299,9 +307,11 @@ def report_rows(
                 flops=trial.cost.flops,
                 failure=trial.failure,
                 schedule=_schedule(trial),
+                predicted_ms=predicted_ms.get(NATIVE, {}).get(graph),
+                by_xla_ms=predicted_ms.get(XLA, {}).get(graph),
             )
         )
-    return tuple(sorted(rows, key=lambda r: -r.count * (r.xla_ms or 0.0)))
+    return tuple(sorted(rows, key=lambda r: -r.count * (r.xla_ms or r.by_xla_ms or 0.0)))
 
 
 def _schedule(trial: Trial) -> str:

@@ -43,7 +43,7 @@ from superopt.contest.checks import Builds, of_the_program
 from superopt.contest.comparing import Tools
 from superopt.contest.judge import judge
 from superopt.contest.judgement import Judgement, given_back, original_returned, settled
-from superopt.contest.rounds import Candidate, Entry, contest, decided, undecided
+from superopt.contest.rounds import Candidate, contest, decided, undecided
 from superopt.errors import ArgumentError, SuperoptError, UsageError, told
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import explore
@@ -153,7 +153,7 @@ def optimize(
         dims: sizes of the symbolic dimensions of a model that example arguments do not say.
         store: whether to answer from and write to the store of earlier results, or the path of another store.
         rules: rewrite rules in place of the library; each must be proved.
-        objective: performance model in place of the calibrated one.
+        objective: performance model in place of the calibrated ones, that of our kernels included.
         max_prepared_bytes: refuse programs whose prepared weights are larger.
         numerics: which rules may be used: `real` (equal over the reals), `exact` (results agree with the original's in
             every bit; NaN is NaN) or `range` (also rules that may overflow where the original does not).
@@ -192,13 +192,13 @@ def optimize(
                 limits, seed=seed, numerics=numerics, deterministic=deterministic, searches=search, rules=given,
                 max_prepared_bytes=max_prepared_bytes,
             )  # fmt: skip
+            native = None
+            if kernels and objective is None and not unavailable():
+                native = barrier.around("the model of kernels of our own", load_native, None, let=_FIRST)
             objective = objective or barrier.around(
                 "the performance model", lambda: load_objective(archive, progress=clock.say), request.objective,
                 let=_FIRST,
             )  # fmt: skip
-            native = None
-            if kernels and not unavailable():
-                native = barrier.around("the model of kernels of our own", load_native, None, let=_FIRST)
             request = replace(request, objective=objective, native=native)
         key = barrier.around("the key of the call in the store", lambda: run_key(imported, request), "", let=_FIRST)
         known = barrier.around("an answer from the store", lambda: recall(archive, key, imported), None, let=_FIRST)
@@ -372,16 +372,18 @@ class _Run:
         found, maker = self.found, self.maker
         assert found is not None
         assert maker is not None
+        maker.model = found.model
         for i, (entry, judgement) in enumerate(made):
             seconds = predicted_s(found, entry.program, found.result.original)
-            made[i] = replace(entry, predicted_s=seconds), judgement
+            rows = maker.rows(entry.program, entry.kernels)
+            made[i] = replace(entry, predicted_s=seconds), replace(judgement, native=rows)
         for form in forms_of(found)[:_MOST_FORMS]:
             left_s = limits.left_s - build_s
             if maker.seconds_for(form.program) > left_s:
                 self.clock.say(f"{form.name} in kernels: the time does not suffice to make them")
                 continue
             name = f"{form.name} in kernels"
-            done = maker.make(name, form.program, form.finalist, left_s, found.model.is_native)
+            done = maker.make(name, form.program, form.finalist, left_s)
             if done.choices:
                 made.append(candidate_of(done))
 
@@ -421,9 +423,6 @@ class _Run:
             return self._checked(self._at_hand(candidates, judgement))
         if not candidates:
             return self._checked(judgement)
-        if not judgement.returns_original or judgement.options:
-            entry = Entry("as searched", judgement.program, judgement.kernels, judgement.options)
-            candidates = [*candidates, (entry, judgement)]
         entries = [entry for entry, _ in candidates]
         self._end(self.pool)
         with self.clock.stage("contest"):

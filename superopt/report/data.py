@@ -95,6 +95,8 @@ class NativeKernel:
         flops: of one run.
         failure: why there is no timing.
         schedule: where its schedule comes from: default, or searched among so many.
+        predicted_ms, by_xla_ms: of one run as our kernel and by XLA, by the models, or as timed during the search; None
+            where they were not asked.
     """
 
     name: str
@@ -107,6 +109,8 @@ class NativeKernel:
     flops: float = 0.0
     failure: str = ""
     schedule: str = ""
+    predicted_ms: float | None = None
+    by_xla_ms: float | None = None
 
     @property
     def gain(self) -> float | None:

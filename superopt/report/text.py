@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 
 from superopt.machine.speedup import Speedup
-from superopt.report.data import Report
+from superopt.report.data import NativeKernel, Report
 
 WIDTH = 100
 _MOST = 8
@@ -223,7 +223,7 @@ def _native_lines(report: Report) -> list[str]:
         if k.failure or not (k.used or k.gain):
             said_of = f"left to XLA: {k.failure or 'not tried'}"
         elif k.gain is None:
-            said_of = f"schedule {k.schedule}, not timed alone"
+            said_of = f"schedule {k.schedule}, {_predicted(k)}"
         else:
             searched = f", schedule {k.schedule}" if k.schedule.startswith("best") else ""
             said_of = f"{_ms(k.xla_ms)} -> {_ms(k.own_ms)}, {k.gain:.2f}x{searched}{'' if k.used else ', not used'}"
@@ -231,6 +231,12 @@ def _native_lines(report: Report) -> list[str]:
     if len(report.native) > _MOST:
         lines.append(f"          and {len(report.native) - _MOST} more kinds of regions")
     return lines
+
+
+def _predicted(k: NativeKernel) -> str:
+    if k.predicted_ms is None or k.by_xla_ms is None:
+        return "not timed alone"
+    return f"predicted {_ms(k.predicted_ms)}, by XLA {_ms(k.by_xla_ms)}"
 
 
 def _not_done_lines(report: Report) -> list[str]:

@@ -64,7 +64,7 @@ def run_key(imported: Imported, request: Request) -> str:
         [limits.seconds, limits.steps, *asked, limits.kernels, request.searches],
         digests.state(),
         [show(rule) for rule in chosen],
-        [objective.name, objective.version, "" if request.native is None else request.native.regions.version],
+        [objective.name, objective.version, "" if request.native is None else request.native.version],
         machine.environment_key(),
         os.environ.get("XLA_FLAGS", ""),
     )

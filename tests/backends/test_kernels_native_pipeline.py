@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import superopt
+from costmodel.model.joint import NATIVE, XLA, Joint
 from costmodel.model.load import load_objective
 from superopt.backends import native
 from superopt.backends.native import NativeExecutable
@@ -108,10 +110,22 @@ def test_no_kernels_where_none_are_asked_for_and_none_can_be_chosen(
 
 
 def test_regions_that_xla_computes_faster_are_left_to_it(found: tuple[Imported, Exploration]) -> None:
+    class Prices:
+        """XLA takes 2 s for products and 1 s for the rest, our kernels 1.5 s for all."""
+
+        def by_backend(self, graphs: Sequence[Graph]) -> dict[str, np.ndarray]:
+            xla = [2.0 if any(n.op == "dot_general" for n in g.nodes()) else 1.0 for g in graphs]
+            return {XLA: np.array(xla), NATIVE: np.full(len(graphs), 1.5)}
+
+        is_native = Joint.is_native
+
     with TrialPool(processes=1) as pool:
         maker, form = KernelMaker(pool), own_form(found[0].graph)
-        made = maker.make("mixed", form, is_native=lambda g: any(n.op == "dot_general" for n in g.nodes()))
-    assert [row.kind for row in made.rows] == ["contraction"]
+        maker.model = Prices()  # pyright: ignore[reportAttributeAccessIssue]
+        made = maker.make("mixed", form)
+    assert [(row.kind, row.used) for row in made.rows] == [("contraction", True), ("rows", False)]
+    assert made.rows[1].failure == "predicted to be faster there"
+    assert (made.rows[0].predicted_ms, made.rows[0].by_xla_ms) == (1500.0, 2000.0)
     assert len(made.choices) == 1
 
 
