@@ -10,7 +10,7 @@ backend cannot compute costs it infinitely much.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from superopt.kernels.choose.regions import is_inside
 
 XLA, NATIVE = "xla", "native"
 LEFT_TO_XLA = 1.25  # times XLA's price: of regions of unseen families our kernels are faster in 99 %
+HANDOVER_S = 4e-5  # of one region of XLA's between kernels: with one, a program of three takes 65 us in place of 22
 IN_QUESTION = 2.0  # times the least price: what either model errs by, of unseen families, in nine kernels of ten
 
 
@@ -95,14 +96,14 @@ class Joint:
         self.version = base.version if native is None else f"{base.version}+{native.version}"
 
     def is_native(self, region: Graph) -> bool:
-        """Is a region to be a kernel of our own: unless XLA is faster, by more than a prediction errs by?"""
+        """Is a region to be a kernel of our own: unless XLA is faster, by more than predictions err and it is worth?"""
         prices = self.by_backend([region])
-        return NATIVE in prices and bool(prices[NATIVE][0] <= LEFT_TO_XLA * prices[XLA][0])
+        return NATIVE in prices and bool(prices[NATIVE][0] <= LEFT_TO_XLA * prices[XLA][0] + HANDOVER_S)
 
     @property
     def count(self) -> int:
         """How many kernels were timed."""
-        return len(self.xla.seconds) + (0 if self.native is None else len(self.native.model.seconds))
+        return len(self.errors())
 
     def errors(self) -> list[float]:
         """How far a model was from each timed kernel, as a factor of at least 1, smallest first."""
@@ -151,16 +152,19 @@ class Joint:
                 model.learn([kernel for kernel, _ in some], [s for _, s in some])
 
     def refuse(self, job: KernelJob) -> None:
-        """Take in that no kernel could be made: the backend is not asked for it again."""
-        model = self.xla if job.backend == XLA or self.native is None else self.native.model
-        model.seconds[job.kernel.outputs[0]] = np.inf
+        """Take in that no kernel of ours could be made: the backend is not asked for it again."""
+        if job.backend == NATIVE and self.native is not None:
+            self.native.model.seconds[job.kernel.outputs[0]] = np.inf
 
-    def program_s(self, regions: Sequence[Graph], apart_s: float = 0.0) -> float:
-        """Seconds of a program of these regions, each on its faster backend, and of kernels that only XLA has."""
-        boundary = NOTHING if self.native is None else self.native.boundary
+    def program_s(self, regions: Sequence[Graph], native: Container[Graph], apart_s: float = 0.0) -> float:
+        """Seconds of a program of these regions, some of them as kernels of ours, and of what belongs to none."""
+        if self.native is None or not regions:
+            return float(np.sum(self.xla.price(regions))) + apart_s if regions else apart_s
+        prices = self.by_backend(regions)
+        own = np.array([region in native for region in regions])
+        total_s = float(np.where(own, prices[NATIVE], prices[XLA] + HANDOVER_S).sum()) + apart_s
         frozen = sum(type_bytes(x.type) for region in regions for x in region.inputs if x["frozen"])
-        total_s = float(np.sum(self.price(regions))) if regions else 0.0
-        return float(boundary.seconds(total_s + apart_s, float(len(regions)), float(frozen)))
+        return float(self.native.boundary.seconds(total_s, float(len(regions)), float(frozen)))
 
     def by_backend(self, kernels: Sequence[Graph]) -> Mapping[str, PerKernel]:
         """Seconds of each kernel by backend."""

@@ -1,1 +1,1 @@
-"""Kernels of our own in a program: which forms and regions take them, tried one by one in worker processes."""
+"""Kernels of our own in a program: its forms, kernels made in worker processes, and schedules searched for them."""

@@ -1,8 +1,8 @@
-"""The programs of a search as they are made in kernels, each with what it takes by the models.
+"""The programs of a search as they are made in kernels.
 
 A way to compute an operation with XLA (a depthwise convolution as shifted sums, say) is three times faster there and
-twenty times slower than a kernel here, so forms hold the operations themselves.  What a form takes is the sum over its
-regions as they are made, each on its faster backend, and of what belongs to no region as the search prices it.
+twenty times slower than a kernel here, so forms hold the operations themselves.  They are ordered by what they would
+take, each region on its faster backend; what a form takes as it was made is told with it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from superopt.explore.found import Exploration
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
 from superopt.ir.text import print_graph
+from superopt.kernels.choose.regions import is_inside
 from superopt.search.search import Finalist
 
 _CLOSE = 1.5  # of the least predicted time: what the models err by where a form that was built was the fastest
@@ -28,12 +29,14 @@ class ProgramForm:
     Attributes:
         name: for the report.
         program: computes what the original does.
-        finalist: of the search, its predicted time that of the form.
+        finalist: of the search.
+        predicted_s: what it would take in kernels.
     """
 
     name: str
     program: Program
     finalist: Finalist
+    predicted_s: float
 
 
 def forms_of(found: Exploration) -> list[ProgramForm]:
@@ -41,25 +44,28 @@ def forms_of(found: Exploration) -> list[ProgramForm]:
     forms: dict[str, ProgramForm] = {}
     own = print_graph(own_form(found.imported).hot)
     for finalist in found.result.finalists:
-        if finalist.original:
+        if finalist.original and found.graph is found.imported:  # else bodies of control flow are better ones
             continue
         program, shown = _plain_form(found, finalist)
         text = print_graph(program.hot)
         if text != own and text not in forms:
-            seconds = predicted_s(found, program, finalist)
-            forms[text] = ProgramForm(finalist.name, program, replace(shown, predicted_s=seconds))
-    order = sorted(forms.values(), key=lambda form: form.finalist.predicted_s)
-    return [form for form in order if form.finalist.predicted_s <= _CLOSE * order[0].finalist.predicted_s]
+            forms[text] = ProgramForm(finalist.name, program, shown, _predicted_s(found, program, finalist))
+    order = sorted(forms.values(), key=lambda form: form.predicted_s)
+    return [form for form in order if form.predicted_s <= _CLOSE * order[0].predicted_s]
 
 
-def predicted_s(found: Exploration, program: Program, finalist: Finalist) -> float:
-    """Seconds of a program in kernels."""
+def apart_s(found: Exploration, finalist: Finalist) -> float:
+    """Seconds of what a program computes outside of all regions: control flow, opaque operations, other types."""
+    return sum(seconds for kernel, seconds in finalist.kernels if not is_inside(kernel.outputs[0]))
+
+
+def _predicted_s(found: Exploration, program: Program, finalist: Finalist) -> float:
+    """What a form would take, each region on its faster backend."""
     model = found.model
     if model.native is None:
         return finalist.predicted_s
     regions = [region.graph for region in regions_as_kernels(program)[1]]
-    apart = [seconds for kernel, seconds in finalist.kernels if model.native.regions(kernel) is None]
-    return model.program_s(regions, sum(apart))
+    return model.program_s(regions, {g for g in set(regions) if model.is_native(g)}, apart_s(found, finalist))
 
 
 def _plain_form(found: Exploration, finalist: Finalist) -> tuple[Program, Finalist]:

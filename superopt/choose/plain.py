@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from costmodel.model.joint import Joint
 from superopt.backends.native import default_trace, default_traces, prepared_bytes
+from superopt.choose.schedules import LEAST_S as SEARCHABLE_S
 from superopt.choose.schedules import proved, search_schedules
 from superopt.choose.trials import Trace, Trial, TrialPool, estimate, report_rows, try_regions
 from superopt.contest.judgement import Judgement
@@ -43,33 +44,42 @@ _SEARCHED = 8  # regions: half of the kernels' time in the networks of the bench
 
 @dataclass(frozen=True, slots=True)
 class KernelProgram:
-    """A program with all of its regions as kernels.
+    """A program with all of its regions as kernels, or all that are not left to XLA.
 
     Attributes:
         name: for the report.
         program: computes what the original does.
         finalist: of the search; None for the program's own form.
         choices: the regions that are kernels.
-        rows: all regions, for the report.
+        regions: all that move or compute anything.
+        rows: these, for the report.
+        predicted_s: what it takes by the models, each region on its backend; None where they were not asked.
     """
 
     name: str
     program: Program
     finalist: Finalist | None = None
     choices: tuple[Choice, ...] = ()
+    regions: tuple[Region, ...] = ()
     rows: tuple[NativeKernel, ...] = ()
+    predicted_s: float | None = None
 
     @property
     def same_as_original(self) -> bool:
         """Is this the original itself: no kernel in it, and nothing done ahead?"""
         return self.finalist is None and not self.choices and not self.program.computes_ahead
 
+    @property
+    def chosen(self) -> frozenset[Graph]:
+        """The regions that are kernels."""
+        return frozenset(region.graph for region in regions_of(self.program.hot, self.choices))
+
 
 class KernelMaker:
     """Makes the kernels of programs, each distinct region once.
 
     Attributes:
-        model: prices regions, once there is one; those that XLA computes faster are then left to it.
+        model: prices regions, once there is one that knows kernels; those that XLA computes faster are then left to it.
     """
 
     def __init__(
@@ -86,60 +96,66 @@ class KernelMaker:
         self.seconds_each = 0.0  # of the last programs' kernels, to say what others will take
 
     def make(
-        self,
-        name: str,
-        program: Program,
-        finalist: Finalist | None = None,
-        budget_s: float = math.inf,
+        self, name: str, program: Program, finalist: Finalist | None = None, budget_s: float = math.inf
     ) -> KernelProgram:
         """The program, its images channels last, with all regions as kernels that can be made in the time."""
         program, regions = regions_as_kernels(program)
-        mine = [region for region in regions if self.model is None or self.model.is_native(region.graph)]
+        mine = self._mine(regions)
         self._compile(mine, budget_s)
         usable = [(r, t.trace) for r in mine if (t := self._made.get(r.graph)) is not None and not t.failure]
         choices = choices_of(program.hot, usable)
         if not fits(name, program, choices, self._most_bytes, self._progress):
             choices = ()
-        chosen = {r.graph for r, _ in usable} if choices else set[Graph]()
-        return KernelProgram(name, program, finalist, choices, self._rows(regions, chosen))
+        return self.told(KernelProgram(name, program, finalist, choices, tuple(regions)))
 
-    def rows(self, program: Program, choices: Sequence[Choice]) -> tuple[NativeKernel, ...]:
-        """The regions of a program that was made, for the report."""
-        return self._rows(regions_as_kernels(program)[1], {r.graph for r in regions_of(program.hot, choices)})
+    def told(
+        self, form: KernelProgram, apart_s: float = 0.0, tried: Mapping[Graph, Trial] | None = None
+    ) -> KernelProgram:
+        """The program with its rows for the report, and with what it takes by the model, if there is one.
 
-    def _rows(
-        self, regions: Sequence[Region], chosen: Collection[Graph], tried: Mapping[Graph, Trial] | None = None
-    ) -> tuple[NativeKernel, ...]:
-        found = {**self._made, **(tried or {})}
-        for region in regions:
+        Args:
+            apart_s: of what belongs to no region.
+            tried: what is known beside the making of kernels.
+        """
+        chosen, found = form.chosen, {**self._made, **(tried or {})}
+        for region in form.regions:
             if region.graph not in found:
-                faster = self.model is not None and not self.model.is_native(region.graph)
-                late = "predicted to be faster there" if faster else "not made: the time does not suffice"
+                late = "not made: the time does not suffice" if self._mine([region]) else "predicted to be faster there"
                 found[region.graph] = _made(region, late)
-        return report_rows(regions, chosen, found, self.model)
+        rows = report_rows(form.regions, chosen, found, self.model)
+        if self.model is None:
+            return replace(form, rows=rows)
+        seconds = self.model.program_s([r.graph for r in form.regions], chosen, apart_s)
+        return replace(form, rows=rows, predicted_s=seconds)
 
     def searched(self, form: KernelProgram, budget_s: float, seed: int) -> KernelProgram | None:
         """The program with searched schedules where these are faster than the default ones; None where none is."""
         regions = regions_of(form.program.hot, form.choices)
-        begin = time.monotonic()
+        end_s = time.monotonic() + budget_s
         tried = try_regions(regions, self._pool, budget_s=_TRIALS * budget_s, most=_SEARCHED, progress=self._progress)
-        left_s = budget_s - (time.monotonic() - begin)
-        tried = search_schedules(
-            regions, tried, self._pool, budget_s=left_s, seed=seed, store=self._store, progress=self._progress
-        )
-        better = {graph: trial for graph, trial in tried.items() if trial.searched}
-        if not better:
+        if (left_s := end_s - time.monotonic()) > SEARCHABLE_S:
+            tried = search_schedules(
+                regions, tried, self._pool, budget_s=left_s, seed=seed, store=self._store, progress=self._progress
+            )
+        if not any(trial.searched for trial in tried.values()):
             return None
         choices = tuple(
-            replace(choice, trace=better[region.graph].trace) if region.graph in better else choice
+            replace(choice, trace=trial.trace) if trial is not None and trial.searched else choice
             for choice, region in zip(form.choices, regions, strict=True)
+            if (trial := tried.get(region.graph)) is None or not trial.failure
         )
-        rows = self._rows(regions, {r.graph for r in regions}, tried)
-        return replace(form, name=f"{form.name}, schedules searched", choices=choices, rows=rows)
+        return self.told(replace(form, name=f"{form.name}, schedules searched", choices=choices), tried=tried)
+
+    def _mine(self, regions: Sequence[Region]) -> list[Region]:
+        """The regions that are to be kernels."""
+        if self.model is None or self.model.native is None:
+            return list(regions)
+        return [region for region in regions if self.model.is_native(region.graph)]
 
     def seconds_for(self, program: Program) -> float:
         """What making the kernels of a program is likely to take."""
-        return self.seconds_each * len({r.graph for r in regions_as_kernels(program)[1]} - self._made.keys())
+        mine = self._mine(regions_as_kernels(program)[1])
+        return self.seconds_each * len({region.graph for region in mine} - self._made.keys())
 
     def _compile(self, regions: Sequence[Region], budget_s: float) -> None:
         """Make what is not made yet, a batch at a time; the schedules of one are proved beside the next."""
@@ -230,6 +246,5 @@ def _made(region: Region, found: Trace | str) -> Trial:
 
 def candidate_of(made: KernelProgram) -> Candidate:
     """A program in kernels, and what is said of it if it wins."""
-    predicted_s = None if made.finalist is None else made.finalist.predicted_s
     verdict = f"faster program returned, {len(made.choices)} of its kernels are our own"
-    return Entry(made.name, made.program, made.choices, predicted_s=predicted_s), in_kernels(made, verdict)
+    return Entry(made.name, made.program, made.choices, predicted_s=made.predicted_s), in_kernels(made, verdict)

@@ -95,13 +95,11 @@ def _better(region: Region, default: Trial, trace: tuple[object, ...], pool: Tri
     return replace(trial, candidates=default.candidates, searched=True)
 
 
-def proved(
-    tried: Mapping[Graph, Trial], store: Store | None, say: Callable[[str], None], least: float = -1.0
-) -> dict[Graph, Trial]:
-    """The trials; those of kernels whose schedules are not proved as failed, where they gain more than `least`."""
+def proved(tried: Mapping[Graph, Trial], store: Store | None, say: Callable[[str], None]) -> dict[Graph, Trial]:
+    """The trials; those of kernels whose schedules are not proved as failed."""
     ledger, found = ScheduleLedger(store), dict(tried)
     for graph, trial in tried.items():
-        if trial.gain > least and not trial.failure:
+        if not trial.failure:
             verdict = prove_kernel(graph, trial.trace, ledger)
             if not verdict.proved:
                 say(f"{trial.name}: its schedule is {verdict.status}")

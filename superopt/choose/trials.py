@@ -246,22 +246,20 @@ def try_regions(
     *,
     budget_s: float,
     most: int | None = None,
-    known: Mapping[Graph, Trial] | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[Graph, Trial]:
     """Try every distinct region against XLA, those that say most first; those beyond the budget are left out.
 
     Args:
-        most: leave out all but so many of the regions that are not known.
-        known: trials that need not be repeated.
+        most: leave out all but so many.
     """
-    found = dict(known or {})
+    found: dict[Graph, Trial] = {}
     weight: dict[Graph, float] = {}
     example: dict[Graph, Region] = {}
     for region in regions:
         weight[region.graph] = weight.get(region.graph, 0.0) + estimate(region)
         example[region.graph] = region
-    order = sorted((g for g in weight if g not in found), key=lambda g: -weight[g])[:most]
+    order = sorted(weight, key=lambda g: -weight[g])[:most]
     start = begin = time.monotonic()
     last_s = 0.0
     for batch in _batches(order, pool.batch):

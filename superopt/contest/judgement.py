@@ -25,6 +25,7 @@ class Judgement:
 
     Attributes:
         measured: how fast it is; of what a prediction chose, its word.
+        predicted_s: what the program takes by the models; None where they were not asked.
         build_s: what building a program took at most: an estimate for those that follow.
         unchecked: the program was compared on the example inputs only; `settled` does the rest if it is returned.
         own_form: the program is the original's own form, not one that the search found.
@@ -37,6 +38,7 @@ class Judgement:
     verdict: str
     measured: Measurement = UNMEASURED
     _: KW_ONLY
+    predicted_s: float | None = None
     numerics: NumericCheck | None = None
     finalists: tuple[JudgedFinalist, ...] = ()
     notes: tuple[str, ...] = ()

@@ -163,7 +163,7 @@ def decided(said: Outcome, number: int, entries: Sequence[Candidate], judged: Ju
     )  # fmt: skip
     notes = tuple(dict.fromkeys((*judged.notes, *own.notes, *_doubt(said))))
     return replace(
-        own, verdict=verdict, measured=measured, notes=notes,
+        own, verdict=verdict, measured=measured, notes=notes, predicted_s=entries[number][0].predicted_s,
         finalists=(*judged.finalists, *said.rows([e for e, _ in entries])),
         tuning=judged.tuning, build_s=max(own.build_s, said.build_s), noisy=not said.settled,
     )  # fmt: skip

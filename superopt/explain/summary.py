@@ -69,6 +69,9 @@ def make_report(
 def _of_search(found: Exploration, judgement: Judgement, library: ProvedLibrary, barrier: Barrier) -> dict[str, Any]:
     """What is read off the search and its e-graph."""
     shown = judgement.winner or found.result.original
+    predicted_s = judgement.predicted_s
+    if predicted_s is None and judgement.winner is not None:
+        predicted_s = judgement.winner.predicted_s
     uses = barrier.around("the table of kernels", lambda: kernels(found, shown), ())
     return {
         "rewrites": barrier.around("the table of rules", lambda: _used(found, judgement, library, barrier), ()),
@@ -78,7 +81,7 @@ def _of_search(found: Exploration, judgement: Judgement, library: ProvedLibrary,
         "not_chosen": barrier.around("the rules that were not chosen", lambda: not_chosen(found, shown), ()),
         "kernels": uses,
         "drawing": barrier.around("the drawing", lambda: draw(found, judgement.winner), None),
-        "predicted_ms": None if judgement.own_form else 1e3 * shown.predicted_s,
+        "predicted_ms": None if predicted_s is None else 1e3 * predicted_s,
     }
 
 

@@ -17,7 +17,7 @@ from superopt.ir.program import type_bytes
 from superopt.machine.budget import SearchBudget
 from superopt.measure import KernelTiming, Worker, time_kernels
 from superopt.measure import kernels as measured
-from superopt.measure.kernels import KernelSettings
+from superopt.measure.kernels import LEFT_OUT, KernelSettings
 from superopt.measure.result import Failure
 from superopt.search.finalists import DOUBT, OPTIMISM, rival_kernels
 from superopt.search.search import Finalist, SearchResult
@@ -65,7 +65,7 @@ class KernelTimer:
             backends=[BACKENDS[job.backend] for job in jobs],
         )
         for job, found in zip(jobs, timings, strict=True):
-            if isinstance(found, Failure) and found.cause == "build":
+            if isinstance(found, Failure) and found.detail != LEFT_OUT:
                 self.objective.refuse(job)
         timed = [(job, t.seconds) for job, t in zip(jobs, timings, strict=True) if isinstance(t, KernelTiming)]
         self.objective.learn([job for job, _ in timed], [s for _, s in timed])

@@ -62,6 +62,11 @@ class SearchBudget:
         return self.kernels and self.seconds is not None and build_s > _SLOW_BUILD * self.seconds
 
     @property
+    def tries_kernels(self) -> bool:
+        """Is there a part for kernels of our own, and time for them?"""
+        return self.kernels and (self.seconds is None or self.seconds >= LEAST_KERNELS_S)
+
+    @property
     def left_s(self) -> float:
         """Seconds until the end of the stage; infinite where it has none."""
         return max(0.0, self.end_s - time.monotonic()) if self.end_s < math.inf else math.inf

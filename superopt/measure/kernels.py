@@ -36,6 +36,7 @@ from superopt.measure.result import Failure
 XLA, NATIVE = "superopt.backends.xla:alone", "superopt.backends.native:alone"
 """What makes a call of a kernel alone, by backend."""
 MIN_SECONDS = 2e-7
+LEFT_OUT = "left out: the budget was used up"
 _LEAST_ROUNDS = 3
 Alone = Callable[[Graph, Sequence[Any], Mapping[str, Any]], tuple[Callable[..., Any], Sequence[Any], Sequence[int]]]
 LARGEST_FOOTPRINT = 128 << 20  # beyond the caches of most machines more makes no difference
@@ -109,7 +110,7 @@ def time_kernels(
     else:
         with Worker(limits, inline=True) as own:
             _collect(own, tasks, settings, budget_s, found, progress)
-    return [found.get(i, Failure("timeout", "left out: the budget was used up")) for i in range(len(graphs))]
+    return [found.get(i, Failure("timeout", LEFT_OUT)) for i in range(len(graphs))]
 
 
 def _collect(

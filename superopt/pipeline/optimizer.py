@@ -35,15 +35,15 @@ from superopt.backends.native import unavailable
 from superopt.backends.xla import XlaExecutable
 from superopt.certify.library import ProvedLibrary, given_rules, proved_library
 from superopt.certify.plan import Plan, empty_plan
-from superopt.choose.forms import forms_of, predicted_s
+from superopt.choose.forms import apart_s, forms_of
 from superopt.choose.plain import KernelMaker, KernelProgram, candidate_of, in_kernels, own_form
-from superopt.choose.schedules import LEAST_S as LEAST_SCHEDULES_S
+from superopt.choose.schedules import LEAST_S as SEARCHABLE_S
 from superopt.choose.trials import TrialPool
 from superopt.contest.checks import Builds, of_the_program
 from superopt.contest.comparing import Tools
 from superopt.contest.judge import judge
 from superopt.contest.judgement import Judgement, given_back, original_returned, settled
-from superopt.contest.rounds import Candidate, contest, decided, undecided
+from superopt.contest.rounds import contest, decided, undecided
 from superopt.errors import ArgumentError, SuperoptError, UsageError, told
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import explore
@@ -84,7 +84,7 @@ R = TypeVar("R")
 
 _FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
 _PROOFS = 0.35  # of what is left after the plain candidate: the library takes ten seconds of one core
-_BUILDS = 4  # of the original's time: it and two candidates for the contest, and what is returned for the check
+_BUILDS = 4  # of the original's time: it, two candidates for the contest, and what is returned for the check
 _HURRIED = "builds are too slow for the budget: nothing was searched, and the contest is of what the check takes"
 _MOST_FORMS = 4  # of the search's programs that are built: with the plain one and its schedules, six in the contest
 
@@ -193,8 +193,11 @@ def optimize(
                 max_prepared_bytes=max_prepared_bytes,
             )  # fmt: skip
             native = None
-            if kernels and objective is None and not unavailable():
-                native = barrier.around("the model of kernels of our own", load_native, None, let=_FIRST)
+            if limits.tries_kernels and objective is None:
+                native = barrier.around(
+                    "the model of kernels of our own", lambda: None if unavailable() else load_native(), None,
+                    let=_FIRST,
+                )  # fmt: skip
             objective = objective or barrier.around(
                 "the performance model", lambda: load_objective(archive, progress=clock.say), request.objective,
                 let=_FIRST,
@@ -250,9 +253,7 @@ class _Run:
     @property
     def kernels(self) -> bool:
         """Is there time for kernels of our own?"""
-        seconds = self.limits.seconds
-        enough = seconds is None or seconds >= LEAST_KERNELS_S
-        return self.limits.kernels and self.maker is not None and enough and not unavailable()
+        return self.limits.tries_kernels and self.maker is not None and not unavailable()
 
     def unsearched(self) -> Judgement:
         """The plain candidate, as soon as it is ready."""
@@ -274,7 +275,7 @@ class _Run:
             self._prove()
             self._explore(self.limits.until(time.monotonic(), EXPLORE_ALONE))
             return self._checked(self._judged(self.limits))
-        candidates: list[Candidate] = []
+        made: list[KernelProgram] = []
         with ThreadPoolExecutor(2) as beside:
             ran = beside.submit(self._ran)
             if not self.builds.on_disk:  # else they are not read for it while other processes are there
@@ -282,12 +283,12 @@ class _Run:
             if self.kernels:
                 plain = self._plain(self.limits.until(self.clock.begin_s, PLAIN).left_s)
                 if plain is not None and not plain.same_as_original:
-                    candidates.append(candidate_of(plain))
-                    self.ready = candidates[0][1]
+                    made.append(plain)
+                    self.ready = candidate_of(plain)[1]
             build_s = ran.result()
         if self.kernels and self.limits.until(self.clock.begin_s, CONTEST).left_s < _BUILDS * build_s:
             judgement = original_returned(self.imported, "the time does not suffice for a search", notes=(_HURRIED,))
-            return self._contested(candidates, judgement, self.limits.until(self.clock.begin_s, CONTEST), self.builds)
+            return self._contested(made, judgement, self.limits.until(self.clock.begin_s, CONTEST), self.builds)
         with ThreadPoolExecutor(1) as beside:
             ahead = beside.submit(_built_in, self.tools.worker, self.imported)
             self._prove()
@@ -297,14 +298,18 @@ class _Run:
         cause = "the time does not suffice for a search" if self.found is None else "nothing faster was found"
         judgement = original_returned(self.imported, cause, build_s=build_s)
         if self.found is not None and not self._interrupted(judgement):
+            contest = limits.until(begin_s, CONTEST)
             if self.kernels:
                 hurried = limits.hurries(build_s)
-                candidates = self._in_kernels(candidates, limits.until(begin_s, ALL if hurried else FORMS), build_s)
-                if not hurried:
-                    candidates += self._searched_schedules(candidates, limits.until(begin_s, ALL))
-            if not candidates:
-                judgement = self._judged(limits.until(begin_s, CONTEST))
-        return self._contested(candidates, judgement, limits.until(begin_s, CONTEST), self.tools.worker)
+                self._in_kernels(made, limits.until(begin_s, ALL if hurried else FORMS), build_s, contest.end_s)
+                if not (hurried or self.barrier.interrupted):
+                    self._search_schedules(made, limits.until(begin_s, ALL))
+            if not (made or self.barrier.interrupted):
+                judgement = self._judged(contest)
+        if self.limits.kernels and not self.kernels:
+            why = unavailable() or f"a budget of less than {LEAST_KERNELS_S:g} s leaves no time to try them"
+            judgement = replace(judgement, notes=(*judgement.notes, f"no kernels of our own: {why}"))
+        return self._contested(made, judgement, limits.until(begin_s, CONTEST), self.tools.worker)
 
     def _ran(self) -> float:
         """Have the original built here, where the check will need it, and run; seconds that it took."""
@@ -359,48 +364,45 @@ class _Run:
                 None,
             )
 
-    def _in_kernels(self, plain: list[Candidate], limits: SearchBudget, build_s: float) -> list[Candidate]:
+    def _in_kernels(self, made: list[KernelProgram], limits: SearchBudget, build_s: float, contest_s: float) -> None:
         """The plain candidate, predicted, and the search's best programs in kernels that can be made in the time."""
-        made = list(plain)
         with self.clock.stage("forms"):
             self.barrier.around(
-                "programs of the search in kernels", lambda: self._make_forms(made, limits, build_s), None
+                "programs of the search in kernels", lambda: self._make_forms(made, limits, build_s, contest_s), None
             )
-        return made
 
-    def _make_forms(self, made: list[Candidate], limits: SearchBudget, build_s: float) -> None:
+    def _make_forms(self, made: list[KernelProgram], limits: SearchBudget, build_s: float, contest_s: float) -> None:
         found, maker = self.found, self.maker
         assert found is not None
         assert maker is not None
         maker.model = found.model
-        for i, (entry, judgement) in enumerate(made):
-            seconds = predicted_s(found, entry.program, found.result.original)
-            rows = maker.rows(entry.program, entry.kernels)
-            made[i] = replace(entry, predicted_s=seconds), replace(judgement, native=rows)
+        made[:] = [maker.told(form, apart_s(found, found.result.original)) for form in made]
         for form in forms_of(found)[:_MOST_FORMS]:
             left_s = limits.left_s - build_s
-            if maker.seconds_for(form.program) > left_s:
-                self.clock.say(f"{form.name} in kernels: the time does not suffice to make them")
+            late = maker.seconds_for(form.program) > left_s
+            if late or (len(made) + 2) * build_s > contest_s - time.monotonic():
+                self.clock.say(f"{form.name} in kernels: the time does not suffice to {'make' if late else 'build'} it")
                 continue
-            name = f"{form.name} in kernels"
-            done = maker.make(name, form.program, form.finalist, left_s)
+            done = maker.make(f"{form.name} in kernels", form.program, form.finalist, left_s)
             if done.choices:
-                made.append(candidate_of(done))
+                made.append(maker.told(done, apart_s(found, form.finalist)))
+            else:  # XLA has its own ways
+                program = found.program(form.finalist)
+                made.append(KernelProgram(form.name, program, form.finalist, predicted_s=form.predicted_s))
 
-    def _searched_schedules(self, candidates: Sequence[Candidate], limits: SearchBudget) -> list[Candidate]:
-        """The candidate that is fastest by prediction, with schedules that a search found to be faster."""
+    def _search_schedules(self, made: list[KernelProgram], limits: SearchBudget) -> None:
+        """The program that is fastest by prediction, with schedules that a search found to be faster."""
         maker = self.maker
-        priced = [c for c in candidates if c[0].predicted_s is not None and c[0].kernels]
+        priced = [form for form in made if form.predicted_s is not None and form.choices]
         seconds = min(limits.left_s, limits.kernel_seconds)
-        if maker is None or not priced or seconds < LEAST_SCHEDULES_S:
-            return []
-        entry, judgement = min(priced, key=lambda c: c[0].predicted_s or 0.0)
-        form = KernelProgram(entry.name, judgement.program, judgement.winner, judgement.kernels, judgement.native)
+        if maker is None or not priced or seconds < SEARCHABLE_S:
+            return
+        best = min(priced, key=lambda form: form.predicted_s or 0.0)
         with self.clock.stage("schedules"):
             done = self.barrier.around(
-                "the search of schedules", lambda: maker.searched(form, seconds, self.request.seed), None
+                "the search of schedules", lambda: maker.searched(best, seconds, self.request.seed), None
             )
-        return [] if done is None else [candidate_of(done)]
+        made += [] if done is None else [done]
 
     def _judged(self, limits: SearchBudget) -> Judgement:
         """The best of the search's programs as XLA computes them, or the original."""
@@ -416,13 +418,14 @@ class _Run:
         return judgement or given_back(self.imported, self.barrier)
 
     def _contested(
-        self, candidates: list[Candidate], judgement: Judgement, limits: SearchBudget, where: Worker | Builds
+        self, made: Sequence[KernelProgram], judgement: Judgement, limits: SearchBudget, where: Worker | Builds
     ) -> Judgement:
-        """The fastest of the candidates, of what was judged, and of the original, that passes the check."""
+        """The fastest of the programs in kernels and of the original that passes the check, or what was judged."""
         if self._interrupted(judgement):
-            return self._checked(self._at_hand(candidates, judgement))
-        if not candidates:
+            return self._checked(self._at_hand(judgement))
+        if not made:
             return self._checked(judgement)
+        candidates = [candidate_of(form) for form in made]
         entries = [entry for entry, _ in candidates]
         self._end(self.pool)
         with self.clock.stage("contest"):
@@ -432,7 +435,7 @@ class _Run:
                 None,
             )
         if said is None:
-            return self._checked(self._at_hand(candidates, judgement))
+            return self._checked(self._at_hand(judgement))
         refused: list[str] = []
         for number in said.order:
             winner = decided(said, number, candidates, judgement)
@@ -443,13 +446,13 @@ class _Run:
         last = undecided(self.imported, said, candidates, judgement)
         return replace(last, notes=(*last.notes, *refused))
 
-    def _at_hand(self, candidates: Sequence[Candidate], judgement: Judgement) -> Judgement:
-        """What is returned where the search was cut off: what was confirmed, the plain candidate, or a prediction."""
+    def _at_hand(self, judgement: Judgement) -> Judgement:
+        """What is returned where the search was cut off: what was judged, the plain candidate, or a prediction."""
         cut = self._interrupted(judgement)
-        if candidates and (judgement.returns_original or judgement.measured.speedup.basis == "untimed"):
+        if self.ready is not None:
             what = "the search was interrupted" if cut else "the contest failed"
             verdict = f"plain program returned; {what} and nothing was timed"
-            return replace(candidates[0][1], verdict=verdict, notes=judgement.notes, interrupted=cut)
+            return replace(self.ready, verdict=verdict, notes=judgement.notes, interrupted=cut)
         predicted = self.found is not None and self.found.interrupted
         return replace(self._judged(self.limits) if predicted else judgement, interrupted=cut)
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from costmodel.model.boundary import Boundary
-from costmodel.model.joint import IN_QUESTION, NATIVE, XLA, Joint, KernelJob, NativeModel
+from costmodel.model import learned_file
+from costmodel.model.boundary import NOTHING, Boundary
+from costmodel.model.joint import HANDOVER_S, IN_QUESTION, NATIVE, XLA, Joint, KernelJob, NativeModel
+from costmodel.model.load import load_native
 from rewrites import library
 from rewrites.build.expander import library_expander
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
 from superopt.machine import facts as machine
 
+SHIPPED = learned_file.NATIVE
 EXPAND = library_expander(library.load())
 
 
@@ -110,14 +116,42 @@ def test_a_kernel_that_could_not_be_made_is_not_asked_for_again() -> None:
     model.refuse(job)
     assert model.price([graph])[0] == 6.0
     assert all(job.backend == XLA for job in model.untimed([graph]))
-    assert isinstance(job, KernelJob)
+    model.refuse(KernelJob(XLA, graph, graph))
+    assert model.by_backend([graph])[XLA][0] == 6.0
 
 
 def test_between_kernels_lie_calls_and_weights_beyond_the_last_cache() -> None:
     graph = kernel(dense())
     model = joint(Counting(), Counting(), dispatch_s=0.5, company=2.0, call_s=0.25, stream_s=1.0)
-    assert model.program_s([graph, graph], 1.0) == pytest.approx(0.5 + 2.0 * (2 * 2.0 + 1.0) + 2 * 0.25)
-    last = dict(machine.describe().caches_bytes)["L3"]
+    assert model.program_s([graph, graph], {graph}, 1.0) == pytest.approx(0.5 + 2.0 * (2 * 2.0 + 1.0) + 2 * 0.25)
+    slow = joint(Counting(), Counting(tanh=9.0))
+    assert (slow.program_s([graph], {graph}), slow.program_s([graph], ())) == (10.0, 2.0 + HANDOVER_S)
+    last = dict(machine.describe().caches_bytes).get("L3", 0)
     boundary = Boundary(0.0, 1.0, 0.0, 1.0)
     assert boundary.seconds(1.0, 1.0, last + 7.0) == pytest.approx(8.0)
-    assert joint(Counting()).program_s([graph], 1.0) == 3.0
+    assert joint(Counting()).program_s([graph], (), 1.0) == 3.0
+
+
+def test_the_shipped_model_of_our_kernels_prices_regions() -> None:
+    known = load_native()
+    assert known is not None
+    (seconds,) = known.regions.price([kernel(dense(512))])
+    assert 1e-6 < seconds < 1e-2
+    assert known.boundary.call_s > 0.0
+    assert known.version != NativeModel(known.regions).version
+
+
+def test_unusable_weights_of_our_kernels_leave_the_search_to_xla(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = json.loads(learned_file.NATIVE.with_suffix(".json").read_text())
+    place = tmp_path / "native.safetensors"
+    monkeypatch.setattr(learned_file, "NATIVE", place)
+    assert load_native() is None
+    shutil.copy(SHIPPED, place)
+    place.with_suffix(".json").write_text(json.dumps({**card, "boundary": {"call_s": -1.0}}))
+    damaged = load_native()
+    assert damaged is not None
+    assert damaged.boundary == NOTHING
+    place.write_bytes(place.read_bytes()[:-100])
+    assert load_native() is None

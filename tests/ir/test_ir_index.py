@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,20 @@ def test_division_by_sizes() -> None:
     assert isinstance(i < n - 1, Guard)
     q, r = divide(n, 2)
     assert 2 * q + r == n
+
+
+def test_quotients_of_sums_with_quotients_are_those_of_integers() -> None:
+    rng = random.Random(0)
+    ranges = {"a": (0, 36), "b": (0, 10), "c": (-9, 9)}
+    a, b, c = (symbol(name, *ends) for name, ends in ranges.items())
+    for _ in range(400):
+        inner = rng.randint(1, 9) * a + rng.randint(-4, 9) * b + rng.randint(-3, 3) * c + rng.randint(-20, 20)
+        outer = inner // rng.randint(2, 9) + rng.randint(-3, 4) * b + rng.randint(-2, 3) * c + rng.randint(-5, 5)
+        divisor = rng.randint(2, 50)
+        quotient, remainder = divide(outer, divisor)
+        for _ in range(5):
+            at = {name: rng.randint(*ends) for name, ends in ranges.items()}
+            assert (concrete(quotient, at), concrete(remainder, at)) == divmod(concrete(outer, at), divisor)
 
 
 def test_division_by_numbers_uses_ranges() -> None:

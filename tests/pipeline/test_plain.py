@@ -12,6 +12,8 @@ import pytest
 from jax import lax
 
 import superopt
+from costmodel.model.load import load_objective
+from rewrites.library import load
 from superopt.choose.plain import KernelMaker, own_form
 from superopt.choose.trials import TrialPool
 from superopt.contest.checks import Builds
@@ -24,6 +26,7 @@ from superopt.ir.program import original_program
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Failure, Timing
 from superopt.pipeline import optimizer
+from superopt.report.data import read_report
 
 RNG = np.random.default_rng(0)
 
@@ -332,3 +335,52 @@ def test_a_verdict_reached_under_noise_is_marked_and_not_stored(
 def test_search_false_takes_no_other_meaning_from_wrong_options() -> None:
     with pytest.raises(SuperoptError):
         superopt.optimize(network, WEIGHTS, IMAGE, search=False, numerics="nonsense")
+
+
+@pytest.mark.parametrize("objective", [None, load_objective(None)], ids=["ours", "given"])
+@pytest.mark.usefixtures("unsearched")
+def test_what_the_search_finds_is_made_in_kernels_and_contested(
+    objective: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered: list[Any] = []
+
+    def outcome(imported: Any, entries: Any, *_: Any) -> Any:
+        entered.extend(entries)
+        series = _Series(len(entries), 0)
+        rows = tuple(timing(9.0 - i) for i in range(len(entries)))
+        series.add(Comparison(timing(10.0), rows, again_s=timing(10.0).samples_s), range(len(entries)), 0)
+        return series.outcome
+
+    def product(a: Any, b: Any, x: Any) -> Any:
+        return jnp.tanh((a @ b) @ x)
+
+    monkeypatch.setattr(optimizer, "contest", outcome)
+    given = values(192, 192), values(192, 192), values(192, 1)
+    rules = [rule for rule in load() if rule.name == "dot-assoc"]
+    fast = superopt.optimize(product, *given, budget="300steps", store=False, rules=rules, objective=objective)
+    assert entered[0].name == "own form"
+    assert len(entered) > 1
+    assert entered[-1].kernels
+    assert all(entry.predicted_s for entry in entered)
+    assert fast.report.implementation["form"] == entered[-1].name
+    assert fast.report.predicted_ms == pytest.approx(1e3 * (entered[-1].predicted_s or 0.0))
+    assert [use.rule for use in fast.report.rewrites] == ["dot-assoc"]
+    assert read_report(fast.report.to_json()) == fast.report
+    priced = [row for row in fast.report.native if row.predicted_ms is not None]
+    assert bool(priced) == (objective is None)
+    np.testing.assert_allclose(fast(*given), product(*given), rtol=1e-3, atol=1e-3)
+
+
+def test_an_interruption_while_forms_are_made_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("nothing more is measured")
+
+    monkeypatch.setattr(optimizer, "forms_of", interrupted)
+    monkeypatch.setattr(KernelMaker, "searched", never)
+    monkeypatch.setattr(optimizer, "contest", never)
+    fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="300steps", store=False, rules=[])
+    assert fast.kernels
+    assert "interrupted" in fast.report.verdict

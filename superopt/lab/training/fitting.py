@@ -78,7 +78,7 @@ def fit_weights(
         "fit_prior": evaluate.figures(result.prior_s, labels),
     }
     if backend == NATIVE and whole.SHIPPED.exists():
-        boundary, card["programs"] = whole.fit(LabelFile.read(whole.SHIPPED).rows, Learned(model, "fitted now"))
+        boundary, card["programs"] = whole.fit(LabelFile.read(whole.SHIPPED), Learned(model, "fitted now"))
         card["boundary"] = asdict(boundary)
     if evaluation is not None:
         card["held_out"] = json.loads(Path(evaluation).read_text(encoding="utf-8"))["summary"]
@@ -100,8 +100,9 @@ def evaluation(
     result = evaluate.evaluate(found, seeds=seeds, families=families, budget_s=budget_s, progress=say)
     if backend == NATIVE:
         result["summary"] |= evaluate.backend_choice(found, corpus_of(_path(data, SHIPPED), "xla"), families, say)
-        rows = LabelFile.read(whole.SHIPPED).rows
-        result["summary"] |= whole.fit(rows, Learned(learned_file.read(learned_file.NATIVE)[0], "shipped"))[1]
+        if whole.SHIPPED.exists():
+            shipped = Learned(learned_file.read(learned_file.NATIVE)[0], "shipped")
+            result["summary"] |= whole.fit(LabelFile.read(whole.SHIPPED), shipped)[1]
     some = found.labels[:: max(1, len(found.labels) // speed.MOST)]
     model = fit.fit(fit.prepare(some), FitSettings(epochs=1, prior_steps=100), 0)
     rates = speed.scoring_speed(model, list({x.key: x.graph for x in some}.values()))

@@ -45,21 +45,23 @@ def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:
     labels.header.update(machine=machine.as_dict(), versions=machine.versions(), date=time.strftime("%Y-%m-%d"))
     known = {row["program"] for row in labels.rows} | set(labels.failed)
     names = sorted(families.names(), key=lambda n: hashlib.sha256(f"{n[0]}/{n[1]}".encode()).digest())
-    with TrialPool() as pool, Worker() as worker:
-        maker = KernelMaker(pool)
-        for family, number in names:
-            name = f"{family}/{number}"
-            if name in known or time.monotonic() > end:
-                continue
-            try:
-                row = _timed(family, number, maker, worker)
-            except SuperoptError as error:
-                row = str(error)
-            if isinstance(row, str):
-                labels.failed[name] = row[:200]
-            else:
-                labels.rows.append({"program": name, "family": family} | row)
-    labels.write()
+    try:
+        with TrialPool() as pool, Worker() as worker:
+            maker = KernelMaker(pool)
+            for family, number in names:
+                name = f"{family}/{number}"
+                if name in known or time.monotonic() > end:
+                    continue
+                try:
+                    row = _timed(family, number, maker, worker)
+                except SuperoptError as error:
+                    row = str(error)
+                if isinstance(row, str):
+                    labels.failed[name] = row[:200]
+                else:
+                    labels.rows.append({"program": name, "family": family} | row)
+    finally:  # what was timed is kept whatever ends the run
+        labels.write()
     say(f"{len(labels.rows)} programs, {len(labels.failed)} failed")
     return {"programs": len(labels.rows), "failed": len(labels.failed)}
 
@@ -71,7 +73,7 @@ def _timed(family: str, number: int, maker: KernelMaker, worker: Worker) -> Row 
     imported = import_function(described.fn, (described.weights, *live), frozen=0)
     made = maker.make("own form", own_form(imported.graph))
     regions = regions_of(made.program.hot, made.choices)
-    if len(regions) < sum(row.count for row in made.rows):
+    if len(regions) < len(made.regions):
         return "not all of it is in kernels"
     original = as_called(imported.graph, closed=imported.closes_over)
     candidate = Tuned(made.program, {}, tuple(c.to_json() for c in made.choices))
@@ -91,8 +93,16 @@ def _values(spec: Any, rng: np.random.Generator) -> np.ndarray:
     return np.zeros(spec.shape, spec.dtype)
 
 
-def fit(rows: Sequence[Row], model: Objective) -> tuple[Boundary, dict[str, float]]:
-    """The boundary that makes predictions of programs right, and how right: without it, with it, of unseen families."""
+def fit(labels: LabelFile, model: Objective) -> tuple[Boundary, dict[str, float]]:
+    """The boundary that makes predictions of programs right, and how right: without it, with it, of unseen families.
+
+    The caches are those of the machine on which the programs were timed; the model has seen regions of all families.
+    """
+    with machine.taken(machine.from_dict(labels.header.get("machine"))):
+        return _fit(labels.rows, model)
+
+
+def _fit(rows: Sequence[Row], model: Objective) -> tuple[Boundary, dict[str, float]]:
     sums, calls, frozen, seconds = (np.array(x) for x in zip(*[_facts(row, model) for row in rows], strict=True))
     groups = np.array([row["family"] for row in rows])
 
