@@ -27,7 +27,6 @@ from superopt.kernels.choose.partition import partition
 from superopt.kernels.choose.regions import is_inside
 
 XLA, NATIVE = "xla", "native"
-LEFT_TO_XLA = 1.25  # times XLA's price: of regions of unseen families our kernels are faster in 99 %
 HANDOVER_S = 4e-5  # of one region of XLA's between kernels: with one, a program of three takes 65 us in place of 22
 IN_QUESTION = 2.0  # times the least price: what either model errs by, of unseen families, in nine kernels of ten
 
@@ -96,9 +95,11 @@ class Joint:
         self.version = base.version if native is None else f"{base.version}+{native.version}"
 
     def is_native(self, region: Graph) -> bool:
-        """Is a region to be a kernel of our own: unless XLA is faster, by more than predictions err and it is worth?"""
-        prices = self.by_backend([region])
-        return NATIVE in prices and bool(prices[NATIVE][0] <= LEFT_TO_XLA * prices[XLA][0] + HANDOVER_S)
+        """Is a region to be a kernel of our own: unless XLA was timed to be faster (predictions err)?"""
+        if self.native is None:
+            return False
+        own_s, xla_s = self.native.model.seconds.get(region.outputs[0]), self.xla.seconds.get(region.outputs[0])
+        return own_s is None or xla_s is None or own_s <= xla_s + HANDOVER_S
 
     @property
     def count(self) -> int:
@@ -116,8 +117,7 @@ class Joint:
 
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
         """Seconds that each kernel takes inside a program, on the fastest backend."""
-        prices = self.by_backend(kernels)
-        return np.min(np.stack(list(prices.values())), axis=0)
+        return np.min(np.stack(list(self.by_backend(kernels).values())), axis=0)
 
     def __contains__(self, kernel: Graph) -> bool:
         """Was this kernel timed, on any backend?"""

@@ -120,7 +120,7 @@ class KernelMaker:
         chosen, found = form.chosen, {**self._made, **(tried or {})}
         for region in form.regions:
             if region.graph not in found:
-                late = "not made: the time does not suffice" if self._mine([region]) else "predicted to be faster there"
+                late = "not made: the time does not suffice" if self._mine([region]) else "faster there"
                 found[region.graph] = _made(region, late)
         rows = report_rows(form.regions, chosen, found, self.model)
         if self.model is None:

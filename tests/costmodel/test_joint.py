@@ -56,6 +56,8 @@ def test_a_kernel_costs_what_the_faster_backend_takes() -> None:
     np.testing.assert_allclose(model.by_backend(graphs)[XLA], [4.0, 0.5])
     np.testing.assert_allclose(model.by_backend(graphs)[NATIVE], [2.5, 1.0])
     np.testing.assert_allclose(model.price(graphs), [2.5, 0.5])
+    assert (model.is_native(graphs[0]), model.is_native(graphs[1])) == (True, True), "predictions do not decide it"
+    model.learn([KernelJob(b, graphs[1], graphs[1]) for b in (XLA, NATIVE)], [0.5, 1.0])
     assert (model.is_native(graphs[0]), model.is_native(graphs[1])) == (True, False)
     alone = joint(Counting())
     assert alone.by_backend(graphs).keys() == {XLA}

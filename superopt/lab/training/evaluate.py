@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.model import predict
-from costmodel.model.joint import HANDOVER_S, LEFT_TO_XLA
+from costmodel.model.joint import HANDOVER_S
 from superopt.lab.training import corpus, fit
 from superopt.lab.training.corpus import Corpus, Label, Split
 from superopt.lab.training.metrics import quality
@@ -206,7 +206,7 @@ def backend_choice(
     for split, *results in zip(splits, *sides, strict=True):
         predicted = [np.array(r.predicted["seed 0"]) for r in results]
         own_s, xla_s = times[:, split.test]
-        chosen += float(np.where(predicted[0] <= LEFT_TO_XLA * predicted[1] + HANDOVER_S, own_s, xla_s).sum())
+        chosen += float(np.where(predicted[0] <= predicted[1] + HANDOVER_S, own_s, xla_s).sum())
         least += float(np.minimum(own_s, xla_s).sum())
         ours += float(own_s.sum())
     return {"own_or_xla_right": round(least / chosen, 4), "always_ours_right": round(least / ours, 4)}
