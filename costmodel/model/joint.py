@@ -22,11 +22,11 @@ from costmodel.model.measured import Measured
 from costmodel.model.objective import Objective
 from rewrites.build.expander import Expand, expand_graph, plain_op
 from superopt.ir.graph import Graph, Node
-from superopt.ir.program import type_bytes
+from superopt.ir.program import frozen_bytes
 from superopt.kernels.choose.partition import partition
 from superopt.kernels.choose.regions import is_inside
+from superopt.measure.kernels import NATIVE, XLA
 
-XLA, NATIVE = "xla", "native"
 HANDOVER_S = 4e-5  # of one region of XLA's between kernels: with one, a program of three takes 65 us in place of 22
 IN_QUESTION = 2.0  # times the least price: what either model errs by, of unseen families, in nine kernels of ten
 
@@ -163,8 +163,7 @@ class Joint:
         prices = self.by_backend(regions)
         own = np.array([region in native for region in regions])
         total_s = float(np.where(own, prices[NATIVE], prices[XLA] + HANDOVER_S).sum()) + apart_s
-        frozen = sum(type_bytes(x.type) for region in regions for x in region.inputs if x["frozen"])
-        return float(self.native.boundary.seconds(total_s, float(len(regions)), float(frozen)))
+        return float(self.native.boundary.seconds(total_s, len(regions), sum(map(frozen_bytes, regions))))
 
     def by_backend(self, kernels: Sequence[Graph]) -> Mapping[str, PerKernel]:
         """Seconds of each kernel by backend."""

@@ -8,10 +8,10 @@ take, each region on its faster backend; what a form takes as it was made is tol
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rewrites.build.expander import expand_macros, plain_op
-from superopt.choose.plain import own_form, regions_as_kernels
+from superopt.choose.plain import KernelProgram, in_regions, own_form
 from superopt.explore.found import Exploration
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
@@ -22,26 +22,12 @@ from superopt.search.search import Finalist
 _CLOSE = 1.5  # of the least predicted time: what the models err by where a form that was built was the fastest
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramForm:
-    """A program of the search, to be made in kernels.
+def forms_of(found: Exploration) -> list[KernelProgram]:
+    """The distinct forms that may be the fastest, the cheapest by prediction first; without the original's own.
 
-    Attributes:
-        name: for the report.
-        program: computes what the original does.
-        finalist: of the search.
-        predicted_s: what it would take in kernels.
+    No kernel is made yet; what they are predicted to take is what they would with each region on its backend.
     """
-
-    name: str
-    program: Program
-    finalist: Finalist
-    predicted_s: float
-
-
-def forms_of(found: Exploration) -> list[ProgramForm]:
-    """The distinct forms that may be the fastest, the cheapest by prediction first; without the original's own."""
-    forms: dict[str, ProgramForm] = {}
+    forms: dict[str, KernelProgram] = {}
     own = print_graph(own_form(found.imported).hot)
     for finalist in found.result.finalists:
         if finalist.original and found.graph is found.imported:  # else bodies of control flow are better ones
@@ -49,9 +35,10 @@ def forms_of(found: Exploration) -> list[ProgramForm]:
         program, shown = _plain_form(found, finalist)
         text = print_graph(program.hot)
         if text != own and text not in forms:
-            forms[text] = ProgramForm(finalist.name, program, shown, _predicted_s(found, program, finalist))
-    order = sorted(forms.values(), key=lambda form: form.predicted_s)
-    return [form for form in order if form.predicted_s <= _CLOSE * order[0].predicted_s]
+            form = in_regions(f"{finalist.name} in kernels", program, shown, apart_s(found, finalist))
+            forms[text] = replace(form, predicted_s=_predicted_s(found, form))
+    order = sorted(forms.values(), key=lambda form: form.predicted_s or 0.0)
+    return [form for form in order if (form.predicted_s or 0.0) <= _CLOSE * (order[0].predicted_s or 0.0)]
 
 
 def apart_s(found: Exploration, finalist: Finalist) -> float:
@@ -59,13 +46,14 @@ def apart_s(found: Exploration, finalist: Finalist) -> float:
     return sum(seconds for kernel, seconds in finalist.kernels if not is_inside(kernel.outputs[0]))
 
 
-def _predicted_s(found: Exploration, program: Program, finalist: Finalist) -> float:
-    """What a form would take, each region on its faster backend."""
+def _predicted_s(found: Exploration, form: KernelProgram) -> float:
+    """What a form would take, each region on its backend."""
     model = found.model
     if model.native is None:
-        return finalist.predicted_s
-    regions = [region.graph for region in regions_as_kernels(program)[1]]
-    return model.program_s(regions, {g for g in set(regions) if model.is_native(g)}, apart_s(found, finalist))
+        assert form.finalist is not None
+        return form.finalist.predicted_s
+    regions = [region.graph for region in form.regions]
+    return model.program_s(regions, {g for g in set(regions) if model.is_native(g)}, form.apart_s)
 
 
 def _plain_form(found: Exploration, finalist: Finalist) -> tuple[Program, Finalist]:

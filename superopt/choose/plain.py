@@ -53,6 +53,7 @@ class KernelProgram:
         choices: the regions that are kernels.
         regions: all that move or compute anything.
         rows: these, for the report.
+        apart_s: what the models say of that which belongs to no region.
         predicted_s: what it takes by the models, each region on its backend; None where they were not asked.
     """
 
@@ -62,6 +63,7 @@ class KernelProgram:
     choices: tuple[Choice, ...] = ()
     regions: tuple[Region, ...] = ()
     rows: tuple[NativeKernel, ...] = ()
+    apart_s: float = 0.0
     predicted_s: float | None = None
 
     @property
@@ -95,37 +97,31 @@ class KernelMaker:
         self.model: Joint | None = None
         self.seconds_each = 0.0  # of the last programs' kernels, to say what others will take
 
-    def make(
-        self, name: str, program: Program, finalist: Finalist | None = None, budget_s: float = math.inf
-    ) -> KernelProgram:
-        """The program, its images channels last, with all regions as kernels that can be made in the time."""
-        program, regions = regions_as_kernels(program)
-        mine = self._mine(regions)
+    def make(self, form: KernelProgram, budget_s: float = math.inf) -> KernelProgram:
+        """The program with all of its regions as kernels that are to be and can be made in the time."""
+        mine = self.native(form.regions)
         self._compile(mine, budget_s)
         usable = [(r, t.trace) for r in mine if (t := self._made.get(r.graph)) is not None and not t.failure]
-        choices = choices_of(program.hot, usable)
-        if not fits(name, program, choices, self._most_bytes, self._progress):
+        choices = choices_of(form.program.hot, usable)
+        if not fits(form.name, form.program, choices, self._most_bytes, self._progress):
             choices = ()
-        return self.told(KernelProgram(name, program, finalist, choices, tuple(regions)))
+        return self.told(replace(form, choices=choices))
 
-    def told(
-        self, form: KernelProgram, apart_s: float = 0.0, tried: Mapping[Graph, Trial] | None = None
-    ) -> KernelProgram:
+    def told(self, form: KernelProgram, tried: Mapping[Graph, Trial] | None = None) -> KernelProgram:
         """The program with its rows for the report, and with what it takes by the model, if there is one.
 
         Args:
-            apart_s: of what belongs to no region.
             tried: what is known beside the making of kernels.
         """
         chosen, found = form.chosen, {**self._made, **(tried or {})}
         for region in form.regions:
             if region.graph not in found:
-                late = "not made: the time does not suffice" if self._mine([region]) else "faster there"
+                late = "not made: the time does not suffice" if self.native([region]) else "faster there"
                 found[region.graph] = _made(region, late)
         rows = report_rows(form.regions, chosen, found, self.model)
         if self.model is None:
             return replace(form, rows=rows)
-        seconds = self.model.program_s([r.graph for r in form.regions], chosen, apart_s)
+        seconds = self.model.program_s([r.graph for r in form.regions], chosen, form.apart_s)
         return replace(form, rows=rows, predicted_s=seconds)
 
     def searched(self, form: KernelProgram, budget_s: float, seed: int) -> KernelProgram | None:
@@ -144,18 +140,17 @@ class KernelMaker:
             for choice, region in zip(form.choices, regions, strict=True)
             if (trial := tried.get(region.graph)) is None or not trial.failure
         )
-        return self.told(replace(form, name=f"{form.name}, schedules searched", choices=choices), tried=tried)
+        return self.told(replace(form, name=f"{form.name}, schedules searched", choices=choices), tried)
 
-    def _mine(self, regions: Sequence[Region]) -> list[Region]:
+    def native(self, regions: Sequence[Region]) -> list[Region]:
         """The regions that are to be kernels."""
         if self.model is None or self.model.native is None:
             return list(regions)
         return [region for region in regions if self.model.is_native(region.graph)]
 
-    def seconds_for(self, program: Program) -> float:
+    def seconds_for(self, form: KernelProgram) -> float:
         """What making the kernels of a program is likely to take."""
-        mine = self._mine(regions_as_kernels(program)[1])
-        return self.seconds_each * len({region.graph for region in mine} - self._made.keys())
+        return self.seconds_each * len({region.graph for region in self.native(form.regions)} - self._made.keys())
 
     def _compile(self, regions: Sequence[Region], budget_s: float) -> None:
         """Make what is not made yet, a batch at a time; the schedules of one are proved beside the next."""
@@ -232,11 +227,12 @@ def in_kernels(made: KernelProgram, verdict: str) -> Judgement:
     )  # fmt: skip
 
 
-def regions_as_kernels(program: Program) -> tuple[Program, list[Region]]:
-    """The program with its images channels last, and the regions of it that move or compute anything."""
+def in_regions(name: str, program: Program, finalist: Finalist | None = None, apart_s: float = 0.0) -> KernelProgram:
+    """The program with its images channels last, cut into the regions that move or compute anything; no kernel yet."""
     moved = channels_last(program)
     program, kept = moved if moved is not None else (program, frozenset[Node]())
-    return program, [r for r in partition(program.hot, kept) if not r.is_free]
+    regions = tuple(r for r in partition(program.hot, kept) if not r.is_free)
+    return KernelProgram(name, program, finalist, regions=regions, apart_s=apart_s)
 
 
 def _made(region: Region, found: Trace | str) -> Trial:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from costmodel.model.joint import NATIVE, XLA, Joint
+from costmodel.model.joint import Joint
 from superopt.arrays.bundles import scratch_folder
 from superopt.ir.counters import Cost
 from superopt.ir.graph import Graph
@@ -31,6 +31,7 @@ from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.facts import usable_cores
 from superopt.machine.speedup import Speedup
 from superopt.measure import Worker
+from superopt.measure.kernels import NATIVE, XLA
 from superopt.measure.process import ProcessLimits, WorkerDiedError
 from superopt.measure.stats import paired_ratio
 from superopt.report.data import NativeKernel

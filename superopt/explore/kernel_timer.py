@@ -10,23 +10,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from costmodel.model.joint import NATIVE, XLA, Joint, KernelJob
+from costmodel.model.joint import Joint, KernelJob
 from superopt.ir.graph import Graph, Node
 from superopt.ir.ops.table import CONTROL
-from superopt.ir.program import type_bytes
+from superopt.ir.program import frozen_bytes
 from superopt.machine.budget import SearchBudget
 from superopt.measure import KernelTiming, Worker, time_kernels
-from superopt.measure import kernels as measured
 from superopt.measure.kernels import LEFT_OUT, KernelSettings
 from superopt.measure.result import Failure
 from superopt.search.finalists import DOUBT, OPTIMISM, rival_kernels
-from superopt.search.search import Finalist, SearchResult
+from superopt.search.search import SearchResult
 
 _MEASURE_SHARE = 0.25
 _WORTH_TIMING = 0.003
 _MOST_RIVALS = 200
 _FEW = 24
-BACKENDS = {XLA: measured.XLA, NATIVE: measured.NATIVE}
 _SETTINGS = KernelSettings(rounds=3, sample_s=0.003, max_calls=30)
 
 
@@ -59,10 +57,10 @@ class KernelTimer:
             jobs += self._jobs(worth)
         timings = time_kernels(
             [job.runs for job in jobs],
-            settings=replace(_SETTINGS, footprint=_frozen_bytes(best)),
+            settings=replace(_SETTINGS, footprint=sum(frozen_bytes(kernel) for kernel, _ in best.kernels)),
             budget_s=seconds,
             worker=self.worker,
-            backends=[BACKENDS[job.backend] for job in jobs],
+            backends=[job.backend for job in jobs],
         )
         for job, found in zip(jobs, timings, strict=True):
             if isinstance(found, Failure) and found.detail != LEFT_OUT:
@@ -73,11 +71,6 @@ class KernelTimer:
 
     def _jobs(self, kernels: Sequence[Graph]) -> list[KernelJob]:
         return self.objective.untimed([kernel for kernel in kernels if not is_open(kernel)])
-
-
-def _frozen_bytes(finalist: Finalist) -> int:
-    """The bytes of frozen operands that one run of a program reads."""
-    return sum(type_bytes(node.type) for kernel, _ in finalist.kernels for node in kernel.inputs if node["frozen"])
 
 
 def is_open(kernel: Graph) -> bool:

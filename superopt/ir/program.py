@@ -70,6 +70,11 @@ def type_bytes(kind: TensorType) -> int:
     return STORED_BYTES.get(kind.dtype, 8) * math.prod(int(n) for n in kind.shape)  # pyright: ignore[reportArgumentType] (sizes are concrete here)
 
 
+def frozen_bytes(graph: Graph) -> int:
+    """Size of the frozen inputs of a graph."""
+    return sum(type_bytes(node.type) for node in graph.inputs if node["frozen"])
+
+
 def original_program(graph: Graph) -> Program:
     """The program that computes `graph` as it stands: every frozen input is passed through, nothing is prepared."""
     frozen = tuple(node for node in graph.inputs if node["frozen"])

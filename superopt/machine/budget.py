@@ -21,8 +21,8 @@ _LEAST_STEP_S = 0.3  # that a step gets when the time of its stage is over
 PLAIN = 0.6  # of the seconds, when the making of the plain candidate's kernels ends
 EXPLORE, EXPLORE_ALONE, FORMS, ALL = 0.4, 0.6, 0.55, 0.8  # of what is left then, when these stages end
 CONTEST = 0.95  # what follows builds the winner and writes the report
-_SLOW_BUILD = 0.03  # of the seconds: where building a program takes more, regions and schedules are not tried alone
-_KERNELS = 0.35  # of the seconds, for regions and schedules of kernels
+_SLOW_BUILD = 0.03  # of the seconds: where building a program takes more, no schedules are searched
+_KERNELS = 0.35  # of the seconds, for schedules of kernels
 LEAST_KERNELS_S = 5.0  # of less is no time for kernels, whose processes take two to start, and half is the search's
 LEAST_S = 1.0  # a search of less finds nothing (saturation alone takes half a second)
 
@@ -58,7 +58,7 @@ class SearchBudget:
         return self if self.seconds is None else replace(self, end_s=begin_s + share * self.seconds)
 
     def hurries(self, build_s: float) -> bool:
-        """Are builds so slow that there is no time to try regions and schedules one by one?"""
+        """Are builds so slow that there is no time to search schedules?"""
         return self.kernels and self.seconds is not None and build_s > _SLOW_BUILD * self.seconds
 
     @property
@@ -92,7 +92,7 @@ class SearchBudget:
 
     @property
     def kernel_seconds(self) -> float:
-        """The part of the seconds that trying kernels of our own may take, builds included."""
+        """The part of the seconds that searching schedules may take, builds included."""
         return 20.0 if self.seconds is None else min(120.0, _KERNELS * self.seconds)
 
 

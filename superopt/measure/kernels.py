@@ -33,7 +33,8 @@ from superopt.measure import loop
 from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 from superopt.measure.result import Failure
 
-XLA, NATIVE = "superopt.backends.xla:alone", "superopt.backends.native:alone"
+XLA, NATIVE = "xla", "native"
+ALONE = {XLA: "superopt.backends.xla:alone", NATIVE: "superopt.backends.native:alone"}
 """What makes a call of a kernel alone, by backend."""
 MIN_SECONDS = 2e-7
 LEFT_OUT = "left out: the budget was used up"
@@ -181,7 +182,7 @@ def kernel_events(
                 break  # what is compiled is timed
             yield {"event": "begin", "index": index}
             try:
-                thunks[index] = _compiled(parse_graph(text), resolve(backend), rng, options, how.footprint)
+                thunks[index] = _compiled(parse_graph(text), resolve(ALONE[backend]), rng, options, how.footprint)
             except Exception as error:  # data: the kernel's own fault, reported with its cause
                 yield {
                     "event": "failed",

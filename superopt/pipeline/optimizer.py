@@ -36,7 +36,7 @@ from superopt.backends.xla import XlaExecutable
 from superopt.certify.library import ProvedLibrary, given_rules, proved_library
 from superopt.certify.plan import Plan, empty_plan
 from superopt.choose.forms import apart_s, forms_of
-from superopt.choose.plain import KernelMaker, KernelProgram, candidate_of, in_kernels, own_form
+from superopt.choose.plain import KernelMaker, KernelProgram, candidate_of, in_kernels, in_regions, own_form
 from superopt.choose.schedules import LEAST_S as SEARCHABLE_S
 from superopt.choose.trials import TrialPool
 from superopt.contest.checks import Builds, of_the_program
@@ -294,22 +294,22 @@ class _Run:
             self._prove()
             build_s = self.barrier.around("the original built ahead", ahead.result, 0.0, let=_FIRST)
         limits, begin_s = self.limits.after(self.clock.elapsed_s + build_s), time.monotonic()
+        last = limits.until(begin_s, CONTEST)
         self._explore(limits.until(begin_s, EXPLORE if self.kernels else EXPLORE_ALONE))
         cause = "the time does not suffice for a search" if self.found is None else "nothing faster was found"
         judgement = original_returned(self.imported, cause, build_s=build_s)
         if self.found is not None and not self._interrupted(judgement):
-            contest = limits.until(begin_s, CONTEST)
             if self.kernels:
                 hurried = limits.hurries(build_s)
-                self._in_kernels(made, limits.until(begin_s, ALL if hurried else FORMS), build_s, contest.end_s)
+                self._in_kernels(made, limits.until(begin_s, ALL if hurried else FORMS), build_s, last.end_s)
                 if not (hurried or self.barrier.interrupted):
                     self._search_schedules(made, limits.until(begin_s, ALL))
             if not (made or self.barrier.interrupted):
-                judgement = self._judged(contest)
+                judgement = self._judged(last)
         if self.limits.kernels and not self.kernels:
             why = unavailable() or f"a budget of less than {LEAST_KERNELS_S:g} s leaves no time to try them"
             judgement = replace(judgement, notes=(*judgement.notes, f"no kernels of our own: {why}"))
-        return self._contested(made, judgement, limits.until(begin_s, CONTEST), self.tools.worker)
+        return self._contested(made, judgement, last, self.tools.worker)
 
     def _ran(self) -> float:
         """Have the original built here, where the check will need it, and run; seconds that it took."""
@@ -337,7 +337,7 @@ class _Run:
             if not kernels or maker is None:
                 return KernelProgram("own form", form)
             return self.barrier.around(
-                "the plain candidate", lambda: maker.make("own form", form, budget_s=budget_s), None, let=_FIRST
+                "the plain candidate", lambda: maker.make(in_regions("own form", form), budget_s), None, let=_FIRST
             )
 
     def _prove(self) -> None:
@@ -376,19 +376,19 @@ class _Run:
         assert found is not None
         assert maker is not None
         maker.model = found.model
-        made[:] = [maker.told(form, apart_s(found, found.result.original)) for form in made]
+        apart = apart_s(found, found.result.original)
+        made[:] = [maker.told(replace(form, apart_s=apart)) for form in made]
         for form in forms_of(found)[:_MOST_FORMS]:
             left_s = limits.left_s - build_s
-            late = maker.seconds_for(form.program) > left_s
+            late = maker.seconds_for(form) > left_s
             if late or (len(made) + 2) * build_s > contest_s - time.monotonic():
-                self.clock.say(f"{form.name} in kernels: the time does not suffice to {'make' if late else 'build'} it")
+                self.clock.say(f"{form.name}: the time does not suffice to {'make' if late else 'build'} it")
                 continue
-            done = maker.make(f"{form.name} in kernels", form.program, form.finalist, left_s)
-            if done.choices:
-                made.append(maker.told(done, apart_s(found, form.finalist)))
-            else:  # XLA has its own ways
-                program = found.program(form.finalist)
-                made.append(KernelProgram(form.name, program, form.finalist, predicted_s=form.predicted_s))
+            done = maker.make(form, left_s)
+            if not done.choices and (finalist := form.finalist) is not None:  # XLA has its own ways
+                program = found.program(finalist)
+                done = KernelProgram(finalist.name, program, finalist, predicted_s=form.predicted_s)
+            made.append(done)
 
     def _search_schedules(self, made: list[KernelProgram], limits: SearchBudget) -> None:
         """The program that is fastest by prediction, with schedules that a search found to be faster."""

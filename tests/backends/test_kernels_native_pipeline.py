@@ -20,7 +20,7 @@ from superopt.backends import native
 from superopt.backends.native import NativeExecutable
 from superopt.certify.library import ProvedLibrary
 from superopt.certify.plan import empty_plan
-from superopt.choose.plain import KernelMaker, candidate_of, own_form
+from superopt.choose.plain import KernelMaker, candidate_of, in_regions, own_form
 from superopt.choose.trials import TrialPool, try_regions
 from superopt.contest.checks import Builds
 from superopt.contest.judgement import original_returned, settled
@@ -128,7 +128,7 @@ def test_regions_that_xla_computes_faster_are_left_to_it(found: tuple[Imported, 
     with TrialPool(processes=1) as pool:
         maker, form = KernelMaker(pool), own_form(found[0].graph)
         maker.model = Prices()  # pyright: ignore[reportAttributeAccessIssue]
-        made = maker.make("mixed", form)
+        made = maker.make(in_regions("mixed", form))
     assert [(row.kind, row.used) for row in made.rows] == [("contraction", True), ("rows", False)]
     assert made.rows[1].failure == "faster there"
     assert (made.rows[0].predicted_ms, made.rows[0].by_xla_ms) == (1500.0, 2000.0)

@@ -12,12 +12,13 @@ import pytest
 
 from costmodel.model import learned_file
 from costmodel.model.boundary import NOTHING, Boundary
-from costmodel.model.joint import HANDOVER_S, IN_QUESTION, NATIVE, XLA, Joint, KernelJob, NativeModel
+from costmodel.model.joint import HANDOVER_S, IN_QUESTION, Joint, KernelJob, NativeModel
 from costmodel.model.load import load_native
 from rewrites import library
 from rewrites.build.expander import library_expander
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
 from superopt.machine import facts as machine
+from superopt.measure.kernels import NATIVE, XLA
 
 SHIPPED = learned_file.NATIVE
 EXPAND = library_expander(library.load())

@@ -108,7 +108,7 @@ def test_kernels_are_not_compiled_when_the_time_is_over(clock: Clock, monkeypatc
     monkeypatch.setattr(kernel_timing, "_compiled", compiled)
     monkeypatch.setattr("superopt.measure.kernels.parse_graph", lambda text: text)
     settings = {"budget_s": 2.5, "rounds": 3, "max_calls": 1}
-    texts: list[tuple[int, str, dict[str, Any], str]] = [(i, "", {}, "") for i in range(12)]
+    texts: list[tuple[int, str, dict[str, Any], str]] = [(i, "", {}, kernel_timing.XLA) for i in range(12)]
     resolve: Any = str
     events = list(kernel_timing.kernel_events(texts, resolve, settings))
     timed = [e for e in events if e["event"] == "kernel"]

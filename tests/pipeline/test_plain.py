@@ -14,7 +14,7 @@ from jax import lax
 import superopt
 from costmodel.model.load import load_objective
 from rewrites.library import load
-from superopt.choose.plain import KernelMaker, own_form
+from superopt.choose.plain import KernelMaker, in_regions, own_form
 from superopt.choose.trials import TrialPool
 from superopt.contest.checks import Builds
 from superopt.contest.rounds import LEAST, Entry, _Series, contest  # pyright: ignore[reportPrivateUsage]
@@ -68,7 +68,7 @@ def test_every_region_of_the_own_form_is_a_kernel_and_what_is_frozen_is_done_ahe
     assert form.prepare is not None
     assert any(node.op in ("rsqrt", "sqrt") for node in form.prepare.nodes())
     assert not any(node.op in ("rsqrt", "sqrt") for node in form.hot.nodes())
-    made = KernelMaker(pool).make("own form", form)
+    made = KernelMaker(pool).make(in_regions("own form", form))
     assert made.rows
     assert all(row.used and not row.failure for row in made.rows)
     assert len(made.choices) == sum(row.count for row in made.rows)
@@ -94,12 +94,12 @@ def test_equal_regions_are_made_once_and_what_the_time_does_not_allow_is_left_to
 
     imported = import_function(deep, (values(12, 12), values(3, 12)), frozen=0)
     maker = KernelMaker(Counting())  # pyright: ignore[reportArgumentType]
-    program = maker.make("own form", own_form(imported.graph))
+    program = maker.make(in_regions("own form", own_form(imported.graph)))
     assert len(program.choices) == 4
     assert sum(made) < 4
-    assert maker.seconds_for(program.program) == 0.0
+    assert maker.seconds_for(program) == 0.0
     several = import_function(lambda x: (jnp.tanh(x), jnp.exp(x).sum(0), jnp.sin(x), x @ x.T), (values(20, 30),))
-    none = KernelMaker(Counting()).make("own form", own_form(several.graph), budget_s=0.0)  # pyright: ignore[reportArgumentType]
+    none = KernelMaker(Counting()).make(in_regions("own form", own_form(several.graph)), 0.0)  # pyright: ignore[reportArgumentType]
     assert 0 < len(none.choices) < 4  # the first batch is made in any case
 
 
@@ -119,7 +119,7 @@ def test_a_schedule_that_is_not_proved_is_followed_by_a_plainer_default(
         }
 
     monkeypatch.setattr(plain, "proved", doubted)
-    made = KernelMaker(pool).make("own form", form)
+    made = KernelMaker(pool).make(in_regions("own form", form))
     assert made.choices
     assert all(row.used for row in made.rows)
     assert all(choice.trace is not None for choice in made.choices)

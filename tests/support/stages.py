@@ -6,7 +6,7 @@ from typing import Any
 
 from costmodel.model.load import load_objective
 from costmodel.model.objective import Objective
-from superopt.choose.plain import KernelMaker, KernelProgram, own_form
+from superopt.choose.plain import KernelMaker, KernelProgram, in_regions, own_form
 from superopt.choose.trials import TrialPool
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
@@ -21,4 +21,4 @@ def steps(count: int, objective: Objective | None = None, seed: int = 0) -> Requ
 def own_kernels(imported: Imported, pool: TrialPool | None = None, **asked: Any) -> KernelProgram:
     """The program's own form in kernels, which are made in a process where no pool is given."""
     with TrialPool(processes=1) as processes:
-        return KernelMaker(pool or processes, **asked).make("own form", own_form(imported.graph))
+        return KernelMaker(pool or processes, **asked).make(in_regions("own form", own_form(imported.graph)))

@@ -4,17 +4,39 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from costmodel.model.joint import NATIVE, XLA
 from superopt.lab.training.collect import collect as run
 from superopt.lab.training.fitting import evaluation, fit_weights, update_document
 from superopt.lab.training.regions import collect as time_regions
 from superopt.lab.training.whole import collect as time_programs
 from superopt.machine.budget import parse_budget
+from superopt.measure.kernels import NATIVE, XLA
+
+
+def _slice(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of a command that makes labels, as many as there is time for."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+        click.option("--budget", default="3min", show_default=True, help="Time for this slice: 90s, 3min."),
+        click.option(
+            "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The labels (.jsonl.gz)."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _seconds(budget: str) -> float:
+    return parse_budget(budget).seconds or 180.0
+
+
+def _say(line: str) -> None:
+    click.echo(f"  {line}", err=True)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -23,36 +45,26 @@ def train() -> None:
 
 
 @train.command()
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The corpus (.jsonl.gz).")
-@click.option("--budget", default="3min", show_default=True, help="Time for this slice: 90s, 3min.")
 @click.option("--jobs", default=2, show_default=True, help="Processes that visit programs.")
 @click.option("--visit-only", is_flag=True, help="Visit all programs, time nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_slice
 def collect(out: Path, budget: str, jobs: int, visit_only: bool, as_json: bool) -> None:
     """Time kernels that the search visits on the training programs; resumes where the file ends."""
-    seconds = parse_budget(budget).seconds or 180.0
-    result = run(out, seconds, jobs=jobs, visit_only=visit_only, say=lambda line: click.echo(f"  {line}", err=True))
-    _print(result, as_json)
+    _print(run(out, _seconds(budget), jobs=jobs, visit_only=visit_only, say=_say), as_json)
 
 
 @train.command()
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The labels (.jsonl.gz).")
-@click.option("--budget", default="3min", show_default=True, help="Time for this slice: 90s, 3min.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_slice
 def regions(out: Path, budget: str, as_json: bool) -> None:
     """Time regions as kernels of our own and by XLA; resumes where the file ends."""
-    seconds = parse_budget(budget).seconds or 180.0
-    _print(time_regions(out, seconds, lambda line: click.echo(f"  {line}", err=True)), as_json)
+    _print(time_regions(out, _seconds(budget), _say), as_json)
 
 
 @train.command()
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The labels (.jsonl.gz).")
-@click.option("--budget", default="3min", show_default=True, help="Time for this slice: 90s, 3min.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_slice
 def programs(out: Path, budget: str, as_json: bool) -> None:
     """Time whole training programs in kernels of our own; resumes where the file ends."""
-    seconds = parse_budget(budget).seconds or 180.0
-    _print(time_programs(out, seconds, lambda line: click.echo(f"  {line}", err=True)), as_json)
+    _print(time_programs(out, _seconds(budget), _say), as_json)
 
 
 @train.command()
@@ -64,7 +76,7 @@ def programs(out: Path, budget: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def fit(data: Path | None, out: Path | None, evaluation: str | None, seed: int, backend: str, as_json: bool) -> None:
     """Fit the model to all labels and write weights and card."""
-    card = fit_weights(data, out, evaluation, seed, lambda line: click.echo(f"  {line}", err=True), backend)
+    card = fit_weights(data, out, evaluation, seed, _say, backend)
     click.echo(json.dumps(card) if as_json else f"{card['path']}: {card['fit']} in {card['fit_seconds']} s")
 
 
@@ -90,7 +102,7 @@ def evaluate(
     """Accuracy on held-out programs and families beside the roofline fitted alike, and scoring speed."""
     seconds = parse_budget(budget).seconds or math.inf
     chosen = None if families is None else families.split(",")
-    result = evaluation(data, seeds, chosen, seconds, lambda line: click.echo(f"  {line}", err=True), backend)
+    result = evaluation(data, seeds, chosen, seconds, _say, backend)
     if out is not None:
         out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if document is not None:

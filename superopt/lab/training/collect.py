@@ -64,6 +64,12 @@ class LabelFile:
         header = records[0]["header"] if records else {"format": 1, "failed": {}, "sessions": []}
         return cls(path, header, records[1:])
 
+    def stamp(self, **more: Any) -> None:
+        """Say in the header where and when labels are made, and how."""
+        self.header.update(
+            machine=machine.as_dict(), versions=machine.versions(), date=time.strftime("%Y-%m-%d"), **more
+        )
+
     def write(self) -> None:
         """Replace the file."""
         write_lines(self.path, [{"header": self.header}, *self.rows])
@@ -168,10 +174,7 @@ def measure(
     known = {row["key"] for row in labels.rows} | set(labels.failed)
     left = [task for task in tasks if any(form.key not in known for form in task.forms)]
     again = again_tasks(tasks, labels, again_share)
-    labels.header.update(
-        machine=machine.as_dict(), versions=machine.versions(), date=time.strftime("%Y-%m-%d"),
-        settings=asdict(settings), normaliser=NORMALISER,
-    )  # fmt: skip
+    labels.stamp(settings=asdict(settings), normaliser=NORMALISER)
     began, count = time.monotonic(), len(labels.rows)
     written = began
     with Worker(ProcessLimits(silence_s=60.0), inline=True) as worker:

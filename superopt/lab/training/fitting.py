@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.model import learned_file, predict
-from costmodel.model.joint import NATIVE, XLA
 from costmodel.model.learned import Learned
 from superopt.errors import InputError
 from superopt.lab.training import corpus, evaluate, fit, speed, whole
@@ -18,6 +17,7 @@ from superopt.lab.training.collect import LabelFile
 from superopt.lab.training.regions import SHIPPED, corpus_of
 from superopt.lab.training.settings import FitSettings
 from superopt.machine import facts as machine
+from superopt.measure.kernels import NATIVE, XLA
 
 _BEGIN, _END = "<!-- evaluation begin -->", "<!-- evaluation end -->"
 

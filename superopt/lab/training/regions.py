@@ -18,16 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from superopt.choose.plain import own_form, regions_as_kernels
+from superopt.choose.plain import in_regions, own_form
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph
-from superopt.ir.program import type_bytes
+from superopt.ir.program import frozen_bytes
 from superopt.ir.text import parse_graph
 from superopt.kernels.choose.partition import partition
 from superopt.lab.training import corpus, families
 from superopt.lab.training.collect import LabelFile, label_of
 from superopt.lab.training.tasks import canonical, key_of, make_form, read_lines, write_lines
-from superopt.machine import facts as machine
 from superopt.measure import KernelTiming, ProcessLimits, Worker, time_kernels
 from superopt.measure.kernels import NATIVE, XLA, KernelSettings
 
@@ -50,9 +49,7 @@ def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:
     known = {row["key"] for row in labels.rows} | set(labels.failed)
     order = sorted(regions, key=lambda r: hashlib.sha256(r["key"].encode()).digest())
     left = [row for row in order if row["key"] not in known]
-    labels.header.update(
-        machine=machine.as_dict(), versions=machine.versions(), date=time.strftime("%Y-%m-%d"), footprint=FOOTPRINT
-    )
+    labels.stamp(footprint=FOOTPRINT)
     end, written, again = begin + budget_s, time.monotonic(), list[Row]()
     with Worker(ProcessLimits(silence_s=60.0), inline=True) as worker:
         for first in range(0, len(left), CHUNK):
@@ -134,11 +131,11 @@ def listed(path: Path, say: Say) -> list[Row]:
 
     for family, number in families.names():
         try:
-            _, regions = regions_as_kernels(own_form(families.program(family, number).graph()))
+            form = in_regions("own form", own_form(families.program(family, number).graph()))
         except SuperoptError as error:
             say(f"{family}/{number}: {error}")
             continue
-        for region in regions:
+        for region in form.regions:
             add(family, f"{family}/{number}", region.graph)
     programs = len(found)
     for label in corpus.load().labels:
@@ -154,7 +151,7 @@ def timed(chunk: Sequence[Row], worker: Worker) -> list[Row | str]:
     """Times of regions in both backends, interleaved; why there are none of a region."""
     graphs = [parse_graph(row["text"]) for row in chunk]
     warm = _pairs(graphs, worker, SETTINGS)
-    cold = [i for i, g in enumerate(graphs) if _frozen_bytes(g) >= LEAST_FROZEN and not isinstance(warm[i], str)]
+    cold = [i for i, g in enumerate(graphs) if frozen_bytes(g) >= LEAST_FROZEN and not isinstance(warm[i], str)]
     found = [one if isinstance(one, str) else dict(one) for one in warm]
     for i, one in zip(
         cold, _pairs([graphs[i] for i in cold], worker, replace(SETTINGS, footprint=FOOTPRINT)), strict=True
@@ -163,10 +160,6 @@ def timed(chunk: Sequence[Row], worker: Worker) -> list[Row | str]:
         if not isinstance(at, str) and not isinstance(one, str):
             at |= {"own_cold_s": one["own_s"], "xla_cold_s": one["xla_s"]}
     return found
-
-
-def _frozen_bytes(graph: Graph) -> int:
-    return sum(type_bytes(node.type) for node in graph.inputs if node["frozen"])
 
 
 def _pairs(graphs: Sequence[Graph], worker: Worker, settings: KernelSettings) -> list[Row | str]:

@@ -19,11 +19,12 @@ from scipy.optimize import minimize
 
 from costmodel.model.boundary import Boundary
 from costmodel.model.objective import Objective
-from superopt.choose.plain import KernelMaker, own_form
+from superopt.arrays.bundles import random_values
+from superopt.choose.plain import KernelMaker, in_regions, own_form
 from superopt.choose.trials import TrialPool
 from superopt.errors import SuperoptError
 from superopt.frontends.jax.jaxpr import import_function
-from superopt.ir.program import type_bytes
+from superopt.ir.program import frozen_bytes
 from superopt.ir.text import parse_graph
 from superopt.kernels.choose.choice import regions_of
 from superopt.lab.training import corpus, families
@@ -42,7 +43,7 @@ def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:
     """Time training programs in kernels that are not in the file yet, until the budget ends."""
     end = time.monotonic() + budget_s
     labels = LabelFile.read(out)
-    labels.header.update(machine=machine.as_dict(), versions=machine.versions(), date=time.strftime("%Y-%m-%d"))
+    labels.stamp()
     known = {row["program"] for row in labels.rows} | set(labels.failed)
     names = sorted(families.names(), key=lambda n: hashlib.sha256(f"{n[0]}/{n[1]}".encode()).digest())
     try:
@@ -68,10 +69,9 @@ def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:
 
 def _timed(family: str, number: int, maker: KernelMaker, worker: Worker) -> Row | str:
     described = families.program(family, number)
-    rng = np.random.default_rng(number)
-    live = tuple(_values(x, rng) for x in described.inputs)
-    imported = import_function(described.fn, (described.weights, *live), frozen=0)
-    made = maker.make("own form", own_form(imported.graph))
+    live = random_values({str(i): (x.shape, str(x.dtype)) for i, x in enumerate(described.inputs)}, number)
+    imported = import_function(described.fn, (described.weights, *live.values()), frozen=0)
+    made = maker.make(in_regions("own form", own_form(imported.graph)))
     regions = regions_of(made.program.hot, made.choices)
     if len(regions) < len(made.regions):
         return "not all of it is in kernels"
@@ -85,12 +85,6 @@ def _timed(family: str, number: int, maker: KernelMaker, worker: Worker) -> Row 
     counts = Counter(make_form("region", canonical(region.graph)).text for region in regions)
     samples = sorted(found.samples_s)
     return {"seconds": samples[len(samples) // 4], "regions": sorted(counts.items())}
-
-
-def _values(spec: Any, rng: np.random.Generator) -> np.ndarray:
-    if np.issubdtype(spec.dtype, np.floating):
-        return rng.standard_normal(spec.shape).astype(spec.dtype)
-    return np.zeros(spec.shape, spec.dtype)
 
 
 def fit(labels: LabelFile, model: Objective) -> tuple[Boundary, dict[str, float]]:
@@ -128,7 +122,7 @@ def _fit(rows: Sequence[Row], model: Objective) -> tuple[Boundary, dict[str, flo
 def _facts(row: Row, model: Objective) -> tuple[float, float, float, float]:
     graphs = [parse_graph(text) for text, _ in row["regions"]]
     counts = np.array([n for _, n in row["regions"]])
-    frozen = [sum(type_bytes(x.type) for x in g.inputs if x["frozen"]) for g in graphs]
+    frozen = list(map(frozen_bytes, graphs))
     return float(counts @ model.price(graphs)), float(counts.sum()), float(counts @ frozen), row["seconds"]
 
 
