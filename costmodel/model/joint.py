@@ -21,8 +21,8 @@ from costmodel.model.boundary import NOTHING, Boundary
 from costmodel.model.measured import Measured
 from costmodel.model.objective import Objective
 from rewrites.build.expander import Expand, expand_graph, plain_op
+from superopt.ir.counters import boundary_bytes
 from superopt.ir.graph import Graph, Node
-from superopt.ir.program import frozen_bytes
 from superopt.kernels.choose.partition import partition
 from superopt.kernels.choose.regions import is_inside
 from superopt.measure.kernels import NATIVE, XLA
@@ -163,7 +163,7 @@ class Joint:
         prices = self.by_backend(regions)
         own = np.array([region in native for region in regions])
         total_s = float(np.where(own, prices[NATIVE], prices[XLA] + HANDOVER_S).sum()) + apart_s
-        return float(self.native.boundary.seconds(total_s, len(regions), sum(map(frozen_bytes, regions))))
+        return float(self.native.boundary.seconds(total_s, sum(sum(boundary_bytes(g)) for g in regions)))
 
     def by_backend(self, kernels: Sequence[Graph]) -> Mapping[str, PerKernel]:
         """Seconds of each kernel by backend."""

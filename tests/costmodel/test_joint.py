@@ -16,8 +16,8 @@ from costmodel.model.joint import HANDOVER_S, IN_QUESTION, Joint, KernelJob, Nat
 from costmodel.model.load import load_native
 from rewrites import library
 from rewrites.build.expander import library_expander
+from superopt.ir.counters import boundary_bytes
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
-from superopt.machine import facts as machine
 from superopt.measure.kernels import NATIVE, XLA
 
 SHIPPED = learned_file.NATIVE
@@ -47,7 +47,7 @@ def dense(rows: int = 24) -> Node:
 
 
 def joint(xla: Counting, own: Counting | None = None, **boundary: float) -> Joint:
-    between = Boundary(**{"dispatch_s": 0.0, "company": 1.0, "call_s": 0.0, "stream_s": 0.0, **boundary})
+    between = Boundary(**{"dispatch_s": 0.0, "company": 1.0, "byte_s": 0.0, **boundary})
     return Joint(xla, EXPAND, None if own is None else NativeModel(own, between))
 
 
@@ -123,15 +123,13 @@ def test_a_kernel_that_could_not_be_made_is_not_asked_for_again() -> None:
     assert model.by_backend([graph])[XLA][0] == 6.0
 
 
-def test_between_kernels_lie_calls_and_weights_beyond_the_last_cache() -> None:
+def test_between_kernels_lie_a_call_and_what_they_move() -> None:
     graph = kernel(dense())
-    model = joint(Counting(), Counting(), dispatch_s=0.5, company=2.0, call_s=0.25, stream_s=1.0)
-    assert model.program_s([graph, graph], {graph}, 1.0) == pytest.approx(0.5 + 2.0 * (2 * 2.0 + 1.0) + 2 * 0.25)
+    moved = sum(boundary_bytes(graph))
+    model = joint(Counting(), Counting(), dispatch_s=0.5, company=2.0, byte_s=0.25)
+    assert model.program_s([graph, graph], {graph}, 1.0) == pytest.approx(0.5 + 2.0 * (2 * 2.0 + 1.0) + 0.5 * moved)
     slow = joint(Counting(), Counting(tanh=9.0))
     assert (slow.program_s([graph], {graph}), slow.program_s([graph], ())) == (10.0, 2.0 + HANDOVER_S)
-    last = dict(machine.describe().caches_bytes).get("L3", 0)
-    boundary = Boundary(0.0, 1.0, 0.0, 1.0)
-    assert boundary.seconds(1.0, 1.0, last + 7.0) == pytest.approx(8.0)
     assert joint(Counting()).program_s([graph], (), 1.0) == 3.0
 
 
@@ -140,7 +138,7 @@ def test_the_shipped_model_of_our_kernels_prices_regions() -> None:
     assert known is not None
     (seconds,) = known.regions.price([kernel(dense(512))])
     assert 1e-6 < seconds < 1e-2
-    assert known.boundary.call_s > 0.0
+    assert known.boundary.byte_s > 0.0
     assert known.version != NativeModel(known.regions).version
 
 
@@ -152,7 +150,7 @@ def test_unusable_weights_of_our_kernels_leave_the_search_to_xla(
     monkeypatch.setattr(learned_file, "NATIVE", place)
     assert load_native() is None
     shutil.copy(SHIPPED, place)
-    place.with_suffix(".json").write_text(json.dumps({**card, "boundary": {"call_s": -1.0}}))
+    place.with_suffix(".json").write_text(json.dumps({**card, "boundary": {"byte_s": -1.0}}))
     damaged = load_native()
     assert damaged is not None
     assert damaged.boundary == NOTHING

@@ -1,8 +1,8 @@
 """Labels of whole programs: how long the training programs take in kernels, to fit what lies between kernels.
 
-A program in kernels takes longer than its kernels alone: every one is called, its operands come from where another core
-or the kernel before left them, weights beyond the last cache from memory.  `fit` finds what a call costs, by how much
-kernels are slower in company, and how fast weights are streamed, from programs of which the regions are known.
+A program in kernels takes longer than its kernels alone: it is called, its operands come from where another core or the
+kernel before left them, weights and fresh pages from memory.  `fit` finds what the call costs, by how much kernels are
+slower in company, and what a byte costs that they move, from programs of which the regions are known.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
+from scipy.optimize import linprog
 
 from costmodel.model.boundary import Boundary
 from costmodel.model.objective import Objective
@@ -24,7 +24,7 @@ from superopt.choose.plain import KernelMaker, in_regions, own_form
 from superopt.choose.trials import TrialPool
 from superopt.errors import SuperoptError
 from superopt.frontends.jax.jaxpr import import_function
-from superopt.ir.program import frozen_bytes
+from superopt.ir.counters import boundary_bytes
 from superopt.ir.text import parse_graph
 from superopt.kernels.choose.choice import regions_of
 from superopt.lab.training import corpus, families
@@ -97,20 +97,18 @@ def fit(labels: LabelFile, model: Objective) -> tuple[Boundary, dict[str, float]
 
 
 def _fit(rows: Sequence[Row], model: Objective) -> tuple[Boundary, dict[str, float]]:
-    sums, calls, frozen, seconds = (np.array(x) for x in zip(*[_facts(row, model) for row in rows], strict=True))
+    sums, moved, seconds = (np.array(x) for x in zip(*[_facts(row, model) for row in rows], strict=True))
     groups = np.array([row["family"] for row in rows])
 
     def errors(boundary: Boundary, at: np.ndarray) -> np.ndarray:
-        predicted = boundary.seconds(sums[at], calls[at], frozen[at])
-        return np.abs(predicted - seconds[at]) / seconds[at]
+        return np.abs(boundary.seconds(sums[at], moved[at]) - seconds[at]) / seconds[at]
 
     everything = np.arange(len(rows))
-    whole = _fitted(sums, calls, frozen, seconds)
+    whole = _fitted(sums, moved, seconds)
     left_out: list[float] = []
     for family in sorted(set(groups)):
         inside = groups != family
-        one = _fitted(sums[inside], calls[inside], frozen[inside], seconds[inside])
-        left_out += errors(one, everything[~inside]).tolist()
+        left_out += errors(_fitted(sums[inside], moved[inside], seconds[inside]), everything[~inside]).tolist()
     return whole, {
         "programs": float(len(rows)),
         "program_error_alone": float(np.median(np.abs(sums - seconds) / seconds)),
@@ -119,20 +117,16 @@ def _fit(rows: Sequence[Row], model: Objective) -> tuple[Boundary, dict[str, flo
     }
 
 
-def _facts(row: Row, model: Objective) -> tuple[float, float, float, float]:
+def _facts(row: Row, model: Objective) -> tuple[float, float, float]:
     graphs = [parse_graph(text) for text, _ in row["regions"]]
     counts = np.array([n for _, n in row["regions"]])
-    frozen = list(map(frozen_bytes, graphs))
-    return float(counts @ model.price(graphs)), float(counts.sum()), float(counts @ frozen), row["seconds"]
+    return float(counts @ model.price(graphs)), float(counts @ [sum(boundary_bytes(g)) for g in graphs]), row["seconds"]
 
 
-def _fitted(sums: np.ndarray, calls: np.ndarray, frozen: np.ndarray, seconds: np.ndarray) -> Boundary:
-    """The least mean error of log time, over positive coefficients."""
-
-    def loss(logs: np.ndarray) -> float:
-        boundary = Boundary(*np.exp(logs).tolist())
-        return float(np.abs(np.log(boundary.seconds(sums, calls, frozen) / seconds)).mean())
-
-    start = np.log([3e-6, 1.0, 1e-6, 1e-10])
-    found = minimize(loss, start, method="Nelder-Mead", options={"maxiter": 4000, "xatol": 1e-3, "fatol": 1e-5})
-    return Boundary(*np.exp(found.x).tolist())
+def _fitted(sums: np.ndarray, moved: np.ndarray, seconds: np.ndarray) -> Boundary:
+    """Coefficients, none negative, of the least sum of relative errors: a linear program, the errors its unknowns."""
+    terms = np.stack([np.ones_like(sums), sums, moved], 1) / seconds[:, None]
+    scale, apart, ones = terms.max(0), np.eye(len(terms)), np.ones(len(terms))
+    bounds = np.block([[terms / scale, -apart], [-terms / scale, -apart]])
+    found = linprog(np.r_[np.zeros(3), ones], A_ub=bounds, b_ub=np.r_[ones, -ones])
+    return Boundary(*(found.x[:3] / scale).tolist())
