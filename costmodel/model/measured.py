@@ -45,12 +45,13 @@ class Measured:
         return kernel.outputs[0] in self.seconds
 
     def learn(self, kernels: Sequence[Graph], seconds: Sequence[float]) -> None:
-        """Take timings of kernels in."""
+        """Take timings of kernels in; a kernel that was timed before is worth its last."""
         predicted = self._guess(kernels)
         for kernel, took, guess in zip(kernels, seconds, predicted, strict=True):
-            if kernel in self:
-                continue
+            known = kernel in self
             self.seconds[kernel.outputs[0]] = took
+            if known:
+                continue
             self._logs[kind(kernel)].append(math.log(max(took, 1e-7) / max(float(guess), 1e-7)))
 
     def factors(self) -> Mapping[str, float]:

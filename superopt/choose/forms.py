@@ -8,10 +8,13 @@ take, each region on its faster backend; what a form takes as it was made is tol
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
+from costmodel.model.joint import Joint
 from rewrites.build.expander import expand_macros, plain_op
 from superopt.choose.plain import KernelProgram, in_regions, own_form
+from superopt.contest.rounds import LEVEL
 from superopt.explore.found import Exploration
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
@@ -25,7 +28,7 @@ _CLOSE = 1.5  # of the least predicted time: what the models err by where a form
 def forms_of(found: Exploration) -> list[KernelProgram]:
     """The distinct forms that may be the fastest, the cheapest by prediction first; without the original's own.
 
-    No kernel is made yet; what they are predicted to take is what they would with each region on its backend.
+    No kernel is made yet.
     """
     forms: dict[str, KernelProgram] = {}
     own = print_graph(own_form(found.imported).hot)
@@ -35,10 +38,31 @@ def forms_of(found: Exploration) -> list[KernelProgram]:
         program, shown = _plain_form(found, finalist)
         text = print_graph(program.hot)
         if text != own and text not in forms:
-            form = in_regions(f"{finalist.name} in kernels", program, shown, apart_s(found, finalist))
-            forms[text] = replace(form, predicted_s=_predicted_s(found, form))
-    order = sorted(forms.values(), key=lambda form: form.predicted_s or 0.0)
+            forms[text] = in_regions(f"{finalist.name} in kernels", program, shown, apart_s(found, finalist))
+    order = priced(found.model, list(forms.values()))
     return [form for form in order if (form.predicted_s or 0.0) <= _CLOSE * (order[0].predicted_s or 0.0)]
+
+
+def priced(model: Joint, forms: Sequence[KernelProgram]) -> list[KernelProgram]:
+    """Forms with what they would take, each region on its backend, the cheapest first."""
+    found = [replace(form, predicted_s=_predicted_s(model, form)) for form in forms]
+    return sorted(found, key=lambda form: form.predicted_s or 0.0)
+
+
+def that_differ(model: Joint, order: Sequence[KernelProgram], made: Sequence[KernelProgram]) -> list[KernelProgram]:
+    """Of forms in this order those that no round could find level with one before them, or with one that was made."""
+    kept: list[KernelProgram] = []
+    for form in order:
+        if all(_apart(model, form, other) > (LEVEL - 1.0) for other in (*made, *kept)):
+            kept.append(form)
+    return kept
+
+
+def _apart(model: Joint, form: KernelProgram, other: KernelProgram) -> float:
+    """The part of a form's time that it does not share with another."""
+    here, there = (Counter(region.graph for region in x.regions) for x in (form, other))
+    only = [*(here - there).elements(), *(there - here).elements()]
+    return float(model.price(only).sum()) / float(model.price(list(here.elements())).sum()) if only else 0.0
 
 
 def apart_s(found: Exploration, finalist: Finalist) -> float:
@@ -46,14 +70,17 @@ def apart_s(found: Exploration, finalist: Finalist) -> float:
     return sum(seconds for kernel, seconds in finalist.kernels if not is_inside(kernel.outputs[0]))
 
 
-def _predicted_s(found: Exploration, form: KernelProgram) -> float:
+def native_regions(model: Joint, form: KernelProgram) -> list[Graph]:
+    """The regions of a form that are to be kernels of our own."""
+    return [region.graph for region in form.regions if model.is_native(region.graph)]
+
+
+def _predicted_s(model: Joint, form: KernelProgram) -> float | None:
     """What a form would take, each region on its backend."""
-    model = found.model
     if model.native is None:
-        assert form.finalist is not None
-        return form.finalist.predicted_s
+        return None if form.finalist is None else form.finalist.predicted_s
     regions = [region.graph for region in form.regions]
-    return model.program_s(regions, {g for g in set(regions) if model.is_native(g)}, form.apart_s)
+    return model.program_s(regions, set(native_regions(model, form)), form.apart_s)
 
 
 def _plain_form(found: Exploration, finalist: Finalist) -> tuple[Program, Finalist]:

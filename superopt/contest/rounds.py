@@ -30,7 +30,7 @@ from superopt.measure.stats import paired_ratio
 from superopt.report.data import JudgedFinalist, Measurement, of_original
 
 LEAST = 0.97  # what the interval of a returned program lies above
-_LEVEL = 1.04  # ends of an interval of two programs between which there is nothing to choose
+LEVEL = 1.04  # ends of an interval of two programs between which there is nothing to choose
 _ROUNDS = 9
 _MOST_BATCHES, _USUAL_BATCHES = 12, 3  # more rounds shrink an interval little; of budgets in steps, which have no end
 _BATCH = 0.35  # of the time left, that the rounds of one batch may take
@@ -294,4 +294,4 @@ class _Series:
 
 def _says(ratio: Speedup) -> bool:
     """Is one of the two faster, or are they level?"""
-    return ratio.low > 1.0 or ratio.high < 1.0 or ratio.high / ratio.low < _LEVEL
+    return ratio.low > 1.0 or ratio.high < 1.0 or ratio.high / ratio.low < LEVEL

@@ -31,7 +31,7 @@ from superopt.explore.request import Request
 from superopt.explore.trace import make_plan
 from superopt.ir.graph import Graph
 from superopt.machine.budget import SearchBudget
-from superopt.measure import ProcessLimits, Worker
+from superopt.measure import Worker
 from superopt.search.budget import Budget
 from superopt.search.pricing import Pricer
 from superopt.search.search import SMALL, SearchResult, SearchSettings, Statistics, search
@@ -54,7 +54,6 @@ _GUIDED_ROUNDS = 2
 _GUIDED_SHARE = 0.4
 _SEARCH_END, _TIMING_END = 0.5, 0.7  # of what is left of a round, when search and the timing of kernels end
 _LEAST_S = 0.5  # that growth and timing get
-_SILENCE_S = 60.0  # after which a kernel that is timed is given up
 _FINALISTS = 5
 _SHORT_S = 30.0
 _SMALL_FINALISTS = 13
@@ -65,11 +64,12 @@ def explore(
     rules: Sequence[Rule],
     request: Request,
     progress: Callable[[str], None] = lambda line: None,
+    worker: Worker | None = None,
 ) -> Exploration:
     """Grow, then search in rounds; between rounds grow near the best and time the kernels in use.
 
-    Nothing is timed where the request is deterministic.  With numerics `exact` the e-graph's own laws are only those
-    that keep every bit; `rules` are the caller's business.
+    Kernels are timed in the worker; nothing is where there is none.  With numerics `exact` the e-graph's own laws are
+    only those that keep every bit; `rules` are the caller's business.
     """
     notes: list[str] = []
     bodies = _Bodies(rules, request, body_sizes(imported))
@@ -82,11 +82,10 @@ def explore(
         request = request.within(replace(request.budget, end_s=time.monotonic()))
     expand = library_expander(rules)
     model = Joint(request.objective, expand, request.native)
-    with Worker(ProcessLimits(silence_s=_SILENCE_S), inline=True) as worker:
-        timer = None if request.deterministic else KernelTimer(model, request.budget, worker)
-        run = _Run(import_into(ProvingEGraph(exact=request.exact), graph), rules, request, model, timer, progress)
-        while not run.done:
-            run.step()
+    timer = None if worker is None else KernelTimer(model, request.budget, worker)
+    run = _Run(import_into(ProvingEGraph(exact=request.exact), graph), rules, request, model, timer, progress)
+    while not run.done:
+        run.step()
     interrupted = run.interrupted or bodies.interrupted
     if interrupted:
         notes.append("the search was interrupted; this is the best program it had found")
@@ -99,6 +98,7 @@ def explore(
         result=run.found,
         expand=expand,
         model=model,
+        timer=timer,
         growth=_growth_figures(run.growth),
         statistics=run.statistics(interrupted),
         notes=tuple(notes),

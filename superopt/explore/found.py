@@ -8,6 +8,7 @@ from typing import Any
 from costmodel.model.joint import Joint
 from rewrites.build.expander import Expand
 from superopt.certify.plan import BodyPlan
+from superopt.explore.kernel_timer import KernelTimer
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
 from superopt.search.finalists import rule_gains
@@ -25,6 +26,7 @@ class Exploration:
     result: SearchResult
     expand: Expand
     model: Joint
+    timer: KernelTimer | None
     growth: dict[str, Any]
     statistics: dict[str, Any]
     notes: tuple[str, ...]

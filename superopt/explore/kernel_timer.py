@@ -1,12 +1,15 @@
 """Timing of kernels between rounds of search, to correct the objective.
 
 First the kernels that finalists use, those with a noticeable share of a finalist's predicted time, the largest first;
-then their rivals (`superopt.search.finalists`), the most promising first, until the time set aside is used up.  Weights
-are as cold as in the program: calls take turns with copies of them that are together as large as all its weights.
+then their rivals (`superopt.search.finalists`), the most promising first, until the time set aside is used up.  At the
+end the regions in which programs differ, all interleaved.  Weights are as cold as in the program: calls take turns with
+copies of them that are together as large as all its weights.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,7 +19,7 @@ from superopt.ir.ops.table import CONTROL
 from superopt.ir.program import frozen_bytes
 from superopt.machine.budget import SearchBudget
 from superopt.measure import KernelTiming, Worker, time_kernels
-from superopt.measure.kernels import LEFT_OUT, KernelSettings
+from superopt.measure.kernels import LEFT_OUT, NATIVE, KernelSettings
 from superopt.measure.result import Failure
 from superopt.search.finalists import DOUBT, OPTIMISM, rival_kernels
 from superopt.search.search import SearchResult
@@ -55,9 +58,25 @@ class KernelTimer:
             worth = [k for k, gain in rivals if gain > _WORTH_TIMING * best.predicted_s and k.outputs[0] not in graphs]
             graphs |= {kernel.outputs[0]: kernel for kernel in worth}
             jobs += self._jobs(worth)
+        return self._time(jobs, seconds, [kernel for kernel, _ in best.kernels])
+
+    def distinguish(self, programs: Sequence[Sequence[Graph]], seconds: float) -> int:
+        """Time the regions that not all programs have, those that take longest first; how many were timed.
+
+        Args:
+            programs: the regions of each that are kernels of our own.
+        """
+        counts = [Counter(regions) for regions in programs]
+        apart = [g for g in dict.fromkeys(itertools.chain(*programs)) if len({count[g] for count in counts}) > 1]
+        prices = dict(zip(apart, self.objective.by_backend(apart)[NATIVE], strict=True)) if apart else {}
+        jobs = [KernelJob(NATIVE, g, g) for g in sorted(apart, key=lambda g: -prices[g])]
+        return self._time(jobs, seconds, max(programs, key=len, default=()))
+
+    def _time(self, jobs: Sequence[KernelJob], seconds: float, program: Sequence[Graph]) -> int:
+        """Time kernels in company of the weights of a program, and correct the objective by them."""
         timings = time_kernels(
             [job.runs for job in jobs],
-            settings=replace(_SETTINGS, footprint=sum(frozen_bytes(kernel) for kernel, _ in best.kernels)),
+            settings=replace(_SETTINGS, footprint=sum(map(frozen_bytes, program))),
             budget_s=seconds,
             worker=self.worker,
             backends=[job.backend for job in jobs],

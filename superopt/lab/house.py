@@ -60,8 +60,8 @@ LIMITS = {
     "op_lists": 4,
     "long_signatures": 1,
     "long_calls": 0,
-    "lines": 98_006,
-    "core": 76_280,
+    "lines": 98_078,
+    "core": 76_356,
 }
 """What the figures may be at most: lowered with every change that lowers them."""
 

@@ -35,12 +35,12 @@ from superopt.backends.native import unavailable
 from superopt.backends.xla import XlaExecutable
 from superopt.certify.library import ProvedLibrary, given_rules, proved_library
 from superopt.certify.plan import Plan, empty_plan
-from superopt.choose.forms import apart_s, forms_of
+from superopt.choose.forms import apart_s, forms_of, native_regions, priced, that_differ
 from superopt.choose.plain import KernelMaker, KernelProgram, candidate_of, in_kernels, in_regions, own_form
 from superopt.choose.schedules import LEAST_S as SEARCHABLE_S
 from superopt.choose.trials import TrialPool
 from superopt.contest.checks import Builds, of_the_program
-from superopt.contest.comparing import Tools
+from superopt.contest.comparing import Comparing, Tools
 from superopt.contest.judge import judge
 from superopt.contest.judgement import Judgement, given_back, original_returned, settled
 from superopt.contest.rounds import contest, decided, undecided
@@ -66,7 +66,7 @@ from superopt.machine.budget import (
     parse_budget,
 )
 from superopt.machine.extras import need
-from superopt.measure import ComparisonSettings, Timing, Worker, as_called, compare
+from superopt.measure import ComparisonSettings, ProcessLimits, Timing, Worker, as_called, compare
 from superopt.measure.compare import serialisable
 from superopt.pipeline.weights import Shelf
 from superopt.report.data import Measurement, Report, StageTime
@@ -86,6 +86,9 @@ _FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
 _PROOFS = 0.35  # of what is left after the plain candidate: the library takes ten seconds of one core
 _BUILDS = 4  # of the original's time: it, two candidates for the contest, and what is returned for the check
 _HURRIED = "builds are too slow for the budget: nothing was searched, and the contest is of what the check takes"
+_SILENCE_S = 60.0  # after which a kernel that is timed is given up
+_DISTINGUISHED_S, _DISTINGUISHED = 3.0, 0.3  # most seconds, and share of what is left, to tell programs apart
+_ANCHOR_ROUNDS = 5
 _MOST_FORMS = 4  # of the search's programs that are built: with the plain one and its schedules, six in the contest
 
 
@@ -211,13 +214,15 @@ def optimize(
         asked = imported
         imported = barrier.around("the file of the weights", lambda: shelf.imported(asked), asked)
         worker, pool = Worker(), TrialPool(seed)
+        kernels_alone = Worker(ProcessLimits(silence_s=_SILENCE_S), inline=True)
         stack.callback(barrier.around, "the end of processes", worker.close, None)
+        stack.callback(barrier.around, "the end of processes", kernels_alone.close, None)
         stack.callback(barrier.around, "the end of processes", pool.close, None)
         maker = barrier.around(
             "the maker of kernels", lambda: KernelMaker(pool, archive, max_prepared_bytes, clock.say), None, let=_FIRST
         )
         tools = Tools(worker, Builds.of(imported, seed, request.exact), archive, clock.say)
-        run = _Run(imported, request, tools, pool, maker, clock, barrier)
+        run = _Run(imported, request, tools, pool, kernels_alone, maker, clock, barrier)
         if imported.whole:  # there is nothing to choose, and its effects are not to be had before it is called
             return run.finished(name, original_returned(imported, f"it is kept whole, since {imported.whole}"), key)
         work = run.searched if search else run.unsearched
@@ -233,6 +238,7 @@ class _Run:
     request: Request
     tools: Tools
     pool: TrialPool
+    alone: Worker
     maker: KernelMaker | None
     clock: _Clock
     barrier: Barrier
@@ -360,7 +366,13 @@ class _Run:
         with self.clock.stage("explore"):
             self.found = self.barrier.around(
                 "the search",
-                lambda: explore(self.imported.graph, self.library.rules, self.request.within(limits), self.clock.say),
+                lambda: explore(
+                    self.imported.graph,
+                    self.library.rules,
+                    self.request.within(limits),
+                    self.clock.say,
+                    None if self.request.deterministic else self.alone,
+                ),
                 None,
             )
 
@@ -377,8 +389,10 @@ class _Run:
         assert maker is not None
         maker.model = found.model
         apart = apart_s(found, found.result.original)
-        made[:] = [maker.told(replace(form, apart_s=apart)) for form in made]
-        for form in forms_of(found)[:_MOST_FORMS]:
+        made[:] = [replace(form, apart_s=apart) for form in made]
+        forms = self._distinguished(forms_of(found), made, limits)
+        made[:] = map(maker.told, made)
+        for form in forms[:_MOST_FORMS]:
             left_s = limits.left_s - build_s
             late = maker.seconds_for(form) > left_s
             if late or (len(made) + 2) * build_s > contest_s - time.monotonic():
@@ -389,6 +403,31 @@ class _Run:
                 program = found.program(finalist)
                 done = KernelProgram(finalist.name, program, finalist, predicted_s=form.predicted_s)
             made.append(done)
+
+    def _distinguished(
+        self, forms: Sequence[KernelProgram], made: Sequence[KernelProgram], limits: SearchBudget
+    ) -> list[KernelProgram]:
+        """The forms worth building, after what tells them apart was timed, and the plain candidate for their scale."""
+        found = self.found
+        assert found is not None
+        model = found.model
+        if found.timer is not None and model.native is not None and forms:
+            programs = [native_regions(model, form) for form in (*forms, *made)]
+            timed = found.timer.distinguish(programs, limits.within(_DISTINGUISHED_S, _DISTINGUISHED))
+            self.clock.say(f"{timed} regions timed in which {len(programs)} forms differ")
+            for plain in made:
+                seconds = self._program_s(plain, limits)
+                if seconds is not None:
+                    model.anchor(priced(model, [plain])[0].predicted_s or 0.0, seconds)
+        return that_differ(model, priced(model, forms), made)
+
+    def _program_s(self, form: KernelProgram, limits: SearchBudget) -> float | None:
+        """Seconds of a program in kernels, in a few rounds with the original."""
+        rounds = Comparing(self.imported, self.request.within(limits), self.tools.worker)
+        timed = [candidate_of(form)[0].candidate]
+        result = rounds.compare(rounds.original, timed, _DISTINGUISHED_S, check=False, rounds=_ANCHOR_ROUNDS)
+        (timing,) = result.candidates
+        return timing.median_s if isinstance(timing, Timing) else None
 
     def _search_schedules(self, made: list[KernelProgram], limits: SearchBudget) -> None:
         """The program that is fastest by prediction, with schedules that a search found to be faster."""
@@ -427,7 +466,7 @@ class _Run:
             return self._checked(judgement)
         candidates = [candidate_of(form) for form in made]
         entries = [entry for entry, _ in candidates]
-        self._end(self.pool)
+        self._end(self.pool, self.alone)
         with self.clock.stage("contest"):
             said = self.barrier.around(
                 "the contest",
@@ -463,7 +502,7 @@ class _Run:
 
     def _checked(self, judgement: Judgement) -> Judgement:
         """The judgement after the check that was left for last; nothing is measured after it."""
-        self._end(self.pool, self.tools.worker)
+        self._end(self.pool, self.alone, self.tools.worker)
         with self.clock.stage("check"):
             checked = self.barrier.around("the check", lambda: settled(self.imported, judgement, self.builds), None)
         return checked or given_back(self.imported, self.barrier)

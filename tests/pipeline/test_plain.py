@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,19 +12,26 @@ import pytest
 from jax import lax
 
 import superopt
-from costmodel.model.load import load_objective
+from costmodel.model.joint import Joint
+from costmodel.model.load import load_native, load_objective
+from rewrites.build.expander import library_expander
 from rewrites.library import load
-from superopt.choose.plain import KernelMaker, in_regions, own_form
+from superopt.choose.forms import that_differ
+from superopt.choose.plain import KernelMaker, KernelProgram, in_regions, own_form
 from superopt.choose.trials import TrialPool
 from superopt.contest.checks import Builds
 from superopt.contest.rounds import LEAST, Entry, _Series, contest  # pyright: ignore[reportPrivateUsage]
 from superopt.errors import SuperoptError
 from superopt.explore.exploration import explore
+from superopt.explore.kernel_timer import KernelTimer
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.graph import Graph
 from superopt.ir.program import original_program
+from superopt.machine.budget import SearchBudget
 from superopt.machine.speedup import Speedup
-from superopt.measure import Comparison, Failure, Timing
+from superopt.measure import Comparison, Failure, Timing, Worker
+from superopt.measure.kernels import NATIVE
 from superopt.pipeline import optimizer
 from superopt.report.data import read_report
 
@@ -369,6 +376,45 @@ def test_what_the_search_finds_is_made_in_kernels_and_contested(
     priced = [row for row in fast.report.native if row.predicted_ms is not None]
     assert bool(priced) == (objective is None)
     np.testing.assert_allclose(fast(*given), product(*given), rtol=1e-3, atol=1e-3)
+
+
+def test_forms_that_share_nearly_all_of_their_time_are_built_once() -> None:
+    def regions(*widths: int) -> KernelProgram:
+        weights = [values(w, w) for w in widths]
+
+        def fn(*xs: Any) -> Any:
+            return [jnp.exp(x @ w) for x, w in zip(xs, weights, strict=True)]
+
+        graph = import_function(fn, tuple(values(8, w) for w in widths)).graph
+        return in_regions(str(widths), own_form(graph))
+
+    class Prices:
+        """A region takes a second for each column."""
+
+        def price(self, graphs: Sequence[Graph]) -> np.ndarray:
+            return np.array([g.outputs[0].shape[1] for g in graphs], np.float64)
+
+    model: Any = Prices()
+    plain, close, far = regions(128, 256, 8), regions(128, 256, 4), regions(128, 64, 8)
+    assert that_differ(model, [close, far], [plain]) == [far]
+    assert that_differ(model, [plain, close, far], []) == [plain, far]
+    assert that_differ(model, [], [plain]) == []
+
+
+def test_regions_in_which_programs_differ_are_timed_and_nothing_else() -> None:
+    known = load_native()
+    assert known is not None
+    model = Joint(load_objective(None), library_expander(()), known)
+    one, two, three = (
+        in_regions("", own_form(import_function(fn, (values(8, 64),)).graph)).regions[0].graph
+        for fn in (jnp.tanh, jnp.exp, lambda x: x.sum(1))
+    )
+    with Worker(inline=True) as worker:
+        timer = KernelTimer(model, SearchBudget(10.0, None), worker)
+        assert timer.distinguish([[one, two], [one, three], [one, three, three]], 60.0) == 2
+        assert timer.distinguish([[one, two], [one, two]], 60.0) == 0
+        assert timer.distinguish([], 60.0) == 0
+    assert [model.timed(g) for g in (one, two, three)] == [[], [NATIVE], [NATIVE]]
 
 
 def test_an_interruption_while_forms_are_made_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
