@@ -31,7 +31,9 @@ class Objective(Protocol):
     """
 
     name: str
-    version: str
+
+    @property
+    def version(self) -> str: ...
 
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
         """Seconds that each kernel takes inside a program."""

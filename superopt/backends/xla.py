@@ -11,7 +11,7 @@ Graphs with 64-bit types run with 64-bit types switched on, whatever the setting
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,15 +19,22 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from costmodel.arrays import PerKernel
+from costmodel.model.objective import Objective
 from superopt.arrays.placing import Later
 from superopt.backends.lower import LOWER, array_bytes, dtype_of
 from superopt.backends.options import Options, Value, accepted, jit_with
 from superopt.backends.packing import packing_of
 from superopt.backends.preparing import pieces_of, run_pieces, taken
+from superopt.backends.protocol import Backend, CompiledRegion, Timed, Trace, traced
 from superopt.errors import ArgumentError, InputError
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program
 from superopt.kernels.runtime.pages import enlarge
+from superopt.measure.kernels import XLA
+from verifier.schedules import ScheduleVerdict
+from verifier.schedules.ledger import ScheduleLedger
+from verifier.verdict import PROVED
 
 ArrayFunction = Callable[..., tuple[Any, ...]]
 
@@ -75,14 +82,6 @@ def build(
     return XlaExecutable(program, frozen_values, options)
 
 
-def alone(
-    graph: Graph, operands: Sequence[Any], options: Options
-) -> tuple[Callable[..., Any], Sequence[Any], Sequence[int]]:
-    """A graph as a call of its own, its operands, and which of them are frozen (`superopt.measure.kernels`)."""
-    call = jax.jit(to_jax(graph)).lower(*operands).compile(dict(options) or None)
-    return call, operands, [i for i, node in enumerate(graph.inputs) if node["frozen"]]
-
-
 def as_jitted(program: Program, frozen_values: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
     """A program that prepares nothing, as `jax.jit` compiles the function: arrays that it closes over are constants.
 
@@ -105,6 +104,49 @@ def as_jitted(program: Program, frozen_values: Mapping[str, Any]) -> Callable[..
 
     jitted = executable.jit(run)
     return lambda *live: jitted(*live, *given)
+
+
+class Xla(Backend):
+    """The host as a backend (`superopt.backends.protocol`): runs anything, and has nothing to prove.
+
+    Args:
+        objective: prices its kernels; without one they are not priced.
+    """
+
+    name = XLA
+
+    def __init__(self, objective: Objective | None = None) -> None:
+        self.objective = objective
+
+    @property
+    def version(self) -> str:
+        """The objective's."""
+        return "" if self.objective is None else self.objective.version
+
+    def can_run(self, region: Graph) -> bool:
+        """Always."""
+        return True
+
+    def price(self, kernels: Sequence[Graph]) -> PerKernel:
+        """Seconds of kernels by the objective; infinite without one."""
+        return np.full(len(kernels), np.inf) if self.objective is None else self.objective.price(kernels)
+
+    def default_traces(self, region: Graph) -> Iterator[tuple[Any, ...]]:
+        """The empty one: it has no schedules."""
+        yield ()
+
+    def build(self, region: Graph, trace: Trace = None) -> CompiledRegion:
+        """The region as a JAX function."""
+        return traced(self.name, region, to_jax(region))
+
+    def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> Timed:
+        """The graph jitted with these options of the compiler."""
+        call = jax.jit(to_jax(graph)).lower(*operands).compile(dict(options) or None)
+        return call, operands, [i for i, node in enumerate(graph.inputs) if node["frozen"]]
+
+    def prove(self, region: Graph, trace: Trace, ledger: ScheduleLedger | None = None) -> ScheduleVerdict:
+        """Proved: what it is given is the region itself."""
+        return ScheduleVerdict("region", "", PROVED, ())
 
 
 class XlaExecutable:

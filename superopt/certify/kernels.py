@@ -21,15 +21,14 @@ from typing import Any
 import numpy as np
 
 from superopt.arrays.bundles import random_values
-from superopt.backends import made, native
-from superopt.backends.native import CompiledRegion, scheduled_program
+from superopt.backends import made
+from superopt.backends.protocol import Backend, CompiledRegion, backend_of
 from superopt.backends.xla import build
 from superopt.errors import SuperoptError
 from superopt.ir.counters import graph_cost
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import original_program
 from superopt.kernels.choose.choice import Choice, regions_of
-from superopt.kernels.loops.program import from_graph
 from superopt.measure.numerics import Tolerance, output_errors
 from verifier.schedules import ScheduleVerdict
 from verifier.schedules.ledger import ScheduleLedger
@@ -51,10 +50,10 @@ def too_large(hot: Graph, choices: Sequence[Choice], live: int) -> dict[int, str
     """
     given = sum(_size(n) for n in hot.inputs[live:])
     found: dict[int, str] = {}
-    known: dict[tuple[Graph, tuple[Any, ...] | None], str] = {}
+    known: dict[tuple[Graph, tuple[Any, ...] | None, str], str] = {}
     left = MOST_SECONDS + given / _ELEMENTS_PER_S
     for number, (region, choice) in enumerate(zip(regions_of(hot, choices), choices, strict=True)):
-        case = (region.graph, choice.trace)
+        case = (region.graph, choice.trace, choice.backend)
         if case not in known:
             elements, takes = _elements(region.graph), _seconds(region.graph)
             fits = elements <= MOST_ELEMENTS + given and takes <= left
@@ -82,10 +81,10 @@ def _seconds(graph: Graph) -> float:
     return compute + _elements(graph) / _ELEMENTS_PER_S
 
 
-def _agrees(graph: Graph, trace: tuple[Any, ...] | None) -> bool:
+def _agrees(graph: Graph, trace: tuple[Any, ...] | None, backend: str) -> bool:
     """Was the kernel found to agree on this machine?"""
     try:
-        key = made.key_of(graph, native.default_trace(graph) if trace is None else trace)
+        key = backend_of(backend).key(graph, trace)
     except SuperoptError:  # the build says so
         return True
     return bool(key) and made.agrees(key)
@@ -94,18 +93,18 @@ def _agrees(graph: Graph, trace: tuple[Any, ...] | None) -> bool:
 def disagreeing(hot: Graph, choices: Sequence[Choice]) -> dict[int, str]:
     """The choices whose kernels do not give XLA's values, by number, and why; those without a kernel are not asked."""
     found: dict[int, str] = {}
-    known: dict[tuple[Graph, object], str] = {}
+    known: dict[tuple[Graph, object, str], str] = {}
     for number, (region, choice) in enumerate(zip(regions_of(hot, choices), choices, strict=True)):
-        case = (region.graph, choice.trace)
+        case = (region.graph, choice.trace, choice.backend)
         if case not in known:
             try:
-                kernel = native.compiled(region.graph, choice.trace)
-                trace = native.default_trace(region.graph) if choice.trace is None else choice.trace
+                backend = backend_of(choice.backend)
+                kernel = backend.build(region.graph, choice.trace)
+                key = backend.key(region.graph, choice.trace)
             except SuperoptError:  # the build says so
                 known[case] = ""
                 continue
-            key = made.key_of(region.graph, trace)
-            known[case] = "" if key and made.agrees(key) else _difference(kernel)
+            known[case] = "" if key and made.agrees(key) else _difference(backend, kernel)
             if key and not known[case]:
                 made.agree(key)
         if known[case]:
@@ -113,22 +112,17 @@ def disagreeing(hot: Graph, choices: Sequence[Choice]) -> dict[int, str]:
     return found
 
 
-def _difference(kernel: object) -> str:
+def _difference(backend: Backend, kernel: CompiledRegion) -> str:
     """How the kernel of a region differs from XLA's version on random arrays; empty where it does not."""
-    assert isinstance(kernel, CompiledRegion)
     values = random_values({n["name"]: (n.shape, n.dtype) for n in kernel.graph.inputs}, 0)
     expected = _of_xla(kernel.graph, values)
     if not all(np.isfinite(x.astype(np.float64)).all() for x in expected if x.dtype.kind not in "biu"):
         values = {n: x if x.dtype.kind in "biu" else np.abs(x) for n, x in values.items()}
         expected = _of_xla(kernel.graph, values)
     try:
-        arrays = dict(values)
-        if kernel.prepare is not None:
-            arrays |= kernel.prepare.run(values, threads=1, guard=True)
-        results = kernel.hot.run(arrays, threads=1, guard=True)
+        got = backend.run(kernel, values)
     except SuperoptError as error:
         return str(error.args[0])
-    got = [results[b.name] for b in kernel.hot.outputs]
     for error, array in zip(output_errors(expected, got), expected, strict=True):
         if not Tolerance().accepts(error, str(array.dtype)):
             sizes = f"normwise {error.normwise:.1e}, elementwise {error.elementwise:.1e}"
@@ -142,17 +136,6 @@ def _of_xla(graph: Graph, values: dict[str, np.ndarray]) -> list[np.ndarray]:
     return [np.asarray(x) for x in build(program, frozen)(*[values[n["name"]] for n in program.live_inputs])]
 
 
-def prove_kernel(
-    graph: Graph, trace: tuple[object, ...] | None, ledger: ScheduleLedger | None = None
-) -> ScheduleVerdict:
-    """The verdict on the schedule of a region as this machine builds it, on record or anew.
-
-    Raises:
-        InputError: the trace does not fit the region.
-    """
-    return (ledger or ScheduleLedger()).check(from_graph(graph.outputs), scheduled_program(graph, trace))
-
-
 def prove_kernels(
     hot: Graph,
     choices: Sequence[Choice],
@@ -164,12 +147,12 @@ def prove_kernels(
     Raises:
         InputError: choices that do not fit the program.
     """
-    proved: dict[tuple[Graph, object], ScheduleVerdict] = {}
+    proved: dict[tuple[Graph, object, str], ScheduleVerdict] = {}
     for region, choice in zip(regions_of(hot, choices), choices, strict=True):
-        key = (region.graph, choice.trace)
+        key = (region.graph, choice.trace, choice.backend)
         if key in proved:
             continue
-        verdict = proved[key] = prove_kernel(region.graph, choice.trace, ledger)
+        verdict = proved[key] = backend_of(choice.backend).prove(region.graph, choice.trace, ledger)
         say(f"{region}: {verdict.status} in {1e3 * verdict.seconds:.0f} ms")
         if not verdict.proved:
             return len(proved) - 1, f"the schedule of the kernel {region} is {verdict.status}: {verdict.cause}"

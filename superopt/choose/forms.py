@@ -70,17 +70,17 @@ def apart_s(found: Exploration, finalist: Finalist) -> float:
     return sum(seconds for kernel, seconds in finalist.kernels if not is_inside(kernel.outputs[0]))
 
 
-def native_regions(model: Joint, form: KernelProgram) -> list[Graph]:
+def own_regions(model: Joint, form: KernelProgram) -> list[Graph]:
     """The regions of a form that are to be kernels of our own."""
-    return [region.graph for region in form.regions if model.is_native(region.graph)]
+    return [region.graph for region in form.regions if model.is_own(region.graph)]
 
 
 def _predicted_s(model: Joint, form: KernelProgram) -> float | None:
     """What a form would take, each region on its backend."""
-    if model.native is None:
+    if model.own is None:
         return None if form.finalist is None else form.finalist.predicted_s
     regions = [region.graph for region in form.regions]
-    return model.program_s(regions, set(native_regions(model, form)), form.apart_s)
+    return model.program_s(regions, set(own_regions(model, form)), form.apart_s)
 
 
 def _plain_form(found: Exploration, finalist: Finalist) -> tuple[Program, Finalist]:

@@ -20,7 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from costmodel.model.joint import Joint
-from superopt.backends.native import default_trace, default_traces, prepared_bytes
+from superopt.backends.mixed import prepared_bytes
+from superopt.backends.protocol import default_trace
 from superopt.choose.schedules import LEAST_S as SEARCHABLE_S
 from superopt.choose.schedules import proved, search_schedules
 from superopt.choose.trials import Trace, Trial, TrialPool, estimate, report_rows, try_regions
@@ -72,15 +73,17 @@ class KernelProgram:
         return self.finalist is None and not self.choices and not self.program.computes_ahead
 
     @property
-    def chosen(self) -> frozenset[Graph]:
-        """The regions that are kernels."""
-        return frozenset(region.graph for region in regions_of(self.program.hot, self.choices))
+    def chosen(self) -> Mapping[Graph, str]:
+        """The regions that are kernels, each with its backend."""
+        regions = regions_of(self.program.hot, self.choices)
+        return {region.graph: choice.backend for region, choice in zip(regions, self.choices, strict=True)}
 
 
 class KernelMaker:
     """Makes the kernels of programs, each distinct region once.
 
     Attributes:
+        backend: that makes them, in the processes of the pool.
         model: prices regions, once there is one that knows kernels; those that XLA computes faster are then left to it.
     """
 
@@ -92,6 +95,7 @@ class KernelMaker:
         progress: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._pool, self._store, self._progress = pool, store, progress
+        self.backend = pool.backend
         self._most_bytes = max_prepared_bytes
         self._made: dict[Graph, Trial] = {}
         self.model: Joint | None = None
@@ -99,10 +103,10 @@ class KernelMaker:
 
     def make(self, form: KernelProgram, budget_s: float = math.inf) -> KernelProgram:
         """The program with all of its regions as kernels that are to be and can be made in the time."""
-        mine = self.native(form.regions)
+        mine = self.own(form.regions)
         self._compile(mine, budget_s)
         usable = [(r, t.trace) for r in mine if (t := self._made.get(r.graph)) is not None and not t.failure]
-        choices = choices_of(form.program.hot, usable)
+        choices = choices_of(form.program.hot, usable, self.backend.name)
         if not fits(form.name, form.program, choices, self._most_bytes, self._progress):
             choices = ()
         return self.told(replace(form, choices=choices))
@@ -116,7 +120,7 @@ class KernelMaker:
         chosen, found = form.chosen, {**self._made, **(tried or {})}
         for region in form.regions:
             if region.graph not in found:
-                late = "not made: the time does not suffice" if self.native([region]) else "faster there"
+                late = "not made: the time does not suffice" if self.own([region]) else "faster there"
                 found[region.graph] = _made(region, late)
         rows = report_rows(form.regions, chosen, found, self.model)
         if self.model is None:
@@ -126,6 +130,8 @@ class KernelMaker:
 
     def searched(self, form: KernelProgram, budget_s: float, seed: int) -> KernelProgram | None:
         """The program with searched schedules where these are faster than the default ones; None where none is."""
+        if not self.backend.searches:
+            return None
         regions = regions_of(form.program.hot, form.choices)
         end_s = time.monotonic() + budget_s
         tried = try_regions(regions, self._pool, budget_s=_TRIALS * budget_s, most=_SEARCHED, progress=self._progress)
@@ -142,15 +148,15 @@ class KernelMaker:
         )
         return self.told(replace(form, name=f"{form.name}, schedules searched", choices=choices), tried)
 
-    def native(self, regions: Sequence[Region]) -> list[Region]:
+    def own(self, regions: Sequence[Region]) -> list[Region]:
         """The regions that are to be kernels."""
-        if self.model is None or self.model.native is None:
-            return list(regions)
-        return [region for region in regions if self.model.is_native(region.graph)]
+        if self.model is None or self.model.own is None:
+            return [region for region in regions if self.backend.can_run(region.graph)]
+        return [region for region in regions if self.model.is_own(region.graph)]
 
     def seconds_for(self, form: KernelProgram) -> float:
         """What making the kernels of a program is likely to take."""
-        return self.seconds_each * len({region.graph for region in self.native(form.regions)} - self._made.keys())
+        return self.seconds_each * len({region.graph for region in self.own(form.regions)} - self._made.keys())
 
     def _compile(self, regions: Sequence[Region], budget_s: float) -> None:
         """Make what is not made yet, a batch at a time; the schedules of one are proved beside the next."""
@@ -173,10 +179,10 @@ class KernelMaker:
                 if done and begin + passed_s + passed_s / done * len(batch) > end_s:
                     break
                 making = beside.submit(self._pool.make_all, [(region, None) for region in batch])
-                self._made |= proved(waiting, self._store, self._progress)
+                self._made |= proved(self.backend, waiting, self._store, self._progress)
                 waiting = {r.graph: _made(r, found) for r, found in zip(batch, making.result(), strict=True)}
                 done += len(batch)
-            self._made |= proved(waiting, self._store, self._progress)
+            self._made |= proved(self.backend, waiting, self._store, self._progress)
         for region in order[:done]:
             if self._made[region.graph].failure and time.monotonic() < end_s:
                 self._made[region.graph] = self._plainer(region, self._made[region.graph])
@@ -188,11 +194,12 @@ class KernelMaker:
     def _plainer(self, region: Region, failed: Trial) -> Trial:
         """The kernel with the next plainer default that can be made and is proved; the failed one if there is none."""
         try:
-            refused = failed.trace or default_trace(region.graph)
-            for trace in default_traces(region.graph):
+            refused = failed.trace or default_trace(self.backend, region.graph)
+            for trace in self.backend.default_traces(region.graph):
                 if trace != refused:
                     (found,) = self._pool.make_all([(region, trace)])
-                    trial = proved({region.graph: _made(region, found)}, self._store, self._progress)[region.graph]
+                    made = {region.graph: _made(region, found)}
+                    trial = proved(self.backend, made, self._store, self._progress)[region.graph]
                     if not trial.failure:
                         return trial
         except InputError:  # no schedule has code here

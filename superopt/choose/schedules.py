@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 
-from superopt.certify.kernels import prove_kernel
+from superopt.backends.protocol import Backend
 from superopt.choose.trials import Trial, TrialPool
 from superopt.errors import InputError
 from superopt.ir.graph import Graph
@@ -87,7 +87,7 @@ def search_schedules(
 
 def _better(region: Region, default: Trial, trace: tuple[object, ...], pool: TrialPool, store: Store | None) -> Trial:
     """The trial of a searched schedule where it is proved and faster, else that of the default one."""
-    if not prove_kernel(region.graph, trace, ScheduleLedger(store)).proved:
+    if not pool.backend.prove(region.graph, trace, ScheduleLedger(store)).proved:
         return default
     again, trial = pool.try_all([(region, default.trace), (region, trace)])  # in rounds with each other
     if not 0.0 < (trial.own_s or 0.0) < (again.own_s or 0.0) or trial.failure:
@@ -95,12 +95,14 @@ def _better(region: Region, default: Trial, trace: tuple[object, ...], pool: Tri
     return replace(trial, candidates=default.candidates, searched=True)
 
 
-def proved(tried: Mapping[Graph, Trial], store: Store | None, say: Callable[[str], None]) -> dict[Graph, Trial]:
+def proved(
+    backend: Backend, tried: Mapping[Graph, Trial], store: Store | None, say: Callable[[str], None]
+) -> dict[Graph, Trial]:
     """The trials; those of kernels whose schedules are not proved as failed."""
     ledger, found = ScheduleLedger(store), dict(tried)
     for graph, trial in tried.items():
         if not trial.failure:
-            verdict = prove_kernel(graph, trial.trace, ledger)
+            verdict = backend.prove(graph, trial.trace, ledger)
             if not verdict.proved:
                 say(f"{trial.name}: its schedule is {verdict.status}")
                 cause = f"its schedule is {verdict.status}: {verdict.cause}"

@@ -1,9 +1,9 @@
 """The process in which regions are tried as kernels (`python -m superopt.choose.trial_worker`); see
 `superopt.choose.trials`.
 
-    build{path}      an event per job of the file (number, region as text, schedule or null): it is `built`, or `failed`
-    make{path}       the same, of the kernels alone: compiled and run between bands, compared and timed with nothing
-    time{indices}    one event per built job: seconds of XLA's version and of the kernel, interleaved
+    build{path, backend}  an event per job of the file (number, region as text, schedule or null): `built` or `failed`
+    make{path, backend}   the same, of the kernels alone: compiled and run alone, compared and timed with nothing
+    time{indices}         one event per built job: seconds of XLA's version and of the kernel, interleaved
 
 XLA's version of a region is built once, whatever number of schedules is tried on it.  A kernel is run between bands of
 memory before anything else, and must give XLA's values; one that kills the process takes nothing else with it.
@@ -23,7 +23,8 @@ import jax
 import numpy as np
 
 from superopt.arrays.bundles import random_values
-from superopt.backends import native, xla
+from superopt.backends import mixed, xla
+from superopt.backends.protocol import Backend, backend_of, default_trace, for_device
 from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program, original_program
@@ -66,7 +67,7 @@ _STATE = _Session()
 
 def main(event_fd: int, memory_bytes: int) -> None:
     """Load JAX and LLVM, then serve until the input closes."""
-    native.unavailable()
+    for_device().unavailable()
     serve(event_fd, memory_bytes, {"build": _build, "make": _make, "time": _time})
 
 
@@ -79,18 +80,19 @@ def _make(request: Mapping[str, Any]) -> Iterator[Event]:
     yield from _each(request, _made)
 
 
-def _each(request: Mapping[str, Any], build: Callable[[int, str, Any], Any]) -> Iterator[Event]:
+def _each(request: Mapping[str, Any], build: Callable[[Backend, int, str, Any], Any]) -> Iterator[Event]:
+    backend = backend_of(request["backend"])
     for index, text, trace in json.loads(Path(request["path"]).read_text(encoding="utf-8")):
         yield {"event": "begin", "index": index}
         try:
-            yield {"event": "built", "index": index, "trace": build(index, text, trace)}
+            yield {"event": "built", "index": index, "trace": build(backend, index, text, trace)}
         except InputError as error:
             yield {"event": "failed", "index": index, "detail": str(error.args[0])[:300]}
         except Exception as error:  # a candidate may raise anything; it is reported with its cause
             yield {"event": "failed", "index": index, "detail": f"build: {type(error).__name__}: {error}"[:300]}
 
 
-def _built(index: int, text: str, trace: Any) -> Any:
+def _built(backend: Backend, index: int, text: str, trace: Any) -> Any:
     """Build, run between bands, and check one job; its schedule.
 
     Raises:
@@ -101,9 +103,9 @@ def _built(index: int, text: str, trace: Any) -> Any:
     while len(_STATE.references) > _MOST_REFERENCES:
         _STATE.references.pop(next(iter(_STATE.references)))
     if trace is None:
-        trace = native.default_trace(known.graph)
-    choice = {**native.whole_kernel(known.program, known.graph, trace).to_json(), "guarded": True}
-    own = native.build(known.program, known.frozen, kernels=[choice])
+        trace = default_trace(backend, known.graph)
+    choice = {**mixed.whole_kernel(known.program, known.graph, trace, backend.name).to_json(), "guarded": True}
+    own = mixed.build(known.program, known.frozen, kernels=[choice])
     if own.refused:
         raise InputError("; ".join(own.refused.values()))
     got = [np.asarray(x) for x in jax.block_until_ready(own(*known.live))]
@@ -115,11 +117,11 @@ def _built(index: int, text: str, trace: Any) -> Any:
     return trace
 
 
-def _made(index: int, text: str, trace: Any) -> Any:
+def _made(backend: Backend, index: int, text: str, trace: Any) -> Any:
     """Compile a kernel, which leaves it in the cache of objects, and run it between bands; its schedule."""
     graph = parse_graph(text)
-    trace = native.default_trace(graph) if trace is None else frozen_trace(trace)
-    native.run_guarded(native.compiled(graph, trace))
+    trace = default_trace(backend, graph) if trace is None else frozen_trace(trace)
+    mixed.run_guarded(backend, backend.build(graph, trace))
     return trace
 
 

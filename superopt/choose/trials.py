@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from typing import Any
 
 from costmodel.model.joint import Joint
 from superopt.arrays.bundles import scratch_folder
+from superopt.backends.protocol import Backend, for_device
 from superopt.ir.counters import Cost
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
@@ -31,7 +32,7 @@ from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.facts import usable_cores
 from superopt.machine.speedup import Speedup
 from superopt.measure import Worker
-from superopt.measure.kernels import NATIVE, XLA
+from superopt.measure.kernels import XLA
 from superopt.measure.process import ProcessLimits, WorkerDiedError
 from superopt.measure.stats import paired_ratio
 from superopt.report.data import NativeKernel
@@ -40,6 +41,7 @@ _ROUNDS, _SAMPLE_S, _TIMING_S = 9, 0.002, 0.1
 _FLOPS, _BYTES = 1.5e11, 2e10  # per second; orders regions before anything is known of them
 _MOST_PROCESSES, _BATCH = 4, 5  # regions of a batch, per process: what is built before the clock is looked at
 _LIMITS = ProcessLimits(silence_s=60.0)
+_MODULE = "superopt.choose.trial_worker"
 Trace = tuple[Any, ...] | None
 
 
@@ -82,14 +84,15 @@ class TrialPool:
 
     Attributes:
         seed: of the values that kernels are checked and timed with.
+        backend: that makes kernels; the one for the default device of JAX where none is given.
     """
 
-    def __init__(self, seed: int = 0, processes: int | None = None) -> None:
-        self.seed = seed
+    def __init__(self, seed: int = 0, processes: int | None = None, backend: Backend | None = None) -> None:
+        self.seed, self.backend = seed, backend or for_device()
         count = processes or min(_MOST_PROCESSES, usable_cores())
         self._stack = ExitStack()
         self._workers = [
-            _Process(self._stack.enter_context(Worker(_LIMITS, inline=True, module="superopt.choose.trial_worker")))
+            _Process(self._stack.enter_context(Worker(_LIMITS, inline=True, module=_MODULE)), self.backend.name)
             for _ in range(count)
         ]
         self._home: dict[Graph, _Process] = {}
@@ -174,9 +177,10 @@ class _Job:
 
 @dataclass(slots=True)
 class _Process:
-    """A worker that builds and times."""
+    """A worker that builds and times kernels of a backend."""
 
     worker: Worker
+    backend: str
 
     def start(self) -> None:
         """Have the process load what it needs; one that dies of it is started again when there is work."""
@@ -196,8 +200,9 @@ class _Process:
             with scratch_folder(0) as folder:
                 path = Path(folder) / "jobs.json"
                 path.write_text(json.dumps(rows), encoding="utf-8")
+                request = {"request": way, "path": str(path), "seed": seed, "backend": self.backend}
                 try:
-                    for event in self.worker.request({"request": way, "path": str(path), "seed": seed}):
+                    for event in self.worker.request(request):
                         busy = event["index"]
                         if event["event"] != "begin":
                             built = event["event"] == "built"
@@ -280,9 +285,16 @@ def _batches(order: Sequence[Graph], size: int) -> Iterator[Sequence[Graph]]:
 
 
 def report_rows(
-    regions: Sequence[Region], chosen: Collection[Graph], tried: Mapping[Graph, Trial], model: Joint | None = None
+    regions: Sequence[Region], chosen: Mapping[Graph, str], tried: Mapping[Graph, Trial], model: Joint | None = None
 ) -> tuple[NativeKernel, ...]:
-    """The regions of a form for the report, equal ones together, those that take longest first."""
+    """The regions of a form for the report, equal ones together, those that take longest first.
+
+    Args:
+        regions: of the form.
+        chosen: those that are kernels -> the backend of each.
+        tried: what is known of them.
+        model: prices them.
+    """
     rows: list[NativeKernel] = []
     graphs = list(dict.fromkeys(region.graph for region in regions))
     prices = {} if model is None or not graphs else model.by_backend(graphs)
@@ -290,6 +302,7 @@ def report_rows(
         name: {g: 1e3 * s for g, s in zip(graphs, price.tolist(), strict=True) if s < math.inf}
         for name, price in prices.items()
     }
+    own = "" if model is None else model.own_name
     for graph, n in Counter(region.graph for region in regions).items():
         trial = tried.get(graph)
         if trial is None:
@@ -300,13 +313,14 @@ def report_rows(
                 kind=trial.kind,
                 count=n,
                 used=graph in chosen,
+                backend=chosen.get(graph, XLA),
                 xla_ms=None if trial.xla_s is None else 1e3 * trial.xla_s,
                 own_ms=None if trial.own_s is None else 1e3 * trial.own_s,
                 ratio=trial.ratio,
                 flops=trial.cost.flops,
                 failure=trial.failure,
                 schedule=_schedule(trial),
-                predicted_ms=predicted_ms.get(NATIVE, {}).get(graph),
+                predicted_ms=predicted_ms.get(own, {}).get(graph),
                 by_xla_ms=predicted_ms.get(XLA, {}).get(graph),
             )
         )

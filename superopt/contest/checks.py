@@ -19,7 +19,7 @@ import numpy as np
 
 from superopt.arrays.bundles import ON_DISK_BYTES
 from superopt.arrays.placing import place_of, release
-from superopt.backends import native
+from superopt.backends import mixed
 from superopt.backends.options import Options
 from superopt.backends.xla import XlaExecutable, build
 from superopt.errors import InputError, ProgramError
@@ -117,7 +117,7 @@ class Builds:
         """A program as built for its check, if that was the last one; else built now."""
         key = (dict(options or {}), tuple(kernels))
         if self._candidate[0] is not program or self._candidate[1] != key:
-            self._candidate = (program, key, native.build(program, self.frozen, options=options, kernels=kernels))
+            self._candidate = (program, key, mixed.build(program, self.frozen, options=options, kernels=kernels))
         return self._candidate[2]
 
     @functools.cached_property

@@ -81,7 +81,7 @@ def explore(
     if bodies.interrupted:
         request = request.within(replace(request.budget, end_s=time.monotonic()))
     expand = library_expander(rules)
-    model = Joint(request.objective, expand, request.native)
+    model = Joint(request.objective, expand, request.own)
     timer = None if worker is None else KernelTimer(model, request.budget, worker)
     run = _Run(import_into(ProvingEGraph(exact=request.exact), graph), rules, request, model, timer, progress)
     while not run.done:
@@ -310,7 +310,7 @@ class _Bodies:
             self.left_out += 1
             return body
         limits = SearchBudget(None, _BODY_STEPS, end_s=now_s + part_s)
-        asked = replace(self.request, budget=limits, native=None, deterministic=True, max_prepared_bytes=None)
+        asked = replace(self.request, budget=limits, own=None, deterministic=True, max_prepared_bytes=None)
         found = explore(body, self.rules, asked)
         self.interrupted = found.interrupted
         best, own = found.result.best, found.result.original

@@ -19,7 +19,7 @@ from superopt.ir.ops.table import CONTROL
 from superopt.ir.program import frozen_bytes
 from superopt.machine.budget import SearchBudget
 from superopt.measure import KernelTiming, Worker, time_kernels
-from superopt.measure.kernels import LEFT_OUT, NATIVE, KernelSettings
+from superopt.measure.kernels import LEFT_OUT, KernelSettings
 from superopt.measure.result import Failure
 from superopt.search.finalists import DOUBT, OPTIMISM, rival_kernels
 from superopt.search.search import SearchResult
@@ -68,8 +68,9 @@ class KernelTimer:
         """
         counts = [Counter(regions) for regions in programs]
         apart = [g for g in dict.fromkeys(itertools.chain(*programs)) if len({count[g] for count in counts}) > 1]
-        prices = dict(zip(apart, self.objective.by_backend(apart)[NATIVE], strict=True)) if apart else {}
-        jobs = [KernelJob(NATIVE, g, g) for g in sorted(apart, key=lambda g: -prices[g])]
+        own = self.objective.own_name
+        prices = dict(zip(apart, self.objective.by_backend(apart)[own], strict=True)) if apart else {}
+        jobs = [KernelJob(own, g, g) for g in sorted(apart, key=lambda g: -prices[g])]
         return self._time(jobs, seconds, max(programs, key=len, default=()))
 
     def _time(self, jobs: Sequence[KernelJob], seconds: float, program: Sequence[Graph]) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from costmodel.model.joint import NativeModel
 from costmodel.model.objective import Objective, Roofline
 from costmodel.model.weights_file import uncalibrated
 from rewrites.language.term import Rule
+from superopt.backends.protocol import Backend
 from superopt.machine.budget import SearchBudget
 
 
@@ -18,7 +18,8 @@ class Request:
     Attributes:
         budget: seconds or steps, and whether kernels of our own have a part of them.
         objective: the performance model of kernels by XLA.
-        native: what is known of kernels of our own; None where there are to be none.
+        own: the backend of kernels of our own as the search prices it; None where it knows none.
+        kernels_by: name of the backend that makes kernels, priced or not; empty where none are made.
         seed: of the search, of random inputs and of the timing order.
         numerics: which rules may be used: `exact`, `real` or `range`.
         deterministic: the model alone decides; nothing is measured.
@@ -29,7 +30,8 @@ class Request:
 
     budget: SearchBudget
     objective: Objective = field(default_factory=lambda: Roofline(uncalibrated(), "uncalibrated"))
-    native: NativeModel | None = None
+    own: Backend | None = None
+    kernels_by: str = ""
     seed: int = 0
     numerics: str = "real"
     deterministic: bool = False

@@ -41,7 +41,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("superopt.contest", "superopt.schedules"),
     ("superopt.explore", "superopt.report"),
     ("superopt.certify", "superopt.search"),
-    ("costmodel", "superopt.backends", "verifier"),
+    ("superopt.backends",),
+    ("costmodel", "verifier"),
     ("rewrites", "superopt.frontends", "superopt.kernels", "superopt.measure", "superopt.store"),
     ("superopt.arrays", "superopt.foreign"),
     ("superopt.ir", "superopt.machine"),
@@ -60,8 +61,8 @@ LIMITS = {
     "op_lists": 4,
     "long_signatures": 1,
     "long_calls": 0,
-    "lines": 98_078,
-    "core": 76_356,
+    "lines": 98_481,
+    "core": 76_755,
 }
 """What the figures may be at most: lowered with every change that lowers them."""
 

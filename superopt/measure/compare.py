@@ -31,7 +31,7 @@ from superopt.measure.stats import paired_ratio
 
 BACKEND = "superopt.backends.xla:build"
 CLOSED = "superopt.backends.xla:as_jitted"  # builds programs whose closed-over arrays are constants
-KERNELS = "superopt.backends.native:build"  # builds programs with kernels of our own in them
+KERNELS = "superopt.backends.mixed:build"  # builds programs with kernels of other backends in them
 Candidate = Program | Tuned | EntryPoint | Callable[..., Any]
 
 

@@ -8,8 +8,8 @@ interleaved, which keeps alternatives of one operation comparable.
 A kernel called over and over finds its weights in the caches, where those of a whole program may not fit.  With a
 `footprint`, calls take turns with as many copies of the frozen operands as make up that many bytes.
 
-A backend takes part with a function `alone(graph, operands, options)`: the call, its operands with what the backend
-prepares of the frozen ones, and the positions of these.
+A backend is its name here, and is asked for the call (`superopt.backends.protocol`): `time(graph, operands, options)`
+gives it, its operands with what the backend prepares of the frozen ones, and the positions of these.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from superopt.measure import loop
 from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 from superopt.measure.result import Failure
 
-XLA, NATIVE = "xla", "native"
-ALONE = {XLA: "superopt.backends.xla:alone", NATIVE: "superopt.backends.native:alone"}
-"""What makes a call of a kernel alone, by backend."""
+XLA = "xla"
+"""The backend that is asked where none is named."""
+_BACKENDS = "superopt.backends.protocol:backend_of"  # a backend by its name
 MIN_SECONDS = 2e-7
 LEFT_OUT = "left out: the budget was used up"
 _LEAST_ROUNDS = 3
@@ -101,7 +101,7 @@ def time_kernels(
 
     Args:
         options: per graph, what its backend takes: options of XLA's compiler, the schedule of a kernel of our own.
-        backends: per graph, XLA or NATIVE; all XLA by default.
+        backends: per graph, the name of a backend; all XLA by default.
     """
     settings = settings or KernelSettings()
     found: dict[int, KernelTiming | Failure] = {}
@@ -156,7 +156,7 @@ def _collect(
 
 def kernel_events(
     texts: Sequence[tuple[int, str, Mapping[str, Any], str]],
-    resolve: Callable[[str], Alone],
+    resolve: Callable[[str], Any],
     settings: Mapping[str, Any],
 ) -> Iterator[dict[str, Any]]:
     """The worker's side: compile and time kernels in chunks (events `begin`, `kernel`, `failed`)."""
@@ -182,7 +182,9 @@ def kernel_events(
                 break  # what is compiled is timed
             yield {"event": "begin", "index": index}
             try:
-                thunks[index] = _compiled(parse_graph(text), resolve(ALONE[backend]), rng, options, how.footprint)
+                thunks[index] = _compiled(
+                    parse_graph(text), resolve(_BACKENDS)(backend).time, rng, options, how.footprint
+                )
             except Exception as error:  # data: the kernel's own fault, reported with its cause
                 yield {
                     "event": "failed",

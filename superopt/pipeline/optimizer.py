@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, ov
 import jax
 import numpy as np
 
-from costmodel.model.load import load_native, load_objective
+from costmodel.model.load import load_objective
 from costmodel.model.objective import Objective
 from rewrites.language.term import Rule
-from superopt.backends.native import unavailable
+from superopt.backends.protocol import Backend, backend_of, for_device
 from superopt.backends.xla import XlaExecutable
 from superopt.certify.library import ProvedLibrary, given_rules, proved_library
 from superopt.certify.plan import Plan, empty_plan
-from superopt.choose.forms import apart_s, forms_of, native_regions, priced, that_differ
+from superopt.choose.forms import apart_s, forms_of, own_regions, priced, that_differ
 from superopt.choose.plain import KernelMaker, KernelProgram, candidate_of, in_kernels, in_regions, own_form
 from superopt.choose.schedules import LEAST_S as SEARCHABLE_S
 from superopt.choose.trials import TrialPool
@@ -44,7 +44,7 @@ from superopt.contest.comparing import Comparing, Tools
 from superopt.contest.judge import judge
 from superopt.contest.judgement import Judgement, given_back, original_returned, settled
 from superopt.contest.rounds import contest, decided, undecided
-from superopt.errors import ArgumentError, SuperoptError, UsageError, told
+from superopt.errors import ArgumentError, InputError, SuperoptError, UsageError, told
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import explore
 from superopt.explore.found import Exploration
@@ -104,7 +104,7 @@ class OptimizeOptions(TypedDict, total=False):
     objective: Objective | None
     max_prepared_bytes: int | None
     numerics: str
-    kernels: bool
+    kernels: bool | str
     search: bool
     progress: Progress | None
 
@@ -137,7 +137,7 @@ def optimize(
     objective: Objective | None = None,
     max_prepared_bytes: int | None = None,
     numerics: str = "real",
-    kernels: bool = True,
+    kernels: bool | str = True,
     search: bool = True,
     data_root: str | Path | None = None,
     progress: Progress | None = None,
@@ -160,8 +160,9 @@ def optimize(
         max_prepared_bytes: refuse programs whose prepared weights are larger.
         numerics: which rules may be used: `real` (equal over the reals), `exact` (results agree with the original's in
             every bit; NaN is NaN) or `range` (also rules that may overflow where the original does not).
-        kernels: try kernels of our own in place of XLA's; not with numerics `exact`, since they round otherwise, and
-            not with `deterministic`, since they are chosen by measuring.
+        kernels: try kernels of our own in place of XLA's, made by the backend for the default device of JAX or by the
+            one of this name; not with numerics `exact`, since they round otherwise, and not with `deterministic`,
+            since they are chosen by measuring.
         search: False returns the plain candidate as soon as it is ready, whatever the budget: the program's own form,
             every region a kernel with its default schedule, compared with the original but not timed.
         data_root: a folder inside which symbolic links to the external data of a model are followed.
@@ -175,8 +176,8 @@ def optimize(
     """
     if numerics not in EXACTNESS:
         raise UsageError(f"numerics {numerics!r} is none of {', '.join(EXACTNESS)}")
-    kernels = kernels and numerics != "exact" and not (deterministic and search)
-    limits = replace(parse_budget(budget), kernels=kernels)
+    backend = _backend(kernels) if numerics != "exact" and not (deterministic and search) else None
+    limits = replace(parse_budget(budget), kernels=backend is not None)
     _check_options(seed, objective, store, kwargs, max_prepared_bytes, progress)
     given = given_rules(rules)
     clock = _Clock(progress)
@@ -193,19 +194,16 @@ def optimize(
         with clock.stage("model"):
             request = Request(
                 limits, seed=seed, numerics=numerics, deterministic=deterministic, searches=search, rules=given,
-                max_prepared_bytes=max_prepared_bytes,
+                max_prepared_bytes=max_prepared_bytes, kernels_by="" if backend is None else backend.name,
             )  # fmt: skip
-            native = None
-            if limits.tries_kernels and objective is None:
-                native = barrier.around(
-                    "the model of kernels of our own", lambda: None if unavailable() else load_native(), None,
-                    let=_FIRST,
-                )  # fmt: skip
+            own = None
+            if backend is not None and limits.tries_kernels and objective is None:
+                own = barrier.around("the model of kernels of our own", lambda: _priced(backend), None, let=_FIRST)
             objective = objective or barrier.around(
                 "the performance model", lambda: load_objective(archive, progress=clock.say), request.objective,
                 let=_FIRST,
             )  # fmt: skip
-            request = replace(request, objective=objective, native=native)
+            request = replace(request, objective=objective, own=own)
         key = barrier.around("the key of the call in the store", lambda: run_key(imported, request), "", let=_FIRST)
         known = barrier.around("an answer from the store", lambda: recall(archive, key, imported), None, let=_FIRST)
         if known is not None:
@@ -213,7 +211,7 @@ def optimize(
             return known
         asked = imported
         imported = barrier.around("the file of the weights", lambda: shelf.imported(asked), asked)
-        worker, pool = Worker(), TrialPool(seed)
+        worker, pool = Worker(), TrialPool(seed, backend=backend)
         kernels_alone = Worker(ProcessLimits(silence_s=_SILENCE_S), inline=True)
         stack.callback(barrier.around, "the end of processes", worker.close, None)
         stack.callback(barrier.around, "the end of processes", kernels_alone.close, None)
@@ -259,7 +257,7 @@ class _Run:
     @property
     def kernels(self) -> bool:
         """Is there time for kernels of our own?"""
-        return self.limits.tries_kernels and self.maker is not None and not unavailable()
+        return self.limits.tries_kernels and self.maker is not None and not self.pool.backend.unavailable()
 
     def unsearched(self) -> Judgement:
         """The plain candidate, as soon as it is ready."""
@@ -313,7 +311,10 @@ class _Run:
             if not (made or self.barrier.interrupted):
                 judgement = self._judged(last)
         if self.limits.kernels and not self.kernels:
-            why = unavailable() or f"a budget of less than {LEAST_KERNELS_S:g} s leaves no time to try them"
+            why = (
+                self.pool.backend.unavailable()
+                or f"a budget of less than {LEAST_KERNELS_S:g} s leaves no time to try them"
+            )
             judgement = replace(judgement, notes=(*judgement.notes, f"no kernels of our own: {why}"))
         return self._contested(made, judgement, last, self.tools.worker)
 
@@ -411,8 +412,8 @@ class _Run:
         found = self.found
         assert found is not None
         model = found.model
-        if found.timer is not None and model.native is not None and forms:
-            programs = [native_regions(model, form) for form in (*forms, *made)]
+        if found.timer is not None and model.own is not None and forms:
+            programs = [own_regions(model, form) for form in (*forms, *made)]
             timed = found.timer.distinguish(programs, limits.within(_DISTINGUISHED_S, _DISTINGUISHED))
             self.clock.say(f"{timed} regions timed in which {len(programs)} forms differ")
             for plain in made:
@@ -557,6 +558,25 @@ class _Run:
         if judgement.winner is None or self.found is None:
             return empty_plan(self.imported.graph, self.request.numerics)
         return make_plan(self.found, judgement.winner, self.library.rules, self.request.numerics)
+
+
+def _backend(kernels: bool | str) -> Backend | None:
+    """Who makes kernels, if any are wanted.
+
+    Raises:
+        UsageError: there is no backend of the name.
+    """
+    if not isinstance(kernels, str):
+        return for_device() if kernels else None
+    try:
+        return backend_of(kernels)
+    except InputError as error:
+        raise UsageError(str(error.args[0]), hint="kernels is True, False or the name of a backend") from error
+
+
+def _priced(backend: Backend) -> Backend | None:
+    """The backend where the search can price its kernels and this process runs them."""
+    return backend if not backend.unavailable() and backend.version else None
 
 
 def _built_in(worker: Worker, imported: Imported) -> float:

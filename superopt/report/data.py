@@ -97,6 +97,7 @@ class NativeKernel:
         schedule: where its schedule comes from: default, or searched among so many.
         predicted_ms, by_xla_ms: of one run as our kernel and by XLA, by the models, or as timed during the search; None
             where they were not asked.
+        backend: who computes it in the returned program.
     """
 
     name: str
@@ -111,6 +112,7 @@ class NativeKernel:
     schedule: str = ""
     predicted_ms: float | None = None
     by_xla_ms: float | None = None
+    backend: str = ""
 
     @property
     def gain(self) -> float | None:

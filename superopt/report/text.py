@@ -211,7 +211,9 @@ def native_line(report: Report) -> str:
     figures = report.implementation
     if not figures or not figures["kernels"]:
         return f"none of our own are used; {len(report.native)} kinds of regions were tried" if report.native else ""
-    return f"{figures['kernels']} of {figures['regions']} regions ({figures['form']}) are our own"
+    by = ", ".join(sorted({k.backend for k in report.native if k.used and k.backend}))
+    made = f", made by {by}" if by else ""
+    return f"{figures['kernels']} of {figures['regions']} regions ({figures['form']}) are our own{made}"
 
 
 def _native_lines(report: Report) -> list[str]:

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from superopt.backends import native
+from superopt.backends import mixed
 from superopt.backends.options import jit_with
 from superopt.backends.xla import XlaExecutable, build
 from superopt.certify.kernels import disagreeing, too_large
@@ -225,7 +225,7 @@ class Loaded(Unique):
         with typed(f"{path} cannot be built on this machine"):
             if self.kernels:
                 self._take_kernels(called=False)
-            self._executable = native.build(
+            self._executable = mixed.build(
                 original_program(self.graph), self.prepared, options=held.options, kernels=self.kernels
             )
         self._run: Callable[[list[Any]], Sequence[Any]] = self._hot if not self.kernels else self._with_derivative()
@@ -267,7 +267,7 @@ class Loaded(Unique):
                 return
             self._take_kernels(called=True)
             program = original_program(self.graph)
-            self._executable = native.build(program, self.prepared, options=self._options, kernels=self.kernels)
+            self._executable = mixed.build(program, self.prepared, options=self._options, kernels=self.kernels)
             self._run = self._with_derivative()
 
     @property

@@ -23,7 +23,7 @@ from typing import Any
 from rewrites.language.show import show
 from rewrites.library import load
 from superopt.arrays.placing import pieces
-from superopt.backends import native
+from superopt.backends import mixed
 from superopt.backends.options import own
 from superopt.certify.library import count_unproved
 from superopt.certify.plan import Plan, read_plan
@@ -61,10 +61,10 @@ def run_key(imported: Imported, request: Request) -> str:
         _FORMAT,
         print_graph(imported.graph),
         digest.hexdigest(),
-        [limits.seconds, limits.steps, *asked, limits.kernels, request.searches],
+        [limits.seconds, limits.steps, *asked, request.kernels_by, request.searches],
         digests.state(),
         [show(rule) for rule in chosen],
-        [objective.name, objective.version, "" if request.native is None else request.native.version],
+        [objective.name, objective.version, "" if request.own is None else request.own.version],
         machine.environment_key(),
         os.environ.get("XLA_FLAGS", ""),
     )
@@ -113,7 +113,7 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
             if kept["unproved"] and count_unproved(store) < kept["unproved"]:
                 return None
             program, report, plan, kernels = _read(kept, imported)
-            executable = native.build(program, imported.frozen_values, options=report.compiler_options, kernels=kernels)
+            executable = mixed.build(program, imported.frozen_values, options=report.compiler_options, kernels=kernels)
             str(report)  # a report that cannot be shown is none
             itself = not (kernels or executable.options) and _is_original(program, imported.graph)
             if not itself and differs_from_original(imported, executable, exact=report.exactness == "exact"):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import superopt
-from superopt.backends import native
+from superopt.backends import mixed
 from superopt.backends.xla import build
 from superopt.errors import InputError
 from superopt.frontends.jax.call import wrap_like_original
@@ -59,7 +59,7 @@ def weights(m: int = 24, n: int = 40, seed: int = 0) -> tuple[dict[str, np.ndarr
 def built() -> tuple[Imported, Program, Any]:
     params, x = weights()
     imported, program = prepared(layer, params, x, frozen=0)
-    return imported, program, native.build(program, imported.frozen_values, kernels=all_kernels(program))
+    return imported, program, mixed.build(program, imported.frozen_values, kernels=all_kernels(program))
 
 
 def close(got: Any, want: Any, tolerance: float = 1e-5) -> None:
@@ -119,7 +119,7 @@ def test_float64_kernels_run_whatever_the_process_has_enabled() -> None:
     x, w = rng.standard_normal((5, 12)), rng.standard_normal((12, 9)) / 4
     with jax.enable_x64(True):
         imported, program = prepared(f, x, w, frozen=1)
-    executable = native.build(program, imported.frozen_values, kernels=all_kernels(program))
+    executable = mixed.build(program, imported.frozen_values, kernels=all_kernels(program))
     assert executable.mix.refused == {}
     (got,) = executable(x)
     assert got.dtype == np.float64
@@ -129,7 +129,7 @@ def test_float64_kernels_run_whatever_the_process_has_enabled() -> None:
 def test_an_encoder_layer_is_kernels_throughout() -> None:
     net = bert(1, 32, 2, 9)
     imported, program = prepared(net.fn, net.params, *net.inputs, frozen=0)
-    executable = native.build(program, imported.frozen_values, kernels=all_kernels(program))
+    executable = mixed.build(program, imported.frozen_values, kernels=all_kernels(program))
     assert executable.mix.refused == {}
     close(executable(*net.inputs), jax.jit(net.fn)(net.params, *net.inputs), 2e-5)
 
@@ -141,7 +141,7 @@ def test_images_channels_last() -> None:
     assert found is not None
     moved, kept = found
     choices = choices_of(moved.hot, [(r, None) for r in partition(moved.hot, kept)])
-    executable = native.build(moved, imported.frozen_values, kernels=choices)
+    executable = mixed.build(moved, imported.frozen_values, kernels=choices)
     assert executable.mix.refused == {}
     close(executable(*net.inputs), jax.jit(net.fn)(net.params, *net.inputs), 2e-5)
 
@@ -152,7 +152,7 @@ def test_what_is_no_kernel_stays_with_xla() -> None:
 
     x = np.random.default_rng(0).standard_normal((6, 70)).astype(np.float32)
     imported, program = prepared(f, x)
-    executable = native.build(program, (), kernels=all_kernels(program))
+    executable = mixed.build(program, (), kernels=all_kernels(program))
     close(executable(x), jax.jit(f)(x))
     assert not {"cumsum", "exp", "mul"} & {n.op for n in executable.mix.program.hot.nodes()}
     assert imported.opaque_ops
@@ -161,16 +161,16 @@ def test_what_is_no_kernel_stays_with_xla() -> None:
 def test_packed_weights_are_counted(built: tuple[Imported, Program, Any]) -> None:
     _, program, executable = built
     hot = executable.mix.program.hot
-    packed = [n for n in hot.inputs if n["name"].startswith(native.PACKED)]
+    packed = [n for n in hot.inputs if n["name"].startswith(mixed.PACKED)]
     assert executable.added_bytes == sum(4 * int(np.prod(n.shape)) for n in packed)
-    assert native.prepared_bytes(program, executable.choices) == executable.mix.program.prepared_bytes
+    assert mixed.prepared_bytes(program, executable.choices) == executable.mix.program.prepared_bytes
 
 
 def test_a_trace_that_does_not_fit_leaves_the_region_to_xla(built: tuple[Imported, Program, Any]) -> None:
     imported, program, _ = built
     params, x = weights()
     wrong = [Choice(c.root, c.reads, (("split", "out0", "nowhere", 4),)) for c in all_kernels(program)]
-    executable = native.build(program, imported.frozen_values, kernels=wrong)
+    executable = mixed.build(program, imported.frozen_values, kernels=wrong)
     assert len(executable.refused) == len(wrong)
     close(executable(x), layer(params, x))
 
@@ -178,7 +178,7 @@ def test_a_trace_that_does_not_fit_leaves_the_region_to_xla(built: tuple[Importe
 def test_equal_regions_are_built_once() -> None:
     net = bert(2, 32, 2, 9)
     _, program = prepared(net.fn, net.params, *net.inputs, frozen=0)
-    mix = native.mixed(program, all_kernels(program))
+    mix = mixed.mixed(program, all_kernels(program))
     assert len({id(k) for k in mix.kernels}) < 0.6 * len(mix.kernels)
 
 
@@ -207,7 +207,7 @@ def test_saved_with_kernels_and_loaded(built: tuple[Imported, Program, Any], tmp
     close(gradient, jax.grad(lambda x: layer(params, x)[0][:, 0].sum())(x))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("superopt.backends.made.agrees", lambda key: False)
-        patched.setattr("superopt.certify.kernels._difference", lambda kernel: "it differs")
+        patched.setattr("superopt.certify.kernels._difference", lambda *_: "it differs")
         without = superopt.load(path)
     assert without.kernels == ()
     assert set(without.refused.values()) == {"it differs"}
@@ -218,18 +218,18 @@ def test_guarded_kernels_run_alone_first(built: tuple[Imported, Program, Any], m
     imported, program, executable = built
     data = [{**c.to_json(), "guarded": True} for c in executable.choices]
     params, x = weights()
-    close(native.build(program, imported.frozen_values, kernels=data)(x), layer(params, x))
+    close(mixed.build(program, imported.frozen_values, kernels=data)(x), layer(params, x))
 
     def outside(*_: Any, guard: bool = False, **__: Any) -> Any:
         raise GuardError(f"guard={guard}")
 
     monkeypatch.setattr(Kernel, "run", outside)
     with pytest.raises(GuardError, match="guard=True"):
-        native.build(program, imported.frozen_values, kernels=data)
-    native.build(program, imported.frozen_values, kernels=executable.choices)
+        mixed.build(program, imported.frozen_values, kernels=data)
+    mixed.build(program, imported.frozen_values, kernels=executable.choices)
 
 
 def test_choices_of_another_program_are_refused(built: tuple[Imported, Program, Any]) -> None:
     _, program, _ = built
     with pytest.raises(InputError):
-        native.build(program, (), kernels=[json.loads(json.dumps(Choice(500, ()).to_json()))])
+        mixed.build(program, (), kernels=[json.loads(json.dumps(Choice(500, ()).to_json()))])

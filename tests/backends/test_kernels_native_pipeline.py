@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import superopt
-from costmodel.model.joint import NATIVE, XLA
 from costmodel.model.load import load_objective
-from superopt.backends import native
-from superopt.backends.native import NativeExecutable
+from superopt.backends import mixed
+from superopt.backends.mixed import MixedExecutable
+from superopt.backends.native import Native
 from superopt.certify.library import ProvedLibrary
 from superopt.certify.plan import empty_plan
 from superopt.choose.plain import KernelMaker, candidate_of, in_regions, own_form
@@ -30,11 +30,13 @@ from superopt.explore.exploration import explore
 from superopt.explore.found import Exploration
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.graph import Graph
+from superopt.kernels.choose.choice import NATIVE
 from superopt.kernels.choose.partition import partition
 from superopt.kernels.llvm.cpu import supported
 from superopt.machine.barrier import Barrier
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Timing
+from superopt.measure.kernels import XLA
 from superopt.pipeline import optimizer
 from superopt.report.data import Report, read_report
 from superopt.returned.optimized import Optimized
@@ -70,15 +72,13 @@ def found() -> tuple[Imported, Exploration]:
 def test_a_kernel_that_is_not_proved_is_not_used(
     found: tuple[Imported, Exploration], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from superopt.certify import kernels
+    real = Native.prove
 
-    real = kernels.prove_kernel
-
-    def doubting(graph: Graph, trace: Any, ledger: Any = None) -> Any:
-        verdict = real(graph, trace, ledger)
+    def doubting(self: Native, graph: Graph, trace: Any, ledger: Any = None) -> Any:
+        verdict = real(self, graph, trace, ledger)
         return replace(verdict, status="UNKNOWN") if any(n.op == "dot_general" for n in graph.nodes()) else verdict
 
-    monkeypatch.setattr("superopt.choose.schedules.prove_kernel", doubting)
+    monkeypatch.setattr(Native, "prove", doubting)
     made = own_kernels(found[0])
     assert len(made.choices) == 1
     assert [(row.kind, row.used) for row in made.rows if not row.used] == [("contraction", False)]
@@ -97,7 +97,7 @@ def test_no_kernels_where_none_are_asked_for_and_none_can_be_chosen(
 ) -> None:
     """Not under exact numerics, where nothing is measured, in small budgets, and on machines without them."""
     if not extra:
-        monkeypatch.setattr(optimizer, "unavailable", lambda: "none are made for a z80")
+        monkeypatch.setattr(Native, "unavailable", lambda _: "none are made for a z80")
 
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("no kernel is made")
@@ -117,9 +117,9 @@ def test_regions_that_xla_computes_faster_are_left_to_it(found: tuple[Imported, 
             xla = [2.0 if any(n.op == "dot_general" for n in g.nodes()) else 1.0 for g in graphs]
             return {XLA: np.array(xla), NATIVE: np.full(len(graphs), 1.5)}
 
-        native = object()
+        own, own_name = object(), NATIVE
 
-        def is_native(self, graph: Graph) -> bool:
+        def is_own(self, graph: Graph) -> bool:
             return any(n.op == "dot_general" for n in graph.nodes())
 
         def program_s(self, regions: Sequence[Graph], own: Container[Graph], apart_s: float) -> float:
@@ -169,7 +169,7 @@ def test_kernels_are_reported_remembered_and_validated(found: tuple[Imported, Ex
     assert not report.original_returned
     report.save(str(tmp_path / "report.html"))
     assert "Kernels of our own" in (tmp_path / "report.html").read_text()
-    executable = native.build(judgement.program, imported.frozen_values, kernels=judgement.kernels)
+    executable = mixed.build(judgement.program, imported.frozen_values, kernels=judgement.kernels)
     plan = empty_plan(imported.graph, "real")
     result = Optimized(imported, judgement.program, executable, report, plan, judgement.kernels)
     validation = result.validate()
@@ -183,7 +183,7 @@ def test_kernels_are_reported_remembered_and_validated(found: tuple[Imported, Ex
     finally:
         store.close()
     assert again is not None
-    assert isinstance(again.executable, NativeExecutable)
+    assert isinstance(again.executable, MixedExecutable)
     assert again.kernels == judgement.kernels
     params, x = jax.tree_util.tree_unflatten(imported.in_tree, imported.examples)[0]
     np.testing.assert_allclose(again(params, x), mixer(params, x), rtol=1e-4, atol=1e-5)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import superopt
-from superopt.backends import made, native
+from superopt.backends import made, mixed, native
+from superopt.backends.protocol import CompiledRegion
 from superopt.certify import kernels
 from superopt.certify.kernels import disagreeing, too_large
 from superopt.frontends.jax.jaxpr import import_function
@@ -48,7 +49,7 @@ def test_a_kernel_that_differs_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     graph, choices = chosen(2.0)
     other = partition(chosen(2.5)[0])[0].graph
     wrong = native.compiled(other)
-    monkeypatch.setattr(native, "compiled", lambda graph, _: native.CompiledRegion(wrong.hot, wrong.prepare, graph))
+    monkeypatch.setattr(native, "compiled", lambda graph, _: CompiledRegion(wrong.hot, wrong.prepare, graph))
     found = disagreeing(graph, choices)
     assert list(found) == [0]
     assert "differs from XLA's values" in found[0]
@@ -66,11 +67,11 @@ def test_what_takes_long_to_compare_waits_for_a_call_with_arrays(tmp_path: Path,
     choices = choices_of(program.hot, [(r, None) for r in partition(program.hot)])
     measured = Measurement(speedup=Speedup(1.0, 1.0, 1.0))
     report = Report(program="scaled", verdict="made by a test", measured=measured, original_returned=False)
-    executable = native.build(program, (), kernels=choices)
+    executable = mixed.build(program, (), kernels=choices)
     path = Optimized(imported, program, executable, report, None, choices).save(tmp_path / "p.superopt")
     asked: list[object] = []
     compare = kernels._difference
-    monkeypatch.setattr(kernels, "_difference", lambda kernel: asked.append(kernel) or compare(kernel))
+    monkeypatch.setattr(kernels, "_difference", lambda *case: asked.append(case) or compare(*case))
     monkeypatch.setattr(kernels, "MOST_ELEMENTS", 40)
     loaded = superopt.load(path)
     assert not asked

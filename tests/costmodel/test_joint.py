@@ -18,7 +18,8 @@ from rewrites import library
 from rewrites.build.expander import library_expander
 from superopt.ir.counters import boundary_bytes
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
-from superopt.measure.kernels import NATIVE, XLA
+from superopt.kernels.choose.choice import NATIVE
+from superopt.measure.kernels import XLA
 
 SHIPPED = learned_file.NATIVE
 EXPAND = library_expander(library.load())
@@ -37,6 +38,18 @@ class Counting:
         return np.array([sum(self.seconds.get(op, 1.0) for op in row) for row in ops], dtype=np.float64)
 
 
+class Own:
+    """A backend that runs whatever is a region."""
+
+    name, version = NATIVE, "1"
+
+    def __init__(self, model: Counting, boundary: Boundary) -> None:
+        self.price, self.boundary = model.price, boundary
+
+    def can_run(self, region: Graph) -> bool:
+        return all(node.op != "barrier" for node in region.nodes())
+
+
 def kernel(output: Node) -> Graph:
     return Graph(tuple(n for n in topological((output,)) if n.op == "input"), (output,))
 
@@ -48,7 +61,7 @@ def dense(rows: int = 24) -> Node:
 
 def joint(xla: Counting, own: Counting | None = None, **boundary: float) -> Joint:
     between = Boundary(**{"dispatch_s": 0.0, "company": 1.0, "byte_s": 0.0, **boundary})
-    return Joint(xla, EXPAND, None if own is None else NativeModel(own, between))
+    return Joint(xla, EXPAND, None if own is None else Own(own, between))
 
 
 def test_a_kernel_costs_what_the_faster_backend_takes() -> None:
@@ -57,12 +70,12 @@ def test_a_kernel_costs_what_the_faster_backend_takes() -> None:
     np.testing.assert_allclose(model.by_backend(graphs)[XLA], [4.0, 0.5])
     np.testing.assert_allclose(model.by_backend(graphs)[NATIVE], [2.5, 1.0])
     np.testing.assert_allclose(model.price(graphs), [2.5, 0.5])
-    assert (model.is_native(graphs[0]), model.is_native(graphs[1])) == (True, True), "predictions do not decide it"
+    assert (model.is_own(graphs[0]), model.is_own(graphs[1])) == (True, True), "predictions do not decide it"
     model.learn([KernelJob(b, graphs[1], graphs[1]) for b in (XLA, NATIVE)], [0.5, 1.0])
-    assert (model.is_native(graphs[0]), model.is_native(graphs[1])) == (True, False)
+    assert (model.is_own(graphs[0]), model.is_own(graphs[1])) == (True, False)
     alone = joint(Counting())
     assert alone.by_backend(graphs).keys() == {XLA}
-    assert not alone.is_native(graphs[0])
+    assert not alone.is_own(graphs[0])
 
 
 def test_what_no_kernel_computes_costs_our_backend_infinitely_much() -> None:
@@ -76,8 +89,8 @@ def test_a_kernel_of_the_search_is_priced_by_the_regions_that_it_is_cut_into() -
     y = dense()
     again = mk("dot_general", y, make_input("v", (40, 8)), dimension_numbers=(((1,), (0,)), ((), ())))
     model = joint(Counting(dot_general=100.0), Counting(dot_general=3.0))
-    assert model.native is not None
-    regions = model.native.regions(kernel(again))
+    assert model.own is not None
+    regions = model.own.parts(kernel(again))
     assert regions is not None
     assert len(regions) == 2
     assert model.price([kernel(again)])[0] == pytest.approx(7.0)

@@ -13,9 +13,10 @@ from superopt.ir import build
 from superopt.ir.graph import Graph, literal, make_input, mk
 from superopt.ir.program import Program, original_program, split
 from superopt.ir.text import print_graph
+from superopt.kernels.choose.choice import NATIVE
 from superopt.measure import Failure, KernelTiming, Timing, Worker, as_called, compare, session, time_kernels
 from superopt.measure.compare import serialisable
-from superopt.measure.kernels import NATIVE, XLA, KernelSettings, copies, kernel_events
+from superopt.measure.kernels import XLA, KernelSettings, copies, kernel_events
 from superopt.measure.session import ComparisonSettings
 
 X = np.random.default_rng(0).standard_normal((32, 32)).astype(np.float32)

@@ -13,9 +13,10 @@ from jax import lax
 
 import superopt
 from costmodel.model.joint import Joint
-from costmodel.model.load import load_native, load_objective
+from costmodel.model.load import load_objective
 from rewrites.build.expander import library_expander
 from rewrites.library import load
+from superopt.backends.native import Native
 from superopt.choose.forms import that_differ
 from superopt.choose.plain import KernelMaker, KernelProgram, in_regions, own_form
 from superopt.choose.trials import TrialPool
@@ -28,10 +29,10 @@ from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
 from superopt.ir.program import original_program
+from superopt.kernels.choose.choice import NATIVE
 from superopt.machine.budget import SearchBudget
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Failure, Timing, Worker
-from superopt.measure.kernels import NATIVE
 from superopt.pipeline import optimizer
 from superopt.report.data import read_report
 
@@ -87,7 +88,7 @@ def test_equal_regions_are_made_once_and_what_the_time_does_not_allow_is_left_to
     made: list[int] = []
 
     class Counting:
-        batch = 1
+        batch, backend = 1, pool.backend
         start = pool.start
 
         def make_all(self, jobs: Any) -> Any:
@@ -119,7 +120,7 @@ def test_a_schedule_that_is_not_proved_is_followed_by_a_plainer_default(
     imported = import_function(lambda x: jnp.tanh(x @ x.T), (values(24, 16),))
     form = own_form(imported.graph)
 
-    def doubted(tried: Any, store: Any, say: Any) -> Any:
+    def doubted(backend: Any, tried: Any, store: Any, say: Any) -> Any:
         return {
             g: replace(t, failure="its schedule is UNKNOWN") if t.trace == default_trace(g) else t
             for g, t in tried.items()
@@ -402,9 +403,7 @@ def test_forms_that_share_nearly_all_of_their_time_are_built_once() -> None:
 
 
 def test_regions_in_which_programs_differ_are_timed_and_nothing_else() -> None:
-    known = load_native()
-    assert known is not None
-    model = Joint(load_objective(None), library_expander(()), known)
+    model = Joint(load_objective(None), library_expander(()), Native())
     one, two, three = (
         in_regions("", own_form(import_function(fn, (values(8, 64),)).graph)).regions[0].graph
         for fn in (jnp.tanh, jnp.exp, lambda x: x.sum(1))

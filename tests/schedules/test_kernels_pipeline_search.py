@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 
 from superopt.backends import native
-from superopt.certify.kernels import prove_kernel, prove_kernels
+from superopt.backends.native import Native
+from superopt.certify.kernels import prove_kernels
 from superopt.choose import schedules as kernel_search
 from superopt.choose.plain import KernelMaker, KernelProgram
 from superopt.choose.schedules import search_schedules
 from superopt.choose.trials import Trace, Trial, TrialPool, _Job, _Process, try_regions
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
+from superopt.kernels.choose.choice import NATIVE
 from superopt.kernels.choose.partition import cost_of, partition
 from superopt.kernels.choose.regions import Region
 from superopt.kernels.llvm.cpu import supported
@@ -75,7 +77,7 @@ def another_trace(graph: Graph) -> Any:
     space, rng = space_of(from_graph(graph.outputs), threads=1), random.Random(0)
     for _ in range(50):
         trace = stage_trace(space.trace(space.sample(rng)))
-        if trace != native.default_trace(graph) and prove_kernel(graph, trace).proved:
+        if trace != native.default_trace(graph) and Native().prove(graph, trace).proved:
             return trace
     raise AssertionError("the space holds one schedule")
 
@@ -121,15 +123,13 @@ def test_a_searched_schedule_gets_into_the_program(made: KernelProgram, tuned: d
 def test_the_default_schedule_stays_otherwise(
     made: KernelProgram, tuned: dict[Graph, Any], monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    from superopt.certify import kernels
+    real, slow = Native.prove, change == "slower in the trial"
 
-    real, slow = kernels.prove_kernel, change == "slower in the trial"
-
-    def doubting(graph: Graph, trace: Any, ledger: Any = None) -> Any:
-        verdict = real(graph, trace, ledger)
+    def doubting(self: Native, graph: Graph, trace: Any, ledger: Any = None) -> Any:
+        verdict = real(self, graph, trace, ledger)
         return replace(verdict, status="UNKNOWN") if trace in tuned.values() and change == "not proved" else verdict
 
-    monkeypatch.setattr("superopt.choose.schedules.prove_kernel", doubting)
+    monkeypatch.setattr(Native, "prove", doubting)
     pool = Pool(lambda region, trace: (6e-5 if slow else 2e-5) if trace in tuned.values() else 4e-5)
     assert KernelMaker(pool).searched(made, 0.5 if change == "no time" else 30.0, 0) is None
 
@@ -145,7 +145,7 @@ def test_the_search_itself_in_processes(monkeypatch: pytest.MonkeyPatch) -> None
     assert trial.candidates == 4
     assert "4 schedules" in lines[-1]
     assert trial.searched or trial.trace == tried[region.graph].trace
-    assert prove_kernel(region.graph, trial.trace).proved
+    assert Native().prove(region.graph, trial.trace).proved
     assert trial.gain > 0.0
 
 
@@ -181,5 +181,5 @@ def test_a_kernel_that_kills_its_process_takes_no_other_with_it() -> None:
     regions = cut(two_layers, *inputs())
     worker: Any = Dying(1)
     jobs = [_Job(number, regions[0], None) for number in range(3)]
-    assert _Process(worker).build(jobs, 0) == {0: (), 1: "crash: SIGSEGV", 2: ()}
+    assert _Process(worker, NATIVE).build(jobs, 0) == {0: (), 1: "crash: SIGSEGV", 2: ()}
     assert worker.requests == [[0, 1, 2], [0, 2]]

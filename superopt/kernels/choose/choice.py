@@ -1,7 +1,8 @@
 """Which regions of a graph are kernels, and with which schedules: plain data that goes into files and to workers.
 
 Nodes are numbered by their place in `Graph.nodes()`, which the text form of a graph keeps.  A schedule is a trace, the
-primitives with their decisions; without one the kernel has the default schedule of the machine that builds it.
+primitives with their decisions; without one the kernel has the default schedule of the machine that builds it.  Who
+builds it is the name of a backend (`superopt.backends.protocol`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from superopt.files.reading import field, shown, typed
 from superopt.ir.graph import Graph
 from superopt.kernels.choose.regions import Region, region_of
 
+NATIVE = "native"
+"""The backend of choices that name none, as in files that were written before there was another."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -24,15 +28,18 @@ class Choice:
         root: number of the value that it computes.
         reads: numbers of the values that it reads, in the order of the region's inputs.
         trace: the schedule; None: the default of the machine.
+        backend: name of the backend that makes it.
     """
 
     root: int
     reads: tuple[int, ...]
     trace: tuple[Any, ...] | None = None
+    backend: str = NATIVE
 
     def to_json(self) -> dict[str, Any]:
         """The choice as plain data."""
-        return {"root": self.root, "reads": list(self.reads), "trace": None if self.trace is None else list(self.trace)}
+        trace = None if self.trace is None else list(self.trace)
+        return {"root": self.root, "reads": list(self.reads), "trace": trace, "backend": self.backend}
 
 
 def read_choice(data: Any) -> Choice:
@@ -46,17 +53,20 @@ def read_choice(data: Any) -> Choice:
         if not all(type(n) is int for n in reads):
             raise InputError(f"the kernel for value {root} reads {shown(reads)}")
         trace = field(data, "trace", (list, type(None)))
-        return Choice(root, tuple(reads), None if trace is None else _tuples(trace))
+        backend = field(data, "backend", str) if "backend" in data else NATIVE
+        return Choice(root, tuple(reads), None if trace is None else _tuples(trace), backend)
 
 
 def _tuples(value: Any) -> Any:
     return tuple(_tuples(v) for v in value) if isinstance(value, list | tuple) else value
 
 
-def choices_of(graph: Graph, regions: Iterable[tuple[Region, tuple[Any, ...] | None]]) -> tuple[Choice, ...]:
-    """Regions of a graph, each with its schedule, as choices."""
+def choices_of(
+    graph: Graph, regions: Iterable[tuple[Region, tuple[Any, ...] | None]], backend: str = NATIVE
+) -> tuple[Choice, ...]:
+    """Regions of a graph, each with its schedule, as choices of a backend."""
     number = {node: i for i, node in enumerate(numbered(graph))}
-    return tuple(Choice(number[r.root], tuple(number[x] for x in r.reads), trace) for r, trace in regions)
+    return tuple(Choice(number[r.root], tuple(number[x] for x in r.reads), trace, backend) for r, trace in regions)
 
 
 def regions_of(graph: Graph, choices: Sequence[Choice]) -> tuple[Region, ...]:

@@ -10,12 +10,13 @@ from typing import Any
 
 import click
 
+from superopt.kernels.choose.choice import NATIVE
 from superopt.lab.training.collect import collect as run
 from superopt.lab.training.fitting import evaluation, fit_weights, update_document
 from superopt.lab.training.regions import collect as time_regions
 from superopt.lab.training.whole import collect as time_programs
 from superopt.machine.budget import parse_budget
-from superopt.measure.kernels import NATIVE, XLA
+from superopt.measure.kernels import XLA
 
 
 def _slice(command: Callable[..., None]) -> Callable[..., None]:

@@ -12,12 +12,13 @@ from typing import Any
 from costmodel.model import learned_file, predict
 from costmodel.model.learned import Learned
 from superopt.errors import InputError
+from superopt.kernels.choose.choice import NATIVE
 from superopt.lab.training import corpus, evaluate, fit, speed, whole
 from superopt.lab.training.collect import LabelFile
 from superopt.lab.training.regions import SHIPPED, corpus_of
 from superopt.lab.training.settings import FitSettings
 from superopt.machine import facts as machine
-from superopt.measure.kernels import NATIVE, XLA
+from superopt.measure.kernels import XLA
 
 _BEGIN, _END = "<!-- evaluation begin -->", "<!-- evaluation end -->"
 

@@ -23,12 +23,13 @@ from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph
 from superopt.ir.program import frozen_bytes
 from superopt.ir.text import parse_graph
+from superopt.kernels.choose.choice import NATIVE
 from superopt.kernels.choose.partition import partition
 from superopt.lab.training import corpus, families
 from superopt.lab.training.collect import LabelFile, label_of
 from superopt.lab.training.tasks import canonical, key_of, make_form, read_lines, write_lines
 from superopt.measure import KernelTiming, ProcessLimits, Worker, time_kernels
-from superopt.measure.kernels import NATIVE, XLA, KernelSettings
+from superopt.measure.kernels import XLA, KernelSettings
 
 SETTINGS = KernelSettings(chunk=1_000, rounds=6, sample_s=0.0025, max_calls=40, most_s=0.1)
 FOOTPRINT = 128 << 20  # of frozen operands in turn: more than the last cache of most machines

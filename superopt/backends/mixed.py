@@ -1,0 +1,265 @@
+"""Programs some of whose regions are computed by other backends, called inside XLA.
+
+What such a region computes is an opaque operation: the mixed program is the program with the values of the chosen
+regions computed by opaque nodes, and XLA builds it like any other.  So a call is one jitted function without Python
+between kernels, and whatever holds for programs of the XLA backend (64-bit types, prepared tensors, options of the
+compiler) holds here.
+
+What a kernel packs of frozen operands moves into the prepare part and is made once, by kernels of its own.  Under
+`vmap` a kernel that packs nothing is computed by XLA, batch and all; another runs once for each element.  Kernels have
+no derivatives: those of an optimised function go through the original.
+
+A region that its backend cannot make here is left to XLA; `refused` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from jax import lax
+
+from superopt.arrays.bundles import random_values
+from superopt.backends.options import Options
+from superopt.backends.protocol import Backend, CompiledRegion, KernelCall, Timed, Trace, backend_of
+from superopt.backends.xla import XlaExecutable, to_jax
+from superopt.errors import InputError
+from superopt.ir import opaque
+from superopt.ir.graph import Graph, Node, make_input, mk, topological
+from superopt.ir.program import Program, map_nodes, original_program, replace
+from superopt.ir.types import TensorType
+from superopt.kernels.choose.choice import Choice, choices_of, read_choice, regions_of
+from superopt.kernels.choose.regions import Region, region_of
+from superopt.kernels.llvm.jit import CompileError
+from superopt.kernels.loops.stage import Buffer
+from superopt.kernels.schedule.trace import trace as frozen_trace
+
+PACKED = "packed"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mixed:
+    """A program with kernels in it.
+
+    Attributes:
+        program: with opaque nodes in place of regions.
+        kernels: in the order of the choices; None where a region is left to XLA.
+        refused: number of the choice -> why it is left to XLA.
+    """
+
+    program: Program
+    kernels: tuple[CompiledRegion | None, ...]
+    refused: Mapping[int, str] = field(default_factory=dict[int, str])
+
+
+def build(
+    program: Program,
+    frozen_values: Mapping[str, Any] | Sequence[Any] = (),
+    *,
+    options: Options | None = None,
+    kernels: Sequence[Choice | Mapping[str, Any]] = (),
+) -> XlaExecutable:
+    """Build a program with some of its regions as kernels; with XLA alone where there are none.
+
+    Args:
+        program: what to build.
+        frozen_values: values of the frozen inputs that do not come with the program, by name or in order.
+        options: options of the compiler for what XLA computes.
+        kernels: the regions of the hot part, as choices or their plain data; one whose data says `guarded` is first run
+            alone, with bands around its buffers.
+
+    Raises:
+        ArgumentError: a frozen value is missing or does not fit.
+        InputError: choices that do not fit the program.
+        GuardError: a guarded kernel writes outside of its buffers.
+    """
+    if not kernels:
+        return XlaExecutable(program, frozen_values, options)
+    choices = [c if isinstance(c, Choice) else read_choice(c) for c in kernels]
+    mix = mixed(program, choices)
+    for given, choice, kernel in zip(kernels, choices, mix.kernels, strict=True):
+        if not isinstance(given, Choice) and given.get("guarded") and kernel is not None:
+            run_guarded(backend_of(choice.backend), kernel)
+    return MixedExecutable(program, frozen_values, options, choices, mix)
+
+
+def alone(backend: Backend, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> Timed:
+    """A graph as one kernel of a backend, called alone: see `Backend.time`."""
+    program = original_program(graph)
+    given = options.get("trace")
+    whole = whole_kernel(program, graph, None if given is None else frozen_trace(given), backend.name)
+    named = dict(zip((node["name"] for node in graph.inputs), operands, strict=True))
+    executable = build(program, {n["name"]: named[n["name"]] for n in graph.inputs if n["frozen"]}, kernels=[whole])
+    if executable.refused:
+        raise InputError("; ".join(executable.refused.values()))
+    live = [named[node["name"]] for node in program.live_inputs]
+    passed = [*live, *executable.packed]
+    call = jax.jit(executable.run_packed).lower(*passed).compile()
+    return call, passed, range(len(live), len(passed))
+
+
+def whole_kernel(program: Program, graph: Graph, steps: Trace, backend: str) -> Choice:
+    """The choice that makes the whole of `original_program(graph)` one kernel, as it is within a larger program."""
+    prepared = iter(program.prepared_inputs)
+    reads = [next(prepared) if node["frozen"] else node for node in graph.inputs]
+    return choices_of(program.hot, [(region_of(program.hot.outputs[0], reads), steps)], backend)[0]
+
+
+class MixedExecutable(XlaExecutable):
+    """A program with kernels in it.
+
+    Attributes:
+        program: what was built, as it is without kernels.
+        choices: the regions that were asked for.
+        mix: how they were built.
+        prepared: prepared and packed tensors, as the hot part of the mixed program takes them.
+    """
+
+    choices: tuple[Choice, ...]
+    mix: Mixed
+
+    def __init__(
+        self,
+        program: Program,
+        frozen_values: Mapping[str, Any] | Sequence[Any],
+        options: Options | None,
+        choices: Sequence[Choice],
+        mix: Mixed,
+    ) -> None:
+        super().__init__(mix.program, frozen_values, options)
+        self.program = program
+        self.choices, self.mix = tuple(choices), mix
+        self.refused |= {f"kernel of value {choices[i].root}": why for i, why in mix.refused.items()}
+
+
+def mixed(program: Program, choices: Sequence[Choice]) -> Mixed:
+    """The program with the chosen regions computed by kernels.
+
+    Raises:
+        InputError: choices that do not fit the program.
+    """
+    regions = regions_of(program.hot, choices)
+    built: list[CompiledRegion | None] = []
+    refused: dict[int, str] = {}
+    for i, (region, choice) in enumerate(zip(regions, choices, strict=True)):
+        try:
+            built.append(backend_of(choice.backend).build(region.graph, choice.trace))
+        except (InputError, CompileError) as error:
+            built.append(None)
+            refused[i] = str(error.args[0])
+    pairs = {r.root: (r, k) for r, k in zip(regions, built, strict=True) if k is not None}
+    return Mixed(_Assembly(program, pairs).program(), tuple(built), refused)
+
+
+def run_guarded(backend: Backend, compiled: CompiledRegion, seed: int = 0) -> None:
+    """Run the kernels of a region once on random values, watched by their backend.
+
+    Raises:
+        SuperoptError: something was written outside of a buffer, or they cannot be run.
+    """
+    backend.run(compiled, random_values({n["name"]: (n.shape, n.dtype) for n in compiled.graph.inputs}, seed))
+
+
+def prepared_bytes(program: Program, choices: Sequence[Choice]) -> int:
+    """Size of the prepared tensors of a program with these kernels, packed ones included."""
+    return mixed(program, choices).program.prepared_bytes
+
+
+class _Assembly:
+    """The parts of a mixed program as they are put together."""
+
+    def __init__(self, program: Program, kernels: Mapping[Node, tuple[Region, CompiledRegion]]) -> None:
+        self.plain, self.kernels = program, kernels
+        given = () if program.prepare is None else program.prepare.outputs
+        self.source = dict(zip(program.prepared_inputs, given, strict=True))
+        taken = {node["name"] for node in program.hot.inputs}
+        self.stem = PACKED
+        while any(name.startswith(self.stem) for name in taken):
+            self.stem += "_"
+        self.packed: dict[Node, Node] = {}  # packed tensor of the prepare part -> input of the hot part
+        self.done: dict[Node, Node] = {}
+
+    def program(self) -> Program:
+        """The mixed program."""
+        for root in topological(self.plain.hot.outputs):
+            if root in self.kernels:
+                self.done = map_nodes(self._operands(*self.kernels[root]), given=self.done)
+                self.done[root] = self._call(*self.kernels[root])
+        outputs = replace(self.plain.hot.outputs, self.done)
+        if self.plain.prepare is None:
+            return Program(None, Graph(self.plain.hot.inputs, outputs))
+        used = {node for node in topological(outputs) if node.op == "input"}
+        kept = [node for node in self.plain.prepared_inputs if node in used]
+        prepare = self.plain.prepare
+        packed = {tensor: node for tensor, node in self.packed.items() if node in used}
+        results = (*(self.source[node] for node in kept), *packed)
+        inputs = (*self.plain.live_inputs, *kept, *packed.values())
+        return Program(Graph(prepare.inputs, results, prepare.constants), Graph(inputs, outputs))
+
+    def _operands(self, region: Region, kernel: CompiledRegion) -> list[Node]:
+        """What the call of a region reads, packed tensors left out."""
+        named = _named(region)
+        return [named[b.name] for b in kernel.hot.operands if b.name in named]
+
+    def _call(self, region: Region, kernel: CompiledRegion) -> Node:
+        named = _named(region)
+        operands = {name: self.done[x] for name, x in named.items() if x in self.done}
+        if kernel.prepare is not None:
+            frozen = {name: self.source[x] for name, x in named.items() if x in self.source}
+            sources = [frozen[b.name] for b in kernel.prepare.operands]
+            for b, tensor in zip(kernel.prepare.outputs, _call_nodes(kernel.prepare, sources, None), strict=True):
+                known = self.packed.get(tensor)
+                if known is None:
+                    name = f"{self.stem}{len(self.packed)}"
+                    known = self.packed[tensor] = make_input(name, b.shape, b.dtype, frozen=True)
+                operands[b.name] = known
+        replaced = None if kernel.prepare is not None else kernel.graph
+        (result,) = _call_nodes(kernel.hot, [operands[b.name] for b in kernel.hot.operands], replaced)
+        return result
+
+
+def _named(region: Region) -> dict[str, Node]:
+    return {node["name"]: x for node, x in zip(region.graph.inputs, region.reads, strict=True)}
+
+
+def _call_nodes(kernel: KernelCall, operands: Sequence[Node], graph: Graph | None) -> tuple[Node, ...]:
+    """Opaque nodes for the outputs of a kernel; `graph` is what XLA computes in its place under `vmap`."""
+    types = tuple(_type(b) for b in kernel.outputs)
+    identity = (kernel.digest, types, graph, tuple(b.name for b in kernel.operands))
+    key = opaque.register("kernel", identity, _callable(kernel, graph))
+    node = mk("opaque", *operands, primitive="kernel", params_key=key, result_types=types)
+    return (node,) if len(types) == 1 else tuple(mk("result", node, index=i) for i in range(len(types)))
+
+
+def _type(buffer: Buffer) -> TensorType:
+    return TensorType(buffer.shape, buffer.dtype)
+
+
+def _callable(kernel: KernelCall, graph: Graph | None) -> Callable[..., Sequence[Any]]:
+    """The call of a kernel, with what `vmap` makes of it."""
+
+    @jax.custom_batching.custom_vmap
+    def call(*arrays: Any) -> tuple[Any, ...]:
+        return tuple(kernel.call(*arrays))
+
+    @call.def_vmap
+    def _(size: int, batched: Sequence[bool], *arrays: Any) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
+        several = tuple(True for _ in kernel.outputs)
+        if graph is not None:
+            place = {b.name: i for i, b in enumerate(kernel.operands)}
+            used = [node for node in graph.inputs if node["name"] in place]
+            order = [place[node["name"]] for node in used]
+            plain = to_jax(Graph(tuple(used), graph.outputs))
+            axes = [0 if batched[i] else None for i in order]
+            return jax.vmap(plain, axes, axis_size=size)(*[arrays[i] for i in order]), several
+        moving = [x for x, b in zip(arrays, batched, strict=True) if b]
+
+        def one(xs: Sequence[Any]) -> tuple[Any, ...]:
+            rest = iter(xs)
+            return call(*[next(rest) if b else x for x, b in zip(arrays, batched, strict=True)])
+
+        return lax.map(one, moving), several
+
+    return call
