@@ -7,15 +7,20 @@ in another way, or absent on the other side is read off directly.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from rewrites.build.expander import plain_op
 from superopt.explain.evidence import layout_of, state_of, type_of
 from superopt.explore.found import Exploration
-from superopt.ir.graph import Node
+from superopt.ir.graph import Graph, Node, topological
+from superopt.ir.program import map_nodes
 from superopt.ir.types import TensorType
+from superopt.kernels.choose.partition import partition
+from superopt.measure.kernels import XLA
 from superopt.report.data import Drawing, DrawnNode
-from superopt.search.pricing import UNIT_S
+from superopt.search.emit import numbered_inputs
+from superopt.search.pricing import kernel_graph
 from superopt.search.search import Finalist
 from superopt.search.snapshot import SHIFT, VIEWS, FrozenLeaf
 from superopt.search.state import State
@@ -23,18 +28,39 @@ from superopt.search.state import State
 MOST = 6_000  # operations of one side; beyond that nobody could read the drawing
 
 
-def draw(found: Exploration, finalist: Finalist | None) -> Drawing | None:
-    """The original and a finalist (None: the original again); None where there is nothing or too much to draw."""
+def draw(found: Exploration, finalist: Finalist | None, in_kernels: bool = False) -> Drawing | None:
+    """The original and a finalist (None: the original again); None where there is nothing or too much to draw.
+
+    The original is drawn in the kernels of XLA, and so is the finalist unless it is `in_kernels`: regions, which are
+    kernels of our own or left to XLA.
+    """
+    shown = finalist or found.result.original
     before = state_of(found, found.result.original)
     after = before if finalist is None else state_of(found, finalist)
     if not before.active() or max(len(before.active()), len(after.active())) > MOST:
         return None
     own = () if finalist is None else _ahead(found, before)
-    return Drawing((*own, *_reading(own, _side(before, after), before)), _side(after, before))
+    fused = _regions(found, shown, after) if in_kernels else _kernels(found, after)
+    return Drawing(
+        (*own, *_reading(own, _side(before, after, _kernels(found, before)), before)), _side(after, before, fused)
+    )
 
 
-def _side(state: State, other: State) -> tuple[DrawnNode, ...]:
-    kernel = _kernels(state)
+@dataclass(frozen=True, slots=True)
+class _Fused:
+    """How a side is cut into kernels.
+
+    Attributes:
+        kernel: of each class in use, the class whose kernel computes it (the first that does).
+        seconds, backend: of each kernel, by the class that it computes.
+    """
+
+    kernel: Mapping[int, int]
+    seconds: Mapping[int, float]
+    backend: Mapping[int, str]
+
+
+def _side(state: State, other: State, fused: _Fused) -> tuple[DrawnNode, ...]:
     out: list[DrawnNode] = []
     for c in _order(state):
         option = state.chosen(c)
@@ -46,7 +72,8 @@ def _side(state: State, other: State) -> tuple[DrawnNode, ...]:
         else:
             change = "same"
         name = dict(form.attrs).get("name") if form.op == "input" else None
-        cost = state.kernel_cost[c]
+        kernel = fused.kernel.get(c, c)
+        seconds = fused.seconds.get(c) if kernel == c else None
         out.append(
             DrawnNode(
                 id=c,
@@ -54,14 +81,40 @@ def _side(state: State, other: State) -> tuple[DrawnNode, ...]:
                 type=type_of(state, c),
                 reads=tuple(dict.fromkeys(option.kids)),
                 frozen=tuple(_frozen(leaf) for leaf in option.frozen if leaf is not None),
-                kernel=kernel[c],
-                predicted_us=round(1e6 * cost * UNIT_S, 3) if kernel[c] == c and form.op != "input" else None,
+                kernel=kernel,
+                predicted_us=None if seconds is None else round(1e6 * seconds, 3),
                 change=change,
                 rule=option.origin.rule if option.origin is not None else "",
                 layout=layout_of(state, c),
+                backend=fused.backend.get(kernel, ""),
             )
         )
     return tuple(out)
+
+
+def _regions(found: Exploration, finalist: Finalist, state: State) -> _Fused:
+    """A finalist's program cut into regions, each on its backend."""
+    outputs, classes = found.result.lowering.emit(finalist.selection, numbered_inputs())
+    done = map_nodes(outputs, lambda _, fresh: plain_op(fresh) if fresh.op == "macro" else fresh)
+    of = {done[node]: c for node, c in classes.items() if node in done}
+    outs = tuple(done[node] for node in outputs)
+    inputs = tuple(node for node in topological(outs) if node.op == "input")
+    kernel: dict[int, int] = {}
+    cut: list[tuple[int, Graph]] = []
+    for region in reversed(partition(Graph(inputs, outs))):
+        members = [of[node] for node in region.nodes if node in of]
+        root = of.get(region.root, members[-1] if members else None)
+        if root is None:
+            continue
+        kernel[root] = root
+        for c in members:
+            kernel.setdefault(c, root)
+        if not region.is_free:
+            cut.append((root, region.graph))
+    backend = {c: found.model.own_name if found.model.is_own(graph) else XLA for c, graph in cut}
+    prices = found.model.by_backend([graph for _, graph in cut]) if cut else {}
+    seconds = {c: float(prices[backend[c]][i]) for i, (c, _) in enumerate(cut)}
+    return _Fused({c: kernel.get(c, c) for c in state.active()}, seconds, backend)
 
 
 def _ahead(found: Exploration, state: State) -> tuple[DrawnNode, ...]:
@@ -149,8 +202,8 @@ def _order(state: State) -> list[int]:
     return out
 
 
-def _kernels(state: State) -> dict[int, int]:
-    """Class in use -> the materialised class whose kernel computes it (the first that does)."""
+def _kernels(found: Exploration, state: State) -> _Fused:
+    """A selection in the kernels of XLA: what is materialised, and what is fused into it."""
     kernel: dict[int, int] = {}
     for c in reversed(_order(state)):
         if state.materialised[c]:
@@ -159,4 +212,7 @@ def _kernels(state: State) -> dict[int, int]:
         for k in state.chosen(c).kids:
             if not state.materialised[k]:
                 kernel[k] = kernel[c]
-    return kernel
+    roots = state.kernels()
+    prices = found.model.xla.price([kernel_graph(node) for _, node in roots]).tolist() if roots else []
+    seconds = {c: s for (c, _), s in zip(roots, prices, strict=True)}
+    return _Fused(kernel, seconds, dict.fromkeys(seconds, XLA))

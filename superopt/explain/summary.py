@@ -80,7 +80,7 @@ def _of_search(found: Exploration, judgement: Judgement, library: ProvedLibrary,
         "model": barrier.around("the figures of the model", lambda: model_figures(found, uses), {}),
         "not_chosen": barrier.around("the rules that were not chosen", lambda: not_chosen(found, shown), ()),
         "kernels": uses,
-        "drawing": barrier.around("the drawing", lambda: draw(found, judgement.winner), None),
+        "drawing": barrier.around("the drawing", lambda: draw(found, judgement.winner, bool(judgement.kernels)), None),
         "predicted_ms": None if predicted_s is None else 1e3 * predicted_s,
     }
 

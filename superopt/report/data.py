@@ -131,6 +131,7 @@ class DrawnNode:
         reads: values that it reads; `frozen` are the operands that never change.
         kernel: number of the value that its kernel computes.
         predicted_us: of the whole kernel, at that value only.
+        backend: that runs its kernel; empty where that is not known.
         change: `same`, `other` (computed in another way on the other side), `only` (absent on the other side) or
             `ahead` (computed ahead of time on the other side; such values have negative numbers).
     """
@@ -145,6 +146,7 @@ class DrawnNode:
     change: str
     rule: str = ""
     layout: str = ""
+    backend: str = ""
 
 
 @dataclass(frozen=True, slots=True)

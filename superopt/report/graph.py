@@ -193,7 +193,7 @@ def _box(box: DrawnBox, side: str, x: float, y: float, total: float, linked: boo
     if box.is_input or box.folded:
         out.append(f'<text x="{width / 2:.0f}" y="19" text-anchor="middle">{escape(_cut(head, width - 12))}</text></g>')
         return "".join(out)
-    time = f"{_us(box.us)} · {_percent(share)}" if box.us else ""
+    time = f"{box.nodes[-1].backend} {_us(box.us)} · {_percent(share)}".strip() if box.us else ""
     if box.is_ahead:
         time = "on every call"
     if len(box.nodes) == 1:
@@ -206,7 +206,7 @@ def _box(box: DrawnBox, side: str, x: float, y: float, total: float, linked: boo
     else:
         out.append(f'<text class="head" x="8" y="15">{escape(_cut(head, width - 24 - 6.4 * len(time), 7.0))}</text>')
         out += _rows(box.nodes, width)
-    out.append(f'<text class="time" x="{width - 8:.0f}" y="15" text-anchor="end">{time}</text>')
+    out.append(f'<text class="time" x="{width - 8:.0f}" y="15" text-anchor="end">{escape(time)}</text>')
     bar = max(0.0, min(1.0, share)) * (width - 16)
     out.append(f'<rect class="bar" x="8" y="{box.height - 6:.0f}" width="{bar:.1f}" height="3" rx="1.5"/></g>')
     drawn = "".join(out)
@@ -255,7 +255,8 @@ def _heading(box: DrawnBox) -> str:
 def _tooltip(box: DrawnBox, share: float) -> str:
     if box.folded:
         return f"{box.folded} kernels of the same structure as those above, {_us(box.us)}, {share:.1%} of the time"
-    lines = [f"predicted {_us(box.us)}, {share:.1%} of the program"] if box.us else []
+    by = f"{box.nodes[-1].backend}, " if box.nodes[-1].backend else ""
+    lines = [f"{by}predicted {_us(box.us)}, {share:.1%} of the program"] if box.us else []
     for node in box.nodes:
         line = f"{node.op} : {node.type}"
         if node.frozen:

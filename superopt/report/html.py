@@ -40,6 +40,7 @@ class Drawn:
     before_full: Markup
     after_full: Markup
     kernels: tuple[int, int]
+    ms: tuple[float, float]
     changed: int
 
 
@@ -91,7 +92,8 @@ def _drawn(report: Report) -> Drawn | None:
     if sum(map(len, full)) > _LARGEST_DRAWING:
         full = ("", "")
     changed = sum(1 for box in sides["after"] if box.changed)
-    return Drawn(*map(Markup, (*parts, *full)), kernels=(kernels[0], kernels[1]), changed=changed)
+    ms = tuple(1e-3 * sum(box.us for box in boxes) for boxes in sides.values())
+    return Drawn(*map(Markup, (*parts, *full)), kernels=(kernels[0], kernels[1]), ms=(ms[0], ms[1]), changed=changed)
 
 
 def _pair(sides: Mapping[str, Sequence[DrawnBox]], suffix: str) -> tuple[str, str]:

@@ -138,19 +138,21 @@ class Lowering:
 
     def emit(
         self, selection: Selection, stored: Callable[[FrozenLeaf, Order], Node]
-    ) -> tuple[tuple[Node, ...], dict[int, Node]]:
-        """Output nodes, and the node of every materialised class, with macros still in place."""
+    ) -> tuple[tuple[Node, ...], dict[Node, int]]:
+        """Output nodes, and the class that each node is the value of, with macros still in place."""
         nodes: dict[int, Node] = {}
+        classes: dict[Node, int] = {}
         emitter = ClassEmitter(self.wants, selection, nodes.__getitem__, stored, self._apart(selection))
         for c in self.order(selection):
             nodes[c] = emitter.kernel(c)
+            classes |= {node: k for (k, _), node in emitter.memo.items()}
         outputs: list[Node] = []
         for root in self.snapshot.roots:
             if root.leaf is not None:
                 outputs.append(frozen_operand(root.leaf, tuple(range(len(root.leaf.full))), stored))
             else:
                 outputs.append(emitter.operand(root.cls, root.perm))
-        return tuple(outputs), nodes
+        return tuple(outputs), classes
 
     def _apart(self, selection: Selection) -> frozenset[int]:
         """Classes that an override has computed again in every kernel that reads them."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from costmodel.model.load import load_objective
+from superopt.backends.native import Native
 from superopt.certify.library import proved_library
 from superopt.contest.attribution import without
 from superopt.explain.drawing import draw
@@ -16,8 +19,10 @@ from superopt.explore.exploration import explore
 from superopt.explore.found import Exploration
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.interp import evaluate
+from superopt.kernels.choose.choice import NATIVE
 from superopt.lab.bench.aa import summarise
 from superopt.lab.bench.programs.aa_programs import PROGRAMS
+from superopt.measure.kernels import XLA
 from tests.support.stages import steps
 
 RNG = np.random.default_rng(0)
@@ -131,6 +136,7 @@ def test_the_drawing_holds_both_programs(found: Exploration) -> None:
             assert node.kernel in {n.id for n in nodes}
     priced = [node.predicted_us for node in drawing.after if node.predicted_us is not None]
     assert sum(priced) == pytest.approx(1e6 * best.predicted_s, rel=1e-3)
+    assert {node.backend for node in drawing.after if node.predicted_us} == {XLA}
     assert {node.rule for node in drawing.after} - {""} <= set(best.rules)
     assert [n.op for n in drawing.before if n.change == "ahead"] == ["dot_general"], "C D is computed on every call"
     assert not [n for n in drawing.after if n.change == "ahead"]
@@ -139,6 +145,25 @@ def test_the_drawing_holds_both_programs(found: Exploration) -> None:
     unchanged = draw(found, None)
     assert unchanged is not None
     assert all(node.change == "same" for node in (*unchanged.before, *unchanged.after))
+
+
+def test_the_drawing_of_a_program_in_kernels_shows_what_is_fused_on_which_backend() -> None:
+    w, x = np.full((64, 32), 0.1, np.float32), np.ones((16, 64), np.float32)
+    imported = import_function(lambda w, x: jnp.tanh(x @ w + 1.0), (w, x), frozen=0)
+    request = replace(steps(50), own=Native())
+    found = explore(imported.graph, (), request)
+    drawing = draw(found, None, True)
+    assert drawing is not None
+    (product,) = [node for node in drawing.after if node.op == "dot_general"]
+    (same,) = [node for node in drawing.before if node.id == product.id]
+    inside = [[n.op for n in side if n.kernel == dot.kernel] for side, dot in
+              ((drawing.before, same), (drawing.after, product))]  # fmt: skip
+    assert inside == [["dot_general"], ["dot_general", "add", "tanh"]]
+    assert (same.backend, product.backend) == (XLA, NATIVE)
+    for side in (drawing.before, drawing.after):
+        ids = {n.id for n in side}
+        assert all(n.kernel in ids for n in side)
+        assert all(n.predicted_us is None or n.kernel == n.id for n in side)
 
 
 def test_a_winner_without_a_rule_is_the_same_function(found: Exploration) -> None:

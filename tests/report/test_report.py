@@ -102,7 +102,7 @@ def make_drawing(text: str) -> Drawing:
 
     def node(id: int, op: str, reads: tuple[int, ...], kernel: int, us: float | None, change: str) -> DrawnNode:
         rule = text if change != "same" else ""
-        return DrawnNode(id, op, "f32[2,3]", reads, (text,), kernel, us, change, rule, "axes 1,0")
+        return DrawnNode(id, op, "f32[2,3]", reads, (text,), kernel, us, change, rule, "axes 1,0", text)
 
     before = (
         node(0, f"input {text}", (), 0, None, "same"),
@@ -209,7 +209,7 @@ def test_a_program_that_is_faster_by_kernels_says_so() -> None:
     assert "ahead of time, once" not in page
     priced = page.index("Kernels of the returned program, as the search prices them")
     assert page.index("Kernels of our own</h3>") < priced
-    assert '<a href="#own">2 kernels of our own</a>' in page
+    assert '<a href="#own">2 kernels are our own</a>' in page
     assert "Options of the compiler: none was tried." in page
 
 
