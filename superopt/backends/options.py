@@ -1,7 +1,7 @@
 """Options of the XLA:CPU compiler that change speed but not meaning, as choices of a plan.
 
 A choice is a few options with the reason why it may pay; `options_of` joins several choices.  What is fast depends
-on the program, so choices are tried on whole programs and timed (`superopt.contest.tuning`).  Left out on purpose:
+on the program, so choices are tried on whole programs and timed (`superopt.contest.contest`).  Left out on purpose:
 everything under which NaN, infinities or denormals are treated differently (`xla_cpu_enable_fast_math`,
 `xla_cpu_enable_fast_min_max`, `xla_cpu_ftz`, a list of YNN fusion types without reductions, whose maxima treat NaN in
 another way) and options that the survey found without effect (`superopt bench --suite options`).

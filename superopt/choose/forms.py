@@ -14,7 +14,7 @@ from dataclasses import replace
 from costmodel.model.joint import Joint
 from rewrites.build.expander import expand_macros, plain_op
 from superopt.choose.plain import KernelProgram, in_regions, own_form
-from superopt.contest.rounds import LEVEL
+from superopt.contest.rounds import WORTH
 from superopt.explore.found import Exploration
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
@@ -53,7 +53,7 @@ def that_differ(model: Joint, order: Sequence[KernelProgram], made: Sequence[Ker
     """Of forms in this order those that no round could find level with one before them, or with one that was made."""
     kept: list[KernelProgram] = []
     for form in order:
-        if all(_apart(model, form, other) > (LEVEL - 1.0) for other in (*made, *kept)):
+        if all(_apart(model, form, other) > (WORTH - 1.0) for other in (*made, *kept)):
             kept.append(form)
     return kept
 

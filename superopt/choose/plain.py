@@ -25,15 +25,15 @@ from superopt.backends.protocol import default_trace
 from superopt.choose.schedules import LEAST_S as SEARCHABLE_S
 from superopt.choose.schedules import proved, search_schedules
 from superopt.choose.trials import Trace, Trial, TrialPool, estimate, report_rows, try_regions
-from superopt.contest.judgement import Judgement
-from superopt.contest.rounds import Candidate, Entry
+from superopt.contest.judgement import Candidate, Judgement
+from superopt.contest.rounds import Entry
 from superopt.errors import InputError
-from superopt.ir.graph import Graph, Node
+from superopt.ir.graph import Graph, Node, every_node
 from superopt.ir.program import Program, frozen_cut, split
 from superopt.ir.text import print_graph
 from superopt.kernels.choose.choice import Choice, choices_of, regions_of
 from superopt.kernels.choose.partition import cost_of, partition
-from superopt.kernels.choose.regions import Region
+from superopt.kernels.choose.regions import Region, is_inside
 from superopt.kernels.choose.relayout import channels_last
 from superopt.report.data import NativeKernel
 from superopt.search.search import Finalist
@@ -77,6 +77,14 @@ class KernelProgram:
         """The regions that are kernels, each with its backend."""
         regions = regions_of(self.program.hot, self.choices)
         return {region.graph: choice.backend for region, choice in zip(regions, self.choices, strict=True)}
+
+    @property
+    def by_xla(self) -> frozenset[str]:
+        """The operations that XLA computes: of the other regions, and of what belongs to none."""
+        chosen = self.chosen
+        others = [region.graph for region in self.regions if region.graph not in chosen]
+        apart = (n for n in self.program.hot.nodes() if n.op not in ("input", "literal") and not is_inside(n))
+        return frozenset(node.op for node in (*every_node(others), *apart) if node.op not in ("input", "literal"))
 
 
 class KernelMaker:
@@ -250,4 +258,7 @@ def _made(region: Region, found: Trace | str) -> Trial:
 def candidate_of(made: KernelProgram) -> Candidate:
     """A program in kernels, and what is said of it if it wins."""
     verdict = f"faster program returned, {len(made.choices)} of its kernels are our own"
-    return Entry(made.name, made.program, made.choices, predicted_s=made.predicted_s), in_kernels(made, verdict)
+    entry = Entry(
+        name=made.name, program=made.program, kernels=made.choices, predicted_s=made.predicted_s, by_xla=made.by_xla
+    )
+    return entry, in_kernels(made, verdict)

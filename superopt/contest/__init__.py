@@ -1,1 +1,1 @@
-"""The judge: candidates are built, checked, timed in rounds with the original, and one of them is returned."""
+"""The contest: programs are built, checked and timed in rounds with the original, and one of them is returned."""

@@ -6,17 +6,23 @@ random inputs there waits until it is known to be the one that is returned.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from superopt.contest.attribution import Gain
 from superopt.contest.checks import Builds, check
+from superopt.contest.contest import Outcome
+from superopt.contest.rounds import ORIGINAL, Entry
+from superopt.explore.found import Exploration
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.program import Program, original_program
+from superopt.ir.text import print_graph
 from superopt.kernels.choose.choice import Choice
 from superopt.machine.barrier import Barrier
+from superopt.machine.speedup import predicted_speedup
 from superopt.report.data import UNMEASURED, JudgedFinalist, Measurement, NativeKernel, NumericCheck, of_original
-from superopt.search.search import Finalist as Candidate
+from superopt.search.search import Finalist
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,7 @@ class Judgement:
     """
 
     program: Program
-    winner: Candidate | None
+    winner: Finalist | None
     verdict: str
     measured: Measurement = UNMEASURED
     _: KW_ONLY
@@ -59,6 +65,10 @@ class Judgement:
     def returns_original(self) -> bool:
         """Is the program the original, perhaps with options of the compiler?"""
         return self.winner is None and not self.own_form and not self.kernels
+
+
+Candidate = tuple[Entry, Judgement]
+"""A program that may be returned, and what is said of it if it is."""
 
 
 def original_returned(imported: Imported, cause: str, **found: Any) -> Judgement:
@@ -86,3 +96,74 @@ def settled(imported: Imported, judgement: Judgement, builds: Builds) -> Judgeme
         tuning=judgement.tuning, native=tuple(replace(row, used=False) for row in judgement.native),
         interrupted=judgement.interrupted,
     )  # fmt: skip
+
+
+def as_xla_computes(found: Exploration) -> list[Candidate]:
+    """The programs of a search without kernels of our own."""
+    made = [(f, found.program(f)) for f in found.finalists]
+    return [(Entry(name=f.name, program=p, predicted_s=f.predicted_s), _of_search(p, f)) for f, p in made]
+
+
+def _of_search(program: Program, winner: Finalist) -> Judgement:
+    text = print_graph(program.hot)
+    return Judgement(program, winner, "faster program returned", after_text=text, unchecked=True)
+
+
+def decided(said: Outcome, number: int, candidates: Sequence[Candidate], judged: Judgement) -> Judgement:
+    """The judgement of one entry with what the contest says of it, and what was tried beside it."""
+    entry, ratio = said.entries[number], said.ratio(number)
+    assert ratio is not None
+    if entry.base == ORIGINAL:
+        own = Judgement(entry.program, None, "original returned with compiler options", unchecked=True)
+    else:
+        own = candidates[number if entry.base is None else entry.base][1]
+    verdict = own.verdict
+    if own.kernels and not said.is_faster(number):
+        verdict = (
+            f"{len(own.kernels)} kernels of our own returned; not slower than the original, nor faster beyond the noise"
+        )
+    samples = {"original": said.samples_s(ORIGINAL), "returned": said.samples_s(number)}
+    others = {e.name: s for i, (e, _) in enumerate(candidates) if i != number and (s := said.samples_s(i))}
+    measured = Measurement(
+        before_ms=said.median_ms(ORIGINAL), after_ms=said.median_ms(number), speedup=ratio,
+        noise_floor=said.noise_floor(number),
+        samples_ms={name: tuple(1e3 * s for s in series) for name, series in (samples | others).items()},
+    )  # fmt: skip
+    return replace(
+        own, verdict=verdict, measured=measured, notes=_notes(said, judged, own), predicted_s=entry.predicted_s,
+        finalists=(*judged.finalists, *said.rows()), options=dict(entry.options), tuning=said.tuning(number),
+        build_s=max(own.build_s, said.build_s), noisy=not said.settled,
+    )  # fmt: skip
+
+
+def undecided(imported: Imported, said: Outcome, candidates: Sequence[Candidate], judged: Judgement) -> Judgement:
+    """The original, since the contest found nothing faster, with what was tried."""
+    cause = f"it could not be timed ({said.cause})" if said.cause else "no candidate measured faster"
+    native = judged.native or (candidates[0][1].native if candidates else ())
+    return original_returned(
+        imported, cause if said.given or said.cause else "the search found nothing cheaper",
+        measured=of_original(said.median_ms(ORIGINAL), said.noise_floor(ORIGINAL), said.samples_s(ORIGINAL)),
+        finalists=(*judged.finalists, *said.rows()), notes=_notes(said, judged), tuning=said.tuning(None),
+        native=tuple(replace(row, used=False) for row in native), build_s=said.build_s, noisy=not said.settled,
+    )  # fmt: skip
+
+
+def _notes(said: Outcome, *judged: Judgement) -> tuple[str, ...]:
+    doubt = "the machine was too noisy to tell in the time which program is the fastest: this result is not kept"
+    notes = (*(note for one in judged for note in one.notes), *said.notes, *(() if said.settled else (doubt,)))
+    return tuple(dict.fromkeys(notes))
+
+
+def by_prediction(found: Exploration) -> list[Judgement]:
+    """What the model finds cheaper than the original, the cheapest first: the same on every machine."""
+    before_s = found.result.original.predicted_s
+    rows = tuple(JudgedFinalist(f.name, 1e3 * f.predicted_s, None, None) for f in found.finalists)
+    verdict = "program chosen by the performance model; times are predictions, nothing was measured"
+    chosen: list[Judgement] = []
+    for _, own in sorted(as_xla_computes(found), key=lambda c: c[0].predicted_s or 0.0):
+        assert own.winner is not None
+        if own.winner.original or own.winner.predicted_s < before_s:
+            ratio = before_s / own.winner.predicted_s if own.winner.predicted_s > 0 else 1.0
+            measured = Measurement(speedup=predicted_speedup(ratio))
+            chosen.append(replace(own, verdict=verdict, measured=measured, finalists=rows))
+    return chosen

@@ -1,50 +1,55 @@
-"""Programs that were built against each other and the original: rounds are added until they say something.
+"""Rounds of programs against the original, and what all of them together say.
 
-Every batch of rounds times all programs interleaved with the original; the rounds of all batches are one sample.  A
-program of less than a few milliseconds differs by ten percent between processes, so batches alternate between two, and
-the interval covers what each of them says.  A comparison that noise has spoiled is not decided by: more batches follow
-while there is time.  The winner is the program with the best ratio of those that are not slower than the original
-beyond doubt; it is the original where no program is faster.
+One batch of rounds times programs interleaved with the original, which takes part twice; batches add up to a series.
+What several programs took is compared in the rounds that all of them were in.  A program of less than a few
+milliseconds differs by ten percent between processes, so batches of such alternate between two, and an interval covers
+what each process says.
 """
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from superopt.backends.xla import XlaExecutable
 from superopt.contest.checks import Builds
-from superopt.contest.comparing import SHORT_S, rounds_of
-from superopt.contest.judgement import Judgement, original_returned
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.program import Program
 from superopt.kernels.choose.choice import Choice
+from superopt.machine.budget import HALF
 from superopt.machine.speedup import Speedup
-from superopt.measure import Comparison, ComparisonSettings, Failure, Tuned, Worker, as_called, compare
+from superopt.measure import Comparison, ComparisonSettings, Failure, Tolerance, Tuned, Worker, as_called, compare
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
-from superopt.report.data import JudgedFinalist, Measurement, of_original
+from superopt.measure.worker import SLOW_S
 
-LEAST = 0.97  # what the interval of a returned program lies above
-LEVEL = 1.04  # ends of an interval of two programs between which there is nothing to choose
-_ROUNDS = 9
-_MOST_BATCHES, _USUAL_BATCHES = 12, 3  # more rounds shrink an interval little; of budgets in steps, which have no end
-_BATCH = 0.35  # of the time left, that the rounds of one batch may take
+WORTH = 1.03  # of two times, what makes a difference: equal programs differ by as much (`bench --suite aa`)
+SHORT_S = 3e-3  # programs of less differ by ten percent between processes, longer ones by two (`bench --suite aa`)
+ROUNDS = 31  # of a batch: the interval of programs that swing by a tenth is then as wide as `WORTH`
+SAMPLE_S = 6e-3  # of a program in a round: a call of 0.1 ms after another program takes the first of sixty to warm up
+ORIGINAL = -1
+"""The number of the original among the entries."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A program that may be returned, with what it is built with; `predicted_s` by the model, if asked."""
+    """A program that may be returned, with what it is built with.
+
+    Attributes:
+        predicted_s: by the model; None where it was not asked.
+        by_xla: operations that XLA computes; None for all of the program's.
+        choices: names of the choices that its options of the compiler are.
+        base: the entry that is the same with the default options; None where these are the default ones.
+    """
 
     name: str
     program: Program
     kernels: tuple[Choice, ...] = ()
     options: Mapping[str, bool | str] = field(default_factory=dict[str, bool | str])
     predicted_s: float | None = None
+    by_xla: frozenset[str] | None = None
+    choices: tuple[str, ...] = ()
+    base: int | None = None
 
     @property
     def candidate(self) -> Program | Tuned:
@@ -54,244 +59,224 @@ class Entry:
         return Tuned(self.program, self.options, tuple(c.to_json() for c in self.kernels))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What the rounds said.
+@dataclass(slots=True)
+class Rounds:
+    """Where and how programs are timed with the original; a context manager, which ends the second process.
 
     Attributes:
-        order: the entries that may be returned, the fastest first; where there is none, the original is.
-        ratios: of each entry, the original's time over its time; None where it failed.
-        failures: of each entry, empty where it ran.
-        reference_s, samples_s: seconds per call, one value per round, of the original and of each entry.
-        noise_floor: how far the original is from itself.
-        settled: the rounds leave no doubt about the winner.
-        build_s: what building a program took at most.
-        cause: why the original could not be timed.
+        where: the process in which programs are built and timed, or what the checks of this one have built.
     """
 
-    order: tuple[int, ...]
-    ratios: tuple[Speedup | None, ...]
-    failures: tuple[str, ...]
-    reference_s: tuple[float, ...] = ()
-    samples_s: tuple[tuple[float, ...], ...] = ()
-    noise_floor: float = float("inf")
-    settled: bool = False
-    build_s: float = 0.0
-    cause: str = ""
+    imported: Imported
+    request: Request
+    where: Worker | Builds
+    _batches: int = 0
+    _other: Worker = field(default_factory=Worker)  # which starts when it is asked
 
-    def is_faster(self, number: int) -> bool:
-        """Is an entry faster than the original beyond the noise?"""
-        ratio = self.ratios[number]
-        return ratio is not None and ratio.exceeds(self.noise_floor)
+    def __enter__(self) -> Rounds:
+        return self
 
-    def median_ms(self, number: int | None) -> float | None:
-        """Milliseconds of an entry, or of the original."""
-        samples = self.reference_s if number is None else self.samples_s[number]
-        return 1e3 * sorted(samples)[len(samples) // 2] if samples else None
-
-    def rows(self, entries: Sequence[Entry]) -> tuple[JudgedFinalist, ...]:
-        """The entries for the report."""
-        rows: list[JudgedFinalist] = []
-        for i, (entry, ratio, failure) in enumerate(zip(entries, self.ratios, self.failures, strict=True)):
-            predicted_ms = None if entry.predicted_s is None else 1e3 * entry.predicted_s
-            rows.append(JudgedFinalist(entry.name, predicted_ms, self.median_ms(i), ratio, failure))
-        return tuple(rows)
-
-
-Candidate = tuple[Entry, Judgement]
-
-
-def contest(
-    imported: Imported,
-    entries: Sequence[Entry],
-    request: Request,
-    where: Worker | Builds,
-    progress: Callable[[str], None] = lambda line: None,
-) -> Outcome:
-    """Time the entries against the original until the rounds say which to return, or the time is over.
-
-    They are built and timed in processes of their own, of which one is given; or in this one, as its checks built them.
-    """
-    live, frozen, limits = imported.live_values, imported.frozen_values, request.budget
-    series = _Series(len(entries), request.seed)
-    original: Tuned | XlaExecutable
-    if isinstance(where, Builds):
-        original = where.original
-        candidates = [where.candidate(x.program, x.options, x.kernels) for x in entries]
-    else:
-        original = as_called(imported.graph, closed=imported.closes_over)
-        candidates = [x.candidate for x in entries]
-    with Worker() as other:  # which starts when it is asked
-        for number in range(_MOST_BATCHES if limits.end_s < math.inf else _USUAL_BATCHES):
-            second = series.is_short and number % 2 == 1 and not isinstance(where, Builds)
-            active = series.active
-            begin = time.monotonic()
-            comparison = compare(
-                original, [candidates[i] for i in active], live, frozen,
-                ComparisonSettings(
-                    seed=request.seed + 20 + number, prune=0.0, min_rounds=ENOUGH_ROUNDS,
-                    budget_s=limits.within(10.0, _BATCH), check=number <= 1, **rounds_of(series.is_short, _ROUNDS),
-                ),
-                worker=None if isinstance(where, Builds) else other if second else where,
-                isolate=not isinstance(where, Builds),
-            )  # fmt: skip
-            series.add(comparison, active, int(second))
-            batch_s = time.monotonic() - begin - series.build_s * (number <= 1)
-            enough = series.settled and (not series.is_short or number > 0)
-            if enough or series.cause or not series.active or limits.left_s < max(0.1, batch_s):
-                break
-    for entry, ratio, failure in zip(entries, series.ratios, series.failures, strict=True):
-        progress(f"{entry.name}: {ratio or failure}")
-    return series.outcome
-
-
-def decided(said: Outcome, number: int, entries: Sequence[Candidate], judged: Judgement) -> Judgement:
-    """The judgement of one entry with what the contest says of it, and what was tried beside it."""
-    own = entries[number][1]
-    verdict = own.verdict
-    if not said.is_faster(number):
-        verdict = (
-            f"{len(own.kernels)} kernels of our own returned; not slower than the original, nor faster beyond the noise"
-        )
-    samples = {"original": said.reference_s, "returned": said.samples_s[number]}
-    others = {e.name: said.samples_s[i] for i, (e, _) in enumerate(entries) if i != number and said.samples_s[i]}
-    ratio = said.ratios[number]
-    assert ratio is not None
-    measured = Measurement(
-        before_ms=said.median_ms(None), after_ms=said.median_ms(number), speedup=ratio, noise_floor=said.noise_floor,
-        samples_ms={name: tuple(1e3 * s for s in series) for name, series in (samples | others).items()},
-    )  # fmt: skip
-    notes = tuple(dict.fromkeys((*judged.notes, *own.notes, *_doubt(said))))
-    return replace(
-        own, verdict=verdict, measured=measured, notes=notes, predicted_s=entries[number][0].predicted_s,
-        finalists=(*judged.finalists, *said.rows([e for e, _ in entries])),
-        tuning=judged.tuning, build_s=max(own.build_s, said.build_s), noisy=not said.settled,
-    )  # fmt: skip
-
-
-def undecided(imported: Imported, said: Outcome, entries: Sequence[Candidate], judged: Judgement) -> Judgement:
-    """The original, since the contest found nothing faster, with what was tried."""
-    cause = f"it could not be timed ({said.cause})" if said.cause else "no candidate measured faster"
-    return original_returned(
-        imported, cause, measured=of_original(said.median_ms(None), said.noise_floor, said.reference_s),
-        finalists=(*judged.finalists, *said.rows([e for e, _ in entries])), notes=(*judged.notes, *_doubt(said)),
-        tuning=judged.tuning,
-        native=tuple(replace(row, used=False) for row in (judged.native or entries[0][1].native)),
-        build_s=said.build_s, noisy=not said.settled,
-    )  # fmt: skip
-
-
-def _doubt(said: Outcome) -> tuple[str, ...]:
-    if said.settled:
-        return ()
-    return ("the machine was too noisy to tell in the time which program is the fastest: this result is not kept",)
-
-
-class _Series:
-    """The rounds of all batches."""
-
-    def __init__(self, count: int, seed: int) -> None:
-        self.seed = seed
-        self.cause = ""
-        self.build_s = 0.0
-        self.failures = [""] * count
-        self.ratios: list[Speedup | None] = [None] * count
-        self.floor: Speedup | None = None
-        self._batches: list[tuple[int, tuple[float, ...], tuple[float, ...], dict[int, tuple[float, ...]]]] = []
+    def __exit__(self, *_: object) -> None:
+        self._other.close()
 
     @property
-    def active(self) -> list[int]:
-        """Entries that have not failed."""
-        return [i for i, failure in enumerate(self.failures) if not failure]
+    def left_s(self) -> float:
+        """Seconds until the end of the stage; infinite where it has none."""
+        return self.request.budget.left_s
+
+    def timed(self, entries: Sequence[Entry], *, second: bool = False, whole: bool = False) -> Comparison:
+        """One batch of the original with these entries.
+
+        Programs that would not be built in half of the time left are left out, but for the first.
+
+        Args:
+            second: in the second process.
+            whole: in all rounds, also what is twice as slow as the original.
+        """
+        left_s = self.left_s
+        self._batches += 1
+        settings = ComparisonSettings(
+            rounds=ROUNDS, min_time_s=SAMPLE_S, seed=self.request.seed + self._batches,
+            min_rounds=ENOUGH_ROUNDS, budget_s=min(ROUNDS * SAMPLE_S * (len(entries) + 2), max(SAMPLE_S, left_s)),
+            builds_s=max(SAMPLE_S, HALF * left_s), tolerance=Tolerance(0.0, 0.0) if self.request.exact else Tolerance(),
+        )  # fmt: skip
+        settings = replace(settings, prune=0.0) if whole else settings
+        live, frozen, where = self.imported.live_values, self.imported.frozen_values, self.where
+        if isinstance(where, Builds):
+            built = [where.candidate(x.program, x.options, x.kernels) for x in entries]
+            return compare(where.original, built, live, frozen, settings, isolate=False)
+        original = as_called(self.imported.graph, closed=self.imported.closes_over)
+        worker = self._other if second else where
+        return compare(original, [x.candidate for x in entries], live, frozen, settings, worker=worker)
+
+    @property
+    def alone(self) -> bool:
+        """Is there this process only?"""
+        return isinstance(self.where, Builds)
+
+    def expected_s(self, count: int, series: Series, *, built: bool) -> float:
+        """What a batch of so many entries is likely to take, by a series; they are built where they are not kept."""
+        rounds_s = max(ROUNDS * SAMPLE_S, ENOUGH_ROUNDS * (series.median_s(ORIGINAL) or 0.0)) * (count + 2)
+        return rounds_s + (0.0 if built and series.build_s >= SLOW_S else (count + 1) * series.build_s)
+
+
+_Batch = tuple[int, dict[int, tuple[float, ...]], tuple[float, ...]]  # process, seconds by entry, the original again
+
+
+class Series:
+    """The rounds of some batches.
+
+    Attributes:
+        cause: why the original could not be timed.
+        build_s: what building a program took at most.
+        failures: of entries, why they have no time.
+        notes: of the comparisons.
+    """
+
+    def __init__(self, entries: Sequence[Entry], seed: int) -> None:
+        self.entries, self.seed = entries, seed
+        self.cause = ""
+        self.build_s = 0.0
+        self.failures: dict[int, str] = {}
+        self.notes: tuple[str, ...] = ()
+        self._batches: list[_Batch] = []
+        self._known: dict[tuple[int, int], Speedup] = {}
+
+    def add(self, comparison: Comparison, numbers: Sequence[int], process: int) -> None:
+        """A batch of these entries that was timed in this process."""
+        reference = comparison.reference
+        self._known.clear()
+        self.notes = tuple(dict.fromkeys((*self.notes, *comparison.notes)))
+        if isinstance(reference, Failure):
+            if not self._batches:
+                self.cause = f"{reference.cause}: {reference.detail}"
+                self.failures |= dict.fromkeys(numbers, f"the original could not be timed ({self.cause})")
+            return
+        samples = {ORIGINAL: reference.samples_s}
+        self.build_s = max(self.build_s, reference.build_s)
+        for i, outcome in zip(numbers, comparison.candidates, strict=True):
+            if isinstance(outcome, Failure):
+                self.failures[i] = f"{outcome.cause}: {outcome.detail}"
+            else:
+                samples[i] = outcome.samples_s
+                self.build_s = max(self.build_s, outcome.build_s)
+        self._batches.append((process, samples, comparison.again_s))
+
+    @property
+    def processes(self) -> int:
+        """How many processes the batches are from."""
+        return len({process for process, _, _ in self._batches})
+
+    @property
+    def timed(self) -> list[int]:
+        """The entries that were timed and have not failed."""
+        found = dict.fromkeys(i for _, samples, _ in self._batches for i in samples if i != ORIGINAL)
+        return [i for i in found if i not in self.failures]
+
+    def samples_s(self, number: int) -> tuple[float, ...]:
+        """Seconds of an entry, all rounds."""
+        return tuple(s for _, samples, _ in self._batches for s in samples.get(number, ()))
+
+    def median_s(self, number: int) -> float | None:
+        """Median seconds of an entry; None where it was not timed."""
+        samples = sorted(self.samples_s(number))
+        return samples[len(samples) // 2] if samples else None
 
     @property
     def is_short(self) -> bool:
         """Is the original a program of less than a few milliseconds?  False before the first batch."""
-        return bool(self._batches) and sorted(self.reference_s)[len(self.reference_s) // 2] < SHORT_S
+        return (self.median_s(ORIGINAL) or SHORT_S) < SHORT_S
+
+    def ratio(self, number: int, base: int = ORIGINAL) -> Speedup | None:
+        """The time of `base` over that of an entry, in the rounds of both; None where there are none."""
+        if number in self.failures or base in self.failures:
+            return None
+        if (base, number) not in self._known:
+            pairs = [(p, s[base], s[number]) for p, s, _ in self._batches if base in s and number in s]
+            if not pairs:
+                return None
+            self._known[base, number] = _paired(pairs, self.seed)
+        return self._known[base, number]
 
     @property
-    def reference_s(self) -> tuple[float, ...]:
-        """Seconds of the original, all rounds."""
-        return tuple(s for _, reference, _, _ in self._batches for s in reference)
+    def noise_floor(self) -> float:
+        """How far the original is from itself."""
+        pairs = [(p, again, s[ORIGINAL]) for p, s, again in self._batches if again]
+        return _paired(pairs, self.seed).noise if pairs else float("inf")
 
-    def samples_s(self, number: int) -> tuple[float, ...]:
-        """Seconds of an entry, all rounds."""
-        return tuple(s for *_, samples in self._batches for s in samples.get(number, ()))
+    def gain(self, number: int) -> float:
+        """The ratio by which entries are ordered; what is claimed has an interval.
 
-    def add(self, comparison: Comparison, active: Sequence[int], process: int) -> None:
-        """A batch that was timed in this process."""
-        reference = comparison.reference
-        if isinstance(reference, Failure):
-            if not self._batches:
-                self.cause = f"{reference.cause}: {reference.detail}"
-                self.failures = [f or f"the original could not be timed ({self.cause})" for f in self.failures]
-            return
-        samples: dict[int, tuple[float, ...]] = {}
-        for i, outcome in zip(active, comparison.candidates, strict=True):
-            if isinstance(outcome, Failure):
-                self.failures[i], self.ratios[i] = f"{outcome.cause}: {outcome.detail}", None
-            else:
-                samples[i] = outcome.samples_s
-                self.build_s = max(self.build_s, outcome.build_s)
-        self.build_s = max(self.build_s, reference.build_s)
-        self._batches.append((process, reference.samples_s, comparison.again_s, samples))
-        self.floor = self._ratio(lambda batch: (batch[2], batch[1]))
-        for i in self.active:
-            self.ratios[i] = self._ratio(lambda batch, i=i: (batch[1], batch[3][i]))
+        Short programs are ordered by the first quartile of their times: in phases of a tenth of a second or more two
+        threads share a core while another is idle, and the medians of equal programs then differ by a factor.
+        """
+        if self.is_short and self.ratio(number) is not None:
+            usual_s, other_s = (sorted(self.samples_s(i)) for i in (ORIGINAL, number))
+            return usual_s[len(usual_s) // 4] / other_s[len(other_s) // 4]
+        ratio = self.ratio(number)
+        return 0.0 if ratio is None else ratio.ratio
 
-    def _ratio(self, pair: Callable[[Any], tuple[Sequence[float], Sequence[float]]]) -> Speedup:
-        """The ratio of all rounds; its interval covers the ratio that each process gives."""
-        of_process: dict[int, tuple[list[float], list[float]]] = {}
-        for batch in self._batches:
-            first, second = pair(batch)
-            base, other = of_process.setdefault(batch[0], ([], []))
-            base += first
-            other += second
-        bases, others = [s for b, _ in of_process.values() for s in b], [s for _, o in of_process.values() for s in o]
-        whole = paired_ratio(bases, others, seed=self.seed)
-        if len(of_process) == 1:
-            return whole
-        each = [paired_ratio(base, other, seed=self.seed).ratio for base, other in of_process.values()]
-        return Speedup(whole.ratio, min(whole.low, *each), max(whole.high, *each))
+    def may_be_returned(self, number: int) -> bool:
+        """Is a program of kernels not slower than the original, is one that XLA computes faster beyond the noise?"""
+        ratio, base = self.ratio(number), self.entries[number].base
+        if ratio is None:
+            return False
+        if base not in (None, ORIGINAL):
+            over = self.ratio(number, base)
+            if over is None or over.low <= 1.0:
+                return False
+        if self.entries[number].kernels:
+            return ratio.low > 1.0 / WORTH and ratio.ratio > 1.0
+        return ratio.exceeds(self.noise_floor) and len(self.samples_s(number)) >= ENOUGH_ROUNDS
 
     @property
     def order(self) -> list[int]:
         """The entries that may be returned, the fastest first."""
-        timed = [(i, r) for i in self.active if (r := self.ratios[i]) is not None]
-        return sorted((i for i, r in timed if r.low > LEAST and r.ratio > 1.0), key=lambda i: -self._of(i).ratio)
+        return list(filter(self.may_be_returned, self.ranked))
 
-    def _of(self, number: int) -> Speedup:
-        ratio = self.ratios[number]
-        assert ratio is not None
-        return ratio
+    @property
+    def ranked(self) -> list[int]:
+        """The entries that were timed, the fastest first."""
+        return sorted(self.timed, key=lambda i: -self.gain(i))
+
+    @property
+    def in_question(self) -> list[int]:
+        """The entries that may be the fastest: all that are not slower than the first beyond doubt."""
+        ranked = self.ranked
+        slower = {i for i in ranked[1:] if (r := self.ratio(i, ranked[0])) is not None and r.high < 1.0}
+        return [i for i in ranked if i not in slower]
 
     @property
     def settled(self) -> bool:
         """Do the rounds say how the fastest entry compares with the original, and with the next one?"""
-        active = sorted(self.active, key=lambda i: -self._of(i).ratio)
-        if not active or not _says(self._of(active[0])):
-            return not active
-        if len(active) == 1 or self._of(active[0]).ratio <= 1.0:
+        ranked = self.ranked
+        if not ranked:
             return True
-        one, two = active[:2]
-        return _says(self._ratio(lambda batch: (batch[3][two], batch[3][one])))
+        first = self.ratio(ranked[0])
+        if first is None or not _says(first):
+            return False
+        if len(ranked) == 1 or first.ratio <= 1.0:
+            return True
+        next_best = self.ratio(ranked[0], ranked[1])
+        return next_best is None or _says(next_best)
 
-    @property
-    def outcome(self) -> Outcome:
-        """What is to be returned."""
-        return Outcome(
-            order=tuple(self.order),
-            ratios=tuple(self.ratios),
-            failures=tuple(self.failures),
-            reference_s=self.reference_s,
-            samples_s=tuple(self.samples_s(i) for i in range(len(self.failures))),
-            noise_floor=math.inf if self.floor is None else self.floor.noise,
-            settled=self.settled,
-            build_s=self.build_s,
-            cause=self.cause,
-        )
+
+def _paired(pairs: Sequence[tuple[int, Sequence[float], Sequence[float]]], seed: int) -> Speedup:
+    """The ratio of all rounds; its interval covers the ratio that each process gives."""
+    of_process: dict[int, tuple[list[float], list[float]]] = {}
+    for process, first, second in pairs:
+        base, other = of_process.setdefault(process, ([], []))
+        count = min(len(first), len(second))  # one was left when it was far slower
+        base += first[:count]
+        other += second[:count]
+    bases, others = [s for b, _ in of_process.values() for s in b], [s for _, o in of_process.values() for s in o]
+    whole = paired_ratio(bases, others, seed=seed)
+    if len(of_process) == 1:
+        return whole
+    each = [paired_ratio(base, other, seed=seed).ratio for base, other in of_process.values()]
+    return Speedup(whole.ratio, min(whole.low, *each), max(whole.high, *each))
 
 
 def _says(ratio: Speedup) -> bool:
-    """Is one of the two faster, or are they level?"""
-    return ratio.low > 1.0 or ratio.high < 1.0 or ratio.high / ratio.low < LEVEL
+    """Is one of the two faster, or is there nothing between them?"""
+    return ratio.low > 1.0 or ratio.high < 1.0 or (ratio.low > 1.0 / WORTH and ratio.high < WORTH)

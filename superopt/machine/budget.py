@@ -18,6 +18,10 @@ from superopt.errors import UsageError
 
 _UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _LEAST_STEP_S = 0.3  # that a step gets when the time of its stage is over
+HALF = 0.5  # of the time that is left beyond what is known to follow: what a stage may take of it
+PROGRAMS = (
+    4  # of the search's that are built, beside the plain one and its schedules: of them the fastest was predicted
+)
 PLAIN = 0.6  # of the seconds, when the making of the plain candidate's kernels ends
 EXPLORE, EXPLORE_ALONE, FORMS, ALL = 0.4, 0.6, 0.55, 0.8  # of what is left then, when these stages end
 CONTEST = 0.95  # what follows builds the winner and writes the report
@@ -79,16 +83,6 @@ class SearchBudget:
     def search_seconds(self) -> float | None:
         """The part of the seconds that the search may take."""
         return None if self.seconds is None else min(12.0, 0.3 * self.seconds)
-
-    @property
-    def measure_seconds(self) -> float:
-        """The part of the seconds that timing may take, builds not counted."""
-        return 20.0 if self.seconds is None else min(40.0, max(1.0, (0.25 if self.kernels else 0.35) * self.seconds))
-
-    @property
-    def tuning_seconds(self) -> float:
-        """The part of the seconds that trying options of the compiler may take, builds included."""
-        return 15.0 if self.seconds is None else min(15.0, (0.1 if self.kernels else 0.25) * self.seconds)
 
     @property
     def kernel_seconds(self) -> float:

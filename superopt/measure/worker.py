@@ -31,7 +31,7 @@ from superopt.measure.numerics import Tolerance
 
 Event = dict[str, Any]
 
-_SLOW_S = 0.5  # programs that took longer to build are kept for later comparisons: so many, of so many bytes
+SLOW_S = 0.5  # programs that took longer to build are kept for later comparisons: so many, of so many bytes
 _MOST_KEPT, _MOST_BYTES = 12, 1 << 30
 _KEPT: dict[str, session.Kept] = {}
 
@@ -89,7 +89,7 @@ def _kept(
     constants = _digest({name: bundle[key] for name, key in spec["constants"].items()})
     text = json.dumps([spec["hot"], spec["prepare"], spec["given"], spec["backend"] or backend, constants, digest()])
     key = hashlib.blake2b(text.encode()).hexdigest()
-    for known in [k for k, x in _KEPT.items() if x.build_s < _SLOW_S]:
+    for known in [k for k, x in _KEPT.items() if x.build_s < SLOW_S]:
         del _KEPT[known]
     kept = _KEPT.pop(key, None)
     if kept is None:

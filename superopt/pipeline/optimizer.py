@@ -39,11 +39,21 @@ from superopt.choose.forms import apart_s, forms_of, own_regions, priced, that_d
 from superopt.choose.plain import KernelMaker, KernelProgram, candidate_of, in_kernels, in_regions, own_form
 from superopt.choose.schedules import LEAST_S as SEARCHABLE_S
 from superopt.choose.trials import TrialPool
+from superopt.contest.attribution import measured_gains
 from superopt.contest.checks import Builds, of_the_program
-from superopt.contest.comparing import Comparing, Tools
-from superopt.contest.judge import judge
-from superopt.contest.judgement import Judgement, given_back, original_returned, settled
-from superopt.contest.rounds import contest, decided, undecided
+from superopt.contest.contest import Outcome, contest
+from superopt.contest.judgement import (
+    Candidate,
+    Judgement,
+    as_xla_computes,
+    by_prediction,
+    decided,
+    given_back,
+    original_returned,
+    settled,
+    undecided,
+)
+from superopt.contest.rounds import Rounds
 from superopt.errors import ArgumentError, InputError, SuperoptError, UsageError, told
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import explore
@@ -62,6 +72,7 @@ from superopt.machine.budget import (
     LEAST_KERNELS_S,
     LEAST_S,
     PLAIN,
+    PROGRAMS,
     SearchBudget,
     parse_budget,
 )
@@ -88,8 +99,6 @@ _BUILDS = 4  # of the original's time: it, two candidates for the contest, and w
 _HURRIED = "builds are too slow for the budget: nothing was searched, and the contest is of what the check takes"
 _SILENCE_S = 60.0  # after which a kernel that is timed is given up
 _DISTINGUISHED_S, _DISTINGUISHED = 3.0, 0.3  # most seconds, and share of what is left, to tell programs apart
-_ANCHOR_ROUNDS = 5
-_MOST_FORMS = 4  # of the search's programs that are built: with the plain one and its schedules, six in the contest
 
 
 class OptimizeOptions(TypedDict, total=False):
@@ -219,7 +228,7 @@ def optimize(
         maker = barrier.around(
             "the maker of kernels", lambda: KernelMaker(pool, archive, max_prepared_bytes, clock.say), None, let=_FIRST
         )
-        tools = Tools(worker, Builds.of(imported, seed, request.exact), archive, clock.say)
+        tools = _Tools(worker, Builds.of(imported, seed, request.exact), archive)
         run = _Run(imported, request, tools, pool, kernels_alone, maker, clock, barrier)
         if imported.whole:  # there is nothing to choose, and its effects are not to be had before it is called
             return run.finished(name, original_returned(imported, f"it is kept whole, since {imported.whole}"), key)
@@ -228,13 +237,22 @@ def optimize(
         return run.finished(name, judgement or run.at_hand_alone(), key)
 
 
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    """The process in which programs are compared, what this one has built for its checks, and the store, if any."""
+
+    worker: Worker
+    builds: Builds
+    store: Store | None
+
+
 @dataclass(slots=True)
 class _Run:
     """One optimisation: what its stages share, and what they found."""
 
     imported: Imported
     request: Request
-    tools: Tools
+    tools: _Tools
     pool: TrialPool
     alone: Worker
     maker: KernelMaker | None
@@ -278,7 +296,7 @@ class _Run:
         if self.request.deterministic:
             self._prove()
             self._explore(self.limits.until(time.monotonic(), EXPLORE_ALONE))
-            return self._checked(self._judged(self.limits))
+            return self._predicted()
         made: list[KernelProgram] = []
         with ThreadPoolExecutor(2) as beside:
             ran = beside.submit(self._ran)
@@ -302,14 +320,11 @@ class _Run:
         self._explore(limits.until(begin_s, EXPLORE if self.kernels else EXPLORE_ALONE))
         cause = "the time does not suffice for a search" if self.found is None else "nothing faster was found"
         judgement = original_returned(self.imported, cause, build_s=build_s)
-        if self.found is not None and not self._interrupted(judgement):
-            if self.kernels:
-                hurried = limits.hurries(build_s)
-                self._in_kernels(made, limits.until(begin_s, ALL if hurried else FORMS), build_s, last.end_s)
-                if not (hurried or self.barrier.interrupted):
-                    self._search_schedules(made, limits.until(begin_s, ALL))
-            if not (made or self.barrier.interrupted):
-                judgement = self._judged(last)
+        if self.found is not None and self.kernels and not self._interrupted(judgement):
+            hurried = limits.hurries(build_s)
+            self._in_kernels(made, limits.until(begin_s, ALL if hurried else FORMS), build_s, last.end_s)
+            if not (hurried or self.barrier.interrupted):
+                self._search_schedules(made, limits.until(begin_s, ALL))
         if self.limits.kernels and not self.kernels:
             why = (
                 self.pool.backend.unavailable()
@@ -393,7 +408,7 @@ class _Run:
         made[:] = [replace(form, apart_s=apart) for form in made]
         forms = self._distinguished(forms_of(found), made, limits)
         made[:] = map(maker.told, made)
-        for form in forms[:_MOST_FORMS]:
+        for form in forms[:PROGRAMS]:
             left_s = limits.left_s - build_s
             late = maker.seconds_for(form) > left_s
             if late or (len(made) + 2) * build_s > contest_s - time.monotonic():
@@ -424,9 +439,8 @@ class _Run:
 
     def _program_s(self, form: KernelProgram, limits: SearchBudget) -> float | None:
         """Seconds of a program in kernels, in a few rounds with the original."""
-        rounds = Comparing(self.imported, self.request.within(limits), self.tools.worker)
-        timed = [candidate_of(form)[0].candidate]
-        result = rounds.compare(rounds.original, timed, _DISTINGUISHED_S, check=False, rounds=_ANCHOR_ROUNDS)
+        with Rounds(self.imported, self.request.within(limits), self.tools.worker) as rounds:
+            result = rounds.timed([candidate_of(form)[0]], whole=True)
         (timing,) = result.candidates
         return timing.median_s if isinstance(timing, Timing) else None
 
@@ -444,57 +458,82 @@ class _Run:
             )
         made += [] if done is None else [done]
 
-    def _judged(self, limits: SearchBudget) -> Judgement:
-        """The best of the search's programs as XLA computes them, or the original."""
+    def _predicted(self) -> Judgement:
+        """What the model finds the cheapest of the search's programs that pass the check; nothing is measured."""
         found = self.found
         if found is None:
-            return given_back(self.imported, self.barrier)
-        with self.clock.stage("judge"):
-            judgement = self.barrier.around(
-                "the judgement",
-                lambda: judge(self.imported, found, self.request.within(limits), self.tools),
-                None,
-            )
-        return judgement or given_back(self.imported, self.barrier)
+            return self._checked(given_back(self.imported, self.barrier))
+        chosen = self.barrier.around("the choice by the model", lambda: by_prediction(found), None)
+        if chosen is None:
+            return self._checked(given_back(self.imported, self.barrier))
+        return self._first(chosen, original_returned(self.imported, "the model finds nothing cheaper"))
 
     def _contested(
         self, made: Sequence[KernelProgram], judgement: Judgement, limits: SearchBudget, where: Worker | Builds
     ) -> Judgement:
-        """The fastest of the programs in kernels and of the original that passes the check, or what was judged."""
+        """The fastest program that passes the check: of those in kernels, or else of those that XLA computes."""
+        found = self.found
         if self._interrupted(judgement):
-            return self._checked(self._at_hand(judgement))
-        if not made:
+            return self._at_hand(judgement)
+        if not made and found is None:
             return self._checked(judgement)
-        candidates = [candidate_of(form) for form in made]
-        entries = [entry for entry, _ in candidates]
         self._end(self.pool, self.alone)
         with self.clock.stage("contest"):
-            said = self.barrier.around(
-                "the contest",
-                lambda: contest(self.imported, entries, self.request.within(limits), where, self.clock.say),
-                None,
-            )
-        if said is None:
-            return self._checked(self._at_hand(judgement))
+            held = self.barrier.around("the contest", lambda: self._held(made, judgement, limits, where), None)
+        if held is None:
+            return self._at_hand(judgement)
+        return self._first(*held)
+
+    def _held(
+        self, made: Sequence[KernelProgram], judgement: Judgement, limits: SearchBudget, where: Worker | Builds
+    ) -> tuple[list[Judgement], Judgement]:
+        """What the contest says of the programs that may be returned, the best first, and of the original."""
+        found, request = self.found, self.request.within(limits)
+        candidates: list[Candidate] = [candidate_of(form) for form in made]
+        if not made and found is not None:
+            candidates = as_xla_computes(found)
+        said = contest(self.imported, [entry for entry, _ in candidates], request, where, self.clock.say)
+        chosen = [decided(said, number, candidates, judgement) for number in said.order]
+        if chosen and found is not None and chosen[0].winner is not None and not chosen[0].kernels:
+            chosen[0] = self._with_gains(chosen[0], said, request)
+        return chosen, undecided(self.imported, said, candidates, judgement)
+
+    def _with_gains(self, winner: Judgement, said: Outcome, request: Request) -> Judgement:
+        """A program that XLA computes, with what its most important rules bring, measured."""
+        found, finalist = self.found, winner.winner
+        assert found is not None
+        assert finalist is not None
+        self.clock.say("timing the winner without its most important rules")
+        try:
+            with Rounds(self.imported, request, self.tools.worker) as rounds:
+                gains = measured_gains(rounds, found, finalist, winner.options, said.final)
+        except KeyboardInterrupt:
+            return replace(winner, interrupted=True)
+        return replace(winner, gains=gains)
+
+    def _first(self, chosen: Sequence[Judgement], otherwise: Judgement) -> Judgement:
+        """The first of these that passes the check, or the original."""
         refused: list[str] = []
-        for number in said.order:
-            winner = decided(said, number, candidates, judgement)
+        for winner in chosen:
             checked = self._checked(winner)
             if not checked.returns_original or winner.returns_original:
                 return replace(checked, notes=(*checked.notes, *refused))
-            refused.append(f"{entries[number].name}: {checked.verdict}")
-        last = undecided(self.imported, said, candidates, judgement)
-        return replace(last, notes=(*last.notes, *refused))
+            name = winner.implementation.get("form") or (winner.winner.name if winner.winner else "the program")
+            refused.append(f"{name}: {checked.verdict}")
+        return self._checked(replace(otherwise, notes=(*otherwise.notes, *refused)))
 
     def _at_hand(self, judgement: Judgement) -> Judgement:
-        """What is returned where the search was cut off: what was judged, the plain candidate, or a prediction."""
+        """What is returned where the search was cut off: the plain candidate, a prediction, or what there was."""
         cut = self._interrupted(judgement)
         if self.ready is not None:
             what = "the search was interrupted" if cut else "the contest failed"
             verdict = f"plain program returned; {what} and nothing was timed"
-            return replace(self.ready, verdict=verdict, notes=judgement.notes, interrupted=cut)
-        predicted = self.found is not None and self.found.interrupted
-        return replace(self._judged(self.limits) if predicted else judgement, interrupted=cut)
+            return self._checked(replace(self.ready, verdict=verdict, notes=judgement.notes, interrupted=cut))
+        if self.found is not None and self.found.interrupted:
+            return replace(self._predicted(), interrupted=True)
+        if cut:
+            judgement = original_returned(self.imported, "measuring was interrupted", notes=judgement.notes)
+        return self._checked(replace(judgement, interrupted=cut))
 
     def _end(self, *processes: Worker | TrialPool) -> None:
         """End processes that have nothing more to do, before what comes next takes memory for the weights."""

@@ -23,8 +23,9 @@ from superopt.certify.plan import empty_plan
 from superopt.choose.plain import KernelMaker, candidate_of, in_regions, own_form
 from superopt.choose.trials import TrialPool, try_regions
 from superopt.contest.checks import Builds
-from superopt.contest.judgement import original_returned, settled
-from superopt.contest.rounds import _Series, decided  # pyright: ignore[reportPrivateUsage]
+from superopt.contest.contest import Outcome
+from superopt.contest.judgement import decided, original_returned, settled
+from superopt.contest.rounds import Series
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import explore
 from superopt.explore.found import Exploration
@@ -103,7 +104,7 @@ def test_no_kernels_where_none_are_asked_for_and_none_can_be_chosen(
         raise AssertionError("no kernel is made")
 
     monkeypatch.setattr(optimizer.KernelMaker, "make", never)
-    monkeypatch.setattr(optimizer, "judge", lambda imported, *_, **__: original_returned(imported, "nothing found"))
+    monkeypatch.setattr(optimizer, "contest", lambda *_, **__: Outcome([], Series([], 0), Series([], 0), 0))
     options: dict[str, Any] = {"budget": "5steps", "store": False, "rules": (), "objective": load_objective(None)}
     fast = superopt.optimize(jnp.tanh, np.ones((8, 8), np.float32), **(options | extra))
     assert fast.kernels == ()
@@ -155,11 +156,12 @@ def test_trials_run_in_the_worker_and_name_what_fails() -> None:
 def test_kernels_are_reported_remembered_and_validated(found: tuple[Imported, Exploration], tmp_path: Path) -> None:
     imported, exploration = found
     entry, made = candidate_of(own_kernels(imported))
-    series = _Series(1, 0)
+    series = Series([entry], 0)
     level = timing(1e-3, 1e-3)
     series.add(Comparison(level, (timing(0.5e-3, 1e-3),), again_s=level.samples_s), (0,), 0)
+    said = Outcome([entry], series, series, 1, (0,))
     judgement = settled(
-        imported, decided(series.outcome, 0, [(entry, made)], original_returned(imported, "")), Builds.of(imported)
+        imported, decided(said, 0, [(entry, made)], original_returned(imported, "")), Builds.of(imported)
     )
     memory = {"frozen_bytes": 1, "prepared_bytes": 2, "added_bytes": 3}
     library = ProvedLibrary((), {})

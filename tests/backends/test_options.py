@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +15,12 @@ import superopt
 from superopt.backends import options
 from superopt.backends.options import CHOICES, OptionChoice, accepted, choices_for, jit_with, options_of
 from superopt.backends.xla import build
-from superopt.contest.comparing import Comparing
-from superopt.contest.tuning import OptionTrial, Tuning, tune
-from superopt.explore.request import Request
-from superopt.frontends.jax.jaxpr import import_function
-from superopt.ir.program import Program, original_program
-from superopt.machine.budget import parse_budget
-from superopt.measure import KernelTiming, Timing, Tuned, Worker, compare, time_kernels
+from superopt.contest.contest import OptionTrial, Outcome
+from superopt.contest.rounds import ORIGINAL, Entry, Series
+from superopt.frontends.jax.jaxpr import Imported, import_function
+from superopt.ir.program import original_program
+from superopt.machine.speedup import UNTIMED
+from superopt.measure import Comparison, KernelTiming, Timing, Tuned, Worker, compare, time_kernels
 from superopt.measure.kernels import KernelSettings
 from superopt.measure.session import ComparisonSettings
 from superopt.returned import remember
@@ -237,40 +237,33 @@ def test_programs_and_kernels_are_timed_with_options() -> None:
     assert "No such compile option" in found[1].detail
 
 
-@pytest.mark.parametrize("build_s", [0.01, 4.0], ids=["whole programs", "kernels vote"])
-def test_tuning_says_what_it_tried(build_s: float) -> None:
-    imported = import_function(scaled, (rand(8, 8), rand(4, 8)))
-    program: Program = original_program(imported.graph)
-    with Worker() as worker:
-        tuning = tune(
-            Comparing(imported, Request(parse_budget("60s")), worker), program, [(imported.graph, 1e-5)],
-            lambda node: node, build_s=build_s, budget_s=6.0,
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_function_is_compiled_with_the_options_that_won(monkeypatch: pytest.MonkeyPatch, holds: bool) -> None:
+    """Those that paid are in the report and in what is returned."""
+
+    def outcome(imported: Imported, entries: Sequence[Entry], *_: object, **__: object) -> Outcome:
+        tuned = Entry(
+            name="original with wide vectors", program=original_program(imported.graph), options=WIDE,
+            choices=("wide vectors",), base=ORIGINAL,
         )  # fmt: skip
-    assert {t.by for t in tuning.trials} >= {"program" if build_s < 1 else "kernels"}
-    assert {name for t in tuning.trials for name in t.choices} <= {c.name for c in CHOICES}
-    assert bool(tuning.options) == bool(tuning.choices) == (tuning.ratio > 1.0)
-    assert isinstance(tuning, Tuning)
-
-
-def test_proposed_options_are_judged_on_fresh_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether they hold there or not, the report says so and the function is compiled accordingly."""
-
-    def propose(*_: object, **__: object) -> Tuning:
-        return Tuning(
-            ("wide vectors",), WIDE, 1.5, (OptionTrial(("wide vectors",), "program", 1.5),), {"other": "absent"}
-        )
+        every = [*entries, tuned]
+        series = Series(every, 0)
+        times = [Timing(tuple(1e-3 * s * (1.0 + 1e-3 * (i % 2)) for i in range(9)), UNTIMED) for s in (3.0, 2.0)]
+        series.add(Comparison(times[0], (times[holds],), again_s=times[0].samples_s), [len(entries)], 0)
+        tried = {"original": [OptionTrial(("wide vectors",), "program", 1.5)]}
+        return Outcome(every, series, series, len(entries), tuple(series.order), tried, {"other": "absent"})
 
     def chain(x, y):
         return jnp.tanh(x * y + 1) * jax.nn.sigmoid(y) - x
 
-    monkeypatch.setattr("superopt.contest.judge.tune", propose)
+    monkeypatch.setattr("superopt.pipeline.optimizer.contest", outcome)
     args = (rand(128, 256), rand(128, 256))
     result = superopt.optimize(chain, *args, budget="50steps", store=False, rules=(), kernels=False)
     report = result.report
-    held = report.compiler_options == WIDE
+    assert (report.compiler_options == WIDE) == holds
     assert result.executable.options == report.compiler_options
-    assert held == bool(report.tuning["choices"]) == (report.tuning["gain"] is not None) == (report.speedup.low > 1.0)
+    assert holds == bool(report.tuning["choices"]) == (report.tuning["gain"] is not None) == (report.speedup.low > 1.0)
     assert report.tuning["tried"]["original"][0]["ratio"] == 1.5
     assert report.tuning["not_tried"] == {"other": "absent"}
-    assert ("wide vectors (xla_cpu_prefer_vector_width=512)" in str(report)) == held
+    assert ("wide vectors (xla_cpu_prefer_vector_width=512)" in str(report)) == holds
     np.testing.assert_allclose(result(*args), chain(*args), rtol=1e-5, atol=1e-5)

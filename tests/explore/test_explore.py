@@ -17,7 +17,6 @@ from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.ir.program import original_program
 from superopt.lab.bench.programs import nets
-from superopt.machine.budget import parse_budget
 from tests.support.search_table import TableObjective
 from tests.support.stages import steps
 
@@ -117,9 +116,3 @@ def test_work_on_frozen_inputs_alone_is_a_gain() -> None:
     found = explore(imported.graph, LIBRARY.rules, steps(300, TableObjective()))
     best = found.finalists[0]
     assert sum(node.op == "dot_general" for node in found.program(best).hot.nodes()) == 1
-
-
-def test_budgets_are_shared_out() -> None:
-    budget = parse_budget("60s")
-    assert budget.search_seconds is not None
-    assert budget.search_seconds + budget.measure_seconds <= 60.0

@@ -22,7 +22,7 @@ STAGES = {
     "superopt.explore.exploration:explore": MODEL_ALONE,
     "superopt.search.search:search": MODEL_ALONE,
     "superopt.contest.checks:check": MODEL_ALONE,
-    "superopt.contest.judge:judge": MEASURED,
+    "superopt.contest.contest:contest": MEASURED,
     "superopt.choose.forms:forms_of": WITH_KERNELS,
 }
 BEFORE = (
@@ -46,7 +46,7 @@ def test_a_stage_that_fails_does_not_lose_the_program(target: str, error: type[B
 
 
 def test_a_judgement_that_fails_does_not_lose_the_program() -> None:
-    outcome = inject(fault("judgement", "superopt.contest.judge:judge"), RuntimeError)
+    outcome = inject(fault("judgement", "superopt.contest.contest:contest"), RuntimeError)
     assert (outcome.met, outcome.lost) == (True, "")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import superopt
-import superopt.contest.judge
+import superopt.contest.contest
 import superopt.pipeline.optimizer
 from rewrites.library import load
 from superopt.contest.judgement import Judgement
@@ -32,7 +32,7 @@ def interrupt(*args: Any, **kwargs: Any) -> Judgement:
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the stages begun so far."""
     names: list[str] = []
-    for name in ("judge", "contest", "remember"):
+    for name in ("contest", "remember"):
         stage = getattr(superopt.pipeline.optimizer, name)
         monkeypatch.setattr(
             superopt.pipeline.optimizer,
@@ -51,9 +51,9 @@ def run(**options: Any) -> superopt.Optimized:
 
 
 def test_nothing_begins_after_measuring_was_interrupted(monkeypatch: pytest.MonkeyPatch, begun: list[str]) -> None:
-    monkeypatch.setattr(superopt.contest.judge._Court, "judge", interrupt)
+    monkeypatch.setattr(superopt.contest.contest._Contest, "held", interrupt)
     assert "measuring was interrupted" in run(kernels=False).report.verdict
-    assert begun == ["judge"]
+    assert begun == ["contest"]
 
 
 def test_nothing_begins_after_the_search_of_schedules_was_interrupted(
@@ -74,10 +74,10 @@ def test_an_interrupted_contest_keeps_the_plain_candidate(monkeypatch: pytest.Mo
 
 
 def test_an_interruption_of_the_gains_keeps_the_winner(monkeypatch: pytest.MonkeyPatch, begun: list[str]) -> None:
-    monkeypatch.setattr(superopt.contest.judge, "measured_gains", interrupt)
-    monkeypatch.setattr(superopt.contest.judge._Court, "_tune", lambda *args: superopt.contest.judge.Tuning())
+    monkeypatch.setattr(superopt.pipeline.optimizer, "measured_gains", interrupt)
+    monkeypatch.setattr(superopt.contest.contest._Contest, "_with_options", lambda self, first: first)
     assert run(kernels=False).report.verdict == "faster program returned"
-    assert begun == ["judge"]
+    assert begun == ["contest"]
 
 
 def test_an_ignored_ctrl_c_is_heeded_by_commands() -> None:

@@ -3,7 +3,7 @@
 Sixty small programs that are as they should be: single products, elementwise chains, normalisations, reductions,
 movement.  Each is put through two experiments.
 
-    same      the judgement gets copies of the program itself as finalists, so that every claim is false by construction
+    same      the contest gets copies of the program itself, so that every claim is false by construction
     library   the whole pipeline with all rules; what it returns as faster is timed again in a fresh process, in many
               more rounds, and a claim that this does not confirm is false; one that it does shows a program in which
               there was something to gain after all, and is left out of the share
@@ -15,25 +15,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from costmodel.model.load import load_objective
-from superopt.contest.checks import Builds
-from superopt.contest.comparing import Tools
-from superopt.contest.judge import judge
-from superopt.contest.judgement import Judgement
-from superopt.explore.exploration import explore
-from superopt.explore.found import Exploration
+from superopt.contest.contest import Outcome, contest
+from superopt.contest.rounds import ORIGINAL, Entry
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
-from superopt.ir.program import Program, original_program
+from superopt.ir.program import original_program
 from superopt.lab.bench import Result, Say, told, wanted
 from superopt.lab.bench.programs.aa_programs import PROGRAMS, Made
-from superopt.machine.budget import SearchBudget, parse_budget
+from superopt.machine.budget import parse_budget
 from superopt.measure import ComparisonSettings, Failure, Timing, Tuned, Worker, compare
 from superopt.pipeline.optimizer import optimize
-from superopt.search.search import Finalist
 
 COPIES = 4  # as many candidates as an ordinary search hands over
 RETEST_ROUNDS = 61
@@ -50,15 +43,6 @@ _COLUMNS = (
     ("confirmed", "confirmed", ""),
     ("seconds", "seconds", ".0f"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Copies(Exploration):
-    """An exploration that hands over the program itself, under other names."""
-
-    def program(self, finalist: Finalist) -> Program:
-        """The original, whatever the finalist is called."""
-        return original_program(self.imported)
 
 
 def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
@@ -105,15 +89,15 @@ def measure_case(name: str, make: Callable[[], Made], budget: str, seed: int) ->
     fn, args = make()
     imported = import_function(fn, args)
     same = judge_copies(imported, budget, seed)
-    ratios = [f.ratio.ratio for f in same.finalists if f.ratio is not None]
+    ratios = [f.ratio.ratio for f in same.rows() if f.ratio is not None]
     result = optimize(fn, *args, budget=budget, seed=seed, store=False, kernels=False)
     before_ms = result.report.measured.before_ms
     row: dict[str, Any] = {
         "case": name,
-        "before_ms": before_ms if before_ms is not None else same.measured.before_ms,
-        "same_claimed": same.winner is not None,
+        "before_ms": before_ms if before_ms is not None else same.median_ms(ORIGINAL),
+        "same_claimed": bool(same.order),
         "same_best": max(ratios, default=None),
-        "noise_floor": same.measured.noise_floor,
+        "noise_floor": same.noise_floor(ORIGINAL),
         "claimed": result.speedup.low > 1.0,
         "ratio": result.speedup.ratio if result.speedup.low > 1.0 else None,
         "low": result.speedup.low,
@@ -139,15 +123,8 @@ def measure_case(name: str, make: Callable[[], Made], budget: str, seed: int) ->
     return row
 
 
-def judge_copies(imported: Imported, budget: str, seed: int) -> Judgement:
-    """The judgement over copies of the program itself, with the same options of the compiler."""
-    asked = Request(SearchBudget(None, 1), load_objective(None), seed=seed, deterministic=True)
-    found = explore(imported.graph, (), asked)
-    own = found.result.original
-    copies = tuple(replace(own, name=f"copy {i + 1}", original=False) for i in range(COPIES))
-    parts = {f.name: getattr(found, f.name) for f in fields(found)}
-    parts["result"] = replace(found.result, finalists=(*copies, own))
-    request = Request(parse_budget(budget), asked.objective, seed=seed)
+def judge_copies(imported: Imported, budget: str, seed: int) -> Outcome:
+    """The contest of copies of the program itself, with the same options of the compiler."""
+    copies = [Entry(name=f"copy {i + 1}", program=original_program(imported.graph)) for i in range(COPIES)]
     with Worker() as worker:
-        tools = Tools(worker, Builds.of(imported, seed))
-        return judge(imported, _Copies(**parts), request, tools, tuning=False)
+        return contest(imported, copies, Request(parse_budget(budget), seed=seed), worker, options=False)

@@ -62,11 +62,9 @@ STAGES: tuple[tuple[str, tuple[str, ...], Mapping[str, Any]], ...] = (
     (
         "judgement",
         (
-            "superopt.contest.judge",
+            "superopt.contest.contest",
             "superopt.contest.judgement",
-            "superopt.contest.comparing",
             "superopt.contest.attribution",
-            "superopt.contest.tuning",
         ),
         MEASURED,
     ),

@@ -1,0 +1,281 @@
+"""The contest: which of some programs is returned, each with the options of the compiler that suit it.
+
+    choosing   batches of rounds until it is known which program is the fastest, or half of the time is over
+    options    the fastest with each choice of options that matters to it, and with those together that paid
+    final      fresh rounds of the first, what it stands for without options, and the next one that may be as fast
+
+The best of several noisy timings looks better than it is, so what is said of the winner comes from the final, whose
+rounds did not choose it.  A program of kernels is returned where it is not slower than the original beyond doubt; one
+that XLA computes has to be faster beyond the noise, as it brings nothing else.  Where no time is left for a final, the
+rounds that chose are what there is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from superopt.backends.options import OptionChoice, choices_for, options_of
+from superopt.contest.checks import Builds
+from superopt.contest.rounds import ORIGINAL, WORTH, Entry, Rounds, Series
+from superopt.explore.request import Request
+from superopt.frontends.jax.jaxpr import Imported
+from superopt.ir.graph import every_node
+from superopt.ir.program import original_program
+from superopt.machine.budget import HALF
+from superopt.machine.speedup import Speedup
+from superopt.measure import Worker
+from superopt.report.data import JudgedFinalist
+
+BATCHES = 4  # of choosing and of a final in budgets without a clock: equal programs are told to be so in two
+
+
+@dataclass(frozen=True, slots=True)
+class OptionTrial:
+    """Choices of options that were tried on a program, and the ratio over the default ones."""
+
+    choices: tuple[str, ...]
+    by: str
+    ratio: float
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the rounds said.
+
+    Attributes:
+        entries: those given, then those with options.
+        chosen, final: the rounds that chose, and those that tell how fast the chosen ones are; may be the same.
+        given: how many were given.
+        order: the entries that may be returned, the best first; where there is none, the original is.
+        tried: program -> options tried on it.
+        not_tried: choice of options -> why it was not.
+        notes: what a reader should know.
+    """
+
+    entries: Sequence[Entry]
+    chosen: Series
+    final: Series
+    given: int
+    order: tuple[int, ...] = ()
+    tried: dict[str, list[OptionTrial]] = field(default_factory=dict[str, list[OptionTrial]])
+    not_tried: dict[str, str] = field(default_factory=dict[str, str])
+    notes: tuple[str, ...] = ()
+
+    @property
+    def settled(self) -> bool:
+        """Do the rounds leave no doubt about the winner?"""
+        return self.final.settled
+
+    @property
+    def cause(self) -> str:
+        """Why the original could not be timed; empty where it was."""
+        return self.chosen.cause or self.final.cause
+
+    @property
+    def build_s(self) -> float:
+        """What building a program took at most."""
+        return max(self.chosen.build_s, self.final.build_s)
+
+    def ratio(self, number: int) -> Speedup | None:
+        """The original's time over that of an entry; None where it failed."""
+        return self._of(number).ratio(number)
+
+    def noise_floor(self, number: int) -> float:
+        """How far the original is from itself in the rounds of an entry."""
+        return self._of(number).noise_floor
+
+    def is_faster(self, number: int) -> bool:
+        """Is an entry faster than the original beyond the noise?"""
+        ratio = self.ratio(number)
+        return ratio is not None and ratio.exceeds(self.noise_floor(number))
+
+    def samples_s(self, number: int) -> tuple[float, ...]:
+        """Seconds per call of an entry, or of the original, one value per round."""
+        return self._of(number).samples_s(number)
+
+    def median_ms(self, number: int) -> float | None:
+        """Milliseconds of an entry, or of the original."""
+        seconds = self._of(number).median_s(number)
+        return None if seconds is None else 1e3 * seconds
+
+    def rows(self) -> tuple[JudgedFinalist, ...]:
+        """The given entries for the report."""
+        rows: list[JudgedFinalist] = []
+        for i, entry in enumerate(self.entries[: self.given]):
+            predicted_ms = None if entry.predicted_s is None else 1e3 * entry.predicted_s
+            rows.append(JudgedFinalist(entry.name, predicted_ms, self.median_ms(i), self.ratio(i), self.failures(i)))
+        return tuple(rows)
+
+    def failures(self, number: int) -> str:
+        """Why an entry has no time; empty where it has one."""
+        return self.chosen.failures.get(number) or self.final.failures.get(number) or ""
+
+    def tuning(self, number: int | None) -> dict[str, Any]:
+        """What was tried of options, and what those of an entry brought, as plain data; None for the original."""
+        if not self.tried:
+            return {}
+        entry = None if number is None else self.entries[number]
+        gain = None
+        if number is not None and entry is not None and entry.base is not None:
+            gain = self._of(number).ratio(number, entry.base)
+        return {
+            "choices": list(() if entry is None else entry.choices),
+            "gain": asdict(gain) if gain else None,
+            "tried": {name: [asdict(t) for t in trials] for name, trials in self.tried.items()},
+            "not_tried": self.not_tried,
+        }
+
+    def _of(self, number: int) -> Series:
+        return self.final if self.final.samples_s(number) else self.chosen
+
+
+def contest(
+    imported: Imported,
+    entries: Sequence[Entry],
+    request: Request,
+    where: Worker | Builds,
+    say: Callable[[str], None] = lambda line: None,
+    *,
+    options: bool = True,
+) -> Outcome:
+    """Time the entries against the original until the rounds say which to return, or the time is over.
+
+    They are built and timed in processes of their own, of which one is given; or in this one, as its checks built them.
+    Where results are to be exact, no options of the compiler are tried, since they change rounding.
+    """
+    with Rounds(imported, request, where) as rounds:
+        return _Contest(rounds, list(entries), say).held(options and not request.exact and not rounds.alone)
+
+
+@dataclass(slots=True)
+class _Contest:
+    """One contest: what is timed, and what is learned on the way."""
+
+    rounds: Rounds
+    entries: list[Entry]
+    say: Callable[[str], None]
+    outcome: Outcome = field(init=False)
+    seen: set[bool] = field(default_factory=set[bool])  # processes in which programs were built: not the second, or it
+
+    def __post_init__(self) -> None:
+        series = Series(self.entries, self.rounds.request.seed)
+        self.outcome = Outcome(self.entries, series, series, len(self.entries))
+
+    @property
+    def chosen(self) -> Series:
+        """The rounds that choose."""
+        return self.outcome.chosen
+
+    def held(self, options: bool) -> Outcome:
+        """Choose, try options, and time the best once more."""
+        said = self.outcome
+        options = options and (not self.entries or any(_choices_of(entry)[0] for entry in self.entries))
+        ranked, first = list(range(len(self.entries))), 0
+        if len(self.entries) > 1 or options:
+            self._batches(self.chosen, ranked, HALF * self.rounds.left_s)
+            said.order = tuple(self.chosen.order)
+            ranked = self.chosen.in_question
+            first = next((i for i in ranked if self.chosen.gain(i) > 1.0), ORIGINAL)
+        if options and not self.chosen.cause:
+            first = self._with_options(first)
+        if first != ORIGINAL and not self.chosen.cause:
+            self._final(first, ranked)
+        for i, entry in enumerate(self.entries[: said.given]):
+            self.say(f"{entry.name}: {said.ratio(i) or said.failures(i)}")
+        said.notes = tuple(dict.fromkeys((*said.notes, *self.chosen.notes, *said.final.notes)))
+        return said
+
+    def _batches(self, series: Series, numbers: Sequence[int], spare_s: float, *, final: bool = False) -> None:
+        """Batches of these entries until they say something, or no more time than this is left.
+
+        Those of short programs alternate between two processes; a final begins with the one that did not choose.
+        """
+        for number in itertools.count(int(final and bool(self.chosen.timed))):
+            numbers = [i for i in numbers if i not in series.failures]
+            second = self._second(series, number, len(numbers))
+            batch = self.rounds.timed([self.entries[i] for i in numbers], second=second, whole=final)
+            series.add(batch, numbers, int(second))
+            self.seen.add(second)
+            if not final:
+                numbers = series.in_question
+            elsewhere, second = second, self._second(series, number + 1, len(numbers))
+            enough = series.settled and not (final and series.processes == 1 and second != elsewhere)
+            last = self.rounds.left_s == math.inf and number >= BATCHES
+            expected_s = self.rounds.expected_s(len(numbers), series, built=second in self.seen)
+            if enough or series.cause or last or self.rounds.left_s - spare_s < expected_s:
+                return
+
+    def _second(self, series: Series, number: int, count: int) -> bool:
+        """Is this batch for the second process, and is there time to build programs there?"""
+        known = series if series.median_s(ORIGINAL) is not None else self.chosen
+        if number % 2 == 0 or not known.is_short or self.rounds.alone:
+            return False
+        return True in self.seen or self.rounds.expected_s(count, known, built=False) <= self.rounds.left_s
+
+    def _with_options(self, first: int) -> int:
+        """An entry, or the original, with the options that pay; as it is where none do."""
+        original = Entry(name="original", program=original_program(self.rounds.imported.graph))
+        base = original if first == ORIGINAL else self.entries[first]
+        choices, self.outcome.not_tried = _choices_of(base)
+        each_s = self.rounds.expected_s(0, self.chosen, built=False)
+        affordable = HALF * self.rounds.left_s / each_s - 1.0  # the program itself is timed again
+        sets = [(choice,) for choice in choices[: int(min(len(choices), max(0.0, affordable)))]]
+        if not sets:
+            return first
+        paid = self._tried(first, base, sets)
+        alone = [choice for i in paid for choice in sets[i[0]]]
+        if len(alone) > 1 and affordable > len(sets) + 2.0:
+            paid += self._tried(first, base, [tuple(alone)])
+        best = max(paid, key=lambda p: p[2], default=None)
+        return first if best is None else best[1]
+
+    def _tried(self, first: int, base: Entry, sets: Sequence[tuple[OptionChoice, ...]]) -> list[tuple[int, int, float]]:
+        """Time an entry with sets of choices; place, number and ratio of those that are surely worth it."""
+        begin = len(self.entries)
+        for choices in sets:
+            names = tuple(choice.name for choice in choices)
+            self.entries.append(
+                Entry(
+                    name=f"{base.name} with {' + '.join(names)}", program=base.program, kernels=base.kernels,
+                    options=options_of(choices), predicted_s=base.predicted_s, choices=names, base=first,
+                )
+            )  # fmt: skip
+        numbers = [*([] if first == ORIGINAL else [first]), *range(begin, len(self.entries))]
+        self.chosen.add(self.rounds.timed([self.entries[i] for i in numbers]), numbers, 0)
+        paid: list[tuple[int, int, float]] = []
+        for place, number in enumerate(range(begin, len(self.entries))):
+            ratio = self.chosen.ratio(number, first)
+            sure = 0.0 if ratio is None else ratio.ratio if ratio.low > 1.0 or ratio.ratio < 1.0 else 1.0
+            names = self.entries[number].choices
+            self.outcome.tried.setdefault(base.name, []).append(OptionTrial(names, "program", sure))
+            self.say(f"{self.entries[number].name}: {sure:.2f}x")
+            if sure > WORTH:
+                paid.append((place, number, sure))
+        return paid
+
+    def _final(self, first: int, ranked: Sequence[int]) -> None:
+        """Fresh rounds of the best entry with what it has to be faster than."""
+        base = self.entries[first].base
+        plain = [] if base in (None, ORIGINAL) else [base]
+        numbers = list(dict.fromkeys([first, *plain, *[i for i in ranked if i != first and i not in plain][:1]]))
+        if self.chosen.timed and self.rounds.left_s < self.rounds.expected_s(len(numbers), self.chosen, built=True):
+            return
+        final = self.outcome.final = Series(self.entries, self.rounds.request.seed)
+        self._batches(final, numbers, 0.0, final=True)
+        ahead = [i for i in numbers if (r := final.ratio(i, first)) is not None and r.low > 1.0]
+        order = list(dict.fromkeys((*sorted(ahead, key=lambda i: -final.gain(i)), *numbers)))
+        held = [i for i in order if final.may_be_returned(i)]
+        others = [i for i in self.chosen.order if i not in numbers and i < self.outcome.given]
+        self.outcome.order = (*held, *others) if held else ()
+        if self.entries[first].options and first not in held:
+            self.outcome.notes += (f"{self.entries[first].name} did not hold on fresh rounds",)
+
+
+def _choices_of(entry: Entry) -> tuple[list[OptionChoice], dict[str, str]]:
+    """The choices of options that may matter to what XLA computes of a program, and why others do not."""
+    ops = {node.op for node in every_node([entry.program.hot])} if entry.by_xla is None else entry.by_xla
+    return choices_for(ops) if ops else ([], {})

@@ -1,0 +1,355 @@
+"""The contest: which program is returned, from figures made up for every process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from superopt.backends.options import OptionChoice
+from superopt.contest import contest as contests
+from superopt.contest import rounds as module
+from superopt.contest.checks import Builds
+from superopt.contest.contest import Outcome, contest
+from superopt.contest.judgement import decided, original_returned
+from superopt.contest.rounds import ORIGINAL, WORTH, Entry, Series
+from superopt.explore.request import Request
+from superopt.frontends.jax.jaxpr import Imported, import_function
+from superopt.ir.program import original_program
+from superopt.machine.budget import SearchBudget
+from superopt.measure import Comparison, Failure, Timing, Tuned, Worker
+from superopt.measure.session import ComparisonSettings
+from superopt.measure.stats import paired_ratio
+
+IMPORTED = import_function(jnp.tanh, (np.ones((4, 4), np.float32),))
+PROGRAM = original_program(IMPORTED.graph)
+KERNELS: Any = ({"of": "ours"},)
+FAST_S, SLOW_S = 1e-4, 1e-1
+Speed = Callable[[int, Any, list[float]], Timing | Failure]
+
+
+class Choice:
+    """A kernel as far as a contest knows one."""
+
+    def to_json(self) -> dict[str, str]:
+        return {}
+
+
+def entry(name: str, *, kernels: bool = False, by_xla: frozenset[str] | None = frozenset()) -> Entry:
+    """A program of which XLA computes nothing with options, unless these are given."""
+    own: Any = (Choice(),) if kernels else ()
+    return Entry(name=name, program=replace(PROGRAM), kernels=own, by_xla=by_xla)
+
+
+def timing(seconds: Sequence[float], base: Sequence[float]) -> Timing:
+    return Timing(tuple(seconds), paired_ratio(base, seconds))
+
+
+def steady(factor: float, base: list[float]) -> Timing:
+    """A program of this speed."""
+    return timing([s / factor * (1.0 + 1e-3 * (i % 2)) for i, s in enumerate(base)], base)
+
+
+def held(
+    monkeypatch: pytest.MonkeyPatch,
+    entries: Sequence[Entry],
+    speed: Speed,
+    *,
+    original_s: float = FAST_S,
+    budget: SearchBudget | None = None,
+    options: bool = False,
+) -> tuple[Outcome, list[tuple[int, list[int], ComparisonSettings]]]:
+    """The outcome when programs have these speeds, by process; and for each batch its process, entries and settings."""
+    batches: list[tuple[int, list[int], ComparisonSettings]] = []
+    processes: list[Any] = []
+
+    def compare(reference: Any, candidates: Any, live: Any, frozen: Any, settings: Any, **way: Any) -> Comparison:
+        worker = way.get("worker")
+        if worker not in processes:
+            processes.append(worker)
+        number = processes.index(worker)
+        base = [original_s * (1.0 + 1e-3 * (i % 3)) for i in range(settings.rounds)]
+        batches.append((number, list(candidates), settings))
+        rows = tuple(speed(number, candidate, base) for candidate in candidates)
+        return Comparison(timing(base, base), rows, again_s=tuple(base))
+
+    monkeypatch.setattr(module, "compare", compare)
+    request = Request(budget or SearchBudget(30.0, None))
+    with Worker() as worker:
+        said = contest(IMPORTED, entries, request, worker, options=options)
+    return said, batches
+
+
+def named(entries: Sequence[Entry], speeds: dict[str, float]) -> Speed:
+    """Speeds by the name of the entry whose program it is."""
+    names = {id(e.program): e.name for e in entries}
+    return lambda process, what, base: steady(
+        speeds[names[id(what.program if isinstance(what, Tuned) else what)]], base
+    )
+
+
+def test_what_is_said_of_the_winner_comes_from_rounds_that_did_not_choose_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first batch flatters one of many equal programs; the final tells that it is not faster."""
+    entries = [entry(f"form {i}") for i in range(5)]
+    lucky = entries[3].program
+    seen: list[int] = []
+
+    def speed(process: int, program: Any, base: list[float]) -> Timing:
+        seen.append(process)
+        return steady(1.5 if program is lucky and len(seen) <= len(entries) else 1.0, base)
+
+    said, batches = held(monkeypatch, entries, speed, original_s=SLOW_S)
+    assert len(batches) >= 2
+    assert len(batches[-1][1]) < len(entries)
+    assert said.order == ()
+    ratio = said.ratio(3)
+    assert ratio is not None
+    assert ratio.ratio == pytest.approx(1.0, rel=0.01)
+    seeds = [settings.seed for _, _, settings in batches]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_a_short_program_is_confirmed_in_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [entry("one"), entry("another")]
+    speeds = {0: 1.5, 1: 1.25}
+
+    def speed(process: int, program: Any, base: list[float]) -> Timing:
+        return steady(speeds[process] if program is entries[0].program else 1.0, base)
+
+    said, batches = held(monkeypatch, entries, speed)
+    assert said.order[0] == 0
+    assert {process for process, _, _ in batches} == {0, 1}
+    ratio = said.ratio(0)
+    assert ratio is not None
+    assert ratio.low <= 1.2501
+    assert ratio.high >= 1.4985
+    long_program, batches = held(monkeypatch, entries, lambda p, x, base: steady(1.5, base), original_s=SLOW_S)
+    assert long_program.order
+    assert {process for process, _, _ in batches} == {0}
+    over = SearchBudget(30.0, None).until(-1e6, 1.0)
+    short_of_time, batches = held(monkeypatch, entries, speed, budget=over)
+    assert short_of_time.order[0] == 0
+    assert len(batches) == 1, "what chose is all there is"
+
+
+@pytest.mark.parametrize("second", [0.97, None])
+def test_what_another_process_does_not_confirm_is_not_returned(
+    monkeypatch: pytest.MonkeyPatch, second: float | None
+) -> None:
+    def speed(process: int, program: Any, base: list[float]) -> Timing | Failure:
+        if process and second is None:
+            return Failure("crash", "SIGSEGV")
+        return steady(second if process and second else 1.4, base)
+
+    said, batches = held(monkeypatch, [entry("one"), entry("another")], speed)
+    assert {process for process, _, _ in batches} >= {1}
+    assert said.order == ()
+
+
+def test_phases_of_the_machine_do_not_decide_between_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last form is the fastest, but shares a core in more than half of the rounds of every comparison."""
+    entries = [entry(f"form {i}") for i in range(3)]
+
+    def speed(process: int, program: Any, base: list[float]) -> Timing:
+        if program is entries[2].program:
+            return timing([s / 2.0 * (3.0 if i % 5 > 1 else 1.0) for i, s in enumerate(base)], base)
+        return steady(1.3, base)
+
+    series = Series(entries, 0)
+    base = [FAST_S] * 31
+    series.add(Comparison(timing(base, base), tuple(speed(0, e.program, base) for e in entries)), range(3), 0)
+    assert series.ranked[0] == 2
+
+
+def test_programs_of_kernels_are_returned_where_they_are_not_slower_others_where_they_are_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def level(process: int, program: Any, base: list[float]) -> Timing:
+        return timing([s / 1.01 * (1.02 if i % 2 else 0.98) for i, s in enumerate(base)], base)
+
+    kernels, _ = held(monkeypatch, [entry("ours", kernels=True)], level, original_s=SLOW_S)
+    assert kernels.order == (0,)
+    assert not kernels.is_faster(0)
+    own = original_returned(IMPORTED, "")
+    judgement = decided(kernels, 0, [(kernels.entries[0], replace(own, kernels=KERNELS))], own)
+    assert "nor faster beyond the noise" in judgement.verdict
+    by_xla, _ = held(monkeypatch, [entry("XLA's")], level, original_s=SLOW_S)
+    assert by_xla.order == ()
+
+
+def test_where_time_is_short_no_options_are_tried_and_nothing_is_built_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(process: int, program: Any, base: list[float]) -> Timing:
+        return replace(steady(1.5, base), build_s=3.0)
+
+    entries = [entry("one", by_xla=None), entry("another")]
+    over = SearchBudget(30.0, None).until(-1e6, 1.0)
+    said, batches = held(monkeypatch, entries, slow, original_s=SLOW_S, budget=over, options=True)
+    assert said.order
+    assert said.build_s == 3.0
+    assert said.tried == {}
+    assert len(batches) == 1
+    assert all(0.0 < settings.builds_s < 1.0 and 0.0 < settings.budget_s < 1.0 for _, _, settings in batches)
+
+
+@pytest.mark.parametrize("kernels", [False, True], ids=["by XLA", "in kernels"])
+@pytest.mark.parametrize("holds", [True, False])
+def test_options_are_candidates_of_the_same_contest(
+    monkeypatch: pytest.MonkeyPatch, kernels: bool, holds: bool
+) -> None:
+    """One choice pays, one does not, and one could not be tried; whether it holds in the final, the report says so."""
+    choices = [OptionChoice(name, "", ((name, True),)) for name in ("good", "bad")]
+    monkeypatch.setattr(contests, "choices_for", lambda ops: (choices, {"other": "absent"}) if ops else ([], {}))
+    form = entry("form", kernels=kernels, by_xla=frozenset({"add"}))
+    batches: list[int] = []
+
+    def speed(process: int, what: Any, base: list[float]) -> Timing:
+        options = dict(what.options) if isinstance(what, Tuned) else {}
+        batches.append(len(options))
+        late = batches.count(1) > 2
+        factor = 1.0 if late and not holds else 1.2
+        return steady(1.5 * (factor if "good" in options else 1.0) * (0.8 if "bad" in options else 1.0), base)
+
+    said, _ = held(monkeypatch, [form], speed, original_s=SLOW_S, options=True)
+    assert [t.choices for t in said.tried["form"]] == [("good",), ("bad",)]
+    assert said.tried["form"][0].ratio == pytest.approx(1.2, rel=0.01)
+    own = original_returned(IMPORTED, "")
+    judgement = decided(said, said.order[0], [(form, own)], own)
+    assert judgement.options == ({"good": True} if holds else {})
+    assert judgement.tuning["choices"] == (["good"] if holds else [])
+    assert (judgement.tuning["gain"] is not None) == holds
+    assert judgement.tuning["not_tried"] == {"other": "absent"}
+    assert any("did not hold" in note for note in judgement.notes) == (not holds)
+    assert judgement.measured.speedup.ratio == pytest.approx(1.8 if holds else 1.5, rel=0.01)
+
+
+def test_the_original_may_be_returned_with_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contests, "choices_for", lambda ops: ([OptionChoice("good", "", (("good", True),))], {}))
+
+    def speed(process: int, what: Any, base: list[float]) -> Timing:
+        return steady(1.3 if isinstance(what, Tuned) and what.options else 0.9, base)
+
+    for given in ([], [entry("form", by_xla=None)]):
+        said, _ = held(monkeypatch, given, speed, options=True)
+        own = original_returned(IMPORTED, "")
+        judgement = decided(said, said.order[0], [(e, own) for e in given], own)
+        assert judgement.returns_original
+        assert judgement.options == {"good": True}
+        assert judgement.verdict == "original returned with compiler options"
+        assert said.entries[said.order[0]].base == ORIGINAL
+        assert len(judgement.finalists) == len(given)
+
+
+def test_exact_results_are_compared_in_every_bit_and_no_options_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[ComparisonSettings] = []
+
+    def compare(reference: Any, candidates: Any, live: Any, frozen: Any, settings: Any, **_: Any) -> Comparison:
+        asked.append(settings)
+        base = [SLOW_S] * settings.rounds
+        assert not any(isinstance(c, Tuned) for c in candidates)
+        return Comparison(timing(base, base), tuple(steady(1.5, base) for _ in candidates), again_s=tuple(base))
+
+    monkeypatch.setattr(module, "compare", compare)
+    with Worker() as worker:
+        said = contest(
+            IMPORTED, [entry("one", by_xla=None)], Request(SearchBudget(30.0, None), numerics="exact"), worker
+        )
+    assert said.order == (0,)
+    assert said.tried == {}
+    assert all(settings.tolerance.normwise == 0.0 for settings in asked)
+
+
+def noisy(median_s: float, spread: float, seed: int) -> Timing:
+    rng = np.random.default_rng(seed)
+    samples = tuple(median_s * np.exp(spread * rng.standard_normal(9)))
+    return Timing(samples, paired_ratio(samples, samples))
+
+
+def level(seconds: float) -> Timing:
+    """Nine rounds about this median."""
+    samples = tuple(seconds * (1.0 + 0.001 * (k % 3)) for k in range(9))
+    return Timing(samples, paired_ratio(samples, samples))
+
+
+def test_the_winner_is_the_fastest_that_is_not_slower_than_the_original_beyond_doubt() -> None:
+    series = Series([entry(name, kernels=True) for name in "abc"], 0)
+    rows = (level(8e-3), level(5e-3), Failure("crash", "it died"))
+    series.add(Comparison(level(10e-3), rows, again_s=level(10e-3).samples_s), (0, 1, 2), 0)
+    assert series.order == [1, 0]
+    assert series.settled
+    assert series.failures[2] == "crash: it died"
+    slower = Series([entry("a", kernels=True)], 0)
+    slower.add(Comparison(level(10e-3), (level(10.4e-3),), again_s=level(10e-3).samples_s), (0,), 0)
+    assert slower.order == []
+    assert slower.settled
+
+
+def test_noise_is_not_decided_by_and_rounds_add_up() -> None:
+    series = Series([entry("a", kernels=True)], 0)
+    first = Comparison(noisy(10e-3, 0.4, 1), (noisy(9e-3, 0.4, 2),), again_s=noisy(10e-3, 0.4, 3).samples_s)
+    series.add(first, (0,), 0)
+    ratio = series.ratio(0)
+    assert ratio is not None
+    assert ratio.low < 1.0 / WORTH < ratio.high
+    assert not series.settled
+    for k in range(40):
+        more = Comparison(
+            noisy(10e-3, 0.1, 10 + k), (noisy(8e-3, 0.1, 100 + k),), again_s=noisy(10e-3, 0.1, 200 + k).samples_s
+        )
+        series.add(more, (0,), 0)
+    assert series.settled
+    assert series.order == [0]
+
+
+def test_the_interval_covers_what_each_process_says() -> None:
+    series = Series([entry("a")], 0)
+    for process, factor in enumerate((5e-3, 7e-3)):
+        series.add(Comparison(level(10e-3), (level(factor),), again_s=level(10e-3).samples_s), (0,), process)
+    ratio = series.ratio(0)
+    assert ratio is not None
+    assert ratio.low <= 10.0 / 7.0 < 2.0 <= ratio.high
+
+
+def test_what_was_left_early_is_compared_in_the_rounds_that_it_was_in() -> None:
+    series = Series([entry("a")], 0)
+    for scale in (1.0, 2.0):
+        base = level(10e-3 * scale)
+        row = replace(level(30e-3 * scale), samples_s=level(30e-3 * scale).samples_s[:3])
+        series.add(Comparison(base, (row,), again_s=base.samples_s), (0,), 0)
+    ratio = series.ratio(0)
+    assert ratio is not None
+    assert ratio.high < 0.34
+
+
+def test_rounds_are_repeated_until_they_say_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def speed(process: int, program: Any, base: list[float]) -> Timing:
+        asked.append(process)
+        swings = [1.5 if k % 2 else 0.6 for k in range(len(base))] if len(asked) < 3 else [0.9] * len(base)
+        return timing([s * x for s, x in zip(base, swings, strict=True)], base)
+
+    said, _ = held(monkeypatch, [entry("another", kernels=True)], speed, original_s=SLOW_S)
+    assert len(asked) >= 3
+    assert said.settled
+    assert len(said.samples_s(ORIGINAL)) == 31 * len(asked)
+
+
+def test_rounds_in_this_process_are_those_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways: list[dict[str, Any]] = []
+
+    def compare(reference: Any, candidates: Any, live: Any, frozen: Any, settings: Any, **way: Any) -> Comparison:
+        ways.append(way)
+        base = level(1e-4)
+        return Comparison(base, tuple(level(5e-5) for _ in candidates), again_s=base.samples_s)
+
+    monkeypatch.setattr(module, "compare", compare)
+    imported: Imported = IMPORTED
+    entries = [Entry(name=name, program=PROGRAM) for name in "ab"]
+    said = contest(imported, entries, Request(SearchBudget(None, 5)), Builds.of(imported))
+    assert said.final.processes == 1
+    assert len(ways) > 1
+    assert all(way == {"isolate": False} for way in ways)
