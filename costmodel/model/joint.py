@@ -1,11 +1,11 @@
-"""The objective of a search with several backends: a kernel costs what it takes on the fastest of them.
+"""The objective of a search with several backends: a kernel costs what the regions take that it is cut into.
 
-    XLA            the kernel as XLA compiles it; ways to compute an op (macros) as what they expand to
-    kernels of     one for each region that the kernel is cut into, by the backend that makes kernels of our own; the
-    our own        ops themselves in place of ways
+    kernels of     one for each region, by the backend that makes them; ways to compute an op (macros) as what they
+    our own        expand to
+    XLA            regions that were timed to be faster there or that have no kernel; kernels that are not all regions;
+                   everything where there are to be no kernels of our own
 
-Either has a model of its own, which kernels timed during the search correct (`costmodel.model.measured`).  What one
-backend cannot compute costs it infinitely much.
+Either has a model of its own, which kernels timed during the search correct (`costmodel.model.measured`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from costmodel.arrays import PerKernel
 from costmodel.model.boundary import NOTHING, Boundary
 from costmodel.model.measured import Measured
 from costmodel.model.objective import Objective
-from rewrites.build.expander import Expand, expand_graph, plain_op
+from rewrites.build.expander import Expand, expand_graph
 from superopt.ir.counters import boundary_bytes
 from superopt.ir.graph import Graph, Node
 from superopt.kernels.choose.partition import partition
@@ -29,7 +29,6 @@ from superopt.kernels.choose.regions import is_inside
 from superopt.measure.kernels import XLA
 
 HANDOVER_S = 4e-5  # of one region of XLA's between kernels: with one, a program of three takes 65 us in place of 22
-IN_QUESTION = 2.0  # times the least price: what either model errs by, of unseen families, in nine kernels of ten
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,71 +69,45 @@ class Priced(Objective, Protocol):
         ...
 
 
-class Side:
-    """A backend in the search.
-
-    Attributes:
-        model: prices what the backend runs as one kernel, corrected by timings.
-    """
-
-    def __init__(self, model: Measured) -> None:
-        self.model = model
-
-    def parts(self, kernel: Graph) -> tuple[Graph, ...] | None:
-        """What the backend runs for a kernel of the search, each by itself; None where it cannot."""
-        return (kernel,)
-
-    def price(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Seconds of what computes each kernel; infinite where nothing can."""
-        return self.model.price(kernels)
-
-
-class Own(Side):
+class Own:
     """Kernels of our own.
 
     Attributes:
         backend: that makes them.
         boundary: what lies between them in a program.
+        model: prices regions.
     """
 
-    def __init__(self, backend: Priced) -> None:
-        super().__init__(Measured(backend, plain_op))
+    def __init__(self, backend: Priced, expand: Expand) -> None:
         self.backend, self.boundary = backend, backend.boundary
+        self.model, self._expand = Measured(backend, expand), expand
         self._parts: weakref.WeakKeyDictionary[Node, tuple[Graph, ...] | None] = weakref.WeakKeyDictionary()
 
     def parts(self, kernel: Graph) -> tuple[Graph, ...] | None:
-        """The regions of a kernel that move or compute anything; None if the backend does not run them all."""
+        """The regions of a kernel that move or compute anything; None if it is not all in regions, or none can run."""
         output = kernel.outputs[0]
         if output not in self._parts:
-            cut = _regions(expand_graph(kernel, plain_op))
-            self._parts[output] = cut if cut is not None and all(map(self.backend.can_run, cut)) else None
+            cut = _regions(expand_graph(kernel, self._expand))
+            self._parts[output] = cut if cut is not None and any(map(self.backend.can_run, cut)) else None
         return self._parts[output]
-
-    def price(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Seconds of the kernels that compute each; infinite where none can."""
-        cuts = [self.parts(kernel) for kernel in kernels]
-        distinct = {g.outputs[0]: g for cut in cuts for g in cut or ()}
-        prices = dict(zip(distinct, self.model.price(list(distinct.values())), strict=True)) if distinct else {}
-        sums = [np.inf if cut is None else sum(prices[g.outputs[0]] for g in cut) for cut in cuts]
-        return np.array(sums, dtype=np.float64)
 
 
 class Joint:
-    """The least of the prices of the backends.
+    """Prices of kernels by the backends of their regions.
 
     Attributes:
         xla: what XLA takes.
         own: what our kernels take; None where none are to be used.
-        sides: both by the name of the backend.
+        models: what prices a kernel or region, by the name of the backend.
     """
 
     def __init__(self, base: Objective, expand: Expand, own: Priced | None = None) -> None:
         self.xla = Measured(base, expand)
-        self.own = None if own is None else Own(own)
-        self.sides: dict[str, Side] = {XLA: Side(self.xla)}
+        self.own = None if own is None else Own(own, expand)
+        self.models: dict[str, Measured] = {XLA: self.xla}
         self.name, self.version = base.name, base.version
         if own is not None and self.own is not None:
-            self.sides[own.name] = self.own
+            self.models[own.name] = self.own.model
             self.name, self.version = f"{base.name}, by XLA or {own.name} kernels", f"{base.version}+{own.version}"
 
     def is_own(self, region: Graph) -> bool:
@@ -142,7 +115,7 @@ class Joint:
         if self.own is None or not self.own.backend.can_run(region):
             return False
         own_s, xla_s = self.own.model.seconds.get(region.outputs[0]), self.xla.seconds.get(region.outputs[0])
-        return own_s is None or xla_s is None or own_s <= xla_s + HANDOVER_S
+        return own_s is None or (own_s < np.inf and (xla_s is None or own_s <= xla_s + HANDOVER_S))
 
     @property
     def count(self) -> int:
@@ -151,7 +124,7 @@ class Joint:
 
     def errors(self) -> list[float]:
         """How far a model was from each timed kernel, as a factor of at least 1, smallest first."""
-        return sorted(error for side in self.sides.values() for error in side.model.errors())
+        return sorted(error for model in self.models.values() for error in model.errors())
 
     def factors(self) -> Mapping[str, float]:
         """Kind, that of our kernels with their backend's name -> what predictions are multiplied with."""
@@ -164,8 +137,32 @@ class Joint:
         return "" if self.own is None else self.own.backend.name
 
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Seconds that each kernel takes inside a program, on the fastest backend."""
-        return np.min(np.stack(list(self.by_backend(kernels).values())), axis=0)
+        """Seconds that each kernel adds to a program: the sum over its regions, each on its backend."""
+        if self.own is None:
+            return self.xla.price(kernels)
+        cuts = [self.own.parts(kernel) for kernel in kernels]
+        parts = {g.outputs[0]: g for cut in cuts for g in cut or ()}
+        seconds = dict(zip(parts, self.region_s(list(parts.values())), strict=True))
+        whole = [kernel for kernel, cut in zip(kernels, cuts, strict=True) if cut is None]
+        by_xla = iter(self.own.boundary.company * self.xla.price(whole) if whole else ())
+        return np.array(
+            [next(by_xla) if cut is None else sum(seconds[g.outputs[0]] for g in cut) for cut in cuts], dtype=np.float64
+        )
+
+    def region_s(self, regions: Sequence[Graph], ours: Container[Graph] | None = None) -> PerKernel:
+        """Seconds that regions add to a program, each as a kernel of ours or handed over to XLA.
+
+        Args:
+            ours: those that are ours, where that is not for the objective to say.
+        """
+        if self.own is None or not regions:
+            return self.xla.price(regions) if regions else np.zeros(0)
+        seconds, boundary = self.own.model.price(regions), self.own.boundary
+        left = [i for i, g in enumerate(regions) if not (self.is_own(g) if ours is None else g in ours)]
+        if left:
+            seconds[left] = self.xla.price([regions[i] for i in left]) + HANDOVER_S
+        moved = np.array([sum(boundary_bytes(region)) for region in regions])
+        return boundary.seconds(seconds, moved) - boundary.dispatch_s
 
     def __contains__(self, kernel: Graph) -> bool:
         """Was this kernel timed, on any backend?"""
@@ -173,29 +170,32 @@ class Joint:
 
     def timed(self, kernel: Graph) -> list[str]:
         """The backends on which a kernel was timed, all of its regions where it has several."""
-        parts = {name: side.parts(kernel) for name, side in self.sides.items()}
-        return [name for name, some in parts.items() if some and all(g in self.sides[name].model for g in some)]
+        parts = (None if self.own is None else self.own.parts(kernel)) or (kernel,)
+        return [name for name, model in self.models.items() if kernel in model or all(g in model for g in parts)]
 
     def untimed(self, kernels: Sequence[Graph]) -> list[KernelJob]:
-        """What it takes to know these kernels on every backend that may be the fastest; kernels in their order."""
-        prices = self.by_backend(kernels)
-        jobs: dict[tuple[str, Node], KernelJob] = {}
-        for i, kernel in enumerate(kernels):
-            least = min(float(p[i]) for p in prices.values())
-            for name, side in self.sides.items():
-                if prices[name][i] <= IN_QUESTION * least:
-                    for part in side.parts(kernel) or ():
-                        if part not in side.model:
-                            runs = expand_graph(part, side.model.expand)
-                            jobs[name, part.outputs[0]] = KernelJob(name, part, runs)
-        return list(jobs.values())
+        """What it takes to know these kernels: our regions, and on XLA what may be faster there; in their order."""
+        jobs: dict[tuple[str, Graph], None] = {}
+        for kernel in kernels:
+            cut = None if self.own is None else self.own.parts(kernel)
+            for part in (kernel,) if cut is None else cut:
+                ours = cut is not None and self.own is not None and self.own.backend.can_run(part)
+                jobs |= dict.fromkeys((name, part) for name in self.models if ours or name == XLA)
+        asked = list(dict.fromkeys(part for name, part in jobs if name != XLA))
+        prices = self.by_backend(asked) if asked else {}
+        faster = dict(zip(asked, prices[XLA] + HANDOVER_S < prices[self.own_name], strict=True)) if asked else {}
+        return [
+            KernelJob(name, part, expand_graph(part, self.xla.expand))
+            for name, part in jobs
+            if part not in self.models[name] and (name != XLA or faster.get(part, True))
+        ]
 
     def learn(self, jobs: Sequence[KernelJob], seconds: Sequence[float]) -> None:
         """Take timings in."""
-        for name, side in self.sides.items():
+        for name, model in self.models.items():
             some = [(job.kernel, s) for job, s in zip(jobs, seconds, strict=True) if job.backend == name]
             if some:
-                side.model.learn([kernel for kernel, _ in some], [s for _, s in some])
+                model.learn([kernel for kernel, _ in some], [s for _, s in some])
 
     def refuse(self, job: KernelJob) -> None:
         """Take in that no kernel of ours could be made: the backend is not asked for it again."""
@@ -203,22 +203,21 @@ class Joint:
             self.own.model.seconds[job.kernel.outputs[0]] = np.inf
 
     def program_s(self, regions: Sequence[Graph], ours: Container[Graph], apart_s: float = 0.0) -> float:
-        """Seconds of a program of these regions, some of them as kernels of ours, and of what belongs to none."""
-        if self.own is None or not regions:
-            return float(np.sum(self.xla.price(regions))) + apart_s if regions else apart_s
-        prices = self.by_backend(regions)
-        own = np.array([region in ours for region in regions])
-        total_s = float(np.where(own, prices[self.own_name], prices[XLA] + HANDOVER_S).sum()) + apart_s
-        return float(self.own.boundary.seconds(total_s, sum(sum(boundary_bytes(g)) for g in regions)))
+        """Seconds of a program of these regions, some of them kernels of ours, and of what else there is by XLA."""
+        dispatch_s = 0.0 if self.own is None or not regions else self.own.boundary.dispatch_s
+        return dispatch_s + float(self.region_s(regions, ours).sum()) + apart_s
 
     def anchor(self, predicted_s: float, seconds: float) -> None:
         """Take in what a program took of which a time was predicted: others of its kind are off by the same factor."""
         if self.own is not None and predicted_s > 0.0:
             self.own.boundary = self.own.boundary.times(seconds / predicted_s)
 
-    def by_backend(self, kernels: Sequence[Graph]) -> Mapping[str, PerKernel]:
-        """Seconds of each kernel by backend."""
-        return {name: side.price(kernels) for name, side in self.sides.items()}
+    def by_backend(self, regions: Sequence[Graph]) -> Mapping[str, PerKernel]:
+        """Seconds of each region by backend; infinite where it cannot run it."""
+        prices = {name: model.price(regions) for name, model in self.models.items()}
+        if self.own is not None:
+            prices[self.own_name][[not self.own.backend.can_run(region) for region in regions]] = np.inf
+        return prices
 
 
 def _regions(kernel: Graph) -> tuple[Graph, ...] | None:

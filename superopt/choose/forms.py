@@ -1,8 +1,7 @@
-"""The programs of a search as they are made in kernels.
+"""The programs of a search as they are made in kernels: cut where the search has cut them, nothing else done to them.
 
-A way to compute an operation with XLA (a depthwise convolution as shifted sums, say) is three times faster there and
-twenty times slower than a kernel here, so forms hold the operations themselves.  They are ordered by what they would
-take, each region on its faster backend; what a form takes as it was made is told with it.
+What a search priced is what is made: a value that a state materialises lies in memory, all else is part of the one
+kernel that reads it, and the regions of that are those that were priced.
 """
 
 from __future__ import annotations
@@ -12,13 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodel.model.joint import Joint
-from rewrites.build.expander import expand_macros, plain_op
-from superopt.choose.plain import KernelProgram, in_regions, own_form
+from superopt.choose.plain import KernelProgram, cut
 from superopt.contest.rounds import WORTH
 from superopt.explore.found import Exploration
 from superopt.ir.graph import Graph
-from superopt.ir.program import Program
-from superopt.ir.text import print_graph
 from superopt.kernels.choose.regions import is_inside
 from superopt.search.search import Finalist
 
@@ -26,19 +22,18 @@ _CLOSE = 1.5  # of the least predicted time: what the models err by where a form
 
 
 def forms_of(found: Exploration) -> list[KernelProgram]:
-    """The distinct forms that may be the fastest, the cheapest by prediction first; without the original's own.
+    """The distinct forms that may be the fastest, the cheapest by prediction first.
 
     No kernel is made yet.
     """
-    forms: dict[str, KernelProgram] = {}
-    own = print_graph(own_form(found.imported).hot)
+    forms: dict[frozenset[tuple[Graph, int]], KernelProgram] = {}
     for finalist in found.result.finalists:
         if finalist.original and found.graph is found.imported:  # else bodies of control flow are better ones
             continue
-        program, shown = _plain_form(found, finalist)
-        text = print_graph(program.hot)
-        if text != own and text not in forms:
-            forms[text] = in_regions(f"{finalist.name} in kernels", program, shown, apart_s(found, finalist))
+        program, stored = found.result.lowering.lower_stored(finalist.selection, found.graph, found.expand)
+        form = KernelProgram(f"{finalist.name} in kernels", program, finalist, apart_s=apart_s(found, finalist))
+        form = cut(form, program, stored)
+        forms.setdefault(frozenset(Counter(region.graph for region in form.regions).items()), form)
     order = priced(found.model, list(forms.values()))
     return [form for form in order if (form.predicted_s or 0.0) <= _CLOSE * (order[0].predicted_s or 0.0)]
 
@@ -62,7 +57,7 @@ def _apart(model: Joint, form: KernelProgram, other: KernelProgram) -> float:
     """The part of a form's time that it does not share with another."""
     here, there = (Counter(region.graph for region in x.regions) for x in (form, other))
     only = [*(here - there).elements(), *(there - here).elements()]
-    return float(model.price(only).sum()) / float(model.price(list(here.elements())).sum()) if only else 0.0
+    return float(model.region_s(only).sum()) / float(model.region_s([*here.elements()]).sum()) if only else 0.0
 
 
 def apart_s(found: Exploration, finalist: Finalist) -> float:
@@ -81,18 +76,3 @@ def _predicted_s(model: Joint, form: KernelProgram) -> float | None:
         return None if form.finalist is None else form.finalist.predicted_s
     regions = [region.graph for region in form.regions]
     return model.program_s(regions, set(own_regions(model, form)), form.apart_s)
-
-
-def _plain_form(found: Exploration, finalist: Finalist) -> tuple[Program, Finalist]:
-    """A finalist with operations in place of the ways to compute them with XLA."""
-    program = found.result.program(finalist, found.graph)
-    ways = {node["rule"] for g in program.graphs for node in g.nodes() if node.op == "macro"}
-    if not ways:
-        return program, finalist
-    prepare = None if program.prepare is None else _without_macros(program.prepare)
-    rules = Counter({name: n for name, n in finalist.rules.items() if name not in ways})
-    return Program(prepare, _without_macros(program.hot)), replace(finalist, rules=rules)
-
-
-def _without_macros(graph: Graph) -> Graph:
-    return Graph(graph.inputs, expand_macros(graph.outputs, plain_op), graph.constants)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -242,12 +242,14 @@ def in_kernels(made: KernelProgram, verdict: str) -> Judgement:
     )  # fmt: skip
 
 
-def in_regions(name: str, program: Program, finalist: Finalist | None = None, apart_s: float = 0.0) -> KernelProgram:
+def in_regions(name: str, program: Program) -> KernelProgram:
     """The program with its images channels last, cut into the regions that move or compute anything; no kernel yet."""
-    moved = channels_last(program)
-    program, kept = moved if moved is not None else (program, frozenset[Node]())
-    regions = tuple(r for r in partition(program.hot, kept) if not r.is_free)
-    return KernelProgram(name, program, finalist, regions=regions, apart_s=apart_s)
+    return cut(KernelProgram(name, program), *(channels_last(program) or (program, frozenset[Node]())))
+
+
+def cut(form: KernelProgram, program: Program, stored: Set[Node]) -> KernelProgram:
+    """A form as this program, cut into regions at the nodes that are to lie in memory and wherever it has to be."""
+    return replace(form, program=program, regions=tuple(r for r in partition(program.hot, stored) if not r.is_free))
 
 
 def _made(region: Region, found: Trace | str) -> Trial:

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rewrites.build.expander import plain_op
 from superopt.explain.evidence import layout_of, state_of, type_of
 from superopt.explore.found import Exploration
 from superopt.ir.graph import Graph, Node, topological
@@ -95,13 +94,14 @@ def _side(state: State, other: State, fused: _Fused) -> tuple[DrawnNode, ...]:
 def _regions(found: Exploration, finalist: Finalist, state: State) -> _Fused:
     """A finalist's program cut into regions, each on its backend."""
     outputs, classes = found.result.lowering.emit(finalist.selection, numbered_inputs())
-    done = map_nodes(outputs, lambda _, fresh: plain_op(fresh) if fresh.op == "macro" else fresh)
+    done = map_nodes(outputs, lambda _, fresh: found.expand(fresh) if fresh.op == "macro" else fresh)
     of = {done[node]: c for node, c in classes.items() if node in done}
+    stored = {node for node, c in of.items() if state.materialised[c]}
     outs = tuple(done[node] for node in outputs)
     inputs = tuple(node for node in topological(outs) if node.op == "input")
     kernel: dict[int, int] = {}
     cut: list[tuple[int, Graph]] = []
-    for region in reversed(partition(Graph(inputs, outs))):
+    for region in reversed(partition(Graph(inputs, outs), stored)):
         members = [of[node] for node in region.nodes if node in of]
         root = of.get(region.root, members[-1] if members else None)
         if root is None:

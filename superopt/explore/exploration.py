@@ -152,6 +152,7 @@ class _Run:
             self.request.seed + number,
             finalists=_finalists(self.limits, self.growth[-1].live_classes),
             max_prepared_bytes=self.request.max_prepared_bytes,
+            in_kernels=self.model.own is not None,
         )
         warm = None if self.result is None else self.result.best
         self.result = search(self.eg, self.model, settings, warm=warm, pricer=self.pricer, forms=self.forms)

@@ -145,7 +145,7 @@ class Lowering:
         emitter = ClassEmitter(self.wants, selection, nodes.__getitem__, stored, self._apart(selection))
         for c in self.order(selection):
             nodes[c] = emitter.kernel(c)
-            classes |= {node: k for (k, _), node in emitter.memo.items()}
+            classes |= {node: k for (k, _), node in emitter.memo.items() if k == c or node not in classes}
         outputs: list[Node] = []
         for root in self.snapshot.roots:
             if root.leaf is not None:
@@ -183,6 +183,12 @@ class Lowering:
             graph: the program that the e-graph was imported from; gives inputs, constants and result types.
             expand: replaces a macro node by code of the same type; macros are kept without it.
         """
+        return self.lower_stored(selection, graph, expand)[0]
+
+    def lower_stored(
+        self, selection: Selection, graph: Graph, expand: Expand | None = None
+    ) -> tuple[Program, frozenset[Node]]:
+        """The program of a selection, and the nodes of its hot part that are materialised."""
         live = tuple(node for node in graph.inputs if not node["frozen"])
         frozen = tuple(node for node in graph.inputs if node["frozen"])
         stem = PREPARED
@@ -198,20 +204,23 @@ class Lowering:
                 standins[value] = standin
             return standin
 
-        outputs, _ = self.emit(selection, stored)
+        outputs, classes = self.emit(selection, stored)
         for have, want in zip(outputs, graph.outputs, strict=True):
             if have.types != want.types:
                 raise SuperoptError(f"the lowered program returns {have.types}, the original {want.types}")
+        count = len(outputs)
+        lying = [node for node, c in classes.items() if selection.materialised[c]]
+        outputs = (*outputs, *lying)  # the same passes lead to what is materialised
         prepared = tuple(standins)
         if expand is not None:
             outputs = expand_macros(outputs, expand)
             prepared = expand_macros(prepared, expand)
         hot = Graph((*live, *standins.values()), outputs)
-        if not frozen and not prepared:
-            return Program(None, hot)
-        if expand is not None:  # what macros compute of prepared tensors alone is prepared, too
+        if (frozen or prepared) and expand is not None:
+            # what macros compute of prepared tensors alone is prepared, too
             inner = split(hot, frozen_cut(hot))
             if inner.prepare is not None:
                 values = dict(zip(standins.values(), prepared, strict=True))
                 prepared, hot = replace(inner.prepare.outputs, values), inner.hot
-        return Program(Graph(frozen, prepared, graph.constants), hot)
+        prepare = Graph(frozen, prepared, graph.constants) if frozen or prepared else None
+        return Program(prepare, Graph(hot.inputs, hot.outputs[:count])), frozenset(hot.outputs[count:])

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from rewrites.egraph import perm
 from superopt.search.layout import backward, forward
-from superopt.search.state import FORBID, RULE, Problem, State, Undo
+from superopt.search.state import FORBID, FORCE, RULE, Problem, State, Undo
 
 MAX_GROUP = 64
 _SWEEPS = 3  # of a random state
@@ -61,7 +61,8 @@ def single_moves(state: State, c: int) -> list[Move]:
 def bit_moves(state: State, c: int) -> tuple[Move, ...]:
     """The flip of a class's fusion override, where that means something."""
     if state.overridable(c):
-        return (Move((), (), ((c, RULE if state.bits[c] == FORBID else FORBID),)),)
+        other = FORCE if state.problem.in_kernels else FORBID
+        return (Move((), (), ((c, other if state.bits[c] == RULE else RULE),)),)
     return ()
 
 

@@ -56,12 +56,14 @@ class SearchSettings:
     Attributes:
         finalists: how many programs are proposed, the original included.
         max_prepared_bytes: finalists that prepare more are dropped (the original never is).
+        in_kernels: are programs made in kernels of our own?
     """
 
     budget: Budget
     seed: int = 0
     finalists: int = 6
     max_prepared_bytes: int | None = None
+    in_kernels: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,8 @@ def search(
         pricer, forms: memos to share with other searches under the same objective.
     """
     snapshot = Snapshot(eg, forms)
-    run = _Run(Problem(snapshot, pricer or Pricer(objective), candidates(snapshot)), settings)
+    problem = Problem(snapshot, pricer or Pricer(objective), candidates(snapshot), in_kernels=settings.in_kernels)
+    run = _Run(problem, settings)
     interrupted = False
     try:
         run.start(warm)

@@ -18,6 +18,7 @@ of costly ones.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,10 @@ from typing import TYPE_CHECKING, Any
 
 from rewrites.egraph import perm
 from superopt.ir.graph import Attrs
-from superopt.ir.ops.table import CONTRACTIONS, CONTROL, ELEMENTWISE, REDUCTIONS, TABLE
+from superopt.ir.ops.table import CONTRACTIONS, CONTROL, ELEMENTWISE, PRODUCTS, REDUCTIONS, TABLE
 from superopt.ir.ops.table import VIEWS as MOVES
 from superopt.ir.types import Shape, TensorType
+from superopt.kernels.choose.regions import is_computed
 from superopt.search.graphs import cheapest, components
 
 if TYPE_CHECKING:
@@ -84,6 +86,12 @@ class OptionForm:
     dtype: str
     rule: str | None = None
 
+    @property
+    def types(self) -> tuple[TensorType, ...]:
+        """Of the result and of the operands."""
+        operands = itertools.starmap(TensorType, zip(self.shapes, self.dtypes, strict=True))
+        return (TensorType(self.shape, self.dtype), *operands)
+
 
 class Forms:
     """The interning table of forms; one per search, shared by the snapshots of its rounds."""
@@ -129,10 +137,12 @@ class Option:
         frozen: the frozen leaf at each operand position, or None.
         out: permutation h with value(e-node) = transpose(value(class), h); `out_inverse` its inverse.
         enode, origin: the e-node and the rule instance that introduced it (None: the program itself).
+        apart: no kernel of our own computes it.
+        chains: a kernel of our own may compute what it reads along with it: a product of live values (attention).
     """
 
-    __slots__ = ("cheap", "control", "ends", "enode", "fid", "form", "frozen", "heavy", "kids", "live", "needs_current",
-                 "origin", "out", "out_inverse", "view")  # fmt: skip
+    __slots__ = ("apart", "chains", "cheap", "control", "ends", "enode", "fid", "form", "frozen", "heavy", "kids",
+                 "live", "needs_current", "origin", "out", "out_inverse", "view")  # fmt: skip
 
     def __init__(
         self,
@@ -158,6 +168,8 @@ class Option:
         self.view = form.op in VIEWS
         self.cheap = form.op in CHEAP
         self.needs_current = form.op in FOLLOWING
+        self.apart = form.op in CONTROL or not is_computed(form.op, form.types)
+        self.chains = form.op in PRODUCTS and len(live) == len(form.shapes)
 
     def __repr__(self) -> str:
         return f"<{self.form.op} of {self.kids}>"

@@ -8,6 +8,12 @@ ops are computed again and kernels are joined as the compiler likes, so the sear
 a materialised class with its inlined closure; the cost of a state is the sum of its kernels, plus the transposes of
 outputs that do not lie as they are returned.
 
+Where the program is to be made in kernels of our own (`Problem.in_kernels`), the rule is theirs.  A class that one
+kernel alone reads, directly or through what that kernel computes, is part of it: what follows a product, reductions of
+rows, both products of attention.  Such a kernel is priced as the regions that it is cut into.  Materialised is what
+several kernels read, what a product or window reads and is not a view, and what no kernel of ours computes or is read
+by that; then FORCE, a cut, is the choice.
+
 A flip changes options and layouts of a few classes.  Classes whose readers, option or layout changed are *touched*;
 the kernels to price again are those of touched classes and of the first materialised readers above them.  A flip is
 undone by the reverse flip.  The chosen map is kept acyclic over all classes, unused ones included, so a flip needs a
@@ -26,6 +32,7 @@ from superopt.search.pricing import UNIT_S, Memo, Pricer
 from superopt.search.snapshot import SHIFT, Option, Selection, Snapshot
 
 RULE, FORCE, FORBID = 0, 1, 2  # override bits
+_SEVERAL, _NOT_IN_USE = -1, -2  # in place of the one kernel that computes a class
 Record = tuple[int, "list[int]", "list[int]", "list[int]"]  # cost, options, layouts, override bits
 
 
@@ -45,10 +52,13 @@ class Problem:
         wants, memo: which orders options want, what kernels cost.
         choices, movable: classes with several options, with several layouts.
         fusible: classes that a fusion override may concern.
+        in_kernels: are programs made in kernels of our own, which join what XLA keeps apart?
     """
 
-    def __init__(self, snapshot: Snapshot, pricer: Pricer, layouts: Sequence[Sequence[int]]) -> None:
-        self.snapshot, self.pricer, self.candidates = snapshot, pricer, layouts
+    def __init__(
+        self, snapshot: Snapshot, pricer: Pricer, layouts: Sequence[Sequence[int]], *, in_kernels: bool = False
+    ) -> None:
+        self.snapshot, self.pricer, self.candidates, self.in_kernels = snapshot, pricer, layouts, in_kernels
         self.memo = Memo(pricer)
         self.wants = Wants(snapshot)
         self.home = [row[0] for row in layouts]
@@ -57,8 +67,13 @@ class Problem:
         self.fusible = [
             c
             for c, row in enumerate(snapshot.options)
-            if c not in snapshot.root_classes and any(not o.cheap and not o.ends and not o.control for o in row)
+            if c not in snapshot.root_classes and any(self._may_override(o) for o in row)
         ]
+
+    def _may_override(self, option: Option) -> bool:
+        if self.in_kernels:
+            return not (option.view or option.apart or option.form.op == "input")
+        return not (option.cheap or option.ends or option.control)
 
 
 class State:
@@ -70,6 +85,7 @@ class State:
         selection, layouts, bits: per class, the option's number, the layout, the override.
         readers: per class, reader -> how often it reads; outputs count as readers -1, -2, ...
         materialised, kernel_cost: per class; costs of output transposes follow after the classes.
+        homes: per class, in kernels of our own, the materialised class whose kernel computes it, if it is one alone.
         unknown: classes whose kernels have no price yet (then `cost` is too low; see `settle`).
     """
 
@@ -88,15 +104,20 @@ class State:
         self.bits = list(bits) if bits is not None else [RULE] * snapshot.size
         self.readers: list[dict[int, int]] = [{} for _ in range(snapshot.size)]
         self.materialised = [False] * snapshot.size
+        self.homes = [_NOT_IN_USE] * snapshot.size
         self.kernel_cost = [0] * (snapshot.size + len(snapshot.roots))
         self.cost = 0
         self.unknown: set[int] = set()
         for i, root in enumerate(snapshot.roots):
             if root.cls >= 0:
                 self._reference(root.cls, -1 - i, set())
-        for c, users in enumerate(self.readers):
-            if users:
-                self.materialised[c] = self._is_materialised(c)
+        if problem.in_kernels:
+            for c in self._downwards():
+                self._settle_home(c)
+        else:
+            for c, users in enumerate(self.readers):
+                if users:
+                    self.materialised[c] = self._is_materialised(c)
         for c, users in enumerate(self.readers):
             if users:
                 self._price(c)
@@ -280,8 +301,53 @@ class State:
                 return True
         return not option.view and len(users) > 1
 
+    def _downwards(self) -> Iterable[int]:
+        """Classes in use, readers first."""
+        waiting = {c: sum(u >= 0 for u in users) for c, users in enumerate(self.readers) if users}
+        ready = [c for c, n in waiting.items() if not n]
+        for c in ready:  # grows while it is walked
+            yield c
+            for k in set(self.chosen(c).kids):
+                waiting[k] -= 1
+                if not waiting[k]:
+                    ready.append(k)
+
+    def _settle_home(self, c: int) -> bool:
+        """Find again which kernel of our own computes a class; whether that has changed."""
+        home, users, option = _NOT_IN_USE, self.readers[c], self.chosen(c)
+        if users:
+            homes = {_SEVERAL if u < 0 else self.homes[u] for u in users}
+            home = homes.pop() if len(homes) == 1 else _SEVERAL
+            if self._is_stored(c, option, alone=home != _SEVERAL):
+                home = c
+        self.materialised[c] = home == c
+        changed = home != self.homes[c]
+        self.homes[c] = home
+        return changed
+
+    def _is_stored(self, c: int, option: Option, *, alone: bool) -> bool:
+        """Does a class lie in memory between kernels of our own?
+
+        Args:
+            alone: does one kernel alone read it?
+        """
+        if option.apart or option.form.op == "input" or c in self.snapshot.root_classes or self.bits[c] == FORCE:
+            return True
+        readers = [self.chosen(u) for u in self.readers[c]]
+        if any(reader.apart for reader in readers):
+            return True
+        if option.view:
+            return False
+        return not alone or any(reader.heavy and not reader.chains for reader in readers)
+
     def overridable(self, c: int) -> bool:
-        """Whether FORBID says something about class `c` as it is chosen: costly, read twice, by fusing ops only."""
+        """Whether an override says something about class `c` as it is chosen.
+
+        In kernels of our own what is joined may be cut; by XLA what is costly and read twice, by fusing ops only, may
+        be computed again.
+        """
+        if self.problem.in_kernels:
+            return self.bits[c] != RULE or not (self.materialised[c] or self.chosen(c).view)
         users = self.readers[c]
         if len(users) < 2 or c in self.snapshot.root_classes:
             return False
@@ -293,19 +359,9 @@ class State:
     def _update(self, touched: set[int]) -> None:
         """Set materialised flags and prices around touched classes."""
         readers, materialised = self.readers, self.materialised
-        changed = set(touched)
-        for c in touched:
-            if readers[c]:
-                materialised[c] = self._is_materialised(c)
-            for k in self.options[c][self.selection[c]].kids:
-                if readers[k]:
-                    flag = self._is_materialised(k)
-                    if flag != materialised[k]:
-                        materialised[k] = flag
-                        changed.add(k)
-        stack = list(changed)
-        kernels = changed
-        seen = set(changed)
+        kernels = self._settle_homes(touched) if self.problem.in_kernels else self._set_flags(touched)
+        stack = list(kernels)
+        seen = set(kernels)
         while stack:
             for u in readers[stack.pop()]:
                 if u < 0:
@@ -317,6 +373,31 @@ class State:
                     stack.append(u)
         for c in kernels:
             self._price(c)
+
+    def _set_flags(self, touched: set[int]) -> set[int]:
+        """Set materialised flags around touched classes; these and those whose flag has changed."""
+        readers, materialised = self.readers, self.materialised
+        changed = set(touched)
+        for c in touched:
+            if readers[c]:
+                materialised[c] = self._is_materialised(c)
+            for k in self.options[c][self.selection[c]].kids:
+                if readers[k]:
+                    flag = self._is_materialised(k)
+                    if flag != materialised[k]:
+                        materialised[k] = flag
+                        changed.add(k)
+        return changed
+
+    def _settle_homes(self, touched: set[int]) -> set[int]:
+        """Find homes again from touched classes downwards; these and those that have others now."""
+        changed = set(touched)
+        queue = [*touched, *(k for c in touched for k in self.chosen(c).kids)]
+        for c in queue:  # grows while it is walked
+            if self._settle_home(c):
+                changed.add(c)
+                queue += self.chosen(c).kids
+        return changed
 
     def signature(self, c: int) -> tuple[int, ...]:
         """The structure of the kernel of `c`, the key under which its price is remembered.

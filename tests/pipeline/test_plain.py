@@ -298,7 +298,7 @@ def test_forms_that_share_nearly_all_of_their_time_are_built_once() -> None:
     class Prices:
         """A region takes a second for each column."""
 
-        def price(self, graphs: Sequence[Graph]) -> np.ndarray:
+        def region_s(self, graphs: Sequence[Graph]) -> np.ndarray:
             return np.array([g.outputs[0].shape[1] for g in graphs], np.float64)
 
     model: Any = Prices()

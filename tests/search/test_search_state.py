@@ -82,9 +82,46 @@ def test_override_bits_move_kernel_boundaries() -> None:
     assert state.cost == fresh_cost(state)
 
 
-def _problem(graph: Graph) -> Problem:
+def test_in_kernels_of_our_own_what_one_kernel_alone_reads_is_part_of_it() -> None:
+    x, w, v = make_input("x", (16, 32)), make_input("w", (32, 24), frozen=True), make_input("v", (24, 8), frozen=True)
+    first = mk("dot_general", x, w, dimension_numbers=(((1,), (0,)), ((), ())))
+    e = mk("exp", mk("neg", first))
+    total = mk("reduce_sum", e, axes=(1,))
+    share = mk("div", e, mk("broadcast_in_dim", total, shape=(16, 24), broadcast_dimensions=(0,)))
+    last = mk("dot_general", share, v, dimension_numbers=(((1,), (0,)), ((), ())))
+    problem = _problem(Graph((x, w, v), (last,)), in_kernels=True)
+    at = {row[0].form.op: c for c, row in enumerate(problem.snapshot.options)}
+    state = State(problem)
+    assert state.materialised[at["div"]], "a product reads it"
+    assert not any(state.materialised[at[op]] for op in ("exp", "neg", "reduce_sum")), "one kernel alone reads it"
+    assert len(state.kernels()) == 2
+    assert State(_problem(Graph((x, w, v), (last,)))).materialised[at["exp"]]
+    assert state.overridable(at["exp"])
+    assert not state.overridable(at["div"])
+    assert state.flip((), (), [(at["exp"], FORCE)]) is not None
+    state.settle()
+    assert len(state.kernels()) == 3
+    assert state.cost == fresh_cost(state)
+    assert state.overridable(at["exp"])
+
+
+def test_both_products_of_attention_are_one_kernel_that_may_be_cut() -> None:
+    q, k, v = (make_input(n, (16, 32)) for n in "qkv")
+    scores = mk("dot_general", q, k, dimension_numbers=(((1,), (1,)), ((), ())))
+    out = mk("dot_general", mk("tanh", scores), v, dimension_numbers=(((1,), (0,)), ((), ())))
+    problem = _problem(Graph((q, k, v), (out,)), in_kernels=True)
+    state = State(problem)
+    assert len(state.kernels()) == 1
+    (at,) = [c for c, row in enumerate(problem.snapshot.options) if row[0].form.op == "tanh"]
+    assert state.flip((), (), [(at, FORCE)]) is not None
+    state.settle()
+    assert len(state.kernels()) == 2
+    assert state.cost == fresh_cost(state)
+
+
+def _problem(graph: Graph, *, in_kernels: bool = False) -> Problem:
     snapshot = Snapshot(import_graph(graph))
-    return Problem(snapshot, Pricer(TableObjective()), candidates(snapshot))
+    return Problem(snapshot, Pricer(TableObjective()), candidates(snapshot), in_kernels=in_kernels)
 
 
 def cyclic_problem() -> Problem:

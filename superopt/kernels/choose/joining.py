@@ -46,7 +46,6 @@ class _Joining:
     """
 
     def __init__(self, regions: Sequence[Region], graph: Graph, kept: frozenset[Node]) -> None:
-        self.place = {node: i for i, node in enumerate(graph.nodes())}
         self.found = {r.root: r for r in regions}
         self.readers: dict[Node, set[Node]] = {}
         for region in regions:
@@ -88,7 +87,7 @@ class _Joining:
         return self.apart.isdisjoint(gone) and all(self.readers.get(x, set()) <= gone | {root} for x in gone)
 
     def _joined(self, root: Node, gone: set[Node]) -> bool:
-        whole = cut(root, set(self.found) - gone, self.place)
+        whole = cut(root, set(self.found) - gone)
         if not runs_as_chain(whole.graph):
             return False
         for node in gone:

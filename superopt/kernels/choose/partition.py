@@ -30,6 +30,7 @@ from superopt.kernels.choose.compared import computed_twice
 from superopt.kernels.choose.joining import joint_cost, with_chains
 from superopt.kernels.choose.regions import (
     Region,
+    boundary,
     cone,
     is_chained,
     is_contraction,
@@ -166,7 +167,7 @@ class _Partition:
         found: list[Region] = []
         for root in self.order:
             if root in self.members:
-                found.append(region_of(root, _boundary(self.order, self.members[root])))
+                found.append(region_of(root, boundary(cone(root, None, self.members[root]))))
         return tuple(found)
 
 
@@ -195,19 +196,9 @@ def _generated(order: Iterable[Node]) -> set[Node]:
     return found
 
 
-def _boundary(order: Iterable[Node], members: set[Node]) -> tuple[Node, ...]:
-    read = {x for m in members for x in m.inputs if x not in members and x.op != "literal"}
-    return tuple(n for n in order if n in read)
-
-
 def _cut_out(root: Node, members: set[Node]) -> Graph:
     """The cone of a root within members, over inputs of its own."""
-    nodes = cone(root, None, members)
-    inside = set(nodes)
-    seen: dict[Node, None] = {}
-    for n in nodes:
-        seen.update(dict.fromkeys(x for x in n.inputs if x not in inside and x.op != "literal"))
-    return standing_alone(root, tuple(seen))
+    return standing_alone(root, boundary(cone(root, None, members)))
 
 
 @functools.lru_cache(maxsize=4096)

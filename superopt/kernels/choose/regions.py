@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from superopt.ir.graph import Graph, Node, make_input
 from superopt.ir.ops.table import lookup
 from superopt.ir.program import replace
 from superopt.ir.scalar import SCALARS
+from superopt.ir.types import TensorType
 from superopt.kernels.math.table import has_code
 
 DTYPES = frozenset(("float32", "float64", "bfloat16", "int8", "uint8", "int32", "bool"))
@@ -22,7 +23,7 @@ class Region:
     Attributes:
         root: the value.
         nodes: what is computed, operands first; the root is the last.
-        reads: inputs of the graph and roots of other regions, in topological order.
+        reads: inputs of the graph and roots of other regions, in order of first use: what surrounds it does not matter.
     """
 
     root: Node
@@ -73,31 +74,34 @@ def region_of(root: Node, reads: Iterable[Node]) -> Region:
     return Region(root, tuple(nodes), tuple(reads))
 
 
-def cut(root: Node, stop: Set[Node], place: Mapping[Node, int]) -> Region:
-    """The region of a node down to these nodes, to inputs, and to what no kernel computes.
-
-    Args:
-        place: of every node in the order of the graph, in which a region reads.
-    """
+def cut(root: Node, stop: Set[Node]) -> Region:
+    """The region of a node down to these nodes, to inputs, and to what no kernel computes."""
     ends = {n for n in cone(root, set(stop) - {root}) if n.op == "input" or not is_inside(n)}
     nodes = cone(root, (set(stop) | ends) - {root})
+    return Region(root, tuple(nodes), boundary(nodes))
+
+
+def boundary(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """What nodes read beside each other, literals apart, in order of first use."""
     inside = set(nodes)
-    read = {x for n in nodes for x in n.inputs if x not in inside and x.op != "literal"}
-    return Region(root, tuple(nodes), tuple(sorted(read, key=lambda x: place[x])))
+    return tuple(dict.fromkeys(x for n in nodes for x in n.inputs if x not in inside and x.op != "literal"))
 
 
 def is_inside(node: Node) -> bool:
     """Can a kernel compute the node: a value at one index, of a type that kernels know, and not empty?"""
     if node.op == "literal":
         return node.dtype in DTYPES
-    if node.op == "input" or node.op in APART or lookup(node.op).at is None:
-        return False
     if node.op == "macro" and node["op"] in APART:
         return False
-    if node.op in SCALARS and not has_code(node.op):
+    single = len(node.types) == 1 and all(len(x.types) == 1 for x in node.inputs)
+    return single and is_computed(node.op, (node.type, *(x.type for x in node.inputs)))
+
+
+def is_computed(op: str, kinds: Iterable[TensorType]) -> bool:
+    """Can a kernel compute an op, with a result and operands of these types, other than a literal?"""
+    if op == "input" or op in APART or lookup(op).at is None or (op in SCALARS and not has_code(op)):
         return False
-    kinds = (node.type, *(x.type for x in node.inputs if len(x.types) == 1))
-    return len(kinds) == 1 + len(node.inputs) and all(t.dtype in DTYPES and 0 not in t.shape for t in kinds)
+    return all(t.dtype in DTYPES and 0 not in t.shape for t in kinds)
 
 
 def is_contraction(node: Node) -> bool:
