@@ -145,8 +145,8 @@ class _Partition:
         if is_contraction(node) and not all(_follows(n) for n in members):
             return False
         family = lookup(node.op).family
-        if family == "reduction" and any(map(is_contraction, members)):
-            return False
+        if family == "reduction" and any(is_contraction(n) or n.op == "concatenate" for n in members):
+            return False  # under a choice between operands loops are neither shared nor vectors: 47 ms in place of 0.1
         inner = [u for u in self.users[node] if u in members]
         if family == "elementwise" and all(_is_pointwise(u) and u.shape == node.shape for u in inner):
             return True
