@@ -34,8 +34,8 @@ def draw(found: Exploration, finalist: Finalist | None, in_kernels: bool = False
     kernels of our own or left to XLA.
     """
     shown = finalist or found.result.original
-    before = state_of(found, found.result.original)
-    after = before if finalist is None else state_of(found, finalist)
+    before = found.result.by_xla(found.result.original, found.model.xla)
+    after = state_of(found, shown) if in_kernels else found.result.by_xla(shown, found.model.xla)
     if not before.active() or max(len(before.active()), len(after.active())) > MOST:
         return None
     own = () if finalist is None else _ahead(found, before)

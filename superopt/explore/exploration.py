@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from costmodel.model.joint import Joint
 from rewrites.build.expander import library_expander
 from rewrites.egraph.convert import import_into
@@ -189,8 +187,7 @@ class _Run:
     @property
     def before_s(self) -> float:
         """What the original takes by the model, which XLA alone runs."""
-        kernels = [kernel for kernel, _ in self.found.original.kernels]
-        return float(np.sum(self.model.xla.price(kernels))) if kernels else 0.0
+        return self.found.by_xla(self.found.original, self.model.xla).seconds
 
     def statistics(self, interrupted: bool) -> dict[str, Any]:
         """Figures of all rounds for the report."""

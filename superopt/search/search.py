@@ -106,6 +106,13 @@ class SearchResult:
         """The state that a finalist stands for."""
         return State.at(self.problem, finalist.selection)
 
+    def by_xla(self, finalist: Finalist, objective: Objective) -> State:
+        """The state that a finalist stands for where XLA computes everything, under an objective of that."""
+        problem, chosen = self.problem, finalist.selection
+        if not problem.in_kernels:
+            return self.state(finalist)
+        return State(Problem(problem.snapshot, Pricer(objective), problem.candidates), chosen.options, chosen.layouts)
+
     def program(self, finalist: Finalist, graph: Graph, expand: Expand | None = None) -> Program:
         """The finalist as a program over the inputs of `graph`."""
         return self.lowering.lower(finalist.selection, graph, expand)
