@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from costmodel.model.joint import Joint
 from superopt.choose.plain import KernelProgram, cut
-from superopt.contest.rounds import WORTH
 from superopt.explore.found import Exploration
 from superopt.ir.graph import Graph
 from superopt.kernels.choose.regions import is_inside
+from superopt.machine.budget import WORTH
 from superopt.search.search import Finalist
 
 _CLOSE = 1.5  # of the least predicted time: what the models err by where a form that was built was the fastest

@@ -15,16 +15,18 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from costmodel.model.joint import Joint
+from costmodel.model.objective import Roofline
+from costmodel.model.weights_file import uncalibrated
 from superopt.backends.mixed import prepared_bytes
 from superopt.backends.protocol import default_trace
-from superopt.choose.schedules import LEAST_S as SEARCHABLE_S
-from superopt.choose.schedules import proved, search_schedules
-from superopt.choose.trials import Trace, Trial, TrialPool, estimate, report_rows, try_regions
+from superopt.choose.schedules import ScheduleStage, proved
+from superopt.choose.trials import Trace, Trial, TrialPool, report_rows
 from superopt.contest.judgement import Candidate, Judgement
 from superopt.contest.rounds import Entry
 from superopt.errors import InputError
@@ -35,12 +37,12 @@ from superopt.kernels.choose.choice import Choice, choices_of, regions_of
 from superopt.kernels.choose.partition import cost_of, partition
 from superopt.kernels.choose.regions import Region, is_inside
 from superopt.kernels.choose.relayout import channels_last
+from superopt.measure import Worker
 from superopt.report.data import NativeKernel
 from superopt.search.search import Finalist
 from superopt.store import Store
 
-_TRIALS = 0.3  # of the time for schedules, that regions may take to be timed with their defaults
-_SEARCHED = 8  # regions: half of the kernels' time in the networks of the benchmarks
+_ROUGH = Roofline(uncalibrated(), "uncalibrated")  # orders regions before anything is known of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,25 +138,32 @@ class KernelMaker:
         seconds = self.model.program_s([r.graph for r in form.regions], chosen, form.apart_s)
         return replace(form, rows=rows, predicted_s=seconds)
 
-    def searched(self, form: KernelProgram, budget_s: float, seed: int) -> KernelProgram | None:
-        """The program with searched schedules where these are faster than the default ones; None where none is."""
+    def searched(self, form: KernelProgram, budget_s: float, worker: Worker, seed: int) -> KernelProgram | None:
+        """The program with searched schedules where these are faster than the default ones; None where none is.
+
+        Args:
+            worker: in which kernels are timed.
+        """
         if not self.backend.searches:
             return None
         regions = regions_of(form.program.hot, form.choices)
-        end_s = time.monotonic() + budget_s
-        tried = try_regions(regions, self._pool, budget_s=_TRIALS * budget_s, most=_SEARCHED, progress=self._progress)
-        if (left_s := end_s - time.monotonic()) > SEARCHABLE_S:
-            tried = search_schedules(
-                regions, tried, self._pool, budget_s=left_s, seed=seed, store=self._store, progress=self._progress
-            )
+        pairs = zip(regions, form.choices, strict=True)
+        made = {r.graph: Trial(str(r), r.kind, cost_of(r), choice.trace) for r, choice in pairs}
+        stage = ScheduleStage(self._pool, worker, seed, self._store, self._progress)
+        tried = stage.searched(regions, made, self._seconds(list(made)), budget_s)
         if not any(trial.searched for trial in tried.values()):
             return None
         choices = tuple(
-            replace(choice, trace=trial.trace) if trial is not None and trial.searched else choice
+            replace(choice, trace=tried[region.graph].trace) if tried[region.graph].searched else choice
             for choice, region in zip(form.choices, regions, strict=True)
-            if (trial := tried.get(region.graph)) is None or not trial.failure
         )
         return self.told(replace(form, name=f"{form.name}, schedules searched", choices=choices), tried)
+
+    def _seconds(self, graphs: Sequence[Graph]) -> dict[Graph, float]:
+        """What a run of each region takes, by the model; by its work alone where there is none yet."""
+        priced = self.model is not None and self.model.own is not None
+        prices = self.model.by_backend(graphs)[self.model.own_name] if self.model and priced else _ROUGH.price(graphs)
+        return dict(zip(graphs, prices.tolist(), strict=True))
 
     def own(self, regions: Sequence[Region]) -> list[Region]:
         """The regions that are to be kernels."""
@@ -168,23 +177,23 @@ class KernelMaker:
 
     def _compile(self, regions: Sequence[Region], budget_s: float) -> None:
         """Make what is not made yet, a batch at a time; the schedules of one are proved beside the next."""
-        weight: dict[Graph, float] = {}
-        example: dict[Graph, Region] = {}
-        for region in regions:
-            if region.graph not in self._made:
-                weight[region.graph] = weight.get(region.graph, 0.0) + estimate(region)
-                example[region.graph] = region
-        order = [example[g] for g in sorted(weight, key=lambda g: -weight[g])]
+        count = Counter(region.graph for region in regions if region.graph not in self._made)
+        example = {region.graph: region for region in regions if region.graph in count}
+        seconds = self._seconds(list(count))
+        order = [example[g] for g in sorted(count, key=lambda g: -count[g] * seconds[g])]
         end_s = time.monotonic() + budget_s
         self._pool.start()
         self._pool.make_all([])  # waits for the processes: their start says nothing about kernels
-        begin, done, size = time.monotonic(), 0, 2 * self._pool.batch
+        begin, done = time.monotonic(), 0
         with ThreadPoolExecutor(1) as beside:
             waiting: dict[Graph, Trial] = {}
             while done < len(order):
-                passed_s = time.monotonic() - begin
+                size = max(self._pool.batch, done)  # the clock is looked at whenever twice as much is done
+                if done:
+                    each_s = max(1e-9, (time.monotonic() - begin) / done)
+                    size = min(size, int(min(len(order), max(0.0, end_s - time.monotonic()) / each_s)))
                 batch = order[done : done + size]
-                if done and begin + passed_s + passed_s / done * len(batch) > end_s:
+                if not batch:
                     break
                 making = beside.submit(self._pool.make_all, [(region, None) for region in batch])
                 self._made |= proved(self.backend, waiting, self._store, self._progress)
@@ -195,9 +204,9 @@ class KernelMaker:
             if self._made[region.graph].failure and time.monotonic() < end_s:
                 self._made[region.graph] = self._plainer(region, self._made[region.graph])
         if order:
-            seconds = time.monotonic() - begin
-            self.seconds_each = seconds / max(1, done)
-            self._progress(f"{done} of {len(order)} kernels made in {seconds:.1f} s")
+            taken_s = time.monotonic() - begin
+            self.seconds_each = taken_s / max(1, done)
+            self._progress(f"{done} of {len(order)} kernels made in {taken_s:.1f} s")
 
     def _plainer(self, region: Region, failed: Trial) -> Trial:
         """The kernel with the next plainer default that can be made and is proved; the failed one if there is none."""

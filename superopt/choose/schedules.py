@@ -1,8 +1,9 @@
-"""Schedules searched for the regions of a program that take longest, in what is left of the stage's time.
+"""Schedules searched for the regions of a program that take longest, in the stage's time.
 
-Each region gets time in proportion to what it takes in the program, the largest first.  A schedule that the search
-finds faster than the default one is proved and tried against XLA like any other, in rounds with the default one; where
-it fails there, or is no faster, the default one stays.
+Each region gets time in proportion to what it takes in the program, the largest first; so many that each gets enough
+to find something.  A schedule that the search finds faster than the default one is proved, run between bands of memory,
+and timed in rounds with the default one and with XLA's version (`superopt.contest`); where it fails there, or is not
+faster beyond doubt, the default one stays.
 """
 
 from __future__ import annotations
@@ -12,87 +13,118 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from superopt.arrays.bundles import random_values
+from superopt.backends.mixed import whole_kernel
 from superopt.backends.protocol import Backend
-from superopt.choose.trials import Trial, TrialPool
+from superopt.choose.trials import MOST_PROCESSES, Trace, Trial, TrialPool
+from superopt.contest.contest import duel
+from superopt.contest.rounds import ORIGINAL, Entry, Rounds, Series, Subject
 from superopt.errors import InputError
+from superopt.explore.request import Request
 from superopt.ir.graph import Graph
+from superopt.ir.program import original_program
 from superopt.kernels.choose.regions import Region
 from superopt.kernels.schedule.trace import trace as frozen_trace
+from superopt.machine.budget import LEAST_S, WORTH, SearchBudget
 from superopt.machine.facts import usable_cores
-from superopt.measure import Worker
+from superopt.measure import Tuned, Worker
 from superopt.measure.process import WorkerDiedError
 from superopt.schedules.tune import ScheduleSearch, builders, tune
 from superopt.store import Store
 from verifier.schedules.ledger import ScheduleLedger
 
-LEAST_S = 2.0  # of time left, to search at all
-_LEAST_EACH_S, _MOST_EACH_S = 1.0, 12.0
-_BETTER = 0.97  # the searched schedule's time over the default's, in the final rounds of the search
-_LEAST_SHARE = 0.02  # of the time of all regions
-_BUILDERS = 4
 
+@dataclass(frozen=True, slots=True)
+class ScheduleStage:
+    """What a search of schedules works with.
 
-def search_schedules(
-    regions: Sequence[Region],
-    tried: dict[Graph, Trial],
-    pool: TrialPool,
-    *,
-    budget_s: float,
-    seed: int = 0,
-    most: int = 1_000_000,
-    store: Store | None = None,
-    progress: Callable[[str], None] = lambda line: None,
-) -> dict[Graph, Trial]:
-    """The trials with searched schedules where these are faster.
-
-    Args:
+    Attributes:
+        pool: in whose processes kernels are made.
+        worker: in which they are timed.
         most: stop the search for a region after so many timed candidates.
     """
-    found = dict(tried)
-    count = Counter(r.graph for r in regions)
-    example = {r.graph: r for r in regions}
-    cost = {g: n * (tried[g].own_s or 0.0) for g, n in count.items() if g in tried and not tried[g].failure}
-    total = sum(cost.values())
-    order = [g for g in sorted(cost, key=lambda g: -cost[g]) if cost[g] > _LEAST_SHARE * total]
-    deadline = time.monotonic() + budget_s
-    if not order:
+
+    pool: TrialPool
+    worker: Worker
+    seed: int = 0
+    store: Store | None = None
+    say: Callable[[str], None] = lambda line: None
+    most: int = 1_000_000
+
+    def searched(
+        self, regions: Sequence[Region], made: Mapping[Graph, Trial], seconds: Mapping[Graph, float], budget_s: float
+    ) -> dict[Graph, Trial]:
+        """The kernels of a program with searched schedules where these are faster.
+
+        Args:
+            regions: of the program.
+            made: their kernels.
+            seconds: what one run of each is likely to take.
+            budget_s: of the stage, the start of processes included.
+        """
+        found = dict(made)
+        end_s = time.monotonic() + budget_s
+        example = {r.graph: r for r in regions}
+        cost = {g: n * seconds[g] for g, n in Counter(example[r.graph].graph for r in regions).items() if g in made}
+        with ExitStack() as stack:
+            processes = [stack.enter_context(worker) for worker in builders(min(MOST_PROCESSES, usable_cores()))]
+            with ThreadPoolExecutor(len(processes)) as executor:
+                list(executor.map(Worker.ready, processes))
+            count = int(max(0.0, end_s - time.monotonic()) / LEAST_S)
+            order = sorted(cost, key=lambda g: -cost[g])[:count]
+            for place, graph in enumerate(order):
+                left_s = end_s - time.monotonic()
+                if left_s < LEAST_S:
+                    break
+                share = cost[graph] / max(sum(cost[g] for g in order[place:]), 1e-12)
+                how = ScheduleSearch(max(LEAST_S, share * left_s), usable_cores(), seed=self.seed, most=self.most)
+                try:
+                    tuned = tune(graph, how, processes=processes, store=self.store)
+                except (InputError, WorkerDiedError) as error:
+                    self.say(f"{found[graph].name}: no search of schedules: {error}")
+                    continue
+                found[graph] = replace(found[graph], candidates=tuned.candidates)
+                self.say(
+                    f"{found[graph].name}: {tuned.candidates} schedules, {1e6 * tuned.seconds:.4g} us;"
+                    f" the default one {1e6 * tuned.default_seconds:.4g} us"
+                )
+                if WORTH * tuned.seconds < tuned.default_seconds:
+                    found[graph] = self._better(example[graph], found[graph], frozen_trace(tuned.trace), end_s)
         return found
-    with ExitStack() as stack:
-        processes = [stack.enter_context(worker) for worker in builders(min(_BUILDERS, usable_cores()))]
-        with ThreadPoolExecutor(len(processes)) as executor:
-            list(executor.map(Worker.ready, processes))
-        for place, graph in enumerate(order):
-            left_s = deadline - time.monotonic()
-            if left_s < _LEAST_EACH_S:
-                break
-            share = cost[graph] / sum(cost[g] for g in order[place:])
-            each_s = min(left_s, _MOST_EACH_S, max(_LEAST_EACH_S, share * left_s))
-            try:
-                how = ScheduleSearch(each_s, threads=usable_cores(), seed=seed, most=most)
-                tuned = tune(graph, how, processes=processes, store=store)
-            except (InputError, WorkerDiedError) as error:
-                progress(f"{found[graph].name}: no search of schedules: {error}")
-                continue
-            default = found[graph] = replace(found[graph], candidates=tuned.candidates)
-            progress(
-                f"{default.name}: {tuned.candidates} schedules, {1e6 * tuned.seconds:.4g} us;"
-                f" the default one {1e6 * tuned.default_seconds:.4g} us"
-            )
-            if tuned.seconds < _BETTER * tuned.default_seconds:
-                found[graph] = _better(example[graph], default, frozen_trace(tuned.trace), pool, store)
-    return found
 
+    def _better(self, region: Region, default: Trial, trace: tuple[object, ...], end_s: float) -> Trial:
+        """The kernel with a searched schedule where it is proved and faster, else the default one."""
+        if not self.pool.backend.prove(region.graph, trace, ScheduleLedger(self.store)).proved:
+            return default
+        if isinstance(self.pool.make_all([(region, trace)])[0], str):
+            return default
+        series = self._timed(region.graph, (default.trace, trace), end_s)
+        over = series.ratio(1, 0)
+        if over is None or over.low <= 1.0:
+            return default
+        return replace(
+            default, trace=trace, searched=True, xla_s=series.median_s(ORIGINAL), own_s=series.median_s(1),
+            ratio=series.ratio(1),
+        )  # fmt: skip
 
-def _better(region: Region, default: Trial, trace: tuple[object, ...], pool: TrialPool, store: Store | None) -> Trial:
-    """The trial of a searched schedule where it is proved and faster, else that of the default one."""
-    if not pool.backend.prove(region.graph, trace, ScheduleLedger(store)).proved:
-        return default
-    again, trial = pool.try_all([(region, default.trace), (region, trace)])  # in rounds with each other
-    if not 0.0 < (trial.own_s or 0.0) < (again.own_s or 0.0) or trial.failure:
-        return default
-    return replace(trial, candidates=default.candidates, searched=True)
+    def _timed(self, graph: Graph, traces: Sequence[Trace], end_s: float) -> Series:
+        """Rounds of a region with these schedules and of XLA's version, on positive values."""
+        program = original_program(graph)
+        drawn = random_values({n["name"]: (n.shape, n.dtype) for n in graph.inputs}, self.seed)
+        values = {name: x if x.dtype.kind in "biu" else np.abs(x) for name, x in drawn.items()}
+        frozen = {n["name"]: values[n["name"]] for n in graph.inputs if n["frozen"]}
+        live = [values[n["name"]] for n in program.live_inputs]
+        entries = [
+            Entry(name=name, program=program, kernels=(whole_kernel(program, graph, trace, self.pool.backend.name),))
+            for name, trace in zip(("default", "searched"), traces, strict=True)
+        ]
+        request = Request(SearchBudget(None, 1, end_s=end_s), seed=self.seed)
+        with Rounds(Subject(Tuned(program, {}), live, frozen), request, self.worker, apart=False) as rounds:
+            return duel(rounds, entries)
 
 
 def proved(

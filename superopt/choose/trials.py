@@ -1,9 +1,7 @@
-"""Regions of a program tried as kernels of our own, each by itself, in worker processes.
+"""Kernels of regions, made in worker processes (`superopt.choose.trial_worker`), and what is known of each.
 
-XLA's version of a region is the reference and the kernel is the candidate; both are built in all processes at once,
-checked, and timed interleaved, in one process at a time (`superopt.choose.trial_worker`).  A kernel that crashes,
-hangs or computes something else fails there, where nobody is hurt; the process of the user only ever runs kernels that
-have come through.  Equal regions are tried once, those that matter most first, as many as the time allows.
+A kernel that crashes, hangs or writes outside of its buffers fails there, where nobody is hurt; the process of the user
+only ever runs kernels that have come through.
 """
 
 from __future__ import annotations
@@ -11,9 +9,8 @@ from __future__ import annotations
 import json
 import math
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -26,7 +23,6 @@ from superopt.backends.protocol import Backend, for_device
 from superopt.ir.counters import Cost
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
-from superopt.kernels.choose.partition import cost_of, work
 from superopt.kernels.choose.regions import Region
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.facts import usable_cores
@@ -34,12 +30,11 @@ from superopt.machine.speedup import Speedup
 from superopt.measure import Worker
 from superopt.measure.kernels import XLA
 from superopt.measure.process import ProcessLimits, WorkerDiedError
-from superopt.measure.stats import paired_ratio
 from superopt.report.data import NativeKernel
 
-_ROUNDS, _SAMPLE_S, _TIMING_S = 9, 0.002, 0.1
-_FLOPS, _BYTES = 1.5e11, 2e10  # per second; orders regions before anything is known of them
-_MOST_PROCESSES, _BATCH = 4, 5  # regions of a batch, per process: what is built before the clock is looked at
+MOST_PROCESSES = (
+    4  # that make kernels at once: each takes 0.4 GB, and of 16 cores four compile a network in a second each
+)
 _LIMITS = ProcessLimits(silence_s=60.0)
 _MODULE = "superopt.choose.trial_worker"
 Trace = tuple[Any, ...] | None
@@ -73,49 +68,33 @@ class Trial:
     candidates: int = 0
     searched: bool = False
 
-    @property
-    def gain(self) -> float:
-        """XLA's time over the kernel's by the fastest samples of both; 0 for a kernel that cannot be used."""
-        return 0.0 if self.xla_s is None or self.own_s is None or self.failure else self.xla_s / self.own_s
-
 
 class TrialPool:
-    """The processes that try regions, started at the first trial; a context manager.
+    """The processes that make kernels, started when there is one to be made; a context manager.
 
     Attributes:
-        seed: of the values that kernels are checked and timed with.
         backend: that makes kernels; the one for the default device of JAX where none is given.
     """
 
-    def __init__(self, seed: int = 0, processes: int | None = None, backend: Backend | None = None) -> None:
-        self.seed, self.backend = seed, backend or for_device()
-        count = processes or min(_MOST_PROCESSES, usable_cores())
+    def __init__(self, processes: int | None = None, backend: Backend | None = None) -> None:
+        self.backend = backend or for_device()
+        count = processes or min(MOST_PROCESSES, usable_cores())
         self._stack = ExitStack()
         self._workers = [
             _Process(self._stack.enter_context(Worker(_LIMITS, inline=True, module=_MODULE)), self.backend.name)
             for _ in range(count)
         ]
-        self._home: dict[Graph, _Process] = {}
         self._starting: list[Future[None]] = []
         self._executor = self._stack.enter_context(ThreadPoolExecutor(count))
 
     @property
     def batch(self) -> int:
-        """How many regions are best tried at a time."""
-        return _BATCH * len(self._workers)
+        """How many regions are made at a time."""
+        return len(self._workers)
 
     def start(self) -> None:
         """Start the processes, without waiting for them."""
         self._starting += [self._executor.submit(process.start) for process in self._workers]
-
-    def try_all(self, jobs: Sequence[tuple[Region, Trace]]) -> list[Trial]:
-        """Each region with a schedule, the default one for None, against XLA."""
-        found: dict[int, Trial] = {}
-        for process, share, traces in self._built(jobs):
-            timings = process.time([i for i, trace in traces.items() if not isinstance(trace, str)])
-            for job in share:
-                found[job.number] = _trial(job.region, traces[job.number], timings.get(job.number))
-        return [found[number] for number in range(len(jobs))]
 
     def make_all(self, jobs: Sequence[tuple[Region, Trace]]) -> list[Trace | str]:
         """Compile the kernel of each region and run it between bands; its schedule, or why there is none.
@@ -133,29 +112,12 @@ class TrialPool:
                     job = next(left, None)
                 if job is None:
                     return found
-                found |= process.build([job], self.seed, "make")
+                found |= process.make([job])
 
         found: dict[int, Any] = {}
         for part in self._executor.map(drained, self._workers):
             found |= part
         return [found[number] for number in range(len(jobs))]
-
-    def _built(self, jobs: Sequence[tuple[Region, Trace]]) -> list[tuple[_Process, list[_Job], dict[int, Any]]]:
-        """The jobs of every process, and what became of them."""
-        wait(self._starting)
-        shares: dict[int, list[_Job]] = {k: [] for k in range(len(self._workers))}
-        for number, (region, trace) in enumerate(jobs):
-            shares[self._place(region.graph, shares)].append(_Job(number, region, trace))
-        pairs = [(self._workers[k], share) for k, share in shares.items() if share]
-        built = self._executor.map(lambda pair: pair[0].build(pair[1], self.seed), pairs)
-        return [(process, share, traces) for (process, share), traces in zip(pairs, built, strict=True)]
-
-    def _place(self, graph: Graph, shares: Mapping[int, Sequence[_Job]]) -> int:
-        """The process that knows the region, else the one with least to do."""
-        known = self._home.get(graph)
-        if known is None:
-            known = self._home[graph] = self._workers[min(shares, key=lambda k: len(shares[k]))]
-        return self._workers.index(known)
 
     def close(self) -> None:
         """End the processes."""
@@ -177,7 +139,7 @@ class _Job:
 
 @dataclass(slots=True)
 class _Process:
-    """A worker that builds and times kernels of a backend."""
+    """A worker that makes kernels of a backend."""
 
     worker: Worker
     backend: str
@@ -187,20 +149,20 @@ class _Process:
         with suppress(WorkerDiedError):
             self.worker.ready()
 
-    def build(self, jobs: Sequence[_Job], seed: int, way: str = "build") -> dict[int, Any]:
-        """By number the schedule of what was built, and of what was not, why (a text).
+    def make(self, jobs: Sequence[_Job]) -> dict[int, Any]:
+        """By number the schedule of what was made, and of what was not, why (a text).
 
-        What a dying process had built goes with it and is built again, without the job that killed it.
+        After a job that killed the process comes the next.
         """
         found: dict[int, Any] = {}
         while True:
-            left = [job for job in jobs if not isinstance(found.get(job.number), str)]
+            left = [job for job in jobs if job.number not in found]
             rows = [[job.number, print_graph(job.region.graph), job.trace] for job in left]
             busy = -1
             with scratch_folder(0) as folder:
                 path = Path(folder) / "jobs.json"
                 path.write_text(json.dumps(rows), encoding="utf-8")
-                request = {"request": way, "path": str(path), "seed": seed, "backend": self.backend}
+                request = {"request": "make", "path": str(path), "backend": self.backend}
                 try:
                     for event in self.worker.request(request):
                         busy = event["index"]
@@ -212,76 +174,6 @@ class _Process:
                     if busy < 0:  # it did not even start
                         return {job.number: str(death) for job in jobs}
                     found[busy] = str(death)
-
-    def time(self, numbers: Sequence[int]) -> dict[int, Any]:
-        """By number the samples of what was built, or why there are none."""
-        found: dict[int, Any] = {}
-        busy = -1
-        request = {
-            "request": "time", "indices": list(numbers), "rounds": _ROUNDS, "sample_s": _SAMPLE_S, "budget_s": _TIMING_S
-        }  # fmt: skip
-        try:
-            for event in self.worker.request(request) if numbers else ():
-                busy = event["index"]
-                if event["event"] == "timed":
-                    found[busy] = event["xla_s"], event["own_s"]
-        except WorkerDiedError as death:
-            found[busy] = str(death)
-        return found
-
-
-def _trial(region: Region, trace: Any, timing: Any) -> Trial:
-    name, kind, cost = str(region), region.kind, cost_of(region)
-    if isinstance(trace, str):
-        return Trial(name, kind, cost, failure=trace)
-    if timing is None or isinstance(timing, str):
-        return Trial(name, kind, cost, trace, failure=timing or "not timed: another kernel ended the process")
-    xla, own = timing
-    return Trial(name, kind, cost, trace, min(xla), min(own), paired_ratio(xla, own))
-
-
-def estimate(region: Region) -> float:
-    """Seconds by a rough roofline, to order regions."""
-    cost = cost_of(region)
-    return max(work(cost) / _FLOPS, (cost.read_bytes + cost.write_bytes) / _BYTES)
-
-
-def try_regions(
-    regions: Sequence[Region],
-    pool: TrialPool,
-    *,
-    budget_s: float,
-    most: int | None = None,
-    progress: Callable[[str], None] = lambda line: None,
-) -> dict[Graph, Trial]:
-    """Try every distinct region against XLA, those that say most first; those beyond the budget are left out.
-
-    Args:
-        most: leave out all but so many.
-    """
-    found: dict[Graph, Trial] = {}
-    weight: dict[Graph, float] = {}
-    example: dict[Graph, Region] = {}
-    for region in regions:
-        weight[region.graph] = weight.get(region.graph, 0.0) + estimate(region)
-        example[region.graph] = region
-    order = sorted(weight, key=lambda g: -weight[g])[:most]
-    start = begin = time.monotonic()
-    last_s = 0.0
-    for batch in _batches(order, pool.batch):
-        begin, before = time.monotonic(), begin
-        last_s = (begin - before) / pool.batch * len(batch)
-        if begin - start + last_s > budget_s:
-            break
-        for graph, trial in zip(batch, pool.try_all([(example[g], None) for g in batch]), strict=True):
-            found[graph] = trial
-            progress(f"{trial.name}: {trial.failure or f'{trial.gain:.2f}x'}")
-    return found
-
-
-def _batches(order: Sequence[Graph], size: int) -> Iterator[Sequence[Graph]]:
-    for first in range(0, len(order), size):
-        yield order[first : first + size]
 
 
 def report_rows(

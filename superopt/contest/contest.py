@@ -20,17 +20,16 @@ from typing import Any
 
 from superopt.backends.options import OptionChoice, choices_for, options_of
 from superopt.contest.checks import Builds
-from superopt.contest.rounds import ORIGINAL, WORTH, Entry, Rounds, Series
+from superopt.contest.rounds import ORIGINAL, Entry, Rounds, Series, Subject
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.graph import every_node
-from superopt.ir.program import original_program
-from superopt.machine.budget import HALF
+from superopt.machine.budget import HALF, WORTH
 from superopt.machine.speedup import Speedup
 from superopt.measure import Worker
 from superopt.report.data import JudgedFinalist
 
-BATCHES = 4  # of choosing and of a final in budgets without a clock: equal programs are told to be so in two
+BATCHES = 4  # of choosing, a final or a duel that no clock ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +146,15 @@ def contest(
     They are built and timed in processes of their own, of which one is given; or in this one, as its checks built them.
     Where results are to be exact, no options of the compiler are tried, since they change rounding.
     """
-    with Rounds(imported, request, where) as rounds:
+    with Rounds(Subject.of(imported), request, where) as rounds:
         return _Contest(rounds, list(entries), say).held(options and not request.exact and not rounds.alone)
+
+
+def duel(rounds: Rounds, entries: Sequence[Entry]) -> Series:
+    """Batches of these entries with the original until they say which is the fastest, or the time is over."""
+    held = _Contest(rounds, list(entries), lambda line: None)
+    held.batches(held.chosen, range(len(entries)), 0.0)
+    return held.chosen
 
 
 @dataclass(slots=True)
@@ -176,7 +182,7 @@ class _Contest:
         options = options and (not self.entries or any(_choices_of(entry)[0] for entry in self.entries))
         ranked, first = list(range(len(self.entries))), 0
         if len(self.entries) > 1 or options:
-            self._batches(self.chosen, ranked, HALF * self.rounds.left_s)
+            self.batches(self.chosen, ranked, HALF * self.rounds.left_s)
             said.order = tuple(self.chosen.order)
             ranked = self.chosen.in_question
             first = next((i for i in ranked if self.chosen.gain(i) > 1.0), ORIGINAL)
@@ -189,7 +195,7 @@ class _Contest:
         said.notes = tuple(dict.fromkeys((*said.notes, *self.chosen.notes, *said.final.notes)))
         return said
 
-    def _batches(self, series: Series, numbers: Sequence[int], spare_s: float, *, final: bool = False) -> None:
+    def batches(self, series: Series, numbers: Sequence[int], spare_s: float, *, final: bool = False) -> None:
         """Batches of these entries until they say something, or no more time than this is left.
 
         Those of short programs alternate between two processes; a final begins with the one that did not choose.
@@ -204,7 +210,7 @@ class _Contest:
                 numbers = series.in_question
             elsewhere, second = second, self._second(series, number + 1, len(numbers))
             enough = series.settled and not (final and series.processes == 1 and second != elsewhere)
-            last = self.rounds.left_s == math.inf and number >= BATCHES
+            last = number + 1 >= BATCHES and (self.rounds.left_s == math.inf or not self.rounds.apart)
             expected_s = self.rounds.expected_s(len(numbers), series, built=second in self.seen)
             if enough or series.cause or last or self.rounds.left_s - spare_s < expected_s:
                 return
@@ -218,7 +224,7 @@ class _Contest:
 
     def _with_options(self, first: int) -> int:
         """An entry, or the original, with the options that pay; as it is where none do."""
-        original = Entry(name="original", program=original_program(self.rounds.imported.graph))
+        original = Entry(name="original", program=self.rounds.subject.original.program)
         base = original if first == ORIGINAL else self.entries[first]
         choices, self.outcome.not_tried = _choices_of(base)
         each_s = self.rounds.expected_s(0, self.chosen, built=False)
@@ -265,7 +271,7 @@ class _Contest:
         if self.chosen.timed and self.rounds.left_s < self.rounds.expected_s(len(numbers), self.chosen, built=True):
             return
         final = self.outcome.final = Series(self.entries, self.rounds.request.seed)
-        self._batches(final, numbers, 0.0, final=True)
+        self.batches(final, numbers, 0.0, final=True)
         ahead = [i for i in numbers if (r := final.ratio(i, first)) is not None and r.low > 1.0]
         order = list(dict.fromkeys((*sorted(ahead, key=lambda i: -final.gain(i)), *numbers)))
         held = [i for i in order if final.may_be_returned(i)]

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from superopt.contest.checks import Builds
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.program import Program
 from superopt.kernels.choose.choice import Choice
-from superopt.machine.budget import HALF
+from superopt.machine.budget import HALF, WORTH
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, ComparisonSettings, Failure, Tolerance, Tuned, Worker, as_called, compare
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.measure.worker import SLOW_S
 
-WORTH = 1.03  # of two times, what makes a difference: equal programs differ by as much (`bench --suite aa`)
 SHORT_S = 3e-3  # programs of less differ by ten percent between processes, longer ones by two (`bench --suite aa`)
 ROUNDS = 31  # of a batch: the interval of programs that swing by a tenth is then as wide as `WORTH`
 SAMPLE_S = 6e-3  # of a program in a round: a call of 0.1 ms after another program takes the first of sixty to warm up
@@ -59,18 +59,36 @@ class Entry:
         return Tuned(self.program, self.options, tuple(c.to_json() for c in self.kernels))
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What programs are timed with: the original as its user calls it, with its live inputs and frozen values."""
+
+    original: Tuned
+    live: Sequence[Any]
+    frozen: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, imported: Imported) -> Subject:
+        """An imported function on its examples."""
+        original = as_called(imported.graph, closed=imported.closes_over)
+        return cls(original, imported.live_values, imported.frozen_values)
+
+
 @dataclass(slots=True)
 class Rounds:
     """Where and how programs are timed with the original; a context manager, which ends the second process.
 
     Attributes:
         where: the process in which programs are built and timed, or what the checks of this one have built.
+        apart: short programs are timed in a second process as well.
     """
 
-    imported: Imported
+    subject: Subject
     request: Request
     where: Worker | Builds
+    apart: bool = True
     _batches: int = 0
+    _seen: dict[int, Entry] = field(default_factory=dict[int, Entry])
     _other: Worker = field(default_factory=Worker)  # which starts when it is asked
 
     def __enter__(self) -> Rounds:
@@ -87,32 +105,35 @@ class Rounds:
     def timed(self, entries: Sequence[Entry], *, second: bool = False, whole: bool = False) -> Comparison:
         """One batch of the original with these entries.
 
-        Programs that would not be built in half of the time left are left out, but for the first.
+        Programs that would not be built in half of the time left are left out, but for the first
+        and those that were built before.
 
         Args:
             second: in the second process.
             whole: in all rounds, also what is twice as slow as the original.
         """
         left_s = self.left_s
+        known = all(id(entry) in self._seen for entry in entries)
+        self._seen |= {id(entry): entry for entry in entries}
         self._batches += 1
         settings = ComparisonSettings(
-            rounds=ROUNDS, min_time_s=SAMPLE_S, seed=self.request.seed + self._batches,
-            min_rounds=ENOUGH_ROUNDS, budget_s=min(ROUNDS * SAMPLE_S * (len(entries) + 2), max(SAMPLE_S, left_s)),
-            builds_s=max(SAMPLE_S, HALF * left_s), tolerance=Tolerance(0.0, 0.0) if self.request.exact else Tolerance(),
+            rounds=ROUNDS, min_time_s=SAMPLE_S, seed=self.request.seed + self._batches, min_rounds=ENOUGH_ROUNDS,
+            budget_s=min(ROUNDS * SAMPLE_S * (len(entries) + 2), max(SAMPLE_S, left_s)),
+            builds_s=0.0 if known else max(SAMPLE_S, HALF * left_s),
+            tolerance=Tolerance(0.0, 0.0) if self.request.exact else Tolerance(),
         )  # fmt: skip
         settings = replace(settings, prune=0.0) if whole else settings
-        live, frozen, where = self.imported.live_values, self.imported.frozen_values, self.where
+        live, frozen, where = self.subject.live, self.subject.frozen, self.where
         if isinstance(where, Builds):
             built = [where.candidate(x.program, x.options, x.kernels) for x in entries]
             return compare(where.original, built, live, frozen, settings, isolate=False)
-        original = as_called(self.imported.graph, closed=self.imported.closes_over)
         worker = self._other if second else where
-        return compare(original, [x.candidate for x in entries], live, frozen, settings, worker=worker)
+        return compare(self.subject.original, [x.candidate for x in entries], live, frozen, settings, worker=worker)
 
     @property
     def alone(self) -> bool:
-        """Is there this process only?"""
-        return isinstance(self.where, Builds)
+        """Is everything timed in one process?"""
+        return isinstance(self.where, Builds) or not self.apart
 
     def expected_s(self, count: int, series: Series, *, built: bool) -> float:
         """What a batch of so many entries is likely to take, by a series; they are built where they are not kept."""

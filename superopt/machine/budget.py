@@ -18,6 +18,7 @@ from superopt.errors import UsageError
 
 _UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _LEAST_STEP_S = 0.3  # that a step gets when the time of its stage is over
+WORTH = 1.03  # of two times, what makes a difference: equal programs differ by as much (`bench --suite aa`)
 HALF = 0.5  # of the time that is left beyond what is known to follow: what a stage may take of it
 PROGRAMS = (
     4  # of the search's that are built, beside the plain one and its schedules: of them the fastest was predicted

@@ -37,7 +37,6 @@ from superopt.certify.library import ProvedLibrary, given_rules, proved_library
 from superopt.certify.plan import Plan, empty_plan
 from superopt.choose.forms import apart_s, forms_of, own_regions, priced, that_differ
 from superopt.choose.plain import KernelMaker, KernelProgram, candidate_of, in_kernels, in_regions, own_form
-from superopt.choose.schedules import LEAST_S as SEARCHABLE_S
 from superopt.choose.trials import TrialPool
 from superopt.contest.attribution import measured_gains
 from superopt.contest.checks import Builds, of_the_program
@@ -53,7 +52,7 @@ from superopt.contest.judgement import (
     settled,
     undecided,
 )
-from superopt.contest.rounds import Rounds
+from superopt.contest.rounds import Rounds, Subject
 from superopt.errors import ArgumentError, InputError, SuperoptError, UsageError, told
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import explore
@@ -69,6 +68,7 @@ from superopt.machine.budget import (
     EXPLORE,
     EXPLORE_ALONE,
     FORMS,
+    HALF,
     LEAST_KERNELS_S,
     LEAST_S,
     PLAIN,
@@ -220,7 +220,7 @@ def optimize(
             return known
         asked = imported
         imported = barrier.around("the file of the weights", lambda: shelf.imported(asked), asked)
-        worker, pool = Worker(), TrialPool(seed, backend=backend)
+        worker, pool = Worker(), TrialPool(backend=backend)
         kernels_alone = Worker(ProcessLimits(silence_s=_SILENCE_S), inline=True)
         stack.callback(barrier.around, "the end of processes", worker.close, None)
         stack.callback(barrier.around, "the end of processes", kernels_alone.close, None)
@@ -439,7 +439,7 @@ class _Run:
 
     def _program_s(self, form: KernelProgram, limits: SearchBudget) -> float | None:
         """Seconds of a program in kernels, in a few rounds with the original."""
-        with Rounds(self.imported, self.request.within(limits), self.tools.worker) as rounds:
+        with Rounds(Subject.of(self.imported), self.request.within(limits), self.tools.worker) as rounds:
             result = rounds.timed([candidate_of(form)[0]], whole=True)
         (timing,) = result.candidates
         return timing.median_s if isinstance(timing, Timing) else None
@@ -449,12 +449,14 @@ class _Run:
         maker = self.maker
         priced = [form for form in made if form.predicted_s is not None and form.choices]
         seconds = min(limits.left_s, limits.kernel_seconds)
-        if maker is None or not priced or seconds < SEARCHABLE_S:
+        if maker is None or not priced or HALF * seconds < LEAST_S:  # half of it, processes start
             return
         best = min(priced, key=lambda form: form.predicted_s or 0.0)
         with self.clock.stage("schedules"):
             done = self.barrier.around(
-                "the search of schedules", lambda: maker.searched(best, seconds, self.request.seed), None
+                "the search of schedules",
+                lambda: maker.searched(best, seconds, self.tools.worker, self.request.seed),
+                None,
             )
         made += [] if done is None else [done]
 
@@ -505,7 +507,7 @@ class _Run:
         assert finalist is not None
         self.clock.say("timing the winner without its most important rules")
         try:
-            with Rounds(self.imported, request, self.tools.worker) as rounds:
+            with Rounds(Subject.of(self.imported), request, self.tools.worker) as rounds:
                 gains = measured_gains(rounds, found, finalist, winner.options, said.final)
         except KeyboardInterrupt:
             return replace(winner, interrupted=True)

@@ -18,10 +18,11 @@ from costmodel.model.load import load_objective
 from superopt.backends import mixed
 from superopt.backends.mixed import MixedExecutable
 from superopt.backends.native import Native
+from superopt.backends.protocol import default_trace
 from superopt.certify.library import ProvedLibrary
 from superopt.certify.plan import empty_plan
 from superopt.choose.plain import KernelMaker, candidate_of, in_regions, own_form
-from superopt.choose.trials import TrialPool, try_regions
+from superopt.choose.trials import TrialPool
 from superopt.contest.checks import Builds
 from superopt.contest.contest import Outcome
 from superopt.contest.judgement import decided, original_returned, settled
@@ -137,20 +138,17 @@ def test_regions_that_xla_computes_faster_are_left_to_it(found: tuple[Imported, 
     assert len(made.choices) == 1
 
 
-def test_trials_run_in_the_worker_and_name_what_fails() -> None:
+def test_kernels_are_made_in_the_worker_and_what_fails_is_named() -> None:
     def f(x: Any, y: Any) -> Any:
         return jnp.exp(x) + y, jnp.sum(x * y, 1)
 
     x = np.ones((64, 64), np.float32)
-    graph = import_function(f, (x, x)).graph
-    regions = partition(graph)
+    regions = partition(import_function(f, (x, x)).graph)
     with TrialPool(processes=1) as pool:
-        trials = try_regions(regions, pool, budget_s=60.0)
-        assert {t.kind for t in trials.values()} == {"map", "rows"}
-        assert all(t.gain > 0 and t.own_s and t.xla_s and t.trace is not None for t in trials.values())
-        wrong = pool.try_all([(regions[0], (("split", "out0", "nowhere", (4,)),))])[0]
-    assert wrong.failure
-    assert wrong.gain == 0.0
+        made = pool.make_all([(region, None) for region in regions])
+        (wrong,) = pool.make_all([(regions[0], (("split", "out0", "nowhere", (4,)),))])
+    assert made == [default_trace(Native(), region.graph) for region in regions]
+    assert isinstance(wrong, str)
 
 
 def test_kernels_are_reported_remembered_and_validated(found: tuple[Imported, Exploration], tmp_path: Path) -> None:

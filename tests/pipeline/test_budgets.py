@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from superopt.choose import trials
-from superopt.choose.trials import Trial, try_regions
+from superopt.backends.native import Native
+from superopt.choose import plain
+from superopt.choose.plain import KernelMaker, in_regions, own_form
 from superopt.contest import judgement as judgements
 from superopt.contest.checks import Builds
 from superopt.contest.judgement import Judgement, settled
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import original_program
-from superopt.kernels.choose.partition import cost_of, partition
 from superopt.machine import budget as budgets
 from superopt.machine.budget import SearchBudget, parse_budget
 from superopt.measure import kernels as kernel_timing
@@ -35,7 +35,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (budgets, session, trials, kernel_timing):
+    for module in (budgets, session, plain, kernel_timing):
         monkeypatch.setattr(module, "time", clock.module)
     return clock
 
@@ -109,29 +109,41 @@ def test_kernels_are_not_compiled_when_the_time_is_over(clock: Clock, monkeypatc
     monkeypatch.setattr("superopt.measure.kernels.parse_graph", lambda text: text)
     settings = {"budget_s": 2.5, "rounds": 3, "max_calls": 1}
     texts: list[tuple[int, str, dict[str, Any], str]] = [(i, "", {}, kernel_timing.XLA) for i in range(12)]
-    resolve: Any = str
+
+    def resolve(name: str) -> Any:
+        return lambda backend: SimpleNamespace(time=None)
+
     events = list(kernel_timing.kernel_events(texts, resolve, settings))
     timed = [e for e in events if e["event"] == "kernel"]
     assert [e["index"] for e in timed] == [0, 1, 2]
     assert all(len(e["rounds_s"]) == 1 for e in timed)
 
 
-@pytest.mark.parametrize(("budget_s", "tried"), [(1.0, 2), (7.9, 2), (8.0, 4), (100.0, 5)])
-def test_batches_of_trials_that_would_end_too_late_are_not_begun(clock: Clock, budget_s: float, tried: int) -> None:
+@pytest.mark.parametrize(("budget_s", "made"), [(1.0, 2), (5.9, 2), (6.0, 3), (8.0, 4), (100.0, 5)])
+def test_kernels_that_would_be_made_too_late_are_not_begun(
+    clock: Clock, budget_s: float, made: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two at a time, which take 4 s."""
+
     def fn(*xs: Any) -> Any:
         return tuple(jnp.exp(x) for x in xs)
 
     graph = import_function(fn, tuple(np.ones((64 + i, 64), np.float32) for i in range(5))).graph
 
     class Pool:
-        batch = 2
+        backend, batch = Native(), 2
 
-        def try_all(self, jobs: Any) -> list[Trial]:
-            clock.now += 4.0
-            return [Trial(str(r), r.kind, cost_of(r)) for r, _ in jobs]
+        def start(self) -> None:
+            pass
 
+        def make_all(self, jobs: Any) -> list[Any]:
+            clock.now += 2.0 * len(jobs)
+            return [()] * len(jobs)
+
+    monkeypatch.setattr(plain, "proved", lambda backend, tried, *_: tried)
     pool: Any = Pool()
-    assert len(try_regions(partition(graph), pool, budget_s=budget_s)) == tried
+    program = KernelMaker(pool).make(in_regions("own form", own_form(graph)), budget_s)
+    assert len(program.choices) == made
 
 
 @pytest.mark.parametrize("cause", ["", "an output differs"])

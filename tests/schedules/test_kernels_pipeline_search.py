@@ -1,10 +1,11 @@
-"""Searches inside the stage of kernels: schedules, partitions, kernels in doubt; what a dying process takes with it."""
+"""The search of schedules inside the pipeline; what a dying process takes with it."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from superopt.backends.native import Native
 from superopt.certify.kernels import prove_kernels
 from superopt.choose import schedules as kernel_search
 from superopt.choose.plain import KernelMaker, KernelProgram
-from superopt.choose.schedules import search_schedules
-from superopt.choose.trials import Trace, Trial, TrialPool, _Job, _Process, try_regions
+from superopt.choose.schedules import ScheduleStage
+from superopt.choose.trials import Trace, Trial, TrialPool, _Job, _Process
+from superopt.contest.rounds import ORIGINAL, Entry, Series
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
 from superopt.kernels.choose.choice import NATIVE
@@ -27,36 +29,27 @@ from superopt.kernels.choose.partition import cost_of, partition
 from superopt.kernels.choose.regions import Region
 from superopt.kernels.llvm.cpu import supported
 from superopt.kernels.loops.program import from_graph
-from superopt.machine.speedup import Speedup
-from superopt.measure import Failure
+from superopt.machine.speedup import UNTIMED
+from superopt.measure import Comparison, Failure, Timing, Worker
 from superopt.measure.process import WorkerDiedError
 from superopt.schedules import tune as tuning
 from superopt.schedules.space import space_of
 from tests.support.stages import own_kernels
 
 pytestmark = pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")
-Seconds = Callable[[Region, Trace], float]
 
 
 class Pool(TrialPool):
-    """Trials that take what the test says, XLA's version always 100 us."""
+    """Kernels that are made at once."""
 
-    def __init__(self, seconds: Seconds) -> None:
+    def __init__(self) -> None:
         super().__init__(processes=1)
-        self.seconds, self.asked = seconds, list[Region]()
 
     def start(self) -> None:
         """No processes."""
 
-    def try_all(self, jobs: Sequence[tuple[Region, Trace]]) -> list[Trial]:
-        self.asked += [region for region, _ in jobs]
-        found: list[Trial] = []
-        for region, trace in jobs:
-            given = native.default_trace(region.graph) if trace is None else trace
-            own_s = self.seconds(region, trace)
-            ratio = Speedup(1e-4 / own_s, 1e-4 / own_s, 1e-4 / own_s)
-            found.append(Trial(str(region), region.kind, cost_of(region), given, 1e-4, own_s, ratio))
-        return found
+    def make_all(self, jobs: Sequence[tuple[Region, Trace]]) -> list[Trace | str]:
+        return [native.default_trace(r.graph) if trace is None else trace for r, trace in jobs]
 
 
 def cut(fn: Any, *args: Any) -> tuple[Region, ...]:
@@ -101,6 +94,18 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> dict[Graph, Any]:
     return found
 
 
+def rounds_in_which(searched_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a region XLA's version takes 100 us, the default schedule 40 us, and the searched one this."""
+
+    def duel(rounds: Any, entries: Sequence[Entry]) -> Series:
+        series = Series(entries, 0)
+        times = [Timing(tuple(s * (1.0 + 1e-3 * (k % 2)) for k in range(9)), UNTIMED) for s in (1e-4, 4e-5, searched_s)]
+        series.add(Comparison(times[0], tuple(times[1:]), again_s=times[0].samples_s), (0, 1), 0)
+        return series
+
+    monkeypatch.setattr(kernel_search, "duel", duel)
+
+
 @pytest.fixture(scope="module")
 def made() -> KernelProgram:
     def fn(x: Any, w: Any) -> Any:
@@ -110,10 +115,13 @@ def made() -> KernelProgram:
     return own_kernels(import_function(fn, inputs()[:2]))
 
 
-def test_a_searched_schedule_gets_into_the_program(made: KernelProgram, tuned: dict[Graph, Any]) -> None:
-    pool = Pool(lambda region, trace: 2e-5 if trace in tuned.values() else 4e-5)
-    form = KernelMaker(pool).searched(made, 30.0, 0)
+def test_a_searched_schedule_gets_into_the_program(
+    made: KernelProgram, tuned: dict[Graph, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds_in_which(2e-5, monkeypatch)
+    form = KernelMaker(Pool()).searched(made, 30.0, Worker(), 0)
     assert form is not None
+    assert all(row.xla_ms and row.own_ms and row.ratio for row in form.rows)
     assert {choice.trace for choice in form.choices} == set(tuned.values())
     assert {row.schedule for row in form.rows} == {"best of 7 searched"}
     assert prove_kernels(form.program.hot, form.choices) == (2, "")
@@ -130,35 +138,38 @@ def test_the_default_schedule_stays_otherwise(
         return replace(verdict, status="UNKNOWN") if trace in tuned.values() and change == "not proved" else verdict
 
     monkeypatch.setattr(Native, "prove", doubting)
-    pool = Pool(lambda region, trace: (6e-5 if slow else 2e-5) if trace in tuned.values() else 4e-5)
-    assert KernelMaker(pool).searched(made, 0.5 if change == "no time" else 30.0, 0) is None
+    rounds_in_which(6e-5 if slow else 2e-5, monkeypatch)
+    assert KernelMaker(Pool()).searched(made, 0.5 if change == "no time" else 30.0, Worker(), 0) is None
 
 
 def test_the_search_itself_in_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_search, "_BUILDERS", 1)
-    regions = cut(lambda x, w: jnp.tanh(x @ w), *inputs()[:2])
-    (region,) = regions
+    monkeypatch.setattr(kernel_search, "MOST_PROCESSES", 1)
+    (region,) = cut(lambda x, w: jnp.tanh(x @ w), *inputs()[:2])
     lines: list[str] = []
-    with TrialPool(processes=1) as pool:
-        tried = try_regions(regions, pool, budget_s=60.0)
-        trial = search_schedules(regions, tried, pool, budget_s=60.0, most=4, progress=lines.append)[region.graph]
+    default = Trial(str(region), region.kind, cost_of(region), native.default_trace(region.graph))
+    with TrialPool(processes=1) as pool, Worker() as worker:
+        stage = ScheduleStage(pool, worker, say=lines.append, most=4)
+        trial = stage.searched([region], {region.graph: default}, {region.graph: 1e-5}, 60.0)[region.graph]
     assert trial.candidates == 4
     assert "4 schedules" in lines[-1]
-    assert trial.searched or trial.trace == tried[region.graph].trace
+    assert trial.searched or trial.trace == default.trace
     assert Native().prove(region.graph, trial.trace).proved
-    assert trial.gain > 0.0
 
 
-def test_regions_that_need_positive_values_are_tried_on_those() -> None:
+def test_schedules_are_timed_with_each_other_and_with_xla_where_values_have_to_be_positive() -> None:
     def fn(x: Any, v: Any) -> Any:
         return jnp.sum(jnp.maximum(x / jnp.sqrt(v + 1e-5), 0.0), -1)
 
     x = inputs()[0]
-    regions = cut(fn, x, np.abs(x[:, :1]))
-    with TrialPool(processes=1) as pool:
-        (trial,) = try_regions(regions, pool, budget_s=60.0).values()
-    assert trial.failure == ""
-    assert trial.own_s
+    (region,) = cut(fn, x, np.abs(x[:, :1]))
+    default, other = native.default_trace(region.graph), another_trace(region.graph)
+    with TrialPool(processes=1) as pool, Worker() as worker:
+        assert pool.make_all([(region, other)]) == [other]
+        series = ScheduleStage(pool, worker)._timed(region.graph, (default, other), time.monotonic() + 60.0)
+    assert series.failures == {}
+    assert series.processes == 1
+    assert all(series.median_s(i) for i in (ORIGINAL, 0, 1))
+    assert series.ratio(1, 0) is not None
 
 
 class Dying:
@@ -181,5 +192,5 @@ def test_a_kernel_that_kills_its_process_takes_no_other_with_it() -> None:
     regions = cut(two_layers, *inputs())
     worker: Any = Dying(1)
     jobs = [_Job(number, regions[0], None) for number in range(3)]
-    assert _Process(worker, NATIVE).build(jobs, 0) == {0: (), 1: "crash: SIGSEGV", 2: ()}
-    assert worker.requests == [[0, 1, 2], [0, 2]]
+    assert _Process(worker, NATIVE).make(jobs) == {0: (), 1: "crash: SIGSEGV", 2: ()}
+    assert worker.requests == [[0, 1, 2], [2]]

@@ -180,8 +180,8 @@ def warm() -> Any:
         def close(self) -> None:
             """Stay."""
 
-    own, kept = (optimizer.Worker, optimizer.TrialPool), (KeptWorker(), KeptPool(0, processes=1))
-    optimizer.Worker, optimizer.TrialPool = (lambda: kept[0]), (lambda seed: kept[1])  # type: ignore[assignment, misc]
+    own, kept = (optimizer.Worker, optimizer.TrialPool), (KeptWorker(), KeptPool(processes=1))
+    optimizer.Worker, optimizer.TrialPool = (lambda: kept[0]), (lambda **_: kept[1])  # type: ignore[assignment, misc]
     try:
         yield
     finally:
