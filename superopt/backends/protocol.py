@@ -33,8 +33,14 @@ from superopt.measure.session import resolve
 from verifier.schedules import ScheduleVerdict
 from verifier.schedules.ledger import ScheduleLedger
 
-_MAKERS = {XLA: "superopt.backends.xla:Xla", NATIVE: "superopt.backends.native:Native"}
-_BY_DEVICE: Mapping[str, str] = {}  # platform of JAX -> whose kernels run there; elsewhere there may be native ones
+PALLAS, INTERPRETED = "pallas", "pallas interpreted"
+_MAKERS = {
+    XLA: "superopt.backends.xla:Xla",
+    NATIVE: "superopt.backends.native:Native",
+    PALLAS: "superopt.backends.pallas:Pallas",
+    INTERPRETED: "superopt.backends.pallas:interpreted",
+}
+_BY_DEVICE = {"gpu": PALLAS}  # platform of JAX -> whose kernels run there; elsewhere there may be native ones
 Trace = tuple[Any, ...] | None
 Timed = tuple[Callable[..., Any], Sequence[Any], Sequence[int]]
 

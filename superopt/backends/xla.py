@@ -20,6 +20,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from costmodel.arrays import PerKernel
+from costmodel.model.card import CardRoofline, card_of
 from costmodel.model.objective import Objective
 from superopt.arrays.placing import Later
 from superopt.backends.lower import LOWER, array_bytes, dtype_of
@@ -80,6 +81,11 @@ def build(
         ArgumentError: a frozen value is missing or does not fit.
     """
     return XlaExecutable(program, frozen_values, options)
+
+
+def card_model() -> CardRoofline | None:
+    """Prices of kernels where the default device is a graphics card, for which no model ships; None elsewhere."""
+    return CardRoofline(card_of(jax.devices()[0].device_kind)) if jax.default_backend() == "gpu" else None
 
 
 def as_jitted(program: Program, frozen_values: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:

@@ -75,10 +75,9 @@ class KernelProgram:
         return self.finalist is None and not self.choices and not self.program.computes_ahead
 
     @property
-    def chosen(self) -> Mapping[Graph, str]:
-        """The regions that are kernels, each with its backend."""
-        regions = regions_of(self.program.hot, self.choices)
-        return {region.graph: choice.backend for region, choice in zip(regions, self.choices, strict=True)}
+    def chosen(self) -> frozenset[Graph]:
+        """The regions that are kernels."""
+        return frozenset(region.graph for region in regions_of(self.program.hot, self.choices))
 
     @property
     def by_xla(self) -> frozenset[str]:
@@ -132,7 +131,7 @@ class KernelMaker:
             if region.graph not in found:
                 late = "not made: the time does not suffice" if self.own([region]) else "faster there"
                 found[region.graph] = _made(region, late)
-        rows = report_rows(form.regions, chosen, found, self.model)
+        rows = report_rows(form.regions, chosen, found, self.backend.name, self.model)
         if self.model is None:
             return replace(form, rows=rows)
         seconds = self.model.program_s([r.graph for r in form.regions], chosen, form.apart_s)

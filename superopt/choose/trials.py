@@ -10,7 +10,7 @@ import json
 import math
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -177,14 +177,19 @@ class _Process:
 
 
 def report_rows(
-    regions: Sequence[Region], chosen: Mapping[Graph, str], tried: Mapping[Graph, Trial], model: Joint | None = None
+    regions: Sequence[Region],
+    chosen: Collection[Graph],
+    tried: Mapping[Graph, Trial],
+    backend: str,
+    model: Joint | None = None,
 ) -> tuple[NativeKernel, ...]:
     """The regions of a form for the report, equal ones together, those that take longest first.
 
     Args:
         regions: of the form.
-        chosen: those that are kernels -> the backend of each.
+        chosen: those that are kernels.
         tried: what is known of them.
+        backend: that makes kernels.
         model: prices them.
     """
     rows: list[NativeKernel] = []
@@ -194,7 +199,6 @@ def report_rows(
         name: {g: 1e3 * s for g, s in zip(graphs, price.tolist(), strict=True) if s < math.inf}
         for name, price in prices.items()
     }
-    own = "" if model is None else model.own_name
     for graph, n in Counter(region.graph for region in regions).items():
         trial = tried.get(graph)
         if trial is None:
@@ -205,14 +209,14 @@ def report_rows(
                 kind=trial.kind,
                 count=n,
                 used=graph in chosen,
-                backend=chosen.get(graph, XLA),
+                backend=backend,
                 xla_ms=None if trial.xla_s is None else 1e3 * trial.xla_s,
                 own_ms=None if trial.own_s is None else 1e3 * trial.own_s,
                 ratio=trial.ratio,
                 flops=trial.cost.flops,
                 failure=trial.failure,
                 schedule=_schedule(trial),
-                predicted_ms=predicted_ms.get(own, {}).get(graph),
+                predicted_ms=predicted_ms.get(backend, {}).get(graph),
                 by_xla_ms=predicted_ms.get(XLA, {}).get(graph),
             )
         )

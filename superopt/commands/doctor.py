@@ -107,7 +107,7 @@ def _kernels() -> str:
     call, operands, _ = backend.time(Graph((x,), (mk("exp", x),)), [value], {})
     (got,) = call(*operands)
     np.testing.assert_allclose(got, np.exp(value), rtol=1e-6)
-    return f"{host().vector_bits}-bit vectors on {host().name}, a kernel called from XLA is correct"
+    return f"{host().vector_bits}-bit vectors on {host().name}, a {backend.name} kernel called from XLA is correct"
 
 
 def _end_to_end() -> str:

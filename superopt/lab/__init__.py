@@ -1,1 +1,1 @@
-"""What makes and judges superopt, not what uses it: benchmarks, discovery, training, fuzzing; and kernels for GPUs."""
+"""What makes and judges superopt, not what uses it: benchmarks, discovery, training, fuzzing."""

@@ -153,7 +153,9 @@ class Worker:
         root = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
         # NumPy's own threads go on spinning after a product or a norm, on the processors of what is timed next
-        environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path}
+        # and of a card each of several processes would take most of the memory when it starts
+        ours = {"OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        environment = {**ours, **os.environ, "PYTHONPATH": path}
         if self.inline:
             environment["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "false"
         # -P: modules in the folder of the user are not taken for those of the same name that the worker needs

@@ -32,7 +32,7 @@ from costmodel.model.load import load_objective
 from costmodel.model.objective import Objective
 from rewrites.language.term import Rule
 from superopt.backends.protocol import Backend, backend_of, for_device
-from superopt.backends.xla import XlaExecutable
+from superopt.backends.xla import XlaExecutable, card_model
 from superopt.certify.library import ProvedLibrary, given_rules, proved_library
 from superopt.certify.plan import Plan, empty_plan
 from superopt.choose.forms import apart_s, forms_of, own_regions, priced, that_differ
@@ -209,7 +209,8 @@ def optimize(
             if backend is not None and limits.tries_kernels and objective is None:
                 own = barrier.around("the model of kernels of our own", lambda: _priced(backend), None, let=_FIRST)
             objective = objective or barrier.around(
-                "the performance model", lambda: load_objective(archive, progress=clock.say), request.objective,
+                "the performance model", lambda: card_model() or load_objective(archive, progress=clock.say),
+                request.objective,
                 let=_FIRST,
             )  # fmt: skip
             request = replace(request, objective=objective, own=own)

@@ -97,7 +97,7 @@ class NativeKernel:
         schedule: where its schedule comes from: default, or searched among so many.
         predicted_ms, by_xla_ms: of one run as our kernel and by XLA, by the models, or as timed during the search; None
             where they were not asked.
-        backend: who computes it in the returned program.
+        backend: that makes it as a kernel; XLA computes it where it is not used.
     """
 
     name: str

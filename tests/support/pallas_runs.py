@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from superopt.kernels.loops.stage import LoopProgram
-from superopt.lab.pallas.lower import lower
+from superopt.kernels.pallas.lower import lower
 
 _HASTE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 

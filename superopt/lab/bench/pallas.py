@@ -24,12 +24,12 @@ from superopt.errors import SuperoptError
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.interp import evaluate
 from superopt.kernels.loops.program import from_graph
+from superopt.kernels.pallas import space
+from superopt.kernels.pallas.lower import lower
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.bench import Result, Say, geomean, table, wanted
+from superopt.lab.bench.pallas_tune import chained, interleaved, tune
 from superopt.lab.bench.programs.pallas_cases import CASES, PallasCase
-from superopt.lab.pallas import space
-from superopt.lab.pallas.lower import lower
-from superopt.lab.pallas.tune import chained, interleaved, tune
 
 ROUNDS = 15
 CACHE_BYTES = 400_000_000  # data of one call, so that no level of cache holds it

@@ -26,12 +26,12 @@ from jaxlib.mlir import ir
 from jaxlib.triton import dialect
 
 from superopt.errors import UsageError
+from superopt.kernels.pallas import space
+from superopt.kernels.pallas.lower import lower
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.bench import table, wanted
 from superopt.lab.bench.pallas import loop_program
 from superopt.lab.bench.programs.pallas_cases import CASES, PallasCase
-from superopt.lab.pallas import space
-from superopt.lab.pallas.lower import lower
 
 _TARGET = "__gpu$xla.gpu.triton"
 _COLUMNS = (

@@ -21,9 +21,9 @@ from superopt.ir.expr import Expr, values_of
 from superopt.ir.index import Poly, Size, Symbol, of_atom, row_major
 from superopt.ir.scalar import HALVES
 from superopt.kernels.loops.stage import Buffer
-from superopt.lab.pallas import contraction, online, scalars
-from superopt.lab.pallas.chunks import chunks, loop, split_counter
-from superopt.lab.pallas.frame import Block, Frame, Place, extent, power, whole
+from superopt.kernels.pallas import contraction, online, scalars
+from superopt.kernels.pallas.chunks import chunks, loop, split_counter
+from superopt.kernels.pallas.frame import Block, Frame, Place, extent, power, whole
 
 LIMIT = 1 << 14  # elements of a block of one reduction
 

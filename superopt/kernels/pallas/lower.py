@@ -29,11 +29,11 @@ from superopt.errors import InputError, UnsupportedKernel
 from superopt.ir.index import Poly, Symbol
 from superopt.kernels.loops.program import reads
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
+from superopt.kernels.pallas import contraction, scalars
+from superopt.kernels.pallas.chunks import loop
+from superopt.kernels.pallas.evaluate import Decisions, Evaluator
+from superopt.kernels.pallas.frame import Block, Frame, Layout, Place, both, extent, spread, whole
 from superopt.kernels.schedule.compose import inline
-from superopt.lab.pallas import contraction, scalars
-from superopt.lab.pallas.chunks import loop
-from superopt.lab.pallas.evaluate import Decisions, Evaluator
-from superopt.lab.pallas.frame import Block, Frame, Layout, Place, both, extent, spread, whole
 
 KNOBS = tuple(f.name for f in fields(Decisions))
 

@@ -22,9 +22,9 @@ from jax import lax
 
 from superopt.errors import InputError, SuperoptError
 from superopt.kernels.loops.stage import LoopProgram
+from superopt.kernels.pallas import space
+from superopt.kernels.pallas.lower import lower
 from superopt.kernels.schedule.trace import Trace, apply
-from superopt.lab.pallas import space
-from superopt.lab.pallas.lower import lower
 
 Arrays = Sequence[Any]
 Call = Callable[[], Any]

@@ -19,11 +19,11 @@ from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.interp import evaluate
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
+from superopt.kernels.pallas import space
+from superopt.kernels.pallas.lower import lower, phases
 from superopt.kernels.schedule.trace import apply, trace
 from superopt.lab.bench.pallas_ptx import modules, triton_text
 from superopt.lab.bench.programs.pallas_cases import CASES as CASES_TIMED
-from superopt.lab.pallas import space
-from superopt.lab.pallas.lower import lower, phases
 from tests.support.pallas_runs import inputs, run
 
 Array = Any

@@ -12,9 +12,8 @@ folding its loop expression through `jax.lax`; it knows loads, guards, reduction
     online       sums over exp(s - max s) in one pass over the keys
     lower        programs to JAX callables
     space        the decisions of a program, as traces of schedule primitives
-    tune         the fastest of them on the machine at hand
 
-The benchmark `pallas` runs them; the pipeline does not offer them yet.
+The backend `pallas` (`superopt.backends.pallas`) offers them to the pipeline; the benchmark `pallas` tunes them.
 
 This package's modules import jax when they are imported; the package itself does not.
 """

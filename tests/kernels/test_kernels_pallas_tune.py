@@ -15,12 +15,12 @@ from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir import scalar
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
+from superopt.kernels.pallas import scalars, space
+from superopt.kernels.pallas.lower import lower
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.bench.pallas import check, run, timed
+from superopt.lab.bench.pallas_tune import tune
 from superopt.lab.bench.programs.pallas_cases import CASES, PallasCase
-from superopt.lab.pallas import scalars, space
-from superopt.lab.pallas.lower import lower
-from superopt.lab.pallas.tune import tune
 from verifier.schedules.check import check_schedule
 from verifier.verdict import PROVED
 

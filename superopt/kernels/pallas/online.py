@@ -24,12 +24,12 @@ from superopt.ir.expr import Expr, op, subexpressions
 from superopt.ir.index import Poly, Size, Symbol, bounds, of_atom
 from superopt.ir.scalar import DTYPE, HALVES
 from superopt.ir.types import FLOATS, SIGNED
-from superopt.lab.pallas import contraction, scalars
-from superopt.lab.pallas.chunks import chunks, loop
-from superopt.lab.pallas.frame import Block, Frame, arranged, extent, whole
+from superopt.kernels.pallas import contraction, scalars
+from superopt.kernels.pallas.chunks import chunks, loop
+from superopt.kernels.pallas.frame import Block, Frame, arranged, extent, whole
 
 if TYPE_CHECKING:
-    from superopt.lab.pallas.evaluate import Evaluator
+    from superopt.kernels.pallas.evaluate import Evaluator
 
 _LOG2E = 1 / log(2)
 _LOWEST = -1e30  # a score below this counts as masked

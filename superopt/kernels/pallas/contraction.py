@@ -21,12 +21,12 @@ from jax import numpy as jnp
 from superopt.ir.expr import Expr, const, op, subexpressions, where
 from superopt.ir.index import Guard, Size, Symbol, Truth, all_of, of_atom
 from superopt.ir.scalar import DTYPE, HALVES
-from superopt.lab.pallas import scalars
-from superopt.lab.pallas.chunks import chunks, loop, split_counter
-from superopt.lab.pallas.frame import Block, Frame, Layout, Place, arranged, extent, power, spread, whole
+from superopt.kernels.pallas import scalars
+from superopt.kernels.pallas.chunks import chunks, loop, split_counter
+from superopt.kernels.pallas.frame import Block, Frame, Layout, Place, arranged, extent, power, spread, whole
 
 if TYPE_CHECKING:
-    from superopt.lab.pallas.evaluate import Evaluator
+    from superopt.kernels.pallas.evaluate import Evaluator
 
 LEAST = 16  # least extent of a dimension of `dot`
 

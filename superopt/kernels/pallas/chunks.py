@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from superopt.ir.index import Symbol
-from superopt.lab.pallas.frame import Block, Place, extent, iota
+from superopt.kernels.pallas.frame import Block, Place, extent, iota
 
 
 def loop(steps: Block, body: Callable[[Block, Any], Any], start: Any) -> Any:

@@ -1,0 +1,79 @@
+"""Prices on a graphics card: a roofline by the figures of its data sheet.
+
+    seconds = launch + max(bytes / bandwidth, products / rate of matrix units + other operations / rate)
+
+Nothing here was fitted or measured: kernels timed during the search correct it, as they do every model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.arrays import PerKernel
+from superopt.ir.counters import boundary_bytes, node_cost
+from superopt.ir.graph import Graph
+from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS
+from superopt.ir.scalar import HALVES
+
+LAUNCH_S = 3e-6  # of a kernel after another on the same stream: the order of magnitude that CUDA's documentation gives
+_TRANSCENDENTAL = 4.0  # operations: special function units have a quarter of the rate
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A data sheet.
+
+    Attributes:
+        name: part of what JAX calls the device.
+        bandwidth: bytes a second from its memory.
+        flops: of float32, a second.
+        matrix_flops: of products of 16-bit floats, a second, dense.
+    """
+
+    name: str
+    bandwidth: float
+    flops: float
+    matrix_flops: float
+
+
+_CARDS = (
+    Card("H200", 4.8e12, 67e12, 989e12),
+    Card("H100", 3.35e12, 67e12, 989e12),
+    Card("A100", 1.56e12, 19.5e12, 312e12),
+    Card("L40S", 8.64e11, 91.6e12, 362e12),
+    Card("L4", 3e11, 30.3e12, 121e12),
+)
+"""By the data sheets of NVIDIA; of several memories the slowest."""
+UNKNOWN = Card("unknown", 1.56e12, 19.5e12, 312e12)
+"""A card without a sheet here is priced as an A100: ratios of kernels matter, not seconds."""
+
+
+def card_of(kind: str) -> Card:
+    """The sheet of the device that JAX calls so, or `UNKNOWN`."""
+    return next((card for card in _CARDS if card.name in kind.replace("-", " ").split()), UNKNOWN)
+
+
+class CardRoofline:
+    """The roofline of a card as an objective."""
+
+    name = "roofline of the card"
+    source = "data sheet, not measured"
+
+    def __init__(self, card: Card) -> None:
+        self.card, self.version = card, repr(card)
+
+    def price(self, kernels: Sequence[Graph]) -> PerKernel:
+        """Seconds of each kernel that reads its inputs and writes its outputs once."""
+        return np.array([self._seconds(kernel) for kernel in kernels], dtype=np.float64)
+
+    def _seconds(self, kernel: Graph) -> float:
+        busy_s = 0.0
+        for node in kernel.nodes():
+            cost = node_cost(node)
+            matrix = node.op in CONVOLUTIONS | PRODUCTS and all(x.dtype in HALVES for x in node.inputs)
+            busy_s += cost.flops / (self.card.matrix_flops if matrix else self.card.flops)
+            busy_s += _TRANSCENDENTAL * cost.transcendentals / self.card.flops
+        return LAUNCH_S + max(sum(boundary_bytes(kernel)) / self.card.bandwidth, busy_s)

@@ -1,0 +1,131 @@
+"""The Pallas backend: regions as kernels for graphics cards, which Triton compiles inside of the program.
+
+Under the name `pallas interpreted` XLA interprets the same kernels on any device: slowly, and priced as if a card ran
+them; that is how the whole pipeline is tried where there is none.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from costmodel.arrays import PerKernel
+from costmodel.model.card import UNKNOWN, CardRoofline
+from superopt.backends.mixed import alone
+from superopt.backends.protocol import INTERPRETED, PALLAS, Backend, CompiledRegion, Timed, Trace, default_trace, traced
+from superopt.backends.xla import card_model
+from superopt.errors import InputError, UnsupportedKernel
+from superopt.ir.graph import Graph, Node, make_input, mk
+from superopt.ir.ops.table import PREFIXES
+from superopt.ir.scalar import SCALARS
+from superopt.kernels.choose.regions import is_inside
+from superopt.kernels.loops.program import from_graph
+from superopt.kernels.loops.stage import LoopProgram
+from superopt.kernels.pallas import space
+from superopt.kernels.pallas.lower import lower
+from superopt.kernels.pallas.scalars import has_code
+from superopt.kernels.schedule.trace import apply
+from verifier.schedules import ScheduleVerdict
+from verifier.schedules.ledger import ScheduleLedger
+
+_DEFAULTS = 3  # schedules that are tried for a region: where a third is not proved either, XLA computes it
+_FAULTS = (NotImplementedError, ValueError, TypeError, jax.errors.JaxRuntimeError)  # what Pallas and Triton raise
+
+
+class Pallas(Backend):
+    """Pallas kernels (`superopt.backends.protocol`).
+
+    Args:
+        interpret: have XLA interpret them, on whatever device there is.
+    """
+
+    def __init__(self, interpret: bool = False) -> None:
+        self.interpret, self.name = interpret, INTERPRETED if interpret else PALLAS
+
+    @functools.cached_property
+    def _model(self) -> CardRoofline:
+        return card_model() or CardRoofline(UNKNOWN)
+
+    @property
+    def version(self) -> str:
+        """The card's."""
+        return self._model.version
+
+    def price(self, kernels: Sequence[Graph]) -> PerKernel:
+        """Seconds of regions by the data sheet of the card."""
+        return self._model.price(kernels)
+
+    def can_run(self, region: Graph) -> bool:
+        """Is all of it of ops that have code, of at most 32 bits, and without prefixes, which would be quadratic?"""
+        return all(node.op == "input" or _runs(node) for node in region.nodes())
+
+    def unavailable(self) -> str:
+        """Why this process runs no kernels: another device, or Triton failed on the first one; empty when it does."""
+        return "" if self.interpret else _unavailable()
+
+    def default_traces(self, region: Graph) -> Iterator[tuple[Any, ...]]:
+        """The first guesses of `superopt.kernels.pallas.space`, those of all stages in step."""
+        program = from_graph(region.outputs)
+        stages = [space.candidates(program, stage.buffer)[:_DEFAULTS] for stage in program.stages]
+        for steps in itertools.islice(zip(*map(itertools.cycle, stages), strict=False), max(map(len, stages))):
+            yield tuple(itertools.chain(*steps))
+
+    def build(self, region: Graph, trace: Trace = None) -> CompiledRegion:
+        """The region as a JAX function made of Pallas calls.
+
+        Raises:
+            InputError: it has no such kernel, or none runs here.
+        """
+        if reason := self.unavailable():
+            raise InputError(reason)
+        steps = default_trace(self, region) if trace is None else trace
+        program = apply(from_graph(region.outputs), steps)
+        function = lower(program, self.interpret)
+        names = [node["name"] for node in region.inputs]
+        order = [names.index(b.name) for b in program.buffers if b.scope in ("input", "frozen")]
+        return traced(f"{self.name} {steps}", region, lambda *arrays: function(*[arrays[i] for i in order]))
+
+    def run(self, kernel: CompiledRegion, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Its values; nothing watches what a kernel on a card writes, but masks keep it in its buffers."""
+        try:
+            return super().run(kernel, values)
+        except _FAULTS as fault:
+            raise UnsupportedKernel(f"{type(fault).__name__}: {fault}"[:300]) from fault
+
+    def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> Timed:
+        """A call of a program that is this kernel alone."""
+        return alone(self, graph, operands, options)
+
+    def prove(self, region: Graph, trace: Trace, ledger: ScheduleLedger | None = None) -> ScheduleVerdict:
+        """The verdict on a schedule, on record or anew."""
+        program: LoopProgram = from_graph(region.outputs)
+        steps = default_trace(self, region) if trace is None else trace
+        return (ledger or ScheduleLedger()).check(program, apply(program, steps))
+
+
+def interpreted() -> Pallas:
+    """The backend that interprets its kernels."""
+    return Pallas(interpret=True)
+
+
+def _runs(node: Node) -> bool:
+    wide = any(t.dtype == "float64" for x in (node, *node.inputs) for t in x.types)
+    return is_inside(node) and not wide and node.op not in PREFIXES and (node.op not in SCALARS or has_code(node.op))
+
+
+@functools.cache
+def _unavailable() -> str:
+    if jax.default_backend() != "gpu":
+        return f"they run on graphics cards, programs here on {jax.default_backend()}"
+    x = make_input("x", (33, 47))
+    value = np.linspace(-3.0, 3.0, 33 * 47, dtype=np.float32).reshape(33, 47)
+    try:
+        (got,) = jax.jit(lower(space.scheduled(from_graph((mk("exp", x),))), interpret=False))(value)
+        return "" if np.allclose(got, np.exp(value), rtol=1e-5) else "the first kernel gave wrong values"
+    except Exception as fault:  # whatever Triton lacks here, programs do without its kernels
+        return f"the first kernel failed: {type(fault).__name__}: {fault}"[:200]
