@@ -61,8 +61,8 @@ LIMITS = {
     "op_lists": 4,
     "long_signatures": 1,
     "long_calls": 0,
-    "lines": 98_454,
-    "core": 78_871,
+    "lines": 100_200,
+    "core": 79_650,
 }
 """What the figures may be at most: lowered with every change that lowers them."""
 

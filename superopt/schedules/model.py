@@ -1,13 +1,13 @@
-"""The model that guides a search of schedules: a Gaussian process over features, on top of a small fitted network.
+"""The model that guides a search of schedules: a Gaussian process over features, on top of the model of kernels.
 
     log2 seconds of a candidate = c + m(x) + g(x) + noise,      g ~ GP(0, a^2 matern52(|x - x'|_lengths))
 
-x are the standardised `features`, c is the operator's own constant (the mean of what was measured of it).  The network
-m and the lengths, one per feature, are the `Prior`: fitted to timings of training operators by the marginal
-likelihood (`superopt.lab.training.schedules`), kept in `prior.json`, a few kB.  A search conditions g on its own
-measurements, which has a closed form and takes milliseconds, and on those of earlier operators in the store, whose g
-is correlated with this operator's by `coupling`: the transfer between operators (Chen et al., Learning to Optimize
-Tensor Programs, 2018).
+x are the standardised `features`, c is the operator's own constant (the mean of what was measured of it), and m what
+`costmodel.model.staged` predicts.  The lengths, one per feature, are the `Prior`: fitted to the labels of schedules by
+the marginal likelihood (`superopt.lab.training.schedule_prior`), kept in `prior.json`, a few kB.  A search conditions
+g on its own measurements, which has a closed form and takes milliseconds, and on those of earlier operators in the
+store, whose g is correlated with this operator's by `coupling`: the transfer between operators (Chen et al., Learning
+to Optimize Tensor Programs, 2018).
 
 The matrices are small, and no product of them goes through NumPy's linear algebra library: its threads, once they have
 worked, spin for some 50 ms on the processors on which candidates are then built and timed.
@@ -72,7 +72,6 @@ class Prior:
         lengths: in standardised features, over which times change.
         amplitude, noise: standard deviations of g and of a timing, in log2 of seconds.
         coupling: correlation of g between operators.
-        weights: of the network.
     """
 
     centre: Float[np.ndarray, " features"]
@@ -81,12 +80,10 @@ class Prior:
     amplitude: float
     noise: float
     coupling: float
-    weights: tuple[Float[np.ndarray, "features hidden"], Float[np.ndarray, " hidden"], Float[np.ndarray, " hidden"]]
 
     def mean(self, x: Float[np.ndarray, "points features"]) -> Float[np.ndarray, " points"]:
-        """The network."""
-        w, b, v = self.weights
-        return np.einsum("ih,h->i", np.tanh(np.einsum("ij,jh->ih", (x - self.centre) / self.scale, w) + b), v)
+        """What the model of scheduled kernels says: the last of the features."""
+        return x[:, -1].astype(np.float64)
 
     def covariance(
         self, x: Float[np.ndarray, "points features"], other: Float[np.ndarray, "rows features"]
@@ -103,18 +100,16 @@ class Prior:
         def short(x: Any) -> Any:
             return [short(v) for v in x] if isinstance(x, np.ndarray) else float(f"{x:.4g}")
 
-        values = {name: short(getattr(self, name)) for name in self.__slots__ if name != "weights"}
-        return {"names": list(NAMES), **values, "weights": [short(w) for w in self.weights]}
+        return {"names": list(NAMES), **{name: short(getattr(self, name)) for name in self.__slots__}}
 
 
 @functools.cache
 def prior(path: Path = PRIOR) -> Prior:
     """The prior of a file, by default the one that is shipped."""
     value = json.loads(path.read_text(encoding="utf-8"))
-    assert value.pop("names") == list(NAMES), f"{path} is for other features: superopt.lab.training.schedules"
+    assert value.pop("names") == list(NAMES), f"{path} is for other features: superopt train fit --backend schedules"
     centre, scale, lengths = (np.asarray(value[name]) for name in ("centre", "scale", "lengths"))
-    w, b, v = (np.asarray(x) for x in value["weights"])
-    return Prior(centre, scale, lengths, value["amplitude"], value["noise"], value["coupling"], (w, b, v))
+    return Prior(centre, scale, lengths, value["amplitude"], value["noise"], value["coupling"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,11 +101,13 @@ class ScheduleSpace:
 
     Attributes:
         program: after the steps of `prefix`, else unscheduled.
+        unscheduled: what traces apply to.
         base: the default schedule.
         prefix: its steps that put a part of a stage into a stage of its own.
     """
 
     program: LoopProgram
+    unscheduled: LoopProgram
     stages: tuple[StageSpace, ...]
     cpu: Cpu
     threads: int
@@ -172,20 +174,20 @@ def space_of(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> 
     if len(program.stages) == 1:
         part = _chain_space(program, program.stages[0].buffer, cpu, threads, base)
         if part is not None:
-            return ScheduleSpace(program, (part,), cpu, threads, base, [], _named([part]))
+            return ScheduleSpace(program, program, (part,), cpu, threads, base, [], _named([part]))
     try:
         found = _around(program, cpu, threads, base)
         if digest(apply(program, found.trace(found.start))) == digest(apply(program, base)):
             return found
     except InputError:
         pass  # its first steps need those between them
-    return ScheduleSpace(program, (), cpu, threads, base, base)
+    return ScheduleSpace(program, program, (), cpu, threads, base, base)
 
 
 def _around(program: LoopProgram, cpu: Cpu, threads: int, base: Trace) -> ScheduleSpace:
     """The space whose start is the default schedule."""
     prefix = [step for step in base if step[0] not in ("tensorize", "set_knob")]
-    program = apply(program, prefix)
+    unscheduled, program = program, apply(program, prefix)
     tiles = {step[1]: decisions_of(step[2]) for step in base if step[0] == "tensorize"}
     names = [stage.buffer for stage in program.stages]
     after: dict[str, Trace] = {name: [] for name in names}
@@ -203,7 +205,7 @@ def _around(program: LoopProgram, cpu: Cpu, threads: int, base: Trace) -> Schedu
         else:
             chosen = {step[2]: step[3] for step in own if step[1] == stage.buffer}
             parts.append(_nest_space(program, stage, threads, chosen))
-    return ScheduleSpace(program, tuple(parts), cpu, threads, base, prefix, _named(parts))
+    return ScheduleSpace(program, unscheduled, tuple(parts), cpu, threads, base, prefix, _named(parts))
 
 
 def _named(parts: Sequence[StageSpace]) -> dict[str, Knob]:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from superopt.arrays.bundles import scratch_folder
+from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
 from superopt.ir.types import ITEMSIZE_BYTES
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 Strategy = Literal["model", "evolutionary", "random"]
 STRATEGIES: tuple[Strategy, ...] = ("model", "evolutionary", "random")
-_BATCH, _POOL, _PARENTS = 6, 160, 12
+_BATCH, _POOL, _PARENTS = 6, 48, 12
 _RANDOM_SHARE = 0.25
 _SAMPLE_S, _ROUNDS, _EACH_S = 1e-3, 5, 0.04
 _FINAL, _FINAL_ROUNDS, _FINAL_SAMPLE_S = 5, 9, 3e-3
@@ -150,6 +151,11 @@ class _Search:
     compiled_s: list[float] = field(default_factory=list[float])
     exhausted: bool = False
 
+    def refuse(self, why: str) -> None:
+        """Count a candidate that could not be built."""
+        reason = why.split("\n")[0][:160]
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+
 
 def tune(
     graph: Graph,
@@ -185,7 +191,7 @@ def tune(
         earlier = records.rows() if how.strategy == "model" else Rows.empty()
         for job in started:
             job.result()
-        pool = _Pool(executor, [_Builder(worker, graph, how.threads, problem) for worker in own])
+        pool = _Pool(executor, [CandidateBuilder(worker, graph, how.threads, problem) for worker in own])
         search = _begun(_Search(space, how, random.Random(how.seed), earlier), pool)
         search.until = begin + how.budget_s * (1 - _FINAL_SHARE)
         while not _done(search):
@@ -231,7 +237,8 @@ def _step(search: _Search, pool: _Pool) -> None:
 
 def _proposal(space: ScheduleSpace, point: dict[str, Any]) -> Proposal:
     """A point with what follows from it."""
-    return Proposal(point, space.trace(point), features(space, point))
+    trace = space.trace(point)
+    return Proposal(point, trace, features(apply(space.unscheduled, trace), space.threads))
 
 
 def _proposed(search: _Search, count: int) -> list[Proposal]:
@@ -243,12 +250,16 @@ def _proposed(search: _Search, count: int) -> list[Proposal]:
     misses = 0
     while len(fresh) < wanted and misses < 2 * wanted:
         point = _point(search, parents)
-        trace = search.space.trace(point)
-        key = json.dumps(trace)
+        key = json.dumps(search.space.trace(point))
         if key in search.seen or key in fresh:
             misses += 1
-        else:
-            fresh[key] = Proposal(point, trace, features(search.space, point))
+            continue
+        try:
+            fresh[key] = _proposal(search.space, point)
+        except InputError as error:
+            misses += 1
+            search.seen.add(key)
+            search.refuse(f"refused: {error}")
     keys = list(fresh)
     if guided and keys:
         known = prior()
@@ -286,7 +297,7 @@ def builders(count: int) -> list[Worker]:
     return [Worker(_LIMITS, module="superopt.schedules.worker") for _ in range(count)]
 
 
-class _Builder:
+class CandidateBuilder:
     """A worker with its session; opens it again after a death."""
 
     def __init__(self, worker: Worker, graph: Graph, threads: int, problem: Path) -> None:
@@ -336,13 +347,13 @@ class _Pool:
     """The builders of a search, which work at once."""
 
     executor: ThreadPoolExecutor
-    builders: Sequence[_Builder]
+    builders: Sequence[CandidateBuilder]
 
     def open(self) -> None:
         """Open the graph in all of them."""
-        list(self.executor.map(_Builder.open, self.builders))
+        list(self.executor.map(CandidateBuilder.open, self.builders))
 
-    def build(self, traces: Sequence[Trace]) -> list[tuple[_Builder, dict[int, dict[str, Any]]]]:
+    def build(self, traces: Sequence[Trace]) -> list[tuple[CandidateBuilder, dict[int, dict[str, Any]]]]:
         """Events by index, from each builder that had a share of the traces."""
         count = len(self.builders)
         shares = [(b, range(len(traces))[k::count]) for k, b in enumerate(self.builders) if k < len(traces)]
@@ -364,8 +375,7 @@ def _measure(search: _Search, pool: _Pool, batch: Sequence[Proposal]) -> list[Ca
                     known.add(event["digest"])
                     built[event["digest"]] = i
             elif event["event"] not in ("lost", "known"):
-                reason = f"{event['event']}: {event['detail']}".split("\n")[0][:160]
-                search.refused[reason] = search.refused.get(reason, 0) + 1
+                search.refuse(f"{event['event']}: {event['detail']}")
         for digest, samples in _times(search, builder, list(built)).items():
             made, spills = batch[built[digest]], events[built[digest]]["spills"]
             added.append(Candidate(made.trace, made.point, made.x, digest, float(np.median(samples)), spills))
@@ -373,7 +383,7 @@ def _measure(search: _Search, pool: _Pool, batch: Sequence[Proposal]) -> list[Ca
     return added
 
 
-def _times(search: _Search, builder: _Builder, digests: Sequence[str]) -> dict[str, list[float]]:
+def _times(search: _Search, builder: CandidateBuilder, digests: Sequence[str]) -> dict[str, list[float]]:
     """Samples of new candidates, few of those that are clearly slower than the best."""
     best = min((c.seconds for c in search.measured), default=math.inf)
     limits = {"limit_s": min(1e9, _HOPELESS * best), "slow_s": min(1e9, _SLOW * best)}
@@ -382,7 +392,9 @@ def _times(search: _Search, builder: _Builder, digests: Sequence[str]) -> dict[s
     return _timed(search, builder, digests, request)
 
 
-def _timed(search: _Search, builder: _Builder, digests: Sequence[str], how: dict[str, Any]) -> dict[str, list[float]]:
+def _timed(
+    search: _Search, builder: CandidateBuilder, digests: Sequence[str], how: dict[str, Any]
+) -> dict[str, list[float]]:
     if not digests:
         return {}
     if search.space.threads > 1:
@@ -404,7 +416,7 @@ def _rest() -> None:
             return
 
 
-def _final(search: _Search, builder: _Builder, budget_s: float) -> tuple[Candidate | None, float, float]:
+def _final(search: _Search, builder: CandidateBuilder, budget_s: float) -> tuple[Candidate | None, float, float]:
     """What to return, its seconds and the default's: the leaders again, then the best of them against the default."""
     default, seed = search.default, search.how.seed
     if not search.measured:
@@ -432,7 +444,7 @@ def _final(search: _Search, builder: _Builder, budget_s: float) -> tuple[Candida
 
 
 def _again(
-    search: _Search, candidates: Sequence[Candidate], builder: _Builder, seed: int, rounds: int, budget_s: float
+    search: _Search, candidates: Sequence[Candidate], builder: CandidateBuilder, seed: int, rounds: int, budget_s: float
 ) -> dict[str, list[float]]:
     """Samples of candidates in fresh rounds, all of them in each, as many as there is time for."""
     events = builder.build(range(len(candidates)), [c.trace for c in candidates], again=True)

@@ -6,7 +6,8 @@ Requests, after `open` (a graph as text, the number of threads, a file with inpu
                     `known` for code that was built before, unless `again`
     time{digests}   one event per candidate of this process: seconds of each of several interleaved samples, of
                     fewer where they are long (about `each_s` for a candidate); of one call where two took longer
-                    than `limit_s`, of two samples where these took longer than `slow_s`
+                    than `limit_s`, of two samples where these took longer than `slow_s`; with `peak` also of
+                    independent multiply-adds so often in each round, as digests `peak 0` and so on: the clock
 
 All candidates work on the same buffers: an operator of a few megabytes runs 15 % faster in some memory than in other,
 and what several kernels read does not stay in caches.
@@ -17,6 +18,7 @@ expected (`save_problem`).
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import sys
@@ -43,6 +45,7 @@ from superopt.kernels.schedule.trace import apply
 from superopt.measure import loop
 from superopt.measure.numerics import FLOAT_TOLERANCE, Tolerance, output_errors
 from superopt.measure.worker import serve
+from superopt.schedules import native
 
 Event = dict[str, Any]
 _MOST_PACKED_BYTES = 512 << 20  # of packed operands that are kept for other candidates
@@ -221,6 +224,8 @@ def _time(request: Mapping[str, Any]) -> Iterator[Event]:
     calls = [session.calls[digest] for digest in request["digests"]]
     session.calls.clear()  # who wants to time one again builds it again
     first = [session.first[digest] for digest in request["digests"]]
+    peaks = [f"peak {k}" for k in range(request.get("peak", 0))]
+    calls, first = calls + [_peak() for _ in peaks], first + [0.0] * len(peaks)
     once = [_warm(call, x, request["limit_s"], request["sample_s"]) for call, x in zip(calls, first, strict=True)]
     active = {i for i, seconds in enumerate(once) if seconds <= request["limit_s"]}
     samples = {i: [] if i in active else [seconds] for i, seconds in enumerate(once)}
@@ -232,8 +237,13 @@ def _time(request: Mapping[str, Any]) -> Iterator[Event]:
             samples[i].append(seconds)
             if (k + 1 == _RACED and min(samples[i]) > request["slow_s"]) or k + 1 >= rounds[i]:
                 active.discard(i)
-    for i, name in enumerate(request["digests"]):
+    for i, name in enumerate([*request["digests"], *peaks]):
         yield {"event": "timed", "digest": name, "samples_s": samples[i]}
+
+
+@functools.cache
+def _peak() -> Callable[[], Any]:
+    return native.peak_call()[0]
 
 
 def _warm(call: Callable[[], Any], first_s: float, limit_s: float, sample_s: float) -> float:

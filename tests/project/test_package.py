@@ -127,7 +127,8 @@ def test_nothing_but_training_needs_what_only_training_needs():
     users = {
         name for name, path in house.modules().items() if re.search(r"^ *(import|from) optax", path.read_text(), re.M)
     }
-    assert users == {"superopt.lab.training.fit", "superopt.lab.training.schedules"}
+    training = "superopt.lab.training"
+    assert users == {f"{training}.fit", f"{training}.schedule_prior", f"{training}.staged"}
 
 
 def test_the_descent_is_that_of_optax():

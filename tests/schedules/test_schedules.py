@@ -19,11 +19,11 @@ from superopt.kernels.emit.generate import generate
 from superopt.kernels.loops.evaluate import evaluate
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.schedule.trace import apply
-from superopt.lab.training.schedules import OPERATORS, plain, timings
+from superopt.lab.training.schedule_prior import fitted, plain
 from superopt.schedules.features import NAMES, features
 from superopt.schedules.model import Forecast, Prior, Rows, forecast, prior
 from superopt.schedules.records import Candidate, Records
-from superopt.schedules.space import space_of
+from superopt.schedules.space import Point, ScheduleSpace, space_of
 from superopt.schedules.tune import STRATEGIES, ScheduleSearch, Strategy, tune
 from superopt.schedules.worker import example_arrays, reference
 from superopt.schedules.workload import workload
@@ -74,10 +74,14 @@ def test_points_keep_the_value(text: str) -> None:
     assert kept >= 6
 
 
+def _described(space: ScheduleSpace, point: Point) -> np.ndarray:
+    return features(apply(space.unscheduled, space.trace(point)), space.threads)
+
+
 def test_features_are_finite_and_tell_points_apart() -> None:
     space = space_of(from_graph(workload("dot f32 128x768x256").outputs, name="kernel"))
     rng = random.Random(0)
-    rows = np.stack([features(space, space.sample(rng)) for _ in range(40)])
+    rows = np.stack([_described(space, space.sample(rng)) for _ in range(40)])
     assert rows.shape == (40, len(NAMES))
     assert np.all(np.isfinite(rows))
     assert len(np.unique(rows, axis=0)) >= 38
@@ -132,8 +136,7 @@ def test_operands_are_read_in_place_only_where_lanes_are_neighbours() -> None:
 
 def _plain(noise: float = 0.02) -> Prior:
     n = len(NAMES)
-    weights = (np.zeros((n, 2)), np.zeros(2), np.zeros(2))
-    return Prior(np.zeros(n), np.ones(n), np.full(n, 6.0), 1.0, noise, 0.5, weights)
+    return Prior(np.zeros(n), np.ones(n), np.full(n, 6.0), 1.0, noise, 0.5)
 
 
 def test_the_model_orders_what_it_has_not_seen() -> None:
@@ -163,35 +166,39 @@ def test_a_measured_point_is_known_and_a_batch_spreads() -> None:
     assert sorted(twins.batch(9, 0.5)) == [0, 1, 2]
 
 
-def test_the_shipped_prior_is_for_these_features_and_other_operators() -> None:
+def test_the_shipped_prior_is_for_these_features() -> None:
     known = prior()
     assert known.lengths.shape == (len(NAMES),)
     assert np.all(known.lengths > 0)
-    from superopt.lab.bench.schedules import OPERATORS as EVALUATED
-
-    assert not set(OPERATORS) & set(EVALUATED)
-    program = from_graph(workload("dot f32 90x400x300").outputs, name="kernel")
-    space = space_of(program)
-    rng = random.Random(0)
-    points = [space.sample(rng) for _ in range(20)]
-    best = forecast(np.stack([features(space, p) for p in points]), Rows.empty(), Rows.empty(), known)
-    assert np.all(np.isfinite(best.mean))
+    space = space_of(from_graph(workload("dot f32 90x400x300").outputs, name="kernel"))
+    rows = np.stack([_described(space, space.start), *[_described(space, p) for p in _legal(space, 8)]])
+    found = forecast(rows, Rows.empty(), Rows.empty(), known)
+    np.testing.assert_allclose(found.mean, rows[:, -1])
 
 
-def test_priors_and_timings_are_read_as_they_were_written(tmp_path: Path) -> None:
+def _legal(space: ScheduleSpace, count: int) -> list[Point]:
+    rng, found = random.Random(0), list[Point]()
+    while len(found) < count:
+        point = space.sample(rng)
+        try:
+            apply(space.unscheduled, space.trace(point))
+        except InputError:
+            continue
+        found.append(point)
+    return found
+
+
+def test_priors_are_read_as_they_were_written_and_fitted_to_what_is_left(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     made = plain(rng.standard_normal((20, len(NAMES))))
     (tmp_path / "prior.json").write_text(json.dumps(made.to_json()))
-    x = rng.standard_normal((5, len(NAMES)))
+    x = rng.standard_normal((12, len(NAMES)))
     again = prior(tmp_path / "prior.json")
     np.testing.assert_allclose(again.covariance(x, x), made.covariance(x, x), rtol=1e-2, atol=1e-3)
     np.testing.assert_allclose(np.diagonal(made.covariance(x, x)), made.amplitude**2, rtol=1e-3)
-    lines = [{"operator": name, "x": x[k].tolist(), "seconds": 2.0 ** -(9 + k)} for k, name in enumerate("aabbc")]
-    (tmp_path / "timings.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    found = timings(tmp_path / "timings.jsonl")
-    assert list(found) == ["a", "b"]  # one timing says nothing
-    np.testing.assert_allclose(found["b"][0], x[2:4])
-    assert found["b"][1].tolist() == [-11.0, -12.0]
+    right = fitted([(x, made.mean(x) + 7.0)] * 3, steps=60)
+    wrong = fitted([(x, rng.standard_normal(12))] * 3, steps=60)
+    assert right.amplitude < wrong.amplitude
 
 
 def test_rows_of_two_searches_keep_their_groups() -> None:
@@ -205,8 +212,8 @@ def test_records_are_kept_for_other_operators_only() -> None:
     store = Store(memory=True)
     graph, other = workload("dot f32 8x32x16"), workload("dot f32 8x32x32")
     space = space_of(from_graph(graph.outputs, name="kernel"))
-    point = space.sample(random.Random(0))
-    Records(store, graph, 1).add([Candidate(space.trace(point), point, features(space, point), "d", 1e-5)])
+    point = space.start
+    Records(store, graph, 1).add([Candidate(space.trace(point), point, _described(space, point), "d", 1e-5)])
     assert len(Records(store, graph, 1).rows()) == 0
     assert len(Records(store, other, 1).rows()) == 1
     assert len(Records(store, other, 4).rows()) == 0

@@ -38,7 +38,7 @@ def _final(monkeypatch: pytest.MonkeyPatch, measured: list[Candidate], fresh: di
     monkeypatch.setattr(search, "_again", again)
     graph = workload("softmax f32 5x33")
     space = space_of(from_graph(graph.outputs, name="kernel"), threads=2)
-    builder = search._Builder(Worker(), graph, 2, Path())  # no process: it is asked nothing
+    builder = search.CandidateBuilder(Worker(), graph, 2, Path())  # no process: it is asked nothing
     state = search._Search(
         space, search.ScheduleSearch(1.0), random.Random(0), Rows.empty(), default=measured[0], measured=list(measured)
     )

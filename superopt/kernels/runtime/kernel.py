@@ -24,7 +24,7 @@ from superopt.ir.scalar import DTYPE
 from superopt.kernels.llvm import jit
 from superopt.kernels.llvm.module import Module
 from superopt.kernels.loops.stage import Buffer
-from superopt.kernels.runtime import ffi, pool, team
+from superopt.kernels.runtime import ffi, pages, pool, team
 from superopt.kernels.runtime.entry import describe
 from superopt.kernels.runtime.ffi_layout import FfiLayout, layout
 from superopt.machine.shared import once
@@ -38,6 +38,7 @@ _REGION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int6
 _UNKNOWN_MICROSECONDS = 1000.0  # of a phase without an estimate: shared until it is measured
 _BAND_BYTES = 4096
 _ALIGN = 64
+_ROOM_BYTES = 16 << 20  # that a room takes at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +191,12 @@ class Room:
     """Buffers that kernels of one operator share, so that none of them is timed on better placed memory than another.
 
     An operand is copied once for each array that is given for it; results and scratch are overwritten by whoever runs.
+    All lie in large pages one after the other: in small ones, which of them fall on the same sets of a cache is luck,
+    and a kernel is up to 40 % slower in one process than in the next.
     """
 
     def __init__(self) -> None:
+        self._free = np.zeros(0, np.uint8)
         self._known: dict[tuple[object, ...], tuple[Buffer, Array | None, Array, Array]] = {}
 
     def placed(self, buffers: Sequence[Buffer], arrays: Mapping[str, Array]) -> list[tuple[Array, Array]]:
@@ -202,8 +206,14 @@ class Room:
             given = arrays.get(b.name)
             key = (b, id(given) if b.scope in ("input", "frozen") else None)
             if key not in self._known:
-                self._known[key] = (b, given, *_place(b, arrays, True))  # holding what was given keeps its id
+                self._known[key] = (b, given, *_place(b, arrays, True, self._taken))  # what was given keeps its id
             found.append(self._known[key][2:])
+        return found
+
+    def _taken(self, size: int) -> Array:
+        if size > len(self._free):
+            self._free = pages.large_bytes(max(size, _ROOM_BYTES))
+        found, self._free = self._free[:size], self._free[size:]
         return found
 
     def clear(self, buffers: Sequence[Buffer]) -> None:
@@ -278,12 +288,16 @@ def _entries() -> jit.Library:
     return library
 
 
-def _place(buffer: Buffer, arrays: Mapping[str, Array], guard: bool) -> tuple[Array, Array]:
+def _place(
+    buffer: Buffer, arrays: Mapping[str, Array], guard: bool, taken: Callable[[int], Array] | None = None
+) -> tuple[Array, Array]:
     """The whole allocation as bytes, and the aligned array inside it."""
     dtype = DTYPE[buffer.dtype]
     size = math.prod(buffer.shape) * dtype.itemsize
     band = _BAND_BYTES if guard else 0
-    whole = np.full(size + 2 * band + _ALIGN, 0xFF if guard else 0, np.uint8)
+    room = size + 2 * band + _ALIGN
+    whole = np.empty(room, np.uint8) if taken is None else taken(room)
+    whole[:] = 0xFF if guard else 0
     start = band + (-(whole.ctypes.data + band)) % _ALIGN
     array = whole[start : start + size].view(dtype).reshape(buffer.shape)
     given = arrays.get(buffer.name)

@@ -45,6 +45,16 @@ def _advise() -> Any:
     return advise
 
 
+def large_bytes(size: int) -> np.ndarray:
+    """Zeros that begin at a multiple of 2 MB, in large pages where there are such: equal offsets fall on equal sets."""
+    memory = mmap.mmap(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    whole = np.frombuffer(memory, np.uint8)
+    start = -whole.ctypes.data % PAGE
+    return whole[start : start + size]
+
+
 def map_file(path: Path) -> np.ndarray | None:
     """The bytes of a file, read-only, mapped at a multiple of 2 MB; None where that cannot be.
 

@@ -12,11 +12,21 @@ import click
 
 from superopt.kernels.choose.choice import NATIVE
 from superopt.lab.training.collect import collect as run
-from superopt.lab.training.fitting import evaluation, fit_weights, update_document
+from superopt.lab.training.fitting import (
+    evaluation,
+    fit_schedules,
+    fit_weights,
+    schedules_evaluation,
+    update_document,
+)
 from superopt.lab.training.regions import collect as time_regions
+from superopt.lab.training.schedules import collect as time_schedules
 from superopt.lab.training.whole import collect as time_programs
 from superopt.machine.budget import parse_budget
 from superopt.measure.kernels import XLA
+
+SCHEDULES = "schedules"  # our own kernels under any schedule
+LABELS = (XLA, NATIVE, SCHEDULES)
 
 
 def _slice(command: Callable[..., None]) -> Callable[..., None]:
@@ -62,6 +72,14 @@ def regions(out: Path, budget: str, as_json: bool) -> None:
 
 
 @train.command()
+@click.option("--threads", default=1, show_default=True, help="That run a kernel.")
+@_slice
+def schedules(out: Path, budget: str, threads: int, as_json: bool) -> None:
+    """Time regions under many schedules; resumes where the file ends."""
+    _print(time_schedules(out, _seconds(budget), threads, _say), as_json)
+
+
+@train.command()
 @_slice
 def programs(out: Path, budget: str, as_json: bool) -> None:
     """Time whole training programs in kernels of our own; resumes where the file ends."""
@@ -73,11 +91,21 @@ def programs(out: Path, budget: str, as_json: bool) -> None:
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder; that of the shipped weights.")
 @click.option("--evaluation", type=click.Path(exists=True, dir_okay=False), help="Output of `eval` for the card.")
 @click.option("--seed", default=0, show_default=True)
-@click.option("--backend", type=click.Choice((XLA, NATIVE)), default=XLA, show_default=True, help="Whose labels.")
+@click.option("--backend", type=click.Choice(LABELS), default=XLA, show_default=True, help="Whose labels.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def fit(data: Path | None, out: Path | None, evaluation: str | None, seed: int, backend: str, as_json: bool) -> None:
+def fit(
+    data: Path | None,
+    out: Path | None,
+    evaluation: str | None,
+    seed: int,
+    backend: str,
+    as_json: bool,
+) -> None:
     """Fit the model to all labels and write weights and card."""
-    card = fit_weights(data, out, evaluation, seed, _say, backend)
+    if backend == SCHEDULES:
+        card = fit_schedules(data, out, evaluation, seed, _say)
+    else:
+        card = fit_weights(data, out, evaluation, seed, _say, backend)
     click.echo(json.dumps(card) if as_json else f"{card['path']}: {card['fit']} in {card['fit_seconds']} s")
 
 
@@ -87,7 +115,7 @@ def fit(data: Path | None, out: Path | None, evaluation: str | None, seed: int, 
 @click.option("--budget", default="2h", show_default=True, help="No further seed is begun that would end later.")
 @click.option("--families", help="Hold out only these, separated by commas.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Also write the JSON object to a file.")
-@click.option("--backend", type=click.Choice((XLA, NATIVE)), default=XLA, show_default=True, help="Whose labels.")
+@click.option("--backend", type=click.Choice(LABELS), default=XLA, show_default=True, help="Whose labels.")
 @click.option("--document", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Update its table.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
@@ -103,7 +131,10 @@ def evaluate(
     """Accuracy on held-out programs and families beside the roofline fitted alike, and scoring speed."""
     seconds = parse_budget(budget).seconds or math.inf
     chosen = None if families is None else families.split(",")
-    result = evaluation(data, seeds, chosen, seconds, _say, backend)
+    if backend == SCHEDULES:
+        result = schedules_evaluation(data, seeds, chosen, seconds, _say)
+    else:
+        result = evaluation(data, seeds, chosen, seconds, _say, backend)
     if out is not None:
         out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if document is not None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from costmodel.model import predict
 from costmodel.model.joint import HANDOVER_S
-from superopt.lab.training import corpus, fit
+from superopt.lab.training import corpus, fit, trees
 from superopt.lab.training.corpus import Corpus, Label, Split
 from superopt.lab.training.metrics import quality
 from superopt.lab.training.settings import FitSettings
@@ -33,7 +33,12 @@ RANDOM_SPLITS = 2
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:
-    """Figures of one split: the roofline's, the network's per seed, kernels outside the hull, CPU seconds per fit."""
+    """Figures of one split: the roofline, the network per seed, and trees on the same numbers if there are any.
+
+    Attributes:
+        outside: share of the kernels outside the hull.
+        fit_seconds: of a processor.
+    """
 
     name: str
     train: int
@@ -43,6 +48,7 @@ class SplitResult:
     learned: tuple[dict[str, float], ...]
     outside: float
     fit_seconds: float
+    trees: dict[str, float] = field(default_factory=dict[str, float])
     predicted: dict[str, list[float]] = field(default_factory=dict[str, list[float]], compare=False)
 
     def ratio(self) -> float:
@@ -233,10 +239,13 @@ def _score(split: Split, seed: int, settings: FitSettings) -> SplitResult:
     model = fit.fit(train, settings, seed)
     seconds = time.process_time() - begin
     found = predict.predict(model, test.table, test.structures, test.rows)
+    boosted = (
+        {} if seed or not trees.installed() else figures(trees.kernel_seconds(train, test, model.prior, 0), wanted)
+    )
     return SplitResult(
         split.name, len(split.train), len(split.test), split.shared, prior=figures(found.prior_s, wanted),
         learned=(figures(found.seconds, wanted),), outside=float((found.gate < 1.0).mean()), fit_seconds=seconds,
-        predicted={"prior": found.prior_s.tolist(), f"seed {seed}": found.seconds.tolist()},
+        trees=boosted, predicted={"prior": found.prior_s.tolist(), f"seed {seed}": found.seconds.tolist()},
     )  # fmt: skip
 
 
@@ -260,11 +269,25 @@ def _summary(held: Sequence[SplitResult], programs: Sequence[SplitResult]) -> di
         "prior_tau": prior(programs, "tau"),
         "tau_lofo": learned(held, "tau"),
         "prior_tau_lofo": prior(held, "tau"),
+        **_by_bars(held, programs),
         "tau_plain": learned(programs, "tau_b"),
         "tau_plain_lofo": learned(held, "tau_b"),
         "regret_lofo": learned(held, "regret"),
         "prior_regret_lofo": prior(held, "regret"),
     }
+
+
+def _by_bars(held: Sequence[SplitResult], programs: Sequence[SplitResult]) -> dict[str, float]:
+    """Mean and worst seed by the names of the bars, and the same of the trees: from `LONG_S` on, and of order."""
+    found: dict[str, float] = {}
+    for split, results in (("random", programs), ("lofo", held)):
+        for bar, name, worst in ((f"mape_xla_{split}", "mape_long", max), (f"tau_fusion_{split}", "tau", min)):
+            if results:
+                seeds = [np.mean([r.learned[k][name] for r in results]) for k in range(len(results[0].learned))]
+                found[bar], found[f"{bar}_worst"] = round(float(np.mean(seeds)), 4), round(float(worst(seeds)), 4)
+            if results and all(r.trees for r in results):
+                found[f"trees_{bar}"] = round(float(np.mean([r.trees[name] for r in results])), 4)
+    return found
 
 
 def ceiling(labels: Sequence[Label]) -> dict[str, float]:

@@ -5,20 +5,35 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from costmodel.model import learned_file, predict
+from costmodel.model import staged as staged_file
 from costmodel.model.learned import Learned
 from superopt.errors import InputError
 from superopt.kernels.choose.choice import NATIVE
-from superopt.lab.training import corpus, evaluate, fit, speed, whole
+from superopt.lab.training import (
+    corpus,
+    evaluate,
+    fit,
+    schedule_eval,
+    schedule_prior,
+    schedules,
+    speed,
+    staged,
+    whole,
+)
 from superopt.lab.training.collect import LabelFile
 from superopt.lab.training.regions import SHIPPED, corpus_of
 from superopt.lab.training.settings import FitSettings
+from superopt.lab.training.staged import StagedSettings
 from superopt.machine import facts as machine
 from superopt.measure.kernels import XLA
+from superopt.schedules.model import PRIOR
 
 _BEGIN, _END = "<!-- evaluation begin -->", "<!-- evaluation end -->"
 
@@ -88,6 +103,52 @@ def fit_weights(
     return {**learned_file.write(path, model, card), "path": str(path)}
 
 
+def fit_schedules(
+    data: str | Path | None,
+    out: str | Path | None,
+    evaluation: str | Path | None,
+    seed: int,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Fit the model of scheduled kernels and the prior of their search to all labels, and write both; the card."""
+    begin = time.monotonic()
+    labels = staged.load(_path(data, schedules.SHIPPED)).join(staged.defaults())
+    say(f"{len(labels.rows)} labels of {len(np.unique(labels.region))} regions")
+    settings = StagedSettings()
+    model = staged.fit(labels, settings, seed)
+    known = schedule_prior.fitted(schedule_prior.points(labels, replace(settings, members=1), seed))
+    card = {
+        "machine": labels.header.get("machine"), "versions": machine.versions(), "date": time.strftime("%Y-%m-%d"),
+        "labels": {"count": len(labels.rows), "regions": len(np.unique(labels.region)),
+                   "families": sorted(set(labels.families.tolist()))},
+        "settings": asdict(settings), "seed": seed, "fit_seconds": round(time.monotonic() - begin, 1),
+        "fit": schedule_eval.figures(model.seconds(labels.rows), labels),
+    }  # fmt: skip
+    if evaluation is not None:
+        card["held_out"] = json.loads(Path(evaluation).read_text(encoding="utf-8"))["summary"]
+    path, prior = staged_file.SHIPPED, PRIOR
+    if out is not None:
+        path, prior = Path(out) / path.name, Path(out) / prior.name
+    prior.write_text(json.dumps(known.to_json()) + "\n", encoding="utf-8")
+    return {**staged_file.write(path, model, card), "path": str(path)}
+
+
+def schedules_evaluation(
+    data: str | Path | None, seeds: int, families: Sequence[str] | None, budget_s: float, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Held-out accuracy of the model of scheduled kernels, and of the choices that it makes."""
+    found, default = staged.load(_path(data, schedules.SHIPPED)), staged.defaults()
+    labels = found.join(default)
+    result = schedule_eval.evaluate(labels, StagedSettings(), seeds, families, budget_s, say)
+    result["regions"] = schedule_eval.regions_figures(default, StagedSettings(), families, say)
+    result["labels"] = {
+        "labels": len(labels.rows), "regions": len(np.unique(labels.region)),
+        "families": len(set(labels.families.tolist())), "machine": labels.header.get("machine"),
+    }  # fmt: skip
+    result["text"] = schedule_eval.table(result)
+    return result
+
+
 def evaluation(
     data: str | Path | None,
     seeds: int,
@@ -104,11 +165,13 @@ def evaluation(
         if whole.SHIPPED.exists():
             shipped = Learned(learned_file.read(learned_file.NATIVE)[0], "shipped")
             result["summary"] |= whole.fit(LabelFile.read(whole.SHIPPED), shipped)[1]
+        result["schedules"] = schedules_evaluation(None, seeds, families, budget_s, say)
+        result["summary"] |= result["schedules"]["summary"]
     some = found.labels[:: max(1, len(found.labels) // speed.MOST)]
     model = fit.fit(fit.prepare(some), FitSettings(epochs=1, prior_steps=100), 0)
     rates = speed.scoring_speed(model, list({x.key: x.graph for x in some}.values()))
     result["summary"] |= {"kernels_per_s": rates["whole"], "network_kernels_per_s": rates["network"]}
-    result["text"] = table(result)
+    result["text"] = table(result) + (f"\n\n{result['schedules']['text']}" if "schedules" in result else "")
     return result
 
 

@@ -1,216 +1,205 @@
-"""Make the prior that guides a search before it has measured anything (`prior.json`).
+"""Labels of schedules: how long regions of the training programs take under many points of their schedule spaces.
 
-    python -m superopt.lab.training.schedules collect timings.jsonl [SECONDS]     searches every training operator
-    python -m superopt.lab.training.schedules check timings.jsonl                 each operator by the others' prior
-    python -m superopt.lab.training.schedules fit timings.jsonl                   writes prior.json
+    sampled      the default schedule, points drawn uniformly and points a few decisions away from the default,
+                 until `DISTINCT` of them have code of their own
+    exhaustive   every tenth region: all points of a small space, else all options of the register tile and of as many
+                 further decisions as there is room for, the others as by default; their minimum is known
 
-The training operators share no shape with the suites `kernels` and `schedules`, which compare what searches find.
-`collect` appends a line per candidate: operator, features, seconds.  The prior maximises the marginal likelihood of the
-timings, summed over operators, each with a constant of its own.
+The points of a region are built, checked against XLA's values and timed in interleaved rounds in one worker, so that
+ratios within a region hold.  Regions come in a fixed shuffled order, so that a slice is a sample of all; a run that
+stopped goes on where it was.  Some regions are visited a second time at the end of a run, for the noise floor.  A row
+names its region by the key of `regions.jsonl.gz`, which has the text.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
-import sys
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
-import optax
-from jax import numpy as jnp
 
-from superopt.schedules.features import NAMES
-from superopt.schedules.model import PRIOR, Prior, Rows, forecast
-from superopt.schedules.tune import ScheduleSearch, tune
-from superopt.schedules.workload import workload
+from costmodel.features.stages import estimate_s, stage_rows
+from superopt.arrays.bundles import scratch_folder
+from superopt.errors import InputError, SuperoptError
+from superopt.ir.text import parse_graph
+from superopt.ir.types import ITEMSIZE_BYTES
+from superopt.kernels.loops.program import from_graph
+from superopt.kernels.loops.stage import LoopProgram
+from superopt.kernels.schedule.trace import apply
+from superopt.lab.training import corpus, regions
+from superopt.lab.training.collect import LabelFile
+from superopt.lab.training.tasks import read_lines
+from superopt.measure.process import WorkerDiedError
+from superopt.schedules.space import ScheduleSpace, Trace, space_of
+from superopt.schedules.tune import CandidateBuilder, builders
+from superopt.schedules.worker import save_problem
 
-OPERATORS = (
-    "dot f32 72x200x312",
-    "dot f32 150x450x900",
-    "dot f32 500x330x160",
-    "dot f32 40x1300x700",
-    "dot f32 1x900x1700",
-    "dot f32 7x600x1100",
-    "dot f32 260x96x1500",
-    "dot s8 90x300x700",
-    "dot s8 330x200x260",
-    "dot bf16 110x380x420",
-    "conv f32 22x22x80 3x3x112",
-    "conv f32 34x34x40 3x3x72 stride 2",
-    "conv f32 11x11x200 3x3x176",
-    "conv f32 48x48x24 1x1x136",
-    "conv f32 26x26x36 5x5x44",
-    "conv f32 60x60x5 7x7x40 stride 2",
-    "conv f32 44x44x72 3x3x72 groups 72",
-    "conv f32 18x18x240 5x5x240 groups 240",
-    "softmax f32 410x730",
-    "softmax f32 90x2100",
-    "layer_norm f32 520x410",
-    "gelu f32 230x810",
-    "sum f32 600x450",
-    "transpose f32 440x520",
-)
-HIDDEN, STEPS, RATE, MOST = 16, 400, 0.02, 64
-_FIRST_LENGTH = 4.0
-_WORDS = ("operator", "correlation")
+SHIPPED = corpus.SHIPPED.with_name("schedules.jsonl.gz")
+LEAST_S, MOST_S = 8e-6, 2e-3  # of the region's default schedule, as it is on file
+DISTINCT, TRIES = 30, 60  # codes of a region, and points tried for them
+EVERY, SMALL, EXHAUSTIVE = 10, 336, 150  # regions of which one is exhaustive; points of a small space; points of others
+AGAIN_EVERY = 25
+WRITE_EVERY_S = 120.0
+TIMING = {"rounds": 6, "sample_s": 1e-3, "each_s": 0.05, "seed": 0, "limit_s": 0.1, "slow_s": 1e9, "peak": 3}
+PEAK = -1  # among numbers of traces: independent multiply-adds in the same rounds, which tell the clock
+HOPELESS = 16.0  # times the default's estimate, beyond which a schedule is not timed: it may take seconds
+_FIRST = ("tile", "block", "pack_b", "pack_a", "unroll")  # decisions that an exhaustive set spans, in this order
+Row = dict[str, Any]
+Say = Callable[[str], None]
 
 
-def collect(path: Path, seconds: float) -> None:
-    """Append the candidates of a search of every training operator."""
-    for number, operator in enumerate(OPERATORS):
-        found = tune(workload(operator), ScheduleSearch(seconds, seed=number, strategy="evolutionary"))
-        with path.open("a", encoding="utf-8") as out:
-            for c in found.history:
-                x = [round(float(v), 5) for v in c.x]
-                out.write(json.dumps({"operator": operator, "x": x, "seconds": c.seconds}) + "\n")
-        print(f"{operator}: {found.candidates} candidates, {found.candidates_per_s:.1f} a second", flush=True)
+def collect(out: Path, budget_s: float, threads: int, say: Say) -> dict[str, Any]:
+    """Time schedules of regions that are not in the file yet until the budget ends; what the file holds then."""
+    end = time.monotonic() + budget_s
+    listed = order()
+    labels = LabelFile.read(out)
+    labels.stamp(timing=TIMING)
+    known = {(row["key"], row["threads"]) for row in labels.rows}
+    written, again = time.monotonic(), list[Row]()
+    with builders(1)[0] as worker:
+        for number, row in enumerate(listed):
+            if time.monotonic() > end:
+                break
+            if (row["key"], threads) in known or f"{row['key']} {threads}" in labels.failed:
+                continue
+            try:
+                made = _labelled(row, number % EVERY == 0, threads, worker)
+            except (SuperoptError, WorkerDiedError) as error:
+                labels.failed[f"{row['key']} {threads}"] = f"{type(error).__name__}: {error}"[:200]
+                continue
+            labels.rows.append(made)
+            if number % AGAIN_EVERY == 1:
+                again.append(made)
+            if time.monotonic() > written + WRITE_EVERY_S:
+                labels.write()
+                written = time.monotonic()
+                say(f"{sum(len(r['points']) for r in labels.rows)} labels of {len(labels.rows)} regions")
+        texts = {row["key"]: row["text"] for row in listed}
+        for made in again:
+            found = _timed(texts[made["key"]], [p[0] for p in made["points"]], threads, worker)
+            made["peak_again_s"] = found.pop(PEAK, [None])[0]
+            for k, point in enumerate(made["points"]):
+                point += [found[k][0]] if k in found else []
+    labels.write()
+    return summary(labels)
 
 
-def timings(path: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Features and log2 seconds by operator."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        found.setdefault(row["operator"], []).append(row)
+def order() -> list[Row]:
+    """The regions, shuffled in a way that depends on their texts alone."""
+    rows = [row for row in read_lines(regions.SHIPPED)[1:] if LEAST_S <= row["own_s"] <= MOST_S]
+    return sorted(rows, key=lambda r: hashlib.sha256(f"schedules {r['key']}".encode()).digest())
+
+
+def summary(labels: LabelFile) -> dict[str, Any]:
+    """Figures of a file of labels."""
+    points = [p for row in labels.rows for p in row["points"]]
+    again = [abs(p[3] / p[1] - 1) for p in points if len(p) > 3 and p[1] >= 2e-5]
+    best = [min(p[1] for p in row["points"]) / row["points"][0][1] for row in labels.rows if row["exhaustive"]]
     return {
-        name: (np.asarray([r["x"] for r in rows]), np.log2([r["seconds"] for r in rows]))
-        for name, rows in found.items()
-        if len(rows) > 1
-    }
+        "labels": len(points), "regions": len(labels.rows), "failed": len(labels.failed),
+        "exhaustive": len(best), "families": len({row["family"] for row in labels.rows}),
+        "noise_floor_mean_long": float(np.mean(again)) if again else None,
+        "best_over_default_geomean": float(np.exp(np.mean(np.log(best)))) if best else None,
+    }  # fmt: skip
 
 
-def plain(x: np.ndarray) -> Prior:
-    """A prior that knows nothing but the spread of the features."""
-    n = x.shape[1]
-    rng = np.random.default_rng(0)
-    weights = (rng.standard_normal((n, HIDDEN)) / np.sqrt(n), np.zeros(HIDDEN), np.zeros(HIDDEN))
-    scale = np.maximum(x.std(0), 0.05)
-    return Prior(x.mean(0), scale, np.full(n, _FIRST_LENGTH), 0.5, 0.05, 0.3, weights)
+def _labelled(row: Row, exhaustive: bool, threads: int, worker: Any) -> Row:
+    """A row of the file; the default schedule is the first of the points.
 
-
-def fitted(operators: Sequence[tuple[np.ndarray, np.ndarray]]) -> Prior:
-    """The prior of most marginal likelihood for the timings of some operators."""
-    first = plain(np.concatenate([x for x, _ in operators]))
-    rng = np.random.default_rng(0)
-    shape = (len(operators), MOST)
-    xs, ys, there = np.zeros((*shape, len(NAMES))), np.zeros(shape), np.zeros(shape)
-    for k, (x, y) in enumerate(operators):
-        kept = rng.permutation(len(y))[:MOST]
-        xs[k, : len(kept)] = (x[kept] - first.centre) / first.scale
-        ys[k, : len(kept)] = y[kept] - y[kept].mean()
-        there[k, : len(kept)] = 1
-
-    def loss(values: Any) -> Any:
-        lengths, amplitude, noise = jnp.exp(values["lengths"]), jnp.exp(values["amplitude"]), jnp.exp(values["noise"])
-
-        def one(x: Any, y: Any, here: Any) -> Any:
-            mean = jnp.tanh(x @ values["w"] + values["b"]) @ values["v"]
-            a = x / lengths
-            squares = (a * a).sum(1)[:, None] + (a * a).sum(1)[None] - 2 * a @ a.T
-            r = jnp.sqrt(5 * jnp.maximum(squares, 0) + 1e-9)
-            k = amplitude**2 * (1 + r + r * r / 3) * jnp.exp(-r) + 4.0  # 4: the operator's own constant
-            k = k * here[:, None] * here[None] + jnp.diag(jnp.where(here > 0, noise**2, 1.0))
-            factor = jnp.linalg.cholesky(k)
-            rest = jax.scipy.linalg.solve_triangular(factor, (y - mean) * here, lower=True)
-            return 0.5 * (rest * rest).sum() + jnp.log(jnp.diagonal(factor)).sum()
-
-        total = jax.vmap(one)(xs, ys, there).sum()
-        away = ((values["lengths"] - np.log(_FIRST_LENGTH)) ** 2).sum()
-        return total + 0.5 * away + 2.0 * (values["w"] ** 2).sum() + 2.0 * (values["v"] ** 2).sum()
-
-    w, b, v = first.weights
-    start = {"w": w, "b": b, "v": v, "lengths": np.log(first.lengths), "amplitude": np.log(0.5), "noise": np.log(0.05)}
-    with jax.enable_x64(True):
-        optimiser = optax.adam(RATE)
-
-        def step(state: Any, _: Any) -> tuple[Any, Any]:
-            values, moments = state
-            cost, gradient = jax.value_and_grad(loss)(values)
-            updates, moments = optimiser.update(gradient, moments)
-            return (optax.apply_updates(values, updates), moments), cost
-
-        start = jax.tree.map(jnp.asarray, start)
-        run = jax.jit(lambda s: jax.lax.scan(step, (s, optimiser.init(s)), None, length=STEPS))
-        (values, _), _ = run(start)
-    found = {name: np.asarray(value) for name, value in values.items()}
-    return replace(
-        first, lengths=np.exp(found["lengths"]), amplitude=float(np.exp(found["amplitude"])),
-        noise=float(np.exp(found["noise"])), weights=(found["w"], found["b"], found["v"]),
-    )  # fmt: skip
-
-
-def check(operators: dict[str, tuple[np.ndarray, np.ndarray]]) -> list[dict[str, Any]]:
-    """Every operator by the prior of all others.
-
-    Returns:
-        Per operator the correlation of the network with the log times, and how many candidates it takes, out of those
-        that were timed, four at a time and beginning with a middling one, to come to one within five percent of the
-        fastest: by the prior of the others, by that without its network, by both with some of the others' timings, by
-        a plain prior, and by chance.
+    Raises:
+        InputError: the region is no kernel; of workers, `WorkerDiedError`.
     """
-    rows: list[dict[str, Any]] = []
-    for name, (x, y) in operators.items():
-        others = {k: v for k, v in operators.items() if k != name}
-        known, nothing = fitted(list(others.values())), plain(np.concatenate([v[0] for v in others.values()]))
-        flat = replace(known, weights=(*known.weights[:2], 0 * known.weights[2]))
-        alike = [k for k in others if k.split()[0] == name.split()[0]]
-        earlier, none = Rows.empty(), Rows.empty()
-        for k in (alike or list(others))[:8]:
-            a, b = others[k]
-            kept = np.argsort(b)[:20].tolist() + np.argsort(b)[20::3][:20].tolist()
-            earlier = earlier.join(Rows(a[kept], b[kept], np.zeros(len(kept), np.int32)))
-        good = int((y <= y.min() + np.log2(1.05)).sum())
-        rows.append(
-            {
-                "operator": name,
-                "correlation": float(np.corrcoef(known.mean(x), y)[0, 1]),
-                "prior": _until(x, y, known, none),
-                "prior_stored": _until(x, y, known, earlier),
-                "flat": _until(x, y, flat, none),
-                "flat_stored": _until(x, y, flat, earlier),
-                "plain": _until(x, y, nothing, none),
-                "chance": (len(y) + 1) / (good + 1),
-            }
-        )
-        print(json.dumps(rows[-1]), flush=True)
-    return rows
+    program = from_graph(parse_graph(row["text"]).outputs, name="kernel")
+    space = space_of(program, threads=threads)
+    points = every(space) if exhaustive else drawn(space, random.Random(row["key"]))
+    traces = _traces(points, space, program)
+    found = _timed(row["text"], traces, threads, worker, math.inf if exhaustive else DISTINCT)
+    peak_s = found.pop(PEAK, [None])[0]
+    timed = [[traces[k], *found[k]] for k in sorted(found)]
+    if 0 not in found:
+        raise SuperoptError("the default schedule was not timed")
+    return {
+        "key": row["key"], "family": row["family"], "program": row["program"], "threads": threads,
+        "exhaustive": exhaustive, "space": space.size, "points": timed, "peak_s": peak_s,
+    }  # fmt: skip
 
 
-def _until(x: np.ndarray, y: np.ndarray, known: Prior, earlier: Rows, spread: float = 0.5) -> float:
-    """Candidates measured until one is within five percent of the fastest of a list, geometric mean of four starts."""
-    counts: list[int] = []
-    for start in np.argsort(y)[[len(y) // 2, 3 * len(y) // 5, 7 * len(y) // 10, 4 * len(y) // 5]]:
-        measured, left = [int(start)], [i for i in range(len(y)) if i != start]
-        while min(y[measured]) > y.min() + np.log2(1.05):
-            own = Rows(x[measured], y[measured], np.zeros(len(measured), np.int32))
-            for i in sorted(forecast(x[left], own, earlier, known).batch(4, spread), reverse=True):
-                measured.append(left.pop(i))
-        counts.append(next(k for k, i in enumerate(measured) if y[i] <= y.min() + np.log2(1.05)))
-    return float(np.exp(np.mean(np.log(np.maximum(counts, 1)))))
+def every(space: ScheduleSpace) -> Iterator[dict[str, Any]]:
+    """The default point, and all of the set that is timed exhaustively."""
+    yield space.start
+    names = list(space.knobs)
+    if space.size > SMALL:
+        ranked = sorted(names, key=lambda n: _FIRST.index(k) if (k := n.partition(".")[2]) in _FIRST else len(_FIRST))
+        names, size = [], 1
+        for name in ranked:
+            options = len(space.knobs[name].options)
+            if options > 1 and size * options <= EXHAUSTIVE:
+                names, size = [*names, name], size * options
+    for values in itertools.product(*[space.knobs[name].options for name in names]):
+        yield space.start | dict(zip(names, values, strict=True))
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Run a command of the module."""
-    command, path = arguments[0], Path(arguments[1])
-    if command == "collect":
-        collect(path, float(arguments[2]) if len(arguments) > 2 else 7.0)
-    elif command == "check":
-        rows = check(timings(path))
-        counts = {
-            key: round(float(np.exp(np.mean([np.log(row[key]) for row in rows]))), 2)
-            for key in rows[0]
-            if key not in _WORDS
-        }
-        print({"correlation": round(float(np.mean([row["correlation"] for row in rows])), 2), **counts})
-    else:
-        assert command == "fit", f"no command {command!r}: collect, check or fit"
-        known = fitted(list(timings(path).values()))
-        PRIOR.write_text(json.dumps(known.to_json()) + "\n", encoding="utf-8")
+def drawn(space: ScheduleSpace, rng: random.Random) -> Iterator[dict[str, Any]]:
+    """The default point, then points drawn uniformly and from near the default, in turn."""
+    yield space.start
+    for k in range(TRIES):
+        yield space.sample(rng) if k % 2 else space.mutate(space.start, rng, 3)
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def _traces(points: Iterator[dict[str, Any]], space: ScheduleSpace, program: LoopProgram) -> list[Trace]:
+    """The distinct traces of points that can be applied and may be any good."""
+    found: dict[str, Trace] = {}
+    most_s = math.inf
+    for point in points:
+        try:
+            trace = space.trace(point)
+            key = json.dumps(trace)
+            if key in found:
+                continue
+            estimate = estimate_s(stage_rows(apply(program, trace), space.threads))
+        except InputError:
+            continue
+        if not found:
+            most_s = HOPELESS * estimate
+        if estimate <= most_s:
+            found[key] = trace
+    return list(found.values())
+
+
+def _timed(
+    text: str, traces: Sequence[Trace], threads: int, worker: Any, most: float = math.inf
+) -> dict[int, list[Any]]:
+    """Seconds and spills of the traces that have code of their own, at most so many, by number; as `PEAK` the clock."""
+    graph = parse_graph(text)
+    size = sum(math.prod(n.shape) * ITEMSIZE_BYTES[n.dtype] for n in (*graph.inputs, *graph.outputs))
+    with scratch_folder(size) as folder:
+        problem = Path(folder) / "problem"
+        save_problem(problem, graph, 0)
+        builder = CandidateBuilder(worker, graph, threads, problem)
+        builder.open()
+        built: dict[str, tuple[int, int]] = {}
+        first = 0
+        while first < len(traces) and len(built) < most:
+            some = range(first, min(first + max(4, int(1.3 * min(DISTINCT, most - len(built)))), len(traces)))
+            first = some.stop
+            for k, event in builder.build(some, [traces[k] for k in some]).items():
+                if event["event"] == "built":
+                    built.setdefault(event["digest"], (k, event["spills"]))
+        kept = dict(itertools.islice(built.items(), None if most == math.inf else int(most)))
+        found: dict[int, list[Any]] = {}
+        peaks: list[float] = []
+        for event in builder.ask({"request": "time", "digests": list(kept), **TIMING}) if kept else ():
+            seconds = float(f"{sorted(event['samples_s'])[:2][-1]:.4g}")  # the least but one: pauses fall on few
+            if event["digest"] in kept:
+                k, spills = kept[event["digest"]]
+                found[k] = [seconds, spills]
+            else:
+                peaks.append(seconds)
+        return found | ({PEAK: [float(f"{np.mean(peaks):.5g}")]} if peaks else {})

@@ -1,0 +1,327 @@
+"""Fitting the model of scheduled kernels, and boosted trees on the same rows as the baseline beside it.
+
+The loss of a label is the Huber error of its log time plus, within a region, that of the difference to the region's
+mean: the order of schedules counts as much as the level, and a region's own luck (placement in memory) only once.
+Members leave out a part of the families each; what they err by there gives the interval of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from costmodel.features import stages
+from costmodel.model.staged import CALL_S, Staged, encode
+from superopt.errors import InputError
+from superopt.ir.text import parse_graph
+from superopt.kernels.choose.defaults import default_trace
+from superopt.kernels.llvm.cpu import host
+from superopt.kernels.loops.program import from_graph
+from superopt.kernels.schedule.trace import apply
+from superopt.lab.training import regions, schedules
+from superopt.lab.training.tasks import read_lines
+from superopt.lab.training.trees import boosted
+
+_SECONDS = stages.NAMES.index("log_seconds")
+_LEAST_STD = 0.05
+_RANKS = 17
+_FEW = 4  # labels of a region that counts in full
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSettings:
+    """How to fit.
+
+    Attributes:
+        hidden: units of a layer.
+        members: networks; of twice as many parts of the families each leaves out one.
+        epochs, batch, rate, decay: passes, labels per step, Adam's peak rate and weight decay.
+        delta: where the Huber loss turns linear, in log time.
+        order: weight of differences within regions.
+        drop: share of the inputs that a step does not see.
+        most_stages: the longest stages of a program that are fitted; others keep their estimate.
+        points: of a region in a pass.
+    """
+
+    hidden: int = 64
+    members: int = 4
+    epochs: int = 24
+    batch: int = 384
+    rate: float = 4e-3
+    decay: float = 1e-2
+    delta: float = 0.15
+    order: float = 1.5
+    drop: float = 0.15
+    most_stages: int = 3
+    points: int = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScheduleLabels:
+    """ScheduleLabels as arrays: one entry per schedule of a region.
+
+    Attributes:
+        rows: of the stages of each.
+        seconds: measured.
+        again_s: a second visit, or nan.
+        region: number of the region and number of threads that it belongs to.
+        families, programs: of each entry.
+        exhaustive: does the entry belong to a set whose minimum is known?
+        first: is it the default schedule?
+        header: of the file.
+    """
+
+    rows: list[np.ndarray]
+    seconds: np.ndarray
+    again_s: np.ndarray
+    region: np.ndarray
+    families: np.ndarray
+    programs: np.ndarray
+    exhaustive: np.ndarray
+    first: np.ndarray
+    header: dict[str, Any]
+
+    def part(self, at: np.ndarray) -> ScheduleLabels:
+        """Some of them, by number."""
+        return ScheduleLabels(
+            [self.rows[i] for i in at], *[getattr(self, name)[at] for name in _ARRAYS], header=self.header,
+        )  # fmt: skip
+
+    def join(self, other: ScheduleLabels) -> ScheduleLabels:
+        """Those of both; regions keep apart."""
+        shift = int(self.region.max(initial=-1)) + 1
+        columns = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in _ARRAYS}
+        columns["region"] = np.concatenate([self.region, other.region + shift])
+        return ScheduleLabels([*self.rows, *other.rows], **columns, header=self.header)
+
+    def estimates(self) -> np.ndarray:
+        """Seconds by the estimates alone."""
+        return np.array([stages.estimate_s(rows) for rows in self.rows])
+
+
+_ARRAYS = ("seconds", "again_s", "region", "families", "programs", "exhaustive", "first")
+
+
+def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
+    """The labels of a file with their rows.
+
+    Raises:
+        InputError: the file holds none, or names a region that is not on file.
+    """
+    records = read_lines(path)
+    if len(records) < 2:
+        raise InputError(f"{path} holds no labels", hint="collect labels with `superopt train schedules`")
+    texts = {row["key"]: row["text"] for row in read_lines(regions.SHIPPED)[1:]}
+    rows: list[np.ndarray] = []
+    columns: dict[str, list[Any]] = {name: [] for name in _ARRAYS}
+    for number, record in enumerate(records[1:]):
+        if record["key"] not in texts:
+            raise InputError(f"{path} names the region {record['key']}, which {regions.SHIPPED.name} does not have")
+        program = from_graph(parse_graph(texts[record["key"]]).outputs, name="kernel")
+        for k, (trace, seconds, _, *again) in enumerate(record["points"]):
+            rows.append(stages.stage_rows(apply(program, trace), record["threads"]))
+            values = (seconds, again[0] if again else np.nan, number, record["family"], record["program"],
+                      record["exhaustive"], k == 0)  # fmt: skip
+            for name, value in zip(_ARRAYS, values, strict=True):
+                columns[name].append(value)
+    return ScheduleLabels(
+        rows, **{name: np.array(values) for name, values in columns.items()}, header=records[0]["header"]
+    )
+
+
+def defaults(path: Path = regions.SHIPPED) -> ScheduleLabels:
+    """Regions with their default schedules on all threads, as `superopt train regions` timed them."""
+    records = read_lines(path)
+    threads = int(records[0]["header"]["machine"]["cores"])
+    rows: list[np.ndarray] = []
+    columns: dict[str, list[Any]] = {name: [] for name in _ARRAYS}
+    for number, record in enumerate(records[1:]):
+        program = from_graph(parse_graph(record["text"]).outputs, name="kernel")
+        rows.append(stages.stage_rows(apply(program, default_trace(program, host(), threads)), threads))
+        values = (record["own_s"], record.get("own_s_again", np.nan), number, record["family"], record["program"],
+                  False, True)  # fmt: skip
+        for name, value in zip(_ARRAYS, values, strict=True):
+            columns[name].append(value)
+    return ScheduleLabels(
+        rows, **{name: np.array(values) for name, values in columns.items()}, header=records[0]["header"]
+    )
+
+
+# ---- the network
+
+
+def fit(labels: ScheduleLabels, settings: StagedSettings, seed: int, names: Sequence[int] | None = None) -> Staged:
+    """The model of most agreement with the labels.
+
+    Args:
+        labels: to fit to.
+        settings: of the fit.
+        seed: of weights, order and members.
+        names: columns of the rows that the networks see; all by default.
+    """
+    rng = np.random.default_rng(seed)
+    x, there, base, y = _padded(labels, settings.most_stages)
+    flat = x[there > 0]
+    mean, std = flat.mean(0).astype(np.float32), np.maximum(flat.std(0), _LEAST_STD).astype(np.float32)
+    ranks = np.quantile(flat, np.linspace(0, 1, _RANKS), axis=0).T.astype(np.float32)
+    z = np.zeros((*there.shape, 2 * x.shape[-1]), np.float32)
+    z[there > 0] = encode(flat, mean, std, ranks)
+    kept = np.zeros(x.shape[-1], np.float32)
+    kept[list(range(x.shape[-1]) if names is None else names)] = 1
+    kept = np.tile(kept, 2)
+    z *= kept
+    families = rng.permutation(np.unique(labels.families))
+    fold = {f: k % (2 * settings.members) for k, f in enumerate(families.tolist())}
+    folds = np.array([fold[f] for f in labels.families])
+    found: list[dict[str, np.ndarray]] = []
+    errors: list[np.ndarray] = []
+    for k in range(settings.members):
+        alone = settings.members == 1
+        train = np.flatnonzero(folds != k) if not alone else np.arange(len(folds))
+        params = _fitted(z, there, base, y, labels.region, train, settings, int(rng.integers(1 << 30)))
+        found.append(params)
+        held = np.flatnonzero(folds == k)
+        if not alone and len(held):
+            some = _predict(params, z[held], there[held], base[held])
+            errors.append(np.abs(np.asarray(some) - y[held]))
+    interval = float(np.quantile(np.concatenate(errors), 0.9)) if errors else 1.0
+    layers = {name: np.stack([p[name] for p in found]) for name in ("w1", "b1", "w2", "b2", "w3", "b3")}
+    layers["w1"] *= kept[None, :, None]
+    return Staged(mean, std, ranks, **layers, interval=interval)
+
+
+def _padded(labels: ScheduleLabels, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Rows [labels, stages, names], which there are, log estimates of each stage (the rest of them last), log times."""
+    n = len(labels.rows)
+    x = np.zeros((n, most, len(stages.NAMES)), np.float32)
+    there, rest = np.zeros((n, most), np.float32), np.full(n, CALL_S)
+    for i, rows in enumerate(labels.rows):
+        kept = np.argsort(-rows[:, _SECONDS])[:most]
+        x[i, : len(kept)], there[i, : len(kept)] = rows[kept], 1
+        if len(rows) > most:
+            rest[i] += 1e-9 * (np.exp2(rows[:, _SECONDS]).sum() - np.exp2(rows[kept, _SECONDS]).sum())
+    logs = np.where(there > 0, x[:, :, _SECONDS] * np.log(2) + np.log(1e-9), -60.0)
+    base = np.concatenate([logs, np.log(rest)[:, None]], 1)
+    return x, there, base.astype(np.float32), np.log(labels.seconds).astype(np.float32)
+
+
+def _predict(params: Any, x: Any, there: Any, base: Any) -> Any:
+    h = jax.nn.relu(x @ params["w1"] + params["b1"])
+    h = jax.nn.relu(h @ params["w2"] + params["b2"])
+    logs = h @ params["w3"] + params["b3"]
+    total = jnp.concatenate([base[..., :-1] + logs * there, base[..., -1:]], -1)
+    return jax.scipy.special.logsumexp(total, axis=-1)
+
+
+def _fitted(
+    x: np.ndarray, there: np.ndarray, base: np.ndarray, y: np.ndarray, region: np.ndarray, train: np.ndarray,
+    settings: StagedSettings, seed: int,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    rng = np.random.default_rng(seed)
+    names, hidden = x.shape[-1], settings.hidden
+    params = {
+        "w1": rng.standard_normal((names, hidden)) * np.sqrt(2 / names), "b1": np.zeros(hidden),
+        "w2": rng.standard_normal((hidden, hidden)) * np.sqrt(2 / hidden), "b2": np.zeros(hidden),
+        "w3": rng.standard_normal(hidden) * 0.01, "b3": np.zeros(()),
+    }  # fmt: skip
+    params = {name: jnp.asarray(value, jnp.float32) for name, value in params.items()}
+    batches = _batches(region[train], settings, rng)
+    schedule = optax.cosine_onecycle_schedule(max(len(batches), 10), settings.rate, 0.2)
+    optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=settings.decay))
+
+    def loss(p: Any, at: Any, group: Any, key: Any) -> Any:
+        here = (at >= 0).astype(jnp.float32)
+        at = jnp.maximum(at, 0)
+        x = data[0][at]
+        seen = jax.random.bernoulli(key, 1 - settings.drop, (x.shape[0], 1, x.shape[2])) / (1 - settings.drop)
+        error = _predict(p, x * seen, data[1][at], data[2][at]) - data[3][at]
+        count = jnp.zeros(settings.batch).at[group].add(here)
+        weight = here / jnp.maximum(count[group], _FEW)  # regions count alike, those of a few labels less
+        middle = (jnp.zeros(settings.batch).at[group].add(error * here) / jnp.maximum(count, 1))[group]
+        order = optax.losses.huber_loss(error - middle, delta=settings.delta)
+        both = optax.losses.huber_loss(error, delta=settings.delta) + settings.order * order
+        return (both * weight).sum() / weight.sum()
+
+    def step(state: Any, batch: Any) -> tuple[Any, Any]:
+        p, moments = state
+        cost, gradient = jax.value_and_grad(loss)(p, *batch)
+        updates, moments = optimiser.update(gradient, moments, p)
+        return (optax.apply_updates(p, updates), moments), cost
+
+    data = tuple(jnp.asarray(a) for a in (x, there, base, y))
+    at = np.stack([np.where(a >= 0, train[a], -1) for a, _ in batches])
+    group = np.stack([g for _, g in batches])
+    keys = jax.random.split(jax.random.key(seed), len(at))
+    run = jax.jit(lambda s: jax.lax.scan(step, s, (jnp.asarray(at), jnp.asarray(group), keys)))
+    (params, _), _ = run((params, optimiser.init(params)))
+    return {name: np.asarray(value) for name, value in params.items()}
+
+
+def _batches(
+    region: np.ndarray, settings: StagedSettings, rng: np.random.Generator
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Numbers of labels, -1 where there are no more, and of their regions within the batch.
+
+    A region is in one batch of an epoch, with other points in every epoch.
+    """
+    order = np.argsort(region, kind="stable")
+    _, starts, counts = np.unique(region[order], return_index=True, return_counts=True)
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    for epoch in range(settings.epochs):
+        at, group, used, number = np.full(settings.batch, -1), np.zeros(settings.batch, np.int64), 0, 0
+        for r in rng.permutation(len(starts)):
+            some = rng.permutation(counts[r])[: settings.points]
+            if used + len(some) > settings.batch:
+                found.append((at, group))
+                at, group, used, number = np.full(settings.batch, -1), np.zeros(settings.batch, np.int64), 0, 0
+            at[used : used + len(some)] = order[starts[r] + some]
+            group[used : used + len(some)] = number
+            used, number = used + len(some), number + 1
+        if 2 * used > settings.batch or len(found) < epoch + 1:
+            found.append((at, group))
+    return found
+
+
+# ---- trees
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trees:
+    """Boosted trees on the rows of a program, summed up: the baseline."""
+
+    booster: Any
+    names: Sequence[int] | None
+
+    def seconds(self, labels: ScheduleLabels) -> np.ndarray:
+        """Of each label's program."""
+        return np.exp(self.booster.predict(_summed(labels, self.names))) * labels.estimates()
+
+
+def fit_trees(labels: ScheduleLabels, seed: int, names: Sequence[int] | None = None) -> Trees:
+    """Trees fitted to the log of time over estimate.
+
+    Raises:
+        InputError: `lightgbm` is not installed.
+    """
+    counts = np.unique(labels.region, return_counts=True)
+    weight = 1 / counts[1][np.searchsorted(counts[0], labels.region)]
+    y = np.log(labels.seconds / labels.estimates())
+    return Trees(boosted(_summed(labels, names), y, weight / weight.mean(), seed), names)
+
+
+def _summed(labels: ScheduleLabels, names: Sequence[int] | None) -> np.ndarray:
+    """One row per program: that of its longest stage, the mean of all weighted by estimate, and the estimate."""
+    kept = list(range(len(stages.NAMES))) if names is None else list(names)
+    found = []
+    for rows in labels.rows:
+        share = np.exp2(rows[:, _SECONDS] - rows[:, _SECONDS].max())
+        mean = (rows * (share / share.sum())[:, None]).sum(0)
+        found.append(np.concatenate([rows[int(share.argmax())][kept], mean[kept], [np.log(stages.estimate_s(rows))]]))
+    return np.asarray(found, np.float32)

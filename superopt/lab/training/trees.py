@@ -1,0 +1,56 @@
+"""Boosted trees, the baseline of every learned price: on the rows of scheduled programs, and on those of XLA's kernels.
+
+They need `lightgbm`, which only evaluations use: where it is not installed there is no baseline.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+import numpy as np
+
+from costmodel.features.node_rows import OPCODES
+from costmodel.model.analytical import Coefficients
+from costmodel.model.encode import kernel_features, prior_seconds
+from superopt.errors import InputError
+from superopt.lab.training.fit import SOFT_S, Data
+
+
+def installed() -> bool:
+    """Can trees be fitted here?"""
+    return importlib.util.find_spec("lightgbm") is not None
+
+
+def boosted(x: np.ndarray, y: np.ndarray, weight: np.ndarray | None, seed: int) -> Any:
+    """Trees that predict y from rows x; one setting for everything, deterministic.
+
+    Raises:
+        InputError: `lightgbm` is not installed.
+    """
+    if not installed():
+        raise InputError("the trees need lightgbm", hint="pip install lightgbm, or evaluate without trees")
+    lightgbm: Any = importlib.import_module("lightgbm")
+    booster = lightgbm.LGBMRegressor(
+        n_estimators=250, learning_rate=0.06, num_leaves=63, min_child_samples=10, subsample=0.8, subsample_freq=1,
+        colsample_bytree=0.6, objective="huber", alpha=0.3, random_state=seed, n_jobs=1, verbose=-1,
+    )  # fmt: skip
+    return booster.fit(x, y, sample_weight=weight)
+
+
+def kernel_seconds(train: Data, test: Data, prior: Coefficients, seed: int) -> np.ndarray:
+    """Seconds of XLA's kernels by trees over the roofline that was fitted to the same labels."""
+    base, wanted = prior_seconds(train.table, prior), prior_seconds(test.table, prior)
+    booster = boosted(_pooled(train, prior), np.log((train.seconds + SOFT_S) / (base + SOFT_S)), None, seed)
+    return np.maximum(np.exp(booster.predict(_pooled(test, prior))) * (wanted + SOFT_S) - SOFT_S, 1e-7)
+
+
+def _pooled(data: Data, prior: Coefficients) -> np.ndarray:
+    """A row per kernel: its own numbers, and those of its nodes summed, at their most, and counted by op."""
+    found = []
+    for structure in data.structures:
+        values = data.rows.values[structure.rows]
+        ops = np.bincount(data.rows.ops[structure.rows], minlength=len(OPCODES))
+        found.append(np.concatenate([values.sum(0), values.max(0), ops]))
+    return np.hstack([kernel_features(data.table, prior, data.structures), np.asarray(found, np.float32)])

@@ -1,0 +1,171 @@
+"""Rows of scheduled stages, the model of scheduled kernels, and figures of its choices."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from costmodel.features import stages
+from costmodel.model import staged as model
+from costmodel.model.weights_file import WeightsError
+from superopt.errors import InputError
+from superopt.kernels.choose.defaults import default_trace
+from superopt.kernels.loops.program import from_graph
+from superopt.kernels.schedule.trace import apply
+from superopt.lab.training import regions, schedule_eval, schedules, staged
+from superopt.lab.training.staged import ScheduleLabels, StagedSettings
+from superopt.lab.training.tasks import read_lines, write_lines
+from superopt.schedules.proposed import best_among, best_of, proposed
+from superopt.schedules.space import space_of
+from superopt.schedules.workload import workload
+
+QUICK = StagedSettings(hidden=16, members=2, epochs=120, batch=64, drop=0.0)
+
+
+def _rows(text: str, trace: list[object] | None = None, threads: int = 1) -> np.ndarray:
+    program = from_graph(workload(text).outputs, name="kernel")
+    return stages.stage_rows(apply(program, default_trace(program) if trace is None else trace), threads)
+
+
+def _named(rows: np.ndarray, name: str) -> float:
+    return float(rows[0, stages.NAMES.index(name)])
+
+
+@pytest.mark.parametrize("text", ["dot f32 40x64x96", "softmax f32 30x50", "conv f32 9x9x16 3x3x32", "cumsum f32 8x40"])
+def test_rows_are_finite_and_one_for_each_stage_that_runs(text: str) -> None:
+    rows = _rows(text)
+    assert rows.shape[1] == len(stages.NAMES) == len(set(stages.NAMES))
+    assert len(rows) >= 1
+    assert np.isfinite(rows).all()
+    assert 0 < stages.estimate_s(rows) < 1e-2
+
+
+def test_rows_follow_the_program_and_not_only_its_decisions() -> None:
+    plain: list[object] = [["set_knob", "out0", "transpose", 0]]
+    across = _rows("transpose f32 200x320")
+    gathered = _rows("transpose f32 200x320", plain)
+    assert _named(across, "transposed") == 1.0 > _named(gathered, "transposed")
+    assert stages.estimate_s(across) < stages.estimate_s(gathered)
+    # a row that is summed again for every element of it
+    again: list[object] = [["reorder", "out0", ["o1", "o0"]], ["vectorize", "out0", "o0"]]
+    assert stages.estimate_s(_rows("softmax f32 64x500", again)) > 20 * stages.estimate_s(_rows("softmax f32 64x500"))
+
+
+def test_work_is_counted_in_full_and_tails_of_tiles_by_what_exists() -> None:
+    one, ten = (stages.estimate_s(_rows(f"dot f32 {m}x512x512")) for m in (60, 600))
+    assert 6 < ten / one < 14
+    rows = _rows("dot f32 61x512x512")
+    assert _named(rows, "tile") == 1.0
+    assert 0 <= _named(rows, "waste_rows") < 0.2
+    assert _named(_rows("dot f32 600x512x512", threads=2), "threads") == 1.0
+
+
+def test_groups_of_the_ablation_are_names_in_order() -> None:
+    places = [(stages.NAMES.index(a), stages.NAMES.index(b)) for a, b in stages.GROUPS.values()]
+    assert all(a <= b for a, b in places)
+    assert sum(b - a + 1 for a, b in places) <= len(stages.NAMES)
+
+
+def _labels(regions_: int = 24, points: int = 6) -> ScheduleLabels:
+    """Programs of one or two stages whose time over the estimate is a function of one number of the row."""
+    rng = np.random.default_rng(0)
+    rows, seconds, region, families = [], [], [], []
+    for r in range(regions_):
+        for _ in range(points):
+            x = np.zeros((1 + r % 2, len(stages.NAMES)), np.float32)
+            x[:, stages.NAMES.index("log_seconds")] = 14 + rng.standard_normal()
+            x[:, stages.NAMES.index("vectors")] = rng.integers(0, 4)
+            rows.append(x)
+            seconds.append(stages.estimate_s(x) * math.exp(0.4 * x[0, stages.NAMES.index("vectors")] - 0.6))
+            region.append(r)
+            families.append(f"family {r % 6}")
+    n = len(rows)
+    first = np.arange(n) % points == 0
+    exhaustive = np.array(region) % 4 == 0
+    seconds = np.array(seconds)
+    again = np.where(exhaustive, 1.02 * seconds, np.nan)
+    return ScheduleLabels(rows, seconds, again, np.array(region), np.array(families),
+                  np.array([f"program {r}" for r in region]), exhaustive, first, header={})  # fmt: skip
+
+
+def test_a_fit_finds_what_the_estimate_misses_and_survives_its_file(tmp_path: Path) -> None:
+    labels = _labels()
+    fitted = staged.fit(labels, QUICK, 0)
+    error = np.abs(np.log(fitted.seconds(labels.rows) / labels.seconds))
+    missed = np.abs(np.log(schedule_eval.prior(labels, 0)(labels) / labels.seconds))
+    assert error.mean() < 0.5 * missed.mean()
+    assert fitted.interval > 0
+    path = tmp_path / "schedules.safetensors"
+    model.write(path, fitted, {"seed": 0})
+    np.testing.assert_allclose(model.read(path).seconds(labels.rows), fitted.seconds(labels.rows), rtol=1e-4)
+    path.write_bytes(path.read_bytes()[:-4])
+    model.read.cache_clear()
+    with pytest.raises(WeightsError, match="not the file"):
+        model.read(path)
+
+
+def test_figures_of_a_perfect_model_and_of_none() -> None:
+    labels = _labels()
+    perfect = schedule_eval.figures(labels.seconds, labels)
+    assert perfect["mape"] == 0
+    assert perfect["tau"] == perfect["top1"] == 1
+    assert perfect["tile_ape"] == 0
+    assert perfect["measurements"] == 1
+    assert perfect["best_over_default"] >= perfect["clear_over_default"] > 1
+    turned = schedule_eval.figures(1 / labels.seconds, labels)
+    assert turned["tau"] == -1
+    assert turned["measurements"] > turned["measurements_by_chance"]
+    floors = schedule_eval.floors(labels)
+    assert floors["floor_mape"] == pytest.approx(0.02)
+    assert floors["ceiling_tau"] == 1
+
+
+def test_an_evaluation_has_the_figures_of_the_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule_eval, "network", lambda settings: schedule_eval.prior)  # fits take seconds each
+    result = schedule_eval.evaluate(_labels(), QUICK, 1, ["family 0", "family 1"], 1e9, lambda line: None)
+    names = {"mape_own_random", "mape_own_lofo", "tau_schedule", "tile_ape_random", "tile_ape_lofo", "top1", "top5",
+             "coverage90", "measurements_vs_random", "transfer"}  # fmt: skip
+    assert names <= set(result["summary"])
+    assert set(result["ablation"]) == set(stages.GROUPS)
+    text = schedule_eval.table(result | {"labels": {"labels": 1, "regions": 1, "families": 1}})
+    assert "`tau_schedule`" in text
+
+
+def test_labels_that_cannot_be_used_say_why(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no labels"):
+        staged.load(tmp_path / "missing.jsonl.gz")
+    write_lines(tmp_path / "some.jsonl.gz", [{"header": {}}, {"key": "unknown", "points": []}])
+    with pytest.raises(InputError, match="does not have"):
+        staged.load(tmp_path / "some.jsonl.gz")
+
+
+def test_shipped_labels_name_regions_on_file() -> None:
+    records = read_lines(schedules.SHIPPED)
+    known = {row["key"] for row in read_lines(regions.SHIPPED)[1:]}
+    assert {"machine", "versions", "timing"} <= set(records[0]["header"])
+    assert {row["key"] for row in records[1:]} <= known
+    assert all(point[1] > 0 for row in records[1:] for point in row["points"])
+
+
+def test_a_set_that_is_timed_exhaustively_begins_with_the_default() -> None:
+    space = space_of(from_graph(workload("dot f32 72x200x312").outputs, name="kernel"))
+    points = list(schedules.every(space))
+    assert points[0] == space.start
+    assert len(points) <= schedules.EXHAUSTIVE + 1
+    assert len({point["out0.tile"] for point in points}) == len(space.knobs["out0.tile"].options)
+
+
+def test_the_best_of_some_proposals_is_the_default_unless_another_is_clearly_faster() -> None:
+    program = from_graph(workload("softmax f32 64x500").outputs, name="kernel")
+    traces = proposed(space_of(program), 12)
+    assert len(traces) == 12
+    chosen = best_of(program, proposals=12)
+    assert chosen is best_of(program, proposals=12)
+    assert chosen.proposals == 12
+    assert chosen.seconds <= chosen.default_seconds
+    slow: list[list[object]] = [["reorder", "out0", ["o1", "o0"]], ["vectorize", "out0", "o0"]]
+    assert best_among(program, [traces[0], slow]).trace == traces[0]
+    assert best_among(program, [slow, traces[0]]).trace == traces[0]
