@@ -24,7 +24,7 @@ PROGRAMS = (
     4  # of the search's that are built, beside the plain one and its schedules: of them the fastest was predicted
 )
 PLAIN = 0.6  # of the seconds, when the making of the plain candidate's kernels ends
-EXPLORE, EXPLORE_ALONE, FORMS, ALL = 0.4, 0.6, 0.55, 0.8  # of what is left then, when these stages end
+EXPLORE, EXPLORE_ALONE, ALL = 0.4, 0.6, 0.8  # of what is left then, when the search ends, and kernels and schedules
 CONTEST = 0.95  # what follows builds the winner and writes the report
 _SLOW_BUILD = 0.03  # of the seconds: where building a program takes more, no schedules are searched
 _KERNELS = 0.35  # of the seconds, for schedules of kernels

@@ -67,7 +67,6 @@ from superopt.machine.budget import (
     CONTEST,
     EXPLORE,
     EXPLORE_ALONE,
-    FORMS,
     HALF,
     LEAST_KERNELS_S,
     LEAST_S,
@@ -322,9 +321,8 @@ class _Run:
         cause = "the time does not suffice for a search" if self.found is None else "nothing faster was found"
         judgement = original_returned(self.imported, cause, build_s=build_s)
         if self.found is not None and self.kernels and not self._interrupted(judgement):
-            hurried = limits.hurries(build_s)
-            self._in_kernels(made, limits.until(begin_s, ALL if hurried else FORMS), build_s, last.end_s)
-            if not (hurried or self.barrier.interrupted):
+            self._in_kernels(made, limits.until(begin_s, ALL), build_s, last.end_s)
+            if not (limits.hurries(build_s) or self.barrier.interrupted):
                 self._search_schedules(made, limits.until(begin_s, ALL))
         if self.limits.kernels and not self.kernels:
             why = (
@@ -407,9 +405,7 @@ class _Run:
         maker.model = found.model
         apart = apart_s(found, found.result.original)
         made[:] = [replace(form, apart_s=apart) for form in made]
-        forms = self._distinguished(forms_of(found), made, limits)
-        made[:] = map(maker.told, made)
-        for form in forms[:PROGRAMS]:
+        for form in self._distinguished(forms_of(found), made, limits)[:PROGRAMS]:
             left_s = limits.left_s - build_s
             late = maker.seconds_for(form) > left_s
             if late or (len(made) + 2) * build_s > contest_s - time.monotonic():
@@ -420,11 +416,13 @@ class _Run:
                 program = found.program(finalist)
                 done = KernelProgram(finalist.name, program, finalist, predicted_s=form.predicted_s)
             made.append(done)
+        self._anchor(made, limits)
+        made[:] = [maker.told(form) if form.regions else form for form in made]
 
     def _distinguished(
         self, forms: Sequence[KernelProgram], made: Sequence[KernelProgram], limits: SearchBudget
     ) -> list[KernelProgram]:
-        """The forms worth building, after what tells them apart was timed, and the plain candidate for their scale."""
+        """The forms worth building, after what tells them apart was timed."""
         found = self.found
         assert found is not None
         model = found.model
@@ -432,18 +430,18 @@ class _Run:
             programs = [own_regions(model, form) for form in (*forms, *made)]
             timed = found.timer.distinguish(programs, limits.within(_DISTINGUISHED_S, _DISTINGUISHED))
             self.clock.say(f"{timed} regions timed in which {len(programs)} forms differ")
-            for plain in made:
-                seconds = self._program_s(plain, limits)
-                if seconds is not None:
-                    model.anchor(priced(model, [plain])[0].predicted_s or 0.0, seconds)
         return that_differ(model, priced(model, forms), made)
 
-    def _program_s(self, form: KernelProgram, limits: SearchBudget) -> float | None:
-        """Seconds of a program in kernels, in a few rounds with the original."""
+    def _anchor(self, made: Sequence[KernelProgram], limits: SearchBudget) -> None:
+        """Time the plain candidate as a whole, for the scale of all predictions."""
+        found = self.found
+        if found is None or found.timer is None or found.model.own is None or self.ready is None:
+            return
+        plain = made[0]
         with Rounds(Subject.of(self.imported), self.request.within(limits), self.tools.worker) as rounds:
-            result = rounds.timed([candidate_of(form)[0]], whole=True)
-        (timing,) = result.candidates
-        return timing.median_s if isinstance(timing, Timing) else None
+            (timing,) = rounds.timed([candidate_of(plain)[0]], whole=True).candidates
+        if isinstance(timing, Timing):
+            found.model.anchor(priced(found.model, [plain])[0].predicted_s or 0.0, timing.median_s)
 
     def _search_schedules(self, made: list[KernelProgram], limits: SearchBudget) -> None:
         """The program that is fastest by prediction, with schedules that a search found to be faster."""
