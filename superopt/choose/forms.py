@@ -6,6 +6,7 @@ kernel that reads it, and the regions of that are those that were priced.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,13 +19,12 @@ from superopt.kernels.choose.regions import is_inside
 from superopt.machine.budget import WORTH
 from superopt.search.search import Finalist
 
-_CLOSE = 1.5  # of the least predicted time: what the models err by where a form that was built was the fastest
-
 
 def forms_of(found: Exploration) -> list[KernelProgram]:
     """The distinct forms that may be the fastest, the cheapest by prediction first.
 
-    No kernel is made yet.
+    Those are, which are predicted to take at most as much longer than the least as the models were off by, of three
+    kernels out of four that were timed.  No kernel is made yet.
     """
     forms: dict[frozenset[tuple[Graph, int]], KernelProgram] = {}
     for finalist in found.result.finalists:
@@ -35,7 +35,9 @@ def forms_of(found: Exploration) -> list[KernelProgram]:
         form = cut(form, program, stored)
         forms.setdefault(frozenset(Counter(region.graph for region in form.regions).items()), form)
     order = priced(found.model, list(forms.values()))
-    return [form for form in order if (form.predicted_s or 0.0) <= _CLOSE * (order[0].predicted_s or 0.0)]
+    errors = found.model.errors()
+    close = errors[3 * len(errors) // 4] if errors else math.inf
+    return [form for form in order if (form.predicted_s or 0.0) <= close * (order[0].predicted_s or 0.0)]
 
 
 def priced(model: Joint, forms: Sequence[KernelProgram]) -> list[KernelProgram]:

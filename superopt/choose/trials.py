@@ -29,13 +29,10 @@ from superopt.machine.facts import usable_cores
 from superopt.machine.speedup import Speedup
 from superopt.measure import Worker
 from superopt.measure.kernels import XLA
-from superopt.measure.process import ProcessLimits, WorkerDiedError
+from superopt.measure.process import ONE_KERNEL, WorkerDiedError
 from superopt.report.data import NativeKernel
 
-MOST_PROCESSES = (
-    4  # that make kernels at once: each takes 0.4 GB, and of 16 cores four compile a network in a second each
-)
-_LIMITS = ProcessLimits(silence_s=60.0)
+MOST_PROCESSES = 4  # that make kernels at once: one that has made some takes 0.28 GB
 _MODULE = "superopt.choose.trial_worker"
 Trace = tuple[Any, ...] | None
 
@@ -81,7 +78,7 @@ class TrialPool:
         count = processes or min(MOST_PROCESSES, usable_cores())
         self._stack = ExitStack()
         self._workers = [
-            _Process(self._stack.enter_context(Worker(_LIMITS, inline=True, module=_MODULE)), self.backend.name)
+            _Process(self._stack.enter_context(Worker(ONE_KERNEL, inline=True, module=_MODULE)), self.backend.name)
             for _ in range(count)
         ]
         self._starting: list[Future[None]] = []

@@ -27,9 +27,8 @@ from superopt.ir.graph import every_node
 from superopt.machine.budget import HALF, WORTH
 from superopt.machine.speedup import Speedup
 from superopt.measure import Worker
+from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.report.data import JudgedFinalist
-
-BATCHES = 4  # of choosing, a final or a duel that no clock ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +209,7 @@ class _Contest:
                 numbers = series.in_question
             elsewhere, second = second, self._second(series, number + 1, len(numbers))
             enough = series.settled and not (final and series.processes == 1 and second != elsewhere)
-            last = number + 1 >= BATCHES and (self.rounds.left_s == math.inf or not self.rounds.apart)
+            last = number + 1 >= ENOUGH_ROUNDS and (self.rounds.left_s == math.inf or not self.rounds.apart)
             expected_s = self.rounds.expected_s(len(numbers), series, built=second in self.seen)
             if enough or series.cause or last or self.rounds.left_s - spare_s < expected_s:
                 return

@@ -24,9 +24,9 @@ from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.measure.worker import SLOW_S
 
-SHORT_S = 3e-3  # programs of less differ by ten percent between processes, longer ones by two (`bench --suite aa`)
-ROUNDS = 31  # of a batch: the interval of programs that swing by a tenth is then as wide as `WORTH`
-SAMPLE_S = 6e-3  # of a program in a round: a call of 0.1 ms after another program takes the first of sixty to warm up
+SHORT_S = 3e-3  # programs of less differ by a tenth between processes, longer ones by less than `WORTH`
+ROUNDS = 31  # of a batch: times that swing by 7 % from round to round are then known to 3 %, which is `WORTH`
+SAMPLE_S = 6e-3  # of a round: the first call after another program takes 2.2 times the later, the fifth 1.1
 ORIGINAL = -1
 """The number of the original among the entries."""
 

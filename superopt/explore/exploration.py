@@ -28,33 +28,17 @@ from superopt.explore.kernel_timer import KernelTimer
 from superopt.explore.request import Request
 from superopt.explore.trace import make_plan
 from superopt.ir.graph import Graph
-from superopt.machine.budget import SearchBudget
+from superopt.machine.budget import WORTH, SearchBudget
 from superopt.measure import Worker
 from superopt.search.budget import Budget
 from superopt.search.pricing import Pricer
-from superopt.search.search import SMALL, SearchResult, SearchSettings, Statistics, search
+from superopt.search.search import LEAST_STEPS, SMALL, SearchResult, SearchSettings, Statistics, search
 from superopt.search.snapshot import Forms
 
-_GROWTH_SECONDS = 15.0
 _MATCHES = 15_000  # of each of three growths without a clock: a millisecond each; DenseNet-121 has 13,000
-_BODY_STEPS = 2_000
-_BODIES_SHARE = 0.5  # of the time, for all bodies together
-_LEAST_BODY_S = 0.05  # below which a body is left as it is,
-_LEAST_NODE_S = 1e-3  # or below this for each of its nodes: that long import, one pass of the rules and a descent take
-_ROUNDS = (
-    0.3,
-    0.3,
-    0.2,
-    0.2,
-)  # shares of the search; kernels are timed between rounds, growth is guided after the first
-_FIRST_GROWTH = 0.85  # of the time, at most
-_GUIDED_ROUNDS = 2
-_GUIDED_SHARE = 0.4
-_SEARCH_END, _TIMING_END = 0.5, 0.7  # of what is left of a round, when search and the timing of kernels end
-_LEAST_S = 0.5  # that growth and timing get
-_FINALISTS = 5
-_SHORT_S = 30.0
-_SMALL_FINALISTS = 13
+_LEAST_NODE_S = 1e-3  # of a body, for each of its nodes: that long import, one pass of the rules and a descent take
+_ROUNDS = 3  # of search, between which kernels are timed: 0.448, 0.390, 0.387 ms after each (inverted residual)
+_FINALISTS, _SMALL_FINALISTS = 5, 13  # the model misplaces forms of windows and rows by a third (docs/search.md)
 
 
 def explore(
@@ -80,7 +64,7 @@ def explore(
         request = request.within(replace(request.budget, end_s=time.monotonic()))
     expand = library_expander(rules)
     model = Joint(request.objective, expand, request.own)
-    timer = None if worker is None else KernelTimer(model, request.budget, worker)
+    timer = None if worker is None else KernelTimer(model, worker)
     run = _Run(import_into(ProvingEGraph(exact=request.exact), graph), rules, request, model, timer, progress)
     while not run.done:
         run.step()
@@ -126,7 +110,7 @@ class _Run:
     def __post_init__(self) -> None:
         self.pricer = Pricer(self.model)
         saturating = [rule for rule in self.rules if rule.mode in ("saturate", "macro")]
-        self.growth.append(grow(self.eg, saturating, _growth_limits(self.limits, _FIRST_GROWTH * self.limits.left_s)))
+        self.growth.append(grow(self.eg, saturating, _growth_limits(self.limits.stage())))
         self.progress(f"e-graph: {self.growth[0].enodes[-1]} e-nodes, {self.growth[0].stop}")
 
     @property
@@ -143,12 +127,12 @@ class _Run:
     def step(self) -> None:
         """One round: search, and where another follows, time kernels and grow near the best."""
         number = len(self.searches)
-        share = _ROUNDS[number]
-        end_s = time.monotonic() + self.limits.left_s * share / sum(_ROUNDS[number:])
+        last = number == _ROUNDS - 1
+        limits = self.limits.stage(share=1.0 / (_ROUNDS - number))  # of this round
         settings = SearchSettings(
-            self._searching(share, end_s),
+            _searching(limits if last else limits.stage()),
             self.request.seed + number,
-            finalists=_finalists(self.limits, self.growth[-1].live_classes),
+            finalists=_SMALL_FINALISTS if self.growth[-1].live_classes <= SMALL else _FINALISTS,
             max_prepared_bytes=self.request.max_prepared_bytes,
             in_kernels=self.model.own is not None,
         )
@@ -156,33 +140,19 @@ class _Run:
         self.result = search(self.eg, self.model, settings, warm=warm, pricer=self.pricer, forms=self.forms)
         self.searches.append(self.result.statistics)
         self.interrupted = self.result.interrupted
-        self.done = self.interrupted or number == len(_ROUNDS) - 1 or self.limits.left_s < _LEAST_S
+        self.done = self.interrupted or last or self.limits.left_s <= 0.0
         if self.done:
             return
         try:
             if self.timer is not None:
-                self._time_kernels(self.timer, number, _TIMING_END * (end_s - time.monotonic()))
+                timed = self.timer.learn(self.result, limits.part_s())
+                self.progress(
+                    f"round {number + 1}: predicted {1e3 * self.result.best.predicted_s:.3g} ms, {timed} kernels timed"
+                )
                 self.pricer = Pricer(self.model)
-            if number < _GUIDED_ROUNDS:
-                limits = _growth_limits(self.limits, end_s - time.monotonic(), _GUIDED_SHARE)
-                self.growth.append(grow(self.eg, self.rules, limits, near=self.result.best.classes))
+            self.growth.append(grow(self.eg, self.rules, _growth_limits(limits), near=self.result.best.classes))
         except KeyboardInterrupt:
             self.interrupted = self.done = True
-
-    def _searching(self, share: float, end_s: float) -> Budget:
-        """The budget of one search: its share, or a part of the time until the end of the round."""
-        budget = _part(self.limits, share)
-        if budget.seconds is None:  # steps, and a body's time where the program has a limit of time
-            most_s = _SEARCH_END * (end_s - time.monotonic())
-            return budget if end_s == math.inf else replace(budget, seconds=max(1e-2, most_s))
-        return replace(budget, seconds=max(1e-2, min(budget.seconds, _SEARCH_END * (end_s - time.monotonic()))))
-
-    def _time_kernels(self, timer: KernelTimer, number: int, most_s: float) -> None:
-        predicted_ms = 1e3 * self.found.best.predicted_s
-        planned = _part(self.limits, _ROUNDS[number]).seconds
-        unused = max(0.0, planned - self.found.statistics.seconds) if planned is not None else 0.0
-        timed = timer.learn(self.found, min(max(_LEAST_S, most_s), timer.seconds / (len(_ROUNDS) - 1) + unused))
-        self.progress(f"round {number + 1}: predicted {predicted_ms:.3g} ms, {timed} kernels timed")
 
     @property
     def before_s(self) -> float:
@@ -252,26 +222,16 @@ def _growth_figures(rounds: Sequence[GrowthReport]) -> dict[str, Any]:
     }
 
 
-def _finalists(limits: SearchBudget, classes: int) -> int:
-    """How many programs are worth building, the original included: each costs seconds of compilation if it is large."""
-    if classes <= SMALL:
-        return _SMALL_FINALISTS
-    return _FINALISTS if limits.seconds is None or limits.seconds >= _SHORT_S else _FINALISTS - 2
-
-
-def _growth_limits(limits: SearchBudget, most_s: float, share: float = 1.0) -> GrowthLimits:
-    if limits.seconds is None and limits.end_s == math.inf:
+def _growth_limits(limits: SearchBudget) -> GrowthLimits:
+    if limits.end_s == math.inf:
         return GrowthLimits(seconds=math.inf, matches=_MATCHES)  # no clock: the same growth on every machine
-    if limits.seconds is None:
-        return GrowthLimits(seconds=max(_LEAST_BODY_S, min(most_s, share * limits.left_s)))
-    return GrowthLimits(seconds=max(_LEAST_S, min(most_s, share * min(_GROWTH_SECONDS, 0.25 * limits.seconds))))
+    return GrowthLimits(seconds=max(1e-2, limits.left_s))
 
 
-def _part(limits: SearchBudget, share: float) -> Budget:
-    if limits.seconds is None:
-        assert limits.steps is not None
-        return Budget(None, max(1, int(share * limits.steps)))
-    return Budget(max(1e-2, share * (limits.search_seconds or 0.0)), None)
+def _searching(limits: SearchBudget) -> Budget:
+    """The budget of one of the searches."""
+    seconds = None if limits.end_s == math.inf else max(1e-2, limits.left_s)
+    return Budget(seconds, None if limits.steps is None else max(1, limits.steps // _ROUNDS))
 
 
 @dataclass(slots=True)
@@ -297,22 +257,23 @@ class _Bodies:
     def __post_init__(self) -> None:
         self._waiting = sum(self.sizes)
         if self.request.budget.end_s < math.inf:
-            self._end_s = time.monotonic() + _BODIES_SHARE * self.request.budget.left_s
+            self._end_s = self.request.budget.stage().end_s
 
     def improved(self, body: Graph) -> Graph:
         """The best form of a body by the model, if it is clearly cheaper and prepares nothing."""
         size, now_s = body_size(body), time.monotonic()
         part_s = (self._end_s - now_s) * size / max(size, self._waiting)
         self._waiting -= size
-        if self.interrupted or part_s < max(_LEAST_BODY_S, _LEAST_NODE_S * size):
+        if self.interrupted or part_s < _LEAST_NODE_S * size:
             self.left_out += 1
             return body
-        limits = SearchBudget(None, _BODY_STEPS, end_s=now_s + part_s)
+        steps = min(LEAST_STEPS * size, self.request.budget.steps or LEAST_STEPS * size)
+        limits = SearchBudget(None, steps, end_s=now_s + part_s)
         asked = replace(self.request, budget=limits, own=None, deterministic=True, max_prepared_bytes=None)
         found = explore(body, self.rules, asked)
         self.interrupted = found.interrupted
         best, own = found.result.best, found.result.original
-        if best.original or best.predicted_s > 0.95 * own.predicted_s:
+        if best.original or WORTH * best.predicted_s > own.predicted_s:
             return body
         program = found.program(best)
         if program.prepare is not None:

@@ -14,8 +14,6 @@ from superopt.ir.program import Program
 from superopt.search.finalists import rule_gains
 from superopt.search.search import Finalist, SearchResult
 
-_CLOSE = 1.1  # of the first other finalist's predicted time: up to there the own form is worth measuring
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploration:
@@ -39,10 +37,7 @@ class Exploration:
 
         The search has frozen work done ahead of time and bodies improved in every form, which is a gain by itself.
         """
-        others = tuple(f for f in self.result.finalists if not f.original)
-        own = self.result.original
-        worth = not others or own.predicted_s <= _CLOSE * others[0].predicted_s
-        return (*others, own) if worth and self._prepares(own) else others
+        return tuple(f for f in self.result.finalists if not f.original or self._prepares(f))
 
     def _prepares(self, finalist: Finalist) -> bool:
         return self.program(finalist).computes_ahead or self.graph is not self.imported

@@ -9,35 +9,29 @@ copies of them that are together as large as all its weights.
 from __future__ import annotations
 
 import itertools
+import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 from costmodel.model.joint import Joint, KernelJob
 from superopt.ir.graph import Graph, Node
 from superopt.ir.ops.table import CONTROL
 from superopt.ir.program import frozen_bytes
-from superopt.machine.budget import SearchBudget
 from superopt.measure import KernelTiming, Worker, time_kernels
 from superopt.measure.kernels import LEFT_OUT, KernelSettings
 from superopt.measure.result import Failure
 from superopt.search.finalists import DOUBT, OPTIMISM, rival_kernels
 from superopt.search.search import SearchResult
 
-_MEASURE_SHARE = 0.25
-_WORTH_TIMING = 0.003
-_MOST_RIVALS = 200
-_FEW = 24
-_SETTINGS = KernelSettings(rounds=3, sample_s=0.003, max_calls=30)
+_WORTH_TIMING = 0.003  # of a program's time: ten such kernels make a difference (`budget.WORTH`)
 
 
 class KernelTimer:
     """Times the kernels that finalists use, in one worker, and corrects the objective by them."""
 
-    def __init__(self, objective: Joint, limits: SearchBudget, worker: Worker) -> None:
+    def __init__(self, objective: Joint, worker: Worker) -> None:
         self.objective = objective
         self.worker = worker
-        self.seconds = _MEASURE_SHARE * (limits.seconds or 60.0)
 
     def learn(self, result: SearchResult, seconds: float) -> int:
         """Time kernels not timed yet, those that matter most first; how many were timed."""
@@ -49,16 +43,17 @@ class KernelTimer:
                 share = predicted / max(finalist.predicted_s, 1e-9)
                 weight[kernel.outputs[0]] = weight.get(kernel.outputs[0], 0.0) + share
         chosen = [n for n in sorted(weight, key=lambda n: -weight[n]) if weight[n] > _WORTH_TIMING]
-        best = result.best
-        jobs = self._jobs([graphs[n] for n in chosen])
+        best, end_s = result.best, time.monotonic() + seconds
+        program = [kernel for kernel, _ in best.kernels]
+        timed = self._time(self._jobs([graphs[n] for n in chosen]), seconds, program)
         for optimism in (OPTIMISM, DOUBT):
-            if len(jobs) >= _FEW:  # the time set aside will be used up
+            if time.monotonic() > end_s:
                 break
-            rivals = rival_kernels(result.problem, best, optimism)[:_MOST_RIVALS]
+            rivals = rival_kernels(result.problem, best, optimism)
             worth = [k for k, gain in rivals if gain > _WORTH_TIMING * best.predicted_s and k.outputs[0] not in graphs]
             graphs |= {kernel.outputs[0]: kernel for kernel in worth}
-            jobs += self._jobs(worth)
-        return self._time(jobs, seconds, [kernel for kernel, _ in best.kernels])
+            timed += self._time(self._jobs(worth), max(1e-3, end_s - time.monotonic()), program)
+        return timed
 
     def distinguish(self, programs: Sequence[Sequence[Graph]], seconds: float) -> int:
         """Time the regions that not all programs have, those that take longest first; how many were timed.
@@ -75,9 +70,11 @@ class KernelTimer:
 
     def _time(self, jobs: Sequence[KernelJob], seconds: float, program: Sequence[Graph]) -> int:
         """Time kernels in company of the weights of a program, and correct the objective by them."""
+        if not jobs:
+            return 0
         timings = time_kernels(
             [job.runs for job in jobs],
-            settings=replace(_SETTINGS, footprint=sum(map(frozen_bytes, program))),
+            settings=KernelSettings(footprint=sum(map(frozen_bytes, program))),
             budget_s=seconds,
             worker=self.worker,
             backends=[job.backend for job in jobs],

@@ -14,6 +14,7 @@ A room is a folder of modules. `LAYERS` says which rooms may import which: a roo
     op_lists         modules that list 25 or more names of scalar functions
     long_signatures  functions of more than eight parameters
     long_calls       classes called with more than eight positional arguments
+    constants        tuned numbers of the pipeline and its contest
     lines, core      lines of all packages, and of those without `superopt.lab`
 """
 
@@ -49,6 +50,18 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("superopt.files",),
     ("superopt.errors",),
 )
+TUNED = ("superopt.pipeline", "superopt.contest", "superopt.choose", "superopt.explore", "superopt.machine.budget")
+UNTUNED = {
+    "ORIGINAL": "the number of an entry",
+    "LIMIT_FLOPS": "of the float64 yardstick, which decides nothing",
+    "LIMIT_PREFIX_STEPS": "of the same",
+    "_LONGEST": "characters of a message",
+    "_DRAWS": "as many as kinds of special numbers",
+    "LEAST_BYTES": "of weights in a file",
+    "_SMALL_BYTES": "a page",
+}
+"""Numbers of these rooms that are no choice between programs or times, and what they are."""
+
 LIMITS = {
     "loose": 3,
     "largest_room": 25,
@@ -61,6 +74,7 @@ LIMITS = {
     "op_lists": 4,
     "long_signatures": 1,
     "long_calls": 0,
+    "constants": 15,
     "lines": 100_200,
     "core": 79_650,
 }
@@ -109,9 +123,15 @@ def figures(root: Path = ROOT) -> dict[str, int]:
         "op_lists": sum(len(found & SCALARS.keys()) >= 25 for found in words.values()),
         "long_signatures": sum(_parameters(f) > 8 for tree in trees.values() for f in _functions(tree)),
         "long_calls": sum(len(call.args) > 8 for tree in trees.values() for call in _constructions(tree)),
+        "constants": sum(len(_tuned(tree)) for name, tree in trees.items() if name.startswith(TUNED)),
         "lines": sum(lines.values()),
         "core": sum(count for name, count in lines.items() if not name.startswith("superopt.lab")),
     }
+
+
+def tuned(name: str) -> list[str]:
+    """The tuned numbers of a module."""
+    return _tuned(ast.parse(modules()[name].read_text(encoding="utf-8")))
 
 
 def contract() -> str:
@@ -183,6 +203,22 @@ def _constructions(tree: ast.AST) -> Iterator[ast.Call]:
     """Calls of what is named as a class is."""
     calls = (x for x in ast.walk(tree) if isinstance(x, ast.Call))
     return (x for x in calls if isinstance(x.func, ast.Name) and x.func.id.lstrip("_")[:1].isupper())
+
+
+def _tuned(tree: ast.Module) -> list[str]:
+    """Names in capitals for numbers, one for each number."""
+    found: list[str] = []
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            names = [x.id for target in targets for x in ast.walk(target) if isinstance(x, ast.Name)]
+            numbers = [x for x in ast.walk(statement.value) if isinstance(x, ast.Constant)]
+            if any(type(x.value) not in (int, float) for x in numbers) or any(
+                isinstance(x, ast.Name | ast.Call) for x in ast.walk(statement.value)
+            ):
+                continue  # made of words, or of other names
+            found += [name for name in names if name.isupper() and name not in UNTUNED]
+    return found
 
 
 def _strings(tree: ast.AST) -> Iterator[str]:

@@ -58,6 +58,10 @@ class ProcessLimits:
         return machine.describe().memory_bytes * 3 // 4 or 8 << 30
 
 
+ONE_KERNEL = ProcessLimits(silence_s=60.0)
+"""Of workers that build and time one kernel at a time, which take seconds where they are slow."""
+
+
 class WorkerDiedError(Exception):
     """The worker ended before it finished a request; `failure` says how."""
 

@@ -62,22 +62,11 @@ from superopt.explore.trace import make_plan
 from superopt.files.reading import shown
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.machine.barrier import Barrier
-from superopt.machine.budget import (
-    ALL,
-    CONTEST,
-    EXPLORE,
-    EXPLORE_ALONE,
-    HALF,
-    LEAST_KERNELS_S,
-    LEAST_S,
-    PLAIN,
-    PROGRAMS,
-    SearchBudget,
-    parse_budget,
-)
+from superopt.machine.budget import HALF, LEAST_KERNELS_S, LEAST_S, PROGRAMS, SearchBudget, parse_budget
 from superopt.machine.extras import need
-from superopt.measure import ComparisonSettings, ProcessLimits, Timing, Worker, as_called, compare
+from superopt.measure import ComparisonSettings, Timing, Worker, as_called, compare
 from superopt.measure.compare import serialisable
+from superopt.measure.process import ONE_KERNEL
 from superopt.pipeline.weights import Shelf
 from superopt.report.data import Measurement, Report, StageTime
 from superopt.returned.optimized import Optimized
@@ -93,11 +82,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
-_PROOFS = 0.35  # of what is left after the plain candidate: the library takes ten seconds of one core
-_BUILDS = 4  # of the original's time: it, two candidates for the contest, and what is returned for the check
+_CONTEST = ("the plain candidate", "one program of the search")  # what a contest builds at least
+_BUILT = ("the original, for the contest", *_CONTEST, "what is returned, for the check")
+_TWO = 1.0 - HALF * HALF  # of what is left, for a stage that has the half of the next one, too
 _HURRIED = "builds are too slow for the budget: nothing was searched, and the contest is of what the check takes"
-_SILENCE_S = 60.0  # after which a kernel that is timed is given up
-_DISTINGUISHED_S, _DISTINGUISHED = 3.0, 0.3  # most seconds, and share of what is left, to tell programs apart
 
 
 class OptimizeOptions(TypedDict, total=False):
@@ -221,7 +209,7 @@ def optimize(
         asked = imported
         imported = barrier.around("the file of the weights", lambda: shelf.imported(asked), asked)
         worker, pool = Worker(), TrialPool(backend=backend)
-        kernels_alone = Worker(ProcessLimits(silence_s=_SILENCE_S), inline=True)
+        kernels_alone = Worker(ONE_KERNEL, inline=True)
         stack.callback(barrier.around, "the end of processes", worker.close, None)
         stack.callback(barrier.around, "the end of processes", kernels_alone.close, None)
         stack.callback(barrier.around, "the end of processes", pool.close, None)
@@ -295,42 +283,43 @@ class _Run:
         """The fastest of the plain candidate, what the search finds, and the original."""
         if self.request.deterministic:
             self._prove()
-            self._explore(self.limits.until(time.monotonic(), EXPLORE_ALONE))
+            self._explore(self.limits.after(self.clock.elapsed_s).until(time.monotonic()).stage(share=_TWO))
             return self._predicted()
         made: list[KernelProgram] = []
+        whole = self.limits.until(self.clock.begin_s)
         with ThreadPoolExecutor(2) as beside:
             ran = beside.submit(self._ran)
             if not self.builds.on_disk:  # else they are not read for it while other processes are there
                 beside.submit(lambda: self.builds.truth)
             if self.kernels:
-                plain = self._plain(self.limits.until(self.clock.begin_s, PLAIN).left_s)
+                plain = self._plain(whole.stage().left_s)
                 if plain is not None and not plain.same_as_original:
                     made.append(plain)
                     self.ready = candidate_of(plain)[1]
             build_s = ran.result()
-        if self.kernels and self.limits.until(self.clock.begin_s, CONTEST).left_s < _BUILDS * build_s:
+        if self.kernels and whole.left_s < len(_BUILT) * build_s:
             judgement = original_returned(self.imported, "the time does not suffice for a search", notes=(_HURRIED,))
-            return self._contested(made, judgement, self.limits.until(self.clock.begin_s, CONTEST), self.builds)
+            return self._contested(made, judgement, whole, self.builds)
         with ThreadPoolExecutor(1) as beside:
             ahead = beside.submit(_built_in, self.tools.worker, self.imported)
             self._prove()
             build_s = self.barrier.around("the original built ahead", ahead.result, 0.0, let=_FIRST)
-        limits, begin_s = self.limits.after(self.clock.elapsed_s + build_s), time.monotonic()
-        last = limits.until(begin_s, CONTEST)
-        self._explore(limits.until(begin_s, EXPLORE if self.kernels else EXPLORE_ALONE))
+        limits = self.limits.after(self.clock.elapsed_s + build_s).until(time.monotonic())
+        follow_s = len(_CONTEST) * build_s
+        self._explore(limits.stage(follow_s, HALF if self.kernels else _TWO))
         cause = "the time does not suffice for a search" if self.found is None else "nothing faster was found"
         judgement = original_returned(self.imported, cause, build_s=build_s)
         if self.found is not None and self.kernels and not self._interrupted(judgement):
-            self._in_kernels(made, limits.until(begin_s, ALL), build_s, last.end_s)
-            if not (limits.hurries(build_s) or self.barrier.interrupted):
-                self._search_schedules(made, limits.until(begin_s, ALL))
+            self._in_kernels(made, limits.stage(follow_s, _TWO), build_s, limits.end_s)
+            if not self.barrier.interrupted:
+                self._search_schedules(made, limits.part_s((len(made) + 1) * build_s))
         if self.limits.kernels and not self.kernels:
             why = (
                 self.pool.backend.unavailable()
                 or f"a budget of less than {LEAST_KERNELS_S:g} s leaves no time to try them"
             )
             judgement = replace(judgement, notes=(*judgement.notes, f"no kernels of our own: {why}"))
-        return self._contested(made, judgement, last, self.tools.worker)
+        return self._contested(made, judgement, limits, self.tools.worker)
 
     def _ran(self) -> float:
         """Have the original built here, where the check will need it, and run; seconds that it took."""
@@ -364,7 +353,7 @@ class _Run:
     def _prove(self) -> None:
         """The rules of the search; of those that are in no store as many as can be proved in their part of the time."""
         left_s = self.limits.after(self.clock.elapsed_s).seconds
-        end_s = time.monotonic() + _PROOFS * left_s if self.limits.is_kept and left_s is not None else math.inf
+        end_s = time.monotonic() + HALF * left_s if self.limits.is_kept and left_s is not None else math.inf
         with self.clock.stage("rules"):
             self.library = self.barrier.around(
                 "the library of rules",
@@ -428,7 +417,7 @@ class _Run:
         model = found.model
         if found.timer is not None and model.own is not None and forms:
             programs = [own_regions(model, form) for form in (*forms, *made)]
-            timed = found.timer.distinguish(programs, limits.within(_DISTINGUISHED_S, _DISTINGUISHED))
+            timed = found.timer.distinguish(programs, limits.part_s())
             self.clock.say(f"{timed} regions timed in which {len(programs)} forms differ")
         return that_differ(model, priced(model, forms), made)
 
@@ -443,11 +432,10 @@ class _Run:
         if isinstance(timing, Timing):
             found.model.anchor(priced(found.model, [plain])[0].predicted_s or 0.0, timing.median_s)
 
-    def _search_schedules(self, made: list[KernelProgram], limits: SearchBudget) -> None:
+    def _search_schedules(self, made: list[KernelProgram], seconds: float) -> None:
         """The program that is fastest by prediction, with schedules that a search found to be faster."""
         maker = self.maker
         priced = [form for form in made if form.predicted_s is not None and form.choices]
-        seconds = min(limits.left_s, limits.kernel_seconds)
         if maker is None or not priced or HALF * seconds < LEAST_S:  # half of it, processes start
             return
         best = min(priced, key=lambda form: form.predicted_s or 0.0)

@@ -47,16 +47,16 @@ def test_stages_get_what_is_left(clock: Clock) -> None:
     assert whole.after(29.0).seconds == 1.0, "a budget is that of the call, whatever came first"
     assert 0.0 < (whole.after(40.0).seconds or 0.0) < 0.01
     assert parse_budget("4s").after(9.0).seconds == 2.0, "a search of a short one has half of it in any case"
-    limits = whole.until(clock.now, 0.5)
-    assert limits.left_s == 15.0
-    assert limits.within(20.0) == 15.0
-    assert limits.within(20.0, 0.2) == 3.0
-    assert limits.within(1.0) == 1.0
-    clock.now += 16.0
-    assert limits.left_s == 0.0
-    assert 0.0 < limits.within(20.0) < 1.0
+    limits = whole.until(clock.now)
+    assert limits.left_s == 30.0
+    assert limits.stage().left_s == limits.part_s() == 15.0
+    assert limits.stage(10.0).left_s == limits.part_s(10.0) == 10.0, "half of what is left beyond what follows"
+    assert limits.stage(10.0, 0.75).left_s == 15.0
+    clock.now += 31.0
+    assert limits.left_s == limits.stage().left_s == limits.part_s() == 0.0
     steps = SearchBudget(None, 100)
-    assert steps.after(1e6) == steps.until(0.0, 0.1) == steps
+    assert steps.after(1e6) == steps.until(0.0, 0.1) == steps.stage(1.0) == steps
+    assert 0.0 < steps.part_s() < 10.0, "without a clock, not for ever"
 
 
 @pytest.mark.parametrize(("builds_s", "built"), [(0.0, 4), (1.0, 1), (7.9, 1), (8.0, 2), (12.0, 3), (30.0, 4)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -48,6 +49,24 @@ def test_circles_and_late_imports_are_seen(tmp_path: Path) -> None:
     found = house.figures(tmp_path)
     assert (found["late"], found["file_circles"], found["room_circles"], found["repeated"]) == (1, 1, 1, 1)
     assert (found["loose"], found["largest_room"]) == (1, 4)
+
+
+def test_tuned_numbers_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "superopt" / "contest" / "one.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        "A = 3\n_B, C = 0.5, 2\nD = ('word',)\nE = A * 2\nORIGINAL = -1\n_F: float = -1e-3\n", encoding="utf-8"
+    )
+    assert house.figures(tmp_path)["constants"] == 4
+
+
+def test_every_tuned_number_has_its_reason_on_its_line() -> None:
+    for name, path in house.modules().items():
+        if name.startswith(house.TUNED):
+            lines = path.read_text(encoding="utf-8").split("\n")
+            for tuned in house.tuned(name):
+                line = next(x for x in lines if re.match(rf"[^#]*\b{tuned}\b[^#]*=", x))
+                assert "#" in line, f"{name}: {tuned}"
 
 
 @pytest.mark.parametrize("top", house.TOPS)

@@ -127,4 +127,5 @@ def judge_copies(imported: Imported, budget: str, seed: int) -> Outcome:
     """The contest of copies of the program itself, with the same options of the compiler."""
     copies = [Entry(name=f"copy {i + 1}", program=original_program(imported.graph)) for i in range(COPIES)]
     with Worker() as worker:
-        return contest(imported, copies, Request(parse_budget(budget), seed=seed), worker, options=False)
+        limits = parse_budget(budget).until(time.monotonic())
+        return contest(imported, copies, Request(limits, seed=seed), worker, options=False)
