@@ -281,7 +281,8 @@ def _by_bars(held: Sequence[SplitResult], programs: Sequence[SplitResult]) -> di
     """Mean and worst seed by the names of the bars, and the same of the trees: from `LONG_S` on, and of order."""
     found: dict[str, float] = {}
     for split, results in (("random", programs), ("lofo", held)):
-        for bar, name, worst in ((f"mape_xla_{split}", "mape_long", max), (f"tau_fusion_{split}", "tau", min)):
+        order = "tau_fusion" if split == "random" else f"tau_fusion_{split}"
+        for bar, name, worst in ((f"mape_xla_{split}", "mape_long", max), (order, "tau", min)):
             if results:
                 seeds = [np.mean([r.learned[k][name] for r in results]) for k in range(len(results[0].learned))]
                 found[bar], found[f"{bar}_worst"] = round(float(np.mean(seeds)), 4), round(float(worst(seeds)), 4)

@@ -28,8 +28,8 @@ import numpy as np
 from costmodel.features.stages import estimate_s, stage_rows
 from superopt.arrays.bundles import scratch_folder
 from superopt.errors import InputError, SuperoptError
+from superopt.ir.program import type_bytes
 from superopt.ir.text import parse_graph
-from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule.trace import apply
@@ -178,7 +178,7 @@ def _timed(
 ) -> dict[int, list[Any]]:
     """Seconds and spills of the traces that have code of their own, at most so many, by number; as `PEAK` the clock."""
     graph = parse_graph(text)
-    size = sum(math.prod(n.shape) * ITEMSIZE_BYTES[n.dtype] for n in (*graph.inputs, *graph.outputs))
+    size = int(sum(type_bytes(n.type) for n in (*graph.inputs, *graph.outputs)))
     with scratch_folder(size) as folder:
         problem = Path(folder) / "problem"
         save_problem(problem, graph, 0)
