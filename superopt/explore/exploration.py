@@ -110,7 +110,7 @@ class _Run:
     def __post_init__(self) -> None:
         self.pricer = Pricer(self.model)
         saturating = [rule for rule in self.rules if rule.mode in ("saturate", "macro")]
-        self.growth.append(grow(self.eg, saturating, _growth_limits(self.limits.stage())))
+        self.growth.append(grow(self.eg, saturating, _growth_limits(self.limits.stage(), self.eg)))
         self.progress(f"e-graph: {self.growth[0].enodes[-1]} e-nodes, {self.growth[0].stop}")
 
     @property
@@ -150,7 +150,7 @@ class _Run:
                     f"round {number + 1}: predicted {1e3 * self.result.best.predicted_s:.3g} ms, {timed} kernels timed"
                 )
                 self.pricer = Pricer(self.model)
-            self.growth.append(grow(self.eg, self.rules, _growth_limits(limits), near=self.result.best.classes))
+            self.growth.append(grow(self.eg, self.rules, _growth_limits(limits, self.eg), near=self.result.best.classes))
         except KeyboardInterrupt:
             self.interrupted = self.done = True
 
@@ -222,10 +222,11 @@ def _growth_figures(rounds: Sequence[GrowthReport]) -> dict[str, Any]:
     }
 
 
-def _growth_limits(limits: SearchBudget) -> GrowthLimits:
-    if limits.end_s == math.inf:
-        return GrowthLimits(seconds=math.inf, matches=_MATCHES)  # no clock: the same growth on every machine
-    return GrowthLimits(seconds=max(1e-2, limits.left_s))
+def _growth_limits(limits: SearchBudget, eg: EGraph) -> GrowthLimits:
+    enodes = GrowthLimits().enodes + eg.enode_count  # a program of 20,000 nodes may grow, too
+    if limits.end_s == math.inf:  # no clock: the same growth on every machine
+        return GrowthLimits(enodes=enodes, seconds=math.inf, matches=_MATCHES)
+    return GrowthLimits(enodes=enodes, seconds=max(1e-2, limits.left_s))
 
 
 def _searching(limits: SearchBudget) -> Budget:

@@ -49,7 +49,6 @@ class Finalist:
         rules: rule name -> number of instances whose e-nodes it uses.
         carried: (class reference in its layout, e-node, override) of every class in use, to start a later search.
         classes: the e-graph classes in use (`near` rules grow there).
-        prepared_bytes: size of what it prepares.
     """
 
     name: str
@@ -59,7 +58,6 @@ class Finalist:
     rules: Counter[str]
     carried: tuple[tuple[int, tuple[int, ...], int], ...]
     classes: frozenset[int]
-    prepared_bytes: int
     original: bool = False
 
 
@@ -79,7 +77,6 @@ def finalist(problem: Problem, lowering: Lowering, name: str, record: Record) ->
         Counter(origin.rule for origin in sorted(origins, key=lambda o: (o.rule, o.step))),
         tuple((class_ids[c] << SHIFT | state.layouts[c], state.chosen(c).enode, state.bits[c]) for c in active),
         frozenset(class_ids[c] for c in active),
-        lowering.prepared_bytes(selection),
         original=name == "original",
     )
 

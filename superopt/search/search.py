@@ -313,7 +313,8 @@ class _Run:
             if min(distance(kernels, t) for t in taken) == 0:
                 continue
             found = self._finalist(name[1])
-            if self.settings.max_prepared_bytes is None or found.prepared_bytes <= self.settings.max_prepared_bytes:
+            most = self.settings.max_prepared_bytes
+            if most is None or self.lowering.prepared_bytes(found.selection) <= most:
                 chosen.append(found)
                 taken.append(kernels)
         return [*sorted(chosen, key=lambda f: f.predicted_s), original]

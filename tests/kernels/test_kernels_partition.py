@@ -275,6 +275,20 @@ def test_images_are_laid_out_channels_last() -> None:
     got = evaluate(moved.hot, {"x": values["x"], **{n["name"]: a for n, a in held}})
     np.testing.assert_array_equal(got[0], evaluate(graph, values)[0])
     assert channels_last(original_program(encoder())) is None
+    again = channels_last(moved)
+    assert again is not None
+    assert again[0].graphs == moved.graphs
+    assert again[1] == kept
+
+
+def test_a_variance_of_a_product_is_no_chain_and_no_error() -> None:
+    q, k = make_input("q", (16, 32)), make_input("k", (48, 32))
+    scores = mk("dot_general", q, k, dimension_numbers=(((1,), (1,)), ((), ())))
+    mean = mk("div", mk("reduce_sum", scores, axes=(1,)), spread(literal(48.0), (16,), ()))
+    apart = mk("sub", scores, spread(mean, (16, 48), (0,)))
+    square = mk("dot_general", apart, apart, dimension_numbers=(((1,), (1,)), ((0,), (0,))))
+    regions = partition(Graph((q, k), (square,)))
+    assert regions[-1].root is square
 
 
 def test_choices_are_plain_data_and_give_the_regions_back() -> None:

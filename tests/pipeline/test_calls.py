@@ -103,10 +103,15 @@ def test_the_search_suite(monkeypatch) -> None:
     from superopt.lab.bench.programs import nets
 
     monkeypatch.setattr(search, "CASES", {"fire": lambda: nets.fire(6, 3, 4, 5)})
+    monkeypatch.setattr(search, "DEEP", {"deep_1": 1, "deep_2": 2})
+    monkeypatch.setattr(search, "DEEP_PROPOSALS", 20)
     data = run_suite("search", budget="1s", cases=(), seed=0, say=lambda line: None)
     assert set(data) == {"suite", "machine", "versions", "rows", "summary", "text"}
-    (row,) = data["rows"]
-    assert row["stop"] == "saturated"
+    row, one, two = data["rows"]
+    assert row["stop"] == one["stop"] == two["stop"] == "saturated"
+    assert one["kernels"] < two["kernels"]
+    assert one["distinct"] <= two["distinct"] < two["kernels"]
+    assert "exponent_search" in data["summary"]
     assert row["predicted_after_ms"] <= row["predicted_before_ms"]
     assert data["summary"]["min_proposals_per_second"] > 0
     json.dumps(data)

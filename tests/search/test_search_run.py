@@ -40,7 +40,7 @@ def test_finalists_are_right_and_cheaper(name: str) -> None:
         program = result.program(finalist, this.graph, plain_macro)
         assert worst_error(run_program(program, this.values), this.outputs) < 1e-4
         assert sum(s for _, s in finalist.kernels) <= finalist.predicted_s * (1 + 1e-9)
-        assert finalist.prepared_bytes == program.prepared_bytes
+        assert result.lowering.prepared_bytes(finalist.selection) == program.prepared_bytes
 
 
 def test_layout_search_finds_channels_last() -> None:
@@ -138,9 +138,9 @@ def test_warm_start_carries_a_selection_over() -> None:
 def test_prepared_bytes_are_bounded() -> None:
     this = case("lstm")
     free = run(this)
-    limit = free.original.prepared_bytes
+    limit = free.lowering.prepared_bytes(free.original.selection)
     bounded = search(this.eg, TableObjective(), SearchSettings(STEPS, max_prepared_bytes=limit))
-    assert all(f.prepared_bytes <= limit or f.original for f in bounded.finalists)
+    assert all(bounded.lowering.prepared_bytes(f.selection) <= limit or f.original for f in bounded.finalists)
 
 
 def test_rule_gains() -> None:

@@ -285,7 +285,7 @@ class _Chain(_Steps):
         with suppress(InputError):  # no factor stands for all terms of the sum
             self.do("factor_out", self.name, reductions(self._stage()).index(self._whole()))
         lane = [a for a in self._stage().axes if a.extent > 1][-1].symbol
-        for x in list(self._whole().args[2].operands):
+        for x in dict.fromkeys(self._whole().args[2].operands):  # of a square both at once
             if x.symbols.isdisjoint(self._whole().args[1]):
                 continue
             if x.kind == "load" and (lane not in x.symbols or x.args[0] in self.local or self._beside(x, lane)):

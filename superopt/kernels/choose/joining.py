@@ -87,13 +87,12 @@ class _Joining:
         return self.apart.isdisjoint(gone) and all(self.readers.get(x, set()) <= gone | {root} for x in gone)
 
     def _joined(self, root: Node, gone: set[Node]) -> bool:
-        whole = cut(root, set(self.found) - gone)
+        whole = cut(root, {x for node in (root, *gone) for x in self.found[node].reads} - gone)
         if not runs_as_chain(whole.graph):
             return False
         for node in gone:
-            del self.found[node]
-        for readers in self.readers.values():
-            readers -= gone
+            for x in self.found.pop(node).reads:
+                self.readers[x].discard(node)
         for x in whole.reads:
             self.readers.setdefault(x, set()).add(root)
         self.found[root] = whole

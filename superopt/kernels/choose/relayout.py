@@ -23,7 +23,10 @@ _CONVOLUTION = "conv_general_dilated"
 
 
 def channels_last(program: Program) -> tuple[Program, frozenset[Node]] | None:
-    """The program with images channels last, and the nodes to keep in memory; None where nothing is to be moved."""
+    """The program with images channels last, and the nodes to keep in memory; None where nothing is to be moved.
+
+    One that has its images channels last already comes back as it is.
+    """
     order = _order(program.hot)
     if order is None or order == tuple(range(len(order))):
         return None
@@ -46,8 +49,9 @@ def channels_last(program: Program) -> tuple[Program, frozenset[Node]] | None:
             inputs.append(lies)
 
     def laid(node: Node, value: Node) -> Node:
-        if node not in moved:
-            return value
+        if node not in moved:  # what undoes a transpose that was put in is left out: it lies so already
+            lies = value.inputs[0].inputs[0] if _is_turn(value, order) and _is_turn(value.inputs[0], back) else None
+            return lies if lies is not None and lies in kept else value
         lies = mk("transpose", value, permutation=order)
         kept.add(lies)
         return mk("transpose", lies, permutation=back)
@@ -110,6 +114,10 @@ def _prepare(program: Program, moved: dict[Node, tuple[int, ...]]) -> Graph | No
         change = moved.get(node)
         outputs.append(source if change is None else mk("transpose", source, permutation=change))
     return Graph(program.prepare.inputs, tuple(outputs), program.prepare.constants)
+
+
+def _is_turn(node: Node, order: tuple[int, ...]) -> bool:
+    return node.op == "transpose" and node["permutation"] == order
 
 
 def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:

@@ -3,22 +3,34 @@
 Each network is imported, its e-graph is grown by the proved library and searched under the roofline: e-nodes, seconds
 until saturation, proposals per second of a second, warm search, and the predicted gain.
 
+Stacks of encoder layers, from a thousand nodes to twenty thousand, say how the seconds of each stage before the first
+kernel is built grow with the nodes: processor time, and the exponent between the smallest and the largest.
+
     superopt bench --suite search [--json]
+    superopt bench --suite search --case deep [--json]      the stacks alone
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from costmodel.model.joint import Joint
 from costmodel.model.load import load_objective
-from rewrites.egraph.convert import import_graph
+from rewrites.build.expander import library_expander
+from rewrites.egraph.convert import import_graph, import_into
 from rewrites.grow.growth import GrowthLimits, grow
+from rewrites.grow.proof import ProvingEGraph
+from superopt.backends.protocol import backend_of
 from superopt.certify.library import proved_library
+from superopt.choose.plain import KernelProgram, cut, in_regions, own_form
 from superopt.frontends.jax.jaxpr import import_function
-from superopt.lab.bench import Result, Say, geomean, told, wanted
+from superopt.kernels.choose.choice import NATIVE
+from superopt.lab.bench import Result, Say, geomean, table, told, wanted
 from superopt.lab.bench.programs import nets
 from superopt.machine.budget import parse_budget
 from superopt.search.budget import Budget
@@ -26,9 +38,22 @@ from superopt.search.pricing import Pricer
 from superopt.search.search import SearchSettings, search
 from superopt.search.snapshot import Forms
 
+DEEP = {f"deep_{layers}": layers for layers in (10, 24, 47, 93, 185)}
+DEEP_WIDTH, DEEP_HEADS, DEEP_LENGTH = 48, 2, 8  # what is in a layer does not depend on them
+DEEP_PROPOSALS = 1_000
 CASES = {"resnet50": nets.resnet50, "mobilenet_v2": nets.mobilenet_v2, "bert": nets.bert}
 _GROWTH_SECONDS = 60.0
 _SECONDS = 10.0
+_STAGES = ("import", "plain", "growth", "search", "again", "forms")
+_DEEP_COLUMNS = (
+    ("case", "stack", ""),
+    ("nodes", "nodes", "d"),
+    ("enodes", "e-nodes", "d"),
+    ("kernels", "kernels", "d"),
+    ("distinct", "distinct", "d"),
+    *((f"{stage}_seconds", f"{stage} s", ".2f") for stage in _STAGES),
+    ("stop", "stop", ""),
+)
 _COLUMNS = (
     ("case", "network", ""),
     ("enodes", "e-nodes", "d"),
@@ -48,6 +73,11 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
         if wanted(case, cases):
             rows.append(measure_case(case, seconds, seed))
             say(f"{case}: {rows[-1]['enodes']} e-nodes, {rows[-1]['proposals_per_second']:.0f} proposals/s")
+    stacks: list[dict[str, Any]] = []
+    for case, layers in DEEP.items():
+        if wanted(case, cases):
+            stacks.append(measure_stack(case, layers, seed))
+            say(f"{case}: {stacks[-1]['nodes']} nodes, {sum(stacks[-1][f'{x}_seconds'] for x in _STAGES):.1f} s")
     rates = [row["proposals_per_second"] for row in rows]
     summary = {
         "max_enodes": float(max((row["enodes"] for row in rows), default=0)),
@@ -56,7 +86,65 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
         "min_proposals_per_second": min(rates, default=0.0),
         "geomean_proposals_per_second": geomean(rates),
     }
-    return rows, summary, told(rows, _COLUMNS, summary)
+    if len(stacks) > 1:
+        summary |= exponents(stacks[0], stacks[-1])
+    first = [table(rows, _COLUMNS)] if rows and stacks else []
+    last = told(stacks, _DEEP_COLUMNS, summary) if stacks else told(rows, _COLUMNS, summary)
+    return [*rows, *stacks], summary, "\n\n".join([*first, last])
+
+
+def exponents(small: Mapping[str, Any], large: Mapping[str, Any]) -> dict[str, float]:
+    """Of each stage and of their sum, the power of the nodes with which seconds grow from one stack to another."""
+    wider = math.log(large["nodes"] / small["nodes"])
+
+    def power(stages: Sequence[str]) -> float:
+        before, after = (sum(row[f"{stage}_seconds"] for stage in stages) for row in (small, large))
+        return math.log(after / before) / wider
+
+    return {"exponent": power(_STAGES), **{f"exponent_{stage}": power([stage]) for stage in _STAGES}}
+
+
+def measure_stack(case: str, layers: int, seed: int) -> dict[str, Any]:
+    """Seconds of processor time of a stack of encoder layers up to the programs in kernels of which none is made."""
+    net = nets.bert(layers, DEEP_WIDTH, DEEP_HEADS, DEEP_LENGTH)
+    rules = proved_library(None).rules
+    expand = library_expander(rules)
+    model = Joint(load_objective(), expand, backend_of(NATIVE))
+    pricer, forms = Pricer(model), Forms()
+    settings = SearchSettings(Budget(steps=DEEP_PROPOSALS), seed, in_kernels=True)
+    row: dict[str, Any] = {"case": case}
+
+    @contextmanager
+    def stage(name: str) -> Iterator[None]:
+        begin = time.process_time()
+        yield
+        row[f"{name}_seconds"] = time.process_time() - begin
+
+    with stage("import"):
+        graph = import_function(net.fn, (net.params, *net.inputs), frozen=0).graph
+    with stage("plain"):
+        plain = in_regions("own form", own_form(graph))
+    with stage("growth"):
+        eg = import_into(ProvingEGraph(), graph)
+        limits = GrowthLimits(seconds=math.inf, enodes=100 * len(graph.nodes()))
+        grown = grow(eg, [r for r in rules if r.mode in ("saturate", "macro")], limits)
+    with stage("search"):
+        found = search(eg, model, settings, pricer=pricer, forms=forms)
+    with stage("again"):
+        found = search(eg, model, replace(settings, seed=seed + 1), warm=found.best, pricer=pricer, forms=forms)
+    with stage("forms"):
+        program, stored = found.lowering.lower_stored(found.best.selection, graph, expand)
+        made = cut(KernelProgram("best", program), program, stored)
+        regions = [region.graph for region in made.regions]
+        model.program_s(regions, set(regions))
+    return row | {
+        "nodes": len(graph.nodes()),
+        "enodes": grown.enodes[-1],
+        "stop": grown.stop,
+        "kernels": len(regions),
+        "distinct": len(set(regions)),
+        "plain_kernels": len(plain.regions),
+    }
 
 
 def measure_case(case: str, seconds: float, seed: int) -> dict[str, Any]:
