@@ -150,7 +150,9 @@ class _Run:
                     f"round {number + 1}: predicted {1e3 * self.result.best.predicted_s:.3g} ms, {timed} kernels timed"
                 )
                 self.pricer = Pricer(self.model)
-            self.growth.append(grow(self.eg, self.rules, _growth_limits(limits, self.eg), near=self.result.best.classes))
+            self.growth.append(
+                grow(self.eg, self.rules, _growth_limits(limits, self.eg), near=self.result.best.classes)
+            )
         except KeyboardInterrupt:
             self.interrupted = self.done = True
 
