@@ -211,7 +211,8 @@ class _Contest:
             enough = series.settled and not (final and series.processes == 1 and second != elsewhere)
             last = number + 1 >= ENOUGH_ROUNDS and (self.rounds.left_s == math.inf or not self.rounds.apart)
             expected_s = self.rounds.expected_s(len(numbers), series, built=second in self.seen)
-            if enough or series.cause or last or self.rounds.left_s - spare_s < expected_s:
+            check_s = 0.0 if self.rounds.alone else series.build_s  # what is returned is built once more for its check
+            if enough or series.cause or last or self.rounds.left_s - spare_s < expected_s + check_s:
                 return
 
     def _second(self, series: Series, number: int, count: int) -> bool:
@@ -267,7 +268,8 @@ class _Contest:
         base = self.entries[first].base
         plain = [] if base in (None, ORIGINAL) else [base]
         numbers = list(dict.fromkeys([first, *plain, *[i for i in ranked if i != first and i not in plain][:1]]))
-        if self.chosen.timed and self.rounds.left_s < self.rounds.expected_s(len(numbers), self.chosen, built=True):
+        expected_s = self.chosen.build_s + self.rounds.expected_s(len(numbers), self.chosen, built=True)
+        if self.chosen.timed and self.rounds.left_s < expected_s:
             return
         final = self.outcome.final = Series(self.entries, self.rounds.request.seed)
         self.batches(final, numbers, 0.0, final=True)
