@@ -16,7 +16,7 @@ from costmodel.arrays import PerKernel
 from superopt.ir.counters import boundary_bytes, node_cost
 from superopt.ir.graph import Graph
 from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS
-from superopt.ir.scalar import HALVES
+from superopt.ir.scalar import DTYPE
 
 LAUNCH_S = 3e-6  # of a kernel after another on the same stream: the order of magnitude that CUDA's documentation gives
 _TRANSCENDENTAL = 4.0  # operations: special function units have a quarter of the rate
@@ -30,7 +30,7 @@ class Card:
         name: part of what JAX calls the device.
         bandwidth: bytes a second from its memory.
         flops: of float32, a second.
-        matrix_flops: of products of 16-bit floats, a second, dense.
+        matrix_flops: of products of 16-bit floats, a second, dense; of narrower types at least as many.
     """
 
     name: str
@@ -73,7 +73,7 @@ class CardRoofline:
         busy_s = 0.0
         for node in kernel.nodes():
             cost = node_cost(node)
-            matrix = node.op in CONVOLUTIONS | PRODUCTS and all(x.dtype in HALVES for x in node.inputs)
+            matrix = node.op in CONVOLUTIONS | PRODUCTS and all(DTYPE[x.dtype].itemsize <= 2 for x in node.inputs)
             busy_s += cost.flops / (self.card.matrix_flops if matrix else self.card.flops)
             busy_s += _TRANSCENDENTAL * cost.transcendentals / self.card.flops
         return LAUNCH_S + max(sum(boundary_bytes(kernel)) / self.card.bandwidth, busy_s)

@@ -114,7 +114,7 @@ def test_every_case_of_the_benchmark_has_schedules(case: PallasCase) -> None:
     assert apply(program, traces[0]).stages[0].axes[-1].kind == "vector"
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if "conv" not in c.name], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_default_schedules_are_proved(case: PallasCase) -> None:
     kinds = [jax.ShapeDtypeStruct(s, jnp.dtype(case.dtype)) for s in case.shapes]
     program = from_graph(import_function(case.fn, tuple(kinds)).graph.outputs)
