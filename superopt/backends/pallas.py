@@ -70,10 +70,7 @@ class Pallas(Backend):
 
     def default_traces(self, region: Graph) -> Iterator[tuple[Any, ...]]:
         """The first guesses of `superopt.kernels.pallas.space`, those of all stages in step."""
-        program = from_graph(region.outputs)
-        stages = [space.candidates(program, stage.buffer)[:_DEFAULTS] for stage in program.stages]
-        for steps in itertools.islice(zip(*map(itertools.cycle, stages), strict=False), max(map(len, stages))):
-            yield tuple(itertools.chain(*steps))
+        yield from _default_traces(region)
 
     def build(self, region: Graph, trace: Trace = None) -> CompiledRegion:
         """The region as a JAX function made of Pallas calls.
@@ -83,12 +80,7 @@ class Pallas(Backend):
         """
         if reason := self.unavailable():
             raise InputError(reason)
-        steps = default_trace(self, region) if trace is None else trace
-        program = apply(from_graph(region.outputs), steps)
-        function = lower(program, self.interpret)
-        names = [node["name"] for node in region.inputs]
-        order = [names.index(b.name) for b in program.buffers if b.scope in ("input", "frozen")]
-        return traced(f"{self.name} {steps}", region, lambda *arrays: function(*[arrays[i] for i in order]))
+        return _compiled(self.name, self.interpret, region, default_trace(self, region) if trace is None else trace)
 
     def run(self, kernel: CompiledRegion, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Its values; nothing watches what a kernel on a card writes, but masks keep it in its buffers."""
@@ -111,6 +103,24 @@ class Pallas(Backend):
 def interpreted() -> Pallas:
     """The backend that interprets its kernels."""
     return Pallas(interpret=True)
+
+
+@functools.lru_cache(maxsize=1024)
+def _default_traces(region: Graph) -> tuple[tuple[Any, ...], ...]:
+    program = from_graph(region.outputs)
+    stages = [space.candidates(program, stage.buffer)[:_DEFAULTS] for stage in program.stages]
+    count = max(map(len, stages))
+    return tuple(tuple(itertools.chain(*(some[min(i, len(some) - 1)] for some in stages))) for i in range(count))
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(name: str, interpret: bool, region: Graph, steps: tuple[Any, ...]) -> CompiledRegion:
+    """Equal regions with equal schedules are one function, which a program traces once."""
+    program = apply(from_graph(region.outputs), steps)
+    function = lower(program, interpret)
+    names = [node["name"] for node in region.inputs]
+    order = [names.index(b.name) for b in program.buffers if b.scope in ("input", "frozen")]
+    return traced(f"{name} {steps}", region, jax.jit(lambda *arrays: function(*[arrays[i] for i in order])))
 
 
 def _runs(node: Node) -> bool:
