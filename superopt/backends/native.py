@@ -17,6 +17,7 @@ from costmodel.arrays import PerKernel
 from costmodel.model.boundary import NOTHING, Boundary
 from costmodel.model.joint import NativeModel
 from costmodel.model.load import load_native
+from superopt.backends import protocol
 from superopt.backends.made import find, keep, key_of
 from superopt.backends.mixed import alone
 from superopt.backends.protocol import Backend, CompiledRegion, Timed, Trace
@@ -35,8 +36,6 @@ from superopt.kernels.runtime.kernel import Kernel
 from superopt.kernels.runtime.kernel import build as build_kernel
 from superopt.kernels.schedule.trace import apply
 from superopt.machine.facts import usable_cores
-from verifier.schedules import ScheduleVerdict
-from verifier.schedules.ledger import ScheduleLedger
 
 
 class Native(Backend):
@@ -101,10 +100,6 @@ class Native(Backend):
         """A call of a program that is this kernel alone."""
         return alone(self, graph, operands, options)
 
-    def prove(self, region: Graph, trace: Trace, ledger: ScheduleLedger | None = None) -> ScheduleVerdict:
-        """The verdict on a schedule, on record or anew."""
-        return (ledger or ScheduleLedger()).check(from_graph(region.outputs), scheduled_program(region, trace))
-
 
 @functools.cache
 def unavailable() -> str:
@@ -152,10 +147,7 @@ def default_trace(graph: Graph) -> tuple[Any, ...]:
     Raises:
         InputError: no kernel can be made of it.
     """
-    found = next(default_traces(graph), None)
-    if found is None:
-        raise InputError("no default schedule of the region has code")
-    return found
+    return protocol.default_trace(Native(), graph)
 
 
 def default_traces(graph: Graph) -> Iterator[tuple[Any, ...]]:

@@ -25,13 +25,10 @@ from superopt.ir.ops.table import PREFIXES
 from superopt.ir.scalar import SCALARS
 from superopt.kernels.choose.regions import is_inside
 from superopt.kernels.loops.program import from_graph
-from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.pallas import space
 from superopt.kernels.pallas.lower import lower
 from superopt.kernels.pallas.scalars import has_code
 from superopt.kernels.schedule.trace import apply
-from verifier.schedules import ScheduleVerdict
-from verifier.schedules.ledger import ScheduleLedger
 
 _DEFAULTS = 3  # schedules that are tried for a region: where a third is not proved either, XLA computes it
 _FAULTS = (NotImplementedError, ValueError, TypeError, jax.errors.JaxRuntimeError)  # what Pallas and Triton raise
@@ -92,12 +89,6 @@ class Pallas(Backend):
     def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> Timed:
         """A call of a program that is this kernel alone."""
         return alone(self, graph, operands, options)
-
-    def prove(self, region: Graph, trace: Trace, ledger: ScheduleLedger | None = None) -> ScheduleVerdict:
-        """The verdict on a schedule, on record or anew."""
-        program: LoopProgram = from_graph(region.outputs)
-        steps = default_trace(self, region) if trace is None else trace
-        return (ledger or ScheduleLedger()).check(program, apply(program, steps))
 
 
 def interpreted() -> Pallas:

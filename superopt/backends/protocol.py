@@ -27,7 +27,9 @@ from superopt.errors import InputError
 from superopt.ir.graph import Graph, Node
 from superopt.ir.text import print_graph
 from superopt.kernels.choose.choice import NATIVE
+from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import Buffer, Scope
+from superopt.kernels.schedule.trace import apply
 from superopt.measure.kernels import XLA
 from superopt.measure.session import resolve
 from verifier.schedules import ScheduleVerdict
@@ -181,9 +183,13 @@ class Backend(Priced, Protocol):
         """The verdict on the schedule of a region as this machine builds it, on record or anew.
 
         Raises:
-            InputError: the trace does not fit the region.
+            InputError: the trace does not fit the region, or no kernels run here.
         """
-        ...
+        if reason := self.unavailable():
+            raise InputError(reason)
+        program = from_graph(region.outputs)
+        steps = default_trace(self, region) if trace is None else trace
+        return (ledger or ScheduleLedger()).check(program, apply(program, steps))
 
 
 def backend_of(name: str) -> Backend:

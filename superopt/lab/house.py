@@ -75,8 +75,8 @@ LIMITS = {
     "long_signatures": 1,
     "long_calls": 0,
     "constants": 15,
-    "lines": 100_253,
-    "core": 79_650,
+    "lines": 100_252,
+    "core": 79_576,
 }
 """What the figures may be at most: lowered with every change that lowers them."""
 
