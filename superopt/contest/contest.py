@@ -164,16 +164,12 @@ class _Contest:
     entries: list[Entry]
     say: Callable[[str], None]
     outcome: Outcome = field(init=False)
+    chosen: Series = field(init=False)  # the rounds that choose
     seen: set[bool] = field(default_factory=set[bool])  # processes in which programs were built: not the second, or it
 
     def __post_init__(self) -> None:
-        series = Series(self.entries, self.rounds.request.seed)
-        self.outcome = Outcome(self.entries, series, series, len(self.entries))
-
-    @property
-    def chosen(self) -> Series:
-        """The rounds that choose."""
-        return self.outcome.chosen
+        self.chosen = Series(self.entries, self.rounds.request.seed)
+        self.outcome = Outcome(self.entries, self.chosen, self.chosen, len(self.entries))
 
     def held(self, options: bool) -> Outcome:
         """Choose, try options, and time the best once more."""
