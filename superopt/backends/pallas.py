@@ -91,9 +91,7 @@ class Pallas(Backend):
         return alone(self, graph, operands, options)
 
 
-def interpreted() -> Pallas:
-    """The backend that interprets its kernels."""
-    return Pallas(interpret=True)
+interpreted = functools.partial(Pallas, interpret=True)
 
 
 @functools.lru_cache(maxsize=1024)
