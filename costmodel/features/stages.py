@@ -72,7 +72,7 @@ GROUPS: dict[str, tuple[str, str]] = {  # first and last name of each group
 }  # fmt: skip
 HERTZ = 3.5e9  # of estimates; a wrong clock is a constant factor, which is learned
 _LINE = 64
-_COUNTED = ("simple", "quotients", "transcendentals", "converts", "choices", "indices", "loads")
+_COUNTED: tuple[str, ...] = ("simple", "quotients", "transcendentals", "converts", "choices", "indices", "loads")
 _BANDWIDTH = (48.0, 24.0, 6.0)  # bytes per cycle of one thread from beyond each cache: prior only, corrected by fits
 _COST = {"load": 0.7, "op": 0.6, "convert": 0.8, "where": 0.8, "index": 0.8}  # cycles of a vector; as above
 _TRANSCENDENTAL, _QUOTIENT, _GATHER, _TRANSPOSE, _STORE, _SCATTER = 14.0, 8.0, 2.5, 5.0, 1.2, 3.0
@@ -582,7 +582,7 @@ def _described(
     shared = threads if tasks > 1 and stage.at is None else 1
     rounds = -(-tasks // shared)
     seconds = cycles / HERTZ * rounds / tasks + tasks / shared * _TASK_S + (_WAKE_S if shared > 1 else 0.0)
-    counts = dict[str, float].fromkeys(_COUNTED, 0.0)
+    counts = dict.fromkeys(_COUNTED, 0.0)
     names = {"convert": "converts", "where": "choices", "index": "indices", "load": "loads"}
     for e, count in facts.counts.items():
         name = names.get(e.kind)

@@ -157,7 +157,7 @@ def evaluate(
 
     Args:
         labels: all of them.
-        settings: of fits; families are held out with one member.
+        settings: of fits, which have one member here.
         seeds: fits per split.
         families: to hold out; all by default.
         budget_s: no further seed, and no further part, is begun after it.
@@ -169,14 +169,13 @@ def evaluate(
         return time.monotonic() - begin < budget_s
 
     single = replace(settings, members=1)
-    models = _models(settings, say)
+    models = _models(single, say)
     result: dict[str, Any] = {"random": {}, "lofo": {}, "floors": floors(labels)}
     for name, model in models.items():
         count = 1 if name == "prior" else seeds
         found = [by_program(labels, model, seed) for seed in range(count) if seed == 0 or left()]
         result["random"][name] = _over_seeds(found)
         say(f"random, {name}: {_line(result['random'][name]['mean'])}")
-    models["network"] = network(single)
     result["learning"] = learning(labels, models["network"], say)
     result["ablation"] = ablation(labels, models["network"], say)
     chosen = sorted(set(labels.families.tolist())) if families is None else list(families)
