@@ -88,7 +88,8 @@ class Own:
         output = kernel.outputs[0]
         if output not in self._parts:
             cut = _regions(expand_graph(kernel, self._expand))
-            self._parts[output] = cut if cut is not None and any(map(self.backend.can_run, cut)) else None
+            runs = cut is not None and (not cut or any(map(self.backend.can_run, cut)))
+            self._parts[output] = cut if runs else None
         return self._parts[output]
 
 
@@ -198,9 +199,9 @@ class Joint:
                 model.learn([kernel for kernel, _ in some], [s for _, s in some])
 
     def refuse(self, job: KernelJob) -> None:
-        """Take in that no kernel of ours could be made: the backend is not asked for it again."""
+        """Take in that no kernel of ours could be made, unless it was timed: the backend is not asked for it again."""
         if self.own is not None and job.backend == self.own_name:
-            self.own.model.seconds[job.kernel.outputs[0]] = np.inf
+            self.own.model.seconds.setdefault(job.kernel.outputs[0], np.inf)
 
     def program_s(self, regions: Sequence[Graph], ours: Container[Graph], apart_s: float = 0.0) -> float:
         """Seconds of a program of these regions, some of them kernels of ours, and of what else there is by XLA."""

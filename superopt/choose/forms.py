@@ -26,18 +26,18 @@ def forms_of(found: Exploration) -> list[KernelProgram]:
     Those are, which are predicted to take at most as much longer than the least as the models were off by, of three
     kernels out of four that were timed.  No kernel is made yet.
     """
-    forms: dict[frozenset[tuple[Graph, int]], KernelProgram] = {}
+    forms: dict[object, KernelProgram] = {}
     for finalist in found.result.finalists:
         if finalist.original and found.graph is found.imported:  # else bodies of control flow are better ones
             continue
         program, stored = found.result.lowering.lower_stored(finalist.selection, found.graph, found.expand)
         form = KernelProgram(f"{finalist.name} in kernels", program, finalist, apart_s=apart_s(found, finalist))
-        form = cut(form, program, stored)
-        forms.setdefault(frozenset(Counter(region.graph for region in form.regions).items()), form)
+        form = cut(form, program, stored if found.result.problem.in_kernels else frozenset())
+        forms.setdefault((frozenset(_shares(form).items()), frozenset(_apart_of(form).items())), form)
     order = priced(found.model, list(forms.values()))
     errors = found.model.errors()
-    close = errors[3 * len(errors) // 4] if errors else math.inf
-    return [form for form in order if (form.predicted_s or 0.0) <= close * (order[0].predicted_s or 0.0)]
+    most_s = errors[3 * len(errors) // 4] * (order[0].predicted_s or 0.0) if errors and order else math.inf
+    return [form for form in order if (form.predicted_s or 0.0) <= most_s]
 
 
 def priced(model: Joint, forms: Sequence[KernelProgram]) -> list[KernelProgram]:
@@ -56,10 +56,23 @@ def that_differ(model: Joint, order: Sequence[KernelProgram], made: Sequence[Ker
 
 
 def _apart(model: Joint, form: KernelProgram, other: KernelProgram) -> float:
-    """The part of a form's time that it does not share with another."""
-    here, there = (Counter(region.graph for region in x.regions) for x in (form, other))
-    only = [*(here - there).elements(), *(there - here).elements()]
-    return float(model.region_s(only).sum()) / float(model.region_s([*here.elements()]).sum()) if only else 0.0
+    """The part of a form's time that it does not share with another; infinite where what is in no region differs."""
+    here, there = _shares(form), _shares(other)
+    only, every = [*(here - there).elements(), *(there - here).elements()], [*here.elements()]
+    if _apart_of(form) != _apart_of(other) or (only and not every):
+        return math.inf
+    return float(model.region_s(only).sum()) / max(float(model.region_s(every).sum()), 1e-12) if only else 0.0
+
+
+def _shares(form: KernelProgram) -> Counter[Graph]:
+    """The regions of a form."""
+    return Counter(region.graph for region in form.regions)
+
+
+def _apart_of(form: KernelProgram) -> Counter[object]:
+    """What a form computes outside of all regions: ops with what they are told, bodies of control flow included."""
+    nodes = [node for node in form.program.hot.nodes() if node.op not in ("input", "literal") and not is_inside(node)]
+    return Counter((node.op, node.attrs, node.types) for node in nodes)
 
 
 def apart_s(found: Exploration, finalist: Finalist) -> float:

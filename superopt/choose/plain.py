@@ -6,7 +6,7 @@
     default       each with the schedule that this machine's defaults give it, proved
 
 Nothing is searched and nothing is timed: the plain candidate is ready in seconds, and a search has to be worth its
-minute against it.  Kernels are compiled in the worker processes that try regions, where they also run once between
+minute against it.  Kernels are compiled in the worker processes that make them, where they also run once between
 bands of memory, the largest first; the schedules of those that came through are proved meanwhile.  What fails has the
 next plainer default; what no default can make, and what is beyond the time, is left to XLA.
 """
@@ -156,6 +156,8 @@ class KernelMaker:
             replace(choice, trace=tried[region.graph].trace) if tried[region.graph].searched else choice
             for choice, region in zip(form.choices, regions, strict=True)
         )
+        if not fits(form.name, form.program, choices, self._most_bytes, self._progress):
+            return None
         return self.told(replace(form, name=f"{form.name}, schedules searched", choices=choices), tried)
 
     def _seconds(self, graphs: Sequence[Graph]) -> dict[Graph, float]:
@@ -266,9 +268,11 @@ def _made(region: Region, found: Trace | str) -> Trial:
 
 
 def candidate_of(made: KernelProgram) -> Candidate:
-    """A program in kernels, and what is said of it if it wins."""
-    verdict = f"faster program returned, {len(made.choices)} of its kernels are our own"
+    """A program in kernels, or one that XLA computes, and what is said of it if it wins."""
+    ours = f", {len(made.choices)} of its kernels are our own" if made.choices else ""
+    verdict = f"faster program returned{ours}"
     entry = Entry(
-        name=made.name, program=made.program, kernels=made.choices, predicted_s=made.predicted_s, by_xla=made.by_xla
-    )
+        name=made.name, program=made.program, kernels=made.choices, predicted_s=made.predicted_s,
+        by_xla=made.by_xla if made.choices else None,
+    )  # fmt: skip
     return entry, in_kernels(made, verdict)

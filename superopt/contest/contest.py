@@ -5,9 +5,9 @@
     final      fresh rounds of the first, what it stands for without options, and the next one that may be as fast
 
 The best of several noisy timings looks better than it is, so what is said of the winner comes from the final, whose
-rounds did not choose it.  A program of kernels is returned where it is not slower than the original beyond doubt; one
-that XLA computes has to be faster beyond the noise, as it brings nothing else.  Where no time is left for a final, the
-rounds that chose are what there is.
+rounds did not choose it.  A program of kernels is returned where it is faster and not slower than the original beyond
+doubt; one that XLA computes has to be faster beyond the noise, as it brings nothing else.  Where there is one program
+alone, or no time for a final, there are no other rounds than those that decide.
 """
 
 from __future__ import annotations
@@ -68,6 +68,10 @@ class Outcome:
         """Do the rounds leave no doubt about the winner?"""
         return self.final.settled
 
+    def is_certain(self, number: int) -> bool:
+        """Do the last rounds leave no doubt about an entry, which was in them?"""
+        return self.settled and bool(self.final.samples_s(number))
+
     @property
     def cause(self) -> str:
         """Why the original could not be timed; empty where it was."""
@@ -91,13 +95,13 @@ class Outcome:
         ratio = self.ratio(number)
         return ratio is not None and ratio.exceeds(self.noise_floor(number))
 
-    def samples_s(self, number: int) -> tuple[float, ...]:
-        """Seconds per call of an entry, or of the original, one value per round."""
-        return self._of(number).samples_s(number)
+    def samples_s(self, number: int, beside: int | None = None) -> tuple[float, ...]:
+        """Seconds per call of an entry, or of the original, one value per round; of the rounds of another, if given."""
+        return self._of(number if beside is None else beside).samples_s(number)
 
-    def median_ms(self, number: int) -> float | None:
-        """Milliseconds of an entry, or of the original."""
-        seconds = self._of(number).median_s(number)
+    def median_ms(self, number: int, beside: int | None = None) -> float | None:
+        """Milliseconds of an entry, or of the original; in the rounds of another entry, if one is given."""
+        seconds = self._of(number if beside is None else beside).median_s(number)
         return None if seconds is None else 1e3 * seconds
 
     def rows(self) -> tuple[JudgedFinalist, ...]:
@@ -175,7 +179,7 @@ class _Contest:
         """Choose, try options, and time the best once more."""
         said = self.outcome
         options = options and (not self.entries or any(_choices_of(entry)[0] for entry in self.entries))
-        ranked, first = list(range(len(self.entries))), 0
+        ranked, first = list(range(len(self.entries))), 0 if self.entries else ORIGINAL
         if len(self.entries) > 1 or options:
             self.batches(self.chosen, ranked, HALF * self.rounds.left_s)
             said.order = tuple(self.chosen.order)
@@ -273,7 +277,7 @@ class _Contest:
         order = list(dict.fromkeys((*sorted(ahead, key=lambda i: -final.gain(i)), *numbers)))
         held = [i for i in order if final.may_be_returned(i)]
         others = [i for i in self.chosen.order if i not in numbers and i < self.outcome.given]
-        self.outcome.order = (*held, *others) if held else ()
+        self.outcome.order = (*held, *others) if held or all(i in final.failures for i in numbers) else ()
         if self.entries[first].options and first not in held:
             self.outcome.notes += (f"{self.entries[first].name} did not hold on fresh rounds",)
 

@@ -101,7 +101,13 @@ def settled(imported: Imported, judgement: Judgement, builds: Builds) -> Judgeme
 def as_xla_computes(found: Exploration) -> list[Candidate]:
     """The programs of a search without kernels of our own."""
     made = [(f, found.program(f)) for f in found.finalists]
-    return [(Entry(name=f.name, program=p, predicted_s=f.predicted_s), _of_search(p, f)) for f, p in made]
+    return [(Entry(name=f.name, program=p, predicted_s=_by_xla_s(found, f)), _of_search(p, f)) for f, p in made]
+
+
+def _by_xla_s(found: Exploration, finalist: Finalist) -> float:
+    """What a finalist takes where XLA computes all of it."""
+    in_kernels = found.result.problem.in_kernels
+    return found.result.by_xla(finalist, found.model.xla).seconds if in_kernels else finalist.predicted_s
 
 
 def _of_search(program: Program, winner: Finalist) -> Judgement:
@@ -122,17 +128,17 @@ def decided(said: Outcome, number: int, candidates: Sequence[Candidate], judged:
         verdict = (
             f"{len(own.kernels)} kernels of our own returned; not slower than the original, nor faster beyond the noise"
         )
-    samples = {"original": said.samples_s(ORIGINAL), "returned": said.samples_s(number)}
+    samples = {"original": said.samples_s(ORIGINAL, number), "returned": said.samples_s(number)}
     others = {e.name: s for i, (e, _) in enumerate(candidates) if i != number and (s := said.samples_s(i))}
     measured = Measurement(
-        before_ms=said.median_ms(ORIGINAL), after_ms=said.median_ms(number), speedup=ratio,
+        before_ms=said.median_ms(ORIGINAL, number), after_ms=said.median_ms(number), speedup=ratio,
         noise_floor=said.noise_floor(number),
         samples_ms={name: tuple(1e3 * s for s in series) for name, series in (samples | others).items()},
     )  # fmt: skip
     return replace(
         own, verdict=verdict, measured=measured, notes=_notes(said, judged, own), predicted_s=entry.predicted_s,
         finalists=(*judged.finalists, *said.rows()), options=dict(entry.options), tuning=said.tuning(number),
-        build_s=max(own.build_s, said.build_s), noisy=not said.settled,
+        build_s=max(own.build_s, said.build_s), noisy=not said.is_certain(number),
     )  # fmt: skip
 
 
@@ -156,14 +162,15 @@ def _notes(said: Outcome, *judged: Judgement) -> tuple[str, ...]:
 
 def by_prediction(found: Exploration) -> list[Judgement]:
     """What the model finds cheaper than the original, the cheapest first: the same on every machine."""
-    before_s = found.result.original.predicted_s
+    before_s = _by_xla_s(found, found.result.original)
     rows = tuple(JudgedFinalist(f.name, 1e3 * f.predicted_s, None, None) for f in found.finalists)
     verdict = "program chosen by the performance model; times are predictions, nothing was measured"
     chosen: list[Judgement] = []
     for _, own in sorted(as_xla_computes(found), key=lambda c: c[0].predicted_s or 0.0):
         assert own.winner is not None
-        if own.winner.original or own.winner.predicted_s < before_s:
-            ratio = before_s / own.winner.predicted_s if own.winner.predicted_s > 0 else 1.0
+        predicted_s = _by_xla_s(found, own.winner)
+        if own.winner.original or predicted_s < before_s:
+            ratio = before_s / predicted_s if predicted_s > 0 else 1.0
             measured = Measurement(speedup=predicted_speedup(ratio))
             chosen.append(replace(own, verdict=verdict, measured=measured, finalists=rows))
     return chosen

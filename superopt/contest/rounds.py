@@ -238,7 +238,7 @@ class Series:
         return 0.0 if ratio is None else ratio.ratio
 
     def may_be_returned(self, number: int) -> bool:
-        """Is a program of kernels not slower than the original, is one that XLA computes faster beyond the noise?"""
+        """Is a program of kernels faster and surely not slower, is one that XLA computes faster beyond the noise?"""
         ratio, base = self.ratio(number), self.entries[number].base
         if ratio is None:
             return False

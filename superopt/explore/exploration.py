@@ -104,13 +104,14 @@ class _Run:
     searches: list[Statistics] = field(default_factory=list[Statistics])
     result: SearchResult | None = None
     pricer: Pricer = field(init=False)
+    imported: int = 0  # e-nodes
     done: bool = False
     interrupted: bool = False
 
     def __post_init__(self) -> None:
-        self.pricer = Pricer(self.model)
+        self.pricer, self.imported = Pricer(self.model), self.eg.enode_count
         saturating = [rule for rule in self.rules if rule.mode in ("saturate", "macro")]
-        self.growth.append(grow(self.eg, saturating, _growth_limits(self.limits.stage(), self.eg)))
+        self.growth.append(grow(self.eg, saturating, _growth_limits(self.limits.stage(), self.imported)))
         self.progress(f"e-graph: {self.growth[0].enodes[-1]} e-nodes, {self.growth[0].stop}")
 
     @property
@@ -151,7 +152,7 @@ class _Run:
                 )
                 self.pricer = Pricer(self.model)
             self.growth.append(
-                grow(self.eg, self.rules, _growth_limits(limits, self.eg), near=self.result.best.classes)
+                grow(self.eg, self.rules, _growth_limits(limits, self.imported), near=self.result.best.classes)
             )
         except KeyboardInterrupt:
             self.interrupted = self.done = True
@@ -224,8 +225,8 @@ def _growth_figures(rounds: Sequence[GrowthReport]) -> dict[str, Any]:
     }
 
 
-def _growth_limits(limits: SearchBudget, eg: EGraph) -> GrowthLimits:
-    enodes = GrowthLimits().enodes + eg.enode_count  # a program of 20,000 nodes may grow, too
+def _growth_limits(limits: SearchBudget, imported: int) -> GrowthLimits:
+    enodes = GrowthLimits().enodes + imported  # a program of 20,000 nodes may grow, too
     if limits.end_s == math.inf:  # no clock: the same growth on every machine
         return GrowthLimits(enodes=enodes, seconds=math.inf, matches=_MATCHES)
     return GrowthLimits(enodes=enodes, seconds=max(1e-2, limits.left_s))

@@ -12,6 +12,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from costmodel.model.joint import Joint, KernelJob
 from superopt.ir.graph import Graph, Node
@@ -66,15 +67,22 @@ class KernelTimer:
         own = self.objective.own_name
         prices = dict(zip(apart, self.objective.by_backend(apart)[own], strict=True)) if apart else {}
         jobs = [KernelJob(own, g, g) for g in sorted(apart, key=lambda g: -prices[g])]
-        return self._time(jobs, seconds, max(programs, key=len, default=()))
+        together = KernelSettings(chunk=max(1, len(jobs)))
+        return self._time(jobs, seconds, max(programs, key=len, default=()), together)
 
-    def _time(self, jobs: Sequence[KernelJob], seconds: float, program: Sequence[Graph]) -> int:
+    def _time(
+        self,
+        jobs: Sequence[KernelJob],
+        seconds: float,
+        program: Sequence[Graph],
+        how: KernelSettings | None = None,
+    ) -> int:
         """Time kernels in company of the weights of a program, and correct the objective by them."""
-        if not jobs:
+        if not jobs or seconds <= 0.0:  # which would say that there is no limit
             return 0
         timings = time_kernels(
             [job.runs for job in jobs],
-            settings=KernelSettings(footprint=sum(map(frozen_bytes, program))),
+            settings=replace(how or KernelSettings(), footprint=sum(map(frozen_bytes, program))),
             budget_s=seconds,
             worker=self.worker,
             backends=[job.backend for job in jobs],

@@ -57,6 +57,7 @@ from superopt.errors import ArgumentError, InputError, SuperoptError, UsageError
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import explore
 from superopt.explore.found import Exploration
+from superopt.explore.kernel_timer import is_open
 from superopt.explore.request import Request
 from superopt.explore.trace import make_plan
 from superopt.files.reading import shown
@@ -66,6 +67,7 @@ from superopt.machine.budget import HALF, LEAST_KERNELS_S, LEAST_S, PROGRAMS, Se
 from superopt.machine.extras import need
 from superopt.measure import ComparisonSettings, Timing, Worker, as_called, compare
 from superopt.measure.compare import serialisable
+from superopt.measure.kernels import XLA
 from superopt.measure.process import ONE_KERNEL
 from superopt.pipeline.weights import Shelf
 from superopt.report.data import Measurement, Report, StageTime
@@ -172,7 +174,8 @@ def optimize(
     """
     if numerics not in EXACTNESS:
         raise UsageError(f"numerics {numerics!r} is none of {', '.join(EXACTNESS)}")
-    backend = _backend(kernels) if numerics != "exact" and not (deterministic and search) else None
+    backend = _backend(kernels)
+    backend = backend if numerics != "exact" and not (deterministic and search) else None
     limits = replace(parse_budget(budget), kernels=backend is not None)
     _check_options(seed, objective, store, kwargs, max_prepared_bytes, progress)
     given = given_rules(rules)
@@ -271,7 +274,7 @@ class _Run:
             if not self.builds.on_disk:
                 beside.submit(lambda: self.builds.wanted)
                 beside.submit(lambda: self.builds.truth)
-            plain = self._plain(math.inf, self.limits.kernels)
+            plain = self._plain(math.inf, self.limits.kernels and not self.pool.backend.unavailable())
         if plain is None:
             return given_back(self.imported, self.barrier)
         if plain.same_as_original:
@@ -402,8 +405,8 @@ class _Run:
                 continue
             done = maker.make(form, left_s)
             if not done.choices and (finalist := form.finalist) is not None:  # XLA has its own ways
-                program = found.program(finalist)
-                done = KernelProgram(finalist.name, program, finalist, predicted_s=form.predicted_s)
+                seconds = found.result.by_xla(finalist, found.model.xla).seconds
+                done = KernelProgram(finalist.name, found.program(finalist), finalist, predicted_s=seconds)
             made.append(done)
         self._anchor(made, limits)
         made[:] = [maker.told(form) if form.regions else form for form in made]
@@ -426,11 +429,13 @@ class _Run:
         found = self.found
         if found is None or found.timer is None or found.model.own is None or self.ready is None:
             return
-        plain = made[0]
+        plain = self.maker.told(made[0]) if self.maker is not None else made[0]  # with the kernels that it has
+        if any(map(is_open, plain.program.graphs)):  # of which no model says anything
+            return
         with Rounds(Subject.of(self.imported), self.request.within(limits), self.tools.worker) as rounds:
             (timing,) = rounds.timed([candidate_of(plain)[0]], whole=True).candidates
         if isinstance(timing, Timing):
-            found.model.anchor(priced(found.model, [plain])[0].predicted_s or 0.0, timing.median_s)
+            found.model.anchor(plain.predicted_s or 0.0, timing.median_s)
 
     def _search_schedules(self, made: list[KernelProgram], seconds: float) -> None:
         """The program that is fastest by prediction, with schedules that a search found to be faster."""
@@ -484,7 +489,9 @@ class _Run:
         said = contest(self.imported, [entry for entry, _ in candidates], request, where, self.clock.say)
         chosen = [decided(said, number, candidates, judgement) for number in said.order]
         if chosen and found is not None and chosen[0].winner is not None and not chosen[0].kernels:
-            chosen[0] = self._with_gains(chosen[0], said, request)
+            first = chosen[0]
+            with_gains = self.barrier.around("measured gains", lambda: self._with_gains(first, said, request), None)
+            chosen[0] = with_gains or first
         return chosen, undecided(self.imported, said, candidates, judgement)
 
     def _with_gains(self, winner: Judgement, said: Outcome, request: Request) -> Judgement:
@@ -597,6 +604,8 @@ def _backend(kernels: bool | str) -> Backend | None:
     if not isinstance(kernels, str):
         return for_device() if kernels else None
     try:
+        if kernels == XLA:
+            raise InputError("XLA computes what is no kernel of ours")
         return backend_of(kernels)
     except InputError as error:
         raise UsageError(str(error.args[0]), hint="kernels is True, False or the name of a backend") from error

@@ -353,3 +353,27 @@ def test_rounds_in_this_process_are_those_of_one_process(monkeypatch: pytest.Mon
     assert said.final.processes == 1
     assert len(ways) > 1
     assert all(way == {"isolate": False} for way in ways)
+
+
+def test_where_there_is_no_candidate_and_no_option_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, batches = held(monkeypatch, [], lambda *_: Failure("build", "nothing"))
+    assert said.order == ()
+    assert batches == []
+
+
+def test_what_is_left_when_all_of_the_final_fail_may_be_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [entry("fast", kernels=True), entry("near", kernels=True), entry("sound", kernels=True)]
+    speeds = named(entries, {"fast": 3.0, "near": 2.99, "sound": 2.0})
+    batches = [0]
+
+    def speed(process: int, what: Any, base: list[float]) -> Timing | Failure:
+        batches[0] += 1
+        return speeds(process, what, base) if batches[0] <= len(entries) else Failure("crash", "in the final")
+
+    said, _ = held(monkeypatch, entries, speed, original_s=SLOW_S)
+    assert 0 not in said.order
+    assert said.order[-1] == 2
+    own = original_returned(IMPORTED, "")
+    judged = decided(said, 2, [(e, own) for e in entries], own)
+    assert judged.noisy
+    assert judged.measured.before_ms == pytest.approx(1e3 * SLOW_S, rel=0.01)

@@ -137,6 +137,20 @@ def test_a_kernel_that_could_not_be_made_is_not_asked_for_again() -> None:
     assert model.by_backend([graph])[XLA][0] == 6.0
 
 
+def test_a_kernel_that_was_timed_stays_timed_where_a_later_timing_fails() -> None:
+    graph = kernel(dense())
+    model = joint(Counting(), Counting())
+    job = KernelJob(NATIVE, graph, graph)
+    model.learn([job], [3.0])
+    model.refuse(job)
+    assert model.price([graph])[0] == 3.0
+
+
+def test_a_kernel_that_moves_nothing_costs_nothing() -> None:
+    graph = kernel(mk("reshape", make_input("x", (4, 6)), new_sizes=(24,)))
+    assert joint(Counting(reshape=5.0), Counting(reshape=5.0)).price([graph])[0] == 0.0
+
+
 def test_between_kernels_lie_a_call_and_what_they_move() -> None:
     graph = kernel(dense())
     moved = sum(boundary_bytes(graph))

@@ -307,6 +307,37 @@ def test_forms_that_share_nearly_all_of_their_time_are_built_once() -> None:
     assert that_differ(model, [], [plain]) == []
 
 
+def test_forms_that_differ_in_what_no_region_holds_are_all_built() -> None:
+    def form(fn: Any, *shape: int, dtype: Any = np.float32) -> KernelProgram:
+        graph = import_function(fn, (values(*shape).astype(dtype),)).graph
+        return in_regions("", own_form(graph))
+
+    class Prices:
+        """A region takes a second."""
+
+        def region_s(self, graphs: Sequence[Graph]) -> np.ndarray:
+            return np.ones(len(graphs))
+
+    def repeated(count: int) -> Any:
+        return lambda x: lax.scan(lambda c, _: (jnp.tanh(c * count), None), x, None, length=count)[0]
+
+    model: Any = Prices()
+    few, many = form(repeated(3), 8, 8), form(repeated(5), 8, 8)
+    assert that_differ(model, [few], [many]) == [few]
+    assert that_differ(model, [few], [few]) == []
+    half, other = (form(fn, 8, 8, dtype=np.float16) for fn in (jnp.sin, jnp.cos))
+    assert that_differ(model, [half], [other]) == [half]
+    nothing, something = form(lambda x: x, 8), form(lambda x: -jnp.exp(x), 8)
+    assert that_differ(model, [nothing], [something]) == [nothing]
+
+
+def test_nothing_is_timed_when_the_time_is_over() -> None:
+    model: Any = Joint(load_objective(None), library_expander(()), Native())
+    worker: Any = None  # is not asked
+    graph = in_regions("", own_form(import_function(jnp.tanh, (values(8, 64),)).graph)).regions[0].graph
+    assert KernelTimer(model, worker).distinguish([[graph], []], 0.0) == 0
+
+
 def test_regions_in_which_programs_differ_are_timed_and_nothing_else() -> None:
     model = Joint(load_objective(None), library_expander(()), Native())
     one, two, three = (
