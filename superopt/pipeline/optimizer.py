@@ -408,7 +408,8 @@ class _Run:
                 seconds = found.result.by_xla(finalist, found.model.xla).seconds
                 done = KernelProgram(finalist.name, found.program(finalist), finalist, predicted_s=seconds)
             made.append(done)
-        self._anchor(made, limits)
+        if limits.left_s > build_s:
+            self._anchor(made, limits)
         made[:] = [maker.told(form) if form.regions else form for form in made]
 
     def _distinguished(
