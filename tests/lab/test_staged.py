@@ -25,7 +25,7 @@ from superopt.schedules.workload import workload
 QUICK = StagedSettings(hidden=16, members=2, epochs=120, batch=64, drop=0.0)
 
 
-def _rows(text: str, trace: list[object] | None = None, threads: int = 1) -> np.ndarray:
+def _rows(text: str, trace: list[list[object]] | None = None, threads: int = 1) -> np.ndarray:
     program = from_graph(workload(text).outputs, name="kernel")
     return stages.stage_rows(apply(program, default_trace(program) if trace is None else trace), threads)
 
@@ -44,13 +44,13 @@ def test_rows_are_finite_and_one_for_each_stage_that_runs(text: str) -> None:
 
 
 def test_rows_follow_the_program_and_not_only_its_decisions() -> None:
-    plain: list[object] = [["set_knob", "out0", "transpose", 0]]
+    plain: list[list[object]] = [["set_knob", "out0", "transpose", 0]]
     across = _rows("transpose f32 200x320")
     gathered = _rows("transpose f32 200x320", plain)
     assert _named(across, "transposed") == 1.0 > _named(gathered, "transposed")
     assert stages.estimate_s(across) < stages.estimate_s(gathered)
     # a row that is summed again for every element of it
-    again: list[object] = [["reorder", "out0", ["o1", "o0"]], ["vectorize", "out0", "o0"]]
+    again: list[list[object]] = [["reorder", "out0", ["o1", "o0"]], ["vectorize", "out0", "o0"]]
     assert stages.estimate_s(_rows("softmax f32 64x500", again)) > 20 * stages.estimate_s(_rows("softmax f32 64x500"))
 
 
