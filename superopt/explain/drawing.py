@@ -39,7 +39,7 @@ def draw(found: Exploration, finalist: Finalist | None, in_kernels: bool = False
     if not before.active() or max(len(before.active()), len(after.active())) > MOST:
         return None
     own = () if finalist is None else _ahead(found, before)
-    fused = _regions(found, shown, after) if in_kernels else _kernels(found, after)
+    fused = _regions(found, shown, after, searched=finalist is not None) if in_kernels else _kernels(found, after)
     return Drawing(
         (*own, *_reading(own, _side(before, after, _kernels(found, before)), before)), _side(after, before, fused)
     )
@@ -91,8 +91,12 @@ def _side(state: State, other: State, fused: _Fused) -> tuple[DrawnNode, ...]:
     return tuple(out)
 
 
-def _regions(found: Exploration, finalist: Finalist, state: State) -> _Fused:
-    """A finalist's program cut into regions, each on its backend."""
+def _regions(found: Exploration, finalist: Finalist, state: State, *, searched: bool) -> _Fused:
+    """A finalist's program cut into regions, each on its backend.
+
+    Args:
+        searched: where the search has cut it; else it is the plain candidate, cut as any program is.
+    """
     outputs, classes = found.result.lowering.emit(finalist.selection, numbered_inputs())
     done = map_nodes(outputs, lambda _, fresh: found.expand(fresh) if fresh.op == "macro" else fresh)
     of = {done[node]: c for node, c in classes.items() if node in done}
@@ -101,11 +105,14 @@ def _regions(found: Exploration, finalist: Finalist, state: State) -> _Fused:
     inputs = tuple(node for node in topological(outs) if node.op == "input")
     kernel: dict[int, int] = {}
     cut: list[tuple[int, Graph]] = []
-    for region in reversed(partition(Graph(inputs, outs), stored)):
+    reader: dict[Node, int] = {}
+    for region in reversed(partition(Graph(inputs, outs), stored if searched else frozenset())):
         members = [of[node] for node in region.nodes if node in of]
-        root = of.get(region.root, members[-1] if members else None)
-        if root is None:
+        others = (reader.get(region.root), *reversed(members))  # inside of a macro, of an output laid out
+        root = of.get(region.root, next((c for c in others if c is not None), None))
+        if root is None:  # an output that is an input laid out
             continue
+        reader = dict.fromkeys(region.reads, root) | reader
         kernel[root] = root
         for c in members:
             kernel.setdefault(c, root)
@@ -113,7 +120,9 @@ def _regions(found: Exploration, finalist: Finalist, state: State) -> _Fused:
             cut.append((root, region.graph))
     backend = {c: found.model.own_name if found.model.is_own(graph) else XLA for c, graph in cut}
     prices = found.model.by_backend([graph for _, graph in cut]) if cut else {}
-    seconds = {c: float(prices[backend[c]][i]) for i, (c, _) in enumerate(cut)}
+    seconds: dict[int, float] = defaultdict(float)
+    for i, (c, _) in enumerate(cut):
+        seconds[c] += float(prices[backend[c]][i])
     return _Fused({c: kernel.get(c, c) for c in state.active()}, seconds, backend)
 
 
