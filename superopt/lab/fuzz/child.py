@@ -170,7 +170,7 @@ def _told(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def warm() -> Any:
-    """One measuring worker, and one pool of processes that make kernels, for all calls inside."""
+    """One worker of programs, one of kernels, and one pool of processes that make these, for all calls inside."""
 
     class KeptWorker(Worker):
         def close(self) -> None:
@@ -180,14 +180,17 @@ def warm() -> Any:
         def close(self) -> None:
             """Stay."""
 
-    own, kept = (optimizer.Worker, optimizer.TrialPool), (KeptWorker(), KeptPool(processes=1))
-    optimizer.Worker, optimizer.TrialPool = (lambda: kept[0]), (lambda **_: kept[1])  # type: ignore[assignment, misc]
+    own, pool = (optimizer.Worker, optimizer.TrialPool), KeptPool(processes=1)
+    kept = {inline: KeptWorker(inline=inline) for inline in (False, True)}
+    optimizer.Worker = lambda *_, inline=False: kept[inline]  # type: ignore[assignment, misc]
+    optimizer.TrialPool = lambda **_: pool  # type: ignore[assignment, misc]
     try:
         yield
     finally:
         optimizer.Worker, optimizer.TrialPool = own
-        Worker.close(kept[0])
-        TrialPool.close(kept[1])
+        for worker in kept.values():
+            Worker.close(worker)
+        TrialPool.close(pool)
 
 
 def main() -> None:
