@@ -161,12 +161,17 @@ def _behind(right: Size, left: Size) -> bool:
 
 
 def regroup(index: Sequence[Any], outer: Shape, inner: Shape) -> list[Any]:
-    """The index in `inner` at the same row-major position as `index` in `outer`."""
+    """The index in `inner` at the same row-major position as `index` in `outer`.
+
+    An axis of one element is read at 0 whatever its index says: under a guard it may say more (a part of a
+    concatenation at its place there), and where the guard holds it is 0.
+    """
     found: list[Any] = [0] * len(inner)
     for ins, outs in common_groups(outer, inner):
         flat: Any = 0
         for d in ins:
-            flat = flat * outer[d] + index[d]
+            if not (isinstance(outer[d], int) and outer[d] == 1):
+                flat = flat * outer[d] + index[d]
         last = next((d for d in outs if not (isinstance(inner[d], int) and inner[d] == 1)), None)
         for d in reversed(outs):
             if d == last or (isinstance(inner[d], int) and inner[d] == 1):

@@ -146,7 +146,9 @@ def _reading(found: Contraction, a: Expr, kind: Intrinsic, shapes: dict[str, tup
     """Read A so that the innermost iterator is one that no row shares: rows then never read the same element."""
     copied = a.kind != "load" or isinstance(found.guard_a, Guard) or not _linear(a, shapes)
     places = [x for e in loads(a) for x in e.args[1]]
-    if copied and not all(_linear_index(x) for x in places):
+    try:
+        forms = linear_forms(guarded(found.guard_a, a)) if copied else []
+    except InputError:  # it is read through more than linear forms of iterators
         return None
     rows = frozenset((*found.rows, *found.batch))
     shared = {s for s in found.depth for x in places if not isinstance(x, int) and s in x.symbols and x.symbols & rows}
@@ -163,11 +165,7 @@ def _reading(found: Contraction, a: Expr, kind: Intrinsic, shapes: dict[str, tup
     if kind.group > 1:
         names[-1:] = [f"{inner.name}/{kind.group}", f"{inner.name}%{kind.group}"]
     moved = copied and (a.kind != "load" or steps[inner] != 1)
-    try:
-        coordinates = _innermost(guarded(found.guard_a, a), inner) if moved else ()
-    except InputError:  # a condition of it is not linear: no order of coordinates is that of a copy
-        return None
-    return _Reading(tuple(names), copied, coordinates)
+    return _Reading(tuple(names), copied, _innermost(forms, inner) if moved else ())
 
 
 def _fork(threads: int) -> float:
@@ -188,9 +186,8 @@ def _linear_index(x: Size) -> bool:
     return isinstance(x, int) or all(len(m) == 1 and isinstance(m[0], Symbol) for m, _ in x.terms if m)
 
 
-def _innermost(a: Expr, s: Symbol) -> tuple[str, ...]:
+def _innermost(forms: Sequence[Size], s: Symbol) -> tuple[str, ...]:
     """The order of A's coordinates with that of one iterator last."""
-    forms = linear_forms(a)
     last = [j for j, x in enumerate(forms) if not isinstance(x, int) and s in x.symbols]
     return tuple([str(j) for j in range(len(forms)) if j not in last] + [str(j) for j in last])
 

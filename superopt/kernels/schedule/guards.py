@@ -98,11 +98,18 @@ def follows(x: Size, facts: frozenset[Size]) -> bool:
 
 
 def _divided(x: Size, facts: frozenset[Size]) -> bool:
-    """Is x = rest - c * (w // n) >= 0, since n * x >= n * rest - c * w >= c * y - (n - 1) for a condition y >= 0?"""
+    """Is x = rest + c * (w // n) >= 0, by a condition on w?
+
+    For c < 0, since n * x >= n * rest + c * w >= -c * y - (n - 1) for a condition y >= 0; for c > 0 and a number as
+    rest, since w // n >= m where w >= n * m.
+    """
     for mono, c in () if isinstance(x, int) else x.terms:
-        form = mono[0] if len(mono) == 1 and c < 0 else None
-        if isinstance(form, Form) and form.op == "//" and isinstance(n := form.args[1], int):
-            least = (x - of_atom(form) * c) * n + form.args[0] * c
-            if any(decide(least + y * c + (n - 1)) is True for y in facts):
-                return True
+        form = mono[0] if len(mono) == 1 else None
+        if not isinstance(form, Form) or form.op != "//" or not isinstance(n := form.args[1], int):
+            continue
+        w, rest = form.args[0], x - of_atom(form) * c
+        if c < 0 and any(decide(rest * n + w * c + y * c + (n - 1)) is True for y in facts):
+            return True
+        if c > 0 and isinstance(rest, int) and any(decide(w + n * (rest // c) - y) is True for y in facts):
+            return True
     return False

@@ -11,13 +11,17 @@ task, in a chosen order and padded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from superopt.errors import InputError
 from superopt.ir.expr import Expr, const, load, reindexed, subexpressions, values_of, where
 from superopt.ir.index import (
+    APPLY,
+    Atom,
+    Form,
     Guard,
+    Mono,
     Poly,
     Size,
     Symbol,
@@ -323,33 +327,42 @@ def packed_stage(
 
 
 def linear_forms(operand: Expr) -> list[Size]:
-    """The distinct linear forms, constants dropped, through which indices and guards see the free symbols."""
+    """The distinct linear forms, constants dropped, through which indices and guards see the free symbols.
+
+    A quotient or a remainder of a form is seen through that form: `x[(o0+r0)//2]` has the coordinate `o0+r0`.
+    """
     free = operand.symbols
-    found: dict[Size, None] = {}
     conditions: list[Size] = []
+    indices: list[Size] = []
     for e in subexpressions(operand):
-        if e.kind == "where":
-            conditions += e.args[0].ordered
-        else:
-            for x in e.indices:
-                form = _form(x, free)
-                if form is not None:
-                    found[form] = None
-    for x in conditions:
-        form = _form(x, free)
-        if form is not None and -form not in found:
-            found[form] = None
+        (conditions if e.kind == "where" else indices).extend(e.args[0].ordered if e.kind == "where" else e.indices)
+    found: dict[Size, None] = {}
+    for x in (*indices, *conditions):
+        found |= {form: None for form in _forms_in(x, free) if -form not in found}
     return list(found)
 
 
-def _form(x: Size, free: frozenset[Symbol]) -> Size | None:
-    """The part of an index that depends on free symbols."""
-    if isinstance(x, int) or x.symbols.isdisjoint(free):
-        return None
-    for mono, _ in x.terms:
-        if any(not isinstance(a, Symbol) and not a.symbols.isdisjoint(free) for a in mono) or len(mono) > 1:
-            raise InputError(f"the operand sees {x}, which is not linear")
-    return make({m: c for m, c in x.terms if m and m[0] in free})
+def _forms_in(x: Size, free: frozenset[Symbol]) -> Iterator[Size]:
+    """The parts of an index that depend on free symbols: its own, and those inside quotients."""
+    own: dict[Mono, int] = {}
+    for atom, c in _seen_by(x, free):
+        if isinstance(atom, Symbol):
+            own[(atom,)] = c
+        else:
+            for y in atom.args:
+                yield from _forms_in(y, free)
+    if own:
+        yield make(own)
+
+
+def _seen_by(x: Size, free: frozenset[Symbol]) -> Iterator[tuple[Atom, int]]:
+    """The terms of an index that depend on free symbols, one atom each."""
+    for mono, c in terms_of(x):
+        if any(not a.symbols.isdisjoint(free) for a in mono):
+            atom, *others = mono
+            if others or (isinstance(atom, Form) and atom.op == "value"):
+                raise InputError(f"the operand sees {x}, which is not linear")
+            yield atom, c
 
 
 def _on_coordinates(root: Expr, mapping: Mapping[Size, Size]) -> Expr:
@@ -357,11 +370,15 @@ def _on_coordinates(root: Expr, mapping: Mapping[Size, Size]) -> Expr:
     free = root.symbols
 
     def fixed(x: Size) -> Size:
-        form = _form(x, free)
-        if form is None:
-            return x
-        if form in mapping:
-            return x - form + mapping[form]
-        return x - form - mapping[-form]
+        own: dict[Mono, int] = {}
+        for atom, c in _seen_by(x, free):
+            if isinstance(atom, Symbol):
+                own[(atom,)] = c
+            else:
+                x = x - of_atom(atom) * c + APPLY[atom.op](*map(fixed, atom.args)) * c
+        form = make(own)
+        if form not in mapping:
+            return x - form - mapping[-form] if own else x
+        return x - form + mapping[form]
 
     return reindexed(root, fixed)
