@@ -106,6 +106,16 @@ def test_digits_are_solved(index: tuple[Size, ...]) -> None:
     assert set(solve(index, goal, used, Domain({s: RANGES[s] for s in used}))) == used
 
 
+def test_tiles_that_end_inside_a_row_are_solved() -> None:
+    """Seven pixels at a time of images of 28 x 28, in tasks of three and a half rows, at their place in the images."""
+    task, tile, pixel = (of_atom(Symbol(name, 0, n)) for name, n in (("t", 15), ("m", 13), ("r", 6)))
+    flat = 98 * task + 7 * tile + pixel
+    index = (flat // 784, flat // 28 % 28, flat % 28)
+    goal = [of_atom(Symbol(f"e{d}", None, None)) for d in range(3)]
+    ranges = {s: (s.low or 0, s.high or 0) for s in flat.symbols}
+    assert set(solve(index, goal, ranges, Domain(ranges))) == flat.symbols
+
+
 def test_a_folded_index_map_is_not_solved() -> None:
     for index in ((6 * i + j,), (i + j,), (j // 2,), (2 * i + k,)):
         used = {s for x in index if isinstance(x, Poly) for s in x.symbols}

@@ -134,6 +134,16 @@ class _System:
                 if d % b == 0 and d > b and divide(x, d // b)[0] == other and self._once(other, -b):
                     self.add(other, self.solved[atom] * b + self.solved[Form("%", (other, b))])
                     found = True
+        for x, n in self._remainders():  # (x // d + y) % n and x % d give (x + d * y) % (d * n)
+            for mono, c in x.terms if isinstance(x, Poly) else ():
+                atom = mono[0] if len(mono) == 1 and c == 1 else None
+                if not isinstance(atom, Form) or atom.op != "//" or not isinstance(d := atom.args[1], int):
+                    continue
+                rest = self.remainder(atom.args[0], d)
+                left = divide(atom.args[0] + d * (x - of_atom(atom)), d * n)[1]
+                if rest is not None and self._once(left, 0):
+                    self.add(left, self.solved[Form("%", (x, n))] * d + rest)
+                    found = True
         for equation in list(self.equations):
             for atom, c in equation.parts.items():
                 if not isinstance(atom, Form) or atom.op != "//" or not isinstance(d := atom.args[1], int):
