@@ -36,10 +36,6 @@ class Boundary:
         """Of a program: the sum of its kernels, and the bytes that they read and write."""
         return self.dispatch_s + self.company * np.asarray(kernels_s) + self.byte_s * np.asarray(moved_bytes)
 
-    def times(self, factor: float) -> Boundary:
-        """Of programs that all take so many times as long."""
-        return Boundary(factor * self.dispatch_s, factor * self.company, factor * self.byte_s)
-
 
 NOTHING = Boundary(0.0, 1.0, 0.0)
 """A program takes what its kernels take."""

@@ -208,11 +208,6 @@ class Joint:
         dispatch_s = 0.0 if self.own is None or not regions else self.own.boundary.dispatch_s
         return dispatch_s + float(self.region_s(regions, ours).sum()) + apart_s
 
-    def anchor(self, predicted_s: float, seconds: float) -> None:
-        """Take in what a program took of which a time was predicted: others of its kind are off by the same factor."""
-        if self.own is not None and predicted_s > 0.0:
-            self.own.boundary = self.own.boundary.times(seconds / predicted_s)
-
     def by_backend(self, regions: Sequence[Graph]) -> Mapping[str, PerKernel]:
         """Seconds of each region by backend; infinite where it cannot run it."""
         prices = {name: model.price(regions) for name, model in self.models.items()}

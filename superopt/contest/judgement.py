@@ -101,13 +101,7 @@ def settled(imported: Imported, judgement: Judgement, builds: Builds) -> Judgeme
 def as_xla_computes(found: Exploration) -> list[Candidate]:
     """The programs of a search without kernels of our own."""
     made = [(f, found.program(f)) for f in found.finalists]
-    return [(Entry(name=f.name, program=p, predicted_s=_by_xla_s(found, f)), _of_search(p, f)) for f, p in made]
-
-
-def _by_xla_s(found: Exploration, finalist: Finalist) -> float:
-    """What a finalist takes where XLA computes all of it."""
-    in_kernels = found.result.problem.in_kernels
-    return found.result.by_xla(finalist, found.model.xla).seconds if in_kernels else finalist.predicted_s
+    return [(Entry(name=f.name, program=p, predicted_s=found.by_xla_s(f)), _of_search(p, f)) for f, p in made]
 
 
 def _of_search(program: Program, winner: Finalist) -> Judgement:
@@ -162,13 +156,13 @@ def _notes(said: Outcome, *judged: Judgement) -> tuple[str, ...]:
 
 def by_prediction(found: Exploration) -> list[Judgement]:
     """What the model finds cheaper than the original, the cheapest first: the same on every machine."""
-    before_s = _by_xla_s(found, found.result.original)
+    before_s = found.by_xla_s(found.result.original)
     rows = tuple(JudgedFinalist(f.name, 1e3 * f.predicted_s, None, None) for f in found.finalists)
     verdict = "program chosen by the performance model; times are predictions, nothing was measured"
     chosen: list[Judgement] = []
     for _, own in sorted(as_xla_computes(found), key=lambda c: c[0].predicted_s or 0.0):
         assert own.winner is not None
-        predicted_s = _by_xla_s(found, own.winner)
+        predicted_s = found.by_xla_s(own.winner)
         if own.winner.original or predicted_s < before_s:
             ratio = before_s / predicted_s if predicted_s > 0 else 1.0
             measured = Measurement(speedup=predicted_speedup(ratio))

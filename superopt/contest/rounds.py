@@ -205,8 +205,8 @@ class Series:
 
     @property
     def is_short(self) -> bool:
-        """Is the original a program of less than a few milliseconds?  False before the first batch."""
-        return (self.median_s(ORIGINAL) or SHORT_S) < SHORT_S
+        """Does the fastest program take less than a few milliseconds?  False before the first batch."""
+        return min(self.median_s(i) or SHORT_S for i in (ORIGINAL, *self.timed)) < SHORT_S
 
     def ratio(self, number: int, base: int = ORIGINAL) -> Speedup | None:
         """The time of `base` over that of an entry, in the rounds of both; None where there are none."""

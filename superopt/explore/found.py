@@ -46,6 +46,11 @@ class Exploration:
         """A finalist as a program over the inputs of the graph, macros expanded."""
         return self.result.program(finalist, self.graph, self.expand)
 
+    def by_xla_s(self, finalist: Finalist) -> float:
+        """What a finalist takes where XLA computes all of it."""
+        in_kernels = self.result.problem.in_kernels
+        return self.result.by_xla(finalist, self.model.xla).seconds if in_kernels else finalist.predicted_s
+
     def gains_ms(self, finalist: Finalist) -> dict[str, float]:
         """Predicted milliseconds that each rule of a finalist saves: what the program costs without it."""
         return {rule: 1e3 * seconds for rule, seconds in rule_gains(self.result.problem, finalist).items()}

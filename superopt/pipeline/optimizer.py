@@ -57,7 +57,6 @@ from superopt.errors import ArgumentError, InputError, SuperoptError, UsageError
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import explore
 from superopt.explore.found import Exploration
-from superopt.explore.kernel_timer import is_open
 from superopt.explore.request import Request
 from superopt.explore.trace import make_plan
 from superopt.files.reading import shown
@@ -406,11 +405,9 @@ class _Run:
                 continue
             done = maker.make(form, left_s)
             if not done.choices and (finalist := form.finalist) is not None:  # XLA has its own ways
-                seconds = found.result.by_xla(finalist, found.model.xla).seconds
+                seconds = found.by_xla_s(finalist)
                 done = KernelProgram(finalist.name, found.program(finalist), finalist, predicted_s=seconds)
             made.append(done)
-        if limits.left_s > build_s:
-            self._anchor(made, limits)
         made[:] = [maker.told(form) if form.regions else form for form in made]
 
     def _distinguished(
@@ -425,19 +422,6 @@ class _Run:
             timed = found.timer.distinguish(programs, limits.part_s())
             self.clock.say(f"{timed} regions timed in which {len(programs)} forms differ")
         return that_differ(model, priced(model, forms), made)
-
-    def _anchor(self, made: Sequence[KernelProgram], limits: SearchBudget) -> None:
-        """Time the plain candidate as a whole, for the scale of all predictions."""
-        found = self.found
-        if found is None or found.timer is None or found.model.own is None or self.ready is None:
-            return
-        plain = self.maker.told(made[0]) if self.maker is not None else made[0]  # with the kernels that it has
-        if any(map(is_open, plain.program.graphs)):  # of which no model says anything
-            return
-        with Rounds(Subject.of(self.imported), self.request.within(limits), self.tools.worker) as rounds:
-            (timing,) = rounds.timed([candidate_of(plain)[0]], whole=True).candidates
-        if isinstance(timing, Timing):
-            found.model.anchor(plain.predicted_s or 0.0, timing.median_s)
 
     def _search_schedules(self, made: list[KernelProgram], seconds: float) -> None:
         """The program that is fastest by prediction, with schedules that a search found to be faster."""

@@ -162,18 +162,6 @@ def test_between_kernels_lie_a_call_and_what_they_move() -> None:
     assert joint(Counting()).program_s([graph], (), 1.0) == 3.0
 
 
-def test_a_program_that_was_timed_scales_the_predictions_of_others() -> None:
-    graph, other = kernel(dense()), kernel(dense(32))
-    model = joint(Counting(), Counting(), dispatch_s=0.5, company=2.0)
-    before = model.program_s([other], {other})
-    model.anchor(model.program_s([graph], {graph}), 9.0)
-    assert model.program_s([graph], {graph}) == pytest.approx(9.0)
-    assert model.program_s([other], {other}) == pytest.approx(2.0 * before)
-    alone = joint(Counting())
-    alone.anchor(1.0, 2.0)
-    assert alone.program_s([graph], ()) == 2.0
-
-
 def test_the_shipped_model_of_our_kernels_prices_regions() -> None:
     known = load_native()
     assert known is not None
