@@ -24,6 +24,7 @@ from costmodel.model.objective import Objective
 from rewrites.build.expander import Expand, expand_graph
 from superopt.ir.counters import boundary_bytes
 from superopt.ir.graph import Graph, Node
+from superopt.ir.program import frozen_bytes
 from superopt.kernels.choose.partition import partition
 from superopt.kernels.choose.regions import is_inside
 from superopt.measure.kernels import XLA
@@ -192,9 +193,17 @@ class Joint:
         ]
 
     def learn(self, jobs: Sequence[KernelJob], seconds: Sequence[float]) -> None:
-        """Take timings in."""
+        """Take timings in, of kernels with weights as cold as in the program.
+
+        One that reads more weights than all else was timed as it is among others; it would take less alone.
+        """
         for name, model in self.models.items():
-            some = [(job.kernel, s) for job, s in zip(jobs, seconds, strict=True) if job.backend == name]
+            company = 1.0 if name == XLA or self.own is None else self.own.boundary.company
+            some = [
+                (job.kernel, s / company if 2 * frozen_bytes(job.runs) > sum(boundary_bytes(job.runs)) else s)
+                for job, s in zip(jobs, seconds, strict=True)
+                if job.backend == name
+            ]
             if some:
                 model.learn([kernel for kernel, _ in some], [s for _, s in some])
 

@@ -2,9 +2,8 @@
 
 First the kernels that finalists use, those with a noticeable share of a finalist's predicted time, the largest first;
 then their rivals (`superopt.search.finalists`), the most promising first, until the time set aside is used up.  At the
-end the regions in which programs differ, all interleaved.  Where XLA computes everything, weights are as cold as in the
-program: calls take turns with copies of them that are together as large as all its weights.  Kernels of our own are
-timed as the model of what lies between them was fitted: alone, on the same operands (`costmodel.model.boundary`).
+end the regions in which programs differ, all interleaved.  Weights are as cold as in the program: calls take turns with
+copies of them that are together as large as all its weights.
 """
 
 from __future__ import annotations
@@ -81,10 +80,9 @@ class KernelTimer:
         """Time kernels in company of the weights of a program, and correct the objective by them."""
         if not jobs or seconds <= 0.0:  # which would say that there is no limit
             return 0
-        footprint = 0 if self.objective.own is not None else sum(map(frozen_bytes, program))
         timings = time_kernels(
             [job.runs for job in jobs],
-            settings=replace(how or KernelSettings(), footprint=footprint),
+            settings=replace(how or KernelSettings(), footprint=sum(map(frozen_bytes, program))),
             budget_s=seconds,
             worker=self.worker,
             backends=[job.backend for job in jobs],

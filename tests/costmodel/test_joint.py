@@ -162,6 +162,16 @@ def test_between_kernels_lie_a_call_and_what_they_move() -> None:
     assert joint(Counting()).program_s([graph], (), 1.0) == 3.0
 
 
+def test_what_streams_weights_was_timed_as_it_is_among_others() -> None:
+    """Timed with cold weights and multiplied with what company costs, they were counted twice."""
+    weights, values = kernel(dense(rows=2)), kernel(dense(rows=64))
+    model = joint(Counting(), Counting(), company=1.5)
+    model.learn([KernelJob(NATIVE, g, g) for g in (weights, values)], [3.0, 3.0])
+    assert [model.program_s([g], {g}) for g in (weights, values)] == [3.0, 4.5]
+    model.learn([KernelJob(XLA, weights, weights)], [3.0])
+    assert model.by_backend([weights])[XLA][0] == 3.0
+
+
 def test_the_shipped_model_of_our_kernels_prices_regions() -> None:
     known = load_native()
     assert known is not None

@@ -27,8 +27,8 @@ def _row(
 ) -> dict[str, object]:  # fmt: skip
     gains = dict(zip(("over_plain", "over_no_rewrites", "over_no_kernels"), over, strict=True))
     tau, regret, error = said
-    return {"case": case, "vs_jax": vs_jax, "tau": tau, "regret": regret, "program_error": error, "over_budget": late,
-            "noise_floor": 0.02, **gains}  # fmt: skip
+    return {"case": case, "vs_jax": vs_jax, "tau": tau, "tau_apart": tau, "regret": regret, "program_error": error,
+            "over_budget": late, "noise_floor": 0.02, **gains}  # fmt: skip
 
 
 def test_cases() -> None:
@@ -53,6 +53,7 @@ def test_summary() -> None:
         "geomean_vs_jax": 68.4 ** (1 / 3),
         "core_vs_jax": 6.0,
         "tau_finalists": 0.6,
+        "tau_finalists_apart": 0.6,
         "pick_regret": 0.03,
         "program_error": 0.2,
         "over_budget": 1.0,
@@ -86,13 +87,22 @@ def test_summary_of_plain() -> None:
 
 
 def _finalists(*times: tuple[float | None, float | None]) -> list[JudgedFinalist]:
-    ratio = Speedup(1.0, 1.0, 1.0)
-    return [JudgedFinalist(f"f{i}", predicted, measured, ratio) for i, (predicted, measured) in enumerate(times)]
+    """Candidates of an original of 1 ms, known to a fifth."""
+    return [
+        JudgedFinalist(
+            f"f{i}",
+            predicted,
+            measured,
+            None if measured is None else Speedup(1 / measured, 0.8 / measured, 1.25 / measured),
+        )
+        for i, (predicted, measured) in enumerate(times)
+    ]
 
 
 def test_agreement_of_predictions_with_times() -> None:
     found = joint.agreement(_finalists((1.0, 2.2), (2.0, 2.0), (3.0, 4.0), (None, 1.0), (0.5, None)))
     assert found["tau"] == pytest.approx(1 / 3)
+    assert found["tau_apart"] == 1.0  # 2.2 and 2.0 cannot be told apart
     assert found["regret"] == pytest.approx(1.2)  # over the best that was built, which has no prediction
     assert found["candidates"][3] == {"name": "f3", "predicted_ms": None, "measured_ms": 1.0}
     assert len(found["candidates"]) == 4  # the last was not timed
@@ -100,12 +110,12 @@ def test_agreement_of_predictions_with_times() -> None:
 
 def test_agreement_of_few_or_equal_predictions() -> None:
     assert joint.agreement(_finalists((None, 1.0), (None, 2.0))) | {"candidates": ()} == {
-        "candidates": (), "tau": None, "regret": None
+        "candidates": (), "tau": None, "tau_apart": None, "regret": None
     }  # fmt: skip
     one = joint.agreement(_finalists((1.0, 3.0), (None, 2.0)))
-    assert (one["tau"], one["regret"]) == (None, 0.5)
+    assert (one["tau"], one["tau_apart"], one["regret"]) == (None, None, pytest.approx(0.5))
     alike = joint.agreement(_finalists((1.0, 3.0), (1.0, 2.0)))
-    assert (alike["tau"], alike["regret"]) == (0.0, 0.25)
+    assert (alike["tau"], alike["regret"]) == (0.0, pytest.approx(0.25))
 
 
 def test_results_are_compared_with_float64_and_with_jax() -> None:

@@ -93,6 +93,7 @@ _COLUMNS = (
     *((f"{name}_seconds", f"{name.replace('_', ' ')} s", ".1f") for name in OPTIONS),
     ("over_budget", "over budget", "d"),
     ("tau", "tau", ".2f"),
+    ("tau_apart", "tau of pairs apart", ".2f"),
     ("regret", "regret", ".3f"),
     ("program_error", "program error", ".3f"),
     *((f"{name}_vs_f64", f"{name.replace('_', ' ')} vs f64", ".1e") for name in ("jax", "product")),
@@ -152,6 +153,8 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     }
     if taus := known("tau"):
         summary["tau_finalists"] = sum(taus) / len(taus)
+    if taus := known("tau_apart"):
+        summary["tau_finalists_apart"] = sum(taus) / len(taus)
     if regrets := known("regret"):
         summary["pick_regret"] = sum(regrets) / len(regrets)
     if wrong := known("program_error"):
@@ -218,24 +221,29 @@ def measure_case(case: str, budget: str, seed: int, names: Sequence[str]) -> dic
 
 
 def agreement(finalists: Sequence[JudgedFinalist]) -> dict[str, Any]:
-    """How the predictions of what was built order it, against the times that were measured.
+    """How the predictions of what was built order it, against how many times faster than the original it measured.
 
     Returns:
         The `candidates` with both times (no prediction: None), Kendall's `tau` (b) of those with a prediction (None of
-        less than two; 0 where all are predicted alike), and the `regret` of picking by prediction: its time over the
-        least of all candidates, less 1 (the mean of those predicted alike; None without a prediction).
+        less than two; 0 where all are predicted alike), `tau_apart`, the same over the pairs whose intervals do not
+        overlap (None where all do), and the `regret` of picking by prediction: its time over the least of all
+        candidates, less 1 (the mean of those predicted alike; None without a prediction).
     """
-    built = [f for f in finalists if f.measured_ms is not None]
-    pairs = [(f.predicted_ms, f.measured_ms) for f in built if f.predicted_ms is not None and f.measured_ms is not None]
-    tau = regret = None
-    if pairs:
-        predicted, measured = np.array(pairs).T
-        best_ms = min(f.measured_ms for f in built if f.measured_ms is not None)
-        regret = float(measured[predicted == predicted.min()].mean()) / best_ms - 1.0
-        if len(pairs) > 1:
+    built = [(f, f.ratio) for f in finalists if f.measured_ms is not None and f.ratio is not None]
+    known = [(f.predicted_ms, 1.0 / r.ratio, r.low, r.high) for f, r in built if f.predicted_ms is not None]
+    tau = apart = regret = None
+    if known:
+        predicted, measured, low, high = np.array(known).T
+        regret = float(measured[predicted == predicted.min()].mean()) * max(r.ratio for _, r in built) - 1.0
+        if len(known) > 1:
             tau = kendall_tau(predicted, measured) if np.ptp(predicted) > 0 else 0.0
-    candidates = [{"name": f.name, "predicted_ms": f.predicted_ms, "measured_ms": f.measured_ms} for f in built]
-    return {"candidates": candidates, "tau": tau, "regret": regret}
+        i, j = np.triu_indices(len(known), 1)
+        told = (low[i] > high[j]) | (low[j] > high[i])
+        if told.any():
+            order = np.sign(predicted[i] - predicted[j]) * np.sign(measured[i] - measured[j])
+            apart = float(order[told].mean())
+    candidates = [{"name": f.name, "predicted_ms": f.predicted_ms, "measured_ms": f.measured_ms} for f, _ in built]
+    return {"candidates": candidates, "tau": tau, "tau_apart": apart, "regret": regret}
 
 
 def errors(net: Any, results: Mapping[str, Any]) -> dict[str, Any]:
