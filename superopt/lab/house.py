@@ -75,7 +75,7 @@ LIMITS = {
     "long_signatures": 1,
     "long_calls": 0,
     "constants": 15,
-    "lines": 100_335,
+    "lines": 100_342,
     "core": 79_649,
 }
 """What the figures may be at most: lowered with every change that lowers them."""

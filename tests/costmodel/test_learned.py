@@ -295,6 +295,20 @@ def test_evaluation_begins_no_seed_that_would_end_after_its_budget() -> None:
     assert result.test == sum(x.family == "scan" for x in labels)
 
 
+def test_the_summary_names_the_bars_with_trees_beside_them() -> None:
+    def split(name: str, tau: float, other: float) -> evaluate.SplitResult:
+        prior, learned, trees = (
+            {"mape": e, "mape_long": e, "tau": t, "tau_b": t, "regret": 0.0}
+            for e, t in ((0.4, 0.5), (0.2, tau), (0.3, other))
+        )
+        return evaluate.SplitResult(name, 1, 1, 0, prior, (learned, {**learned, "tau": 0.5 * tau}), 0.0, 1.0, trees)
+
+    found = evaluate.summary_of([split("without f", 0.6, 0.6)], [split("programs 0", 0.8, 0.75)])
+    assert (found["tau_fusion"], found["tau_fusion_worst"], found["vs_trees"]) == (0.6, 0.4, 0.8)
+    assert (found["mape_xla_random"], found["mape_xla_lofo"], found["prior_mape_xla_lofo"]) == (0.2, 0.2, 0.4)
+    assert (found["trees_tau_fusion_lofo"], found["vs_trees_lofo"]) == (0.6, 0.75)
+
+
 def test_a_second_visit_bounds_what_order_can_be_known() -> None:
     graph = CASES[0].graph
     visits = [(1.0, 1.0), (1.01, 0.99), (2.0, 2.1)]  # the first two are within their noise, and come out the other way

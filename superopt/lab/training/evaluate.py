@@ -114,7 +114,7 @@ def _evaluate(
     held, programs = results[: len(chosen)], results[len(chosen) :]
     return {
         "summary": {
-            **_summary(held, programs),
+            **summary_of(held, programs),
             **ceiling(labels),
             **corpus.noise_floors(labels),
             "fit_seconds": round(float(np.mean([r.fit_seconds for r in results])), 2),
@@ -249,45 +249,52 @@ def _score(split: Split, seed: int, settings: FitSettings) -> SplitResult:
     )  # fmt: skip
 
 
-def _summary(held: Sequence[SplitResult], programs: Sequence[SplitResult]) -> dict[str, float]:
-    def learned(results: Sequence[SplitResult], name: str) -> float:
-        return round(float(np.mean([np.mean([f[name] for f in r.learned]) for r in results])), 4) if results else 0.0
+def summary_of(held: Sequence[SplitResult], programs: Sequence[SplitResult]) -> dict[str, float]:
+    """Figures of all families held out and of all random splits, means over splits and seeds."""
 
-    def prior(results: Sequence[SplitResult], name: str) -> float:
-        return round(float(np.mean([r.prior[name] for r in results])), 4) if results else 0.0
+    def learned(results: Sequence[SplitResult], name: str) -> float:
+        return _mean([float(np.mean([f[name] for f in r.learned])) for r in results])
 
     return {
-        "mape_random": learned(programs, "mape"),
-        "prior_mape_random": prior(programs, "mape"),
-        "mape_random_long": learned(programs, "mape_long"),
-        "mape_lofo": learned(held, "mape"),
-        "prior_mape_lofo": prior(held, "mape"),
-        "mape_lofo_long": learned(held, "mape_long"),
-        "prior_mape_lofo_long": prior(held, "mape_long"),
-        "worst_ratio": round(max((r.ratio() for r in held), default=0.0), 3),
-        "tau": learned(programs, "tau"),
-        "prior_tau": prior(programs, "tau"),
-        "tau_lofo": learned(held, "tau"),
-        "prior_tau_lofo": prior(held, "tau"),
         **_by_bars(held, programs),
+        "mape_random": learned(programs, "mape"),
+        "prior_mape_random": _mean([r.prior["mape"] for r in programs]),
+        "mape_lofo": learned(held, "mape"),
+        "prior_mape_lofo": _mean([r.prior["mape"] for r in held]),
+        "worst_ratio": round(max((r.ratio() for r in held), default=0.0), 3),
         "tau_plain": learned(programs, "tau_b"),
         "tau_plain_lofo": learned(held, "tau_b"),
         "regret_lofo": learned(held, "regret"),
-        "prior_regret_lofo": prior(held, "regret"),
+        "prior_regret_lofo": _mean([r.prior["regret"] for r in held]),
     }
 
 
+def _mean(values: Sequence[float]) -> float:
+    return round(float(np.mean(values)), 4) if values else 0.0
+
+
 def _by_bars(held: Sequence[SplitResult], programs: Sequence[SplitResult]) -> dict[str, float]:
-    """Mean and worst seed by the names of the bars, and the same of the trees: from `LONG_S` on, and of order."""
+    """The error from `LONG_S` on and the order of forms, by the names of the bars.
+
+    Each is a mean over splits and seeds, with its worst seed, and stands beside the roofline's and that of the trees;
+    `vs_trees` is the network's order over that of the trees.
+    """
     found: dict[str, float] = {}
-    for split, results in (("random", programs), ("lofo", held)):
-        order = "tau_fusion" if split == "random" else f"tau_fusion_{split}"
-        for bar, name, worst in ((f"mape_xla_{split}", "mape_long", max), (order, "tau", min)):
-            if results:
-                seeds = [np.mean([r.learned[k][name] for r in results]) for k in range(len(results[0].learned))]
-                found[bar], found[f"{bar}_worst"] = round(float(np.mean(seeds)), 4), round(float(worst(seeds)), 4)
-            if results and all(r.trees for r in results):
-                found[f"trees_{bar}"] = round(float(np.mean([r.trees[name] for r in results])), 4)
+    for results, suffix, split in ((programs, "", "random"), (held, "_lofo", "lofo")):
+        for bar, name, worst in ((f"mape_xla_{split}", "mape_long", max), (f"tau_fusion{suffix}", "tau", min)):
+            if not results:
+                continue
+            seeds = [_mean([r.learned[k][name] for r in results]) for k in range(len(results[0].learned))]
+            found |= {
+                bar: _mean(seeds),
+                f"{bar}_worst": worst(seeds),
+                f"prior_{bar}": _mean([r.prior[name] for r in results]),
+            }
+            if all(r.trees for r in results):
+                found[f"trees_{bar}"] = _mean([r.trees[name] for r in results])
+        order, other = (found.get(f"{whose}tau_fusion{suffix}") for whose in ("", "trees_"))
+        if order is not None and other:
+            found[f"vs_trees{suffix}"] = round(order / other, 3)
     return found
 
 
