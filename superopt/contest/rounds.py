@@ -138,7 +138,9 @@ class Rounds:
     def expected_s(self, count: int, series: Series, *, built: bool) -> float:
         """What a batch of so many entries is likely to take, by a series; they are built where they are not kept."""
         rounds_s = max(ROUNDS * SAMPLE_S, ENOUGH_ROUNDS * (series.median_s(ORIGINAL) or 0.0)) * (count + 2)
-        return rounds_s + (0.0 if built and series.build_s >= SLOW_S else (count + 1) * series.build_s)
+        return rounds_s + sum(
+            n * s for n, s in ((1, series.original_build_s), (count, series.build_s)) if not built or s < SLOW_S
+        )
 
 
 _Batch = tuple[int, dict[int, tuple[float, ...]], tuple[float, ...]]  # process, seconds by entry, the original again
@@ -149,7 +151,8 @@ class Series:
 
     Attributes:
         cause: why the original could not be timed.
-        build_s: what building a program took at most.
+        original_build_s: what building the original took.
+        build_s: what building another program took at most; of kernels, a fraction of that.
         failures: of entries, why they have no time.
         notes: of the comparisons.
     """
@@ -157,7 +160,7 @@ class Series:
     def __init__(self, entries: Sequence[Entry], seed: int) -> None:
         self.entries, self.seed = entries, seed
         self.cause = ""
-        self.build_s = 0.0
+        self.original_build_s = self.build_s = 0.0
         self.failures: dict[int, str] = {}
         self.notes: tuple[str, ...] = ()
         self._batches: list[_Batch] = []
@@ -174,7 +177,7 @@ class Series:
                 self.failures |= dict.fromkeys(numbers, f"the original could not be timed ({self.cause})")
             return
         samples = {ORIGINAL: reference.samples_s}
-        self.build_s = max(self.build_s, reference.build_s)
+        self.original_build_s = max(self.original_build_s, reference.build_s)
         for i, outcome in zip(numbers, comparison.candidates, strict=True):
             if isinstance(outcome, Failure):
                 self.failures[i] = f"{outcome.cause}: {outcome.detail}"

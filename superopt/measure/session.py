@@ -41,7 +41,7 @@ class ComparisonSettings:
         prune: stop timing a candidate that stays slower than the reference by this factor after three rounds; 0 never.
         budget_s: stop after the round in which this time is over; 0 is no limit.
         builds_s: leave out candidates, but for the first, whose build would not end within this time of the start, if
-            it takes as long as the longest so far; 0 is no limit.
+            it takes as long as the longest candidate so far; 0 is no limit.
         min_rounds: rounds to complete whatever the budget: a ratio of few rounds has no interval to speak of.
         check: compare the outputs first.
         tolerance: what counts as the same value.
@@ -90,7 +90,7 @@ def compare_events(
     calls = {REFERENCE: loop.calls_for(reference, settings.min_time_s)}
     calls[AGAIN] = calls[REFERENCE]
     yield {"event": "ready", "index": REFERENCE, "build_s": build_s, "calls": calls[REFERENCE], "errors": []}
-    longest_s = build_s
+    longest_s = 0.0
     for index, make in make_candidates.items():
         end_s = time.monotonic() - start + longest_s
         if settings.builds_s and len(thunks) > 2 and end_s > settings.builds_s:

@@ -52,7 +52,7 @@ from superopt.contest.judgement import (
     settled,
     undecided,
 )
-from superopt.contest.rounds import Rounds, Subject
+from superopt.contest.rounds import Entry, Rounds, Subject
 from superopt.errors import ArgumentError, InputError, SuperoptError, UsageError, told
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import explore
@@ -303,10 +303,12 @@ class _Run:
             judgement = original_returned(self.imported, "the time does not suffice for a search", notes=(_HURRIED,))
             return self._contested(made, judgement, whole, self.builds)
         with ThreadPoolExecutor(1) as beside:
-            ahead = beside.submit(_built_in, self.tools.worker, self.imported)
+            ahead = beside.submit(
+                _built_in, self.tools.worker, self.imported, [candidate_of(plain)[0] for plain in made]
+            )
             self._prove()
-            again_s = self.barrier.around("the original built ahead", ahead.result, 0.0, let=_FIRST)
-            build_s = min(build_s, again_s)  # both beside other work, the second with the start of its process
+            again_s = self.barrier.around("programs built ahead", ahead.result, 0.0, let=_FIRST)
+            build_s = min(build_s, again_s)  # all beside other work, the second with the start of its process
         limits = self.limits.after(self.clock.elapsed_s + build_s).until(time.monotonic())
         follow_s = len(_CONTEST) * build_s
         self._explore(limits.stage(follow_s, HALF if self.kernels else _TWO))
@@ -397,18 +399,30 @@ class _Run:
         maker.model = found.model
         apart = apart_s(found, found.result.original)
         made[:] = [replace(form, apart_s=apart) for form in made]
-        for form in self._distinguished(forms_of(found), made, limits)[:PROGRAMS]:
-            left_s = limits.left_s
-            late = maker.seconds_for(form) > left_s
-            if late or (len(made) + 2) * build_s > contest_s - time.monotonic():
-                self.clock.say(f"{form.name}: the time does not suffice to {'make' if late else 'build'} it")
+        ready = self._whole(maker, forms_of(found), limits.stage())
+        for form in self._distinguished(ready, made, limits)[:PROGRAMS]:
+            if (len(made) + 2) * build_s > contest_s - time.monotonic():
+                self.clock.say(f"{form.name}: the time does not suffice to build it")
                 continue
-            done = maker.make(form, left_s)
+            done = maker.make(form, limits.left_s)  # without what was timed to be faster by XLA
             if not done.choices and (finalist := form.finalist) is not None:  # XLA has its own ways
                 seconds = found.by_xla_s(finalist)
                 done = KernelProgram(finalist.name, found.program(finalist), finalist, predicted_s=seconds)
             made.append(done)
         made[:] = [maker.told(form) if form.regions else form for form in made]
+
+    def _whole(self, maker: KernelMaker, forms: Sequence[KernelProgram], limits: SearchBudget) -> list[KernelProgram]:
+        """The forms all of whose kernels can be made in the time, by processes side by side, before one times them."""
+        whole: list[KernelProgram] = []
+        for form in forms:
+            left_s = limits.left_s
+            if maker.seconds_for(form) <= left_s:
+                maker.make(form, left_s)
+            if maker.seconds_for(form) > 0.0:
+                self.clock.say(f"{form.name}: the time does not suffice to make it")
+            else:
+                whole.append(form)
+        return whole
 
     def _distinguished(
         self, forms: Sequence[KernelProgram], made: Sequence[KernelProgram], limits: SearchBudget
@@ -602,14 +616,20 @@ def _priced(backend: Backend) -> Backend | None:
     return backend if not backend.unavailable() and backend.version else None
 
 
-def _built_in(worker: Worker, imported: Imported) -> float:
-    """Have the worker of the comparisons build the original, which it keeps if that is slow; seconds that it took."""
+def _built_in(worker: Worker, imported: Imported, entries: Sequence[Entry]) -> float:
+    """Have the worker of the comparisons build the original, then these programs, which it keeps if they are slow.
+
+    Returns:
+        Seconds that the last one took: a program in kernels is built in a fraction of the original's time.
+    """
     called = as_called(imported.graph, closed=imported.closes_over)
     if not serialisable(called.program):
         return 0.0
     live, frozen = imported.live_values, imported.frozen_values
-    reference = compare(called, [], live, frozen, ComparisonSettings(1, 0.0), worker=worker).reference
-    return reference.build_s if isinstance(reference, Timing) else 0.0
+    settings = ComparisonSettings(1, 0.0)
+    found = compare(called, [entry.candidate for entry in entries], live, frozen, settings, worker=worker)
+    last = (found.reference, *found.candidates)[-1]
+    return last.build_s if isinstance(last, Timing) else 0.0
 
 
 def _import(

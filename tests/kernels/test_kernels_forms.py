@@ -9,7 +9,7 @@ from rewrites.build.terms import expand_macro
 from rewrites.library import by_name
 from superopt.choose.plain import in_regions, own_form
 from superopt.ir.expr import block, subexpressions
-from superopt.ir.graph import Graph, make_input, mk, topological
+from superopt.ir.graph import Graph, Node, make_input, mk, topological
 from superopt.kernels.choose.defaults import default
 from superopt.kernels.choose.regions import Region
 from superopt.kernels.emit.generate import generate
@@ -53,6 +53,20 @@ def test_winograd_is_a_product_between_two_transforms(name: str) -> None:
         got = build(generate(scheduled), pipeline="none").run(arrays, guard=True)["out0"]
         np.testing.assert_allclose(got, evaluate(program, arrays, wide=True)["out0"], rtol=1e-5, atol=1e-4)
         assert check_schedule(program, scheduled).proved
+
+
+def test_two_transforms_are_two_kernels() -> None:
+    """As one each element of the second would compute the first four times, in 400 values: seconds to compile."""
+    node: Node = make_input("x", (1, 8, 8, 16))
+    for name in ("w", "v"):
+        w = make_input(name, (3, 3, 16, 16), frozen=True)
+        node = mk(
+            "conv_general_dilated", node, w, window_strides=(1, 1), padding=((1, 1),) * 2, dimension_numbers=NHWC,
+        )  # fmt: skip
+        node = expand_macro(by_name("conv-winograd-square"), node)
+    inputs = tuple(n for n in topological((node,)) if n.op == "input")
+    found = in_regions("twice", own_form(Graph(inputs, (node,))))
+    assert [region.kind for region in found.regions] == ["map", "contraction", "map", "map", "contraction", "map"]
 
 
 def test_axes_of_one_element_are_read_at_0() -> None:

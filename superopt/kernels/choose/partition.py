@@ -42,7 +42,7 @@ from superopt.kernels.choose.regions import (
 VIEWS = table.VIEWS - {"pad"}  # which chooses between an element and a value
 
 _MOST_NODES = 96
-_MOST_VALUES = 400  # of nodes at indices, for one element: regions of whole networks take up to 94
+_MOST_VALUES = 96  # of nodes at indices, for one element: regions of whole networks take up to 94
 _TRANSCENDENTAL = 8.0  # of a transcendental function, in operations
 _AGAIN = 1.3  # work of a joint kernel over that of two, at most
 _ROW_BYTES = 1 << 19  # of a row that a kernel goes through more than once
@@ -159,8 +159,8 @@ class _Partition:
         alone = _cut_out(node, {node})
         if lookup(node.op).family == "reduction" and not _rows_fit(node):
             return False
-        apart = work(_price(_cut_out(root, members))) + work(_price(alone))
-        return work(_price(joint)) <= _AGAIN * apart + 1.0
+        apart, together = work(_price(_cut_out(root, members))) + work(_price(alone)), work(_price(joint))
+        return together < inf and together <= _AGAIN * apart + 1.0
 
     def regions(self) -> tuple[Region, ...]:
         """The regions, operands first."""
