@@ -399,7 +399,7 @@ class _Run:
         maker.model = found.model
         apart = apart_s(found, found.result.original)
         made[:] = [replace(form, apart_s=apart) for form in made]
-        ready = self._whole(maker, forms_of(found), limits.stage())
+        ready = self._whole(maker, forms_of(found), limits.stage(share=_TWO))
         for form in self._distinguished(ready, made, limits)[:PROGRAMS]:
             if (len(made) + 2) * build_s > contest_s - time.monotonic():
                 self.clock.say(f"{form.name}: the time does not suffice to build it")
@@ -620,7 +620,7 @@ def _built_in(worker: Worker, imported: Imported, entries: Sequence[Entry]) -> f
     """Have the worker of the comparisons build the original, then these programs, which it keeps if they are slow.
 
     Returns:
-        Seconds that the last one took: a program in kernels is built in a fraction of the original's time.
+        Seconds of the last one that was built: programs in kernels are built in a fraction of the original's time.
     """
     called = as_called(imported.graph, closed=imported.closes_over)
     if not serialisable(called.program):
@@ -628,8 +628,8 @@ def _built_in(worker: Worker, imported: Imported, entries: Sequence[Entry]) -> f
     live, frozen = imported.live_values, imported.frozen_values
     settings = ComparisonSettings(1, 0.0)
     found = compare(called, [entry.candidate for entry in entries], live, frozen, settings, worker=worker)
-    last = (found.reference, *found.candidates)[-1]
-    return last.build_s if isinstance(last, Timing) else 0.0
+    built = [one.build_s for one in (found.reference, *found.candidates) if isinstance(one, Timing)]
+    return built[-1] if built else 0.0
 
 
 def _import(
