@@ -403,7 +403,8 @@ def rewrite(root: Expr, after: Change | None = None, *, before: Change | None = 
         same = e
         if any(done[x] is not x for x in inner):
             same = with_parts(e, [done[x] for x in e.operands], lambda x: over_values(x, done))
-        new = None if after is None else after(same)
+        image = any(same is done[x] for x in inner)  # a choice between equal images is one of them: changed already
+        new = None if after is None or image else after(same)
         done[e] = same if new is None else new
     return done[root]
 

@@ -84,7 +84,6 @@ R = TypeVar("R")
 
 _FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
 _CONTEST = ("the plain candidate", "one program of the search")  # what a contest builds at least
-_BUILT = ("the original, for the contest", *_CONTEST, "what is returned, for the check")
 _TWO = 1.0 - HALF * HALF  # of what is left, for a stage that has the half of the next one, too
 _HURRIED = "builds are too slow for the budget: nothing was searched, and the contest is of what the check takes"
 
@@ -299,7 +298,7 @@ class _Run:
                     made.append(plain)
                     self.ready = candidate_of(plain)[1]
             build_s = ran.result()
-        if self.kernels and whole.left_s < len(_BUILT) * build_s:
+        if self.kernels and whole.stage().left_s < build_s:  # once more for the contest; programs in kernels are fast
             judgement = original_returned(self.imported, "the time does not suffice for a search", notes=(_HURRIED,))
             return self._contested(made, judgement, whole, self.builds)
         with ThreadPoolExecutor(1) as beside:

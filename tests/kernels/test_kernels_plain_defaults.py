@@ -51,6 +51,11 @@ def softmax() -> Node:
     return mk("div", e, cases.over(mk("reduce_sum", e, axes=(1,)), x, 0))
 
 
+def patches(x: jax.Array) -> jax.Array:
+    """Patches of 2 x 2: those of one row of an image are one address."""
+    return jnp.concatenate([x[:, i::2, j::2] for i in range(2) for j in range(2)], 3)
+
+
 def mirrored(x: jax.Array) -> jax.Array:
     return jnp.pad(x, 2, mode="reflect").cumsum(1)
 
@@ -78,6 +83,7 @@ ZOO = {
     "depthwise": lambda: from_graph(region(depthwise, (1, 8, 20, 20), (20, 1, 3, 3)).graph.outputs),
     "repeated": lambda: from_graph(region(repeated, (1, 5, 6, 7), (20, 5, 3, 3)).graph.outputs),
     "shuffled": lambda: from_graph(region(shuffled, (1, 20, 6, 7), (20, 5, 3, 3)).graph.outputs),
+    "patches": lambda: from_graph(region(patches, (1, 6, 8, 20)).graph.outputs),
     "mirrored": lambda: from_graph(region(mirrored, (5, 9)).graph.outputs),
     "attention": lambda: from_graph(region(jax.nn.dot_product_attention, *[(1, 32, 2, 16)] * 3).graph.outputs),
 }

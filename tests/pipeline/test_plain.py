@@ -194,7 +194,7 @@ def test_where_builds_are_slow_for_the_budget_what_the_check_built_is_timed(monk
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("nothing else is built")
 
-    monkeypatch.setattr(optimizer, "_BUILT", range(10**6))
+    monkeypatch.setattr(optimizer._Run, "_ran", lambda run: 1e6)
     monkeypatch.setattr(optimizer, "explore", never)
     monkeypatch.setattr(optimizer, "_built_in", never)
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="10s", store=False)
