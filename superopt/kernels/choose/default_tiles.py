@@ -117,7 +117,8 @@ def _packings(s: _Setting) -> Iterator[_Choice]:
     assert b is not None
     frozen_a, frozen_b = [all(scopes[e.args[0]] == "frozen" for e in loads(x)) for x in (a, b)]
     reading = _reading(found, a, kind, shapes)
-    if reading is None:
+    merged = s.merge and any(not _linear_index(x) for e in loads(a) for x in e.args[1])
+    if reading is None or merged:  # pixels of several rows as one axis: 870 us in place of 670 (3 x 3, 28 x 28 x 128)
         return
     cost_a = 0.0 if not reading.copied or frozen_a else _COPY * _coordinates(found, a) + _fork(threads)
     direct = b.kind == "load" and not isinstance(found.guard_b, Guard) and kind.group == 1
