@@ -23,15 +23,17 @@ from verifier.schedules import check_schedule
 needs_kernels = pytest.mark.skipif(not supported(), reason="no kernels are made for this processor")
 
 
-def winograd(size: int, pad: int = 1) -> tuple[Region, ...]:
-    """The regions of a convolution of 3 x 3 in the form of Winograd."""
-    x, w = make_input("x", (1, size, size, 16)), make_input("w", (3, 3, 16, 16), frozen=True)
-    node = mk(
-        "conv_general_dilated", x, w, window_strides=(1, 1), padding=((pad, pad),) * 2, dimension_numbers=NHWC,
-    )  # fmt: skip
-    form = expand_macro(by_name("conv-winograd-square"), node)
-    inputs = tuple(n for n in topological((form,)) if n.op == "input")
-    return in_regions("winograd", own_form(Graph(inputs, (form,)))).regions
+def winograd(size: int, pad: int = 1, weights: tuple[str, ...] = ("w",)) -> tuple[Region, ...]:
+    """The regions of convolutions of 3 x 3, one after the other, in the form of Winograd."""
+    node: Node = make_input("x", (1, size, size, 16))
+    for name in weights:
+        w = make_input(name, (3, 3, 16, 16), frozen=True)
+        node = mk(
+            "conv_general_dilated", node, w, window_strides=(1, 1), padding=((pad, pad),) * 2, dimension_numbers=NHWC,
+        )  # fmt: skip
+        node = expand_macro(by_name("conv-winograd-square"), node)
+    inputs = tuple(n for n in topological((node,)) if n.op == "input")
+    return in_regions("winograd", own_form(Graph(inputs, (node,)))).regions
 
 
 SIZES = {"even": (6, 1), "odd": (7, 1), "unpadded": (8, 0)}
@@ -57,16 +59,8 @@ def test_winograd_is_a_product_between_two_transforms(name: str) -> None:
 
 def test_two_transforms_are_two_kernels() -> None:
     """As one each element of the second would compute the first four times, in 400 values: seconds to compile."""
-    node: Node = make_input("x", (1, 8, 8, 16))
-    for name in ("w", "v"):
-        w = make_input(name, (3, 3, 16, 16), frozen=True)
-        node = mk(
-            "conv_general_dilated", node, w, window_strides=(1, 1), padding=((1, 1),) * 2, dimension_numbers=NHWC,
-        )  # fmt: skip
-        node = expand_macro(by_name("conv-winograd-square"), node)
-    inputs = tuple(n for n in topological((node,)) if n.op == "input")
-    found = in_regions("twice", own_form(Graph(inputs, (node,))))
-    assert [region.kind for region in found.regions] == ["map", "contraction", "map", "map", "contraction", "map"]
+    regions = winograd(8, weights=("w", "v"))
+    assert [region.kind for region in regions] == ["map", "contraction", "map", "map", "contraction", "map"]
 
 
 def test_axes_of_one_element_are_read_at_0() -> None:

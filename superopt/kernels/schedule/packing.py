@@ -18,7 +18,6 @@ from superopt.errors import InputError
 from superopt.ir.expr import Expr, const, load, reindexed, subexpressions, values_of, where
 from superopt.ir.index import (
     APPLY,
-    Atom,
     Form,
     Guard,
     Mono,
@@ -335,7 +334,10 @@ def linear_forms(operand: Expr) -> list[Size]:
     conditions: list[Size] = []
     indices: list[Size] = []
     for e in subexpressions(operand):
-        (conditions if e.kind == "where" else indices).extend(e.args[0].ordered if e.kind == "where" else e.indices)
+        if e.kind == "where":
+            conditions += e.args[0].ordered
+        else:
+            indices += e.indices
     found: dict[Size, None] = {}
     for x in (*indices, *conditions):
         found |= {form: None for form in _forms_in(x, free) if -form not in found}
@@ -343,26 +345,30 @@ def linear_forms(operand: Expr) -> list[Size]:
 
 
 def _forms_in(x: Size, free: frozenset[Symbol]) -> Iterator[Size]:
-    """The parts of an index that depend on free symbols: its own, and those inside quotients."""
+    """The parts of an index that depend on free symbols: those inside quotients, and its own."""
+    own, quotients = _parts(x, free)
+    for quotient, _ in quotients:
+        for y in quotient.args:
+            yield from _forms_in(y, free)
+    if own != 0:
+        yield own
+
+
+def _parts(x: Size, free: frozenset[Symbol]) -> tuple[Size, list[tuple[Form, int]]]:
+    """What of an index depends on free symbols: its linear form in them, and quotients with their factors."""
     own: dict[Mono, int] = {}
-    for atom, c in _seen_by(x, free):
-        if isinstance(atom, Symbol):
-            own[(atom,)] = c
-        else:
-            for y in atom.args:
-                yield from _forms_in(y, free)
-    if own:
-        yield make(own)
-
-
-def _seen_by(x: Size, free: frozenset[Symbol]) -> Iterator[tuple[Atom, int]]:
-    """The terms of an index that depend on free symbols, one atom each."""
+    quotients: list[tuple[Form, int]] = []
     for mono, c in terms_of(x):
-        if any(not a.symbols.isdisjoint(free) for a in mono):
-            atom, *others = mono
-            if others or (isinstance(atom, Form) and atom.op == "value"):
-                raise InputError(f"the operand sees {x}, which is not linear")
-            yield atom, c
+        if all(a.symbols.isdisjoint(free) for a in mono):
+            continue
+        atom, *others = mono
+        if others or (isinstance(atom, Form) and atom.op == "value"):
+            raise InputError(f"the operand sees {x}, which is not linear")
+        if isinstance(atom, Symbol):
+            own[mono] = c
+        else:
+            quotients.append((atom, c))
+    return make(own), quotients
 
 
 def _on_coordinates(root: Expr, mapping: Mapping[Size, Size]) -> Expr:
@@ -370,15 +376,11 @@ def _on_coordinates(root: Expr, mapping: Mapping[Size, Size]) -> Expr:
     free = root.symbols
 
     def fixed(x: Size) -> Size:
-        own: dict[Mono, int] = {}
-        for atom, c in _seen_by(x, free):
-            if isinstance(atom, Symbol):
-                own[(atom,)] = c
-            else:
-                x = x - of_atom(atom) * c + APPLY[atom.op](*map(fixed, atom.args)) * c
-        form = make(own)
-        if form not in mapping:
-            return x - form - mapping[-form] if own else x
-        return x - form + mapping[form]
+        own, quotients = _parts(x, free)
+        for quotient, c in quotients:
+            x = x + (APPLY[quotient.op](*map(fixed, quotient.args)) - of_atom(quotient)) * c
+        if own == 0:
+            return x
+        return x - own + (mapping[own] if own in mapping else -mapping[-own])
 
     return reindexed(root, fixed)
