@@ -1,8 +1,8 @@
 """The rules that the search may use: those of the library, or given ones, whose proofs are on record.
 
-A proof is looked up by the digest of the rule's canonical text, the denotation, the prover and the solver; what is not
-on record is proved now and kept: in the store, or without one for as long as the process lives.  A rule that is not
-PROVED is never used.
+A proof is looked up by the digest of the rule's canonical text, the denotation, the prover and the solver: among those
+that come with the package, and in the store.  What is not on record is proved now and kept: in the store, or without
+one for as long as the process lives.  A rule that is not PROVED is never used.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from rewrites.library import load
 from superopt.errors import UsageError, VerificationError
 from superopt.store import Store
 from verifier.record.ledger import Certificate, Ledger, require_proved, unusable
+from verifier.record.shipped import shipped
 from verifier.verdict import EXACTNESS
 
-_OF_THIS_PROCESS = Ledger()
+_OF_THIS_PROCESS = Ledger(known=shipped())
 _PROVING = threading.Lock()
 
 
@@ -34,8 +35,8 @@ class ProvedLibrary:
 
 
 def ledger_of(store: Store | None) -> Ledger:
-    """Certificates in a store, or those of this process."""
-    return _OF_THIS_PROCESS if store is None else Ledger(store)
+    """Certificates in a store, or those of this process; behind them those that ship."""
+    return _OF_THIS_PROCESS if store is None else Ledger(store, shipped())
 
 
 def count_unproved(store: Store | None) -> int:

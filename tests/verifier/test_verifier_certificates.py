@@ -7,6 +7,7 @@ import importlib.util
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from verifier.equal import sem
 from verifier.record import digests
 from verifier.record.ledger import TABLE, Ledger, certificate_key, require_proved, verify_rules
 from verifier.record.recheck import recheck, replay, solvers
+from verifier.record.shipped import shipped
 from verifier.rules.process import LimitExceededError, Prover, check_all, shared
 from verifier.verdict import Counterexample, Query, Verdict, decode, encode
 
@@ -126,6 +128,29 @@ def test_proofs_of_sources_that_changed_meanwhile_are_not_kept_for_others(monkey
     assert ledger.get(RULES[0]) == certificate
     assert ledger.asked(certificate)
     assert Ledger(store).get(RULES[0]) is None
+
+
+def test_proofs_of_the_library_ship_as_they_are_made() -> None:
+    known = shipped()
+    missing = [rule.name for rule in load() if certificate_key(rule) not in known]
+    assert not missing, "python -m verifier.record.shipped proves and writes them"
+    assert set(known) == {certificate_key(rule) for rule in load()}, "and no others"
+    _, made = require_proved(RULES, Ledger())
+    for certificate in made.values():
+        row = {**known[certificate.key], "milliseconds": certificate.milliseconds}
+        assert row == json.loads(json.dumps(asdict(certificate)))
+
+
+def test_proofs_that_ship_are_used_under_their_key_alone(tmp_path: Path) -> None:
+    rule, other = RULES[:2]
+    known = shipped()
+    assert Ledger(known=known).get(rule) is not None
+    assert Ledger(known={certificate_key(rule): known[certificate_key(other)]}).get(rule) is None
+    assert Ledger(known={certificate_key(rule): {"key": certificate_key(rule)}}).get(rule) is None
+    for text in ("", "[{]", '{"key": 1}', "[1]", '[{"rule": "x"}]'):
+        (tmp_path / "library.json").write_text(text, encoding="utf-8")
+        shipped.cache_clear()
+        assert not shipped(tmp_path / "library.json")
 
 
 def test_questions_that_were_changed_are_not_believed() -> None:

@@ -112,10 +112,15 @@ def _digest(packed: str) -> str:
 
 
 class Ledger:
-    """Certificates in a table, or in memory when there is none."""
+    """Certificates in a table, or in memory when there is none.
 
-    def __init__(self, table: Table | None = None) -> None:
-        self._table = table
+    Args:
+        table: where they are kept.
+        known: further ones by key, which are read only.
+    """
+
+    def __init__(self, table: Table | None = None, known: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        self._table, self._known = table, known or {}
         self._memory: dict[str, Certificate] = {}
         self._questions = _Memory()
 
@@ -125,6 +130,7 @@ class Ledger:
         if key in self._memory:
             return self._memory[key]
         stored = self._table.get(TABLE, key) if self._table is not None else None
+        stored = stored or self._known.get(key)
         made = None if stored is None else _decode(stored, key, rule, direction)
         if made is not None:
             self._memory[key] = made
