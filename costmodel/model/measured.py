@@ -1,9 +1,12 @@
 """An objective that learns from kernels measured during the search.
 
 Kernels that were timed keep their measured seconds.  Others are priced by the base model times a factor of their kind
-(op, layout, grouping), the shrunken mean of log(measured / predicted) over the timed kernels of that kind:
+(op, layout, grouping), the mean of log(measured / predicted) over the timed kernels of that kind, shrunken to what all
+kinds have in common, which is how the machine differs from that of the labels:
 
-    factor = exp(sum of log ratios / (n + 2)),  kept within [1/4, 4]
+    own of a kind = sum of its log ratios / (n + 2)
+    common        = sum of the own of all kinds / (kinds + 2)
+    factor        = exp(own + common * 2 / (n + 2)),  kept within [1/4, 4]
 
 so a handful of timings corrects what the base model gets wrong about this program on this machine.  A kernel that the
 model underrates is chosen, timed and corrected, which is how a search with few measurements explores.
@@ -56,7 +59,11 @@ class Measured:
 
     def factors(self) -> Mapping[str, float]:
         """Kind -> what predictions of that kind are multiplied with."""
-        return {name: _factor(logs) for name, logs in sorted(self._logs.items())}
+        common = self._common()
+        return {name: _factor(logs, common) for name, logs in sorted(self._logs.items())}
+
+    def _common(self) -> float:
+        return _shrunken([_shrunken(logs) for logs in self._logs.values()])
 
     def errors(self) -> list[float]:
         """How far the base model was from each timed kernel, as a factor of at least 1, smallest first."""
@@ -65,10 +72,10 @@ class Measured:
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
         """Seconds that each kernel takes inside a program."""
         guesses = self._guess(kernels)
-        factors = self.factors()
+        factors, of_others = self.factors(), _factor((), self._common())
         for i, kernel in enumerate(kernels):
             known = self.seconds.get(kernel.outputs[0])
-            guesses[i] = known if known is not None else guesses[i] * factors.get(kind(kernel), 1.0)
+            guesses[i] = known if known is not None else guesses[i] * factors.get(kind(kernel), of_others)
         return guesses
 
     def _guess(self, kernels: Sequence[Graph]) -> PerKernel:
@@ -83,8 +90,12 @@ class Measured:
         return np.array(self.base.price(plain), dtype=np.float64)
 
 
-def _factor(logs: Sequence[float]) -> float:
-    mean = sum(logs) / (len(logs) + _PRIOR)
+def _shrunken(logs: Sequence[float]) -> float:
+    return sum(logs) / (len(logs) + _PRIOR)
+
+
+def _factor(logs: Sequence[float], common: float) -> float:
+    mean = _shrunken(logs) + common * _PRIOR / (len(logs) + _PRIOR)
     return math.exp(max(-_BOUND, min(_BOUND, mean)))
 
 
