@@ -55,12 +55,12 @@ _TAKEN: list[Machine] = []
 
 def describe() -> Machine:
     """The machine this process runs on, or the one that `taken` puts in its place."""
-    return _TAKEN[-1] if _TAKEN else _own()
+    return _TAKEN[-1] if _TAKEN else own()
 
 
 @contextmanager
 def taken(machine: Machine | None) -> Generator[None]:
-    """Inside, features are those of another machine: the one on which labels were measured; None changes nothing."""
+    """Inside, features, default schedules and tiles are for another machine: that of labels; None changes nothing."""
     if machine is None:
         yield
         return
@@ -81,7 +81,8 @@ def from_dict(facts: Mapping[str, Any] | None) -> Machine | None:
 
 
 @functools.cache
-def _own() -> Machine:
+def own() -> Machine:
+    """The machine this process runs on."""
     cpu, flags = _cpuinfo()
     return Machine(
         cpu=cpu,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from superopt.lab.training.corpus import Label
 from superopt.lab.training.settings import FitSettings
 from superopt.machine import facts as machine
 from superopt.store import Store
+from tests.support.machines import FOUR_CORES
 
 CASES = [c for c in suite() if c.kind in ("dot", "vector", "loop", "scan")][::2]
 SMALL = FitSettings(shape=Shape(width=12, layers=2, trunk=16, heads=3), epochs=30, batch=32, prior_steps=60)
@@ -42,9 +44,17 @@ def labels() -> list[Label]:
     ]
 
 
-LABELS = labels()
-DATA = fit.prepare(LABELS)
-MODEL = fit.fit(DATA, SMALL, 0)
+with machine.taken(FOUR_CORES):
+    LABELS = labels()
+    DATA = fit.prepare(LABELS)
+    MODEL = fit.fit(DATA, SMALL, 0)
+
+
+@pytest.fixture(autouse=True)
+def one_machine() -> Generator[None]:
+    """Features depend on cores and caches: the same wherever this runs."""
+    with machine.taken(FOUR_CORES):
+        yield
 
 
 def test_fit_learns_what_the_roofline_misses() -> None:

@@ -21,11 +21,9 @@ from superopt.ir.build import dot, kernel, tensor
 from superopt.ir.graph import Graph, mk
 from superopt.lab.training import corpus
 from superopt.machine import facts as machine
+from tests.support.machines import FOUR_CORES
 
 GOLDEN = Path(__file__).parents[1] / "support" / "golden_features.npz"
-MACHINE = machine.Machine(
-    "test", (), 4, 1 << 34, (("L1", 32 << 10), ("L2", 1 << 20), ("L3", 32 << 20)), "Linux-x86_64"
-)  # fmt: skip
 LABELS = list({x.key: x.graph for x in corpus.load().labels}.values())
 KERNELS = [*LABELS[::16], *[case.graph for case in suite()][::4]]
 MODEL = learned_file.read()[0]
@@ -36,7 +34,7 @@ def test_features_are_those_that_the_weights_were_fitted_to(monkeypatch: pytest.
 
     Kernels of the corpus alone: those of the microsuite follow the rules of the library.
     """
-    monkeypatch.setattr(machine, "describe", lambda: MACHINE)
+    monkeypatch.setattr(machine, "describe", lambda: FOUR_CORES)
     table = tabulate(LABELS[::16])
     number = np.arange(1, table.counts.shape[1] + 1)
     steps = np.column_stack(

@@ -7,19 +7,20 @@ import pytest
 
 from superopt.ir.graph import Node, make_input, mk
 from superopt.kernels.choose.defaults import decide, default, default_trace, require_code
-from superopt.kernels.llvm.cpu import host, restricted, supported
+from superopt.kernels.llvm.cpu import Cpu, host, restricted, supported
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule.trace import apply
 from tests.support import contraction_cases as cases
+from tests.support.machines import WIDE
 from verifier.schedules import check_schedule
 
 pytestmark = pytest.mark.skipif(not supported(), reason="no kernels are made for this processor")
 
 
-def tile(p: LoopProgram, threads: int = 1):
+def tile(p: LoopProgram, threads: int = 1, cpu: Cpu | None = None):
     """The tensorized stage of the default schedule."""
-    return next((s for s in default(p, host(), threads).stages if s.tile is not None), None)
+    return next((s for s in default(p, cpu, threads).stages if s.tile is not None), None)
 
 
 def softmax() -> Node:
@@ -104,7 +105,7 @@ def test_tiles_of_images_cross_the_ends_of_rows_of_pixels():
 
 
 def tasks(p: LoopProgram, threads: int) -> int:
-    stage = tile(p, threads)
+    stage = tile(p, threads, WIDE)
     assert stage is not None
     return int(np.prod([a.extent for a in stage.axes if a.kind == "parallel"]))
 
@@ -165,8 +166,8 @@ def test_one_row_reads_panels_side_by_side():
 
 
 def test_few_rows_of_large_weights_are_prefetched():
-    assert tile(cases.program(cases.matmul(8, 768, 2048))).knob("prefetch", 0) > 0
-    assert tile(cases.program(cases.matmul(64, 768, 2048))).knob("prefetch", 0) == 0
+    assert tile(cases.program(cases.matmul(8, 768, 2048)), 1, WIDE).knob("prefetch", 0) > 0
+    assert tile(cases.program(cases.matmul(64, 768, 2048)), 1, WIDE).knob("prefetch", 0) == 0
 
 
 def test_few_outputs_of_long_sums_are_split_among_threads():

@@ -20,6 +20,7 @@ from superopt.kernels.loops.evaluate import evaluate
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.training.schedule_prior import fitted, plain
+from superopt.machine.facts import Machine, taken
 from superopt.schedules.features import NAMES, features
 from superopt.schedules.model import Forecast, Prior, Rows, forecast, prior
 from superopt.schedules.records import Candidate, Records
@@ -28,6 +29,7 @@ from superopt.schedules.tune import STRATEGIES, ScheduleSearch, Strategy, tune
 from superopt.schedules.worker import example_arrays, reference
 from superopt.schedules.workload import workload
 from superopt.store import Store
+from tests.support.machines import AVX2, AVX512
 
 SMALL = ("dot f32 13x37x24", "dot s8 6x20x16", "conv f32 6x7x5 3x3x18 stride 2", "softmax f32 5x33", "dot bf16 4x16x8")
 
@@ -91,7 +93,8 @@ def test_spaces_are_large() -> None:
     assert space_of(from_graph(workload("conv f32 28x28x128 3x3x128").outputs, name="kernel")).size > 10**7
 
 
-def test_the_default_schedule_is_a_point_of_the_space() -> None:
+@pytest.mark.parametrize("machine", [None, AVX512, AVX2], ids=["host", "avx512", "avx2"])
+def test_the_default_schedule_is_a_point_of_the_space(machine: Machine | None) -> None:
     for text in (
         *SMALL,
         "conv f32 20x20x96 3x3x64",
@@ -100,10 +103,11 @@ def test_the_default_schedule_is_a_point_of_the_space() -> None:
         "dot f32 1x768x512",
     ):
         program = from_graph(workload(text).outputs, name="kernel")
-        space = space_of(program)
-        by_default, by_point = (
-            generate(hoisted(apply(program, steps))[1]) for steps in (space.base, space.trace(space.start))
-        )
+        with taken(machine):
+            space = space_of(program)
+            by_default, by_point = (
+                generate(hoisted(apply(program, steps))[1]) for steps in (space.base, space.trace(space.start))
+            )
         assert by_default.module.text() == by_point.module.text()
         assert space.size > 1
         assert all(space.start[name] in knob.options for name, knob in space.knobs.items())

@@ -292,7 +292,8 @@ def _streaming(s: _Setting, rows: int, vectors: int) -> tuple[int, int, int]:
     size = ITEMSIZE_BYTES[s.kind.b] * s.kind.group * s.lanes
     if rows == 1:
         count, rest = divmod(extent(s.found.lane), s.lanes)
-        fits = [(v, n) for v, n in _STREAMS if not rest and count % (v * n) == 0]
+        held = [(v, n) for v, n in _STREAMS if s.kind.registers(n, v) <= s.cpu.registers]
+        fits = [(v, n) for v, n in held if not rest and count % (v * n) == 0]
         even = [(v, n) for v, n in fits if count // (v * n) % s.threads == 0]
         for v, n in even or fits:
             return v, n, 0

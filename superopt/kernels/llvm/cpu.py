@@ -8,11 +8,10 @@
 from __future__ import annotations
 
 import functools
-import platform
 from dataclasses import dataclass, replace
 
 from superopt.ir.types import ITEMSIZE_BYTES
-from superopt.machine.facts import describe
+from superopt.machine.facts import Machine, describe, own
 
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
 _AVX2 = ("avx2", "fma", "f16c")
@@ -54,18 +53,24 @@ class Cpu:
         return self.vector_bits == 512
 
 
-@functools.cache
 def host() -> Cpu:
-    """The processor of this machine."""
-    if platform.machine() not in ("x86_64", "AMD64"):
-        return Cpu(platform.machine(), (), 0, 0, vnni=False, bf16=False, l1=0, l2=0, l3=0)
-    import llvmlite.binding as llvm  # late: loads LLVM
+    """The processor of this machine, or of the one that `machine.facts.taken` puts in its place."""
+    return _cpu(describe())
 
-    found = llvm.get_host_cpu_features()
-    caches = dict(describe().caches_bytes)
+
+@functools.cache
+def _cpu(facts: Machine) -> Cpu:
+    if not facts.system.endswith(("x86_64", "AMD64")):
+        return Cpu(facts.system, (), 0, 0, vnni=False, bf16=False, l1=0, l2=0, l3=0)
+    name, features = facts.cpu, [f"+{f.replace('_', '')}" for f in facts.features]
+    if facts == own():
+        import llvmlite.binding as llvm  # late: loads LLVM
+
+        name, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten().split(",")
+    caches = dict(facts.caches_bytes)
     cpu = Cpu(
-        name=llvm.get_host_cpu_name(),
-        features=tuple(found.flatten().split(",")),
+        name=name,
+        features=tuple(features),
         vector_bits=0,
         registers=16,
         vnni=False,

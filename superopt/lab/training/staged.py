@@ -28,6 +28,7 @@ from superopt.kernels.schedule.trace import apply
 from superopt.lab.training import regions, schedules
 from superopt.lab.training.tasks import read_lines
 from superopt.lab.training.trees import boosted
+from superopt.machine.facts import describe, from_dict, taken
 
 _SECONDS = stages.NAMES.index("log_seconds")
 _LEAST_STD = 0.05
@@ -101,6 +102,12 @@ class ScheduleLabels:
         columns["region"] = np.concatenate([self.region, other.region + shift])
         return ScheduleLabels([*self.rows, *other.rows], **columns, header=self.header)
 
+    @property
+    def vector_bits(self) -> int:
+        """Width of a vector of the machine on which they were timed."""
+        with taken(from_dict(self.header.get("machine"))):
+            return host().vector_bits
+
     def estimates(self) -> np.ndarray:
         """Seconds by the estimates alone."""
         return np.array([stages.estimate_s(rows) for rows in self.rows])
@@ -110,7 +117,7 @@ _ARRAYS = ("seconds", "again_s", "region", "families", "programs", "exhaustive",
 
 
 def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
-    """The labels of a file with their rows.
+    """The labels of a file with their rows, which are those of the machine that timed them.
 
     Raises:
         InputError: the file holds none, or names a region that is not on file.
@@ -119,39 +126,39 @@ def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
     if len(records) < 2:
         raise InputError(f"{path} holds no labels", hint="collect labels with `superopt train schedules`")
     texts = {row["key"]: row["text"] for row in read_lines(regions.SHIPPED)[1:]}
-    rows: list[np.ndarray] = []
-    columns: dict[str, list[Any]] = {name: [] for name in _ARRAYS}
-    for number, record in enumerate(records[1:]):
-        if record["key"] not in texts:
-            raise InputError(f"{path} names the region {record['key']}, which {regions.SHIPPED.name} does not have")
-        program = from_graph(parse_graph(texts[record["key"]]).outputs, name="kernel")
-        for k, (trace, seconds, _, *again) in enumerate(record["points"]):
-            rows.append(stages.stage_rows(apply(program, trace), record["threads"]))
-            values = (seconds, again[0] if again else np.nan, number, record["family"], record["program"],
-                      record["exhaustive"], k == 0)  # fmt: skip
-            for name, value in zip(_ARRAYS, values, strict=True):
-                columns[name].append(value)
-    return ScheduleLabels(
-        rows, **{name: np.array(values) for name, values in columns.items()}, header=records[0]["header"]
-    )
+    found: list[tuple[np.ndarray, tuple[Any, ...]]] = []
+    with taken(from_dict(records[0]["header"].get("machine"))):
+        for number, record in enumerate(records[1:]):
+            if record["key"] not in texts:
+                raise InputError(f"{path} names the region {record['key']}, which {regions.SHIPPED.name} does not have")
+            program = from_graph(parse_graph(texts[record["key"]]).outputs, name="kernel")
+            facts = record["family"], record["program"], record["exhaustive"]
+            for k, (trace, seconds, _, *again) in enumerate(record["points"]):
+                rows = stages.stage_rows(apply(program, trace), record["threads"])
+                found.append((rows, (seconds, again[0] if again else np.nan, number, *facts, k == 0)))
+    return _as_arrays(found, records[0]["header"])
 
 
 def defaults(path: Path = regions.SHIPPED) -> ScheduleLabels:
-    """Regions with their default schedules on all threads, as `superopt train regions` timed them."""
+    """Regions with their default schedules on all threads, as `superopt train regions` timed them.
+
+    A default schedule may have changed since: it is the one that this version has for the machine of the labels.
+    """
     records = read_lines(path)
-    threads = int(records[0]["header"]["machine"]["cores"])
-    rows: list[np.ndarray] = []
-    columns: dict[str, list[Any]] = {name: [] for name in _ARRAYS}
-    for number, record in enumerate(records[1:]):
-        program = from_graph(parse_graph(record["text"]).outputs, name="kernel")
-        rows.append(stages.stage_rows(apply(program, default_trace(program, host(), threads)), threads))
-        values = (record["own_s"], record.get("own_s_again", np.nan), number, record["family"], record["program"],
-                  False, True)  # fmt: skip
-        for name, value in zip(_ARRAYS, values, strict=True):
-            columns[name].append(value)
-    return ScheduleLabels(
-        rows, **{name: np.array(values) for name, values in columns.items()}, header=records[0]["header"]
-    )
+    found: list[tuple[np.ndarray, tuple[Any, ...]]] = []
+    with taken(from_dict(records[0]["header"].get("machine"))):
+        threads = describe().cores
+        for number, record in enumerate(records[1:]):
+            program = from_graph(parse_graph(record["text"]).outputs, name="kernel")
+            rows = stages.stage_rows(apply(program, default_trace(program, threads=threads)), threads)
+            again_s = record.get("own_s_again", np.nan)
+            found.append((rows, (record["own_s"], again_s, number, record["family"], record["program"], False, True)))
+    return _as_arrays(found, records[0]["header"])
+
+
+def _as_arrays(found: Sequence[tuple[np.ndarray, tuple[Any, ...]]], header: dict[str, Any]) -> ScheduleLabels:
+    columns = zip(*[values for _, values in found], strict=True)
+    return ScheduleLabels([r for r, _ in found], *[np.array(list(c)) for c in columns], header=header)
 
 
 # ---- the network
