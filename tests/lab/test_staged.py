@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from superopt.kernels.choose.defaults import default_trace
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.training import regions, schedule_eval, schedules, staged
+from superopt.lab.training.collect import LabelFile
 from superopt.lab.training.staged import ScheduleLabels, StagedSettings
 from superopt.lab.training.tasks import read_lines, write_lines
 from superopt.schedules.proposed import best_among, best_of, proposed
@@ -142,12 +145,51 @@ def test_labels_that_cannot_be_used_say_why(tmp_path: Path) -> None:
         staged.load(tmp_path / "some.jsonl.gz")
 
 
-def test_shipped_labels_name_regions_on_file() -> None:
-    records = read_lines(schedules.SHIPPED)
+@pytest.mark.parametrize("path", schedules.shipped(), ids=lambda path: path.name)
+def test_shipped_labels_name_regions_on_file(path: Path) -> None:
+    records = read_lines(path)
     known = {row["key"] for row in read_lines(regions.SHIPPED)[1:]}
     assert {"machine", "versions", "timing"} <= set(records[0]["header"])
     assert {row["key"] for row in records[1:]} <= known
     assert all(point[1] > 0 for row in records[1:] for point in row["points"])
+
+
+def test_rows_of_labels_are_those_of_the_machine_that_timed_them(tmp_path: Path) -> None:
+    header, *rows = read_lines(schedules.SHIPPED)
+    texts = {row["key"]: row["text"] for row in read_lines(regions.SHIPPED)[1:]}
+    row = next(r for r in rows if "dot_general" in texts[r["key"]] and json.dumps(r["points"][0]).count("tensorize"))
+    row = row | {"points": row["points"][:1]}
+    lanes = []
+    for wide in (True, False):
+        machine = dict(header["header"]["machine"])
+        machine["features"] = [f for f in machine["features"] if wide or not f.startswith("avx512")]
+        machine["caches_bytes"] = machine["caches_bytes"] | {"L2": 1 << (20 if wide else 19)}
+        path = tmp_path / f"{wide}.jsonl.gz"
+        write_lines(path, [{"header": header["header"] | {"machine": machine}}, row])
+        labels = staged.load(path)
+        lanes.append(labels.rows[0][:, stages.NAMES.index("lanes")].max())
+        assert labels.vector_bits == (512 if wide else 256)
+    assert lanes == [4.0, 3.0], "logarithms of 16 and of 8"
+
+
+def test_labels_of_several_machines_do_not_share_a_file(tmp_path: Path) -> None:
+    labels = LabelFile.read(tmp_path / "some.jsonl.gz")
+    labels.stamp()
+    labels.rows.append({"key": "one"})
+    labels.stamp()
+    labels.header["machine"]["cores"] += 1
+    with pytest.raises(InputError, match="another machine"):
+        labels.stamp()
+
+
+def test_a_machine_is_predicted_by_labels_of_others() -> None:
+    one, other = _labels(), _labels()
+    other = replace(other, seconds=3 * other.seconds)
+    found = schedule_eval.between_machines([one, other], schedule_eval.prior, lambda line: None)
+    assert len(found) == 8
+    own, others, scaled, _ = list(found.values())[4:]
+    assert scaled["mape"] == pytest.approx(own["mape"], rel=0.1), "a factor is all that differs"
+    assert others["mape"] > 1.5 * own["mape"]
 
 
 def test_a_set_that_is_timed_exhaustively_begins_with_the_default() -> None:

@@ -26,6 +26,7 @@ import numpy as np
 from costmodel.model import weights_file
 from costmodel.model.objective import Roofline
 from superopt.certify.library import proved_library
+from superopt.errors import InputError
 from superopt.ir.text import parse_graph
 from superopt.lab.training import families
 from superopt.lab.training.tasks import MOST_FORMS, KernelForm, Task, read_lines, task_of, write_lines
@@ -65,7 +66,14 @@ class LabelFile:
         return cls(path, header, records[1:])
 
     def stamp(self, **more: Any) -> None:
-        """Say in the header where and when labels are made, and how."""
+        """Say in the header where and when labels are made, and how.
+
+        Raises:
+            InputError: the labels on file are of another kind of machine.
+        """
+        before, here = machine.from_dict(self.header.get("machine")), machine.describe()
+        if self.rows and before is not None and _kind(before) != _kind(here):
+            raise InputError(f"{self.path.name} has labels of another machine", hint="give this one a file of its own")
         self.header.update(
             machine=machine.as_dict(), versions=machine.versions(), date=time.strftime("%Y-%m-%d"), **more
         )
@@ -78,6 +86,11 @@ class LabelFile:
     def failed(self) -> dict[str, str]:
         """Key -> cause of every form that cannot be timed."""
         return self.header["failed"]
+
+
+def _kind(facts: machine.Machine) -> tuple[Any, ...]:
+    """What features and schedules depend on."""
+    return facts.features, facts.caches_bytes, facts.cores
 
 
 def collect(out: Path, budget_s: float, *, jobs: int = 2, visit_only: bool = False, say: Say) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from superopt.lab.training.corpus import Corpus, Label, Split
 from superopt.lab.training.metrics import quality
 from superopt.lab.training.settings import FitSettings
 from superopt.machine import facts as machine
+from superopt.measure.kernels import XLA
 
 LONG_S = 2e-5
 RANDOM_SPLITS = 2
@@ -72,6 +73,7 @@ def evaluate(
     found: Corpus,
     *,
     seeds: int = 5,
+    backend: str = XLA,
     families: Sequence[str] | None = None,
     settings: FitSettings | None = None,
     budget_s: float = math.inf,
@@ -85,6 +87,7 @@ def evaluate(
     Args:
         found: the labels.
         seeds: fits per split.
+        backend: of the labels; those of our own kernels are regions, none of which has several forms.
         families: families to hold out; all by default.
         settings: of the fits.
         budget_s: no further seed is begun that would not end within this time; the first is always done.
@@ -92,12 +95,13 @@ def evaluate(
         progress: called with one line per split.
     """
     with machine.taken(machine.from_dict(found.header.get("machine"))):
-        return _evaluate(found, seeds, families, settings or FitSettings(), budget_s, workers, progress)
+        return _evaluate(found, seeds, backend, families, settings or FitSettings(), budget_s, workers, progress)
 
 
 def _evaluate(
     found: Corpus,
     seeds: int,
+    backend: str,
     families: Sequence[str] | None,
     settings: FitSettings,
     budget_s: float,
@@ -114,7 +118,7 @@ def _evaluate(
     held, programs = results[: len(chosen)], results[len(chosen) :]
     return {
         "summary": {
-            **summary_of(held, programs),
+            **summary_of(held, programs, backend),
             **ceiling(labels),
             **corpus.noise_floors(labels),
             "fit_seconds": round(float(np.mean([r.fit_seconds for r in results])), 2),
@@ -249,14 +253,14 @@ def _score(split: Split, seed: int, settings: FitSettings) -> SplitResult:
     )  # fmt: skip
 
 
-def summary_of(held: Sequence[SplitResult], programs: Sequence[SplitResult]) -> dict[str, float]:
+def summary_of(held: Sequence[SplitResult], programs: Sequence[SplitResult], backend: str = XLA) -> dict[str, float]:
     """Figures of all families held out and of all random splits, means over splits and seeds."""
 
     def learned(results: Sequence[SplitResult], name: str) -> float:
         return _mean([float(np.mean([f[name] for f in r.learned])) for r in results])
 
     return {
-        **_by_bars(held, programs),
+        **_by_bars(held, programs, backend),
         "mape_random": learned(programs, "mape"),
         "prior_mape_random": _mean([r.prior["mape"] for r in programs]),
         "mape_lofo": learned(held, "mape"),
@@ -273,7 +277,7 @@ def _mean(values: Sequence[float]) -> float:
     return round(float(np.mean(values)), 4) if values else 0.0
 
 
-def _by_bars(held: Sequence[SplitResult], programs: Sequence[SplitResult]) -> dict[str, float]:
+def _by_bars(held: Sequence[SplitResult], programs: Sequence[SplitResult], backend: str) -> dict[str, float]:
     """The error from `LONG_S` on and the order of forms, by the names of the bars.
 
     Each is a mean over splits and seeds, with its worst seed, and stands beside the roofline's and that of the trees;
@@ -281,7 +285,9 @@ def _by_bars(held: Sequence[SplitResult], programs: Sequence[SplitResult]) -> di
     """
     found: dict[str, float] = {}
     for results, suffix, split in ((programs, "", "random"), (held, "_lofo", "lofo")):
-        for bar, name, worst in ((f"mape_xla_{split}", "mape_long", max), (f"tau_fusion{suffix}", "tau", min)):
+        error = f"mape_{'xla' if backend == XLA else 'regions'}_{split}", "mape_long", max
+        bars = [error, (f"tau_fusion{suffix}", "tau", min)] if backend == XLA else [error]
+        for bar, name, worst in bars:
             if not results:
                 continue
             seeds = [_mean([r.learned[k][name] for r in results]) for k in range(len(results[0].learned))]

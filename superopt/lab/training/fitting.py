@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,7 @@ from superopt.lab.training import (
 from superopt.lab.training.collect import LabelFile
 from superopt.lab.training.regions import SHIPPED, corpus_of
 from superopt.lab.training.settings import FitSettings
-from superopt.lab.training.staged import StagedSettings
+from superopt.lab.training.staged import ScheduleLabels, StagedSettings
 from superopt.machine import facts as machine
 from superopt.measure.kernels import XLA
 from superopt.schedules.model import PRIOR
@@ -112,13 +113,15 @@ def fit_schedules(
 ) -> dict[str, Any]:
     """Fit the model of scheduled kernels and the prior of their search to all labels, and write both; the card."""
     begin = time.monotonic()
-    labels = staged.load(_path(data, schedules.SHIPPED)).join(staged.defaults())
+    parts = _schedule_labels(data)
+    labels = functools.reduce(ScheduleLabels.join, [*parts, staged.defaults()])
     say(f"{len(labels.rows)} labels of {len(np.unique(labels.region))} regions")
     settings = StagedSettings()
     model = staged.fit(labels, settings, seed)
     known = schedule_prior.fitted(schedule_prior.points(labels, replace(settings, members=1), seed))
     card = {
-        "machine": labels.header.get("machine"), "versions": machine.versions(), "date": time.strftime("%Y-%m-%d"),
+        "machine": labels.header.get("machine"), "vector_bits": [p.vector_bits for p in parts],
+        "versions": machine.versions(), "date": time.strftime("%Y-%m-%d"),
         "labels": {"count": len(labels.rows), "regions": len(np.unique(labels.region)),
                    "families": sorted(set(labels.families.tolist()))},
         "settings": asdict(settings), "seed": seed, "fit_seconds": round(time.monotonic() - begin, 1),
@@ -133,13 +136,21 @@ def fit_schedules(
     return {**staged_file.write(path, model, card), "path": str(path)}
 
 
+def _schedule_labels(data: str | Path | None) -> list[ScheduleLabels]:
+    """Those of a file, or of each that ships."""
+    return [staged.load(path) for path in ([Path(data)] if data else schedules.shipped())]
+
+
 def schedules_evaluation(
     data: str | Path | None, seeds: int, families: Sequence[str] | None, budget_s: float, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Held-out accuracy of the model of scheduled kernels, and of the choices that it makes."""
-    found, default = staged.load(_path(data, schedules.SHIPPED)), staged.defaults()
-    labels = found.join(default)
+    parts, default = _schedule_labels(data), staged.defaults()
+    labels = functools.reduce(ScheduleLabels.join, [*parts, default])
     result = schedule_eval.evaluate(labels, StagedSettings(), seeds, families, budget_s, say)
+    if len(parts) > 1:
+        model = schedule_eval.network(replace(StagedSettings(), members=1))
+        result["machines"] = schedule_eval.between_machines(parts, model, say)
     result["regions"] = schedule_eval.regions_figures(default, StagedSettings(), families, say)
     result["labels"] = {
         "labels": len(labels.rows), "regions": len(np.unique(labels.region)),
@@ -159,7 +170,7 @@ def evaluation(
 ) -> dict[str, Any]:
     """Held-out accuracy and scoring speed: `summary`, `families`, `programs`, `labels`, `text`."""
     found = read_corpus(data, backend)
-    result = evaluate.evaluate(found, seeds=seeds, families=families, budget_s=budget_s, progress=say)
+    result = evaluate.evaluate(found, seeds=seeds, backend=backend, families=families, budget_s=budget_s, progress=say)
     if backend == NATIVE:
         result["summary"] |= evaluate.backend_choice(found, corpus_of(_path(data, SHIPPED), "xla"), families, say)
         if whole.SHIPPED.exists():

@@ -2,6 +2,7 @@
 
     random    a fifth of the programs held out, as many times as there are seeds
     lofo      each family held out once per seed
+    machines  unseen programs on one machine, by models of labels of others
     prior     the estimate that the model corrects, scaled by one factor; trees: boosted on the same rows
 
 Schedules of a region are chosen among those that were measured, so that what a choice costs is known; figures of
@@ -10,6 +11,7 @@ choices that compare with the best are of exhaustive sets.  Times that differ by
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +36,7 @@ SHARE = 0.2  # of programs that are held out
 Say = Callable[[str], None]
 Predict = Callable[[ScheduleLabels, int, Sequence[int] | None], Callable[[ScheduleLabels], np.ndarray]]
 _LEARNING = (8, 4, 2, 1)
+_CALIBRATED = 40  # regions that a machine times in half a minute
 
 
 def network(settings: StagedSettings) -> Predict:
@@ -234,6 +237,37 @@ def by_family(labels: ScheduleLabels, model: Predict, seed: int, families: Seque
     return found | {"mape_families": _mean(np.array(each)), "mape_worst_family": float(np.max(each))}
 
 
+def between_machines(parts: Sequence[ScheduleLabels], model: Predict, say: Say) -> dict[str, dict[str, float]]:
+    """Figures on the programs that seed 0 holds out, on each machine: fitted to its own labels, to those of the others,
+    the same times one factor that `_CALIBRATED` regions of this machine say, and with these regions among the labels.
+
+    Args:
+        parts: the labels of each machine.
+        model: what is fitted.
+        say: called with one line per row.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for k, mine in enumerate(parts):
+        train, test = held_out(mine, 0)
+        some, unseen = mine.part(test), ~np.isin(mine.programs, mine.programs[test])
+        few = mine.part(np.flatnonzero(unseen & np.isin(mine.region, np.unique(mine.region[train])[:_CALIBRATED])))
+        others = [p.part(np.flatnonzero(~np.isin(p.programs, some.programs))) for i, p in enumerate(parts) if i != k]
+        theirs = functools.reduce(ScheduleLabels.join, others)
+        alone = model(theirs, 0, None)
+        scale = float(np.exp(np.median(np.log(few.seconds / alone(few)))))
+        rows = {
+            "its own labels": model(mine.part(train), 0, None)(some),
+            "others": alone(some),
+            "others, scaled": scale * alone(some),
+            "others and some": model(theirs.join(few), 0, None)(some),
+        }
+        name = f"machine {k + 1}, {mine.vector_bits} bits"
+        for what, predicted in rows.items():
+            found[f"{name}, {what}"] = figures(predicted, some)
+            say(f"{name}, {what}: {_line(found[f'{name}, {what}'])}")
+    return found
+
+
 def on_regions(labels: ScheduleLabels, model: Predict, families: Sequence[str]) -> dict[str, float]:
     """Mean error of default schedules on the splits on which `evaluate.evaluate` has that of the graph network."""
     facts = [
@@ -346,9 +380,10 @@ def table(result: Mapping[str, Any]) -> str:
         for name, found in result[split].items():
             cells = [f"{found['mean'].get(n, math.nan):.3f} ({found['worst'].get(n, math.nan):.3f})" for n in _SHOWN]
             lines.append(f"| {split}, {name}, {found['seeds']['count']} seeds | " + " | ".join(cells) + " |")
-    for part in ("learning", "ablation"):
-        for name, found in result[part].items():
-            what = f"{name} regions" if part == "learning" else f"without {name}"
+    shown = {"learning": "{} regions", "ablation": "without {}", "machines": "{}"}
+    for part, form in shown.items():
+        for name, found in result.get(part, {}).items():
+            what = form.format(name)
             lines.append(f"| {what} | " + " | ".join(f"{found.get(n, math.nan):.3f}" for n in _SHOWN) + " |")
     if result.get("regions"):
         columns = list(result["regions"]["network"])

@@ -6,22 +6,27 @@
                  further decisions as there is room for, the others as by default; their minimum is known
 
 The points of a region are built, checked against XLA's values and timed in interleaved rounds in one worker, so that
-ratios within a region hold.  Regions come in a fixed shuffled order, so that a slice is a sample of all; a run that
-stopped goes on where it was.  Some regions are visited a second time at the end of a run, for the noise floor.  A row
-names its region by the key of `regions.jsonl.gz`, which has the text.
+ratios within a region hold; while one region is timed, others are built on the other cores.  Regions come in a fixed
+shuffled order, so that a slice is a sample of all; a run that stopped goes on where it was.  Some regions are visited a
+second time at the end of a run, for the noise floor.  A row names its region by the key of `regions.jsonl.gz`, which
+has the text.  Labels of another kind of machine are in a file of their own.
 """
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import itertools
 import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -36,6 +41,7 @@ from superopt.kernels.schedule.trace import apply
 from superopt.lab.training import corpus, regions
 from superopt.lab.training.collect import LabelFile
 from superopt.lab.training.tasks import read_lines
+from superopt.machine.facts import usable_cores
 from superopt.measure.process import WorkerDiedError
 from superopt.schedules.space import ScheduleSpace, Trace, space_of
 from superopt.schedules.tune import CandidateBuilder, builders
@@ -53,26 +59,32 @@ HOPELESS = 16.0  # times the default's estimate, beyond which a schedule is not 
 _FIRST = ("tile", "block", "pack_b", "pack_a", "unroll")  # decisions that an exhaustive set spans, in this order
 Row = dict[str, Any]
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 def collect(out: Path, budget_s: float, threads: int, say: Say) -> dict[str, Any]:
-    """Time schedules of regions that are not in the file yet until the budget ends; what the file holds then."""
+    """Time schedules of regions that are not in the file yet until the budget ends; what the file holds then.
+
+    Raises:
+        InputError: the file has labels of another machine.
+    """
     end = time.monotonic() + budget_s
-    listed = order()
     labels = LabelFile.read(out)
     labels.stamp(timing=TIMING)
     known = {(row["key"], row["threads"]) for row in labels.rows}
+    listed = order()
+    left = iter([
+        (row, number) for number, row in enumerate(listed)
+        if (row["key"], threads) not in known and f"{row['key']} {threads}" not in labels.failed
+    ])  # fmt: skip
+    texts = {row["key"]: row["text"] for row in listed}
     written, again = time.monotonic(), list[Row]()
-    with builders(1)[0] as worker:
-        for number, row in enumerate(listed):
-            if time.monotonic() > end:
-                break
-            if (row["key"], threads) in known or f"{row['key']} {threads}" in labels.failed:
-                continue
-            try:
-                made = _labelled(row, number % EVERY == 0, threads, worker)
-            except (SuperoptError, WorkerDiedError) as error:
-                labels.failed[f"{row['key']} {threads}"] = f"{type(error).__name__}: {error}"[:200]
+    jobs, context = max(1, usable_cores() // threads), get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(context.Lock(),)) as pool:
+        some = itertools.takewhile(lambda _: time.monotonic() < end, left)
+        for (row, number), made in ahead(pool, jobs, some, lambda x: (_labelled, x[0], x[1] % EVERY == 0, threads)):
+            if isinstance(made, str):
+                labels.failed[f"{row['key']} {threads}"] = made
                 continue
             labels.rows.append(made)
             if number % AGAIN_EVERY == 1:
@@ -81,14 +93,41 @@ def collect(out: Path, budget_s: float, threads: int, say: Say) -> dict[str, Any
                 labels.write()
                 written = time.monotonic()
                 say(f"{sum(len(r['points']) for r in labels.rows)} labels of {len(labels.rows)} regions")
-        texts = {row["key"]: row["text"] for row in listed}
-        for made in again:
-            found = _timed(texts[made["key"]], [p[0] for p in made["points"]], threads, worker)
+        visits = ahead(pool, jobs, again, lambda r: (_visited, texts[r["key"]], [p[0] for p in r["points"]], threads))
+        for made, found in visits:
             made["peak_again_s"] = found.pop(PEAK, [None])[0]
             for k, point in enumerate(made["points"]):
                 point += [found[k][0]] if k in found else []
     labels.write()
     return summary(labels)
+
+
+def ahead(
+    pool: ProcessPoolExecutor, jobs: int, items: Iterable[T], call: Callable[[T], tuple[Any, ...]]
+) -> Iterator[tuple[T, Any]]:
+    """Items and what the call for each returned, in their order; one call waits for each that runs."""
+    waiting = collections.deque[tuple[T, Future[Any]]]()
+    for item in items:
+        waiting.append((item, pool.submit(*call(item))))
+        if len(waiting) >= 2 * jobs:
+            first, done = waiting.popleft()
+            yield first, done.result()
+    for first, done in waiting:
+        yield first, done.result()
+
+
+_OF: dict[str, Any] = {}  # of a process that labels: its worker, and the lock that it holds while it times
+
+
+def _begin(lock: Any) -> None:
+    worker = _OF["worker"] = builders(1)[0]
+    _OF["lock"] = lock
+    Finalize(None, worker.close, exitpriority=1)
+
+
+def shipped() -> list[Path]:
+    """The files that ship, one for each machine; the first is the one that weights are evaluated beside."""
+    return sorted(SHIPPED.parent.glob(SHIPPED.name.replace(".", "*.", 1)), key=lambda path: path != SHIPPED)
 
 
 def order() -> list[Row]:
@@ -110,25 +149,32 @@ def summary(labels: LabelFile) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _labelled(row: Row, exhaustive: bool, threads: int, worker: Any) -> Row:
-    """A row of the file; the default schedule is the first of the points.
-
-    Raises:
-        InputError: the region is no kernel; of workers, `WorkerDiedError`.
-    """
-    program = from_graph(parse_graph(row["text"]).outputs, name="kernel")
-    space = space_of(program, threads=threads)
-    points = every(space) if exhaustive else drawn(space, random.Random(row["key"]))
-    traces = _traces(points, space, program)
-    found = _timed(row["text"], traces, threads, worker, math.inf if exhaustive else DISTINCT)
+def _labelled(row: Row, exhaustive: bool, threads: int) -> Row | str:
+    """A row of the file, whose first point is the default schedule; or why there is none."""
+    try:
+        program = from_graph(parse_graph(row["text"]).outputs, name="kernel")
+        space = space_of(program, threads=threads)
+        points = every(space) if exhaustive else drawn(space, random.Random(row["key"]))
+        traces = _traces(points, space, program)
+        found = _timed(row["text"], traces, threads, math.inf if exhaustive else DISTINCT)
+    except (SuperoptError, WorkerDiedError) as error:
+        return f"{type(error).__name__}: {error}"[:200]
     peak_s = found.pop(PEAK, [None])[0]
     timed = [[traces[k], *found[k]] for k in sorted(found)]
     if 0 not in found:
-        raise SuperoptError("the default schedule was not timed")
+        return "the default schedule was not timed"
     return {
         "key": row["key"], "family": row["family"], "program": row["program"], "threads": threads,
         "exhaustive": exhaustive, "space": space.size, "points": timed, "peak_s": peak_s,
     }  # fmt: skip
+
+
+def _visited(text: str, traces: Sequence[Trace], threads: int) -> dict[int, list[Any]]:
+    """As `_timed`; nothing where the worker died."""
+    try:
+        return _timed(text, traces, threads)
+    except (SuperoptError, WorkerDiedError):
+        return {}
 
 
 def every(space: ScheduleSpace) -> Iterator[dict[str, Any]]:
@@ -173,16 +219,14 @@ def _traces(points: Iterator[dict[str, Any]], space: ScheduleSpace, program: Loo
     return list(found.values())
 
 
-def _timed(
-    text: str, traces: Sequence[Trace], threads: int, worker: Any, most: float = math.inf
-) -> dict[int, list[Any]]:
+def _timed(text: str, traces: Sequence[Trace], threads: int, most: float = math.inf) -> dict[int, list[Any]]:
     """Seconds and spills of the traces that have code of their own, at most so many, by number; as `PEAK` the clock."""
     graph = parse_graph(text)
     size = int(sum(type_bytes(n.type) for n in (*graph.inputs, *graph.outputs)))
     with scratch_folder(size) as folder:
         problem = Path(folder) / "problem"
         save_problem(problem, graph, 0)
-        builder = CandidateBuilder(worker, graph, threads, problem)
+        builder = CandidateBuilder(_OF["worker"], graph, threads, problem)
         builder.open()
         built: dict[str, tuple[int, int]] = {}
         first = 0
@@ -195,7 +239,9 @@ def _timed(
         kept = dict(itertools.islice(built.items(), None if most == math.inf else int(most)))
         found: dict[int, list[Any]] = {}
         peaks: list[float] = []
-        for event in builder.ask({"request": "time", "digests": list(kept), **TIMING}) if kept else ():
+        with _OF["lock"]:
+            events = list(builder.ask({"request": "time", "digests": list(kept), **TIMING})) if kept else []
+        for event in events:
             seconds = float(f"{sorted(event['samples_s'])[:2][-1]:.4g}")  # the least but one: pauses fall on few
             if event["digest"] in kept:
                 k, spills = kept[event["digest"]]
