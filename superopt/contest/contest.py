@@ -273,8 +273,8 @@ class _Contest:
             return
         final = self.outcome.final = Series(self.entries, self.rounds.request.seed)
         self.batches(final, numbers, 0.0, final=True)
-        ahead = [i for i in numbers if (r := final.ratio(i, first)) is not None and r.low > 1.0]
-        order = list(dict.fromkeys((*sorted(ahead, key=lambda i: -final.gain(i)), *numbers)))
+        every = self.chosen.joined(final)  # all rounds say which is the fastest, the last ones by how much
+        order = sorted(numbers, key=lambda i: -every.gain(i))
         held = [i for i in order if final.may_be_returned(i)]
         others = [i for i in self.chosen.order if i not in numbers and i < self.outcome.given]
         self.outcome.order = (*held, *others) if held or all(i in final.failures for i in numbers) else ()

@@ -186,6 +186,13 @@ class Series:
                 self.build_s = max(self.build_s, outcome.build_s)
         self._batches.append((process, samples, comparison.again_s))
 
+    def joined(self, other: Series) -> Series:
+        """The rounds of both."""
+        found = Series(self.entries, self.seed)
+        found.failures = {**self.failures, **other.failures}
+        found._batches = [*self._batches, *other._batches]
+        return found
+
     @property
     def processes(self) -> int:
         """How many processes the batches are from."""

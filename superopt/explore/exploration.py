@@ -47,11 +47,13 @@ def explore(
     request: Request,
     progress: Callable[[str], None] = lambda line: None,
     worker: Worker | None = None,
+    made: Sequence[Graph] = (),
 ) -> Exploration:
     """Grow, then search in rounds; between rounds grow near the best and time the kernels in use.
 
-    Kernels are timed in the worker; nothing is where there is none.  With numerics `exact` the e-graph's own laws are
-    only those that keep every bit; `rules` are the caller's business.
+    Kernels are timed in the worker; nothing is where there is none.  Those of `made`, regions of the program's own
+    form, are timed first, in half of what a round may take.  With numerics `exact` the e-graph's own laws are only
+    those that keep every bit; `rules` are the caller's business.
     """
     notes: list[str] = []
     bodies = _Bodies(rules, request, body_sizes(imported))
@@ -65,6 +67,9 @@ def explore(
     expand = library_expander(rules)
     model = Joint(request.objective, expand, request.own)
     timer = None if worker is None else KernelTimer(model, worker)
+    if timer is not None and made:
+        timed = timer.calibrate(made, request.budget.stage(share=1.0 / _ROUNDS).part_s())
+        progress(f"{timed} of {len(set(made))} kernels of the program's own form timed")
     run = _Run(import_into(ProvingEGraph(exact=request.exact), graph), rules, request, model, timer, progress)
     while not run.done:
         run.step()

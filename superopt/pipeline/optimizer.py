@@ -61,6 +61,7 @@ from superopt.explore.request import Request
 from superopt.explore.trace import make_plan
 from superopt.files.reading import shown
 from superopt.frontends.jax.jaxpr import Imported, import_function
+from superopt.ir.graph import Graph
 from superopt.machine.barrier import Barrier
 from superopt.machine.budget import HALF, LEAST_KERNELS_S, LEAST_S, PROGRAMS, SearchBudget, parse_budget
 from superopt.machine.extras import need
@@ -310,7 +311,7 @@ class _Run:
             build_s = min(build_s, again_s)  # all beside other work, the second with the start of its process
         limits = self.limits.after(self.clock.elapsed_s + build_s).until(time.monotonic())
         follow_s = len(_CONTEST) * build_s
-        self._explore(limits.stage(follow_s, HALF if self.kernels else _TWO))
+        self._explore(limits.stage(follow_s, HALF if self.kernels else _TWO), [g for form in made for g in form.chosen])
         cause = "the time does not suffice for a search" if self.found is None else "nothing faster was found"
         judgement = original_returned(self.imported, cause, build_s=build_s)
         if self.found is not None and self.kernels and not self._interrupted(judgement):
@@ -366,8 +367,8 @@ class _Run:
                 let=(SuperoptError, *_FIRST),
             )
 
-    def _explore(self, limits: SearchBudget) -> None:
-        """What the search finds, where there is time left for it."""
+    def _explore(self, limits: SearchBudget, made: Sequence[Graph] = ()) -> None:
+        """What the search finds, where there is time left for it, and kernels of these regions made by now."""
         if self.limits.is_kept and limits.left_s < LEAST_S:
             self.clock.say("no time was left to search")
             return
@@ -380,6 +381,7 @@ class _Run:
                     self.request.within(limits),
                     self.clock.say,
                     None if self.request.deterministic else self.alone,
+                    made,
                 ),
                 None,
             )

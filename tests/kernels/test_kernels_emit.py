@@ -29,7 +29,9 @@ from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.math.table import has_code
 from superopt.kernels.runtime.kernel import build
 from superopt.lab.fuzz.kernels import check, is_exact
+from superopt.machine.facts import taken
 from tests.support import ir_cases
+from tests.support.machines import AVX2, AVX512
 
 pytestmark = pytest.mark.skipif(not cpu.supported(), reason="no code is generated for this processor")
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5, "float64": 1e-12}
@@ -185,9 +187,34 @@ def test_ranges_that_end_before_they_begin() -> None:
     x = mk("concatenate", make_input("x", (17,)), make_input("y", (4,)), dimension=0)
     suffixes = mk("broadcast_in_dim", mk("cummax", x, axis=0, reverse=True), shape=(21, 5), broadcast_dimensions=(0,))
     program = from_graph([mk("reduce_sum", mk("mul", suffixes, make_input("z", (21, 5))), axes=[0])])
+    agree(program)
     agree(replace(program, stages=(replace(program.stages[0], knobs=(("window", 9),)),)))
-    code = text_of(program)
+    with taken(AVX512):
+        code = text_of(program)
     assert code.count("phi i64") <= 4
+
+
+def test_windows_are_written_out_where_registers_hold_more_than_a_step() -> None:
+    x, w = make_input("x", (1, 20, 20, 16)), make_input("w", (5, 5, 1, 16))
+    y = mk(
+        "conv_general_dilated", x, w, window_strides=(1, 1), padding=((0, 0), (0, 0)), feature_group_count=16,
+        dimension_numbers=((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2)),
+    )  # fmt: skip
+    agree(from_graph([y]))
+    sizes = {}
+    for machine in (AVX512, AVX2):
+        with taken(machine):
+            sizes[machine.cpu] = len(text_of(from_graph([y])))
+    assert sizes["znver4"] > 3 * sizes["znver3"], sizes
+
+
+def test_a_window_of_sigmoids_is_a_loop() -> None:
+    """49 steps for eight vectors, written out, took four seconds to compile."""
+    x = make_input("x", (7, 7, 1280))
+    program = from_graph([mk("reduce_sum", mk("logistic", x), axes=(0, 1))])
+    with taken(AVX512):
+        assert len(text_of(program)) < 100_000
+    agree(from_graph([mk("reduce_sum", mk("logistic", make_input("x", (7, 7, 40))), axes=(0, 1))]))
 
 
 def test_interiors_have_no_guards() -> None:

@@ -179,7 +179,7 @@ def test_options_of_other_types_are_refused_at_once(name: str, value: Any) -> No
 def test_what_was_returned_for_want_of_time_is_no_answer_for_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(superopt.pipeline.optimizer._Run, "_explore", lambda run, limits: None)
+    monkeypatch.setattr(superopt.pipeline.optimizer._Run, "_explore", lambda run, limits, made: None)
     store = tmp_path / "store.db"
     hurried = superopt.optimize(chain, *arguments(), budget=3, kernels=False, store=store)
     assert hurried.report.verdict == "the original was returned: the time does not suffice for a search"
