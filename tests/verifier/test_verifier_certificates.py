@@ -23,7 +23,7 @@ from superopt.ir.ops import contraction
 from superopt.store import Store
 from verifier.equal import sem
 from verifier.record import digests
-from verifier.record.ledger import TABLE, Ledger, certificate_key, require_proved, verify_rules
+from verifier.record.ledger import TABLE, Ledger, certificate_key, require_proved, verify_rules, versions
 from verifier.record.recheck import recheck, replay, solvers
 from verifier.record.shipped import shipped
 from verifier.rules.process import LimitExceededError, Prover, check_all, shared
@@ -87,6 +87,20 @@ def test_an_edit_of_one_denotation_makes_void_the_rules_with_that_op(
                 cached.cache_clear()
     assert void == {r.name for r in rules if ops & set(digests.denotations(r))}
     assert 0 < len(void) < len(rules)
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_an_edit_of_what_all_rules_use_makes_all_void(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {r.name: certificate_key(r) for r in RULES}
+    versions.cache_clear()
+    with monkeypatch.context() as patch:
+        for cached in vars(digests).values():
+            if hasattr(cached, "cache_clear"):
+                cached.cache_clear()
+        _edit(patch, named.__file__, "derived_labels")
+        after = {r.name: certificate_key(r) for r in RULES}
+    versions.cache_clear()
+    assert all(before[name] != after[name] for name in before)
 
 
 def test_rules_with_one_op_in_common_share_its_digest() -> None:

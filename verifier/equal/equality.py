@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from superopt.ir.ops.table import PARTIAL
 from superopt.ir.scalar import LOGICAL
+from superopt.ir.types import INTEGERS
 from verifier.equal import conditions as c
 from verifier.equal.classes import INF, infinite
 from verifier.equal.conditions import Cond
@@ -197,7 +198,7 @@ class _Question:
             return False
         if order and laws != EXACT and used & {"add", "mul", "square"}:
             return False  # sums keep their order only where nothing wraps
-        return laws == EXACT or (laws == REAL and all(f in _RING or f.startswith("$") for f in used))
+        return laws == EXACT or (laws == REAL and all(f in _RING or _is_opaque(f) for f in used))
 
     def by_integers(self) -> str:
         """Are both sides equal as integers: always, in range, or not known (empty)?"""
@@ -231,6 +232,11 @@ class _Question:
         sizes = [t.size for t in self.subterms() if isinstance(t, Reduce) and t.kind in ("max", "min")]
         if not all(self.ctx.holds(c.ge(n, 1), self.facts) for n in sizes):
             self.done.assume("maxima and minima are over non-empty ranges")
+
+
+def _is_opaque(fn: str) -> bool:
+    """A function of integers of which nothing is known but that equal arguments have equal values."""
+    return fn.startswith("$") or (fn.startswith("convert[") and all(x in INTEGERS for x in fn[8:-1].split(",")))
 
 
 def _equal_fractions(normal: LawNormaliser, p: NF, q: NF, facts: tuple[Cond, ...]) -> bool:

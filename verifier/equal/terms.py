@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Protocol, TypeAlias, TypeVar
 
+from superopt.ir.scalar import SCALARS
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond, Int, Sym, Truth, unwrap
 from verifier.equal.poly import Poly, const, divide, entry, greatest, least, var
 
 S = TypeVar("S")
+COMMUTATIVE = frozenset(name for name, fn in SCALARS.items() if fn.commutative)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,47 @@ class TermAlgebra(Protocol[S]):
     def entry(self, value: S, size: Int) -> Int:
         """An integer scalar as an index, clipped to 0 .. size - 1."""
         ...
+
+
+def alike(a: Term, b: Term) -> bool:
+    """Are two terms the same but for the names of bound variables?"""
+    known: dict[tuple[int, int, tuple[tuple[str, str], ...]], bool] = {}
+
+    def same(x: Term, y: Term, bound: dict[str, str]) -> bool:
+        if type(x) is not type(y):
+            return False
+        key = (id(x), id(y), tuple(bound.items()))
+        if key not in known:
+            known[key] = _same(x, y, bound, same)
+        return known[key]
+
+    return same(a, b, {})
+
+
+def _same(x: Term, y: Term, bound: dict[str, str], same: Callable[[Term, Term, dict[str, str]], bool]) -> bool:
+    """One step of `alike`; `bound`: variables of the first term -> those of the second."""
+    renamed = {name: var(other) for name, other in bound.items()}
+    match x, y:
+        case Read(), Read():
+            index = tuple(p.subst(renamed) for p in x.index)
+            return (x.name, index, x.boolean) == (y.name, y.index, y.boolean)
+        case Size(), Size():
+            return x.value.subst(renamed) == y.value
+        case Apply(), Apply():
+            if x.fn != y.fn or len(x.args) != len(y.args):
+                return False
+            if all(map(same, x.args, y.args, [bound] * len(x.args))):
+                return True
+            turned = x.fn in COMMUTATIVE and len(x.args) == 2
+            return turned and same(x.args[0], y.args[1], bound) and same(x.args[1], y.args[0], bound)
+        case Where(), Where():
+            inner = x.guard.subst(renamed) == y.guard
+            return inner and same(x.then, y.then, bound) and same(x.orelse, y.orelse, bound)
+        case Reduce(), Reduce():
+            outer = x.kind == y.kind and x.size.subst(renamed) == y.size
+            return outer and same(x.body, y.body, {**bound, x.var: y.var})
+        case _:
+            return x == y
 
 
 def _gt(a: Poly, b: Poly) -> Cond:

@@ -28,19 +28,20 @@ from superopt.ir.denote import denote
 from superopt.ir.graph import Graph, Node, mk, topological
 from superopt.ir.index import Form, Symbol
 from superopt.ir.index import Poly as Sizes
-from superopt.ir.types import FLOATS, SIGNED
+from superopt.ir.types import FLOATS, INTEGERS, SIGNED
 from verifier.equal import conditions as c
+from verifier.equal.bits import equal_bits, width_of
 from verifier.equal.conditions import Cond
 from verifier.equal.equality import ORDER, Proof, Stop, equal_terms
 from verifier.equal.monomial import Unsupported
 from verifier.equal.pointwise import MachineIntegers, decide
 from verifier.equal.poly import Poly, form_of, var
 from verifier.equal.solver import NO, CannotLower, Context, recorded
-from verifier.equal.terms import Apply, Read, Reduce, Term, Where, walk_terms
+from verifier.equal.terms import Apply, Read, Reduce, Term, Where, alike, walk_terms
 from verifier.rules.process import LimitExceededError, shared
 from verifier.rules.prove import EMPTY_ONLY, FINITE
 from verifier.statements.ranges import PremiseRanges
-from verifier.statements.terms import ROUNDED, WIDENED, Terms, Wraps, factorings, to_poly
+from verifier.statements.terms import BESIDE_INFINITY, ROUNDED, WIDENED, Terms, Wraps, factorings, to_poly
 from verifier.verdict import UNKNOWN, UNSUPPORTED, Query, ValidityDomain, decode, encode
 
 SMALL = 64
@@ -168,6 +169,8 @@ class _Work:
             done.assume(text)
         if ROUNDED in terms.assumptions:
             done.note("real", "sizes as floats")
+        if BESIDE_INFINITY in terms.assumptions:
+            done.note("real", "infinities apart")
         if WIDENED in terms.assumptions:
             done.note("real", "widened results")
         if terms.ranges.assumption:
@@ -178,21 +181,24 @@ class _Work:
         left, right, facts = self._denoted(terms, a, b)
         for side in (left, right):
             self._in_bounds(side, facts)
+        if alike(left, right):
+            done.obligations += 1
+            done.note("exact", "same terms")
+            return
         integers = any(id(t) in terms.arithmetic for side in (left, right) for t in walk_terms(side))
         try:
             equal_terms(ctx, left, right, facts, done, dtype="int" if integers else "", machine=True)
-        except Stop as stop:
-            if not integers or not self._by_machine(a, b):
+        except Stop:
+            if not self._by_machine(a, b):
                 raise
-            del stop
         except (Unsupported, NotImplementedError) as missing:
             raise Stop(UNSUPPORTED, str(missing)) from missing
         if integers and a.dtype in FLOATS and "normal form (real)" in (done.tiers or ()):
             done.note("real", "normal form (real)")  # beside integers floats may have been reordered
 
-    def _terms(self, machine: bool = False, finite: bool = False) -> Any:
+    def _terms(self, *, machine: bool = False, finite: bool = False, typed: bool = False) -> Any:
         least = max((n for _, n in self.done.sizes), default=1)
-        return Terms(self.ctx, PremiseRanges(self.ctx, least), machine, finite, products=self.products)
+        return Terms(self.ctx, PremiseRanges(self.ctx, least), machine, finite, typed, products=self.products)
 
     def _denoted(self, terms: Any, a: Node, b: Node) -> tuple[Term, Term, tuple[Cond, ...]]:
         made: list[tuple[str, Poly]] = []
@@ -219,18 +225,36 @@ class _Work:
         return read
 
     def _by_machine(self, a: Node, b: Node) -> bool:
-        """Integers of one width, by the tier that knows how they wrap."""
+        """Integers, by the tiers that know how they wrap: those of one width by arithmetic, else each by its bits."""
         kinds = {x.dtype for x in topological((a, b)) if x.dtype not in ("bool",)}
-        if len(kinds) != 1 or not (kind := kinds.pop()).startswith(("int", "uint")):
+        if not kinds <= set(INTEGERS):
             return False
-        left, right, facts = self._denoted(self._terms(machine=True), a, b)
-        width = int("".join(ch for ch in kind if ch.isdigit()))
         try:
-            proved = decide(self.ctx, MachineIntegers(self.ctx, width, kind in SIGNED), left, right, facts)
+            if len(kinds) == 1 and self._at_one_width(a, b, *kinds):
+                return True
+        except CannotLower:
+            pass
+        try:
+            return self._by_bits(a, b)
         except CannotLower:
             return False
+
+    def _at_one_width(self, a: Node, b: Node, kind: str) -> bool:
+        left, right, facts = self._denoted(self._terms(machine=True), a, b)
+        theory = MachineIntegers(self.ctx, width_of(kind), kind in SIGNED)
+        proved = decide(self.ctx, theory, left, right, facts)
         if proved:
             self.done.note("exact", f"integers ({kind})")
+        return proved
+
+    def _by_bits(self, a: Node, b: Node) -> bool:
+        terms = self._terms(typed=True)
+        left, right, facts = self._denoted(terms, a, b)
+        proved = equal_bits(self.ctx, left, right, a.dtype, terms.ranges.kinds, facts)
+        if proved:
+            self.done.note("exact", "bits")
+            for text in (*terms.assumptions, *filter(None, [terms.ranges.assumption])):
+                self.done.assume(text)
         return proved
 
 

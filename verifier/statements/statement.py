@@ -26,7 +26,9 @@ from superopt.ir.graph import Graph, Node, make_input, topological
 from superopt.ir.program import replace as replaced
 from superopt.ir.text import print_graph
 from verifier.equal.equality import DEFINED, Proof, Stop
+from verifier.equal.normal import EXACT, REAL
 from verifier.rules.process import LIMIT, shared
+from verifier.rules.prove import FINITE
 from verifier.rules.refute import clearest
 from verifier.rules.snippet import body, identifier, written
 from verifier.statements.prove import Pair, prove_elsewhere, unsupported_ops
@@ -108,6 +110,14 @@ def check_statement(statement: Statement, *, before: int = BEFORE, after: int = 
     return _checked(statement, before, after)[0]
 
 
+def proved_alone(statement: Statement) -> Verdict:
+    """The prover's verdict on a statement, without any search for a counterexample."""
+    start = time.perf_counter()
+    pair, problem = _traced(statement)
+    asked = Verdict(statement.name, statement_key(statement, pair.traced), statement.where, "statement", UNKNOWN)
+    return replace(_proved(pair, asked, Proof(), problem), seconds=time.perf_counter() - start)
+
+
 def as_rule(statement: Statement) -> tuple[Rule | None, Verdict]:
     """The rule over named axes that a statement is, and its verdict; without a rule, the statement's verdict and why.
 
@@ -172,15 +182,22 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
 
 
 def _tried_in_earnest(pair: Pairing, verdict: Verdict, tried: Sequence[dict[str, int]]) -> Verdict:
-    """The verdict of a proof after both functions were evaluated in their own dtypes."""
-    assert verdict.domain is not None
-    tested = FINITE_TEST in verdict.domain.assumptions
+    """The verdict of a proof after both functions were evaluated in their own dtypes.
+
+    Sums that are the same term may be added up in another order by another operation: what is said to be exact and
+    differs by rounding alone is of class real.
+    """
+    domain = verdict.domain
+    assert domain is not None
+    tested = FINITE_TEST in domain.assumptions
     for at in tried:
-        difference = really_differs(pair, at, verdict.domain.exactness, tested)
-        if difference:
-            cause = f"the proof says {verdict.domain.exactness}, evaluation in the dtypes gives {difference}"
+        difference = really_differs(pair, at, domain.exactness, tested)
+        if difference and domain.exactness == EXACT and not really_differs(pair, at, REAL, tested):
+            domain = replace(domain, exactness=REAL, assumptions=tuple(dict.fromkeys((*domain.assumptions, FINITE))))
+        elif difference:
+            cause = f"the proof says {domain.exactness}, evaluation in the dtypes gives {difference}"
             return replace(verdict, status=UNKNOWN, domain=None, cause=cause)
-    return verdict
+    return replace(verdict, domain=domain)
 
 
 def _excluded(found: StatementDifference, verdict: Verdict) -> bool:

@@ -131,6 +131,7 @@ LARGEST_DENOMINATOR = 1000
 FRACTIONS = "a float constant is the simplest fraction that rounds to it"
 FINITE_TEST = "values that are tested for being finite numbers are"
 ROUNDED = "a size as a float is rounded as results of floats are"
+BESIDE_INFINITY = "numbers beside infinities are finite"
 WIDENED = "results that are then widened are finite, and rounded as those of the wider type are"
 _UNROUNDED = frozenset(name for name, fn in SCALARS.items() if fn.closed) - {"nextafter"} | {"narrow", "convert", "nan"}
 """Functions that a wider type does not round otherwise."""
@@ -147,6 +148,7 @@ class Terms:
     Attributes:
         ctx: premises, ranges of index variables, the solver.
         machine: name integer functions plainly, for the tier that knows machine integers.
+        typed: name them with their type (`add[int8]`), for the tier of bits; entries are no positions then.
         ranges: what integers can be.
         finite: values that are tested for being finite numbers are taken to be.
         tested: there are such values.
@@ -159,6 +161,7 @@ class Terms:
     ranges: PremiseRanges
     machine: bool = False
     finite: bool = False
+    typed: bool = False
     tested: bool = False
     assumptions: dict[str, None] = field(default_factory=dict[str, None])
     arithmetic: dict[int, tuple[Term, str]] = field(default_factory=dict[int, tuple[Term, str]])
@@ -227,6 +230,8 @@ class Terms:
             return found
         if dtype in INTEGERS:
             return self._integers(fn, dtype, args)
+        if dtype in FLOATS and (found := self._beside_infinity(fn, dtype, args)) is not None:
+            return found
         if fn in RING and any(isinstance(a, Size) for a in args):  # sizes as floats
             known = [p for a in args if (p := position(a)) is not None]
             if len(known) == len(args) and (p := of_positions(fn, known)) is not None:
@@ -256,11 +261,41 @@ class Terms:
         self.assumptions[FINITE_TEST] = None
         return TRUE
 
+    def _beside_infinity(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
+        """A function of infinities, and of choices one of which is infinite: the choice of what it makes of each.
+
+        Values beside an infinity are taken to be finite, as those of the class real are.
+        """
+        at = next((i for i, a in enumerate(args) if _chooses_infinity(a)), None)
+        if at is not None:
+            choice = args[at]
+            assert isinstance(choice, Apply | Where)
+            parts = choice.args[1:] if isinstance(choice, Apply) else (choice.orelse, choice.then)
+            made = [self._with_zero(fn, dtype, *args[:at], part, *args[at + 1 :]) for part in parts]
+            if isinstance(choice, Where):
+                return Where(choice.guard, made[1], made[0])
+            return self._select((choice.args[0], *made))
+        if not any(isinstance(a, Infinity) for a in args):
+            return None
+        found = _of_infinities(fn, args)
+        if found is not None:
+            self.assumptions[BESIDE_INFINITY] = None
+        return found
+
+    def _with_zero(self, fn: str, dtype: str, *args: Term) -> Term:
+        """A function of one branch of a choice; a mask adds 0 where it lets through."""
+        if fn == "add" and ZERO in args:
+            self.assumptions[BESIDE_INFINITY] = None
+            return args[1] if args[0] == ZERO else args[0]
+        return self.op(fn, dtype, *args)
+
     def _as_float(self, p: Poly, dtype: str) -> None:
         if not self.ranges.exact(p, dtype):
             self.assumptions[ROUNDED] = None
 
     def _integers(self, fn: str, dtype: str, args: Sequence[Term]) -> Term:
+        if fn == "shift_left" and not self.typed and (times := _power(args[1], dtype)) is not None:
+            return self._integers("mul", dtype, (args[0], times))
         positions = [position(a) for a in args]
         if None not in positions:
             found = self._positions(fn, [p for p in positions if p is not None])
@@ -269,7 +304,8 @@ class Terms:
         if any(isinstance(a, Where) for a in args) and fn not in COMPARISONS:
             return self._cases(fn, dtype, args)
         plain = self.machine or fn in RING | LATTICE | COMPARISONS
-        made = Apply(fn if plain else f"${fn}[{dtype}]", tuple(args))
+        named = f"{fn}[{dtype}]" if self.typed else fn if plain else f"${fn}[{dtype}]"
+        made = Apply(named, tuple(args))
         return made if fn in LATTICE | COMPARISONS else self.wrapping(made, dtype)
 
     def wrapping(self, made: Term, dtype: str) -> Term:
@@ -290,7 +326,7 @@ class Terms:
 
     def _compare(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
         """A comparison of positions (sizes, indices, entries of integer inputs) as an index condition."""
-        sides = [plain_position(a, dtype in INTEGERS) for a in args]
+        sides = [plain_position(a, dtype in INTEGERS and not self.typed) for a in args]
         if None in sides or all(isinstance(a, Read) for a in args):
             return None
         if dtype in FLOATS and not self._compared_alike([p for p in sides if p is not None], dtype):
@@ -323,10 +359,18 @@ class Terms:
             for j, case in enumerate(cases[1:], 1):
                 term = self._select((self.op("ge", "int32", which, Const(Fraction(j))), term, case))
             return term
+        if cases[0] == cases[1]:
+            return cases[0]
         guard = index_condition(which)
         if guard is not None:
             return Where(guard, cases[1], cases[0])
-        return Apply("select_n", tuple(args))
+        if isinstance(which, Apply) and which.fn == "not":
+            return self._select((which.args[0], cases[1], cases[0]))
+        false, true = (_chosen(case, which, j) for j, case in enumerate(cases))
+        inner = true if isinstance(true, Apply) and true.fn == "select_n" and len(true.args) == 3 else None
+        if inner is not None and inner.args[1] == false:  # two conditions for one value
+            return self._select((self._logical("and", (which, inner.args[0])), false, inner.args[2]))
+        return false if false == true else Apply("select_n", (which, false, true))
 
     def _logical(self, fn: str, args: Sequence[Term]) -> Term:
         guards = [index_condition(a) for a in args]
@@ -563,6 +607,48 @@ def _without_value(t: Term) -> bool:
     return isinstance(t, Infinity) or t == NAN
 
 
+def _chosen(case: Term, which: Term, truth: int) -> Term:
+    """A case of a choice where the condition is known, also of a choice by the same one inside of it."""
+    while isinstance(case, Apply) and case.fn == "select_n" and len(case.args) == 3 and case.args[0] == which:
+        case = case.args[1 + truth]
+    return case
+
+
+def _chooses_infinity(t: Term) -> bool:
+    """Is a term a choice, one branch of which is infinite?"""
+    if isinstance(t, Where):
+        return any(isinstance(x, Infinity) or _chooses_infinity(x) for x in (t.then, t.orelse))
+    two = isinstance(t, Apply) and t.fn == "select_n" and len(t.args) == 3
+    return two and any(isinstance(x, Infinity) or _chooses_infinity(x) for x in t.args[1:])
+
+
+def _of_infinities(fn: str, args: Sequence[Term]) -> Term | None:
+    """A function of infinities and finite numbers; None where it is not known, or no number."""
+    infinite = [a for a in args if isinstance(a, Infinity)]
+    first = infinite[0]
+    match fn, args:
+        case "neg", _:
+            return Infinity(-first.sign)
+        case "exp", _:
+            return ZERO if first.sign < 0 else first
+        case "add", _:
+            return first if len(set(infinite)) == 1 else None
+        case "sub", [a, b]:
+            signs = {a.sign} if isinstance(a, Infinity) else set[int]()
+            signs |= {-b.sign} if isinstance(b, Infinity) else set[int]()
+            return Infinity(signs.pop()) if len(signs) == 1 else None
+        case "mul", [a, b]:
+            other = b if isinstance(a, Infinity) else a
+            if not isinstance(other, Const) or other.value == 0:
+                return None
+            return Infinity(first.sign if other.value > 0 else -first.sign)
+        case (("max" | "min"), [a, b]):
+            other = b if isinstance(a, Infinity) else a
+            return first if (fn == "max") == (first.sign > 0) else other
+        case _:
+            return None
+
+
 def _is_rounded(value: Term) -> bool:
     """May a float not be what its type was given, but computed in it?  A wider type rounds otherwise."""
     seen, todo = set[int](), [value]
@@ -583,6 +669,13 @@ def _is_rounded(value: Term) -> bool:
         elif isinstance(t, Where):
             todo += (t.then, t.orelse)
     return False
+
+
+def _power(by: Term, dtype: str) -> Term | None:
+    """What a shift to the left multiplies with, modulo the width; None where that is not known."""
+    if not isinstance(by, Const) or not 0 <= by.value < int(dtype.lstrip("uint")) - 1:
+        return None
+    return Const(Fraction(2 ** int(by.value)))
 
 
 UNROLLED = 16

@@ -3,6 +3,9 @@
     library    every rule of the library, in every usable direction, from scratch
     rollcall   XLA's algebraic simplifier, what TensorRight cannot express of it, identities of whole kernels
     wrong      rewrites that must be refuted with arrays: texts and pairs of functions
+    hostile    false statements by kinds and seeds, asked of the prover alone: none may be proved
+    integers   true statements of machine integers, quantised products and masks
+    engineer   true statements that compiler engineers would ask
     mutants    mutants of all proved rules: none may be proved and numerically false
     discovery  candidate pairs judged per second of one core
     recheck    the questions behind all proofs, asked again of all solvers
@@ -29,7 +32,8 @@ from rewrites.language.direction import directions
 from rewrites.language.term import Rule
 from rewrites.library import load
 from superopt.errors import UsageError
-from superopt.lab.bench import Say, table, wanted
+from superopt.lab.bench import Say, engineer_functions, table, true_functions, wanted
+from superopt.lab.bench.hostile_functions import hostile
 from superopt.lab.bench.wrong_functions import STATEMENTS
 from superopt.lab.corpora import rollcall, wrong
 from superopt.lab.discovery.discover import DiscoverySettings, discover
@@ -40,15 +44,17 @@ from verifier.record.recheck import recheck
 from verifier.rules.fuzz import Fuzzed, cores, draw, try_all
 from verifier.rules.process import shared
 from verifier.rules.refute import different_bits
-from verifier.statements.statement import check_statement
+from verifier.statements.statement import Statement, check_statement, proved_alone
 from verifier.verdict import REFUTED, Verdict
 
 MUTANTS = 5000
+HOSTILE = 300
 GRAPHS = 8  # on which exact rules are compared bit by bit
 DISCOVERY_S, DISCOVERY_SIZE = 120.0, 2
 _COLUMNS = (("figure", "figure", ""), ("value", "value", ""), ("bar", "bar", ""))
 _BARS = {
     "rollcall_proved": ">= 145", "rollcall_all_ranks": ">= 118", "median_ms": "<= 50", "total_s": "< 120",
+    "hostile_false_proofs": "0", "int_proved": ">= 0.9", "engineer_proved": ">= 0.9",
     "must_refute_missed": "0", "refute_median_s": "< 0.3", "exact_with_other_bits": "0", "false_proofs": "0",
     "unknown_fraction": "< 0.01",
     "discovery_pairs_per_s": ">= 20", "solver_disagreements": "0",
@@ -205,6 +211,41 @@ def _check_statement(statement: Any) -> Verdict:
     return check_statement(statement)
 
 
+# -- statements
+
+
+def _hostile(made: _Run) -> None:
+    proved: list[str] = []
+    for case in hostile(made.seed, HOSTILE):
+        verdict = proved_alone(case.statement)
+        wrong = verdict.proved and not (case.in_bits and verdict.domain and verdict.domain.exactness != "exact")
+        proved += [case.statement.name] if wrong else []
+        row = {"part": "hostile", "name": case.statement.name, "status": verdict.status, "ms": 1e3 * verdict.seconds}
+        made.rows.append(row | {"cause": verdict.cause})
+    made.summary |= {"hostile": HOSTILE, "hostile_false_proofs": len(proved)}
+
+
+def _true(made: _Run, part: str, name: str, statements: Sequence[Statement]) -> None:
+    """Statements that hold: how many are proved, and whether one is refuted, which none may be."""
+    verdicts = [_check_statement(statement) for statement in statements]
+    for verdict in verdicts:
+        row = {"part": part, "name": verdict.rule, "status": verdict.status, "ms": 1e3 * verdict.seconds}
+        made.rows.append(row | ({"cause": verdict.cause} if verdict.cause else {}))
+    made.summary |= {
+        f"{name}_proved": sum(verdict.proved for verdict in verdicts) / len(verdicts),
+        f"{name}_refuted": sum(verdict.status == REFUTED for verdict in verdicts),
+        f"{name}_median_s": round(median(verdict.seconds for verdict in verdicts), 3),
+    }
+
+
+def _integers(made: _Run) -> None:
+    _true(made, "integers", "int", true_functions.STATEMENTS)
+
+
+def _engineer(made: _Run) -> None:
+    _true(made, "engineer", "engineer", engineer_functions.STATEMENTS)
+
+
 # -- mutants
 
 
@@ -251,6 +292,9 @@ _PARTS: dict[str, Callable[[_Run], None]] = {
     "library": _library,
     "rollcall": _rollcall,
     "wrong": _wrong,
+    "hostile": _hostile,
+    "integers": _integers,
+    "engineer": _engineer,
     "mutants": _mutants,
     "discovery": _discovery,
     "recheck": _recheck,

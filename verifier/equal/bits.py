@@ -1,0 +1,200 @@
+"""The tier of bits: integers of a machine as bit-vectors, each at its own width, decided by Z3.
+
+Functions say the type of their operands (`add[int8]`, `lt[uint32]`, `convert[int8,int32]`): those that Terms of mode
+`typed` makes.  What each means is what `superopt.ir.scalar` says of it: arithmetic wraps, division rounds towards zero
+and gives -1 for the divisor 0, the remainder is the dividend for it, shifts by the width or more (a negative shift is
+one, read without its sign) give 0 or copies of the sign, conversions keep the lowest bits.
+
+Entries of inputs are uninterpreted functions of their index; sizes and positions are integers, which their type holds
+(`verifier.statements.ranges`), turned into bits where they are operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from superopt.ir.scalar import COMPARISONS, LOGICAL
+from superopt.ir.types import INTEGERS, SIGNED
+from verifier.equal.conditions import Cond
+from verifier.equal.solver import NO, CannotLower, Context, z3
+from verifier.equal.terms import Apply, Const, Read, Size, Term, Where
+
+
+def equal_bits(
+    ctx: Context, left: Term, right: Term, dtype: str, kinds: Mapping[str, str], facts: tuple[Cond, ...]
+) -> bool:
+    """Have two terms of a dtype the same bits for all inputs?
+
+    Args:
+        ctx: premises about sizes.
+        left, right: typed terms.
+        dtype: of both, an integer type or bool.
+        kinds: dtypes of the inputs.
+        facts: conditions on the index.
+
+    Raises:
+        CannotLower: a term is outside this tier.
+    """
+    lower = _Lowering(ctx, kinds)
+    sides = [lower.truth(t) if dtype == "bool" else lower.number(t, dtype) for t in (left, right)]
+    return ctx.differ(sides[0] != sides[1], facts) == NO
+
+
+def width_of(dtype: str) -> int:
+    """Bits of an integer type."""
+    return int(dtype.lstrip("uint"))
+
+
+@dataclass
+class _Lowering:
+    """Typed terms in the solver's language."""
+
+    ctx: Context
+    kinds: Mapping[str, str]
+
+    def truth(self, t: Term) -> Any:
+        """A term as a truth value."""
+        if isinstance(t, Const) and t.value in (0, 1):
+            return z3.BoolVal(t.value == 1, self.ctx.sort("bool").ctx)
+        if isinstance(t, Where):
+            return z3.If(self.ctx.cond(t.guard), self.truth(t.then), self.truth(t.orelse))
+        if isinstance(t, Read) and t.boolean:
+            return self._read(t, self.ctx.sort("bool"))
+        if isinstance(t, Apply):
+            if t.fn == "select_n":
+                which, false, true = t.args
+                return z3.If(self.truth(which), self.truth(true), self.truth(false))
+            if t.fn in LOGICAL:
+                return _LOGIC[t.fn](*map(self.truth, t.args))
+            name, dtype = _typed(t.fn)
+            if name in COMPARISONS and dtype in INTEGERS:
+                a, b = (self.number(x, dtype) for x in t.args)
+                return _COMPARE[name](a, b, dtype in SIGNED)
+        raise CannotLower("a predicate that is no comparison of integers")
+
+    def number(self, t: Term, dtype: str) -> Any:
+        """A term of an integer type as a bit-vector."""
+        width = width_of(dtype)
+        if isinstance(t, Const):
+            if t.value.denominator != 1:
+                raise CannotLower(f"{t.value} is no integer")
+            return self._value(int(t.value), width)
+        if isinstance(t, Size):
+            return z3.Int2BV(self.ctx.poly(t.value), width)
+        if isinstance(t, Where):
+            return z3.If(self.ctx.cond(t.guard), self.number(t.then, dtype), self.number(t.orelse, dtype))
+        if isinstance(t, Read):
+            if t.boolean or self.kinds.get(t.name) != dtype:
+                raise CannotLower(f"{t.name} is not of {dtype}")
+            return self._read(t, z3.BitVecSort(width, self.ctx.sort("int").ctx))
+        if not isinstance(t, Apply):
+            raise CannotLower(type(t).__name__.lower())
+        if t.fn == "select_n":
+            which, false, true = t.args
+            return z3.If(self.truth(which), self.number(true, dtype), self.number(false, dtype))
+        name, kind = _typed(t.fn)
+        if name == "convert":
+            source, _, target = kind.partition(",")
+            if source not in INTEGERS or target != dtype:
+                raise CannotLower(f"{t.fn} in {dtype}")
+            return _converted(self.number(t.args[0], source), source in SIGNED, width_of(source), width)
+        if name not in _MEANING or kind != dtype:
+            raise CannotLower(f"{t.fn} in {dtype}")
+        return _MEANING[name](*[self.number(x, dtype) for x in t.args], signed=dtype in SIGNED)
+
+    def _value(self, value: int, width: int) -> Any:
+        return z3.BitVecVal(value, width, self.ctx.sort("int").ctx)
+
+    def _read(self, t: Read, sort: Any) -> Any:
+        args = [self.ctx.poly(p) for p in t.index]
+        return self.ctx.function(f"in {t.name}", [self.ctx.sort("int")] * len(args), sort)(*args)
+
+
+def _typed(fn: str) -> tuple[str, str]:
+    """A function's name, and the type that it says."""
+    name, _, kind = fn.partition("[")
+    return name, kind.removesuffix("]")
+
+
+def _converted(x: Any, signed: bool, before: int, after: int) -> Any:
+    if after <= before:
+        return z3.Extract(after - 1, 0, x)
+    return z3.SignExt(after - before, x) if signed else z3.ZeroExt(after - before, x)
+
+
+def _number(like: Any, value: int) -> Any:
+    return z3.BitVecVal(value, like.size(), like.ctx)
+
+
+def _less(a: Any, b: Any, signed: bool) -> Any:
+    return a < b if signed else z3.ULT(a, b)
+
+
+def _div(a: Any, b: Any, *, signed: bool) -> Any:
+    return z3.If(b == _number(b, 0), _number(a, -1), a / b if signed else z3.UDiv(a, b))
+
+
+def _rem(a: Any, b: Any, *, signed: bool) -> Any:
+    return z3.If(b == _number(b, 0), a, z3.SRem(a, b) if signed else z3.URem(a, b))
+
+
+def _abs(a: Any, *, signed: bool) -> Any:
+    return z3.If(a < _number(a, 0), -a, a) if signed else a
+
+
+def _sign(a: Any, *, signed: bool) -> Any:
+    zero = _number(a, 0)
+    positive = z3.If(a == zero, zero, _number(a, 1))
+    return z3.If(a < zero, _number(a, -1), positive) if signed else positive
+
+
+def _population_count(a: Any, *, signed: bool) -> Any:
+    del signed
+    width = a.size()
+    bits = [z3.ZeroExt(width - 1, z3.Extract(i, i, a)) if width > 1 else a for i in range(width)]
+    total = bits[0]
+    for bit in bits[1:]:
+        total = total + bit
+    return total
+
+
+def _clz(a: Any, *, signed: bool) -> Any:
+    del signed
+    found = _number(a, a.size())
+    for i in range(a.size()):  # the highest bit that is set decides, asked last
+        found = z3.If(z3.Extract(i, i, a) == z3.BitVecVal(1, 1, a.ctx), _number(a, a.size() - 1 - i), found)
+    return found
+
+
+_COMPARE: dict[str, Callable[[Any, Any, bool], Any]] = {
+    "eq": lambda a, b, signed: a == b,
+    "ne": lambda a, b, signed: a != b,
+    "lt": _less,
+    "gt": lambda a, b, signed: _less(b, a, signed),
+    "le": lambda a, b, signed: z3.Not(_less(b, a, signed)),
+    "ge": lambda a, b, signed: z3.Not(_less(a, b, signed)),
+}
+_LOGIC: dict[str, Callable[..., Any]] = {"and": z3.And, "or": z3.Or, "xor": z3.Xor, "not": z3.Not}
+_MEANING: dict[str, Callable[..., Any]] = {
+    "add": lambda a, b, signed: a + b,
+    "sub": lambda a, b, signed: a - b,
+    "mul": lambda a, b, signed: a * b,
+    "neg": lambda a, signed: -a,
+    "div": _div,
+    "rem": _rem,
+    "abs": _abs,
+    "sign": _sign,
+    "max": lambda a, b, signed: z3.If(_less(a, b, signed), b, a),
+    "min": lambda a, b, signed: z3.If(_less(b, a, signed), b, a),
+    "and": lambda a, b, signed: a & b,
+    "or": lambda a, b, signed: a | b,
+    "xor": lambda a, b, signed: a ^ b,
+    "not": lambda a, signed: ~a,
+    "shift_left": lambda a, b, signed: a << b,
+    "shift_right_logical": lambda a, b, signed: z3.LShR(a, b),
+    "shift_right_arithmetic": lambda a, b, signed: a >> b,
+    "population_count": _population_count,
+    "clz": _clz,
+}
