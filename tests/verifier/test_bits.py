@@ -7,10 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from superopt.ir.scalar import SCALARS, apply, convert
+from superopt.ir.scalar import COMPARISONS, SCALARS, apply, convert
 from superopt.ir.types import SIGNED
-from superopt.lab.bench import engineer_functions, true_functions
-from superopt.lab.bench.hostile_functions import hostile
+from superopt.lab.corpora.statements import engineer, integers
+from superopt.lab.corpora.statements.hostile import hostile
 from verifier.equal import bits
 from verifier.equal.poly import const, var
 from verifier.equal.solver import Context, z3
@@ -35,7 +35,7 @@ def number(x: object, dtype: str) -> int:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
-@pytest.mark.parametrize("name", sorted(bits._MEANING))
+@pytest.mark.parametrize("name", sorted(bits.FUNCTIONS))
 def test_functions_mean_what_the_interpreter_computes(name: str, dtype: str) -> None:
     width, arity = bits.width_of(dtype), SCALARS[name].arity
     some = values(dtype)
@@ -44,17 +44,17 @@ def test_functions_mean_what_the_interpreter_computes(name: str, dtype: str) -> 
         terms = [z3.BitVecVal(v, width, CTX) for v in given]
         with np.errstate(all="ignore"):
             wanted = apply(name, dtype, tuple(np.array(v, dtype) for v in given))
-        got = number(bits._MEANING[name](*terms, signed=dtype in SIGNED), dtype)
+        got = number(bits.value_of(name, *terms, signed=dtype in SIGNED), dtype)
         assert got == int(wanted), (name, dtype, given)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-@pytest.mark.parametrize("name", sorted(bits._COMPARE))
+@pytest.mark.parametrize("name", sorted(COMPARISONS))
 def test_comparisons_mean_what_the_interpreter_computes(name: str, dtype: str) -> None:
     for a in values(dtype):
         for b in values(dtype):
             terms = [z3.BitVecVal(v, 8, CTX) for v in (a, b)]
-            found = z3.is_true(z3.simplify(bits._COMPARE[name](*terms, dtype in SIGNED)))
+            found = z3.is_true(z3.simplify(bits.compared(name, *terms, signed=dtype in SIGNED)))
             assert found == bool(apply(name, dtype, (np.array(a, dtype), np.array(b, dtype)))), (name, dtype, a, b)
 
 
@@ -97,7 +97,7 @@ def test_terms_are_alike_up_to_names_of_bound_variables() -> None:
     assert not alike(Apply("sub", (Read("a", ()), Read("b", ()))), Apply("sub", (Read("b", ()), Read("a", ()))))
 
 
-TRUE = [*true_functions.STATEMENTS[::6], *engineer_functions.STATEMENTS[::9]]
+TRUE = [*integers.STATEMENTS[::6], *engineer.STATEMENTS[::9]]
 OPEN = ("uint8-as-int8", "any-by-sum", "all-by-any", "log-of-root", "group-norm-by-parts", "heads-merged", "soft-cap",
         "gelu-approximations-agree", "linear-attention-normalised", "binary-cross-entropy",
         "gradient-of-cross-entropy", "adam-bias-folded")  # fmt: skip

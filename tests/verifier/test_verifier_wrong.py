@@ -13,8 +13,8 @@ from rewrites.language.parse import parse, parse_many
 from rewrites.language.show import rule_key
 from rewrites.language.term import Rule
 from rewrites.library import by_name, load
-from superopt.lab.bench.wrong_functions import STATEMENTS
 from superopt.lab.corpora import wrong
+from superopt.lab.corpora.statements.wrong import STATEMENTS
 from tests.support.verifier_texts import TRUE
 from verifier.rules.check import check
 from verifier.rules.fuzz import FALSE_PROOF, Fuzzed, MutantOutcome, draw, try_mutant

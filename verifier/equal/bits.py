@@ -11,6 +11,7 @@ Entries of inputs are uninterpreted functions of their index; sizes and position
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -67,11 +68,11 @@ class _Lowering:
                 which, false, true = t.args
                 return z3.If(self.truth(which), self.truth(true), self.truth(false))
             if t.fn in LOGICAL:
-                return _LOGIC[t.fn](*map(self.truth, t.args))
+                return getattr(z3, t.fn.capitalize())(*map(self.truth, t.args))
             name, dtype = _typed(t.fn)
             if name in COMPARISONS and dtype in INTEGERS:
                 a, b = (self.number(x, dtype) for x in t.args)
-                return _COMPARE[name](a, b, dtype in SIGNED)
+                return compared(name, a, b, signed=dtype in SIGNED)
         raise CannotLower("a predicate that is no comparison of integers")
 
     def number(self, t: Term, dtype: str) -> Any:
@@ -100,9 +101,9 @@ class _Lowering:
             if source not in INTEGERS or target != dtype:
                 raise CannotLower(f"{t.fn} in {dtype}")
             return _converted(self.number(t.args[0], source), source in SIGNED, width_of(source), width)
-        if name not in _MEANING or kind != dtype:
+        if name not in FUNCTIONS or kind != dtype:
             raise CannotLower(f"{t.fn} in {dtype}")
-        return _MEANING[name](*[self.number(x, dtype) for x in t.args], signed=dtype in SIGNED)
+        return value_of(name, *[self.number(x, dtype) for x in t.args], signed=dtype in SIGNED)
 
     def _value(self, value: int, width: int) -> Any:
         return z3.BitVecVal(value, width, self.ctx.sort("int").ctx)
@@ -150,8 +151,7 @@ def _sign(a: Any, *, signed: bool) -> Any:
     return z3.If(a < zero, _number(a, -1), positive) if signed else positive
 
 
-def _population_count(a: Any, *, signed: bool) -> Any:
-    del signed
+def _population_count(a: Any) -> Any:
     width = a.size()
     bits = [z3.ZeroExt(width - 1, z3.Extract(i, i, a)) if width > 1 else a for i in range(width)]
     total = bits[0]
@@ -160,41 +160,66 @@ def _population_count(a: Any, *, signed: bool) -> Any:
     return total
 
 
-def _clz(a: Any, *, signed: bool) -> Any:
-    del signed
+def _clz(a: Any) -> Any:
     found = _number(a, a.size())
     for i in range(a.size()):  # the highest bit that is set decides, asked last
         found = z3.If(z3.Extract(i, i, a) == z3.BitVecVal(1, 1, a.ctx), _number(a, a.size() - 1 - i), found)
     return found
 
 
-_COMPARE: dict[str, Callable[[Any, Any, bool], Any]] = {
-    "eq": lambda a, b, signed: a == b,
-    "ne": lambda a, b, signed: a != b,
-    "lt": _less,
-    "gt": lambda a, b, signed: _less(b, a, signed),
-    "le": lambda a, b, signed: z3.Not(_less(b, a, signed)),
-    "ge": lambda a, b, signed: z3.Not(_less(a, b, signed)),
-}
-_LOGIC: dict[str, Callable[..., Any]] = {"and": z3.And, "or": z3.Or, "xor": z3.Xor, "not": z3.Not}
-_MEANING: dict[str, Callable[..., Any]] = {
-    "add": lambda a, b, signed: a + b,
-    "sub": lambda a, b, signed: a - b,
-    "mul": lambda a, b, signed: a * b,
-    "neg": lambda a, signed: -a,
-    "div": _div,
-    "rem": _rem,
-    "abs": _abs,
-    "sign": _sign,
-    "max": lambda a, b, signed: z3.If(_less(a, b, signed), b, a),
-    "min": lambda a, b, signed: z3.If(_less(b, a, signed), b, a),
-    "and": lambda a, b, signed: a & b,
-    "or": lambda a, b, signed: a | b,
-    "xor": lambda a, b, signed: a ^ b,
-    "not": lambda a, signed: ~a,
-    "shift_left": lambda a, b, signed: a << b,
-    "shift_right_logical": lambda a, b, signed: z3.LShR(a, b),
-    "shift_right_arithmetic": lambda a, b, signed: a >> b,
-    "population_count": _population_count,
-    "clz": _clz,
-}
+def _greatest(a: Any, b: Any, *, signed: bool) -> Any:
+    return z3.If(_less(a, b, signed), b, a)
+
+
+def _least(a: Any, b: Any, *, signed: bool) -> Any:
+    return z3.If(_less(b, a, signed), b, a)
+
+
+def _and(a: Any, b: Any) -> Any:
+    return a & b
+
+
+def _or(a: Any, b: Any) -> Any:
+    return a | b
+
+
+def _xor(a: Any, b: Any) -> Any:
+    return a ^ b
+
+
+def _shift_left(a: Any, b: Any) -> Any:
+    return a << b
+
+
+def _shift_right_arithmetic(a: Any, b: Any) -> Any:
+    return a >> b
+
+
+def _shift_right_logical(a: Any, b: Any) -> Any:
+    return z3.LShR(a, b)
+
+
+_WRAPPING: dict[str, Callable[..., Any]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg, "and": _and,
+    "or": _or, "xor": _xor, "not": operator.invert, "shift_left": _shift_left,
+    "shift_right_arithmetic": _shift_right_arithmetic, "shift_right_logical": _shift_right_logical,
+    "population_count": _population_count, "clz": _clz,
+}  # fmt: skip
+"""Functions that do not ask for the sign."""
+_SIGNED: dict[str, Callable[..., Any]] = {
+    "div": _div, "rem": _rem, "abs": _abs, "sign": _sign, "max": _greatest, "min": _least,
+}  # fmt: skip
+FUNCTIONS = frozenset({*_WRAPPING, *_SIGNED})
+"""Those that have a meaning here, comparisons, choices and conversions apart."""
+
+
+def value_of(name: str, *args: Any, signed: bool) -> Any:
+    """A function of bit-vectors of one width."""
+    return _SIGNED[name](*args, signed=signed) if name in _SIGNED else _WRAPPING[name](*args)
+
+
+def compared(name: str, a: Any, b: Any, *, signed: bool) -> Any:
+    """A comparison of bit-vectors of one width; the solver's operators are those of signed ones."""
+    if signed or name in ("eq", "ne"):
+        return getattr(operator, name)(a, b)
+    return getattr(z3, f"U{name.upper()}")(a, b)

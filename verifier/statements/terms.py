@@ -618,8 +618,9 @@ def _chooses_infinity(t: Term) -> bool:
     """Is a term a choice, one branch of which is infinite?"""
     if isinstance(t, Where):
         return any(isinstance(x, Infinity) or _chooses_infinity(x) for x in (t.then, t.orelse))
-    two = isinstance(t, Apply) and t.fn == "select_n" and len(t.args) == 3
-    return two and any(isinstance(x, Infinity) or _chooses_infinity(x) for x in t.args[1:])
+    if not isinstance(t, Apply) or t.fn != "select_n" or len(t.args) != 3:
+        return False
+    return any(isinstance(x, Infinity) or _chooses_infinity(x) for x in t.args[1:])
 
 
 def _of_infinities(fn: str, args: Sequence[Term]) -> Term | None:
@@ -629,8 +630,6 @@ def _of_infinities(fn: str, args: Sequence[Term]) -> Term | None:
     match fn, args:
         case "neg", _:
             return Infinity(-first.sign)
-        case "exp", _:
-            return ZERO if first.sign < 0 else first
         case "add", _:
             return first if len(set(infinite)) == 1 else None
         case "sub", [a, b]:

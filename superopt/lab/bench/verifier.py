@@ -32,10 +32,11 @@ from rewrites.language.direction import directions
 from rewrites.language.term import Rule
 from rewrites.library import load
 from superopt.errors import UsageError
-from superopt.lab.bench import Say, engineer_functions, table, true_functions, wanted
-from superopt.lab.bench.hostile_functions import hostile
-from superopt.lab.bench.wrong_functions import STATEMENTS
+from superopt.lab.bench import Say, table, wanted
 from superopt.lab.corpora import rollcall, wrong
+from superopt.lab.corpora.statements import engineer, integers
+from superopt.lab.corpora.statements.hostile import hostile
+from superopt.lab.corpora.statements.wrong import STATEMENTS
 from superopt.lab.discovery.discover import DiscoverySettings, discover
 from superopt.machine.budget import parse_budget
 from verifier.equal.ranks import ANY
@@ -239,11 +240,11 @@ def _true(made: _Run, part: str, name: str, statements: Sequence[Statement]) -> 
 
 
 def _integers(made: _Run) -> None:
-    _true(made, "integers", "int", true_functions.STATEMENTS)
+    _true(made, "integers", "int", integers.STATEMENTS)
 
 
 def _engineer(made: _Run) -> None:
-    _true(made, "engineer", "engineer", engineer_functions.STATEMENTS)
+    _true(made, "engineer", "engineer", engineer.STATEMENTS)
 
 
 # -- mutants

@@ -1,7 +1,7 @@
 """Rewrites that people and tools believed, and that must be refuted with arrays.
 
 Rule texts by module; the `source` of a text says who believed it.  Mistakes about the order of axes need pairs of JAX
-functions: they are in `superopt.lab.bench.wrong_functions`.
+functions: they are in `superopt.lab.corpora.statements.wrong`.
 """
 
 from __future__ import annotations
