@@ -125,43 +125,49 @@ class TermAlgebra(Protocol[S]):
         ...
 
 
-def alike(a: Term, b: Term) -> bool:
-    """Are two terms the same but for the names of bound variables?"""
-    known: dict[tuple[int, int, tuple[tuple[str, str], ...]], bool] = {}
+_Bound: TypeAlias = "tuple[tuple[str, str], ...]"
+"""Variables that reductions around two terms bind, outermost first."""
 
-    def same(x: Term, y: Term, bound: dict[str, str]) -> bool:
+
+def alike(a: Term, b: Term) -> bool:
+    """Are two terms the same but for the names of bound variables and the order of operands that commute?"""
+    known: dict[tuple[int, int, _Bound], bool] = {}
+
+    def same(x: Term, y: Term, bound: _Bound) -> bool:
         if type(x) is not type(y):
             return False
-        key = (id(x), id(y), tuple(bound.items()))
+        if x is y and not bound:
+            return True
+        key = (id(x), id(y), bound)
         if key not in known:
             known[key] = _same(x, y, bound, same)
         return known[key]
 
-    return same(a, b, {})
+    return same(a, b, ())
 
 
-def _same(x: Term, y: Term, bound: dict[str, str], same: Callable[[Term, Term, dict[str, str]], bool]) -> bool:
-    """One step of `alike`; `bound`: variables of the first term -> those of the second."""
-    renamed = {name: var(other) for name, other in bound.items()}
+def _same(x: Term, y: Term, bound: _Bound, same: Callable[[Term, Term, _Bound], bool]) -> bool:
+    """One step of `alike`: variables of one pair get one new name on both sides."""
+    here, there = ({pair[side]: var(f"#{i}") for i, pair in enumerate(bound)} for side in (0, 1))
     match x, y:
         case Read(), Read():
-            index = tuple(p.subst(renamed) for p in x.index)
-            return (x.name, index, x.boolean) == (y.name, y.index, y.boolean)
+            places = [tuple([p.subst(names) for p in t.index]) for t, names in ((x, here), (y, there))]
+            return (x.name, x.boolean) == (y.name, y.boolean) and places[0] == places[1]
         case Size(), Size():
-            return x.value.subst(renamed) == y.value
+            return x.value.subst(here) == y.value.subst(there)
         case Apply(), Apply():
             if x.fn != y.fn or len(x.args) != len(y.args):
                 return False
-            if all(map(same, x.args, y.args, [bound] * len(x.args))):
+            if all(same(p, q, bound) for p, q in zip(x.args, y.args, strict=True)):
                 return True
             turned = x.fn in COMMUTATIVE and len(x.args) == 2
             return turned and same(x.args[0], y.args[1], bound) and same(x.args[1], y.args[0], bound)
         case Where(), Where():
-            inner = x.guard.subst(renamed) == y.guard
-            return inner and same(x.then, y.then, bound) and same(x.orelse, y.orelse, bound)
+            alike_guards = x.guard.subst(here) == y.guard.subst(there)
+            return alike_guards and same(x.then, y.then, bound) and same(x.orelse, y.orelse, bound)
         case Reduce(), Reduce():
-            outer = x.kind == y.kind and x.size.subst(renamed) == y.size
-            return outer and same(x.body, y.body, {**bound, x.var: y.var})
+            outer = x.kind == y.kind and x.size.subst(here) == y.size.subst(there)
+            return outer and same(x.body, y.body, (*bound, (x.var, y.var)))
         case _:
             return x == y
 

@@ -38,7 +38,7 @@ from verifier.equal.conditions import Cond, Int, Sym, Truth, unwrap
 from verifier.equal.monomial import Unsupported
 from verifier.equal.poly import OPS, Poly, const, divide, entry, form_of, greatest, least, poly, var
 from verifier.equal.solver import Context
-from verifier.equal.terms import FALSE, ONE, TRUE, ZERO, Apply, Const, Infinity, Read, Reduce, Size, Term, Where
+from verifier.equal.terms import FALSE, ONE, TRUE, ZERO, Apply, Const, Infinity, Read, Reduce, Size, Term, Where, alike
 from verifier.statements.ranges import FLOAT_BITS, PremiseRanges, of_type
 
 LATTICE = frozenset({"max", "min"})
@@ -359,7 +359,7 @@ class Terms:
             for j, case in enumerate(cases[1:], 1):
                 term = self._select((self.op("ge", "int32", which, Const(Fraction(j))), term, case))
             return term
-        if cases[0] == cases[1]:
+        if len(cases) == 1 or alike(cases[0], cases[1]):
             return cases[0]
         guard = index_condition(which)
         if guard is not None:
@@ -368,9 +368,9 @@ class Terms:
             return self._select((which.args[0], cases[1], cases[0]))
         false, true = (_chosen(case, which, j) for j, case in enumerate(cases))
         inner = true if isinstance(true, Apply) and true.fn == "select_n" and len(true.args) == 3 else None
-        if inner is not None and inner.args[1] == false:  # two conditions for one value
+        if inner is not None and alike(inner.args[1], false):  # two conditions for one value
             return self._select((self._logical("and", (which, inner.args[0])), false, inner.args[2]))
-        return false if false == true else Apply("select_n", (which, false, true))
+        return false if alike(false, true) else Apply("select_n", (which, false, true))
 
     def _logical(self, fn: str, args: Sequence[Term]) -> Term:
         guards = [index_condition(a) for a in args]
@@ -609,7 +609,7 @@ def _without_value(t: Term) -> bool:
 
 def _chosen(case: Term, which: Term, truth: int) -> Term:
     """A case of a choice where the condition is known, also of a choice by the same one inside of it."""
-    while isinstance(case, Apply) and case.fn == "select_n" and len(case.args) == 3 and case.args[0] == which:
+    while isinstance(case, Apply) and case.fn == "select_n" and len(case.args) == 3 and alike(case.args[0], which):
         case = case.args[1 + truth]
     return case
 
