@@ -72,10 +72,10 @@ class Measured:
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
         """Seconds that each kernel takes inside a program."""
         guesses = self._guess(kernels)
-        factors, of_others = self.factors(), _factor((), self._common())
+        common = self._common()
         for i, kernel in enumerate(kernels):
             known = self.seconds.get(kernel.outputs[0])
-            guesses[i] = known if known is not None else guesses[i] * factors.get(kind(kernel), of_others)
+            guesses[i] = guesses[i] * _factor(self._logs.get(kind(kernel), ()), common) if known is None else known
         return guesses
 
     def _guess(self, kernels: Sequence[Graph]) -> PerKernel:

@@ -7,6 +7,7 @@ one for as long as the process lives.  A rule that is not PROVED is never used.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import time
@@ -21,7 +22,6 @@ from verifier.record.ledger import Certificate, Ledger, require_proved, unusable
 from verifier.record.shipped import shipped
 from verifier.verdict import EXACTNESS
 
-_OF_THIS_PROCESS = Ledger(known=shipped())
 _PROVING = threading.Lock()
 
 
@@ -36,7 +36,12 @@ class ProvedLibrary:
 
 def ledger_of(store: Store | None) -> Ledger:
     """Certificates in a store, or those of this process; behind them those that ship."""
-    return _OF_THIS_PROCESS if store is None else Ledger(store, shipped())
+    return _of_this_process() if store is None else Ledger(store, shipped())
+
+
+@functools.cache
+def _of_this_process() -> Ledger:
+    return Ledger(known=shipped())
 
 
 def count_unproved(store: Store | None) -> int:

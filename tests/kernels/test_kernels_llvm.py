@@ -327,10 +327,12 @@ def test_objects_not_used_for_longest_are_deleted(tmp_path: Path) -> None:
     jit.compile(texts[0], "none", tmp_path)  # used again
     total = sum(path.stat().st_size for path in tmp_path.iterdir())
     assert jit.prune(tmp_path, total) == 0
-    deleted = jit.prune(tmp_path, total - 1)
-    assert deleted in (2, 3), "until the rest has half the size"
     used = [made[i].digest for i in (1, 2, 3, 0)]
-    assert {path.stem for path in tmp_path.iterdir()} == set(used[deleted:])
+    sizes = [(tmp_path / f"{digest}.object").stat().st_size for digest in used]
+    rest = next(k for k in range(len(used)) if sum(sizes[k:]) <= (total - 1) // 2)  # sizes depend on the processor
+    assert rest >= 2
+    assert jit.prune(tmp_path, total - 1) == rest
+    assert {path.stem for path in tmp_path.iterdir()} == set(used[rest:])
 
 
 def test_a_masked_store_of_one_lane_writes_one_element(tmp_path: Path) -> None:

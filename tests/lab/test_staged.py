@@ -180,6 +180,11 @@ def test_labels_of_several_machines_do_not_share_a_file(tmp_path: Path) -> None:
     labels.header["machine"]["cores"] += 1
     with pytest.raises(InputError, match="another machine"):
         labels.stamp()
+    labels.rows[0]["threads"] = 1
+    labels.stamp()
+    labels.header["machine"]["features"] = ["another"]
+    with pytest.raises(InputError, match="another machine"):
+        labels.stamp()
 
 
 def test_a_machine_is_predicted_by_labels_of_others() -> None:

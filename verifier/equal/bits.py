@@ -16,9 +16,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from superopt.ir.scalar import COMPARISONS, LOGICAL
-from superopt.ir.types import INTEGERS, SIGNED
+from superopt.ir.scalar import COMPARISONS
+from superopt.ir.types import INTEGERS, ITEMSIZE_BYTES, SIGNED
 from verifier.equal.conditions import Cond
+from verifier.equal.pointwise import NO_COMPARISON, Truths
 from verifier.equal.solver import NO, CannotLower, Context, z3
 from verifier.equal.terms import Apply, Const, Read, Size, Term, Where
 
@@ -45,35 +46,22 @@ def equal_bits(
 
 def width_of(dtype: str) -> int:
     """Bits of an integer type."""
-    return int(dtype.lstrip("uint"))
+    return 8 * ITEMSIZE_BYTES[dtype]
 
 
 @dataclass
-class _Lowering:
+class _Lowering(Truths):
     """Typed terms in the solver's language."""
 
-    ctx: Context
     kinds: Mapping[str, str]
 
-    def truth(self, t: Term) -> Any:
-        """A term as a truth value."""
-        if isinstance(t, Const) and t.value in (0, 1):
-            return z3.BoolVal(t.value == 1, self.ctx.sort("bool").ctx)
-        if isinstance(t, Where):
-            return z3.If(self.ctx.cond(t.guard), self.truth(t.then), self.truth(t.orelse))
-        if isinstance(t, Read) and t.boolean:
-            return self._read(t, self.ctx.sort("bool"))
-        if isinstance(t, Apply):
-            if t.fn == "select_n":
-                which, false, true = t.args
-                return z3.If(self.truth(which), self.truth(true), self.truth(false))
-            if t.fn in LOGICAL:
-                return getattr(z3, t.fn.capitalize())(*map(self.truth, t.args))
-            name, dtype = _typed(t.fn)
-            if name in COMPARISONS and dtype in INTEGERS:
-                a, b = (self.number(x, dtype) for x in t.args)
-                return compared(name, a, b, signed=dtype in SIGNED)
-        raise CannotLower("a predicate that is no comparison of integers")
+    def comparison(self, t: Apply) -> Any:
+        """Of two integers of one type."""
+        name, dtype = _typed(t.fn)
+        if name not in COMPARISONS or dtype not in INTEGERS:
+            raise CannotLower(NO_COMPARISON)
+        a, b = (self.number(x, dtype) for x in t.args)
+        return compared(name, a, b, signed=dtype in SIGNED)
 
     def number(self, t: Term, dtype: str) -> Any:
         """A term of an integer type as a bit-vector."""
@@ -89,7 +77,7 @@ class _Lowering:
         if isinstance(t, Read):
             if t.boolean or self.kinds.get(t.name) != dtype:
                 raise CannotLower(f"{t.name} is not of {dtype}")
-            return self._read(t, z3.BitVecSort(width, self.ctx.sort("int").ctx))
+            return self.read(t, z3.BitVecSort(width, self.ctx.sort("int").ctx))
         if not isinstance(t, Apply):
             raise CannotLower(type(t).__name__.lower())
         if t.fn == "select_n":
@@ -107,10 +95,6 @@ class _Lowering:
 
     def _value(self, value: int, width: int) -> Any:
         return z3.BitVecVal(value, width, self.ctx.sort("int").ctx)
-
-    def _read(self, t: Read, sort: Any) -> Any:
-        args = [self.ctx.poly(p) for p in t.index]
-        return self.ctx.function(f"in {t.name}", [self.ctx.sort("int")] * len(args), sort)(*args)
 
 
 def _typed(fn: str) -> tuple[str, str]:

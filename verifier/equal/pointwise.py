@@ -128,10 +128,53 @@ class Reals:
 
 
 @dataclass
-class SolverLowering:
-    """Terms in the solver's language, over one theory of numbers."""
+class Truths:
+    """Predicates in the solver's language; what is a comparison of numbers, those that have numbers say."""
 
     ctx: Context
+
+    def truth(self, t: Term) -> Any:
+        """A term as a truth value.
+
+        Raises:
+            CannotLower: it denotes a number.
+        """
+        if isinstance(t, Const) and t.value in (0, 1):
+            return z3.BoolVal(t.value == 1, self.ctx.sort("bool").ctx)
+        if isinstance(t, Where):
+            return z3.If(self.ctx.cond(t.guard), self.truth(t.then), self.truth(t.orelse))
+        if isinstance(t, Read) and t.boolean:
+            return self.read(t, self.ctx.sort("bool"))
+        if isinstance(t, Apply):
+            if t.fn == "select_n":
+                which, false, true = t.args
+                return z3.If(self.truth(which), self.truth(true), self.truth(false))
+            if t.fn in LOGICAL:
+                return getattr(z3, _LOGIC[t.fn])(*map(self.truth, t.args))
+            return self.comparison(t)
+        raise CannotLower(NO_COMPARISON)
+
+    def comparison(self, t: Apply) -> Any:
+        """A comparison as a truth value.
+
+        Raises:
+            CannotLower: it is none.
+        """
+        raise NotImplementedError
+
+    def read(self, t: Read, sort: Any) -> Any:
+        """The entry of an input."""
+        args = [self.ctx.poly(p) for p in t.index]
+        return self.ctx.function(f"in {t.name}", [self.ctx.sort("int")] * len(args), sort)(*args)
+
+
+NO_COMPARISON = "a predicate that is no comparison"
+
+
+@dataclass
+class SolverLowering(Truths):
+    """Terms in the solver's language, over one theory of numbers."""
+
     theory: Theory
 
     def is_truth(self, t: Term) -> bool:
@@ -146,30 +189,14 @@ class SolverLowering:
             return t.fn in COMPARISONS or t.fn in LOGICAL
         return False
 
-    def truth(self, t: Term) -> Any:
-        """A term as a truth value.
-
-        Raises:
-            CannotLower: it denotes a number.
-        """
-        if isinstance(t, Const) and t.value in (0, 1):
-            return z3.BoolVal(t.value == 1, self.ctx.sort("bool").ctx)
-        if isinstance(t, Where):
-            return z3.If(self.ctx.cond(t.guard), self.truth(t.then), self.truth(t.orelse))
-        if isinstance(t, Read) and t.boolean:
-            return self._read(t, self.ctx.sort("bool"))
-        if isinstance(t, Apply):
-            if t.fn == "select_n":
-                which, false, true = t.args
-                return z3.If(self.truth(which), self.truth(true), self.truth(false))
-            if t.fn in LOGICAL:
-                return getattr(z3, _LOGIC[t.fn])(*map(self.truth, t.args))
-            if t.fn in ("eq", "ne") and any(map(self.is_truth, t.args)):
-                a, b = map(self.truth, t.args)
-                return a == b if t.fn == "eq" else a != b
-            if t.fn in COMPARISONS:
-                return _COMPARE[t.fn](*map(self.number, t.args))
-        raise CannotLower("a predicate that is no comparison")
+    def comparison(self, t: Apply) -> Any:
+        """Of truth values or of numbers."""
+        if t.fn in ("eq", "ne") and any(map(self.is_truth, t.args)):
+            a, b = map(self.truth, t.args)
+            return a == b if t.fn == "eq" else a != b
+        if t.fn in COMPARISONS:
+            return _COMPARE[t.fn](*map(self.number, t.args))
+        raise CannotLower(NO_COMPARISON)
 
     def number(self, t: Term) -> Any:
         """A term as a number.
@@ -180,7 +207,7 @@ class SolverLowering:
         if isinstance(t, Read):
             if t.boolean:
                 raise CannotLower("a predicate as a number")
-            return self.theory.entry(self._read(t, self.theory.sort))
+            return self.theory.entry(self.read(t, self.theory.sort))
         if isinstance(t, Const):
             return self.theory.const(t.value)
         if isinstance(t, Size):
@@ -199,10 +226,6 @@ class SolverLowering:
         if known is not None:
             return known(*args)
         return self.ctx.function(f"fn {t.fn}", [a.sort() for a in args], self.theory.sort)(*args)
-
-    def _read(self, t: Read, sort: Any) -> Any:
-        args = [self.ctx.poly(p) for p in t.index]
-        return self.ctx.function(f"in {t.name}", [self.ctx.sort("int")] * len(args), sort)(*args)
 
 
 def _quotient(a: Any, b: Any) -> Any:

@@ -34,6 +34,7 @@ from superopt.ir.scalar import COMPARISONS, SCALARS, numpy_dtype
 from superopt.ir.types import FLOATS, INTEGERS, TensorType
 from superopt.ir.types import Size as Extent
 from verifier.equal import conditions as c
+from verifier.equal.bits import width_of
 from verifier.equal.conditions import Cond, Int, Sym, Truth, unwrap
 from verifier.equal.monomial import Unsupported
 from verifier.equal.poly import OPS, Poly, const, divide, entry, form_of, greatest, least, poly, var
@@ -359,18 +360,19 @@ class Terms:
             for j, case in enumerate(cases[1:], 1):
                 term = self._select((self.op("ge", "int32", which, Const(Fraction(j))), term, case))
             return term
-        if len(cases) == 1 or alike(cases[0], cases[1]):
+        if len(cases) == 1:
             return cases[0]
+        false, true = (_chosen(case, which, j) for j, case in enumerate(cases))
+        if alike(false, true):
+            return false
         guard = index_condition(which)
         if guard is not None:
-            return Where(guard, cases[1], cases[0])
+            return Where(guard, true, false)
         if isinstance(which, Apply) and which.fn == "not":
-            return self._select((which.args[0], cases[1], cases[0]))
-        false, true = (_chosen(case, which, j) for j, case in enumerate(cases))
-        inner = true if isinstance(true, Apply) and true.fn == "select_n" and len(true.args) == 3 else None
-        if inner is not None and alike(inner.args[1], false):  # two conditions for one value
-            return self._select((self._logical("and", (which, inner.args[0])), false, inner.args[2]))
-        return false if alike(false, true) else Apply("select_n", (which, false, true))
+            return self._select((which.args[0], true, false))
+        if (inner := _choice(true)) is not None and alike(inner[1], false):  # two conditions for one value
+            return self._select((self._logical("and", (which, inner[0])), false, inner[2]))
+        return Apply("select_n", (which, false, true))
 
     def _logical(self, fn: str, args: Sequence[Term]) -> Term:
         guards = [index_condition(a) for a in args]
@@ -607,20 +609,22 @@ def _without_value(t: Term) -> bool:
     return isinstance(t, Infinity) or t == NAN
 
 
+def _choice(t: Term) -> tuple[Term, ...] | None:
+    """The predicate of a choice between two terms, and these; None for other terms."""
+    return t.args if isinstance(t, Apply) and t.fn == "select_n" and len(t.args) == 3 else None
+
+
 def _chosen(case: Term, which: Term, truth: int) -> Term:
     """A case of a choice where the condition is known, also of a choice by the same one inside of it."""
-    while isinstance(case, Apply) and case.fn == "select_n" and len(case.args) == 3 and alike(case.args[0], which):
-        case = case.args[1 + truth]
+    while (inner := _choice(case)) is not None and alike(inner[0], which):
+        case = inner[1 + truth]
     return case
 
 
 def _chooses_infinity(t: Term) -> bool:
     """Is a term a choice, one branch of which is infinite?"""
-    if isinstance(t, Where):
-        return any(isinstance(x, Infinity) or _chooses_infinity(x) for x in (t.then, t.orelse))
-    if not isinstance(t, Apply) or t.fn != "select_n" or len(t.args) != 3:
-        return False
-    return any(isinstance(x, Infinity) or _chooses_infinity(x) for x in t.args[1:])
+    parts = (t.then, t.orelse) if isinstance(t, Where) else (_choice(t) or ())[1:]
+    return any(isinstance(x, Infinity) or _chooses_infinity(x) for x in parts)
 
 
 def _of_infinities(fn: str, args: Sequence[Term]) -> Term | None:
@@ -672,7 +676,7 @@ def _is_rounded(value: Term) -> bool:
 
 def _power(by: Term, dtype: str) -> Term | None:
     """What a shift to the left multiplies with, modulo the width; None where that is not known."""
-    if not isinstance(by, Const) or not 0 <= by.value < int(dtype.lstrip("uint")) - 1:
+    if not isinstance(by, Const) or not 0 <= by.value < width_of(dtype) - 1:
         return None
     return Const(Fraction(2 ** int(by.value)))
 

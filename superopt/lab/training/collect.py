@@ -72,11 +72,15 @@ class LabelFile:
             InputError: the labels on file are of another kind of machine.
         """
         before, here = machine.from_dict(self.header.get("machine")), machine.describe()
-        if self.rows and before is not None and _kind(before) != _kind(here):
+        if self.rows and before is not None and self._kind(before) != self._kind(here):
             raise InputError(f"{self.path.name} has labels of another machine", hint="give this one a file of its own")
         self.header.update(
             machine=machine.as_dict(), versions=machine.versions(), date=time.strftime("%Y-%m-%d"), **more
         )
+
+    def _kind(self, facts: machine.Machine) -> tuple[Any, ...]:
+        """What features and schedules depend on: the cores, unless each row says the threads that it was timed with."""
+        return facts.features, facts.caches_bytes, None if "threads" in self.rows[0] else facts.cores
 
     def write(self) -> None:
         """Replace the file."""
@@ -86,11 +90,6 @@ class LabelFile:
     def failed(self) -> dict[str, str]:
         """Key -> cause of every form that cannot be timed."""
         return self.header["failed"]
-
-
-def _kind(facts: machine.Machine) -> tuple[Any, ...]:
-    """What features and schedules depend on."""
-    return facts.features, facts.caches_bytes, facts.cores
 
 
 def collect(out: Path, budget_s: float, *, jobs: int = 2, visit_only: bool = False, say: Say) -> dict[str, Any]:

@@ -23,7 +23,7 @@ Case = tuple[Function, Function, str]
 """Two functions, and the shapes of their arguments separated by semicolons; constraints behind a bar."""
 
 
-def _softmax(s: Any, axis: int = -1) -> Any:
+def softmax(s: Any, axis: int = -1) -> Any:
     e = jnp.exp(s - jnp.max(s, axis, keepdims=True))
     return e / jnp.sum(e, axis, keepdims=True)
 
@@ -48,7 +48,7 @@ def _heads(x: Any, heads: int) -> Any:
 
 
 def _attend(q: Any, k: Any, v: Any, scale: float = 0.125) -> Any:
-    return _softmax(scale * (q @ jnp.swapaxes(k, -1, -2))) @ v
+    return softmax(scale * (q @ jnp.swapaxes(k, -1, -2))) @ v
 
 
 def _rotate(x: Any, c: Any, s: Any) -> Any:
@@ -258,17 +258,17 @@ _LAYERS: dict[str, Case] = {
     "mean-pool-through-linear": (lambda x, w: jnp.mean(x @ w, 0), lambda x, w: jnp.mean(x, 0) @ w, "m k;k n|m >= 1"),
 }
 _ATTENTION: dict[str, Case] = {
-    "softmax-shift": (lambda s, c: _softmax(s + c), lambda s, c: _softmax(s), "m n;m 1"),
-    "softmax-without-maximum": (_softmax, lambda s: jnp.exp(s) / jnp.sum(jnp.exp(s), -1, keepdims=True), "m n|n >= 1"),
-    "softmax-over-other-axis": (lambda s: _softmax(s.T, 0).T, _softmax, "m n|n >= 1"),
-    "log-softmax": (lambda s: jnp.log(_softmax(s)), lambda s: s - jax.nn.logsumexp(s, -1, keepdims=True), "m n|n >= 1"),
+    "softmax-shift": (lambda s, c: softmax(s + c), lambda s, c: softmax(s), "m n;m 1"),
+    "softmax-without-maximum": (softmax, lambda s: jnp.exp(s) / jnp.sum(jnp.exp(s), -1, keepdims=True), "m n|n >= 1"),
+    "softmax-over-other-axis": (lambda s: softmax(s.T, 0).T, softmax, "m n|n >= 1"),
+    "log-softmax": (lambda s: jnp.log(softmax(s)), lambda s: s - jax.nn.logsumexp(s, -1, keepdims=True), "m n|n >= 1"),
     "scale-into-query": (
-        lambda q, k, v: _softmax(0.125 * (q @ k.T)) @ v,
-        lambda q, k, v: _softmax((0.125 * q) @ k.T) @ v,
+        lambda q, k, v: softmax(0.125 * (q @ k.T)) @ v,
+        lambda q, k, v: softmax((0.125 * q) @ k.T) @ v,
         "m d;n d;n e|n >= 1",
     ),
     "divide-after-product": (
-        lambda q, k, v: _softmax(q @ k.T) @ v,
+        lambda q, k, v: softmax(q @ k.T) @ v,
         lambda q, k, v: (lambda e: (e @ v) / jnp.sum(e, -1, keepdims=True))(
             jnp.exp(q @ k.T - jnp.max(q @ k.T, -1, keepdims=True))
         ),
@@ -285,8 +285,8 @@ _ATTENTION: dict[str, Case] = {
         "m c;n c;c d;c d",
     ),
     "key-bias-cancels": (
-        lambda q, k, v, b: _softmax(q @ (k + b).T) @ v,
-        lambda q, k, v, b: _softmax(q @ k.T) @ v,
+        lambda q, k, v, b: softmax(q @ (k + b).T) @ v,
+        lambda q, k, v, b: softmax(q @ k.T) @ v,
         "m d;n d;n e;d|n >= 1",
     ),
     "heads-merged": (
@@ -318,7 +318,7 @@ _ATTENTION: dict[str, Case] = {
         "4 m d;n d;n e|n >= 1|m >= 1|d >= 1|e >= 1",
     ),
     "two-blocks-of-keys": (
-        lambda q, k, v, k2, v2: _softmax(q @ jnp.concatenate([k, k2]).T) @ jnp.concatenate([v, v2]),
+        lambda q, k, v, k2, v2: softmax(q @ jnp.concatenate([k, k2]).T) @ jnp.concatenate([v, v2]),
         _two_blocks,
         "m d;n d;n e;p d;p e|n >= 1|p >= 1",
     ),
@@ -357,13 +357,13 @@ _ATTENTION: dict[str, Case] = {
         "m d;n d;m",
     ),
     "alibi-shift": (
-        lambda s: _softmax(
+        lambda s: softmax(
             s + jnp.arange(s.shape[1], dtype="float32")[None] - jnp.arange(s.shape[0], dtype="float32")[:, None]
         ),
-        lambda s: _softmax(s + jnp.arange(s.shape[1], dtype="float32")[None]),
+        lambda s: softmax(s + jnp.arange(s.shape[1], dtype="float32")[None]),
         "m n|n >= 1",
     ),
-    "temperature": (lambda s, t: _softmax(s / t), lambda s, t: _softmax(s * (1 / t)), "m n;|n >= 1"),
+    "temperature": (lambda s, t: softmax(s / t), lambda s, t: softmax(s * (1 / t)), "m n;|n >= 1"),
     "soft-cap": (lambda s: 30 * jnp.tanh(s / 30), lambda s: 30 * (2 * jax.nn.sigmoid(s / 15) - 1), "m n"),
     "query-norm-scale": (
         lambda q, k: (q * lax.rsqrt(jnp.sum(q * q, -1, keepdims=True))) @ k.T,
@@ -373,7 +373,7 @@ _ATTENTION: dict[str, Case] = {
 }
 _LOSSES: dict[str, Case] = {
     "cross-entropy": (
-        lambda s, y: -jnp.sum(y * jnp.log(_softmax(s)), -1),
+        lambda s, y: -jnp.sum(y * jnp.log(softmax(s)), -1),
         lambda s, y: jnp.sum(y * (jax.nn.logsumexp(s, -1, keepdims=True) - s), -1),
         "m n;m n|n >= 1",
     ),
@@ -415,7 +415,7 @@ _LOSSES: dict[str, Case] = {
     ),
     "gradient-of-cross-entropy": (
         lambda s, y: jax.grad(lambda a: jnp.sum(jax.nn.logsumexp(a, -1) - jnp.sum(a * y, -1)))(s),
-        lambda s, y: _softmax(s) - y,
+        lambda s, y: softmax(s) - y,
         "m n;m n|n >= 1",
     ),
 }

@@ -16,6 +16,7 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
+from superopt.lab.corpora.statements.engineer import softmax
 from verifier.statements.statement import Statement, make_statement
 
 Function = Callable[..., Any]
@@ -49,11 +50,6 @@ def _arithmetic(a: Any, by: int) -> Any:
 def _causal(s: Any) -> Any:
     n, m = s.shape[-2:]
     return lax.broadcasted_iota("int32", (n, m), 0) >= lax.broadcasted_iota("int32", (n, m), 1)
-
-
-def _softmax(s: Any) -> Any:
-    e = jnp.exp(s - jnp.max(s, -1, keepdims=True))
-    return e / jnp.sum(e, -1, keepdims=True)
 
 
 _BITS: dict[str, tuple[Function, Function, str]] = {
@@ -286,8 +282,8 @@ _QUANTISED: dict[str, tuple[Function, Function, tuple[str, ...], tuple[str, ...]
 }
 _MASKS: dict[str, tuple[Function, Function, tuple[str, ...], tuple[str, ...]]] = {
     "causal-added": (
-        lambda s: _softmax(s + jnp.where(_causal(s), 0.0, -jnp.inf)),
-        lambda s: _softmax(jnp.where(_causal(s), s, -jnp.inf)),
+        lambda s: softmax(s + jnp.where(_causal(s), 0.0, -jnp.inf)),
+        lambda s: softmax(jnp.where(_causal(s), s, -jnp.inf)),
         ("n n",),
         (),
     ),
@@ -358,7 +354,7 @@ _MASKS: dict[str, tuple[Function, Function, tuple[str, ...], tuple[str, ...]]] =
         (),
     ),
     "softmax-of-mask-by-sums": (
-        lambda s, m: _softmax(jnp.where(m, s, -jnp.inf)),
+        lambda s, m: softmax(jnp.where(m, s, -jnp.inf)),
         lambda s, m: jax.nn.softmax(jnp.where(m, s, -jnp.inf), axis=-1),
         ("m n", "bool[m,n]"),
         (),
