@@ -106,7 +106,7 @@ def optimize(
         check_report_path(report_path)
     check_folder(report_path)
     check_folder(out)
-    from superopt.pipeline.optimizer import optimize_target  # late: jax and z3 take seconds to load
+    from superopt.pipeline.target import optimize_target  # late: jax and z3 take seconds to load
 
     result = optimize_target(target, dims=parse_dims(dims), store=not no_store, progress=progress(as_json), **options)
     report = result.report

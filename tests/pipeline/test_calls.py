@@ -77,7 +77,7 @@ def test_a_fault_of_ours_exits_6(capsys, model, monkeypatch) -> None:
     def broken(*args, **options):
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr("superopt.pipeline.optimizer.optimize_target", broken)
+    monkeypatch.setattr("superopt.pipeline.target.optimize_target", broken)
     status, text = run(capsys, "optimize", str(model))
     assert status == 6
     assert "RuntimeError: a fault" in text

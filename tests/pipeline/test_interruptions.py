@@ -13,7 +13,7 @@ import pytest
 
 import superopt
 import superopt.contest.contest
-import superopt.pipeline.optimizer
+import superopt.pipeline.run
 from rewrites.library import load
 from superopt.contest.judgement import Judgement
 
@@ -33,9 +33,9 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the stages begun so far."""
     names: list[str] = []
     for name in ("contest", "remember"):
-        stage = getattr(superopt.pipeline.optimizer, name)
+        stage = getattr(superopt.pipeline.run, name)
         monkeypatch.setattr(
-            superopt.pipeline.optimizer,
+            superopt.pipeline.run,
             name,
             lambda *a, _name=name, _stage=stage, **k: names.append(_name) or _stage(*a, **k),
         )
@@ -59,22 +59,22 @@ def test_nothing_begins_after_measuring_was_interrupted(monkeypatch: pytest.Monk
 def test_nothing_begins_after_the_search_of_schedules_was_interrupted(
     monkeypatch: pytest.MonkeyPatch, begun: list[str]
 ) -> None:
-    monkeypatch.setattr(superopt.pipeline.optimizer.KernelMaker, "searched", interrupt)
+    monkeypatch.setattr(superopt.pipeline.run.KernelMaker, "searched", interrupt)
     report = run().report
     assert "interrupted" in " ".join((report.verdict, *report.notes))
     assert begun == []
 
 
 def test_an_interrupted_contest_keeps_the_plain_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(superopt.pipeline.optimizer.KernelMaker, "searched", lambda *_: None)
-    monkeypatch.setattr(superopt.pipeline.optimizer, "contest", interrupt)
+    monkeypatch.setattr(superopt.pipeline.run.KernelMaker, "searched", lambda *_: None)
+    monkeypatch.setattr(superopt.pipeline.run, "contest", interrupt)
     fast = run()
     assert "the search was interrupted" in fast.report.verdict
     assert fast.kernels
 
 
 def test_an_interruption_of_the_gains_keeps_the_winner(monkeypatch: pytest.MonkeyPatch, begun: list[str]) -> None:
-    monkeypatch.setattr(superopt.pipeline.optimizer, "measured_gains", interrupt)
+    monkeypatch.setattr(superopt.pipeline.run, "measured_gains", interrupt)
     monkeypatch.setattr(superopt.contest.contest._Contest, "_with_options", lambda self, first: first)
     assert run(kernels=False).report.verdict == "faster program returned"
     assert begun == ["contest"]

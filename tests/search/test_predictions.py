@@ -17,7 +17,7 @@ import superopt
 from rewrites.library import load
 from superopt.commands.main import cli
 from superopt.machine.speedup import UNTIMED, Speedup, predicted_speedup
-from superopt.pipeline import optimizer
+from superopt.pipeline import target
 from superopt.report import json_text, to_text
 from superopt.report.data import Measurement, Report, read_report
 from superopt.report.html import to_html
@@ -75,7 +75,7 @@ def test_reports_say_that_nothing_was_measured(predicted: Report) -> None:
 
 def test_strict_takes_no_prediction(predicted: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     made = SimpleNamespace(report=predicted)
-    monkeypatch.setattr(optimizer, "optimize_target", lambda *_, **__: made)
+    monkeypatch.setattr(target, "optimize_target", lambda *_, **__: made)
     assert CliRunner().invoke(cli, ["optimize", "program.py:make"]).exit_code == 0
     assert CliRunner().invoke(cli, ["optimize", "program.py:make", "--strict"]).exit_code == 5
     made.report = replace(predicted, measured=Measurement(speedup=Speedup(2.0, 1.9, 2.1)))

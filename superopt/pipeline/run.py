@@ -1,0 +1,470 @@
+"""One optimisation: its stages, what they share, and what is returned where one of them fails or the time ends.
+
+Every stage behind which there is a program already runs behind a barrier (`superopt.machine.barrier`): when one fails,
+what was there before it is returned, and the report says so.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from superopt.backends.xla import XlaExecutable
+from superopt.certify.library import ProvedLibrary, proved_library
+from superopt.certify.plan import Plan, empty_plan
+from superopt.choose.forms import apart_s, forms_of, own_regions, priced, that_differ
+from superopt.choose.plain import KernelMaker, KernelProgram, candidate_of, in_kernels, in_regions, own_form
+from superopt.choose.trials import TrialPool
+from superopt.contest.attribution import measured_gains
+from superopt.contest.checks import Builds, of_the_program
+from superopt.contest.contest import Outcome, contest
+from superopt.contest.judgement import (
+    Candidate,
+    Judgement,
+    as_xla_computes,
+    by_prediction,
+    decided,
+    given_back,
+    original_returned,
+    settled,
+    undecided,
+)
+from superopt.contest.rounds import Entry, Rounds, Subject
+from superopt.errors import SuperoptError
+from superopt.explain.summary import make_report
+from superopt.explore.exploration import explore
+from superopt.explore.found import Exploration
+from superopt.explore.request import Request
+from superopt.explore.trace import make_plan
+from superopt.frontends.jax.jaxpr import Imported
+from superopt.ir.graph import Graph
+from superopt.machine.barrier import Barrier
+from superopt.machine.budget import HALF, LEAST_KERNELS_S, LEAST_S, PROGRAMS, SearchBudget
+from superopt.measure import ComparisonSettings, Timing, Worker, as_called, compare
+from superopt.measure.compare import serialisable
+from superopt.report.data import Measurement, Report, StageTime
+from superopt.returned.optimized import Optimized
+from superopt.returned.remember import remember
+from superopt.store import Store
+
+Progress = Callable[[str], None]
+
+FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
+_CONTEST = ("the plain candidate", "one program of the search")  # what a contest builds at least
+_TWO = 1.0 - HALF * HALF  # of what is left, for a stage that has the half of the next one, too
+_HURRIED = "builds are too slow for the budget: nothing was searched, and the contest is of what the check takes"
+
+
+class Clock:
+    """Wall time per stage, and the lines that a terminal shows."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.progress = progress
+        self.stages: list[StageTime] = []
+        self.begin_s = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the call."""
+        return time.monotonic() - self.begin_s
+
+    def say(self, line: str) -> None:
+        if self.progress is not None:
+            self.progress(line)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - begin
+        self.stages.append(StageTime(name, seconds))
+        self.say(f"{name}: {seconds:.1f} s")
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The process in which programs are compared, what this one has built for its checks, and the store, if any."""
+
+    worker: Worker
+    builds: Builds
+    store: Store | None
+
+
+@dataclass(slots=True)
+class Run:
+    """One optimisation: what its stages share, and what they found."""
+
+    imported: Imported
+    request: Request
+    tools: Tools
+    pool: TrialPool
+    alone: Worker
+    maker: KernelMaker | None
+    clock: Clock
+    barrier: Barrier
+    library: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
+    found: Exploration | None = None
+    ready: Judgement | None = None
+
+    @property
+    def limits(self) -> SearchBudget:
+        """What the whole call may take."""
+        return self.request.budget
+
+    @property
+    def builds(self) -> Builds:
+        """What the check builds in this process."""
+        return self.tools.builds
+
+    @property
+    def kernels(self) -> bool:
+        """Is there time for kernels of our own?"""
+        return self.limits.tries_kernels and self.maker is not None and not self.pool.backend.unavailable()
+
+    def unsearched(self) -> Judgement:
+        """The plain candidate, as soon as it is ready."""
+        with ThreadPoolExecutor(2) as beside:  # what the check compares with, while other processes make kernels
+            if not self.builds.on_disk:
+                beside.submit(lambda: self.builds.wanted)
+                beside.submit(lambda: self.builds.truth)
+            plain = self._plain(math.inf, self.limits.kernels and not self.pool.backend.unavailable())
+        if plain is None:
+            return given_back(self.imported, self.barrier)
+        if plain.same_as_original:
+            return original_returned(self.imported, "nothing can be done ahead, and no region can be a kernel")
+        verdict = f"plain program returned, {len(plain.choices)} of its kernels are our own; nothing was timed"
+        return self._checked(in_kernels(plain, verdict))
+
+    def searched(self) -> Judgement:
+        """The fastest of the plain candidate, what the search finds, and the original."""
+        if self.request.deterministic:
+            self._prove()
+            self._explore(self.limits.after(self.clock.elapsed_s).until(time.monotonic()).stage(share=_TWO))
+            return self._predicted()
+        made: list[KernelProgram] = []
+        whole = self.limits.until(self.clock.begin_s)
+        with ThreadPoolExecutor(2) as beside:
+            ran = beside.submit(self._ran)
+            if not self.builds.on_disk:  # else they are not read for it while other processes are there
+                beside.submit(lambda: self.builds.truth)
+            if self.kernels:
+                plain = self._plain(whole.stage().left_s)
+                if plain is not None and not plain.same_as_original:
+                    made.append(plain)
+                    self.ready = candidate_of(plain)[1]
+            build_s = ran.result()
+        if self.kernels and whole.stage().left_s < build_s:  # once more for the contest; programs in kernels are fast
+            judgement = original_returned(self.imported, "the time does not suffice for a search", notes=(_HURRIED,))
+            return self._contested(made, judgement, whole, self.builds)
+        with ThreadPoolExecutor(1) as beside:
+            ahead = beside.submit(
+                _built_in, self.tools.worker, self.imported, [candidate_of(plain)[0] for plain in made]
+            )
+            self._prove()
+            again_s = self.barrier.around("programs built ahead", ahead.result, 0.0, let=FIRST)
+            build_s = min(build_s, again_s)  # all beside other work, the second with the start of its process
+        limits = self.limits.after(self.clock.elapsed_s + build_s).until(time.monotonic())
+        follow_s = len(_CONTEST) * build_s
+        self._explore(limits.stage(follow_s, HALF if self.kernels else _TWO), [g for form in made for g in form.chosen])
+        cause = "the time does not suffice for a search" if self.found is None else "nothing faster was found"
+        judgement = original_returned(self.imported, cause, build_s=build_s)
+        if self.found is not None and self.kernels and not self._interrupted(judgement):
+            self._in_kernels(made, limits.stage(follow_s, _TWO), build_s, limits.end_s)
+            if not self.barrier.interrupted:
+                self._search_schedules(made, limits.part_s((len(made) + 1) * build_s))
+        if self.limits.kernels and not self.kernels:
+            why = (
+                self.pool.backend.unavailable()
+                or f"a budget of less than {LEAST_KERNELS_S:g} s leaves no time to try them"
+            )
+            judgement = replace(judgement, notes=(*judgement.notes, f"no kernels of our own: {why}"))
+        return self._contested(made, judgement, limits, self.tools.worker)
+
+    def _ran(self) -> float:
+        """Have the original built here, where the check will need it, and run; seconds that it took."""
+        begin = time.monotonic()
+        _ = self.builds.wanted
+        return time.monotonic() - begin
+
+    def at_hand_alone(self) -> Judgement:
+        """The plain candidate if it is ready, else the original, after the choice between programs was lost."""
+        if self.ready is None:
+            return given_back(self.imported, self.barrier)
+        return self._checked(
+            replace(self.ready, verdict="plain program returned; the choice failed, nothing was timed")
+        )
+
+    def _interrupted(self, judgement: Judgement) -> bool:
+        """Has Ctrl-C ended one of the stages?"""
+        found = self.found is not None and self.found.interrupted
+        return found or judgement.interrupted or self.barrier.interrupted
+
+    def _plain(self, budget_s: float, kernels: bool = True) -> KernelProgram | None:
+        with self.clock.stage("plain"):
+            form = own_form(self.imported.graph)
+            maker = self.maker
+            if not kernels or maker is None:
+                return KernelProgram("own form", form)
+            return self.barrier.around(
+                "the plain candidate", lambda: maker.make(in_regions("own form", form), budget_s), None, let=FIRST
+            )
+
+    def _prove(self) -> None:
+        """The rules of the search; of those that are in no store as many as can be proved in their part of the time."""
+        left_s = self.limits.after(self.clock.elapsed_s).seconds
+        end_s = time.monotonic() + HALF * left_s if self.limits.is_kept and left_s is not None else math.inf
+        with self.clock.stage("rules"):
+            self.library = self.barrier.around(
+                "the library of rules",
+                lambda: proved_library(self.tools.store, self.request.rules, self.request.numerics, end_s),
+                self.library,
+                let=(SuperoptError, *FIRST),
+            )
+
+    def _explore(self, limits: SearchBudget, made: Sequence[Graph] = ()) -> None:
+        """What the search finds, where there is time left for it, and kernels of these regions made by now."""
+        if self.limits.is_kept and limits.left_s < LEAST_S:
+            self.clock.say("no time was left to search")
+            return
+        with self.clock.stage("explore"):
+            self.found = self.barrier.around(
+                "the search",
+                lambda: explore(
+                    self.imported.graph,
+                    self.library.rules,
+                    self.request.within(limits),
+                    self.clock.say,
+                    None if self.request.deterministic else self.alone,
+                    made,
+                ),
+                None,
+            )
+
+    def _in_kernels(self, made: list[KernelProgram], limits: SearchBudget, build_s: float, contest_s: float) -> None:
+        """The plain candidate, predicted, and the search's best programs in kernels that can be made in the time."""
+        with self.clock.stage("forms"):
+            self.barrier.around(
+                "programs of the search in kernels", lambda: self._make_forms(made, limits, build_s, contest_s), None
+            )
+
+    def _make_forms(self, made: list[KernelProgram], limits: SearchBudget, build_s: float, contest_s: float) -> None:
+        found, maker = self.found, self.maker
+        assert found is not None
+        assert maker is not None
+        maker.model = found.model
+        apart = apart_s(found, found.result.original)
+        made[:] = [replace(form, apart_s=apart) for form in made]
+        ready = self._whole(maker, forms_of(found), limits.stage(share=_TWO))
+        for form in self._distinguished(ready, made, limits)[:PROGRAMS]:
+            if (len(made) + 2) * build_s > contest_s - time.monotonic():
+                self.clock.say(f"{form.name}: the time does not suffice to build it")
+                continue
+            done = maker.make(form, limits.left_s)  # without what was timed to be faster by XLA
+            if not done.choices and (finalist := form.finalist) is not None:  # XLA has its own ways
+                seconds = found.by_xla_s(finalist)
+                done = KernelProgram(finalist.name, found.program(finalist), finalist, predicted_s=seconds)
+            made.append(done)
+        made[:] = [maker.told(form) if form.regions else form for form in made]
+
+    def _whole(self, maker: KernelMaker, forms: Sequence[KernelProgram], limits: SearchBudget) -> list[KernelProgram]:
+        """The forms all of whose kernels can be made in the time, by processes side by side, before one times them."""
+        whole: list[KernelProgram] = []
+        for form in forms:
+            left_s = limits.left_s
+            if maker.seconds_for(form) <= left_s:
+                maker.make(form, left_s)
+            if maker.seconds_for(form) > 0.0:
+                self.clock.say(f"{form.name}: the time does not suffice to make it")
+            else:
+                whole.append(form)
+        return whole
+
+    def _distinguished(
+        self, forms: Sequence[KernelProgram], made: Sequence[KernelProgram], limits: SearchBudget
+    ) -> list[KernelProgram]:
+        """The forms worth building, after what tells them apart was timed."""
+        found = self.found
+        assert found is not None
+        model = found.model
+        if found.timer is not None and model.own is not None and forms:
+            programs = [own_regions(model, form) for form in (*forms, *made)]
+            timed = found.timer.distinguish(programs, limits.part_s())
+            self.clock.say(f"{timed} regions timed in which {len(programs)} forms differ")
+        return that_differ(model, priced(model, forms), made)
+
+    def _search_schedules(self, made: list[KernelProgram], seconds: float) -> None:
+        """The program that is fastest by prediction, with schedules that a search found to be faster."""
+        maker = self.maker
+        priced = [form for form in made if form.predicted_s is not None and form.choices]
+        if maker is None or not priced or HALF * seconds < LEAST_S:  # half of it, processes start
+            return
+        best = min(priced, key=lambda form: form.predicted_s or 0.0)
+        with self.clock.stage("schedules"):
+            done = self.barrier.around(
+                "the search of schedules",
+                lambda: maker.searched(best, seconds, self.tools.worker, self.request.seed),
+                None,
+            )
+        made += [] if done is None else [done]
+
+    def _predicted(self) -> Judgement:
+        """What the model finds the cheapest of the search's programs that pass the check; nothing is measured."""
+        found = self.found
+        if found is None:
+            return self._checked(given_back(self.imported, self.barrier))
+        chosen = self.barrier.around("the choice by the model", lambda: by_prediction(found), None)
+        if chosen is None:
+            return self._checked(given_back(self.imported, self.barrier))
+        return self._first(chosen, original_returned(self.imported, "the model finds nothing cheaper"))
+
+    def _contested(
+        self, made: Sequence[KernelProgram], judgement: Judgement, limits: SearchBudget, where: Worker | Builds
+    ) -> Judgement:
+        """The fastest program that passes the check: of those in kernels, or else of those that XLA computes."""
+        found = self.found
+        if self._interrupted(judgement):
+            return self._at_hand(judgement)
+        if not made and found is None:
+            return self._checked(judgement)
+        self._end(self.pool, self.alone)
+        with self.clock.stage("contest"):
+            held = self.barrier.around("the contest", lambda: self._held(made, judgement, limits, where), None)
+        if held is None:
+            return self._at_hand(judgement)
+        return self._first(*held)
+
+    def _held(
+        self, made: Sequence[KernelProgram], judgement: Judgement, limits: SearchBudget, where: Worker | Builds
+    ) -> tuple[list[Judgement], Judgement]:
+        """What the contest says of the programs that may be returned, the best first, and of the original."""
+        found, request = self.found, self.request.within(limits)
+        candidates: list[Candidate] = [candidate_of(form) for form in made]
+        if not made and found is not None:
+            candidates = as_xla_computes(found)
+        said = contest(self.imported, [entry for entry, _ in candidates], request, where, self.clock.say)
+        chosen = [decided(said, number, candidates, judgement) for number in said.order]
+        if chosen and found is not None and chosen[0].winner is not None and not chosen[0].kernels:
+            first = chosen[0]
+            with_gains = self.barrier.around("measured gains", lambda: self._with_gains(first, said, request), None)
+            chosen[0] = with_gains or first
+        return chosen, undecided(self.imported, said, candidates, judgement)
+
+    def _with_gains(self, winner: Judgement, said: Outcome, request: Request) -> Judgement:
+        """A program that XLA computes, with what its most important rules bring, measured."""
+        found, finalist = self.found, winner.winner
+        assert found is not None
+        assert finalist is not None
+        self.clock.say("timing the winner without its most important rules")
+        try:
+            with Rounds(Subject.of(self.imported), request, self.tools.worker) as rounds:
+                gains = measured_gains(rounds, found, finalist, winner.options, said.final)
+        except KeyboardInterrupt:
+            return replace(winner, interrupted=True)
+        return replace(winner, gains=gains)
+
+    def _first(self, chosen: Sequence[Judgement], otherwise: Judgement) -> Judgement:
+        """The first of these that passes the check, or the original."""
+        refused: list[str] = []
+        for winner in chosen:
+            checked = self._checked(winner)
+            if not checked.returns_original or winner.returns_original:
+                return replace(checked, notes=(*checked.notes, *refused))
+            name = winner.implementation.get("form") or (winner.winner.name if winner.winner else "the program")
+            refused.append(f"{name}: {checked.verdict}")
+        return self._checked(replace(otherwise, notes=(*otherwise.notes, *refused)))
+
+    def _at_hand(self, judgement: Judgement) -> Judgement:
+        """What is returned where the search was cut off: the plain candidate, a prediction, or what there was."""
+        cut = self._interrupted(judgement)
+        if self.ready is not None:
+            what = "the search was interrupted" if cut else "the contest failed"
+            verdict = f"plain program returned; {what} and nothing was timed"
+            return self._checked(replace(self.ready, verdict=verdict, notes=judgement.notes, interrupted=cut))
+        if self.found is not None and self.found.interrupted:
+            return replace(self._predicted(), interrupted=True)
+        if cut:
+            judgement = original_returned(self.imported, "measuring was interrupted", notes=judgement.notes)
+        return self._checked(replace(judgement, interrupted=cut))
+
+    def _end(self, *processes: Worker | TrialPool) -> None:
+        """End processes that have nothing more to do, before what comes next takes memory for the weights."""
+        for one in processes:
+            self.barrier.around("the end of processes", one.close, None)
+
+    def _checked(self, judgement: Judgement) -> Judgement:
+        """The judgement after the check that was left for last; nothing is measured after it."""
+        self._end(self.pool, self.alone, self.tools.worker)
+        with self.clock.stage("check"):
+            checked = self.barrier.around("the check", lambda: settled(self.imported, judgement, self.builds), None)
+        return checked or given_back(self.imported, self.barrier)
+
+    def finished(self, name: str, judgement: Judgement, key: str) -> Optimized:
+        """The judgement's program, built, with its plan and its report; the original where it cannot be built."""
+        with self.clock.stage("build"):
+            executable = self.barrier.around("the chosen program", lambda: self._built(judgement), None)
+            if executable is None:
+                judgement = given_back(self.imported, self.barrier)
+            with of_the_program():
+                executable = executable or self._built(judgement)
+                if self.imported.whole:
+                    executable.compile(*self.imported.live_values)
+            if judgement.returns_original and not (self.imported.whole or self.barrier.interrupted):
+                self.builds.run()
+        with self.clock.stage("plan"):
+            plan = self.barrier.around("the plan", lambda: self._plan(judgement), None)
+        if self.library.unproved:
+            note = f"{self.library.unproved} rules were not proved in the time, and not used"
+            judgement = replace(judgement, notes=(*judgement.notes, note))
+        with self.clock.stage("explain"):
+            memory = {
+                "frozen_bytes": executable.frozen_bytes,
+                "prepared_bytes": executable.prepared_bytes,
+                "added_bytes": executable.added_bytes,
+            }
+            report = self.barrier.around(
+                "the report",
+                lambda: make_report(
+                    name, self.imported, self.found, judgement, self.library, self.request, memory, self.barrier,
+                ),
+                Report(
+                    program=name, verdict=judgement.verdict, measured=Measurement(speedup=judgement.measured.speedup),
+                    original_returned=judgement.returns_original,
+                ),
+            )  # fmt: skip
+        report = replace(report, stages=tuple(self.clock.stages))
+        result = Optimized(self.imported, judgement.program, executable, report, plan, judgement.kernels)
+        hurried = self.request.searches and self.found is None and judgement.returns_original
+        if not (judgement.interrupted or judgement.noisy or hurried or self.barrier.lost):
+            store, unproved = self.tools.store, self.library.unproved
+            self.barrier.around("the entry in the store", lambda: remember(store, key, result, unproved), None)
+        notes = (*report.notes, *self.barrier.notes)
+        result.report = replace(report, lost=dict(self.barrier.lost), notes=notes)
+        return result
+
+    def _built(self, judgement: Judgement) -> XlaExecutable:
+        return self.builds.candidate(judgement.program, judgement.options, judgement.kernels)
+
+    def _plan(self, judgement: Judgement) -> Plan:
+        if judgement.winner is None or self.found is None:
+            return empty_plan(self.imported.graph, self.request.numerics)
+        return make_plan(self.found, judgement.winner, self.library.rules, self.request.numerics)
+
+
+def _built_in(worker: Worker, imported: Imported, entries: Sequence[Entry]) -> float:
+    """Have the worker of the comparisons build the original, then these programs, which it keeps if they are slow.
+
+    Returns:
+        Seconds of the last one that was built: programs in kernels are built in a fraction of the original's time.
+    """
+    called = as_called(imported.graph, closed=imported.closes_over)
+    if not serialisable(called.program):
+        return 0.0
+    live, frozen = imported.live_values, imported.frozen_values
+    settings = ComparisonSettings(1, 0.0)
+    found = compare(called, [entry.candidate for entry in entries], live, frozen, settings, worker=worker)
+    built = [one.build_s for one in (found.reference, *found.candidates) if isinstance(one, Timing)]
+    return built[-1] if built else 0.0

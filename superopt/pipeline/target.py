@@ -1,0 +1,66 @@
+"""What the command line names as a program: a file of a model, or the function that a file of Python makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from superopt.errors import ArgumentError, SuperoptError, UsageError, told
+from superopt.pipeline.optimizer import import_onnx, optimize
+from superopt.returned.optimized import Optimized
+
+
+def optimize_target(target: str, *, random_weights: bool = False, seed: int = 0, **options: Any) -> Optimized:
+    """Optimise what the command line names: an ONNX file, or `FILE.py:NAME`, a maker of (function, arguments).
+
+    `NAME()` returns a function and a tuple of example arguments, and may return the frozen positions as a third value.
+
+    Raises:
+        UsageError: the target is neither.
+        ModelFileError: the model cannot be read.
+    """
+    path, colon, maker = target.rpartition(":")
+    if target.endswith(".py"):
+        raise UsageError(
+            f"{target} names no function", hint=f"write {target}:NAME; NAME() returns (function, arguments)"
+        )
+    if colon and path.endswith(".py"):
+        if random_weights:
+            raise UsageError("random weights are for ONNX models", hint="NAME() can return random arguments")
+        fn, args, frozen = _made_by(Path(path), maker)
+        return optimize(fn, *args, frozen=frozen, seed=seed, **options)
+    if random_weights:
+        onnx = import_onnx()
+        loading = {name: options.pop(name, None) for name in ("dims", "data_root")}
+        model = onnx.randomize_weights(onnx.load_model(target, **loading), seed)
+        return optimize(model, seed=seed, **options)
+    return optimize(target, seed=seed, **options)
+
+
+def _made_by(path: Path, maker: str) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
+    import runpy  # late: only programs given as a file
+
+    if not path.is_file():
+        raise ArgumentError(f"there is no file {path}", hint="write FILE.py:NAME")
+    hint = "NAME() returns (function, arguments)"
+    try:
+        names = runpy.run_path(str(path))
+        if not callable(names.get(maker)):
+            raise ArgumentError(f"{path} defines no function {maker!r}", hint=hint)
+        made = names[maker]()
+    except SuperoptError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever the user's code raises is told in one line, with its place
+        raise ArgumentError(f"{path} cannot be run: {told(error, str(path))}", hint=hint) from error
+    if (
+        not isinstance(made, tuple)
+        or len(made) not in (2, 3)
+        or not callable(made[0])
+        or not isinstance(made[1], tuple | list)
+    ):
+        raise ArgumentError(
+            f"{maker}() gives something else than (function, arguments) or (function, arguments, frozen positions)",
+            hint="arguments is a tuple of example arguments",
+        )
+    return made[0], tuple(made[1]), made[2] if len(made) == 3 else ()
