@@ -33,6 +33,8 @@ _M = slice(len(COMPUTE), len(COMPUTE) + len(MEMORY))
 _F = slice(len(COMPUTE) + len(MEMORY), COUNT)
 _BLOCK = np.repeat(np.arange(3), [len(COMPUTE), len(MEMORY), len(FIXED)])
 _PULL = 0.3
+_TURN = 0.3  # gap of log time from which an error counts linearly, so that a kernel pulls a coefficient no harder
+_FAR = 100.0  # times its default: where a coefficient costs the start as much as missing one kernel altogether
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,11 +150,11 @@ def fit(
 
     def loss(params: dict[str, jax.Array]) -> jax.Array:
         gap = jnp.log(predicted_us(params) + NOISE_US) - jnp.log(target + NOISE_US)
-        # a pull towards the start, strongest where few kernels speak
-        pull = 0.02 * jnp.sum(params["log"] ** 2 / (1.0 + seen)) / table.kernels
+        # a pull towards the start, strongest where few kernels speak: one alone moves a coefficient by e at most
+        pull = _TURN * jnp.sum(params["log"] ** 2 / (1.0 + seen)) / table.kernels
         if start is not None:
             pull = pull + _PULL * jnp.mean(params["log"] ** 2)
-        return jnp.mean(weight * _huber(gap, 0.3)) + pull
+        return jnp.mean(weight * _huber(gap, _TURN)) + pull
 
     params = {"log": jnp.zeros(COUNT, jnp.float32), "block": jnp.zeros(3), "p": jnp.zeros(()), "g": jnp.asarray(1.0)}
     if start is not None:
@@ -209,7 +211,11 @@ def _descended(
 
 
 def _least_squares(table: FeatureTable, measured_s: PerKernel, weights: PerKernel) -> PerFeature:
-    """Non-negative least squares on relative errors of the additive model; features it drops get a small share."""
+    """Non-negative least squares on relative errors of the additive model; features it drops get a small share.
+
+    One more row for every coefficient holds it near its default: what a single short kernel shows would else be
+    charged with all of that kernel's time, and a large kernel that shows it with hundreds of times what it takes.
+    """
     from scipy.optimize import nnls  # late: only fitting needs it
 
     rows = np.zeros((table.kernels, COUNT))
@@ -217,12 +223,12 @@ def _least_squares(table: FeatureTable, measured_s: PerKernel, weights: PerKerne
     shared[:, : _F.start] /= table.spread[:, None] ** 0.7
     np.add.at(rows, table.owner, shared * table.repeat[:, None])
     scale = np.sqrt(weights) / (measured_s + NOISE_US * 1e-6)
-    a = rows * scale[:, None]
-    norm = np.maximum(np.linalg.norm(a, axis=0), 1e-30)
-    found = nnls(a / norm, measured_s * scale, maxiter=50 * COUNT)[0] / norm
+    a = np.concatenate([rows * scale[:, None], np.diag(1.0 / (_FAR * DEFAULT_S))])
+    wanted = np.concatenate([measured_s * scale, np.full(COUNT, 1.0 / _FAR)])
+    norm = np.linalg.norm(a, axis=0)
+    found = nnls(a / norm, wanted, maxiter=50 * COUNT)[0] / norm
     # what a feature may cost at most without exceeding any kernel that shows it; a small share of that is the floor
     bound = np.full(rows.shape, np.inf)
     np.divide((measured_s + 1e-6)[:, None], rows, out=bound, where=rows > 0)
     least = bound.min(axis=0, initial=np.inf)
-    floor = np.where(np.isfinite(least), 0.02 * least, DEFAULT_S)
-    return np.maximum(found, floor)
+    return np.maximum(found, np.minimum(0.02 * least, DEFAULT_S))

@@ -182,6 +182,17 @@ def test_fit_recovers_coefficients_from_exact_labels() -> None:
     assert np.median(np.abs(found - labels) / labels) < 0.05
 
 
+def test_one_short_kernel_does_not_decide_a_coefficient_alone() -> None:
+    cases = [c.graph for c in SUITE if c.kind in ("vector", "loop")]
+    small, large = (kernel(mk("reduce_max", tensor("x", n, n), axes=(0, 1))) for n in (8, 1024))
+    table = tabulate([*cases, small])
+    default = weights_file.uncalibrated()
+    labels = seconds(table, default)
+    labels[-1] = 1e-4  # disturbed: it has 64 elements
+    (found,) = seconds(tabulate([large]), analytical.fit(table, labels, steps=300))
+    assert found < 20.0 * seconds(tabulate([large]), default)[0]
+
+
 def test_compute_and_memory_combine_between_sum_and_maximum() -> None:
     table = tabulate([kernel(mk("exp", tensor("x", 512, 512)))])
     theta = weights_file.uncalibrated().theta

@@ -1,6 +1,7 @@
 """Boosted trees, the baseline of every learned price: on the rows of scheduled programs, and on those of XLA's kernels.
 
-They need `lightgbm`, which only evaluations use: where it is not installed there is no baseline.
+They need `lightgbm` and the `scikit-learn` that it fits through, which only evaluations use: without them there is no
+baseline.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from superopt.lab.training.fit import SOFT_S, Data
 
 def installed() -> bool:
     """Can trees be fitted here?"""
-    return importlib.util.find_spec("lightgbm") is not None
+    return all(importlib.util.find_spec(name) is not None for name in ("lightgbm", "sklearn"))
 
 
 def boosted(x: np.ndarray, y: np.ndarray, weight: np.ndarray | None, seed: int) -> Any:
     """Trees that predict y from rows x; one setting for everything, deterministic.
 
     Raises:
-        InputError: `lightgbm` is not installed.
+        InputError: `lightgbm` or `scikit-learn` is not installed.
     """
     if not installed():
-        raise InputError("the trees need lightgbm", hint="pip install lightgbm, or evaluate without trees")
+        raise InputError("the trees need lightgbm", hint="pip install lightgbm scikit-learn, or evaluate without trees")
     lightgbm: Any = importlib.import_module("lightgbm")
     booster = lightgbm.LGBMRegressor(
         n_estimators=250, learning_rate=0.06, num_leaves=63, min_child_samples=10, subsample=0.8, subsample_freq=1,
