@@ -92,7 +92,12 @@ class _Refused(Exception):
 
 
 def validate(
-    original: Graph, returned: Program, plan: Plan, ledger: Ledger | None = None, most: float = math.inf
+    original: Graph,
+    returned: Program,
+    plan: Plan,
+    ledger: Ledger | None = None,
+    most: float = math.inf,
+    given: Sequence[tuple[Node, Node]] = (),
 ) -> Validation:
     """Check that a program computes what another does, step by step of its plan.
 
@@ -102,6 +107,7 @@ def validate(
         plan: its plan; what it says is not believed.
         ledger: certificates; rules that it does not hold are proved now.
         most: elements that may be looked at in a round: those of all values, and of the windows over them.
+        given: pairs of terms that the caller answers for: they are taken to be equal.
 
     Raises:
         FileLimitError: there are more.
@@ -110,7 +116,7 @@ def validate(
     certificates: dict[str, Certificate] = {}
     passes, cause = 0, ""
     try:
-        passes = _check(original, returned, plan, ledger or Ledger(), certificates, most)
+        passes = _check(original, returned, plan, ledger or Ledger(), certificates, most, given)
     except _Refused as refused:
         cause = shown(refused, 1000)
     classes = [EXACTNESS.index(c.exactness) for c in certificates.values()]
@@ -128,6 +134,7 @@ def _check(
     ledger: Ledger,
     certificates: dict[str, Certificate],
     most: float,
+    given: Sequence[tuple[Node, Node]] = (),
 ) -> int:
     if plan.numerics not in EXACTNESS:
         raise _Refused(f"the plan says numerics {plan.numerics!r}")
@@ -147,10 +154,12 @@ def _check(
         if node.op == "input" and node not in known:
             raise _Refused(f"the plan speaks of an input {node['name']!r}, which the original does not have")
     steps = [_sides(number, step, plan, rules) for number, step in enumerate(plan.instances)]
-    seed = "\0".join([print_graph(original), *(print_graph(g) for g in (returned.prepare, returned.hot) if g)])
+    terms = Graph(original.inputs, tuple(side for pair in given for side in pair))
+    texts = [original, *(g for g in (returned.prepare, returned.hot) if g), *((terms,) if given else ())]
+    seed = "\0".join(map(print_graph, texts))
     key = hashlib.sha256(f"{seed}\0{plan.to_json()}".encode()).digest()
     labels = ElementLabels(key, exact=plan.numerics == "exact", bodies=bodies)
-    sides = [pair for pairs in steps for pair in pairs]
+    sides = [*(pair for pairs in steps for pair in pairs), *given]
     order = tasks(original.outputs, sides, outputs)
     if (count := sum(_elements(task.node) for task in order)) > most:
         raise FileLimitError(

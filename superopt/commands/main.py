@@ -39,6 +39,7 @@ from superopt.errors import UsageError
 from superopt.lab.bench import run_suite
 from superopt.report import check_report_path, json_text
 from superopt.store import Store
+from verifier.verdict import PROVED
 
 
 def parse_dims(pairs: tuple[str, ...]) -> dict[str, int]:
@@ -136,13 +137,37 @@ def optimize(
 @click.option(
     "--kernels", is_flag=True, help="Prove schedules of kernels, and the lemmas behind them; refute wrong ones."
 )
+@click.option("--dims", multiple=True, metavar="NAME=SIZE", help="With two models: size of a symbolic dimension.")
+@click.option("--numerics", type=click.Choice(["exact", "real", "range"]), default="real", show_default=True,
+              help="With two models: the widest class of rules that may be used.")  # fmt: skip
 @_JSON
 @guarded
-def verify(program: str | None, original: str | None, no_limit: bool, as_json: bool, **asked: Any) -> int:
-    """Prove or refute every rule and statement of the FILES, or of the library.
+def verify(
+    program: str | None,
+    original: str | None,
+    no_limit: bool,
+    dims: tuple[str, ...],
+    numerics: str,
+    as_json: bool,
+    **asked: Any,
+) -> int:
+    """Prove or refute every rule and statement of the FILES, or of the library, or that two ONNX models are equal.
 
     A file holds rule texts, or is Python with a RULES text (read) or with superopt.rule and superopt.statement (run).
+    Two files A.onnx B.onnx are compared output by output: proved, refuted with inputs to paste, or open and why.
     """
+    models = [f for f in asked["files"] if f.endswith(".onnx")]
+    if models:
+        if len(models) != 2 or len(asked["files"]) != 2:
+            raise UsageError("models are compared two at a time", hint="superopt verify A.onnx B.onnx")
+        from superopt.compare.models import compare_models  # late: as above
+
+        with Store() as store:
+            pair = compare_models(*models, dims=parse_dims(dims), numerics=numerics, store=store)
+        emit(pair.to_json()) if as_json else click.echo(str(pair))
+        return OK if pair.status == PROVED else UNVERIFIED
+    if dims:
+        raise UsageError("--dims is for two ONNX models")
     if program:
         from superopt.returned.revalidate import validate_file  # late: as above
 

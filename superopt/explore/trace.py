@@ -33,11 +33,13 @@ def make_plan(found: Exploration, finalist: Finalist, rules: Iterable[Rule], num
     by_name = {rule.name: rule for rule in rules}
     instances: list[RuleInstance] = []
     for step in eg.explain(_pairs(eg, found, finalist)):
-        instances.append(_instance(step.match, {v: eg.term(ref) for v, (ref, _) in step.match.vars.items()}, terms))
+        instances.append(
+            rule_instance(step.match, {v: eg.term(ref) for v, (ref, _) in step.match.vars.items()}, terms)
+        )
     for node in topological(whole(found.result.program(finalist, found.graph))):
         if node.op == "macro":
             match = _macro(by_name[node["rule"]], node)
-            instances.append(_instance(match, {v: x for v, (x, _) in match.vars.items()}, terms))
+            instances.append(rule_instance(match, {v: x for v, (x, _) in match.vars.items()}, terms))
     used = {i.rule: show(by_name[i.rule]) for i in instances}
     graph = Graph(found.graph.inputs, tuple(terms), found.graph.constants)
     return Plan(numerics, used, graph, tuple(instances), found.bodies)
@@ -89,7 +91,8 @@ def _macro(rule: Rule, node: Node) -> Match:
     return next(matches(rule, IRSpace(verbatim=True), plain_op(node), prefer=False))
 
 
-def _instance(match: Match, tensors: dict[str, Node], terms: dict[Node, int]) -> RuleInstance:
+def rule_instance(match: Match, tensors: dict[str, Node], terms: dict[Node, int]) -> RuleInstance:
+    """A match as plain data; new terms that its variables stand for are added to `terms` with their numbers."""
     env = match.env
 
     def entries(table: dict[tuple[str, Any], Any]) -> tuple[tuple[str, int, int], ...]:

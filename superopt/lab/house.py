@@ -38,7 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("superopt.commands",),
     ("superopt.lab",),
     ("superopt.pipeline",),
-    ("superopt.choose", "superopt.explain", "superopt.returned"),
+    ("superopt.choose", "superopt.compare", "superopt.explain", "superopt.returned"),
     ("superopt.contest", "superopt.schedules"),
     ("superopt.explore", "superopt.report"),
     ("superopt.certify", "superopt.search"),

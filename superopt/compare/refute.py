@@ -1,0 +1,153 @@
+"""Inputs on which two programs differ by more than rounding explains.
+
+Both are evaluated as they are and with every float held in float64, which is the referee: a difference counts where it
+is larger in float64 than what rounding did to either program, and than what rounding the stored tensors that only one
+of them has would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from superopt.backends.xla import to_jax
+from superopt.compare.constants import UNIT
+from superopt.compare.sharing import Shared, arguments
+from superopt.errors import SuperoptError
+from superopt.ir.graph import Graph, Node, mk
+from superopt.ir.types import FLOATS
+
+SCALES = (1.0, 1e-3, 30.0)
+"""Of the random inputs: ordinary ones, such that a small constant beside them shows, such that functions saturate."""
+MARGIN = 8.0  # above the rounding that was seen on these inputs: it is a sample, not a bound
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Inputs that tell two programs apart.
+
+    Attributes:
+        output: number of the result.
+        seed, scale: of the inputs, see `inputs`.
+        place: index of the largest difference.
+        first, second: what the programs give there.
+        apart, rounding: the largest difference in float64, and what rounding explains.
+    """
+
+    output: int
+    seed: int
+    scale: float
+    place: tuple[int, ...]
+    first: Any
+    second: Any
+    apart: float
+    rounding: float
+
+
+def inputs(types: Sequence[tuple[tuple[int, ...], str]], seed: int, scale: float) -> list[np.ndarray]:
+    """Random arrays of some shapes and dtypes: normal floats times the scale, integers 0 and 1."""
+    rng = np.random.default_rng(seed)
+    return [
+        np.asarray(rng.standard_normal(shape) * scale if dtype in FLOATS else rng.integers(0, 2, shape)).astype(dtype)
+        for shape, dtype in types
+    ]
+
+
+def widened(graph: Graph) -> Graph:
+    """The graph with every float in float64.
+
+    Raises:
+        SuperoptError: an operation does not take them.
+    """
+
+    def wide(dtype: Any) -> Any:
+        return "float64" if isinstance(dtype, str) and dtype in FLOATS else dtype
+
+    done: dict[Node, Node] = {}
+    for node in (*graph.inputs, *graph.nodes()):
+        if node not in done:
+            done[node] = mk(node.op, *(done[x] for x in node.inputs), **{k: wide(v) for k, v in node.attrs})
+    return Graph(tuple(done[n] for n in graph.inputs), tuple(done[n] for n in graph.outputs))
+
+
+class Evaluation:
+    """Both programs, compiled when they are first asked for."""
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        self.types = [(tuple(int(str(d)) for d in n.shape), n.dtype) for n in arguments(shared.first) if not n["frozen"]]
+        self._known: dict[tuple[int, bool], Callable[..., Any]] = {}
+
+    def run(self, side: int, live: Sequence[np.ndarray], wide: bool = False, noise: int | None = None) -> list[np.ndarray]:
+        """Results of one program; with `noise`, what only it stores is disturbed by one unit in the last place."""
+        graph = (self.shared.first, self.shared.second)[side]
+        if (side, wide) not in self._known:
+            with jax.enable_x64(True):
+                self._known[side, wide] = jax.jit(to_jax(widened(graph) if wide else graph))
+        stored = self.shared.arrays
+        rng = np.random.default_rng(noise)
+        arrays: list[Any] = list(live)
+        for node in graph.inputs[len(live) :]:
+            array = stored[node["name"]]
+            if wide and node.dtype in FLOATS:
+                array = array.astype(np.float64)
+                if noise is not None and not all(self.shared.names[node["name"]]):
+                    array = array * (1.0 + 2 * UNIT[node.dtype] * rng.uniform(-1.0, 1.0, array.shape))
+            arrays.append(array)
+        if wide:
+            arrays = [np.asarray(x, np.float64) if np.asarray(x).dtype.name in FLOATS else x for x in arrays]
+        with jax.enable_x64(True):
+            return [np.asarray(x) for x in self._known[side, wide](*arrays)]
+
+
+def differences(shared: Shared, seed: int, wanted: Mapping[int, bool]) -> dict[int, Difference]:
+    """For outputs, inputs on which the programs differ.
+
+    Args:
+        shared: both programs.
+        seed: of the inputs.
+        wanted: numbers of outputs -> are they said to be equal (then one look suffices).
+    """
+    both = Evaluation(shared)
+    found: dict[int, Difference] = {}
+    for number, scale in enumerate(SCALES):
+        live = inputs(both.types, seed + number, scale)
+        left = [i for i in wanted if i not in found and not (wanted[i] and number)]
+        if not left:
+            break
+        one, two = both.run(0, live), both.run(1, live)
+        suspect = [i for i in left if _apart(one[i], two[i]) > 0.0]
+        if not suspect:
+            continue
+        try:
+            wide = both.run(0, live, True), both.run(1, live, True)
+            shaken = [both.run(side, live, True, noise=seed + number) for side in (0, 1)]
+        except SuperoptError:
+            continue  # without a referee nothing is refuted
+        for i in suspect:
+            rounding = sum(_apart(w[i], x[i]) for w, x in zip(wide, (one, two), strict=True))
+            rounding += sum(_apart(w[i], x[i]) for w, x in zip(wide, shaken, strict=True))
+            apart = _apart(wide[0][i], wide[1][i])
+            if apart > MARGIN * rounding and np.isfinite(apart):
+                gap = np.abs(np.nan_to_num(wide[0][i].astype(np.float64) - wide[1][i].astype(np.float64)))
+                place = tuple(int(k) for k in np.unravel_index(int(np.argmax(gap)), gap.shape))
+                found[i] = Difference(
+                    i, seed + number, scale, place, one[i][place].item(), two[i][place].item(), apart, rounding
+                )
+    return found
+
+
+def _apart(a: np.ndarray, b: np.ndarray) -> float:
+    """The largest difference of finite entries; infinite where other entries are finite."""
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    if x.shape != y.shape or not np.array_equal(np.isfinite(x), np.isfinite(y)):
+        return np.inf
+    finite = np.isfinite(x)
+    return float(np.max(np.abs(x[finite] - y[finite]), initial=0.0))
+
+
+__all__ = ["MARGIN", "SCALES", "Difference", "Evaluation", "differences", "inputs", "widened"]
