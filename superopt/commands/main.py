@@ -160,10 +160,9 @@ def verify(
     if models:
         if len(models) != 2 or len(asked["files"]) != 2:
             raise UsageError("models are compared two at a time", hint="superopt verify A.onnx B.onnx")
-        from superopt.compare.models import compare_models  # late: as above
-
+        compare = import_module("superopt.compare.models").compare_models
         with Store() as store:
-            pair = compare_models(*models, dims=parse_dims(dims), numerics=numerics, store=store)
+            pair = compare(*models, dims=parse_dims(dims), numerics=numerics, store=store)
         emit(pair.to_json()) if as_json else click.echo(str(pair))
         return OK if pair.status == PROVED else UNVERIFIED
     if dims:

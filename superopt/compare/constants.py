@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from superopt.ir.graph import Node, topological
 from superopt.ir.interp import apply_op
+from superopt.ir.scalar import numpy_dtype
 from superopt.ir.types import FLOATS
 
 Wide: TypeAlias = "npt.NDArray[np.float64]"
@@ -30,7 +31,7 @@ _FUNCTION = 4  # units: what numerical libraries give for a root or its reciproc
 
 
 @dataclass(frozen=True, slots=True)
-class Bounded:
+class Enclosed:
     """A value in float64, and per element how far an evaluation in its dtype may be from it; None: not at all."""
 
     value: npt.NDArray[Any]
@@ -50,9 +51,9 @@ class Constants:
 
     def __init__(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         self._arrays = arrays
-        self._known: dict[Node, Bounded | None] = {}
+        self._known: dict[Node, Enclosed | None] = {}
 
-    def bounded(self, term: Node) -> Bounded | None:
+    def bounded(self, term: Node) -> Enclosed | None:
         """The value of a term; None where it reads an input without values, or uses a function without a bound."""
         for node in topological([term]):
             if node not in self._known:
@@ -65,16 +66,17 @@ class Constants:
         """Let go of all values."""
         self._known.clear()
 
-    def _value(self, node: Node, xs: list[Bounded]) -> Bounded | None:
+    def _value(self, node: Node, xs: list[Enclosed]) -> Enclosed | None:
         if len(node.types) != 1:
             return None
         if node.op == "input":
             array = self._arrays.get(node["name"]) if node["frozen"] else None
             if array is None:
                 return None
-            return Bounded(np.asarray(array, np.float64) if node.dtype in FLOATS else np.asarray(array), None)
+            return Enclosed(np.asarray(array, np.float64) if node.dtype in FLOATS else np.asarray(array), None)
         if node.op == "literal":
-            return Bounded(np.asarray(node["value"]), None)
+            exact = np.asarray(node["value"], numpy_dtype(node.dtype))
+            return Enclosed(exact.astype(np.float64) if node.dtype in FLOATS else exact, None)
         try:
             with np.errstate(all="ignore"):
                 return _moved(node, xs) if node.op in MOVES or node.dtype not in FLOATS else _computed(node, xs)
@@ -82,18 +84,18 @@ class Constants:
             return None
 
 
-def _moved(node: Node, xs: list[Bounded]) -> Bounded | None:
+def _moved(node: Node, xs: list[Enclosed]) -> Enclosed | None:
     if node.dtype not in FLOATS and any(x.dtype in FLOATS for x in node.inputs):
         return None  # a comparison or a conversion to integers has no error that could be followed
     value = apply_op(node, [x.value for x in xs], True)
     if all(x.error is None for x in xs):
-        return Bounded(value, None)
+        return Enclosed(value, None)
     spread = [np.broadcast_to(x.off(), x.value.shape) if t.dtype in FLOATS else x.value
               for x, t in zip(xs, node.inputs, strict=True)]  # fmt: skip
-    return Bounded(value, np.asarray(apply_op(node, spread, True), np.float64))
+    return Enclosed(value, np.asarray(apply_op(node, spread, True), np.float64))
 
 
-def _computed(node: Node, xs: list[Bounded]) -> Bounded | None:
+def _computed(node: Node, xs: list[Enclosed]) -> Enclosed | None:
     unit = UNIT[node.dtype]
     if not all(x.dtype in FLOATS for x in node.inputs):
         return None
@@ -101,11 +103,11 @@ def _computed(node: Node, xs: list[Bounded]) -> Bounded | None:
     b = xs[1] if len(xs) > 1 else a
     op = node.op
     if op == "neg":
-        return Bounded(-a.value, a.error)
+        return Enclosed(-a.value, a.error)
     if op == "convert_element_type":
         if UNIT[node.inputs[0].dtype] >= unit:
             return a
-        return Bounded(a.value, np.asarray(a.off() + unit * np.abs(a.value)))
+        return Enclosed(a.value, np.asarray(a.off() + unit * np.abs(a.value)))
     if op in ("add", "sub"):
         value = a.value + b.value if op == "add" else a.value - b.value
         error, units = a.off() + b.off(), 1
@@ -131,10 +133,10 @@ def _computed(node: Node, xs: list[Bounded]) -> Bounded | None:
         error, units = error + a.value.size / max(1, value.size) * unit * terms, 1
     else:
         return None
-    return Bounded(np.asarray(value, np.float64), np.asarray(error + units * unit * (np.abs(value) + error)))
+    return Enclosed(np.asarray(value, np.float64), np.asarray(error + units * unit * (np.abs(value) + error)))
 
 
-def same(stored: npt.NDArray[Any], dtype: str, term: Bounded) -> float | None:
+def same(stored: npt.NDArray[Any], dtype: str, term: Enclosed) -> float | None:
     """How far a stored tensor is from the value of a term, relative to the largest element; None: not the same.
 
     Bit for bit the same where nothing was rounded.  The bound must be below the root of the unit, relative to the
@@ -161,4 +163,4 @@ def _same_bits(stored: npt.NDArray[Any], value: npt.NDArray[Any], dtype: str) ->
     return bool(np.array_equal(stored, value))
 
 
-__all__ = ["MOVES", "Bounded", "Constants", "same"]
+__all__ = ["MOVES", "Constants", "Enclosed", "same"]

@@ -1,12 +1,13 @@
 """Two programs over the same inputs proved equal piece by piece.
 
-Nodes are hash-consed, so what both programs compute alike is one node from the start.  Beyond that the second program is
-walked from its inputs: a *window* is what both have behind values that are equal already, up to a number of contractions.
-These values become inputs of their own (cuts): what holds for all values of the cuts holds for those that occur.  Both
-parts are put into one e-graph, which the proved rules grow; constants that one program stores and the other computes are
-made equal by their values (`superopt.compare.constants`); classes that hold a node of either program are candidates.
-Each is believed only when its plan is validated (`superopt.certify.validate`), so neither the e-graph, nor the choice of
-windows, nor the search need be trusted.  A proved node of the second program is replaced by that of the first.
+Nodes are hash-consed, so what both programs compute alike is one node from the start.  Beyond that the second program
+is walked from its inputs: a *window* is what both have behind values that are equal already, up to a number of
+contractions.  These values become inputs of their own (cuts): what holds for all values of the cuts holds for those
+that occur.  Labels of elements find what is equal without a rule; else both parts are put into one e-graph, which the
+proved rules grow.  Constants that one program stores and the other computes are made equal by their values
+(`superopt.compare.constants`).  A candidate is believed only when its plan is validated (`superopt.certify.validate`),
+so neither the e-graph, nor the choice of windows, nor the search need be trusted.  A proved node of the second program
+is replaced by that of the first.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Folded:
 
 
 @dataclass(slots=True)
-class Proof:
+class PairProof:
     """What was proved of the outputs of the second program.
 
     Attributes:
@@ -93,7 +94,7 @@ def prove(
     ledger: Ledger,
     numerics: str = "real",
     end_s: float = float("inf"),
-) -> Proof:
+) -> PairProof:
     """Replace what the second program computes by nodes of the first, as far as that is proved.
 
     Args:
@@ -104,7 +105,7 @@ def prove(
         end_s: instant of `time.monotonic` after which no further window is begun.
     """
     run = _Run(first, second, arrays, rules, certificates, ledger, numerics)
-    proof = Proof(second.outputs, {n: n for n in second.nodes()})
+    proof = PairProof(second.outputs, {n: n for n in second.nodes()})
     while time.monotonic() < end_s:
         open_nodes = run.unproved(proof)
         if not open_nodes:
@@ -156,7 +157,7 @@ class _Run:
                 self._live[x] = any(self._live[y] for y in x.inputs) or (x.op == "input" and not x["frozen"])
         return self._live[node]
 
-    def unproved(self, proof: Proof) -> list[Node]:
+    def unproved(self, proof: PairProof) -> list[Node]:
         """Nodes of the second program that are not yet the first's, those behind what is stuck left out."""
         lost = set(proof.stuck)
         out: list[Node] = []
@@ -167,7 +168,7 @@ class _Run:
                 out.append(node)
         return out
 
-    def window(self, proof: Proof, open_nodes: Sequence[Node], depth: int | None) -> dict[Node, Node]:
+    def window(self, proof: PairProof, open_nodes: Sequence[Node], depth: int | None) -> dict[Node, Node]:
         """Nodes of the second program in the next window -> what they equal, of the first."""
         shared = self.known & set(topological(proof.outputs))
         theirs = _upto(open_nodes, shared, depth)
@@ -181,13 +182,13 @@ class _Run:
         self.reason = island.reason
         return {n: found[image[n]] for n in theirs if image[n] in found}
 
-    def equal(self, proof: Proof, want: Node, have: Node) -> bool:
+    def equal(self, proof: PairProof, want: Node, have: Node) -> bool:
         """Are two nodes over the first program's equal?"""
         cuts = self._cuts([want, have], {want, have}, DEPTHS[1])
         image = map_nodes([want, have], given=cuts)
         theirs = [n for n in topological([image[have]]) if n.op != "input"] or [image[have]]
         island = _Island(self, proof, cuts.values(), [image[want]], theirs)
-        return bool(island.prove({image[have]}, {image[want]: want}))
+        return island.prove({image[have]}, {image[want]: want}).get(image[have]) is want  # and no transpose of it
 
     def _cuts(self, nodes: Sequence[Node], inside: set[Node], depth: int | None) -> dict[Node, Node]:
         """What stands for values that both programs have: behind movement, and for deeper windows behind more."""
@@ -208,7 +209,7 @@ class _Run:
                 cuts[x] = make_input(f"cut{len(cuts)}", x.shape, x.dtype)
         return cuts
 
-    def replace(self, proof: Proof, found: Mapping[Node, Node]) -> None:
+    def replace(self, proof: PairProof, found: Mapping[Node, Node]) -> None:
         """Put what was proved in place."""
         done = map_nodes(proof.outputs, given=found)
         self.known |= {n for image in found.values() for n in topological([image])}
@@ -231,7 +232,7 @@ class _Island:
     """Both sides of a window in one e-graph."""
 
     def __init__(
-        self, run: _Run, proof: Proof, cuts: Iterable[Node], ours: Sequence[Node], theirs: Sequence[Node]
+        self, run: _Run, proof: PairProof, cuts: Iterable[Node], ours: Sequence[Node], theirs: Sequence[Node]
     ) -> None:
         self.run, self.proof, self.ours, self.theirs = run, proof, ours, theirs
         self.eg = ProvingEGraph(exact=run.numerics == "exact")
@@ -412,7 +413,9 @@ class _Island:
         for perm in itertools.islice(itertools.permutations(range(len(term.shape))), _PERMS):
             if tuple(term.shape[i] for i in perm) != leaf.shape:
                 continue
-            moved = type(found)(found.value.transpose(perm), None if found.error is None else found.error.transpose(perm))
+            moved = type(found)(
+                found.value.transpose(perm), None if found.error is None else found.error.transpose(perm)
+            )
             apart = same(stored, leaf.dtype, moved)
             if apart is not None:
                 plain = perm == tuple(range(len(perm)))
@@ -425,4 +428,4 @@ def _digest(node: Node, ids: Ids) -> bytes:
     return hashlib.blake2b(f"{node.dtype}\0".encode() + np.ascontiguousarray(ids).tobytes(), digest_size=16).digest()
 
 
-__all__ = ["DEPTHS", "Folded", "Proof", "prove"]
+__all__ = ["DEPTHS", "Folded", "PairProof", "prove"]

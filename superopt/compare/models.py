@@ -1,105 +1,17 @@
-"""Are two ONNX models, or any two programs, the same function?  Per output proved, refuted or open, and why."""
+"""Two ONNX models compared (needs the onnx package, an extra)."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from superopt.certify.library import ledger_of, proved_library
-from superopt.compare.cuts import Folded, Proof, prove
-from superopt.compare.refute import Difference, differences
-from superopt.compare.sharing import Shared, arguments, differing_types, share
-from superopt.errors import UsageError, VerificationError
-from superopt.ir.graph import Graph, Node
-from superopt.ir.text import show_type
-from superopt.machine.extras import need
-from verifier.verdict import EXACTNESS, PROVED, REFUTED, UNKNOWN
+from superopt.compare.verdict import SECONDS, PairVerdict, compare_graphs
+from superopt.errors import InputError
+from superopt.frontends.onnx.frontend import import_model, load_model
 
 if TYPE_CHECKING:
     from superopt.store import Store
-
-SECONDS = 60.0  # of the proof: what a program of 500 nodes may take
-_SHOWN = 4  # assumptions about constants that the text lists; --json has all
-_LONGEST = 160  # characters of an expression of constants
-
-
-@dataclass(frozen=True, slots=True)
-class OutputVerdict:
-    """What is known of one result.
-
-    Attributes:
-        name: of the result.
-        status: PROVED, REFUTED or UNKNOWN.
-        cause: why it is not proved.
-        difference: inputs that tell the programs apart.
-    """
-
-    name: str
-    status: str
-    cause: str = ""
-    difference: Difference | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PairVerdict:
-    """What is known of two programs.
-
-    Attributes:
-        outputs: one verdict for each result.
-        sizes: the sizes that it holds for.
-        exactness: widest class of what the proof used: exact, real or range.
-        folded: stored tensors that were taken to be expressions of others, with the distance.
-        apart: the largest of these distances; 0: all are equal bit by bit.
-        assumptions: of the rules' certificates.
-        rules: used.
-        differs: the first operation of the second program that nothing in the first is proved equal to.
-        code: to paste: inputs and both results.
-        seconds: wall time.
-    """
-
-    outputs: tuple[OutputVerdict, ...]
-    sizes: str
-    exactness: str
-    folded: tuple[str, ...]
-    apart: float
-    assumptions: tuple[str, ...]
-    rules: tuple[str, ...]
-    differs: str
-    code: str
-    seconds: float
-
-    @property
-    def status(self) -> str:
-        """Of all results together."""
-        found = {o.status for o in self.outputs}
-        return REFUTED if REFUTED in found else UNKNOWN if UNKNOWN in found else PROVED
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON-serialisable object."""
-        return {"status": self.status, **asdict(self)}
-
-    def __str__(self) -> str:
-        proved = sum(o.status == PROVED for o in self.outputs)
-        lines = [f"{self.status}: {proved} of {len(self.outputs)} outputs proved equal ({self.seconds:.1f} s); {self.sizes}"]
-        if proved:
-            lines.append(f"  class {self.exactness}, {len(self.rules)} rules")
-            rounded = f", up to {self.apart:.2g} of their largest element, which is rounding" if self.apart else ""
-            if self.folded:
-                lines.append(f"  assuming {len(self.folded)} stored tensors to be what they were folded from{rounded}:")
-                lines += [f"    {text}" for text in self.folded[:_SHOWN]]
-                if len(self.folded) > _SHOWN:
-                    lines.append(f"    ... and {len(self.folded) - _SHOWN} more (--json lists them)")
-            lines += [f"  assuming {text}" for text in self.assumptions]
-        for o in self.outputs:
-            lines.append(f"  {o.status:8} {o.name}" + (f": {o.cause}" if o.cause else ""))
-        if self.differs:
-            lines.append(f"  first operation that differs: {self.differs}")
-        if self.code:
-            lines += ["", *self.code.splitlines()]
-        return "\n".join(lines)
 
 
 def compare_models(
@@ -123,110 +35,23 @@ def compare_models(
         store: of certificates.
 
     Raises:
-        InputError: a model cannot be read, or they take different arguments.
+        InputError: a model cannot be read, computes a part on the host, or they take different arguments.
         VerificationError: something was proved that evaluation refutes: a defect of the prover.
     """
-    need("onnx", "comparing ONNX models")
-    from superopt.frontends.onnx.frontend import import_model, load_model  # late: onnx is an extra
-
     models = [load_model(source, dims=dims) for source in (first, second)]
+    for model in models:
+        if model.head is not None or model.tail is not None:
+            raise InputError(
+                f"{model.name} computes a part on the host (strings, or results without a fixed shape)",
+                hint="only what is computed in the program can be compared",
+            )
     graphs = [import_model(model).graph for model in models]
     names = [o.name for o in models[0].outputs]
     paths = [str(x) if isinstance(x, str | Path) else None for x in (first, second)]
     return compare_graphs(
-        *graphs, names=names, numerics=numerics, seconds=seconds, seed=seed, store=store,
+        graphs[0], graphs[1], names=names, numerics=numerics, seconds=seconds, seed=seed, store=store,
         load=_loading(paths, dims),
     )  # fmt: skip
-
-
-def compare_graphs(
-    first: Graph,
-    second: Graph,
-    *,
-    names: list[str] | None = None,
-    numerics: str = "real",
-    seconds: float = SECONDS,
-    seed: int = 0,
-    store: Store | None = None,
-    load: str = "",
-) -> PairVerdict:
-    """As `compare_models`, of two graphs whose frozen inputs come with values; `load` defines `a` and `b` for the text.
-
-    Raises:
-        UsageError: numerics is no class.
-        InputError: they take different arguments.
-        VerificationError: something was proved that evaluation refutes.
-    """
-    begin = time.monotonic()
-    if numerics not in EXACTNESS:
-        raise UsageError(f"numerics {numerics!r} is none of {', '.join(EXACTNESS)}")
-    shared = share(first, second)
-    titles = names or [f"output {i}" for i in range(len(first.outputs))]
-    types = ", ".join(show_type(n.type) for n in arguments(first))
-    sizes = f"for inputs of these sizes: {types}"
-    why = differing_types(first, second)
-    if why:
-        outputs = tuple(OutputVerdict(name, REFUTED, f"results differ in type: {why}") for name in titles)
-        return PairVerdict(outputs, sizes, "exact", (), 0.0, (), (), "", "", time.monotonic() - begin)
-    library = proved_library(store, numerics=numerics)
-    proof = prove(
-        shared.first, shared.second, shared.arrays, library.rules, library.certificates, ledger_of(store),
-        numerics, begin + seconds,
-    )  # fmt: skip
-    wanted = {i: x is y for i, (x, y) in enumerate(zip(proof.outputs, shared.first.outputs, strict=True))}
-    found = differences(shared, seed, wanted)
-    for i in found:
-        if wanted[i]:
-            raise VerificationError(
-                f"DEFECT: output {titles[i]} was proved, and evaluation refutes it: {found[i]}",
-                hint="please report both programs; nothing that this prover says of them can be believed",
-            )
-    differs = _first_stuck(proof, shared)
-    outputs = tuple(_verdict(titles[i], wanted[i], found.get(i), differs) for i in wanted)
-    one = next(iter(found.values()), None)
-    folded = tuple(_told(fold, shared) for fold in proof.folded.values())
-    return PairVerdict(
-        outputs, sizes, proof.exactness, folded, max((f.apart for f in proof.folded.values()), default=0.0),
-        tuple(proof.assumptions), tuple(proof.rules), "" if all(wanted.values()) else differs,
-        "" if one is None else _code(one, first, load), time.monotonic() - begin,
-    )  # fmt: skip
-
-
-def _verdict(name: str, proved: bool, difference: Difference | None, differs: str) -> OutputVerdict:
-    if proved:
-        return OutputVerdict(name, PROVED)
-    if difference is None:
-        return OutputVerdict(name, UNKNOWN, f"no proof and no difference found; unexplained: {differs or 'time is up'}")
-    d = difference
-    text = f"at {list(d.place)} it is {d.first!r} and {d.second!r}; they are {d.apart:.3g} apart, rounding explains {d.rounding:.3g}"
-    return OutputVerdict(name, REFUTED, text, difference)
-
-
-def _first_stuck(proof: Proof, shared: Shared) -> str:
-    """The first operation that nothing explains."""
-    for node, why in proof.stuck.items():
-        where = [shared.names[x["name"]][1] for x in node.inputs if x.op == "input" and x["frozen"]]
-        reads = f" of {', '.join(where)}" if where else ""
-        return f"{node.op} {', '.join(map(show_type, node.types))}{reads} ({why})"
-    return ""
-
-
-def _told(fold: Folded, shared: Shared) -> str:
-    stored = next(filter(None, reversed(shared.names[fold.stored["name"]])), fold.stored["name"])
-    apart = f"to within {fold.apart:.2g}" if fold.apart else "bit by bit"
-    return f"{stored} is {_expression(fold.term, shared)}, {apart}"
-
-
-def _expression(node: Node, shared: Shared) -> str:
-    """A term of stored tensors in the names of the models."""
-    if node.op == "input":
-        return next(filter(None, shared.names[node["name"]]), node["name"])
-    if node.op == "literal":
-        return str(node["value"])
-    if node.op in ("broadcast_in_dim", "reshape", "convert_element_type"):
-        return _expression(node.inputs[0], shared)
-    text = f"{node.op}({', '.join(_expression(x, shared) for x in node.inputs)})"
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _loading(paths: list[str | None], dims: Mapping[str, int] | None) -> str:
@@ -237,18 +62,4 @@ def _loading(paths: list[str | None], dims: Mapping[str, int] | None) -> str:
     return f"from superopt.frontends.onnx.frontend import load_model\na, b = {loads}"
 
 
-def _code(d: Difference, graph: Graph, load: str) -> str:
-    """A text that evaluates both programs where they differ."""
-    types = [(n.shape, n.dtype) for n in arguments(graph)]
-    lines = [
-        "import numpy as np",
-        "from superopt.compare.refute import inputs",
-        load,
-        f"arrays = inputs({types!r}, seed={d.seed}, scale={d.scale})",
-        f"x, y = (np.asarray(f(*arrays)[{d.output}]) for f in (a, b))",
-        f"print(x[{d.place}], y[{d.place}])  # {d.first!r} and {d.second!r}",
-    ]
-    return "\n".join(line for line in lines if line)
-
-
-__all__ = ["SECONDS", "OutputVerdict", "PairVerdict", "compare_graphs", "compare_models"]
+__all__ = ["compare_models"]

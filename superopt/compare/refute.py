@@ -27,14 +27,14 @@ MARGIN = 8.0  # above the rounding that was seen on these inputs: it is a sample
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class PairDifference:
     """Inputs that tell two programs apart.
 
     Attributes:
         output: number of the result.
         seed, scale: of the inputs, see `inputs`.
         place: index of the largest difference.
-        first, second: what the programs give there.
+        values: what the programs give there.
         apart, rounding: the largest difference in float64, and what rounding explains.
     """
 
@@ -42,8 +42,7 @@ class Difference:
     seed: int
     scale: float
     place: tuple[int, ...]
-    first: Any
-    second: Any
+    values: tuple[Any, Any]
     apart: float
     rounding: float
 
@@ -79,10 +78,14 @@ class Evaluation:
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
-        self.types = [(tuple(int(str(d)) for d in n.shape), n.dtype) for n in arguments(shared.first) if not n["frozen"]]
+        self.types = [
+            (tuple(int(str(d)) for d in n.shape), n.dtype) for n in arguments(shared.first) if not n["frozen"]
+        ]
         self._known: dict[tuple[int, bool], Callable[..., Any]] = {}
 
-    def run(self, side: int, live: Sequence[np.ndarray], wide: bool = False, noise: int | None = None) -> list[np.ndarray]:
+    def run(
+        self, side: int, live: Sequence[np.ndarray], wide: bool = False, noise: int | None = None
+    ) -> list[np.ndarray]:
         """Results of one program; with `noise`, what only it stores is disturbed by one unit in the last place."""
         graph = (self.shared.first, self.shared.second)[side]
         if (side, wide) not in self._known:
@@ -104,7 +107,7 @@ class Evaluation:
             return [np.asarray(x) for x in self._known[side, wide](*arrays)]
 
 
-def differences(shared: Shared, seed: int, wanted: Mapping[int, bool]) -> dict[int, Difference]:
+def differences(shared: Shared, seed: int, wanted: Mapping[int, bool]) -> dict[int, PairDifference]:
     """For outputs, inputs on which the programs differ.
 
     Args:
@@ -113,7 +116,7 @@ def differences(shared: Shared, seed: int, wanted: Mapping[int, bool]) -> dict[i
         wanted: numbers of outputs -> are they said to be equal (then one look suffices).
     """
     both = Evaluation(shared)
-    found: dict[int, Difference] = {}
+    found: dict[int, PairDifference] = {}
     for number, scale in enumerate(SCALES):
         live = inputs(both.types, seed + number, scale)
         left = [i for i in wanted if i not in found and not (wanted[i] and number)]
@@ -135,9 +138,8 @@ def differences(shared: Shared, seed: int, wanted: Mapping[int, bool]) -> dict[i
             if apart > MARGIN * rounding and np.isfinite(apart):
                 gap = np.abs(np.nan_to_num(wide[0][i].astype(np.float64) - wide[1][i].astype(np.float64)))
                 place = tuple(int(k) for k in np.unravel_index(int(np.argmax(gap)), gap.shape))
-                found[i] = Difference(
-                    i, seed + number, scale, place, one[i][place].item(), two[i][place].item(), apart, rounding
-                )
+                values = one[i][place].item(), two[i][place].item()
+                found[i] = PairDifference(i, seed + number, scale, place, values, apart, rounding)
     return found
 
 
@@ -150,4 +152,4 @@ def _apart(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.max(np.abs(x[finite] - y[finite]), initial=0.0))
 
 
-__all__ = ["MARGIN", "SCALES", "Difference", "Evaluation", "differences", "inputs", "widened"]
+__all__ = ["MARGIN", "SCALES", "Evaluation", "PairDifference", "differences", "inputs", "widened"]

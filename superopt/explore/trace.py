@@ -33,9 +33,7 @@ def make_plan(found: Exploration, finalist: Finalist, rules: Iterable[Rule], num
     by_name = {rule.name: rule for rule in rules}
     instances: list[RuleInstance] = []
     for step in eg.explain(_pairs(eg, found, finalist)):
-        instances.append(
-            rule_instance(step.match, {v: eg.term(ref) for v, (ref, _) in step.match.vars.items()}, terms)
-        )
+        instances.append(rule_instance(step.match, {v: eg.term(ref) for v, (ref, _) in step.match.vars.items()}, terms))
     for node in topological(whole(found.result.program(finalist, found.graph))):
         if node.op == "macro":
             match = _macro(by_name[node["rule"]], node)

@@ -9,6 +9,7 @@
     mutants    mutants of all proved rules: none may be proved and numerically false
     discovery  candidate pairs judged per second of one core
     recheck    the questions behind all proofs, asked again of all solvers
+    pairs      ONNX models and what optimisers make of them, and the same with seeded faults
 
 Mutants run on all cores that the process may use, all else on one; `--case` picks parts, and `--budget 500steps` is the
 number of mutants.
@@ -24,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -39,6 +41,7 @@ from superopt.lab.corpora.statements.hostile import hostile
 from superopt.lab.corpora.statements.wrong import STATEMENTS
 from superopt.lab.discovery.discover import DiscoverySettings, discover
 from superopt.machine.budget import parse_budget
+from superopt.machine.extras import need
 from verifier.equal.ranks import ANY
 from verifier.record.ledger import certify
 from verifier.record.recheck import recheck
@@ -49,6 +52,7 @@ from verifier.statements.statement import Statement, check_statement, proved_alo
 from verifier.verdict import REFUTED, Verdict
 
 MUTANTS = 5000
+STEPS_OF_FAULT = 50  # of the budget: a pair of models takes a second, a mutant 20 ms
 HOSTILE = 300
 GRAPHS = 8  # on which exact rules are compared bit by bit
 DISCOVERY_S, DISCOVERY_SIZE = 120.0, 2
@@ -58,6 +62,7 @@ _BARS = {
     "hostile_false_proofs": "0", "int_proved": ">= 0.9", "engineer_proved": ">= 0.9",
     "must_refute_missed": "0", "refute_median_s": "< 0.3", "exact_with_other_bits": "0", "false_proofs": "0",
     "unknown_fraction": "< 0.01",
+    "pair_outputs_proved": ">= 0.8", "pair_faults_proved": "0", "pair_faults_refuted": ">= 0.95",
     "discovery_pairs_per_s": ">= 20", "solver_disagreements": "0",
 }  # fmt: skip
 
@@ -289,6 +294,14 @@ def _recheck(made: _Run) -> None:
     made.rows += [{"part": "recheck", **row} for row in told["disagreements"]]
 
 
+def _pairs(made: _Run) -> None:
+    need("onnx", "the part pairs")
+    count = made.mutants // STEPS_OF_FAULT
+    rows, summary = import_module("superopt.lab.bench.pairs").compared(count, made.seed)
+    made.rows += rows
+    made.summary |= summary
+
+
 _PARTS: dict[str, Callable[[_Run], None]] = {
     "library": _library,
     "rollcall": _rollcall,
@@ -299,4 +312,5 @@ _PARTS: dict[str, Callable[[_Run], None]] = {
     "mutants": _mutants,
     "discovery": _discovery,
     "recheck": _recheck,
+    "pairs": _pairs,
 }

@@ -1,0 +1,176 @@
+"""Two ONNX models compared: pairs that are equal, pairs that are not, and what cannot be compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+
+from superopt.commands.main import cli
+from superopt.compare.constants import Constants, Enclosed, same
+from superopt.compare.models import compare_models
+from superopt.compare.sharing import share
+from superopt.compare.verdict import compare_graphs
+from superopt.errors import InputError, UsageError
+from superopt.ir.graph import Graph, make_input, mk
+from superopt.lab.bench.pairs import FAULTS, MODELS, faulty, pair
+from verifier.verdict import PROVED, REFUTED
+
+LINEAR = {"w": np.arange(12, dtype=np.float32).reshape(3, 4) / 7}
+
+
+def graph(make: Any, shapes: dict[str, tuple[int, ...]], stored: dict[str, np.ndarray] | None = None) -> Graph:
+    """A graph of live inputs and stored tensors."""
+    stored = stored or {}
+    live = {name: make_input(name, shape) for name, shape in shapes.items()}
+    kept = {name: make_input(name, x.shape, str(x.dtype), frozen=True) for name, x in stored.items()}
+    return Graph((*live.values(), *kept.values()), (make(**live, **kept),), stored)
+
+
+def dot(x: Any, w: Any, i: int = 1, j: int = 0) -> Any:
+    return mk("dot_general", x, w, dimension_numbers=(((i,), (j,)), ((), ())))
+
+
+def scaled(x: Any, s: Any) -> Any:
+    return mk("mul", x, mk("broadcast_in_dim", s, shape=x.shape, broadcast_dimensions=(len(x.shape) - 1,)))
+
+
+S = np.array([0.3, 1.7, -2.1, 0.9], np.float32)
+BEFORE = graph(lambda x, w, s: scaled(dot(x, w), s), {"x": (2, 3)}, {**LINEAR, "s": S})
+
+
+def folded(w: np.ndarray) -> Graph:
+    return graph(lambda x, w: dot(x, w), {"x": (2, 3)}, {"w": w})
+
+
+def test_a_scale_that_was_folded_is_an_assumption_with_its_distance() -> None:
+    found = compare_graphs(BEFORE, folded(LINEAR["w"] * S))
+    assert found.status == PROVED
+    assert found.exactness == "real"
+    assert len(found.folded) == 1
+    assert "is mul(w, " in found.folded[0]
+    assert 0 < found.apart < 2**-22
+    assert "assuming 1 stored tensors" in str(found)
+
+
+@pytest.mark.parametrize("ulps", [16, 64, 1 << 12])
+def test_a_folded_tensor_beyond_rounding_is_not_proved(ulps: int) -> None:
+    wrong = (LINEAR["w"] * S).copy()
+    wrong[1, 2] *= 1 + ulps * 2.0**-24
+    assert compare_graphs(BEFORE, folded(wrong)).status != PROVED
+
+
+def test_a_stored_transpose_is_equal_bit_by_bit() -> None:
+    one = graph(lambda x, w: dot(x, w), {"x": (2, 3)}, LINEAR)
+    two = graph(lambda x, w: dot(x, w, 1, 1), {"x": (2, 3)}, {"w": np.ascontiguousarray(LINEAR["w"].T)})
+    found = compare_graphs(one, two)
+    assert found.status == PROVED
+    assert found.apart == 0.0
+
+
+def test_a_difference_comes_with_inputs() -> None:
+    one = graph(lambda x, y: mk("sub", x, y), {"x": (2, 3), "y": (2, 3)})
+    two = graph(lambda x, y: mk("sub", y, x), {"x": (2, 3), "y": (2, 3)})
+    found = compare_graphs(one, two)
+    assert found.status == REFUTED
+    assert found.outputs[0].difference is not None
+    assert "sub" in found.differs
+    assert "inputs(" in found.code
+
+
+def test_cancellation_says_nothing() -> None:
+    """A bound that cancellation makes large is no licence for another tensor."""
+    big = np.full((3, 4), 1e6, np.float32) + np.arange(12, dtype=np.float32).reshape(3, 4)
+    stored = {"w": LINEAR["w"], "m": big, "n": big + 1}
+    one = graph(lambda x, w, m, n: dot(x, mk("mul", w, mk("sub", m, n))), {"x": (2, 3)}, stored)
+    two = folded(LINEAR["w"] * np.float32(-1.03))
+    assert compare_graphs(one, two).status != PROVED
+    lost = Enclosed(np.ones(3), np.full(3, 0.5))
+    assert same(np.full(3, 1.2, np.float32), "float32", lost) is None
+
+
+def test_bounds_hold_for_evaluations_in_float32() -> None:
+    rng = np.random.default_rng(0)
+    arrays = {k: rng.standard_normal((50, 60)).astype(np.float32) for k in "ab"}
+    arrays["v"] = rng.uniform(0.5, 2.0, (50, 60)).astype(np.float32)
+    a, b, v = (make_input(k, (50, 60), frozen=True) for k in "abv")
+    term = mk("sub", a, mk("mul", b, mk("rsqrt", mk("add", v, v))))
+    found = Constants(arrays).bounded(term)
+    single = arrays["a"] - arrays["b"] * (np.float32(1) / np.sqrt(arrays["v"] + arrays["v"]))
+    assert found is not None
+    assert found.error is not None
+    assert (np.abs(single - found.value) <= found.error).all()
+    assert found.error.max() < 1e-5
+    assert Constants(arrays).bounded(mk("exp", a)) is None
+
+
+def test_stored_tensors_of_one_value_are_numbers() -> None:
+    one = graph(lambda x, s: scaled(x, s), {"x": (2, 4)}, {"s": np.ones(4, np.float32)})
+    two = graph(lambda x: x, {"x": (2, 4)})
+    assert compare_graphs(one, two).exactness == "exact"
+    assert compare_graphs(one, two).status == PROVED
+    assert not share(one, two).arrays
+
+
+def test_a_transpose_of_a_square_result_is_not_that_result() -> None:
+    one = graph(lambda x, y: mk("add", x, y), {"x": (3, 3), "y": (3, 3)})
+    two = graph(lambda x, y: mk("transpose", mk("add", y, x), permutation=(1, 0)), {"x": (3, 3), "y": (3, 3)})
+    assert compare_graphs(one, two).status == REFUTED
+    assert compare_graphs(two, one).status == REFUTED
+    again = graph(lambda x, y: mk("add", y, x), {"x": (3, 3), "y": (3, 3)})
+    assert compare_graphs(one, again).status == PROVED
+
+
+# ---- models
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_and_what_optimisers_make_of_them(name: str, tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{side}.onnx") for side in "ab"]
+    for path, model in zip(paths, pair(name, 0), strict=True):
+        onnx.save(model, path)
+    found = compare_models(*paths)
+    assert found.status == PROVED, str(found)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_not_proved(fault: str) -> None:
+    made = next(filter(None, (faulty(name, fault, 3) for name in MODELS)))
+    assert compare_models(*made).status == REFUTED
+
+
+def test_the_command_prints_verdicts(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{side}.onnx") for side in "ab"]
+    made = faulty("convnet", "operands", 0) or faulty("attention", "operands", 0)
+    assert made is not None
+    for path, model in zip(paths, made, strict=True):
+        onnx.save(model, path)
+    found = CliRunner().invoke(cli, ["verify", *paths, "--json"])
+    assert found.exit_code == 3
+    data = json.loads(found.stdout)
+    assert data["status"] == REFUTED
+    assert data["outputs"][0]["difference"] is not None
+    scope: dict[str, Any] = {}
+    exec(data["code"], scope)
+    assert not np.allclose(scope["x"], scope["y"], rtol=1e-5)
+
+
+def test_what_cannot_be_compared(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.onnx")
+    onnx.save(pair("convnet", 0)[0], path)
+    run = CliRunner().invoke
+    assert run(cli, ["verify", path, str(tmp_path / "none.onnx")]).exit_code == 2
+    assert run(cli, ["verify", path]).exit_code == 1
+    with pytest.raises(InputError, match="arguments"):
+        compare_models(path, pair("attention", 0)[0])
+    with pytest.raises(UsageError):
+        compare_graphs(BEFORE, BEFORE, numerics="none")
+    two = Graph(BEFORE.inputs, (*BEFORE.outputs, *BEFORE.outputs), BEFORE.constants)
+    found = compare_graphs(BEFORE, two)
+    assert found.status == REFUTED
+    assert "the second 2" in found.outputs[0].cause
