@@ -12,7 +12,7 @@
     pairs      ONNX models and what optimisers make of them, and the same with seeded faults
 
 Mutants run on all cores that the process may use, all else on one; `--case` picks parts, and `--budget 500steps` is the
-number of mutants.
+number of mutants, and faults of `pairs` are one for every fifty.
 
     superopt bench --verifier [--json]
 """
