@@ -43,10 +43,14 @@ def unmet(rule: Rule, e: Expr) -> str:
     return f"not preferred: needs {text[1:-1] if e[0] in ('and', 'or') else text}"
 
 
+def proved_text(rule: Rule) -> str:
+    """Everything that a proof of the rule depends on, as text."""
+    return "\n".join([_declarations(rule, values=False), *_body(rule)])
+
+
 def rule_key(rule: Rule) -> str:
     """Hash of everything that a proof of the rule depends on."""
-    text = "\n".join([_declarations(rule, values=False), *_body(rule)])
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return hashlib.sha256(proved_text(rule).encode()).hexdigest()[:32]
 
 
 def _declarations(rule: Rule, *, values: bool) -> str:

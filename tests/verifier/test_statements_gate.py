@@ -18,7 +18,8 @@ from jax import lax
 
 import superopt
 from superopt.certify.rule_files import verify_files
-from verifier.statements.statement import check_statement, make_statement
+from verifier.statements.statement import check_statement, make_statement, proved_alone
+from verifier.statements.terms import ANY_ZERO, FINITE_TEST, MIXED
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 bf16, f16, f32, i8, i32, u8 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int8, jnp.int32, jnp.uint8
@@ -131,14 +132,27 @@ FALSE: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], 
         lambda a, b: lax.dot(a, b, precision=lax.DotAlgorithmPreset.BF16_BF16_F32, preferred_element_type=f32),
         ("m k", "k n"), ()),
     "reduced-precision": (lambda x: lax.reduce_precision(x, 8, 7), lambda x: x, ("n",), ()),
+    "rounded-by-a-narrower-type": (lambda x: x.astype(bf16).astype(f16), lambda x: x.astype(f16), ("n",), ()),
+    "integer-in-a-small-float": (lambda x: x.astype(f16).astype(f32), lambda x: x.astype(f32), ("int16[n]",), ()),
+    "integer-back-in-a-smaller-type": (lambda x: x.astype(f32).astype(i8), lambda x: x.astype(i8), ("uint8[n]",), ()),
+    "sum-back-in-its-type": (lambda x: (x.astype(f32) + 1).astype(bf16).astype(f32), lambda x: x.astype(f32) + 1,
+        ("bfloat16[n]",), ()),
+    "sign-through-unsigned": (lambda x: x.astype(u8).astype(f32), lambda x: x.astype(f32), ("int8[n]",), ()),
 }  # fmt: skip
+NUMBERS = ("not-a-number", "not-finite", "not-itself")
+"""True of finite numbers: of these it is false that they hold bit for bit, and the proof says so."""
 
 
 @pytest.mark.parametrize("name", FALSE)
 def test_nothing_false_is_proved(name: str) -> None:
     left, right, specs, constraints = FALSE[name]
-    found = check_statement(make_statement(name, left, right, specs, {}, constraints))
-    assert found.status != PROVED, str(found)
+    statement = make_statement(name, left, right, specs, {}, constraints)
+    assert check_statement(statement).status != PROVED
+    found = proved_alone(statement)
+    assert not found.proved or name in NUMBERS, str(found)
+    if name in NUMBERS:
+        assert found.domain.exactness == "real"
+        assert FINITE_TEST in found.domain.assumptions
 
 
 # ---- what a proof of them says
@@ -175,13 +189,57 @@ def test_a_wider_type_rounds_otherwise(kind: str) -> None:
     )  # fmt: skip
     assert found.status == PROVED
     assert found.domain.exactness == "real"
-    assert any("results that are then widened are finite" in text for text in found.domain.assumptions)
+    assert MIXED in found.domain.assumptions
     larger = superopt.verify(
         lambda x, y: jnp.maximum(x, -y).astype(f32), lambda x, y: jnp.maximum(x.astype(f32), -y.astype(f32)),
         f"{kind}[n]", f"{kind}[n]",
     )  # fmt: skip
     assert larger.status == PROVED
     assert larger.domain.exactness == "exact"
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_one_function_in_two_types_of_floats_is_two(kind: str) -> None:
+    def wide(x: jax.Array) -> jax.Array:
+        return x.astype(f32)
+
+    specs = (f"{kind}[n]",) * 3
+    less = proved_alone(
+        make_statement("s", lambda x, y, z: x + y < z, lambda x, y, z: wide(x) + wide(y) < wide(z), specs, {})
+    )
+    assert less.domain.exactness == "real"
+    assert MIXED in less.domain.assumptions
+    same = superopt.verify(
+        lambda x, y, z: (x * y < z, wide(x) + wide(y)), lambda x, y, z: (y * x < z, wide(y) + wide(x)), *specs
+    )
+    assert same.domain.exactness == "exact"
+    assert MIXED not in same.domain.assumptions
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_rounding_to_a_type_what_it_has_is_nothing(kind: str) -> None:
+    for left, right, specs in (
+        (lambda x: x.astype(f32).astype(kind), lambda x: x, (f"{kind}[n]",)),
+        (lambda x: rounded(rounded(x, kind), kind), lambda x: rounded(x, kind), ("n",)),
+        (lambda x, y: jnp.maximum(x.astype(f32), y.astype(f32)).astype(kind), jnp.maximum, (f"{kind}[n]",) * 2),
+        (lambda x, y: (x + y).astype(f32).astype(kind), lambda x, y: x + y, (f"{kind}[n]",) * 2),
+        (lambda x: x.astype(kind).astype(f32), lambda x: x.astype(f32), ("int8[n]",)),
+        (lambda x: x.astype(kind).astype(i32), lambda x: x.astype(i32), ("uint8[n]",)),
+    ):
+        found = superopt.verify(left, right, *specs)
+        assert found.status == PROVED, str(found)
+        assert found.domain.exactness == "exact"
+
+
+def test_which_zero_a_maximum_gives_is_not_said() -> None:
+    found = superopt.verify(lambda x: x.max(0), lambda x: x[::-1].max(0), "7 n")
+    assert found.domain.exactness == "exact"
+    assert ANY_ZERO in found.domain.assumptions
+    assert (
+        ANY_ZERO not in superopt.verify(lambda x: x.max(0), lambda x: x[::-1].max(0), "int32[7,n]").domain.assumptions
+    )
+    other = superopt.verify(lambda x: 1 / x.max(0), lambda x: 1 / x[::-1].max(0), "7 n")
+    assert other.domain.exactness != "exact" or ANY_ZERO in other.domain.assumptions
 
 
 def test_bounds_of_sizes_are_named_where_integers_need_them() -> None:

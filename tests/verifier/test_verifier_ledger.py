@@ -13,6 +13,7 @@ from rewrites.library import by_name
 from superopt.errors import VerificationError
 from superopt.store import Store
 from verifier.record import ledger as module
+from verifier.record.digests import denotations
 from verifier.record.ledger import TABLE, Ledger, certificate_key, certify, require_proved, summary, verify_rules
 from verifier.rules.prove import prove
 
@@ -60,6 +61,18 @@ def test_an_entry_that_does_not_fit_its_key_is_proved_again() -> None:
         assert not verdict.cached
         assert verdict.proved
         assert spoiled[key]["key"] == key
+
+
+def test_a_certificate_with_the_text_of_another_rule_is_not_believed() -> None:
+    """Whoever recomputes all digests of a certificate must still say what was proved."""
+    wrong = parse("wrong: A[*a]  B[*a]\n  A - B  ==  B - A")
+    right = parse("right: A[*a]  B[*a]\n  A - B  ==  A + (-B)")
+    kept = Table()
+    verify_rules([right], Ledger(kept))
+    key = certificate_key(wrong)
+    forged = {**kept[certificate_key(right)], "key": key, "rule": "wrong", "denotations": denotations(wrong)}
+    assert Ledger(Table({key: forged})).get(wrong) is None
+    assert [v.status for v in verify_rules([wrong], Ledger(Table({key: forged})))] == ["REFUTED"]
 
 
 def test_the_key_changes_with_the_rule_the_direction_and_the_versions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,6 +128,13 @@ def equal_terms(
         asked.assume_nonempty_maxima()
 
 
+def equal_exactly(ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...], done: Proof, dtype: str = "") -> bool:
+    """Are two scalars equal under the facts by exact laws alone?  Arguments as those of `equal_terms`."""
+    done.obligations += 1
+    asked = _Question(ctx, left, right, facts, (), dtype, done)
+    return (dtype != "int" or asked.ring_safe(EXACT)) and asked.by_normal_form(EXACT)
+
+
 @dataclass
 class _Question:
     """Two scalars that are to be equal, where and under which premises, and why they were not seen to be so far."""

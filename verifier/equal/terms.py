@@ -160,7 +160,7 @@ def _same(x: Term, y: Term, bound: _Bound, same: Callable[[Term, Term, _Bound], 
                 return False
             if all(same(p, q, bound) for p, q in zip(x.args, y.args, strict=True)):
                 return True
-            turned = x.fn in COMMUTATIVE and len(x.args) == 2
+            turned = x.fn.partition("[")[0] in COMMUTATIVE and len(x.args) == 2
             return turned and same(x.args[0], y.args[1], bound) and same(x.args[1], y.args[0], bound)
         case Where(), Where():
             alike_guards = x.guard.subst(here) == y.guard.subst(there)

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol
 
 from rewrites.language.direction import reverse
-from rewrites.language.show import equation, rule_key, show
+from rewrites.language.show import equation, proved_text, rule_key
 from rewrites.language.term import Rule
 from superopt.errors import VerificationError
 from superopt.ir import as_loaded
@@ -65,7 +65,7 @@ class Certificate:
         obligations, queries: proof obligations, questions to the solver.
         milliseconds: of the proof.
         versions: prover and solver.
-        text: the rule as it was proved.
+        text: what was proved, `rewrites.language.show.proved_text`.
         denotations: op -> digest of its denotation.
         asked: digest of the questions to the solver.
     """
@@ -175,7 +175,7 @@ def _decode(stored: Mapping[str, Any], key: str, rule: Rule, direction: str) -> 
         return None
     if stored["key"] != key or stored["direction"] != direction or stored["versions"] != dict(versions()):
         return None
-    if stored["denotations"] != digests.denotations(rule):
+    if stored["denotations"] != digests.denotations(rule) or stored["text"] != proved_text(rule):
         return None
     lists = {name: tuple(stored[name]) for name in ("dtypes", "assumptions", "tiers")}
     values: dict[str, Any] = {**stored, **lists}
@@ -206,7 +206,7 @@ def certify(rule: Rule, verdict: Verdict) -> Certificate:
         queries=verdict.queries,
         milliseconds=round(verdict.seconds * 1e3, 3),
         versions=dict(versions()),
-        text=show(rule),
+        text=proved_text(rule),
         denotations=digests.denotations(rule),
         asked=_digest(_packed(verdict.asked)),
     )

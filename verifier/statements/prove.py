@@ -22,7 +22,7 @@ import io
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from superopt.ir.denote import denote
 from superopt.ir.graph import Graph, Node, mk, topological
@@ -32,20 +32,22 @@ from superopt.ir.types import FLOATS, INTEGERS, SIGNED
 from verifier.equal import conditions as c
 from verifier.equal.bits import equal_bits, width_of
 from verifier.equal.conditions import Cond
-from verifier.equal.equality import ORDER, Proof, Stop, equal_terms
+from verifier.equal.equality import ORDER, Proof, Stop, equal_exactly, equal_terms
 from verifier.equal.monomial import Unsupported
 from verifier.equal.pointwise import MachineIntegers, decide
 from verifier.equal.poly import Poly, form_of, var
 from verifier.equal.solver import NO, CannotLower, Context, recorded
-from verifier.equal.terms import Apply, Read, Reduce, Term, Where, alike, walk_terms
+from verifier.equal.terms import Apply, Read, Reduce, Term, Where, alike, reductions
 from verifier.rules.process import LimitExceededError, shared
 from verifier.rules.prove import EMPTY_ONLY, FINITE
 from verifier.statements.ranges import PremiseRanges
-from verifier.statements.terms import BESIDE_INFINITY, ROUNDED, WIDENED, Terms, Wraps, factorings, to_poly
+from verifier.statements.terms import ANY_ZERO, BESIDE_INFINITY, MIXED, ROUNDED, Terms, Wraps, factorings, to_poly
 from verifier.verdict import UNKNOWN, UNSUPPORTED, Query, ValidityDomain, decode, encode
 
 SMALL = 64
 """Elements of a constant array that is written out."""
+_Sides: TypeAlias = "tuple[Term, Term, tuple[Cond, ...]]"
+"""Both sides at one index, and what is known of it."""
 
 
 @dataclass
@@ -157,35 +159,62 @@ class _Work:
             done.note("exact", "same graph")
             return
         terms = self._terms()
+        sides = self._denoted(terms, a, b)
+        if terms.mixed() and self._equal_apart(a, b):
+            return
         try:
-            self._equal_over(terms, a, b)
+            self._equal_over(terms, a, b, sides)
         except Stop:
             if not terms.tested:
                 raise
             terms = self._terms(finite=True)
-            self._equal_over(terms, a, b)
+            self._equal_over(terms, a, b, self._denoted(terms, a, b))
             done.note("real", "finite numbers")
+        self._keep(terms)
+        if terms.mixed():
+            done.note("real", "several types of floats")
+            done.assume(MIXED)
+
+    def _equal_apart(self, a: Node, b: Node) -> bool:
+        """Are outputs equal in class exact where functions of floats of several types are different functions?"""
+        terms = self._terms(apart=True)
+        left, right, facts = self._denoted(terms, a, b)
+        self._compared(left, right, facts, a, b)
+        dtype = "int" if terms.wraps(left, right) else ""
+        if not alike(left, right) and not equal_exactly(self.ctx, left, right, facts, self.done, dtype):
+            return False
+        self.done.note("exact", "types of floats apart")
+        self._keep(terms)
+        return True
+
+    def _compared(self, left: Term, right: Term, facts: tuple[Cond, ...], a: Node, b: Node) -> None:
+        """Both sides read inside their inputs; of maxima of floats it is said that a zero may have either sign."""
+        for side in (left, right):
+            self._in_bounds(side, facts)
+        if _ordered(left, right) and any(x.dtype in FLOATS for x in topological((a, b))):
+            self.done.assume(ANY_ZERO)
+
+    def _keep(self, terms: Terms) -> None:
+        """What terms took for granted stands in the certificate."""
+        done = self.done
         for text in terms.assumptions:
             done.assume(text)
         if ROUNDED in terms.assumptions:
             done.note("real", "sizes as floats")
         if BESIDE_INFINITY in terms.assumptions:
             done.note("real", "infinities apart")
-        if WIDENED in terms.assumptions:
-            done.note("real", "widened results")
         if terms.ranges.assumption:
             done.assume(terms.ranges.assumption)
 
-    def _equal_over(self, terms: Terms, a: Node, b: Node) -> None:
+    def _equal_over(self, terms: Terms, a: Node, b: Node, sides: _Sides) -> None:
         ctx, done = self.ctx, self.done
-        left, right, facts = self._denoted(terms, a, b)
-        for side in (left, right):
-            self._in_bounds(side, facts)
+        left, right, facts = sides
+        self._compared(left, right, facts, a, b)
         if alike(left, right):
             done.obligations += 1
             done.note("exact", "same terms")
             return
-        integers = any(id(t) in terms.arithmetic for side in (left, right) for t in walk_terms(side))
+        integers = terms.wraps(left, right)
         try:
             equal_terms(ctx, left, right, facts, done, dtype="int" if integers else "", machine=True)
         except Stop:
@@ -196,11 +225,12 @@ class _Work:
         if integers and a.dtype in FLOATS and "normal form (real)" in (done.tiers or ()):
             done.note("real", "normal form (real)")  # beside integers floats may have been reordered
 
-    def _terms(self, *, machine: bool = False, finite: bool = False, typed: bool = False) -> Any:
+    def _terms(self, *, machine: bool = False, finite: bool = False, typed: bool = False, apart: bool = False) -> Terms:
         least = max((n for _, n in self.done.sizes), default=1)
-        return Terms(self.ctx, PremiseRanges(self.ctx, least), machine, finite, typed, products=self.products)
+        ranges = PremiseRanges(self.ctx, least)
+        return Terms(self.ctx, ranges, machine, finite, typed, apart, products=self.products)
 
-    def _denoted(self, terms: Any, a: Node, b: Node) -> tuple[Term, Term, tuple[Cond, ...]]:
+    def _denoted(self, terms: Any, a: Node, b: Node) -> _Sides:
         made: list[tuple[str, Poly]] = []
         index = [terms.variable(to_poly(n), "o", made) for n in a.shape]
         facts = self.ctx.facts_of(name for name, _ in made)
@@ -240,11 +270,13 @@ class _Work:
             return False
 
     def _at_one_width(self, a: Node, b: Node, kind: str) -> bool:
-        left, right, facts = self._denoted(self._terms(machine=True), a, b)
+        terms = self._terms(machine=True)
+        left, right, facts = self._denoted(terms, a, b)
         theory = MachineIntegers(self.ctx, width_of(kind), kind in SIGNED)
         proved = decide(self.ctx, theory, left, right, facts)
         if proved:
             self.done.note("exact", f"integers ({kind})")
+            self._keep(terms)
         return proved
 
     def _by_bits(self, a: Node, b: Node) -> bool:
@@ -253,8 +285,7 @@ class _Work:
         proved = equal_bits(self.ctx, left, right, a.dtype, terms.ranges.kinds, facts)
         if proved:
             self.done.note("exact", "bits")
-            for text in (*terms.assumptions, *filter(None, [terms.ranges.assumption])):
-                self.done.assume(text)
+            self._keep(terms)
         return proved
 
 
@@ -284,6 +315,8 @@ def prove_pair(pair: Pair, done: Proof) -> ValidityDomain:
     dtypes = tuple(dict.fromkeys(x.dtype for x in pair.left.inputs))
     ranks = tuple((name, "1") for name in pair.sizes)
     assumptions = tuple(a for a in done.assumptions or () if "nan()" not in a)  # of a constant that is no number
+    if done.laws:  # signs of zeros are free there
+        assumptions = tuple(a for a in assumptions if a != ANY_ZERO)
     return ValidityDomain(ORDER[done.laws], ranks, dtypes, assumptions, done.sizes)
 
 
@@ -301,6 +334,11 @@ def unsupported_ops(graph: Graph) -> list[str]:
 def _plain(n: Poly) -> bool:
     """A sum of products of sizes: not negative as it stands."""
     return not n.forms and all(k >= 0 for _, k in n.terms)
+
+
+def _ordered(*sides: Term) -> bool:
+    """Is there a maximum or a minimum over a range?"""
+    return any(kind in ("max", "min") for side in sides for kind in reductions(side))
 
 
 def _divisors(value: Any) -> Iterator[Any]:

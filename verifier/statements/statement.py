@@ -168,7 +168,8 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
         when = _weakest(statement, pair)
         verdict = replace(verdict, status=REFUTED, counterexample=shown, cause="", domain=None, proved_when=when)
     elif verdict.domain is not None:
-        verdict = replace(verdict, domain=any_rank(statement, pair, verdict.domain) if ranks else verdict.domain)
+        if ranks and not _by_machine(done):
+            verdict = replace(verdict, domain=any_rank(statement, pair, verdict.domain))
     elif verdict.status != UNSUPPORTED:
         verdict = replace(verdict, cause=f"{verdict.cause}; no counterexample at {pair.tried} sizes")
     verdict = replace(
@@ -179,6 +180,11 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
         seconds=time.perf_counter() - start,
     )
     return verdict, pair
+
+
+def _by_machine(done: Proof) -> bool:
+    """Did a tier of machine integers prove it?  A rule speaks of all widths at once, which may take minutes."""
+    return any(tier == "bits" or tier.startswith("integers (") for tier in done.tiers or ())
 
 
 def _tried_in_earnest(pair: Pairing, verdict: Verdict, tried: Sequence[dict[str, int]]) -> Verdict:

@@ -39,7 +39,22 @@ from verifier.equal.conditions import Cond, Int, Sym, Truth, unwrap
 from verifier.equal.monomial import Unsupported
 from verifier.equal.poly import OPS, Poly, const, divide, entry, form_of, greatest, least, poly, var
 from verifier.equal.solver import Context
-from verifier.equal.terms import FALSE, ONE, TRUE, ZERO, Apply, Const, Infinity, Read, Reduce, Size, Term, Where, alike
+from verifier.equal.terms import (
+    FALSE,
+    ONE,
+    TRUE,
+    ZERO,
+    Apply,
+    Const,
+    Infinity,
+    Read,
+    Reduce,
+    Size,
+    Term,
+    Where,
+    alike,
+    walk_terms,
+)
 from verifier.statements.ranges import FLOAT_BITS, PremiseRanges, of_type
 
 LATTICE = frozenset({"max", "min"})
@@ -127,14 +142,17 @@ WIDE = ("int32", "int64", "uint32", "uint64")
 """Integers that hold every position of an axis."""
 SINGLE = ("float32", "float64")
 """Floats that round sizes no more than results."""
+WIDEST = "float64"
 RING = frozenset({"add", "sub", "mul", "neg"})
 LARGEST_DENOMINATOR = 1000
 FRACTIONS = "a float constant is the simplest fraction that rounds to it"
 FINITE_TEST = "values that are tested for being finite numbers are"
 ROUNDED = "a size as a float is rounded as results of floats are"
 BESIDE_INFINITY = "numbers beside infinities are finite"
-WIDENED = "results that are then widened are finite, and rounded as those of the wider type are"
-_UNROUNDED = frozenset(name for name, fn in SCALARS.items() if fn.closed) - {"nextafter"} | {"narrow", "convert", "nan"}
+MIXED = "results are finite and rounded alike in all types of floats"
+ANY_ZERO = "which zero a maximum or a minimum over both zeros gives is not said"
+_CLOSED = frozenset(name for name, fn in SCALARS.items() if fn.closed) - {"nextafter"}
+_UNROUNDED = _CLOSED | {name for name, fn in SCALARS.items() if fn.predicate}
 """Functions that a wider type does not round otherwise."""
 
 
@@ -150,9 +168,11 @@ class Terms:
         ctx: premises, ranges of index variables, the solver.
         machine: name integer functions plainly, for the tier that knows machine integers.
         typed: name them with their type (`add[int8]`), for the tier of bits; entries are no positions then.
+        apart: name functions of floats that round with their type (`add[bfloat16]`): several types round otherwise.
         ranges: what integers can be.
         finite: values that are tested for being finite numbers are taken to be.
         tested: there are such values.
+        rounded: values of floats that were rounded when they were computed, by identity; with dtypes.
         assumptions: what was taken for granted on the way.
         arithmetic: terms of integer arithmetic on values that are no positions, which wraps, by identity; with dtypes.
         products: a product of sizes -> its factors, outermost first.
@@ -163,11 +183,14 @@ class Terms:
     machine: bool = False
     finite: bool = False
     typed: bool = False
+    apart: bool = False
     tested: bool = False
+    rounded: dict[int, tuple[Term, str]] = field(default_factory=dict[int, tuple[Term, str]])
     assumptions: dict[str, None] = field(default_factory=dict[str, None])
     arithmetic: dict[int, tuple[Term, str]] = field(default_factory=dict[int, tuple[Term, str]])
     products: dict[Poly, tuple[Poly, ...]] = field(default_factory=dict[Poly, tuple[Poly, ...]])
     _original: dict[Poly, Extent] = field(default_factory=dict[Poly, Extent])
+    _held: dict[tuple[int, str], tuple[Term, bool]] = field(default_factory=dict[Any, Any])
 
     def known(self, fact: Cond) -> bool:
         """Does a condition follow from the premises and the ranges of its variables?"""
@@ -238,7 +261,18 @@ class Terms:
             if len(known) == len(args) and (p := of_positions(fn, known)) is not None:
                 self._as_float(p, dtype)
                 return integer(p)
-        return Apply(fn, args)
+        if dtype not in FLOATS or fn in _UNROUNDED:
+            return Apply(fn, args)
+        return self._rounding(Apply(f"{fn}[{dtype}]" if self.apart else fn, args), dtype)
+
+    def _rounding(self, made: Term, dtype: str) -> Term:
+        """A float that was rounded to its type when it was computed."""
+        self.rounded[id(made)] = made, dtype
+        return made
+
+    def mixed(self) -> bool:
+        """Were floats rounded to several types?"""
+        return len({dtype for _, dtype in self.rounded.values()}) > 1
 
     def _number_test(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
         """Is a value finite, is it a number at all: nothing is known of these predicates, or they are taken to hold."""
@@ -313,6 +347,10 @@ class Terms:
         """A term of integer arithmetic."""
         self.arithmetic[id(made)] = made, dtype
         return made
+
+    def wraps(self, *sides: Term) -> bool:
+        """Is there integer arithmetic on values that are no positions?"""
+        return any(id(t) in self.arithmetic for side in sides for t in walk_terms(side))
 
     def _cases(self, fn: str, dtype: str, args: Sequence[Term]) -> Term:
         """A function of a choice by an index condition is a choice of functions."""
@@ -422,15 +460,51 @@ class Terms:
         if known is not None and (found := self._position_as(known, value, source, target)) is not None:
             return found
         if source in FLOATS and target in FLOATS:
-            if all(a >= b for a, b in zip(FLOAT_BITS[target], FLOAT_BITS[source], strict=True)):
-                if _is_rounded(value):
-                    self.assumptions[WIDENED] = None
+            if _within(source, target):
                 return value
-            return Apply(f"narrow[{target}]", (value,))
+            return value if self._holds(target, value) else Apply(f"narrow[{target}]", (value,))
         if isinstance(value, Where):
             parts = [self.convert(x, source, target) for x in (value.then, value.orelse)]
             return Where(value.guard, parts[0], parts[1])
+        if source in INTEGERS and target in FLOATS and _counts(target, source):
+            target = WIDEST  # the same number in every type of floats that has it
+        if source in FLOATS and isinstance(value, Apply) and value.fn.startswith("convert["):
+            known, _, wide = value.fn[8:-1].partition(",")
+            if wide == WIDEST and of_type(target)[0] <= of_type(known)[0] and of_type(known)[1] <= of_type(target)[1]:
+                return self.convert(value.args[0], known, target)
         return Apply(f"convert[{source},{target}]", (value,))
+
+    def _holds(self, dtype: str, t: Term) -> bool:
+        """Has a type of floats the value of a float, so that rounding to it is nothing?"""
+        key = (id(t), dtype)
+        if key not in self._held:
+            self._held[key] = t, self._has(dtype, t)
+        return self._held[key][1]
+
+    def _has(self, dtype: str, t: Term) -> bool:
+        if id(t) in self.rounded:
+            return _within(self.rounded[id(t)][1], dtype)
+        match t:
+            case Read():
+                return _within(self.ranges.kinds.get(t.name, ""), dtype)
+            case Const():
+                made = float(numpy_dtype(dtype).type(float(t.value)))
+                return math.isfinite(made) and Fraction(made) == t.value
+            case Infinity():
+                return True
+            case Where():
+                return self._holds(dtype, t.then) and self._holds(dtype, t.orelse)
+            case Reduce():
+                return t.kind in LATTICE and self._holds(dtype, t.body)
+            case Apply():
+                name, _, kind = t.fn.partition("[")
+                if name == "narrow":
+                    return _within(kind.removesuffix("]"), dtype)
+                if name == "convert":
+                    return _counts(dtype, kind.partition(",")[0])
+                return name in _CLOSED and all(self._holds(dtype, x) for x in t.args[name == "select_n" :])
+            case _:
+                return False
 
     def _position_as(self, p: Poly, value: Term, source: str, target: str) -> Term | None:
         """An integer in another dtype, None where it may be another number there."""
@@ -533,9 +607,13 @@ class Terms:
         binders: list[tuple[str, Poly]] = []
         index = [self.variable(n, "k", binders) for n in sizes]
         term = body(*index)
+        rounds = kind == "sum" and dtype in FLOATS
+        kind = f"sum[{dtype}]" if rounds and self.apart else kind
         for name, n in reversed(binders):
             term = Reduce(kind, name, n, term)
-        if kind == "sum" and dtype in FLOATS and sizes and not binders:
+        if rounds and binders:
+            self._rounding(term, dtype)
+        if monoid == "sum" and dtype in FLOATS and sizes and not binders:
             term = self.op("add", dtype, ZERO, term)  # of -0 that is 0
         return self.wrapping(term, dtype) if dtype in INTEGERS and monoid == "sum" else term
 
@@ -652,26 +730,15 @@ def _of_infinities(fn: str, args: Sequence[Term]) -> Term | None:
             return None
 
 
-def _is_rounded(value: Term) -> bool:
-    """May a float not be what its type was given, but computed in it?  A wider type rounds otherwise."""
-    seen, todo = set[int](), [value]
-    while todo:
-        t = todo.pop()
-        if id(t) in seen:
-            continue
-        seen.add(id(t))
-        if isinstance(t, Apply):
-            name = t.fn.partition("[")[0]
-            if name not in _UNROUNDED:
-                return True
-            todo += () if name in ("narrow", "convert") else t.args
-        elif isinstance(t, Reduce):
-            if t.kind in ("sum", "prod"):
-                return True
-            todo.append(t.body)
-        elif isinstance(t, Where):
-            todo += (t.then, t.orelse)
-    return False
+def _within(source: str, target: str) -> bool:
+    """Has a type of floats every value of another?"""
+    both = FLOAT_BITS.get(source), FLOAT_BITS[target]
+    return both[0] is not None and all(a <= b for a, b in zip(both[0], both[1], strict=True))
+
+
+def _counts(dtype: str, source: str) -> bool:
+    """Has a type of floats every value of a type of integers?"""
+    return source in INTEGERS and max(map(abs, of_type(source))) <= 2 ** (FLOAT_BITS[dtype][1] + 1)
 
 
 def _power(by: Term, dtype: str) -> Term | None:
