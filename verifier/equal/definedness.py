@@ -27,7 +27,7 @@ from verifier.equal.solver import Context
 class Definedness:
     """What is divided by, what is thereby known not to be zero, and values of partial functions."""
 
-    denominators: list[tuple[NF, Trail]] = field(default_factory=list[Any], init=False)
+    denominators: list[tuple[NF, Trail, tuple[Atom, ...]]] = field(default_factory=list[Any], init=False)
     inverted: list[tuple[Atom, Trail]] = field(default_factory=list[Any], init=False)
     partial: list[tuple[Atom, Trail]] = field(default_factory=list[Any], init=False)
     trail: list[Any] = field(default_factory=list[Any], init=False)
@@ -44,13 +44,13 @@ class Definedness:
     def divided_by(self, p: NF, atoms: Sequence[Atom]) -> None:
         """A divisor, and values that are not zero where it is not."""
         trail = tuple(self.trail)
-        self.denominators.append((p, trail))
+        self.denominators.append((p, trail, tuple(replace(a, exp=1) for a in atoms)))
         self.inverted += [(replace(a, exp=1), trail) for a in atoms]
 
 
 def undischarged(
     ctx: Context,
-    wanted: Sequence[tuple[NF, Trail]],
+    wanted: Sequence[tuple[NF, Trail, tuple[Atom, ...]]],
     given: Sequence[tuple[Atom, Trail]],
     facts: tuple[Cond, ...],
 ) -> list[str]:
@@ -59,8 +59,9 @@ def undischarged(
     Each comes with what it is needed under: a value that the other side divides by elsewhere discharges nothing.
     """
     out: list[str] = []
-    for p, trail in wanted:
-        if not _nonzero(ctx, p, trail, given, (*facts, *_conditions(trail))):
+    for p, trail, atoms in wanted:
+        known = (*facts, *_conditions(trail))
+        if not _nonzero(ctx, p, trail, given, known) and not _divided(ctx, p, atoms, trail, given, known):
             out.append(describe(p))
     return list(dict.fromkeys(out))
 
@@ -90,7 +91,20 @@ def _nonzero(ctx: Context, p: NF, trail: Trail, given: Sequence[tuple[Atom, Trai
         ranges = facts + index_ranges(ctx, m)
         sizes = all(ctx.holds(c.ne(q, 0), facts) for q, _ in m.sizes)
         return sizes and all(positive_atom(a) or any(_same(ctx, a, trail, b, ranges) for b in given) for a in m.atoms)
-    return _positive_sum(ctx, p, facts)
+    return positive_sum(ctx, p, facts)
+
+
+def _divided(
+    ctx: Context,
+    p: NF,
+    atoms: tuple[Atom, ...],
+    trail: Trail,
+    given: Sequence[tuple[Atom, Trail]],
+    facts: tuple[Cond, ...],
+) -> bool:
+    """Is a divisor that is a sum, whose value is an atom, among what the other side divides by?"""
+    ranges = facts + tuple(f for m in p for f in index_ranges(ctx, m))
+    return len(atoms) == 1 and len(given) > 0 and any(_same(ctx, atoms[0], trail, b, ranges) for b in given)
 
 
 def positive_atom(a: Atom) -> bool:
@@ -98,7 +112,7 @@ def positive_atom(a: Atom) -> bool:
     return a.label.startswith(("exp(", "exp#", "exp2(", "exp2#", "logistic(", "logistic#", "cosh("))
 
 
-def _positive_sum(ctx: Context, p: NF, facts: tuple[Cond, ...]) -> bool:
+def positive_sum(ctx: Context, p: NF, facts: tuple[Cond, ...]) -> bool:
     """All terms are non-negative and, at the lowest values of the binders, one is present and positive."""
     if any(m.coef <= 0 or not all(positive_atom(a) or a.exp % 2 == 0 for a in m.atoms) for m in p):
         return False

@@ -3,13 +3,14 @@
     real    f(-x) = -f(x) and g(-x) = g(x) for odd f and even g; |p| = p for sums of positive terms
             max_k (a_k + s) = s + max_k a_k over a non-empty set; sum_k s = n * s for s without k
             max_k (s * a_k) = s * max_k a_k over a set that is not empty, for s >= 0
-            log(a^n) = n * log a for odd n; square roots of rational squares
+            log(a^n) = n * log a for odd n, log(sqrt a) = log(a) / 2; sqrt(c^2 * p) = c * sqrt p for rational c >= 0
             x^(n + 1/2 + 1/8) = x^n * sqrt x * sqrt sqrt sqrt x      x^-c = 1 / x^c
             sqrt(p) * sqrt(p) = p      and all powers of one x collected: x * x^(-1/4) = sqrt x * sqrt sqrt x
             sqrt(x * sqrt x) = x^(3/4): the root of a product of powers whose bases have a root in it
     range   erfc x = 1 - erf x    expm1 x = exp x - 1    log1p x = log(1 + x)
             tanh x = 1 - 2 / (exp 2x + 1)    sinh, cosh by exponentials
             log(exp a * p) = a + log p       1 / (exp(-a) + p) = exp a / (1 + exp a * p)
+            log(p / v) = log p - log v for sums v of positive terms
 
 and equality of fractions: p / v = q / w where p * w = q * v, for divisors that are not zero.
 
@@ -33,7 +34,7 @@ from typing import TypeAlias
 from superopt.ir.scalar import SCALARS
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
-from verifier.equal.definedness import index_ranges, positive_atom
+from verifier.equal.definedness import index_ranges, positive_atom, positive_sum
 from verifier.equal.monomial import (
     NF,
     ONE,
@@ -118,6 +119,8 @@ class LawNormaliser(Normaliser):
             return super()._function(fn, ps)
         if fn == "sqrt" and (root := _root(ps[0]) or self._root_of_roots(combine(ps[0]))) is not None:
             return root
+        if fn == "sqrt" and len(ps[0]) == 1 and (square := _rational_root(ps[0][0].coef)) not in (None, 1):
+            return scale(self._function(fn, [[replace(ps[0][0], coef=Fraction(1))]]), square or 1)
         if fn == "log" and (power := self._log_of_power(ps[0])) is not None:
             return power
         sign, parity = 1, SCALARS[fn].parity if fn in SCALARS else 0
@@ -135,8 +138,15 @@ class LawNormaliser(Normaliser):
         return m.coef > 0 and all(positive_atom(a) or a.exp % 2 == 0 for a in m.atoms) and sizes
 
     def _log_of_power(self, p: NF) -> NF | None:
-        """log(a^e) = e log a for odd e: a is positive where the left side is defined."""
-        if len(p) != 1 or not is_simple(p) or p[0].coef != 1 or p[0].sizes or len(p[0].atoms) != 1:
+        """log(a^e) = e log a for odd e, and where a root of a stands: a is positive where the left side is defined."""
+        if len(p) != 1 or not is_simple(p) or p[0].coef != 1 or p[0].sizes:
+            return None
+        roots, total = self._bases(p[0].atoms)
+        if len(roots) == 1 and not any(digits == {0} for digits in roots.values()):
+            ((base, exponent),) = total.items()
+            inside = self.labels.unfold("value", base) or [Monomial(atoms=(base,))]
+            return scale(self._function("log", [inside]), exponent)
+        if len(p[0].atoms) != 1:
             return None
         (a,) = p[0].atoms
         if a.exp % 2 == 0 or a.exp == 1 or a.label.startswith(("exp(", "exp#")):
@@ -248,9 +258,11 @@ class LawNormaliser(Normaliser):
         return combine(times(self.ctx, p, inverse))
 
     def _logarithm(self, p: NF) -> NF | None:
-        known = super()._logarithm(p)
+        known = super()._logarithm(p) if p else None
         if known is not None or not p:
             return known
+        if (quotient := self._log_of_quotient(p)) is not None:
+            return quotient
         outside = self._exponentials(p)
         inside = {k: self.labels.unfold("exp", Atom(*k)) for k in outside}
         if not outside or any(x is None for x in inside.values()):
@@ -260,6 +272,17 @@ class LawNormaliser(Normaliser):
         for k, e in outside.items():
             out = out + scale(inside[k] or [], e)
         return combine(out)
+
+    def _log_of_quotient(self, p: NF) -> NF | None:
+        """log(p / v) = log p - log v for a sum v of positive terms, by which some of several summands are divided."""
+        found = next((a for m in p for a in m.atoms if a.exp < 0 and self._divisor(a, m) is not None), None)
+        divisor = None if found is None or len(p) == 1 else self._divisor(found, Monomial())
+        if found is None or divisor is None or not positive_sum(self.ctx, divisor, ()):
+            return None
+        power = max(-a.exp for m in p for a in m.atoms if (a.label, a.args) == (found.label, found.args))
+        rest = combine(self._without_divisor(p, found, divisor, power))
+        out: NF = [] if rest == [ONE] else self._function("log", [rest])
+        return combine(out + scale(self._function("log", [divisor]), -power))
 
     def _reciprocal(self, p: NF) -> NF:
         outside: dict[Factor, int] = {}
@@ -304,8 +327,7 @@ class LawNormaliser(Normaliser):
         return tuple(
             a
             for a in summands[0].atoms
-            if a.exp > 0
-            and (positive_atom(a) or replace(a, exp=1) in self.positive_entries)
+            if (positive_atom(a) or (a.exp > 0 and replace(a, exp=1) in self.positive_entries))
             and not any(x.vars & bound for x in a.args)
             and all(a in m.atoms for m in summands)
         )
@@ -378,9 +400,15 @@ def _root(p: NF) -> NF | None:
     """The square root of a constant that has a rational one."""
     if len(p) != 1 or p[0].atoms or p[0].sizes or not is_simple(p) or p[0].coef < 0:
         return None
-    value = p[0].coef
+    root = _rational_root(p[0].coef)
+    return None if root is None else [Monomial(coef=root)]
+
+
+def _rational_root(value: Fraction) -> Fraction | None:
+    if value < 0:
+        return None
     root = Fraction(math.isqrt(value.numerator), math.isqrt(value.denominator))
-    return [Monomial(coef=root)] if root * root == value else None
+    return root if root * root == value else None
 
 
 def _order(m: Monomial) -> str:

@@ -227,8 +227,8 @@ class Normaliser:
             if m.atoms == (Atom(INF),) and m.coef < 0:
                 return []
             whole = m.coef.denominator == 1 and not m.binders and not m.guards
-            base = replace(m, coef=Fraction(1)) if whole else m
-            atom = replace(self.labels.atom("exp", [[base]]), exp=int(m.coef) if whole else 1)
+            power = int(m.coef) if whole else -1 if m.coef < 0 else 1  # exp(-a) = 1 / exp(a)
+            atom = replace(self.labels.atom("exp", [[replace(m, coef=m.coef / power)]]), exp=power)
             out = times(self.ctx, out, [Monomial(atoms=(atom,))])
         return out
 
@@ -291,6 +291,8 @@ class Normaliser:
             return [ONE] if t.value else []
         if isinstance(t, Where):
             return self._chosen(t, self._truth)
+        if isinstance(t, Reduce) and t.kind in ("or", "and") and not infinite(some := self.nf(t)):
+            return some
         raise Unsupported("a predicate that is no comparison")
 
     def _logic(self, fn: str, args: Sequence[Term]) -> NF:

@@ -30,11 +30,13 @@ from superopt.ir.graph import Graph, Node
 from superopt.ir.index import Atom, Symbol, evaluate
 from superopt.ir.index import Poly as Sizes
 from superopt.ir.ops.record import Site, identity
-from superopt.ir.scalar import COMPARISONS, SCALARS, numpy_dtype
+from superopt.ir.scalar import COMPARISONS, LOGICAL, SCALARS, numpy_dtype
+from superopt.ir.scalar import apply as scalar_apply
+from superopt.ir.scalar import convert as scalar_convert
 from superopt.ir.types import FLOATS, INTEGERS, TensorType
 from superopt.ir.types import Size as Extent
 from verifier.equal import conditions as c
-from verifier.equal.bits import width_of
+from verifier.equal.bits import FUNCTIONS, width_of
 from verifier.equal.conditions import Cond, Int, Sym, Truth, unwrap
 from verifier.equal.monomial import Unsupported
 from verifier.equal.poly import OPS, Poly, const, divide, entry, form_of, greatest, least, poly, var
@@ -144,6 +146,8 @@ SINGLE = ("float32", "float64")
 """Floats that round sizes no more than results."""
 WIDEST = "float64"
 RING = frozenset({"add", "sub", "mul", "neg"})
+TURNED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
+"""A comparison with its operands changed over."""
 LARGEST_DENOMINATOR = 1000
 FRACTIONS = "a float constant is the simplest fraction that rounds to it"
 FINITE_TEST = "values that are tested for being finite numbers are"
@@ -366,6 +370,8 @@ class Terms:
     def _compare(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
         """A comparison of positions (sizes, indices, entries of integer inputs) as an index condition."""
         sides = [plain_position(a, dtype in INTEGERS and not self.typed) for a in args]
+        if None in sides and dtype in INTEGERS and (found := self._compared_inside(fn, dtype, args)) is not None:
+            return found
         if None in sides or all(isinstance(a, Read) for a in args):
             return None
         if dtype in FLOATS and not self._compared_alike([p for p in sides if p is not None], dtype):
@@ -377,6 +383,23 @@ class Terms:
             "lt": c.lt(a, b), "gt": c.lt(b, a), "ge": c.ge(a, b), "le": c.ge(b, a), "eq": c.eq(a, b), "ne": c.ne(a, b),
         }[fn]  # fmt: skip
         return self._truth(made)
+
+    def _compared_inside(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
+        """A constant compared with a maximum of integers, or with a choice between constants: what that is inside.
+
+        max_k a_k > c says that some a_k > c, min_k a_k < c that some a_k < c, also over no k at all.
+        """
+        if isinstance(args[0], Const):
+            fn, args = TURNED[fn], (args[1], args[0])
+        inner, by = args
+        if not isinstance(by, Const):
+            return None
+        if isinstance(inner, Reduce) and (fn, inner.kind) in (("gt", "max"), ("lt", "min")):
+            return Reduce("or", inner.var, inner.size, self.op(fn, dtype, inner.body, by))
+        parts = _choice(inner)
+        if parts is not None and all(isinstance(x, Const) for x in parts[1:]):
+            return self._select((parts[0], *(self.op(fn, dtype, x, by) for x in parts[1:])))
+        return None
 
     def _compared_alike(self, sides: Sequence[Poly], dtype: str) -> bool:
         """Do integers compare as floats as they do by themselves: rounding is monotone, and small ones stay."""
@@ -400,9 +423,13 @@ class Terms:
             return term
         if len(cases) == 1:
             return cases[0]
+        if not _is_truth(which):
+            which = self.op("ge", "int32", which, ONE)
         false, true = (_chosen(case, which, j) for j, case in enumerate(cases))
         if alike(false, true):
             return false
+        if isinstance(false, Const) and isinstance(true, Const) and false.truth and true.truth:
+            return which if true == ONE else self._logical("not", (which,))
         guard = index_condition(which)
         if guard is not None:
             return Where(guard, true, false)
@@ -466,6 +493,8 @@ class Terms:
         if isinstance(value, Where):
             parts = [self.convert(x, source, target) for x in (value.then, value.orelse)]
             return Where(value.guard, parts[0], parts[1])
+        if (affine := self._affine(value, source, target)) is not None:
+            return affine
         if source in INTEGERS and target in FLOATS and _counts(target, source):
             target = WIDEST  # the same number in every type of floats that has it
         if source in FLOATS and isinstance(value, Apply) and value.fn.startswith("convert["):
@@ -473,6 +502,46 @@ class Terms:
             if wide == WIDEST and of_type(target)[0] <= of_type(known)[0] and of_type(known)[1] <= of_type(target)[1]:
                 return self.convert(value.args[0], known, target)
         return Apply(f"convert[{source},{target}]", (value,))
+
+    def _affine(self, value: Term, source: str, target: str) -> Term | None:
+        """A function of one entry of 8 bits, widened, that is affine at all 256 values, as the affine function."""
+        wide = target in INTEGERS and source in INTEGERS and width_of(target) > width_of(source) == 8
+        if self.typed or not wide or not isinstance(value, Apply):
+            return None
+        reads = {t for t in walk_terms(value) if isinstance(t, Read)}
+        kinds = {self.ranges.kinds.get(t.name, "") for t in reads}
+        if len(reads) != 1 or not kinds <= {"int8", "uint8"}:
+            return None
+        (entry_of,), (kind,) = reads, kinds
+        numbers = np.arange(of_type(kind)[0], of_type(kind)[1] + 1)
+        table = self._tabulated(value, source, {entry_of: numbers.astype(kind)})
+        if table is None:
+            return None
+        values = table.astype(np.int64)
+        slope = int(values[1] - values[0])
+        start = int(values[0]) - slope * int(numbers[0])
+        if not (values == slope * numbers + start).all():
+            return None
+        line = self.op("mul", target, self.convert(entry_of, kind, target), Const(Fraction(slope)))
+        return self.op("add", target, line, Const(Fraction(start)))
+
+    def _tabulated(self, t: Term, dtype: str, given: dict[Read, np.ndarray]) -> np.ndarray | None:
+        """The values of a term of integers at all values of one entry, by the interpreter; None where it has others."""
+        if isinstance(t, Read):
+            return given[t] if str(given[t].dtype) == dtype else None
+        if isinstance(t, Const):
+            return np.full(256, int(t.value), numpy_dtype(dtype))
+        if not isinstance(t, Apply):
+            return None
+        name, _, kind = t.fn.removeprefix("$").partition("[")
+        if name == "convert":
+            before, _, after = kind.removesuffix("]").partition(",")
+            inside = self._tabulated(t.args[0], before, given) if after == dtype and before in INTEGERS else None
+            return None if inside is None else scalar_convert(inside, before, dtype)
+        parts = [self._tabulated(x, dtype, given) for x in t.args]
+        if name not in FUNCTIONS or self.arithmetic.get(id(t), (t, ""))[1] != dtype or any(x is None for x in parts):
+            return None
+        return scalar_apply(name, dtype, tuple(parts))
 
     def _holds(self, dtype: str, t: Term) -> bool:
         """Has a type of floats the value of a float, so that rounding to it is nothing?"""
@@ -599,23 +668,29 @@ class Terms:
         """Fold over fresh bound variables; short products are written out."""
         sizes = [unwrap(n) for n in extents]
         counts = [n.value for n in sizes]
-        if monoid in ("prod", "xor"):
-            if None in counts or math.prod(n or 0 for n in counts) > UNROLLED:
-                raise Unsupported(f"reduction {monoid}")
+        few = None not in counts and math.prod(n or 0 for n in counts) <= UNROLLED
+        if monoid == "xor" and not few:
+            raise Unsupported(f"reduction {monoid}")
+        if monoid in ("prod", "xor") and few:
             return self._unrolled(monoid, [n or 0 for n in counts], body, dtype)
         kind = {"max": "or", "min": "and"}.get(monoid, monoid) if dtype == "bool" else monoid
         binders: list[tuple[str, Poly]] = []
         index = [self.variable(n, "k", binders) for n in sizes]
         term = body(*index)
-        rounds = kind == "sum" and dtype in FLOATS
-        kind = f"sum[{dtype}]" if rounds and self.apart else kind
+        rounds = kind in ("sum", "prod") and dtype in FLOATS
+        kind = f"{kind}[{dtype}]" if rounds and self.apart else kind
+        every = kind == "and"  # all of them: not that some one is not
+        if every:
+            kind, term = "or", self._logical("not", (term,))
         for name, n in reversed(binders):
             term = Reduce(kind, name, n, term)
+        if every:
+            term = self._logical("not", (term,))
         if rounds and binders:
             self._rounding(term, dtype)
         if monoid == "sum" and dtype in FLOATS and sizes and not binders:
             term = self.op("add", dtype, ZERO, term)  # of -0 that is 0
-        return self.wrapping(term, dtype) if dtype in INTEGERS and monoid == "sum" else term
+        return self.wrapping(term, dtype) if dtype in INTEGERS and monoid in ("sum", "prod") else term
 
     def _unrolled(self, monoid: str, counts: Sequence[int], body: Callable[..., Term], dtype: str) -> Term:
         total: Term | None = None
@@ -685,6 +760,20 @@ class Terms:
 def _without_value(t: Term) -> bool:
     """Is a term a constant that is no finite number?"""
     return isinstance(t, Infinity) or t == NAN
+
+
+def _is_truth(t: Term) -> bool:
+    """Is a term a truth value, not an integer that chooses?"""
+    if isinstance(t, Apply):
+        if t.fn == "select_n":
+            return all(map(_is_truth, t.args[1:]))
+        name = t.fn.partition("[")[0]
+        return name.startswith("?") or name in COMPARISONS or name in LOGICAL
+    if isinstance(t, Where):
+        return _is_truth(t.then) and _is_truth(t.orelse)
+    if isinstance(t, Reduce):
+        return t.kind in ("or", "and")
+    return t.boolean if isinstance(t, Read) else isinstance(t, Const) and t.value in (0, 1)
 
 
 def _choice(t: Term) -> tuple[Term, ...] | None:
