@@ -133,7 +133,12 @@ def apply(
     """
     if SCALARS[fn].transcendental and fn not in _EXACT and not licence.polynomial:
         raise UnsupportedKernel(f"{fn} is a polynomial, which the licence excludes")
+    marked = SCALARS[fn].transcendental and fn not in _EXACT
+    if marked:
+        f.comment(f"begin {fn} {' '.join(args)}")
     made = vecmath.apply(f, fn, dtype, tuple(args), lanes, which)
+    if marked:
+        f.comment(f"end {made}")
     if dtype in HALVES and not SCALARS[fn].predicate and not licence.excess and not SCALARS[fn].closed:
         return vecmath_ops.rounded(f, made, dtype, lanes)
     return made

@@ -271,6 +271,10 @@ class Function:
         """Append an instruction without a result."""
         self.lines.append(f"  {op}")
 
+    def comment(self, text: str) -> None:
+        """Append a comment: what reads the text finds the code of a scalar function between two of them."""
+        self.lines.append(f"  ; {text}")
+
     def call(self, returns: str, name: str, *args: tuple[str, Value]) -> str:
         """Call a declared or defined function (`name` without `@`, or an SSA value) for its result."""
         callee = name if name.startswith("%") else f"@{name}"

@@ -1,0 +1,162 @@
+"""Does a kernel compute its loop program, touch its own memory alone, and let no two tasks meet?"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from superopt.ir.types import ITEMSIZE_BYTES
+from superopt.kernels.loops.stage import Buffer, LoopProgram
+from verifier.kernels.field import Field, P
+from verifier.kernels.meaning import Unread, divisors, evaluate
+from verifier.kernels.reader import functions
+from verifier.kernels.rewrite import rewritten
+from verifier.kernels.watched import BOUNDS, FUEL, RACE
+from verifier.verdict import PROVED, REFUTED, UNKNOWN
+
+_SAYS = {BOUNDS: "an access outside of its array", RACE: "two tasks meet", FUEL: "it does not end in time"}
+_FUEL_STEPS = 1 << 31  # turns of all loops: more than any kernel of a second has
+_FLOATS = ("float32", "float64")
+
+
+class Part(NamedTuple):
+    """A kernel: text of its module, phases with their tasks, and the buffers that it is called with."""
+
+    text: str
+    phases: Sequence[tuple[str, int]]
+    pointers: Sequence[Buffer]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelVerdict:
+    """What is said of a kernel.
+
+    Attributes:
+        status: PROVED, REFUTED (a place outside of its array, a race) or UNKNOWN.
+        cause: why it is not proved; empty for a proof.
+        seconds: of the validation.
+    """
+
+    status: str
+    cause: str
+    seconds: float
+
+    @property
+    def proved(self) -> bool:
+        """Is it?"""
+        return self.status == PROVED
+
+
+class _Fault(Exception):
+    pass
+
+
+def validate(
+    before: LoopProgram, parts: Sequence[Part], scalar: Mapping[str, str], seed: int = 0, runs: int = 1
+) -> KernelVerdict:
+    """Compare kernels that run one after the other with the loop program before its schedule.
+
+    Args:
+        before: what is meant.
+        parts: the kernels; a later one may read what an earlier one wrote, by its name.
+        scalar: text that is known to compute scalar functions, by digest (`verifier.kernels.scalars`).
+        seed: of the random points.
+        runs: at how many random points.
+    """
+    start = time.perf_counter()
+    status, cause = PROVED, ""
+    try:
+        for run in range(runs):
+            _compare(before, parts, dict(scalar), seed + run)
+    except _Fault as fault:
+        status, cause = REFUTED, str(fault)
+    except Unread as reason:
+        status, cause = UNKNOWN, str(reason)
+    return KernelVerdict(status, cause, time.perf_counter() - start)
+
+
+def _compare(before: LoopProgram, parts: Sequence[Part], scalar: dict[str, str], seed: int) -> None:
+    field = Field(seed, divisors(before))
+    held: dict[str, Any] = {}
+    for b in before.buffers:
+        if b.dtype not in _FLOATS:
+            raise Unread(f"a buffer of {b.dtype}")
+        if b.scope in ("input", "frozen"):
+            held[b.name] = field.random(b.name, _count(b))
+    wanted = evaluate(before, held, field)
+    sizes = {b.name: (b.shape, b.dtype) for b in before.buffers}
+    for number, part in enumerate(parts):
+        _run(part, held, field, scalar, number)
+    for name, value in wanted.items():
+        if name not in held or held[name].size != value.size:
+            raise Unread(f"nothing writes {name} {sizes[name]}")
+        wrong = np.flatnonzero(held[name] % np.uint64(P) != value)
+        if wrong.size:
+            raise Unread(f"{wrong.size} of {value.size} elements of {name} are not shown to be equal, first {wrong[0]}")
+
+
+def _count(b: Buffer) -> int:
+    return int(np.prod(b.shape, dtype=np.int64))
+
+
+def _run(part: Part, held: dict[str, Any], field: Field, scalar: dict[str, str], number: int) -> None:
+    """All tasks of a kernel, on the buffers held so far and on others of its own, which are held afterwards."""
+    cpu = re.search(r'"target-cpu"="[^"]*" "target-features"="[^"]*"', part.text)
+    text = rewritten(functions(part.text, scalar), part.phases, field, cpu[0] if cpu else "")
+    words: list[Any] = []
+    kept: list[Any] = []
+    for b in part.pointers:
+        if b.dtype not in _FLOATS:
+            raise Unread(f"a buffer of {b.dtype}")
+        fresh = b.scope in ("output", "scratch")
+        if fresh:
+            held[b.name] = field.random(f"{number}: before {b.name}", _count(b))
+        if b.name not in held or held[b.name].size != _count(b):
+            raise Unread(f"a buffer {b.name} that nothing fills")
+        data = np.ascontiguousarray(held[b.name])
+        stamps = [np.zeros(_count(b), np.int64) for _ in range(2)] if fresh else []
+        width = ITEMSIZE_BYTES[b.dtype]
+        at = [x.ctypes.data for x in stamps] or [0, 0]
+        made = np.array([_count(b) * width, data.ctypes.data, width, *at, int(fresh)], np.int64)
+        words.append(made)
+        kept.append((data, stamps))
+    table = np.array([w.ctypes.data for w in words], np.int64)
+    bufs = np.array([8 * len(words), table.ctypes.data, 8, 0, 0, 0], np.int64)
+    fault = _called(text, bufs.ctypes.data, field.seed)
+    if fault:
+        line = part.text.splitlines()[fault >> 2].strip() if fault >> 2 else ""
+        raise _Fault(f"{_SAYS[fault & 3]}: {line}".rstrip(": "))
+    for b, (data, _) in zip(part.pointers, kept, strict=True):
+        held[b.name] = data
+
+
+def _called(text: str, bufs: int, seed: int) -> int:
+    llvm = _binding()
+    machine = llvm.Target.from_default_triple().create_target_machine(opt=1, codemodel="jitdefault")
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as error:
+        raise Unread(f"what LLVM refuses: {str(error).strip().splitlines()[-1][:200]}") from None
+    with llvm.create_mcjit_compiler(module, machine) as engine:
+        engine.finalize_object()
+        run = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
+            engine.get_function_address("run")
+        )
+        return run(bufs, _FUEL_STEPS, seed)
+
+
+@functools.cache
+def _binding() -> Any:
+    import llvmlite.binding as llvm  # late: programs that validate nothing do without it
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm

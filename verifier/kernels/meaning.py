@@ -1,0 +1,190 @@
+"""What a loop program means in the field: its stages folded, one after the other, each over all of its axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from superopt.ir import index as indices
+from superopt.ir.expr import Expr, subexpressions
+from superopt.ir.fold import fold
+from superopt.ir.index import Guard
+from superopt.ir.interp import Numbers, grid, reader
+from superopt.ir.matmul import Product
+from superopt.ir.types import FLOATS, Size
+from superopt.kernels.loops.stage import LoopProgram, Stage
+from verifier.kernels.field import Field, P
+
+Array = Any
+_U = np.uint64
+_WORD = np.dtype(np.uint64)
+_EXACT = 1 << 20  # products of 16-bit numbers whose sum float64 holds exactly: 2^32 * 2^20 < 2^53
+
+
+class Unread(Exception):
+    """Something that validation has no meaning for; its name."""
+
+
+def divisors(program: LoopProgram) -> set[float]:
+    """The constants by which a program divides."""
+    found: set[float] = set()
+    for stage in program.stages:
+        for e in subexpressions(stage.value):
+            if e.kind == "op" and e.args[0] == "div" and e.args[3].kind == "const":
+                found.add(float(e.args[3].args[0]))
+    return found
+
+
+def evaluate(program: LoopProgram, held: Mapping[str, Array], field: Field) -> dict[str, Array]:
+    """The outputs of a loop program whose stages are not scheduled, as elements of the field.
+
+    Args:
+        program: each stage over all of its axes; none is placed in another.
+        held: inputs and frozen buffers by name, flat.
+
+    Raises:
+        Unread: a dtype, a function or a form of stage without a meaning here.
+    """
+    values = {b.name: held[b.name].reshape(b.shape) for b in program.buffers if b.name in held}
+    for stage in program.stages:
+        values[stage.buffer] = _filled(program, stage, values, field)
+    return {b.name: values[b.name].ravel() for b in program.buffers if b.scope == "output"}
+
+
+def _filled(program: LoopProgram, stage: Stage, values: Mapping[str, Array], field: Field) -> Array:
+    shape = program.buffer(stage.buffer).shape
+    extents = [a.extent for a in stage.axes]
+    plain = all(
+        k == indices.of_atom(a.symbol) or (a.extent == 1 and k == 0) for k, a in zip(stage.index, stage.axes, strict=True)
+    )
+    if stage.at is not None or stage.combine is not None or isinstance(stage.guard, Guard) or not stage.guard:
+        raise Unread(f"a schedule in the program before, at {stage.buffer}")
+    if not plain or shape != tuple(extents):
+        raise Unread(f"a layout in the program before, at {stage.buffer}")
+    if 0 in extents:
+        return np.zeros(shape, _U)
+    algebra = FieldAlgebra(field, len(extents), prod(extents))
+    readers = {name: reader(array) for name, array in values.items()}
+    env = dict(zip([a.symbol for a in stage.axes], grid(extents), strict=True))
+    found = algebra.array(fold(_known(stage.value), algebra, lambda name, at: readers[name](*at), env))
+    return np.ascontiguousarray(np.broadcast_to(found.reshape(found.shape[max(0, found.ndim - len(extents)) :]), extents))
+
+
+def _known(value: Expr) -> Expr:
+    for e in subexpressions(value):
+        if e.dtype not in FLOATS and e.dtype != "bool":
+            raise Unread(f"values of {e.dtype}")
+    return value
+
+
+class FieldAlgebra(Numbers):
+    """The algebra of the field over a grid; values are arrays below `P`."""
+
+    def __init__(self, field: Field, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self.field = field
+
+    def array(self, value: Any) -> Array:
+        """A value as an array."""
+        return np.asarray(self._arrays((value,))[0])
+
+    def const(self, value: bool | int | float, dtype: str) -> Array:
+        return _U(self.field.constant(float(value)))
+
+    def op(self, fn: str, dtype: str, *args: Array) -> Array:
+        if fn == "mul" and self.depth and Product.worth(*args):
+            return FieldProduct(*args)
+        return self._checked(self._applied(fn, [np.asarray(x) for x in self._arrays(args)]))
+
+    def _applied(self, fn: str, xs: list[Array]) -> Array:
+        f, p = self.field, _U(P)
+        match fn:
+            case "add":
+                return (xs[0] + xs[1]) % p
+            case "sub":
+                return (xs[0] + p - xs[1]) % p
+            case "mul" | "and":
+                return f.mul(*xs)
+            case "or":
+                return f.no(f.mul(f.no(xs[0]), f.no(xs[1])))
+            case "div":
+                return f.mul(xs[0], f.inverse(xs[1]))
+            case "rsqrt":
+                return f.inverse(f.hashed(f.key("sqrt"), *xs))
+            case "neg":
+                return f.neg(*xs)
+            case "not":
+                return f.no(*xs)
+            case "max":
+                return f.maximum(*xs)
+            case "min":
+                return f.minimum(*xs)
+            case "lt" | "gt":
+                return f.less(*(xs if fn == "lt" else reversed(xs)))
+            case "le" | "ge":
+                return f.no(f.less(*(reversed(xs) if fn == "le" else xs)))
+            case "eq" | "ne":
+                same = f.equal(*xs)
+                return same if fn == "eq" else f.no(same)
+            case "select_n" if len(xs) == 3:
+                return f.choose(xs[0], xs[2], xs[1])
+            case _:
+                return f.hashed(f.key(fn), *xs)
+
+    def convert(self, value: Array, source: str, target: str) -> Array:
+        if target not in FLOATS or (source not in FLOATS and source != "bool"):
+            raise Unread(f"conversion from {source} to {target}")
+        return value
+
+    def to_index(self, value: Array) -> Array:
+        raise Unread("an index that is read from memory")
+
+    def from_index(self, index: Array, dtype: str) -> Array:
+        return (np.asarray(index) % P).astype(_U)
+
+    def reduce(self, monoid: str, extents: Sequence[Size], body: Callable[..., Array], dtype: str) -> Array:
+        f, sizes = self.field, [int(str(n)) for n in extents]
+        inner: Callable[..., Array]
+        if monoid == "sum":
+            inner = body
+        elif monoid == "max":
+            def inner(*at: Array) -> Array:
+                return f.scrambled(self.array(body(*at)))
+        elif monoid == "min":
+            def inner(*at: Array) -> Array:
+                return f.scrambled(f.neg(self.array(body(*at))))
+        else:
+            raise Unread(f"a reduction by {monoid} of {dtype}")
+        total = self._fold("sum", (), sizes, inner, _WORD)
+        if monoid == "sum":
+            return total % _U(P)
+        found = f.unscrambled(total & _U(P)) % _U(P)
+        return f.neg(found) if monoid == "min" else found
+
+
+class FieldProduct(Product):
+    """`a * b` of elements of the field, not yet multiplied."""
+
+    __slots__ = ()
+
+    def array(self) -> Array:
+        return self.a * self.b % _U(P)
+
+    def guarded(self, guard: Array) -> Product | None:
+        found = super().guarded(guard)
+        return None if found is None else FieldProduct(found.a, found.b)
+
+    def summed(self, sizes: list[int], rank: int, kind: Any) -> Array:
+        """The sum of products, exact: halves of 16 bits are multiplied as matrices of float64."""
+        if prod(sizes) > _EXACT:
+            raise Unread(f"a sum of {prod(sizes)} products")
+        halves = [[(x & _U(0xFFFF)).astype(np.float64), (x >> _U(16)).astype(np.float64)] for x in (self.a, self.b)]
+        total: Array = _U(0)
+        for i, x in enumerate(halves[0]):
+            for j, y in enumerate(halves[1]):
+                part = Product(x, y).summed(sizes, rank, np.dtype(np.float64)).astype(_U) % _U(P)
+                total = total + part * _U((1 << 16 * (i + j)) % P) % _U(P)
+        return total % _U(P)

@@ -1,0 +1,365 @@
+"""A reader of LLVM's text: functions, blocks, instructions, and what computes a scalar function in a piece of them.
+
+It takes what kernels are made of and refuses the rest by name.  Comments `; begin NAME %x` and `; end %y` around
+instructions say that these compute a scalar function; whether that is so is for the digests of their text to say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from verifier.kernels.meaning import Unread
+
+_TOKEN = re.compile(r"<\d+ x \w+>|[%@][\w.$]+|-?\d[\w.+-]*|\w[\w.]*|\S")
+_TYPE = re.compile(r"<(\d+) x (\w+)>|(float|double|i1|i8|i16|i32|i64|ptr|void)")
+_FLAGS = frozenset(("inbounds", "nsw", "reassoc"))
+BYTES = {"float": 4, "double": 8, "ptr": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8}
+FLOATING = ("float", "double")
+
+
+class Type(NamedTuple):
+    """An element type, and lanes; 0 of a scalar."""
+
+    element: str
+    lanes: int
+
+    def __str__(self) -> str:
+        return f"<{self.lanes} x {self.element}>" if self.lanes else self.element
+
+    def of(self, element: str) -> Type:
+        """As many lanes of another element type."""
+        return Type(element, self.lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A name (`%x`), or a constant: its lanes, one of a scalar, None for what may be anything."""
+
+    type: Type
+    name: str = ""
+    lanes: tuple[float | int | None, ...] = ()
+
+
+@dataclass(slots=True)
+class Instruction:
+    """One instruction.
+
+    Attributes:
+        op: opcode; of a call the name of the function behind `@`.
+        words: predicate of a comparison, labels of a branch or of the operands of a phi, the flag `inbounds`.
+        type: of the result; of memory for loads, stores, addresses and stack.
+        align: of a load, store or array on the stack; 0: not said.
+    """
+
+    name: str
+    op: str
+    type: Type
+    operands: tuple[Operand, ...] = ()
+    words: tuple[str, ...] = ()
+    align: int = 0
+    line: str = ""
+    count: int = 0
+
+
+@dataclass(slots=True)
+class Function:
+    """A function: parameters by name, and blocks of instructions in their order."""
+
+    name: str
+    returns: Type
+    parameters: tuple[tuple[Type, str], ...]
+    blocks: dict[str, list[Instruction]] = field(default_factory=dict[str, list[Instruction]])
+
+
+VOID = Type("void", 0)
+
+
+class _Line:
+    """Tokens of a line, taken from the front."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.tokens, self.at = text, _TOKEN.findall(text), 0
+
+    def peek(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def take(self, wanted: str = "") -> str:
+        token = self.peek()
+        if not token or (wanted and token != wanted):
+            raise Unread(f"the line {self.text.strip()!r}")
+        self.at += 1
+        return token
+
+    def has(self, token: str) -> bool:
+        """Take a token where it comes next."""
+        found = self.peek() == token
+        self.at += found
+        return found
+
+    def type(self) -> Type:
+        found = _TYPE.fullmatch(self.take())
+        if found is None:
+            raise Unread(f"a type in {self.text.strip()!r}")
+        return Type(found[2], int(found[1])) if found[1] else Type(found[3], 0)
+
+    def operand(self, type_: Type) -> Operand:
+        """A name or a constant of this type."""
+        if self.peek().startswith("%"):
+            return Operand(type_, self.take())
+        count = type_.lanes or 1
+        if self.has("zeroinitializer"):
+            return Operand(type_, "", (0,) * count)
+        if self.has("poison"):
+            return Operand(type_, "", (None,) * count)
+        if self.has("splat"):
+            self.take("(")
+            self.type()
+            value = _number(self.take(), type_.element)
+            self.take(")")
+            return Operand(type_, "", (value,) * count)
+        if type_.lanes:
+            self.take("<")
+            values: list[float | int | None] = []
+            while not self.has(">"):
+                self.type()
+                values.append(_number(self.take(), type_.element))
+                self.has(",")
+            if len(values) != count:
+                raise Unread(f"a constant in {self.text.strip()!r}")
+            return Operand(type_, "", tuple(values))
+        return Operand(type_, "", (_number(self.take(), type_.element),))
+
+    def typed(self) -> Operand:
+        """A type and an operand of it."""
+        type_ = self.type()
+        while self.has("align"):
+            if int(self.take()) > BYTES[type_.element]:
+                raise Unread("an address more aligned than its elements")
+        return self.operand(type_)
+
+    def align(self) -> int:
+        return int(self.take()) if self.has(",") and self.take("align") else 0
+
+    def end(self) -> None:
+        if self.at < len(self.tokens) and self.peek() not in (",",):
+            raise Unread(f"the end of {self.text.strip()!r}")
+
+
+def _number(token: str, element: str) -> float | int:
+    if token in ("true", "false"):
+        return int(token == "true")
+    try:
+        if element in FLOATING:
+            if token.startswith("0x"):
+                return struct.unpack("<d", int(token, 16).to_bytes(8, "little"))[0]
+            return float(token)
+        return int(token)
+    except ValueError:
+        raise Unread(f"the constant {token}") from None
+
+
+def functions(text: str, scalar: dict[str, str]) -> dict[str, Function]:
+    """The functions of a module by name.
+
+    Args:
+        text: of the module.
+        scalar: what computes a scalar function: digest of its instructions -> its name.
+
+    Raises:
+        Unread: something that is not read.
+    """
+    found: dict[str, Function] = {}
+    current: Function | None = None
+    block: list[Instruction] = []
+    marked: list[str] | None = None
+    for number, line in enumerate(text.splitlines()):
+        bare = line.strip()
+        if current is None:
+            if bare.startswith("define"):
+                current = _head(bare)
+                if current.name in found:
+                    raise Unread(f"a second {current.name}")
+                found[current.name] = current
+            elif bare and not bare.startswith(("declare", "attributes", "!")):
+                raise Unread(f"the line {bare[:40]!r}")
+            continue
+        if bare == "}":
+            current = None
+        elif bare.startswith("; begin"):
+            marked = [bare]
+        elif bare.startswith("; end"):
+            if marked is None:
+                raise Unread("the end of a scalar function that did not begin")
+            block.append(_scalar(marked, bare, scalar, number))
+            marked = None
+        elif marked is not None:
+            marked.append(bare)
+        elif bare.endswith(":"):
+            block = current.blocks[bare[:-1]] = []
+        elif bare and not bare.startswith(";"):
+            made = instruction(bare)
+            made.count = number
+            block.append(made)
+    return found
+
+
+def _head(text: str) -> Function:
+    found = re.fullmatch(r"define (?:internal )?(.+?) @([\w.]+)\((.*)\)[^()]*\{", text)
+    if found is None:
+        raise Unread(f"the line {text[:60]!r}")
+    parameters: list[tuple[Type, str]] = []
+    line = _Line(found[3])
+    while line.peek():
+        type_ = line.type()
+        parameters.append((type_, line.take()))
+        line.has(",")
+    return Function(found[2], _Line(found[1]).type(), tuple(parameters))
+
+
+def _scalar(lines: list[str], end: str, known: dict[str, str], number: int) -> Instruction:
+    """The instructions between marks as one, if their text is known to compute the function that the mark names."""
+    _, _, name, *inputs = lines[0].split()
+    output = end.split()[2]
+    text = canonical(lines[1:], inputs, output)
+    made = [instruction(line) for line in lines[1:]]
+    last = next((x for x in made if x.name == output), None)
+    if last is None or known.get(hashlib.sha256(text.encode()).hexdigest()[:16]) != name:
+        raise Unread(f"code of {name} that was not compared")
+    return Instruction(
+        output, f"scalar.{name}", last.type, tuple([Operand(last.type, x) for x in inputs]), line=lines[0], count=number
+    )
+
+
+_LANEWISE = re.compile(r"<\d+ x (\w+)>")
+
+
+def canonical(lines: list[str], inputs: list[str], output: str) -> str:
+    """The text of instructions with one name for all that differ in names and lanes alone; each acts lane by lane.
+
+    Raises:
+        Unread: an instruction that does not act lane by lane, or reads what is neither an input nor computed here.
+    """
+    names = {x: f"%x{j}" for j, x in enumerate(inputs)}
+    made: list[str] = []
+    for line in lines:
+        if re.search(r"shufflevector|element|\bbr\b|phi|load|store|reduce|poison", line):
+            raise Unread("a scalar function that is not computed lane by lane")
+        target = line.split()[0]
+        for name in re.findall(r"%[\w.$]+", line.partition("=")[2]):
+            if name not in names:
+                raise Unread(f"a scalar function of {name}, which is not its operand")
+        names[target] = f"%y{len(made)}"
+        line = re.sub(r"%[\w.$]+", lambda m: names[m[0]], line)
+        line = re.sub(r"splat \(\w+ ([^)]*)\)", r"\1", line)
+        made.append(re.sub(r"\.v\d+([fi]\d+)", r".\1", _LANEWISE.sub(r"\1", line)))
+    return "\n".join([*made, names.get(output, "?")])
+
+
+_BINARY = frozenset("add sub mul udiv urem sdiv srem and or xor fadd fsub fmul fdiv frem".split())  # noqa: SIM905
+_CASTS = frozenset("trunc sext zext sitofp uitofp fpext fptrunc".split())  # noqa: SIM905
+
+
+def instruction(text: str) -> Instruction:
+    """One instruction.
+
+    Raises:
+        Unread: it is of another kind.
+    """
+    line, name = _Line(text.partition(", !llvm.loop")[0]), ""
+    if len(line.tokens) > 1 and line.tokens[1] == "=":
+        name = line.take()
+        line.take("=")
+    made = _instruction(line, name, line.take())
+    made.line = text.strip()
+    line.end()
+    return made
+
+
+def _instruction(line: _Line, name: str, op: str) -> Instruction:
+    words: list[str] = []
+    while line.peek() in _FLAGS:
+        words.append(line.take())
+    if op in _BINARY:
+        type_ = line.type()
+        a = line.operand(type_)
+        line.take(",")
+        return Instruction(name, op, type_, (a, line.operand(type_)))
+    if op == "fneg":
+        x = line.typed()
+        return Instruction(name, op, x.type, (x,))
+    if op in ("icmp", "fcmp"):
+        words = [line.take()]
+        a = line.typed()
+        line.take(",")
+        return Instruction(name, op, a.type.of("i1"), (a, line.operand(a.type)), tuple(words))
+    if op in _CASTS:
+        x = line.typed()
+        line.take("to")
+        return Instruction(name, op, line.type(), (x,))
+    if op == "getelementptr":
+        element = line.type()
+        line.take(",")
+        base = line.typed()
+        line.take(",")
+        at = line.typed()
+        if element.lanes:
+            raise Unread("an address of a vector")
+        return Instruction(name, op, element, (base, at), tuple(words))
+    if op == "load":
+        type_ = line.type()
+        line.take(",")
+        return Instruction(name, op, type_, (line.typed(),), align=line.align())
+    if op == "store":
+        x = line.typed()
+        line.take(",")
+        return Instruction(name, op, x.type, (x, line.typed()), align=line.align())
+    if op == "alloca":
+        line.take("[")
+        count = int(line.take())
+        line.take("x")
+        type_ = line.type()
+        line.take("]")
+        return Instruction(name, op, type_, (), (str(count),), align=line.align())
+    if op in ("select", "shufflevector", "insertelement", "extractelement"):
+        xs = [line.typed()]
+        while line.has(","):
+            xs.append(line.typed())
+        type_ = xs[0].type
+        if op == "select":
+            type_ = xs[1].type
+        elif op == "shufflevector":
+            type_ = Type(type_.element, xs[2].type.lanes)
+        elif op == "extractelement":
+            type_ = Type(type_.element, 0)
+        return Instruction(name, op, type_, tuple(xs))
+    if op == "phi":
+        type_, xs, labels = line.type(), list[Operand](), list[str]()
+        while line.has("["):
+            xs.append(line.operand(type_))
+            line.take(",")
+            labels.append(line.take()[1:])
+            line.take("]")
+            line.has(",")
+        return Instruction(name, op, type_, tuple(xs), tuple(labels))
+    if op == "br":
+        xs = () if line.peek() == "label" else (line.typed(),)
+        labels = list[str]()
+        while line.has(",") or line.peek() == "label":
+            line.take("label")
+            labels.append(line.take()[1:])
+        return Instruction(name, op, VOID, xs, tuple(labels))
+    if op == "ret":
+        type_ = line.type()
+        return Instruction(name, op, type_, () if type_ == VOID else (line.operand(type_),))
+    if op == "call":
+        type_, target, xs = line.type(), line.take(), list[Operand]()
+        line.take("(")
+        while not line.has(")"):
+            xs.append(line.typed())
+            line.has(",")
+        return Instruction(name, target, type_, tuple(xs))
+    raise Unread(f"the instruction {op}")

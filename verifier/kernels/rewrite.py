@@ -1,0 +1,497 @@
+"""Kernels rewritten into the field: every number that comes from memory becomes a word, every access is watched.
+
+Values are of three kinds.  *Control*: integers and conditions made of constants, loop counters and the number of the
+task; they stay as they are.  *Data*: floats, and conditions on floats; they become elements of the field.  *Pointers*
+become two values, the description of an array and a place in bytes.  A branch, a mask or an address may be control
+alone, else the kernel is refused: hence which elements are read and written does not depend on the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from verifier.kernels.field import P, Field
+from verifier.kernels.meaning import Unread
+from verifier.kernels.reader import BYTES, FLOATING, VOID, Function, Instruction, Operand, Type
+from verifier.kernels.watched import Words, library
+
+Kind = Literal["control", "data", "pointer"]
+_WORDS_OF_ARRAY = 6
+_ORDERED = {"lt": ("less", False, False), "gt": ("less", True, False), "ge": ("less", False, True),
+            "le": ("less", True, True), "eq": ("equal", False, False), "ne": ("equal", False, True)}  # fmt: skip
+_SAME_VALUE = ("fpext", "fptrunc")  # up to rounding
+_FUNCTIONS = {"llvm.sqrt": "sqrt", "llvm.fabs": "abs", "llvm.floor": "floor", "llvm.ceil": "ceil",
+              "llvm.roundeven": "round_even", "llvm.round": "round_away"}  # fmt: skip
+_MOVES = ("insertelement", "extractelement", "shufflevector")
+
+
+def rewritten(functions: Mapping[str, Function], phases: Sequence[tuple[str, int]], field: Field, cpu: str) -> str:
+    """A module with `i64 run(ptr bufs, i64 fuel)`, which runs all tasks of all phases and returns the first fault.
+
+    Args:
+        functions: of the kernel.
+        phases: functions over tasks, and how many of these.
+        field: gives constants and random functions.
+        cpu: attributes of the functions that say for which processor.
+
+    Raises:
+        Unread: what has no meaning here.
+    """
+    lanes = {x.type.lanes for f in functions.values() for b in f.blocks.values() for i in b for x in (i, *i.operands)}
+    made = [library(lanes - {0}, field)]
+    made += [_Rewriter(f, functions, field).text() for f in functions.values()]
+    run = ["define i64 @run(ptr %bufs, i64 %fuel, i64 %salt) noinline {", "  store i64 %fuel, ptr @fuel",
+           "  store i64 %salt, ptr @salt", "  store i64 0, ptr @fault", "  br label %phase0", ]  # fmt: skip
+    base = 1
+    for j, (name, tasks) in enumerate(phases):
+        if name not in functions:
+            raise Unread(f"a phase {name} without a function")
+        _depth(name, functions)
+        run += [
+            f"phase{j}:", f"  store i64 {base}, ptr @base", f"  br label %head{j}", f"head{j}:",
+            f"  %i{j} = phi i64 [ 0, %phase{j} ], [ %n{j}, %task{j} ]", f"  %m{j} = icmp slt i64 %i{j}, {tasks}",
+            f"  br i1 %m{j}, label %task{j}, label %phase{j + 1}", f"task{j}:",
+            f"  %s{j} = add i64 %i{j}, {base + 1}", f"  store i64 %s{j}, ptr @mine",
+            f"  call void @{name}(ptr %bufs, i64 0, i64 %i{j})", f"  %n{j} = add i64 %i{j}, 1", f"  br label %head{j}",
+        ]  # fmt: skip
+        base += tasks + 2
+    run += [f"phase{len(phases)}:", "  %fault = load i64, ptr @fault", "  ret i64 %fault", "}"]
+    text = "\n".join([*made, *run])
+    return text.replace(" noinline {", " noinline #0 {") + f"\nattributes #0 = {{ {cpu} }}\n"
+
+
+def _depth(name: str, functions: Mapping[str, Function], above: tuple[str, ...] = ()) -> None:
+    """Refuse functions that call themselves."""
+    if name in above:
+        raise Unread(f"{name}, which calls itself")
+    called = {i.op[1:] for block in functions[name].blocks.values() for i in block if i.op.startswith("@")}
+    for other in called & functions.keys():
+        _depth(other, functions, (*above, name))
+
+
+class _Rewriter:
+    """One function."""
+
+    def __init__(self, f: Function, functions: Mapping[str, Function], field: Field) -> None:
+        self.f, self.functions, self.field = f, functions, field
+        self.kinds: dict[str, Kind] = {}
+        self.types: dict[str, Type] = {}
+        self.defined: dict[str, Instruction] = {}
+        self.lines: list[str] = []
+        self.heap: list[str] = []
+        self.count = 0
+
+    def text(self) -> str:
+        """The function in the field."""
+        f = self.f
+        for type_, name in f.parameters:
+            self._define(name, type_, _kind_of(type_))
+        for block in f.blocks.values():
+            for i in block:
+                if i.name:
+                    if i.name in self.defined:
+                        raise Unread(f"a second {i.name}")
+                    self.defined[i.name] = i
+                    self._define(i.name, _result(i), _kind_of(_result(i)))
+        self._find_data()
+        order = list(f.blocks)
+        for label, block in f.blocks.items():
+            if not block or block[-1].op not in ("br", "ret") or any(i.op in ("br", "ret") for i in block[:-1]):
+                raise Unread(f"the block {label}")
+            self.lines.append(f"{label}:")
+            for i in block:
+                self._one(i, order.index(label))
+        typed: list[str] = []
+        for type_, name in f.parameters:
+            typed.append(f"ptr {name}.d, i64 {name}.o" if type_.element == "ptr" else f"{self._held(name)} {name}")
+        returns = "void" if f.returns == VOID else str(_word(f.returns))
+        nothing = "ret void" if f.returns == VOID else f"ret {returns} zeroinitializer"
+        head = f"define internal {returns} @{f.name}({', '.join(typed)}) noinline {{"
+        return "\n".join([head, *self.lines, "out.of.fuel:", f"  {nothing}", "}"])
+
+    def _define(self, name: str, type_: Type, kind: Kind) -> None:
+        self.types[name], self.kinds[name] = type_, kind
+
+    def _find_data(self) -> None:
+        """Integers and conditions that are made of data are data."""
+        changed = True
+        while changed:
+            changed = False
+            for i in self.defined.values():
+                if self.kinds[i.name] != "control" or i.op == "load":
+                    continue
+                if i.op == "fcmp" or any(self._kind(x) == "data" for x in i.operands):
+                    self.kinds[i.name] = "data"
+                    changed = True
+
+    def _kind(self, x: Operand) -> Kind:
+        if not x.name:
+            return _kind_of(x.type)
+        if x.name not in self.kinds or self.types[x.name] != x.type:
+            raise Unread(f"{x.name}, which is no value of type {x.type}")
+        return self.kinds[x.name]
+
+    def _held(self, name: str) -> Type:
+        return _word(self.types[name]) if self.kinds[name] == "data" else self.types[name]
+
+    # ---- operands
+
+    def _control(self, x: Operand) -> str:
+        """An operand that must not depend on data."""
+        if self._kind(x) != "control":
+            raise Unread(f"control that depends on data: {x.name or x.type}")
+        return x.name or _constant(x.type, x.lanes)
+
+    def _data(self, x: Operand) -> str:
+        """An operand as elements of the field."""
+        if not x.name:
+            return _constant(_word(x.type), [None if v is None else self.field.constant(float(v)) for v in x.lanes])
+        if self._kind(x) == "data":
+            return x.name
+        if x.type.element != "i1":
+            raise Unread(f"an integer {x.name} as a value")
+        return self._value(f"zext {x.type} {x.name} to {_word(x.type)}")
+
+    def _pointer(self, x: Operand) -> tuple[str, str]:
+        if self._kind(x) != "pointer" or not x.name:
+            raise Unread("a pointer that is a constant")
+        return f"{x.name}.d", f"{x.name}.o"
+
+    def _value(self, text: str) -> str:
+        self.count += 1
+        self.lines.append(f"  %field.{self.count} = {text}")
+        return f"%field.{self.count}"
+
+    def _words(self, lanes: int) -> Words:
+        w = Words(lanes, self.field)
+        w.lines, w.count = self.lines, 0
+        w.value = self._value  # one name after the other in the whole function
+        return w
+
+    def _is(self, name: str, type_: Type, value: str) -> None:
+        """Name a value."""
+        self.lines.append(f"  {name} = bitcast {type_} {value} to {type_}")
+
+    # ---- instructions
+
+    def _one(self, i: Instruction, block: int) -> None:
+        name, kind = i.name, self.kinds.get(i.name)
+        if i.op == "br":
+            self._branch(i, block)
+        elif i.op == "ret":
+            for d in self.heap:
+                self.lines.append(f"  call void @free(ptr {d})")
+            text = f"{_word(i.type)} {self._data(i.operands[0])}" if i.operands else "void"
+            self.lines.append(f"  ret {text}")
+        elif i.op == "phi":
+            self._phi(i)
+        elif i.op == "alloca" or i.op == "@aligned_alloc":
+            self._room(i)
+        elif i.op == "getelementptr":
+            self._address(i)
+        elif i.op == "load":
+            self._load(i)
+        elif i.op == "store":
+            x, to = i.operands
+            if x.type.element not in FLOATING:
+                raise Unread(f"a store of {x.type}")
+            place = self._place(i, to, x.type, True)
+            self.lines.append(f"  store {_word(x.type)} {self._data(x)}, ptr {place}, align 8")
+        elif i.op.startswith("@"):
+            self._call(i)
+        elif kind == "control":
+            self._plain(i)
+        elif kind == "data":
+            self._in_field(i)
+        else:
+            raise Unread(f"{i.op} of pointers")
+        if name and kind == "pointer" and i.op == "load":
+            self.lines.append(f"  {name}.o = add i64 0, 0")
+
+    def _branch(self, i: Instruction, block: int) -> None:
+        order = list(self.f.blocks)
+        if any(label not in self.f.blocks for label in i.words):
+            raise Unread("a branch to no block")
+        if len(i.words) == 2:
+            if any(order.index(x) <= block for x in i.words):
+                raise Unread("a condition at the end of a loop")
+            flag = self._control(i.operands[0])
+            self.lines.append(f"  br i1 {flag}, label %{i.words[0]}, label %{i.words[1]}")
+        elif order.index(i.words[0]) <= block:
+            self.lines.append(f"  br i1 {self._value('call i1 @tick()')}, label %{i.words[0]}, label %out.of.fuel")
+        else:
+            self.lines.append(f"  br label %{i.words[0]}")
+
+    def _phi(self, i: Instruction) -> None:
+        if self.kinds[i.name] == "pointer":
+            sides = [self._pointer(x) for x in i.operands]
+            for part, type_ in enumerate(("ptr", "i64")):
+                pairs = ", ".join([f"[ {s[part]}, %{b} ]" for s, b in zip(sides, i.words, strict=True)])
+                self.lines.append(f"  {i.name}.{'do'[part]} = phi {type_} {pairs}")
+            return
+        data = self.kinds[i.name] == "data"
+        if data and any(x.name and self._kind(x) != "data" for x in i.operands):
+            raise Unread("control and data that meet")
+        values = [self._data(x) if data else self._control(x) for x in i.operands]
+        pairs = ", ".join([f"[ {v}, %{b} ]" for v, b in zip(values, i.words, strict=True)])
+        self.lines.append(f"  {i.name} = phi {self._held(i.name)} {pairs}")
+
+    def _room(self, i: Instruction) -> None:
+        """An array of the function, filled with numbers that no other has."""
+        d, data = f"{i.name}.d", f"{i.name}.data"
+        self.lines.append(f"  {d} = alloca [{_WORDS_OF_ARRAY} x i64]")
+        if i.op == "alloca":
+            count, width = int(i.words[0]), BYTES.get(i.type.element, 0)
+            if i.type.element not in FLOATING or i.type.lanes:
+                raise Unread(f"an array of {i.type} on the stack")
+            size = count * width
+            self.lines.append(f"  {data} = alloca [{count} x i64]")
+        else:  # of any type: as many words as bytes
+            (size,) = i.operands[1].lanes
+            count, width = int(size or 0), 0
+            self.lines.append(f"  {data} = call ptr @malloc(i64 {8 * count})")
+            self.heap.append(data)
+        self.lines.append(f"  call void @room(ptr {d}, ptr {data}, i64 {count}, i64 {size}, i64 {width})")
+        self.lines.append(f"  {i.name}.o = add i64 0, 0")
+
+    def _address(self, i: Instruction) -> None:
+        base, at = i.operands
+        d, o = self._pointer(base)
+        step = self._control(at)
+        lanes = max(base.type.lanes, at.type.lanes)
+        wide = Type("i64", lanes)
+        if at.type.element != "i64":
+            step = self._value(f"sext {at.type} {step} to {Type('i64', at.type.lanes)}")
+        if lanes and not at.type.lanes:
+            raise Unread("addresses of lanes moved by one number")
+        if lanes and not base.type.lanes:
+            one = self._value(f"insertelement {wide} poison, i64 {o}, i64 0")
+            o = self._value(f"shufflevector {wide} {one}, {wide} poison, <{lanes} x i32> zeroinitializer")
+        size = _constant(wide, [BYTES[i.type.element]] * max(lanes, 1))
+        moved = self._value(f"mul {wide} {step}, {size}")
+        self.lines.append(f"  {i.name}.o = add {wide} {o}, {moved}")
+        self.lines.append(f"  {i.name}.d = getelementptr i8, ptr {d}, i64 0")
+
+    def _place(self, i: Instruction, at: Operand, type_: Type, writes: bool) -> str:
+        """The address of an element, or of the first of a vector, after a look whether it may be touched."""
+        d, o = self._pointer(at)
+        if at.type.lanes or i.align > BYTES[type_.element]:
+            raise Unread("an address more aligned than its elements")
+        return self._value(
+            f"call ptr @place(ptr {d}, i64 {o}, i64 {max(type_.lanes, 1)}, i64 {BYTES[type_.element]}, "
+            f"i1 {'true' if writes else 'false'}, i64 {i.count})"
+        )
+
+    def _load(self, i: Instruction) -> None:
+        if i.type.element != "ptr" and i.type.element not in FLOATING:
+            raise Unread(f"a load of {i.type}")
+        place = self._place(i, i.operands[0], i.type, False)
+        if i.type.element == "ptr":
+            self.lines.append(f"  {i.name}.d = load ptr, ptr {place}")
+        else:
+            self.lines.append(f"  {i.name} = load {_word(i.type)}, ptr {place}, align 8")
+
+    def _plain(self, i: Instruction) -> None:
+        """Control is copied, less the flags that promise something."""
+        xs = [self._control(x) for x in i.operands]
+        t = [x.type for x in i.operands]
+        if i.op in ("icmp",):
+            self.lines.append(f"  {i.name} = icmp {i.words[0]} {t[0]} {xs[0]}, {xs[1]}")
+        elif i.op in ("trunc", "sext", "zext"):
+            self.lines.append(f"  {i.name} = {i.op} {t[0]} {xs[0]} to {i.type}")
+        elif i.op in ("select", *_MOVES):
+            typed = ", ".join([f"{a} {x}" for a, x in zip(t, xs, strict=True)])
+            self.lines.append(f"  {i.name} = {i.op} {typed}")
+        elif i.op in ("add", "sub", "mul", "and", "or", "xor") or (i.op in ("udiv", "urem") and _nonzero(i.operands[1])):
+            self.lines.append(f"  {i.name} = {i.op} {t[0]} {xs[0]}, {xs[1]}")
+        else:
+            raise Unread(f"{i.op} of {i.type}")
+
+    def _in_field(self, i: Instruction) -> None:
+        op, xs = i.op, i.operands
+        type_ = _word(i.type)
+        w = self._words(i.type.lanes)
+        if op in _MOVES:
+            typed: list[str] = []
+            for j, x in enumerate(xs):
+                index = op != "shufflevector" and j == len(xs) - 1 or op == "shufflevector" and j == 2
+                typed.append(f"{x.type} {self._control(x)}" if index else f"{_word(x.type)} {self._data(x)}")
+            self.lines.append(f"  {i.name} = {op} {', '.join(typed)}")
+            return
+        if op == "select":
+            self._is(i.name, type_, self._select(i, w))
+            return
+        if op in ("sitofp", "uitofp"):
+            self._is(i.name, type_, self._number(xs[0], w))
+            return
+        if op == "fcmp":
+            self._is(i.name, type_, self._compared(i, w))
+            return
+        if op == "icmp":
+            raise Unread("a comparison of integers that are data")
+        values = [self._data(x) for x in xs]
+        if op.startswith("scalar."):
+            keys: list[str | int] = [self.field.key(op.removeprefix("scalar."))]
+            made = w.call("hash" if len(values) == 1 else "pair", *keys, *values)
+        elif op == "fadd":
+            made = w.fold(w("add", *values))
+        elif op == "fsub":
+            made = w.fold(w("add", values[0], w("sub", 4 * P, values[1])))
+        elif op == "fneg":
+            made = w.fold(w("sub", 4 * P, values[0]))
+        elif op == "fmul" or (op == "and" and i.type.element == "i1"):
+            made = w.call("mul", *values)
+        elif op == "fdiv":
+            made = w.call("mul", values[0], w.call("inverse", values[1]))
+        elif op == "or" and i.type.element == "i1":
+            a, b = [w.no(w.least(v)) for v in values]
+            made = w.no(w.least(w.call("mul", a, b)))
+        elif op == "xor" and i.type.element == "i1" and not xs[1].name and set(xs[1].lanes) == {1}:
+            made = w.no(w.least(values[0]))
+        elif op in _SAME_VALUE:
+            made = values[0]
+        else:
+            raise Unread(f"{op} of {i.type}")
+        self._is(i.name, type_, made)
+
+    def _number(self, x: Operand, w: Words) -> str:
+        """A number of control as an element."""
+        text = self._control(x)
+        if x.type.element != "i64":
+            text = self._value(f"sext {x.type} {text} to {_word(x.type)}")
+        rest = w("srem", text, P)
+        return w.least(w("add", rest, P))
+
+    def _compared(self, i: Instruction, w: Words) -> str:
+        predicate, (a, b) = i.words[0], [self._data(x) for x in i.operands]
+        if predicate in ("uno", "ord"):  # values are finite
+            return w.text(int(predicate == "ord"))
+        name, swapped, denied = _ORDERED.get(predicate[1:], ("", False, False))
+        if not name or predicate[0] not in "ou":
+            raise Unread(f"the comparison {predicate}")
+        if name == "equal":
+            made = w.call("equal", a, b)
+        else:
+            made = w.call("pair", self.field.key("less"), *((b, a) if swapped else (a, b)))
+        return w.no(w.least(made)) if denied else made
+
+    def _select(self, i: Instruction, w: Words) -> str:
+        c, x, y = i.operands
+        a, b = self._data(x), self._data(y)
+        if self._kind(c) == "control":
+            return self._value(f"select {c.type} {self._control(c)}, {_word(x.type)} {a}, {_word(y.type)} {b}")
+        told = self.defined[c.name]
+        if told.op == "fcmp" and told.words[0] == "uno":
+            return b
+        if c.type.lanes != x.type.lanes:
+            raise Unread("one condition for all lanes that depends on data")
+        return w.call("choose", self._data(c), a, b)
+
+    # ---- calls
+
+    def _call(self, i: Instruction) -> None:
+        name = i.op[1:]
+        if name in self.functions:
+            self._own(i, self.functions[name])
+            return
+        stem = ".".join(name.split(".")[:2])
+        w = self._words(i.type.lanes)
+        if name == "free" or stem == "llvm.prefetch":  # what is freed is freed at the end; a prefetch does nothing
+            return
+        if stem == "llvm.fma":
+            self._is(i.name, _word(i.type), w.call("fma", *[self._data(x) for x in i.operands]))
+        elif stem in _FUNCTIONS:
+            made = w.call("hash", self.field.key(_FUNCTIONS[stem]), self._data(i.operands[0]))
+            self._is(i.name, _word(i.type), made)
+        elif name.startswith(("llvm.smin.", "llvm.smax.", "llvm.umin.", "llvm.umax.")) and self.kinds[i.name] == "control":
+            a, b = [self._control(x) for x in i.operands]
+            order = f"{name[5]}{'lt' if name[6:8] == 'mi' else 'gt'}"
+            flag = self._value(f"icmp {order} {i.type} {a}, {b}")
+            self.lines.append(f"  {i.name} = select {i.type.of('i1')} {flag}, {i.type} {a}, {i.type} {b}")
+        elif name.startswith("llvm.vector.reduce."):
+            self._is(i.name, _word(i.type), self._reduced(name.split(".")[3], i))
+        elif name.startswith(("llvm.masked.load.", "llvm.masked.gather.")):
+            at, mask, other = i.operands
+            d, places, flags = self._lanes(i, at, mask, i.type)
+            typed = f"<{i.type.lanes} x i64>"
+            self.lines.append(
+                f"  {i.name} = call {typed} @gather.{i.type.lanes}(ptr {d}, {typed} {places}, {typed} {flags}, "
+                f"{typed} {self._data(other)}, i64 {BYTES[i.type.element]}, i64 {i.count})"
+            )
+        elif name.startswith(("llvm.masked.store.", "llvm.masked.scatter.")):
+            x, at, mask = i.operands
+            d, places, flags = self._lanes(i, at, mask, x.type)
+            typed = f"<{x.type.lanes} x i64>"
+            self.lines.append(
+                f"  call void @scatter.{x.type.lanes}(ptr {d}, {typed} {places}, {typed} {flags}, "
+                f"{typed} {self._data(x)}, i64 {BYTES[x.type.element]}, i64 {i.count})"
+            )
+        else:
+            raise Unread(f"a call of {name}")
+
+    def _own(self, i: Instruction, f: Function) -> None:
+        if [t for t, _ in f.parameters] != [x.type for x in i.operands] or f.returns != i.type:
+            raise Unread(f"a call of {f.name} with other types")
+        args: list[str] = []
+        for x in i.operands:
+            if x.type.element == "ptr":
+                d, o = self._pointer(x)
+                args.append(f"ptr {d}, i64 {o}")
+            elif _kind_of(x.type) == "data":
+                args.append(f"{_word(x.type)} {self._data(x)}")
+            else:
+                args.append(f"{x.type} {self._control(x)}")
+        returns = "void" if i.type == VOID else str(_word(i.type))
+        self.lines.append(f"  {f'{i.name} = ' if i.name else ''}call {returns} @{f.name}({', '.join(args)})")
+
+    def _reduced(self, monoid: str, i: Instruction) -> str:
+        """All lanes of a vector as one, in pairs of one word."""
+        x = i.operands[-1]
+        if x.type.element not in FLOATING or monoid not in ("fadd", "fmul"):
+            raise Unread(f"a reduction {monoid} of {x.type}")
+        w, whole = self._words(0), self._data(x)
+        total = self._data(i.operands[0])
+        for lane in range(x.type.lanes):
+            one = self._value(f"extractelement {_word(x.type)} {whole}, i64 {lane}")
+            total = w.fold(w("add", total, one)) if monoid == "fadd" else w.call("mul", total, one)
+        return total
+
+    def _lanes(self, i: Instruction, at: Operand, mask: Operand, type_: Type) -> tuple[str, str, str]:
+        """The array, the places and the flags of an access lane by lane."""
+        if type_.element not in FLOATING or not type_.lanes or mask.type.lanes != type_.lanes:
+            raise Unread(f"a masked access of {type_}")
+        d, o = self._pointer(at)
+        n, width = type_.lanes, BYTES[type_.element]
+        wide = Type("i64", n)
+        if not at.type.lanes:
+            one = self._value(f"insertelement {wide} poison, i64 {o}, i64 0")
+            all_ = self._value(f"shufflevector {wide} {one}, {wide} poison, <{n} x i32> zeroinitializer")
+            o = self._value(f"add {wide} {all_}, {_constant(wide, [width * j for j in range(n)])}")
+        flags = self._value(f"zext {mask.type} {self._control(mask)} to {wide}")
+        return d, o, flags
+
+
+def _kind_of(type_: Type) -> Kind:
+    return "pointer" if type_.element == "ptr" else "data" if type_.element in FLOATING else "control"
+
+
+def _result(i: Instruction) -> Type:
+    if i.op in ("getelementptr", "alloca"):
+        return Type("ptr", max([x.type.lanes for x in i.operands], default=0))
+    return i.type
+
+
+def _word(type_: Type) -> Type:
+    return Type("i64", type_.lanes)
+
+
+def _nonzero(x: Operand) -> bool:
+    return not x.name and all(x.lanes)
+
+
+def _constant(type_: Type, values: Sequence[float | int | None]) -> str:
+    texts = ["poison" if v is None else str(int(v)) for v in values]
+    if type_.element == "i1":
+        texts = [{"0": "false", "1": "true", "-1": "true"}.get(x, x) for x in texts]
+    return f"<{', '.join([f'{type_.element} {x}' for x in texts])}>" if type_.lanes else texts[0]

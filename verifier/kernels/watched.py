@@ -1,0 +1,353 @@
+"""Functions that rewritten kernels call: arithmetic of the field on vectors of 64-bit words, and watched memory.
+
+A value of the field is held below 2^32, not always below P.  An array is described by six words: bytes, address of its
+elements (a word each), bytes of an element (0: not known yet), stamps of who wrote and who read each element (or no
+stamps), and whether it may be written.  An access outside of its array, at a place that is not an element, of an
+element that another task of the phase wrote, or a write of what another task read, is reported in `@fault`, and goes
+to memory of nobody.
+"""
+
+from __future__ import annotations
+
+from verifier.kernels.field import MIX, P, Field
+
+BOUNDS, RACE, FUEL = 1, 2, 3  # what `@fault` says in its lowest bits
+_MOST_LANES = 64
+
+_MEMORY = f"""
+@fault = internal global i64 0
+@mine = internal global i64 0
+@base = internal global i64 0
+@fuel = internal global i64 0
+@salt = internal global i64 0
+@nowhere = internal global [{_MOST_LANES} x i64] zeroinitializer
+declare ptr @malloc(i64)
+declare void @free(ptr)
+
+define internal void @fail(i64 %kind, i64 %line) noinline {{
+  %before = load i64, ptr @fault
+  %first = icmp eq i64 %before, 0
+  %high = shl i64 %line, 2
+  %code = or i64 %high, %kind
+  %new = select i1 %first, i64 %code, i64 %before
+  store i64 %new, ptr @fault
+  ret void
+}}
+
+define internal i1 @tick() noinline {{
+  %left = load i64, ptr @fuel
+  %less = sub i64 %left, 1
+  store i64 %less, ptr @fuel
+  %more = icmp sgt i64 %less, 0
+  br i1 %more, label %on, label %off
+on:
+  ret i1 true
+off:
+  call void @fail(i64 {FUEL}, i64 0)
+  ret i1 false
+}}
+
+define internal ptr @place(ptr %d, i64 %at, i64 %count, i64 %width, i1 %writes, i64 %line) noinline {{
+  %size = load i64, ptr %d
+  %where = getelementptr i64, ptr %d, i64 2
+  %known = load i64, ptr %where
+  %unknown = icmp eq i64 %known, 0
+  br i1 %unknown, label %learn, label %check
+learn:
+  store i64 %width, ptr %where
+  br label %check
+check:
+  %bytes = mul i64 %count, %width
+  %limit = sub i64 %size, %bytes
+  %low = icmp sge i64 %at, 0
+  %high = icmp sle i64 %at, %limit
+  %rest = urem i64 %at, %width
+  %whole = icmp eq i64 %rest, 0
+  %now = load i64, ptr %where
+  %same = icmp eq i64 %now, %width
+  %wp = getelementptr i64, ptr %d, i64 5
+  %writable = load i64, ptr %wp
+  %may = icmp ne i64 %writable, 0
+  %reads = xor i1 %writes, true
+  %allowed = or i1 %may, %reads
+  %a = and i1 %low, %high
+  %b = and i1 %whole, %same
+  %c = and i1 %a, %b
+  %ok = and i1 %c, %allowed
+  br i1 %ok, label %inside, label %outside
+outside:
+  call void @fail(i64 {BOUNDS}, i64 %line)
+  ret ptr @nowhere
+inside:
+  %first = udiv i64 %at, %width
+  %op = getelementptr i64, ptr %d, i64 3
+  %owner = load ptr, ptr %op
+  %rp = getelementptr i64, ptr %d, i64 4
+  %reader = load ptr, ptr %rp
+  %private = icmp eq ptr %owner, null
+  br i1 %private, label %done, label %stamps
+stamps:
+  %mine = load i64, ptr @mine
+  %base = load i64, ptr @base
+  br label %head
+head:
+  %j = phi i64 [ 0, %stamps ], [ %next, %tail ]
+  %more = icmp slt i64 %j, %count
+  br i1 %more, label %look, label %done
+look:
+  %e = add i64 %first, %j
+  %po = getelementptr i64, ptr %owner, i64 %e
+  %o = load i64, ptr %po
+  %pr = getelementptr i64, ptr %reader, i64 %e
+  %r = load i64, ptr %pr
+  %o.now = icmp sge i64 %o, %base
+  %o.other = icmp ne i64 %o, %mine
+  %o.bad = and i1 %o.now, %o.other
+  %r.now = icmp sge i64 %r, %base
+  %r.other = icmp ne i64 %r, %mine
+  %r.bad = and i1 %r.now, %r.other
+  %w.bad = and i1 %r.bad, %writes
+  %bad = or i1 %o.bad, %w.bad
+  br i1 %bad, label %race, label %stamp
+race:
+  call void @fail(i64 {RACE}, i64 %line)
+  br label %stamp
+stamp:
+  %mark = select i1 %r.bad, i64 %base, i64 %mine
+  %r.new = select i1 %writes, i64 %r, i64 %mark
+  %o.new = select i1 %writes, i64 %mine, i64 %o
+  store i64 %r.new, ptr %pr
+  store i64 %o.new, ptr %po
+  br label %tail
+tail:
+  %next = add i64 %j, 1
+  br label %head
+done:
+  %dp = getelementptr i64, ptr %d, i64 1
+  %data = load ptr, ptr %dp
+  %element = getelementptr i64, ptr %data, i64 %first
+  ret ptr %element
+}}
+
+define internal void @room(ptr %d, ptr %data, i64 %words, i64 %size, i64 %width) noinline {{
+  store i64 %size, ptr %d
+  %dp = getelementptr i64, ptr %d, i64 1
+  store ptr %data, ptr %dp
+  %wp = getelementptr i64, ptr %d, i64 2
+  store i64 %width, ptr %wp
+  %op = getelementptr i64, ptr %d, i64 3
+  store ptr null, ptr %op
+  %rp = getelementptr i64, ptr %d, i64 4
+  store ptr null, ptr %rp
+  %ap = getelementptr i64, ptr %d, i64 5
+  store i64 1, ptr %ap
+  %salt = load i64, ptr @salt
+  %salted = mul i64 %salt, 6364136223846793005
+  %fresh = add i64 %salted, 1442695040888963407
+  store i64 %fresh, ptr @salt
+  %odd = lshr i64 %fresh, 33
+  br label %head
+head:
+  %j = phi i64 [ 0, %0 ], [ %next, %fill ]
+  %x = phi i64 [ %odd, %0 ], [ %x.next, %fill ]
+  %more = icmp slt i64 %j, %words
+  br i1 %more, label %fill, label %done
+fill:
+  %p = getelementptr i64, ptr %data, i64 %j
+  store i64 %x, ptr %p
+  %y = mul i64 %x, 48271
+  %x.next = and i64 %y, {P}
+  %next = add i64 %j, 1
+  br label %head
+done:
+  ret void
+}}
+"""
+
+_LANES = """
+define internal <$N x i64> @gather.$N(ptr %d, <$N x i64> %at, <$N x i64> %mask, <$N x i64> %other, i64 %width,
+                                      i64 %line) noinline {
+  br label %head
+head:
+  %j = phi i64 [ 0, %0 ], [ %next, %tail ]
+  %v = phi <$N x i64> [ %other, %0 ], [ %w, %tail ]
+  %more = icmp slt i64 %j, $N
+  br i1 %more, label %look, label %done
+look:
+  %flag = extractelement <$N x i64> %mask, i64 %j
+  %on = icmp ne i64 %flag, 0
+  br i1 %on, label %read, label %tail
+read:
+  %o = extractelement <$N x i64> %at, i64 %j
+  %p = call ptr @place(ptr %d, i64 %o, i64 1, i64 %width, i1 false, i64 %line)
+  %x = load i64, ptr %p
+  %v.new = insertelement <$N x i64> %v, i64 %x, i64 %j
+  br label %tail
+tail:
+  %w = phi <$N x i64> [ %v, %look ], [ %v.new, %read ]
+  %next = add i64 %j, 1
+  br label %head
+done:
+  ret <$N x i64> %v
+}
+
+define internal void @scatter.$N(ptr %d, <$N x i64> %at, <$N x i64> %mask, <$N x i64> %v, i64 %width,
+                                 i64 %line) noinline {
+  br label %head
+head:
+  %j = phi i64 [ 0, %0 ], [ %next, %tail ]
+  %more = icmp slt i64 %j, $N
+  br i1 %more, label %look, label %done
+look:
+  %flag = extractelement <$N x i64> %mask, i64 %j
+  %on = icmp ne i64 %flag, 0
+  br i1 %on, label %write, label %tail
+write:
+  %o = extractelement <$N x i64> %at, i64 %j
+  %p = call ptr @place(ptr %d, i64 %o, i64 1, i64 %width, i1 true, i64 %line)
+  %x = extractelement <$N x i64> %v, i64 %j
+  store i64 %x, ptr %p
+  br label %tail
+tail:
+  %next = add i64 %j, 1
+  br label %head
+done:
+  ret void
+}
+"""
+
+
+class Words:
+    """Straight-line code on words, or on vectors of so many; names of values and Python integers are operands."""
+
+    def __init__(self, lanes: int, field: Field) -> None:
+        self.lanes, self.field, self.lines, self.count = lanes, field, list[str](), 0
+        self.type = f"<{lanes} x i64>" if lanes else "i64"
+        self.flags = f"<{lanes} x i1>" if lanes else "i1"
+
+    def text(self, x: str | int) -> str:
+        """An operand."""
+        return x if isinstance(x, str) else f"splat (i64 {x})" if self.lanes else str(x)
+
+    def value(self, text: str) -> str:
+        """An instruction, and the name of its result."""
+        self.count += 1
+        self.lines.append(f"  %t{self.count} = {text}")
+        return f"%t{self.count}"
+
+    def __call__(self, op: str, a: str | int, b: str | int) -> str:
+        return self.value(f"{op} {self.type} {self.text(a)}, {self.text(b)}")
+
+    def call(self, name: str, *args: str | int) -> str:
+        """One of the functions of these lanes."""
+        passed = ", ".join([f"{self.type} {self.text(x)}" for x in args])
+        return self.value(f"call {self.type} @{name}.{self.lanes}({passed})")
+
+    def fold(self, x: str) -> str:
+        """The same modulo P: of less than 2^64 less than 2^34, of less than 2^34 less than 2^31 + 8."""
+        return self("add", self("and", x, P), self("lshr", x, 31))
+
+    def least(self, x: str) -> str:
+        """Below P, of less than 2^32."""
+        y = self.fold(x)
+        below = self("sub", y, P)
+        small = self.value(f"icmp ult {self.type} {y}, {self.text(P)}")
+        return self.select(small, y, below)
+
+    def select(self, flag: str, a: str, b: str) -> str:
+        """a where the flag is set."""
+        return self.value(f"select {self.flags} {flag}, {self.type} {a}, {self.type} {b}")
+
+    def either(self, a: str, b: str) -> str:
+        """One of two flags."""
+        return self.value(f"or {self.flags} {a}, {b}")
+
+    def same(self, a: str, b: str) -> str:
+        """Are two values below P equal?"""
+        return self.value(f"icmp eq {self.type} {a}, {b}")
+
+    def no(self, c: str) -> str:
+        """1 - c, below P, of c below P."""
+        return self.least(self("sub", P + 1, c))
+
+    def mixed(self, z: str) -> str:
+        """Scrambled 64 bits."""
+        z = self("add", z, MIX[0])
+        z = self("mul", self("xor", z, self("lshr", z, 30)), MIX[1])
+        z = self("mul", self("xor", z, self("lshr", z, 27)), MIX[2])
+        return self("xor", z, self("lshr", z, 31))
+
+    def scrambled(self, x: str, factors: tuple[int, int]) -> str:
+        """Two rounds of multiplication, each after the upper half is added to the lower."""
+        for factor in factors:
+            x = self("and", self("mul", self("xor", x, self("lshr", x, 16)), factor), P)
+        return x
+
+
+def library(lanes: set[int], field: Field) -> str:
+    """All functions for vectors of these lengths; 0: single words."""
+    made = [_MEMORY]
+    for n in sorted({0, *lanes}):
+        if n:
+            made.append(_LANES.replace("$N", str(n)))
+        made += _arithmetic(n, field)
+    return "\n".join(made)
+
+
+def _function(name: str, parameters: str, w: Words, result: str) -> str:
+    typed = ", ".join([f"{w.type} %{x}" for x in parameters])
+    body = "\n".join([*w.lines, f"  ret {w.type} {result}"])
+    return f"define internal {w.type} @{name}.{w.lanes}({typed}) noinline {{\n{body}\n}}\n"
+
+
+def _arithmetic(n: int, field: Field) -> list[str]:
+    made: list[str] = []
+    w = Words(n, field)
+    made.append(_function("mul", "ab", w, w.fold(w.fold(w("mul", "%a", "%b")))))
+    w = Words(n, field)
+    made.append(_function("fma", "abc", w, w.fold(w.fold(w("add", w("mul", "%a", "%b"), "%c")))))
+    w = Words(n, field)
+    power = "%a"  # a to the power of 2^31 - 3, the bits of which are 1 but for the second
+    for bit in range(29, -1, -1):
+        power = w.call("mul", power, power)
+        if bit != 1:
+            power = w.call("mul", power, "%a")
+    made.append(_function("inverse", "a", w, power))
+    w = Words(n, field)
+    made.append(_function("hash", "ka", w, w("lshr", w.mixed(w("add", w.least("%a"), "%k")), 33)))
+    w = Words(n, field)
+    first = w.mixed(w("add", w.least("%a"), "%k"))
+    made.append(_function("pair", "kab", w, w("lshr", w.mixed(w("add", first, w.least("%b"))), 33)))
+    w = Words(n, field)
+    made.append(_function("maximum", "ab", w, _maximum(w, w.least("%a"), w.least("%b"))))
+    w = Words(n, field)
+    made.append(_function("choose", "cxy", w, _choice(w)))
+    w = Words(n, field)
+    a, b = w.least("%a"), w.least("%b")
+    below = w.value(f"icmp ult {w.type} {a}, {b}")
+    low, high = w.select(below, a, b), w.select(below, b, a)
+    made.append(_function("equal", "ab", w, w.call("pair", field.key("equal"), low, high)))
+    return made
+
+
+def _maximum(w: Words, a: str, b: str) -> str:
+    f = w.field
+    sides: list[str] = []
+    for x in (a, b):
+        y = w.scrambled(w("and", w("add", x, f.shift), P), f.factors[:2])
+        sides.append(w("xor", y, w("lshr", y, 16)))
+    total = w.scrambled(w("and", w("add", *sides), P), (f.factors[3], f.factors[2]))
+    total = w("xor", total, w("lshr", total, 16))
+    return w("and", w("add", total, P + 1 - f.shift), P)
+
+
+def _choice(w: Words) -> str:
+    key = w.field.key("less")
+    c, x, y = [w.least(f"%{name}") for name in "cxy"]
+    less, more = [w.least(w.call("pair", key, a, b)) for a, b in ((x, y), (y, x))]
+    plain = w.call("fma", c, w.least(w("sub", w("add", x, P), y)), y)
+    low = w.either(w.same(c, less), w.same(c, w.no(more)))
+    high = w.either(w.same(c, more), w.same(c, w.no(less)))
+    least = w.call("maximum", w("sub", P, x), w("sub", P, y))
+    least = w("sub", 2 * P, least)
+    return w.select(high, w.call("maximum", x, y), w.select(low, least, plain))
