@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from superopt.ir.types import ITEMSIZE_BYTES
+from superopt.kernels.loops.ranges import iterations
 from superopt.kernels.loops.stage import Buffer, LoopProgram
 from verifier.kernels.field import Field, P
 from verifier.kernels.meaning import Unread, divisors, evaluate
@@ -22,7 +23,7 @@ from verifier.kernels.watched import BOUNDS, FUEL, RACE
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 _SAYS = {BOUNDS: "an access outside of its array", RACE: "two tasks meet", FUEL: "it does not end in time"}
-_FUEL_STEPS = 1 << 31  # turns of all loops: more than any kernel of a second has
+_TURNS = 16  # of all loops of a kernel, at most, for each iteration or element of the program: it has fewer, not more
 _FLOATS = ("float32", "float64")
 
 
@@ -41,7 +42,7 @@ class KernelVerdict:
     Attributes:
         status: PROVED, REFUTED (a place outside of its array, a race) or UNKNOWN.
         cause: why it is not proved; empty for a proof.
-        seconds: of the validation.
+        seconds: of the validation, on one processor.
     """
 
     status: str
@@ -70,7 +71,7 @@ def validate(
         seed: of the random points.
         runs: at how many random points.
     """
-    start = time.perf_counter()
+    start = time.process_time()
     status, cause = PROVED, ""
     try:
         for run in range(runs):
@@ -79,7 +80,7 @@ def validate(
         status, cause = REFUTED, str(fault)
     except Unread as reason:
         status, cause = UNKNOWN, str(reason)
-    return KernelVerdict(status, cause, time.perf_counter() - start)
+    return KernelVerdict(status, cause, time.process_time() - start)
 
 
 def _compare(before: LoopProgram, parts: Sequence[Part], scalar: dict[str, str], seed: int) -> None:
@@ -93,7 +94,8 @@ def _compare(before: LoopProgram, parts: Sequence[Part], scalar: dict[str, str],
     wanted = evaluate(before, held, field)
     sizes = {b.name: (b.shape, b.dtype) for b in before.buffers}
     for number, part in enumerate(parts):
-        _run(part, held, field, scalar, number)
+        own = sum([_count(b) for b in part.pointers])
+        _run(part, held, field, scalar, number, _TURNS * (1000 + own + iterations(before)))
     for name, value in wanted.items():
         if name not in held or held[name].size != value.size:
             raise Unread(f"nothing writes {name} {sizes[name]}")
@@ -106,7 +108,7 @@ def _count(b: Buffer) -> int:
     return int(np.prod(b.shape, dtype=np.int64))
 
 
-def _run(part: Part, held: dict[str, Any], field: Field, scalar: dict[str, str], number: int) -> None:
+def _run(part: Part, held: dict[str, Any], field: Field, scalar: dict[str, str], number: int, turns: int) -> None:
     """All tasks of a kernel, on the buffers held so far and on others of its own, which are held afterwards."""
     cpu = re.search(r'"target-cpu"="[^"]*" "target-features"="[^"]*"', part.text)
     text = rewritten(functions(part.text, scalar), part.phases, field, cpu[0] if cpu else "")
@@ -129,7 +131,7 @@ def _run(part: Part, held: dict[str, Any], field: Field, scalar: dict[str, str],
         kept.append((data, stamps))
     table = np.array([w.ctypes.data for w in words], np.int64)
     bufs = np.array([8 * len(words), table.ctypes.data, 8, 0, 0, 0], np.int64)
-    fault = _called(text, bufs.ctypes.data, field.seed)
+    fault = _called(text, bufs.ctypes.data, turns, field.seed)
     if fault:
         line = part.text.splitlines()[fault >> 2].strip() if fault >> 2 else ""
         raise _Fault(f"{_SAYS[fault & 3]}: {line}".rstrip(": "))
@@ -137,7 +139,18 @@ def _run(part: Part, held: dict[str, Any], field: Field, scalar: dict[str, str],
         held[b.name] = data
 
 
-def _called(text: str, bufs: int, seed: int) -> int:
+def _called(text: str, bufs: int, turns: int, seed: int) -> int:
+    with compiled(text) as engine:
+        signature = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+        return signature(engine.get_function_address("run"))(bufs, turns, seed)
+
+
+def compiled(text: str) -> Any:
+    """A module as machine code, as long as the context lasts; `get_function_address` finds its functions.
+
+    Raises:
+        Unread: LLVM refuses the text.
+    """
     llvm = _binding()
     machine = llvm.Target.from_default_triple().create_target_machine(opt=1, codemodel="jitdefault")
     try:
@@ -145,12 +158,9 @@ def _called(text: str, bufs: int, seed: int) -> int:
         module.verify()
     except RuntimeError as error:
         raise Unread(f"what LLVM refuses: {str(error).strip().splitlines()[-1][:200]}") from None
-    with llvm.create_mcjit_compiler(module, machine) as engine:
-        engine.finalize_object()
-        run = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
-            engine.get_function_address("run")
-        )
-        return run(bufs, _FUEL_STEPS, seed)
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    return engine
 
 
 @functools.cache

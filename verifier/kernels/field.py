@@ -81,8 +81,9 @@ class Field:
         flat = np.array([pow(int(x), P - 2, P) for x in flat], _U)
         for level in reversed(levels):
             wide = np.empty_like(level)
-            wide[0::2], wide[1::2] = self.mul(flat[: level.size // 2], level[1::2]), self.mul(
-                flat[: level.size // 2], level[0::2]
+            wide[0::2], wide[1::2] = (
+                self.mul(flat[: level.size // 2], level[1::2]),
+                self.mul(flat[: level.size // 2], level[0::2]),
             )
             flat = wide
         return np.where(a == 0, _U(0), flat[: np.size(a)].reshape(np.shape(a)))

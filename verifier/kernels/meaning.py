@@ -58,7 +58,8 @@ def _filled(program: LoopProgram, stage: Stage, values: Mapping[str, Array], fie
     shape = program.buffer(stage.buffer).shape
     extents = [a.extent for a in stage.axes]
     plain = all(
-        k == indices.of_atom(a.symbol) or (a.extent == 1 and k == 0) for k, a in zip(stage.index, stage.axes, strict=True)
+        k == indices.of_atom(a.symbol) or (a.extent == 1 and k == 0)
+        for k, a in zip(stage.index, stage.axes, strict=True)
     )
     if stage.at is not None or stage.combine is not None or isinstance(stage.guard, Guard) or not stage.guard:
         raise Unread(f"a schedule in the program before, at {stage.buffer}")
@@ -70,7 +71,9 @@ def _filled(program: LoopProgram, stage: Stage, values: Mapping[str, Array], fie
     readers = {name: reader(array) for name, array in values.items()}
     env = dict(zip([a.symbol for a in stage.axes], grid(extents), strict=True))
     found = algebra.array(fold(_known(stage.value), algebra, lambda name, at: readers[name](*at), env))
-    return np.ascontiguousarray(np.broadcast_to(found.reshape(found.shape[max(0, found.ndim - len(extents)) :]), extents))
+    return np.ascontiguousarray(
+        np.broadcast_to(found.reshape(found.shape[max(0, found.ndim - len(extents)) :]), extents)
+    )
 
 
 def _known(value: Expr) -> Expr:
@@ -151,9 +154,11 @@ class FieldAlgebra(Numbers):
         if monoid == "sum":
             inner = body
         elif monoid == "max":
+
             def inner(*at: Array) -> Array:
                 return f.scrambled(self.array(body(*at)))
         elif monoid == "min":
+
             def inner(*at: Array) -> Array:
                 return f.scrambled(f.neg(self.array(body(*at))))
         else:

@@ -16,6 +16,10 @@ from verifier.kernels.meaning import Unread
 
 _TOKEN = re.compile(r"<\d+ x \w+>|[%@][\w.$]+|-?\d[\w.+-]*|\w[\w.]*|\S")
 _TYPE = re.compile(r"<(\d+) x (\w+)>|(float|double|i1|i8|i16|i32|i64|ptr|void)")
+_OUTSIDE = re.compile(  # lines outside of functions: declarations without promises, hints to loops, the processor
+    r"""declare [^"#]*\)(?: nounwind)?|!\d+ = .*|attributes \#0 = \{(?: "(?:target-cpu|target-features|"""
+    r"""prefer-vector-width|no-trapping-math)"="[^"]*")+ \}"""
+)
 _FLAGS = frozenset(("inbounds", "nsw", "reassoc"))
 BYTES = {"float": 4, "double": 8, "ptr": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8}
 FLOATING = ("float", "double")
@@ -82,7 +86,7 @@ class _Line:
     """Tokens of a line, taken from the front."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.tokens, self.at = text, _TOKEN.findall(text), 0
+        self.text, self.tokens, self.at, self.aligned = text, _TOKEN.findall(text), 0, 0
 
     def peek(self) -> str:
         return self.tokens[self.at] if self.at < len(self.tokens) else ""
@@ -136,16 +140,15 @@ class _Line:
     def typed(self) -> Operand:
         """A type and an operand of it."""
         type_ = self.type()
-        while self.has("align"):
-            if int(self.take()) > BYTES[type_.element]:
-                raise Unread("an address more aligned than its elements")
+        if self.has("align"):
+            self.aligned = max(self.aligned, int(self.take()))
         return self.operand(type_)
 
     def align(self) -> int:
         return int(self.take()) if self.has(",") and self.take("align") else 0
 
     def end(self) -> None:
-        if self.at < len(self.tokens) and self.peek() not in (",",):
+        if self.at < len(self.tokens):
             raise Unread(f"the end of {self.text.strip()!r}")
 
 
@@ -184,7 +187,7 @@ def functions(text: str, scalar: dict[str, str]) -> dict[str, Function]:
                 if current.name in found:
                     raise Unread(f"a second {current.name}")
                 found[current.name] = current
-            elif bare and not bare.startswith(("declare", "attributes", "!")):
+            elif bare and not _OUTSIDE.fullmatch(bare):
                 raise Unread(f"the line {bare[:40]!r}")
             continue
         if bare == "}":
@@ -208,7 +211,7 @@ def functions(text: str, scalar: dict[str, str]) -> dict[str, Function]:
 
 
 def _head(text: str) -> Function:
-    found = re.fullmatch(r"define (?:internal )?(.+?) @([\w.]+)\((.*)\)[^()]*\{", text)
+    found = re.fullmatch(r"define (?:internal )?(.+?) @([\w.]+)\((.*)\)(?: noinline)?(?: nounwind)? #0 \{", text)
     if found is None:
         raise Unread(f"the line {text[:60]!r}")
     parameters: list[tuple[Type, str]] = []
@@ -361,5 +364,5 @@ def _instruction(line: _Line, name: str, op: str) -> Instruction:
         while not line.has(")"):
             xs.append(line.typed())
             line.has(",")
-        return Instruction(name, target, type_, tuple(xs))
+        return Instruction(name, target, type_, tuple(xs), align=line.aligned)
     raise Unread(f"the instruction {op}")

@@ -18,6 +18,7 @@ from verifier.kernels.watched import Words, library
 
 Kind = Literal["control", "data", "pointer"]
 _WORDS_OF_ARRAY = 6
+_ANYWHERE = 0x5BD1E995 >> 8  # a number of control that may be anything: outside of every array of less than 6 million
 _ORDERED = {"lt": ("less", False, False), "gt": ("less", True, False), "ge": ("less", False, True),
             "le": ("less", True, True), "eq": ("equal", False, False), "ne": ("equal", False, True)}  # fmt: skip
 _SAME_VALUE = ("fpext", "fptrunc")  # up to rounding
@@ -100,6 +101,9 @@ class _Rewriter:
             if not block or block[-1].op not in ("br", "ret") or any(i.op in ("br", "ret") for i in block[:-1]):
                 raise Unread(f"the block {label}")
             self.lines.append(f"{label}:")
+            freed = next((j for j, i in enumerate(block) if i.op == "@free"), len(block) - 1)
+            if block[-1].op != "ret" and freed < len(block) - 1 or any(i.op != "@free" for i in block[freed:-1]):
+                raise Unread("memory that is freed before the end")
             for i in block:
                 self._one(i, order.index(label))
         typed: list[str] = []
@@ -146,7 +150,8 @@ class _Rewriter:
     def _data(self, x: Operand) -> str:
         """An operand as elements of the field."""
         if not x.name:
-            return _constant(_word(x.type), [None if v is None else self.field.constant(float(v)) for v in x.lanes])
+            other = self.field.key("poison", self.f.name) % P  # of what may be anything
+            return _constant(_word(x.type), [other if v is None else self.field.constant(float(v)) for v in x.lanes])
         if self._kind(x) == "data":
             return x.name
         if x.type.element != "i1":
@@ -303,7 +308,9 @@ class _Rewriter:
         elif i.op in ("select", *_MOVES):
             typed = ", ".join([f"{a} {x}" for a, x in zip(t, xs, strict=True)])
             self.lines.append(f"  {i.name} = {i.op} {typed}")
-        elif i.op in ("add", "sub", "mul", "and", "or", "xor") or (i.op in ("udiv", "urem") and _nonzero(i.operands[1])):
+        elif i.op in ("add", "sub", "mul", "and", "or", "xor") or (
+            i.op in ("udiv", "urem") and _nonzero(i.operands[1])
+        ):
             self.lines.append(f"  {i.name} = {i.op} {t[0]} {xs[0]}, {xs[1]}")
         else:
             raise Unread(f"{i.op} of {i.type}")
@@ -397,14 +404,17 @@ class _Rewriter:
             return
         stem = ".".join(name.split(".")[:2])
         w = self._words(i.type.lanes)
-        if name == "free" or stem == "llvm.prefetch":  # what is freed is freed at the end; a prefetch does nothing
+        if name == "free" or stem == "llvm.prefetch":  # memory is freed here before a return, and not before that
             return
         if stem == "llvm.fma":
             self._is(i.name, _word(i.type), w.call("fma", *[self._data(x) for x in i.operands]))
         elif stem in _FUNCTIONS:
             made = w.call("hash", self.field.key(_FUNCTIONS[stem]), self._data(i.operands[0]))
             self._is(i.name, _word(i.type), made)
-        elif name.startswith(("llvm.smin.", "llvm.smax.", "llvm.umin.", "llvm.umax.")) and self.kinds[i.name] == "control":
+        elif (
+            name.startswith(("llvm.smin.", "llvm.smax.", "llvm.umin.", "llvm.umax."))
+            and self.kinds[i.name] == "control"
+        ):
             a, b = [self._control(x) for x in i.operands]
             order = f"{name[5]}{'lt' if name[6:8] == 'mi' else 'gt'}"
             flag = self._value(f"icmp {order} {i.type} {a}, {b}")
@@ -459,7 +469,8 @@ class _Rewriter:
 
     def _lanes(self, i: Instruction, at: Operand, mask: Operand, type_: Type) -> tuple[str, str, str]:
         """The array, the places and the flags of an access lane by lane."""
-        if type_.element not in FLOATING or not type_.lanes or mask.type.lanes != type_.lanes:
+        aligned = i.align <= BYTES.get(type_.element, 0)
+        if type_.element not in FLOATING or not aligned or not type_.lanes or mask.type.lanes != type_.lanes:
             raise Unread(f"a masked access of {type_}")
         d, o = self._pointer(at)
         n, width = type_.lanes, BYTES[type_.element]
@@ -491,7 +502,7 @@ def _nonzero(x: Operand) -> bool:
 
 
 def _constant(type_: Type, values: Sequence[float | int | None]) -> str:
-    texts = ["poison" if v is None else str(int(v)) for v in values]
+    texts = [str(_ANYWHERE if v is None else int(v)) for v in values]
     if type_.element == "i1":
-        texts = [{"0": "false", "1": "true", "-1": "true"}.get(x, x) for x in texts]
+        texts = ["false" if x == "0" else "true" for x in texts]
     return f"<{', '.join([f'{type_.element} {x}' for x in texts])}>" if type_.lanes else texts[0]

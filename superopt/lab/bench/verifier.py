@@ -10,6 +10,7 @@
     discovery  candidate pairs judged per second of one core
     recheck    the questions behind all proofs, asked again of all solvers
     pairs      ONNX models and what optimisers make of them, and the same with seeded faults
+    kernels-ir machine code of programs of the native suite against their loop programs, and of changed kernels
 
 Mutants run on all cores that the process may use, all else on one; `--case` picks parts, and `--budget 500steps` is the
 number of mutants, and faults of `pairs` are one for every fifty.
@@ -35,7 +36,10 @@ from rewrites.language.term import Rule
 from rewrites.library import load
 from superopt.errors import UsageError
 from superopt.lab.bench import Say, table, wanted
+from superopt.lab.bench.core import SMALL
 from superopt.lab.corpora import rollcall, wrong
+from superopt.lab.corpora.kernels import mutants
+from superopt.lab.corpora.kernels.suite import kernels_of
 from superopt.lab.corpora.statements import engineer, integers
 from superopt.lab.corpora.statements.hostile import hostile
 from superopt.lab.corpora.statements.wrong import STATEMENTS
@@ -49,11 +53,12 @@ from verifier.rules.fuzz import Fuzzed, cores, draw, try_all
 from verifier.rules.process import shared
 from verifier.rules.refute import different_bits
 from verifier.statements.statement import Statement, check_statement, proved_alone
-from verifier.verdict import REFUTED, Verdict
+from verifier.verdict import PROVED, REFUTED, Verdict
 
 MUTANTS = 5000
 STEPS_OF_FAULT = 50  # of the budget: a pair of models takes a second, a mutant 20 ms
 HOSTILE = 300
+KERNEL_MUTANTS, KERNEL_S = 1000, 1.0  # wrong ones; processor time in which a kernel is to be validated
 GRAPHS = 8  # on which exact rules are compared bit by bit
 DISCOVERY_S, DISCOVERY_SIZE = 120.0, 2
 _COLUMNS = (("figure", "figure", ""), ("value", "value", ""), ("bar", "bar", ""))
@@ -64,6 +69,8 @@ _BARS = {
     "unknown_fraction": "< 0.01",
     "pair_outputs_proved": ">= 0.8", "pair_faults_proved": "0", "pair_faults_refuted": ">= 0.95",
     "discovery_pairs_per_s": ">= 20", "solver_disagreements": "0",
+    "kernels_validated": ">= 0.95", "kernel_mutants_wrong": ">= 1000", "kernel_mutants_missed": "0",
+    "kernel_knobs_accepted": "0",
 }  # fmt: skip
 
 
@@ -281,6 +288,23 @@ def _discovery(made: _Run) -> None:
     made.rows.append({"part": "discovery", **found.summary})
 
 
+def _kernels_ir(made: _Run) -> None:
+    rows = [{"part": "kernels-ir", "case": case, **row} for case in SMALL for row in kernels_of(case)]
+    good = [row for row in rows if row["status"] == PROVED and row["seconds"] <= KERNEL_S]
+    tried = [{"part": "kernels-ir", **row} for row in mutants.draw(min(made.mutants, KERNEL_MUTANTS), made.seed)]
+    made.rows += [*rows, *tried]
+    made.summary |= {
+        "kernels": len(rows),
+        "kernels_validated": round(len(good) / max(len(rows), 1), 3),
+        "kernels_proved": sum(row["status"] == PROVED for row in rows),
+        "kernel_median_s": round(median(row["seconds"] for row in rows), 3),
+        "kernel_mutants": len(tried),
+        "kernel_mutants_wrong": sum(row["wrong"] for row in tried),
+        "kernel_mutants_missed": sum(row["missed"] for row in tried),
+        "kernel_knobs_accepted": mutants.knobs_accepted(),
+    }
+
+
 def _recheck(made: _Run) -> None:
     if not made.proved:  # only this part was asked for
         quiet = _Run(made.say, made.mutants, made.seed)
@@ -313,4 +337,5 @@ _PARTS: dict[str, Callable[[_Run], None]] = {
     "discovery": _discovery,
     "recheck": _recheck,
     "pairs": _pairs,
+    "kernels-ir": _kernels_ir,
 }

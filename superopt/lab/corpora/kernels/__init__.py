@@ -1,0 +1,1 @@
+"""Kernels whose code is changed in one place, to see whether validation notices."""

@@ -1,0 +1,220 @@
+"""Mutants of emitted kernels: one number, operand, opcode, predicate, mask or line changed, and what becomes of it.
+
+A mutant that is not proved is *rejected*.  One that is proved is run as machine code on random floats beside the
+kernel that it was made from: it is *missed* if any result differs by more than rounding.  Of rejected ones those count
+as *wrong* that touch memory of others or let tasks meet, and those that are run (their accesses were watched) and give
+other results; the rest is equal up to rounding, or for finite numbers, or has no meaning to the reader.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from superopt.backends.validating import parts_of
+from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.graph import Graph
+from superopt.ir.scalar import DTYPE
+from superopt.kernels.loops.program import from_graph
+from superopt.kernels.loops.ranges import KNOBS, knob_fault
+from superopt.kernels.loops.stage import LoopProgram
+from verifier.kernels.check import Part, compiled, validate
+from verifier.kernels.scalars import known
+from verifier.verdict import PROVED, REFUTED
+
+ROUNDING = 1e-4  # of the greatest result: sums of a few dozen float32 in other orders differ by 1e-6
+
+
+def _softmax(x: Any) -> Any:
+    e = jax.numpy.exp(x - x.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def _norm(x: Any, g: Any) -> Any:
+    d = x - x.mean(1, keepdims=True)
+    return d * jax.lax.rsqrt((d * d).mean(1, keepdims=True) + 1e-5) * g
+
+
+def _conv(x: Any, w: Any) -> Any:
+    dims = ("NHWC", "HWIO", "NHWC")
+    return jax.nn.relu(jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=dims))
+
+
+def _pool(x: Any) -> Any:
+    return jax.lax.reduce_window(x, -np.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "chain": (lambda x, y: jax.nn.relu(x * y + 1.5) / (1.0 + x * x), ((7, 37), (37,))),
+    "product": (lambda x, w, b: jax.nn.relu(x @ w + b), ((13, 21), (21, 43), (43,))),
+    "product of rows": (lambda x, w: x @ w, ((1, 70), (70, 50))),
+    "softmax": (_softmax, ((9, 37),)),
+    "layer norm": (_norm, ((6, 40), (40,))),
+    "sum": (lambda x: x.sum(0), ((33, 19),)),
+    "transpose": (lambda x: x.T * 2.0, ((35, 22),)),
+    "convolution": (_conv, ((1, 6, 7, 5), (3, 3, 5, 18))),
+    "pool": (_pool, ((1, 9, 9, 17),)),
+    "reversal": (lambda x: x[::-1, 1:] - x[:, :-1], ((5, 34),)),
+}
+"""Functions and the shapes of their operands: few elements, and tails along every axis."""
+
+
+class Kernel(NamedTuple):
+    """A kernel to be changed: its name, what it computes, and its parts."""
+
+    name: str
+    before: LoopProgram
+    parts: list[Part]
+
+
+def kernel(name: str) -> Kernel:
+    """The kernel of a program; what is after the first operand is frozen."""
+    fn, shapes = PROGRAMS[name]
+    arrays = [np.ones(s, np.float32) for s in shapes]
+    graph: Graph = import_function(fn, arrays, frozen=tuple(range(1, len(arrays)))).graph
+    return Kernel(name, from_graph(graph.outputs), parts_of(graph))
+
+
+# ---- one change
+
+
+_INTEGER = re.compile(r"(?<=i64 )-?\d+|(?<=, )-?\d+(?=$)|(?<=i32 )\d+|(?<=\[ )-?\d+(?=, %)|(?<=i1 )[01]")
+_SWAPS = {
+    "fadd": "fsub", "fsub": "fadd", "fmul": "fadd", "fdiv": "fmul", "udiv": "urem", "urem": "udiv", "slt": "sle",
+    "sgt": "sge", "ogt": "olt", "olt": "ogt", "uno": "ord", "add": "sub", "mul": "add", "smin": "smax",
+}  # fmt: skip
+
+
+def changes(line: str, lines: list[str], rng: random.Random) -> Iterator[str]:
+    """Lines in the place of one; an empty one leaves it out."""
+    for found in _INTEGER.finditer(line):
+        by = rng.choice((-16, -4, -2, -1, 1, 2, 4, 16))
+        number = str(1 - int(found[0])) if line[found.start() - 3 : found.start()] == "i1 " else str(int(found[0]) + by)
+        yield line[: found.start()] + number + line[found.end() :]
+    for old, new in _SWAPS.items():
+        if re.search(rf"\b{old}\b", line):
+            yield re.sub(rf"\b{old}\b", new, line, count=1)
+    head, equals, tail = line.partition(" = ")
+    body = tail if equals else line
+    names = re.findall(r"%[\w.]+", body)
+    if len(names) > 1 and "label" not in body and "phi" not in body:
+        a, b = rng.sample(names, 2)
+        if a != b:
+            swapped = re.sub(r"%[\w.]+", lambda m: {a: b, b: a}.get(m[0], m[0]), body)
+            yield f"{head}{equals}{swapped}" if equals else swapped
+    if names and "label" not in body:
+        other = rng.choice(lines).partition(" = ")[0].strip()
+        if other.startswith("%"):
+            made = body.replace(rng.choice(names), other, 1)
+            yield f"{head}{equals}{made}" if equals else made
+    floats = re.findall(r"0x[0-9A-F]{16}", body)
+    if floats:
+        yield line.replace(rng.choice(floats), "0x4004000000000000", 1)
+    if line.strip().startswith("store") or "masked.store" in line:
+        yield ""
+
+
+def mutant(parts: list[Part], rng: random.Random) -> tuple[list[Part], str] | None:
+    """The parts with one change in one of them, and the lines before and after; None where none was found."""
+    which = rng.randrange(len(parts))
+    part = parts[which]
+    if rng.random() < 0.02:  # now and then a task is left out, or one too many is run
+        j = rng.randrange(len(part.phases))
+        name, tasks = part.phases[j]
+        by = rng.choice((-1, 1))
+        phases = [*part.phases[:j], (name, tasks + by), *part.phases[j + 1 :]]
+        return [*parts[:which], part._replace(phases=phases), *parts[which + 1 :]], f"{tasks} tasks {by:+}"
+    lines = part.text.splitlines()
+    inside = [j for j, line in enumerate(lines) if line.startswith("  ") and not line.strip().startswith(";")]
+    at = rng.choice(inside)
+    found = [x for x in changes(lines[at], [lines[j] for j in inside], rng) if x != lines[at]]
+    if not found:
+        return None
+    new = rng.choice(found)
+    text = "\n".join([*lines[:at], *([new] if new else []), *lines[at + 1 :]]) + "\n"
+    told = f"{lines[at].strip()} -> {new.strip()}"
+    return [*parts[:which], part._replace(text=text), *parts[which + 1 :]], told
+
+
+# ---- as machine code
+
+
+def run(parts: list[Part], arrays: dict[str, Any]) -> dict[str, Any]:
+    """The buffers after all parts ran on one thread; only for parts whose accesses were watched."""
+    held = dict(arrays)
+    for part in parts:
+        for b in part.pointers:
+            if b.scope in ("output", "scratch"):
+                held[b.name] = np.full(b.shape, np.nan, DTYPE[b.dtype])
+        table = np.array([held[b.name].ctypes.data for b in part.pointers], np.int64)
+        text = part.text
+        for name, _ in part.phases:
+            text = text.replace(f"define internal void @{name}(", f"define void @{name}(")
+        with compiled(text) as engine:
+            for name, tasks in part.phases:
+                call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(engine.get_function_address(name))
+                for task in range(tasks):
+                    call(table.ctypes.data, task)
+    return held
+
+
+def differs(of: Kernel, parts: list[Part], seed: int) -> bool:
+    """Do changed parts give another output, on random floats, than the kernel that they were made from?"""
+    rng = np.random.default_rng(seed)
+    inputs = [b for b in of.before.buffers if b.scope in ("input", "frozen")]
+    arrays = {b.name: rng.normal(size=b.shape).astype(DTYPE[b.dtype]) for b in inputs}
+    right, found = run(of.parts, arrays), run(parts, arrays)
+    for b in of.before.buffers:
+        if b.scope == "output":
+            bound = ROUNDING * max(float(np.abs(right[b.name]).max()), 1e-30)
+            if not np.allclose(right[b.name], found[b.name], rtol=0, atol=bound, equal_nan=True):
+                return True
+    return False
+
+
+def tried(of: Kernel, seed: int) -> dict[str, Any] | None:
+    """One mutant: its status, cause, whether it is wrong, and whether it was missed; None where none was found."""
+    made = mutant(of.parts, random.Random(seed))
+    if made is None:
+        return None
+    parts, told = made
+    verdict = validate(of.before, parts, known(), seed)
+    wrong = verdict.status == REFUTED
+    watched = verdict.proved or "not shown to be equal" in verdict.cause
+    if watched:
+        wrong = differs(of, parts, seed)
+    return {
+        "kernel": of.name, "seed": seed, "change": told, "status": verdict.status, "cause": verdict.cause,
+        "wrong": wrong, "missed": verdict.status == PROVED and wrong,
+    }  # fmt: skip
+
+
+def draw(count: int, seed: int) -> Iterator[dict[str, Any]]:
+    """So many mutants of all kernels in turn that are wrong, and those between them that are not."""
+    made = [kernel(name) for name in PROGRAMS]
+    wrong, number = 0, 0
+    attempts: list[Callable[[int], dict[str, Any] | None]] = [partial(tried, k) for k in made]
+    while wrong < count and number < 20 * count:  # a kernel of which no change is wrong would have no end
+        row = attempts[number % len(made)](seed + number)
+        number += 1
+        if row is not None:
+            wrong += row["wrong"]
+            yield row
+
+
+def knobs_accepted() -> int:
+    """How many values beside the range of a knob are taken; none should be."""
+    taken = 0
+    for name, known in KNOBS.items():
+        low, high = known[0], known[-1]
+        numbers = isinstance(low, int) and isinstance(high, int)
+        beside: tuple[Any, ...] = (low - 1, high + 1, -(1 << 40), 0.5) if numbers else ("", "other", 0)  # pyright: ignore[reportOperatorIssue]
+        taken += sum(not knob_fault(name, value) for value in beside)
+    return taken

@@ -1,0 +1,120 @@
+"""Which code computes a scalar function: compared with float64 at every one of the 2^32 floats, and kept by digest.
+
+Kernels compute transcendental functions of float32 by instructions between two comments.  `reader.canonical` names these
+by what they do lane by lane; `scalars.json` holds the digests of those that were compared, with the greatest error that
+was found.  `python -m verifier.kernels.scalars NAME ...` compares functions anew and writes the file: some minutes for
+each.  Denormals are not flushed in this comparison.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from superopt.ir.scalar import SCALARS
+from superopt.kernels.llvm.cpu import host
+from superopt.kernels.llvm.module import Module
+from superopt.kernels.math import table
+from verifier.kernels.check import compiled
+from verifier.kernels.reader import canonical
+
+FILE = Path(__file__).with_name("scalars.json")
+LANES = 16
+BLOCK = 1 << 20  # floats at once: their float64 values fit a second-level cache
+ALL = 1 << 32
+BOUND_ULPS = {
+    "exp": 1.2, "exp2": 1.2, "expm1": 2.0, "log": 1.0, "log1p": 2.0, "tanh": 5.0, "logistic": 2.5, "erf": 5.0,
+    "erfc": 5.0, "cbrt": 0.6, "sinh": 3.0, "cosh": 2.5, "asinh": 4.0, "acosh": 4.0, "atanh": 4.0, "atan": 3.0,
+    "asin": 3.0, "acos": 3.0,
+}  # fmt: skip
+"""Units in the last place of the float32 nearest to the result, at most; of functions of one float."""
+
+
+@functools.cache
+def known() -> dict[str, str]:
+    """Digest of code -> the function that it computes."""
+    if not FILE.exists():
+        return {}
+    return {digest: entry["name"] for digest, entry in json.loads(FILE.read_text()).items()}
+
+
+def digest(lines: Sequence[str], inputs: Sequence[str], output: str) -> str:
+    """The digest of code, whatever its names and its number of lanes."""
+    return hashlib.sha256(canonical(list(lines), list(inputs), output).encode()).hexdigest()[:16]
+
+
+def compare(name: str, first: int = 0, count: int = ALL) -> tuple[str, float]:
+    """Compare the code of a function on floats given by their bits.
+
+    Args:
+        name: in `BOUND_ULPS`.
+        first: the first bits, a multiple of `BLOCK`.
+        count: how many, a multiple of `BLOCK`.
+
+    Returns:
+        The digest of the code, and the greatest error in units of the last place; infinite where one of both is NaN or
+        infinite and the other is not.
+    """
+    module = Module(host())
+    f = module.function("all", [("ptr", "to"), ("i32", "first")], internal=False)
+    typed = f"<{LANES} x i32>"
+    spread = f"<{', '.join([f'i32 {j}' for j in range(LANES)])}>"
+    code: list[str] = []
+
+    def body(at: Any, _: list[Any]) -> None:
+        short = f.value(f"trunc i64 {at} to i32")
+        bits = f.broadcast(f.value(f"add i32 {short}, %first"), "i32", LANES)
+        x = f.value(f"bitcast {typed} {f.value(f'add {typed} {bits}, {spread}')} to <{LANES} x float>")
+        begin = len(f.lines)
+        y = table.apply(f, name, "float32", (x,), LANES)
+        code.append(digest([str(line).strip() for line in f.lines[begin:]], [x], y))
+        f.store(f"<{LANES} x float>", y, f.element("%to", at))
+
+    f.for_(0, BLOCK, LANES, body)
+    f.ret()
+    worst, out = 0.0, np.empty(BLOCK, np.float32)
+    with compiled(module.text()) as engine:
+        call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32)(engine.get_function_address("all"))
+        for start in range(first, first + count, BLOCK):
+            call(out.ctypes.data, start)
+            x = np.arange(start, start + BLOCK, dtype=np.uint32).view(np.float32)
+            worst = max(worst, _error(name, x, out))
+    return code[0], worst
+
+
+def _error(name: str, x: Any, y: Any) -> float:
+    """The greatest error of a block, in units of the last place: half of one where the nearest float is given."""
+    with np.errstate(all="ignore"):
+        exact = SCALARS[name].numpy(x.astype(np.float64))
+        near = exact.astype(np.float32)
+        other = np.flatnonzero(near.view(np.int32) != y.view(np.int32))  # few: the rest of the work is on these alone
+        exact, near, y = exact[other], near[other], y[other]
+        if (np.isnan(near) != np.isnan(y)).any():
+            return float("inf")
+        unit = np.spacing(np.minimum(np.abs(near), np.finfo(np.float32).max)).astype(np.float64)
+        apart = np.abs(y.astype(np.float64) - exact) / unit
+        same = (near == y) | np.isnan(near)
+        return float(np.where(same, 0.5, apart).max(initial=0.5))
+
+
+def main(names: Sequence[str]) -> None:
+    """Compare functions and keep the digests of those within their bounds."""
+    kept: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
+    for name in names or sorted(BOUND_ULPS):
+        code, worst = compare(name)
+        print(f"{name}: {code}, {worst:.3g} units of the last place, at most {BOUND_ULPS[name]}", flush=True)
+        if worst <= BOUND_ULPS[name]:
+            kept[code] = {"name": name, "cpu": host().name, "ulps": round(worst, 3)}
+            FILE.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
