@@ -19,7 +19,7 @@ from verifier.kernels.field import Field, P
 from verifier.kernels.meaning import Unread, divisors, evaluate
 from verifier.kernels.reader import functions
 from verifier.kernels.rewrite import rewritten
-from verifier.kernels.watched import BOUNDS, FUEL, RACE
+from verifier.kernels.watched import BOUNDS, FUEL, POINTERS, RACE
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 _SAYS = {BOUNDS: "an access outside of its array", RACE: "two tasks meet", FUEL: "it does not end in time"}
@@ -27,7 +27,7 @@ _TURNS = 16  # of all loops of a kernel, at most, for each iteration or element 
 _FLOATS = ("float32", "float64")
 
 
-class Part(NamedTuple):
+class KernelPart(NamedTuple):
     """A kernel: text of its module, phases with their tasks, and the buffers that it is called with."""
 
     text: str
@@ -60,7 +60,7 @@ class _Fault(Exception):
 
 
 def validate(
-    before: LoopProgram, parts: Sequence[Part], scalar: Mapping[str, str], seed: int = 0, runs: int = 1
+    before: LoopProgram, parts: Sequence[KernelPart], scalar: Mapping[str, str], seed: int = 0, runs: int = 1
 ) -> KernelVerdict:
     """Compare kernels that run one after the other with the loop program before its schedule.
 
@@ -83,7 +83,7 @@ def validate(
     return KernelVerdict(status, cause, time.process_time() - start)
 
 
-def _compare(before: LoopProgram, parts: Sequence[Part], scalar: dict[str, str], seed: int) -> None:
+def _compare(before: LoopProgram, parts: Sequence[KernelPart], scalar: dict[str, str], seed: int) -> None:
     field = Field(seed, divisors(before))
     held: dict[str, Any] = {}
     for b in before.buffers:
@@ -108,7 +108,7 @@ def _count(b: Buffer) -> int:
     return int(np.prod(b.shape, dtype=np.int64))
 
 
-def _run(part: Part, held: dict[str, Any], field: Field, scalar: dict[str, str], number: int, turns: int) -> None:
+def _run(part: KernelPart, held: dict[str, Any], field: Field, scalar: dict[str, str], number: int, turns: int) -> None:
     """All tasks of a kernel, on the buffers held so far and on others of its own, which are held afterwards."""
     cpu = re.search(r'"target-cpu"="[^"]*" "target-features"="[^"]*"', part.text)
     text = rewritten(functions(part.text, scalar), part.phases, field, cpu[0] if cpu else "")
@@ -130,7 +130,7 @@ def _run(part: Part, held: dict[str, Any], field: Field, scalar: dict[str, str],
         words.append(made)
         kept.append((data, stamps))
     table = np.array([w.ctypes.data for w in words], np.int64)
-    bufs = np.array([8 * len(words), table.ctypes.data, 8, 0, 0, 0], np.int64)
+    bufs = np.array([8 * len(words), table.ctypes.data, 8, 0, 0, POINTERS], np.int64)
     fault = _called(text, bufs.ctypes.data, turns, field.seed)
     if fault:
         line = part.text.splitlines()[fault >> 2].strip() if fault >> 2 else ""
@@ -165,7 +165,7 @@ def compiled(text: str) -> Any:
 
 @functools.cache
 def _binding() -> Any:
-    import llvmlite.binding as llvm  # late: programs that validate nothing do without it
+    import llvmlite.binding as llvm  # late: few load it  # pyright: ignore[reportMissingTypeStubs]
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()

@@ -134,7 +134,7 @@ class Field:
     def choose(self, c: Array, x: Array, y: Array) -> Array:
         """x where c holds, else y."""
         less, more = self.less(x, y), self.less(y, x)
-        made = (y + self.mul(c, (x + _U(P) - y) % _U(P))) % _U(P)
+        made: Array = (y + self.mul(c, (x + _U(P) - y) % _U(P))) % _U(P)
         made = np.where((c == less) | (c == self.no(more)), self.minimum(x, y), made)
         return np.where((c == more) | (c == self.no(less)), self.maximum(x, y), made)
 

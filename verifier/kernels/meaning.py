@@ -150,20 +150,14 @@ class FieldAlgebra(Numbers):
 
     def reduce(self, monoid: str, extents: Sequence[Size], body: Callable[..., Array], dtype: str) -> Array:
         f, sizes = self.field, [int(str(n)) for n in extents]
-        inner: Callable[..., Array]
-        if monoid == "sum":
-            inner = body
-        elif monoid == "max":
-
-            def inner(*at: Array) -> Array:
-                return f.scrambled(self.array(body(*at)))
-        elif monoid == "min":
-
-            def inner(*at: Array) -> Array:
-                return f.scrambled(f.neg(self.array(body(*at))))
-        else:
+        if monoid not in ("sum", "max", "min"):
             raise Unread(f"a reduction by {monoid} of {dtype}")
-        total = self._fold("sum", (), sizes, inner, _WORD)
+
+        def scrambled(*at: Array) -> Array:
+            x = self.array(body(*at))
+            return f.scrambled(f.neg(x) if monoid == "min" else x)
+
+        total = self._fold("sum", (), sizes, body if monoid == "sum" else scrambled, _WORD)
         if monoid == "sum":
             return total % _U(P)
         found = f.unscrambled(total & _U(P)) % _U(P)

@@ -70,7 +70,7 @@ class Instruction:
 
 
 @dataclass(slots=True)
-class Function:
+class CodeFunction:
     """A function: parameters by name, and blocks of instructions in their order."""
 
     name: str
@@ -165,7 +165,7 @@ def _number(token: str, element: str) -> float | int:
         raise Unread(f"the constant {token}") from None
 
 
-def functions(text: str, scalar: dict[str, str]) -> dict[str, Function]:
+def functions(text: str, scalar: dict[str, str]) -> dict[str, CodeFunction]:
     """The functions of a module by name.
 
     Args:
@@ -175,8 +175,8 @@ def functions(text: str, scalar: dict[str, str]) -> dict[str, Function]:
     Raises:
         Unread: something that is not read.
     """
-    found: dict[str, Function] = {}
-    current: Function | None = None
+    found: dict[str, CodeFunction] = {}
+    current: CodeFunction | None = None
     block: list[Instruction] = []
     marked: list[str] | None = None
     for number, line in enumerate(text.splitlines()):
@@ -210,7 +210,7 @@ def functions(text: str, scalar: dict[str, str]) -> dict[str, Function]:
     return found
 
 
-def _head(text: str) -> Function:
+def _head(text: str) -> CodeFunction:
     found = re.fullmatch(r"define (?:internal )?(.+?) @([\w.]+)\((.*)\)(?: noinline)?(?: nounwind)? #0 \{", text)
     if found is None:
         raise Unread(f"the line {text[:60]!r}")
@@ -220,7 +220,7 @@ def _head(text: str) -> Function:
         type_ = line.type()
         parameters.append((type_, line.take()))
         line.has(",")
-    return Function(found[2], _Line(found[1]).type(), tuple(parameters))
+    return CodeFunction(found[2], _Line(found[1]).type(), tuple(parameters))
 
 
 def _scalar(lines: list[str], end: str, known: dict[str, str], number: int) -> Instruction:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from verifier.kernels.field import P, Field
+from verifier.kernels.field import Field, P
 from verifier.kernels.meaning import Unread
-from verifier.kernels.reader import BYTES, FLOATING, VOID, Function, Instruction, Operand, Type
-from verifier.kernels.watched import Words, library
+from verifier.kernels.reader import BYTES, FLOATING, VOID, CodeFunction, Instruction, Operand, Type
+from verifier.kernels.watched import POINTERS, Words, library
 
 Kind = Literal["control", "data", "pointer"]
 _WORDS_OF_ARRAY = 6
@@ -27,7 +27,7 @@ _FUNCTIONS = {"llvm.sqrt": "sqrt", "llvm.fabs": "abs", "llvm.floor": "floor", "l
 _MOVES = ("insertelement", "extractelement", "shufflevector")
 
 
-def rewritten(functions: Mapping[str, Function], phases: Sequence[tuple[str, int]], field: Field, cpu: str) -> str:
+def rewritten(functions: Mapping[str, CodeFunction], phases: Sequence[tuple[str, int]], field: Field, cpu: str) -> str:
     """A module with `i64 run(ptr bufs, i64 fuel)`, which runs all tasks of all phases and returns the first fault.
 
     Args:
@@ -62,7 +62,7 @@ def rewritten(functions: Mapping[str, Function], phases: Sequence[tuple[str, int
     return text.replace(" noinline {", " noinline #0 {") + f"\nattributes #0 = {{ {cpu} }}\n"
 
 
-def _depth(name: str, functions: Mapping[str, Function], above: tuple[str, ...] = ()) -> None:
+def _depth(name: str, functions: Mapping[str, CodeFunction], above: tuple[str, ...] = ()) -> None:
     """Refuse functions that call themselves."""
     if name in above:
         raise Unread(f"{name}, which calls itself")
@@ -74,7 +74,7 @@ def _depth(name: str, functions: Mapping[str, Function], above: tuple[str, ...] 
 class _Rewriter:
     """One function."""
 
-    def __init__(self, f: Function, functions: Mapping[str, Function], field: Field) -> None:
+    def __init__(self, f: CodeFunction, functions: Mapping[str, CodeFunction], field: Field) -> None:
         self.f, self.functions, self.field = f, functions, field
         self.kinds: dict[str, Kind] = {}
         self.types: dict[str, Type] = {}
@@ -102,7 +102,7 @@ class _Rewriter:
                 raise Unread(f"the block {label}")
             self.lines.append(f"{label}:")
             freed = next((j for j, i in enumerate(block) if i.op == "@free"), len(block) - 1)
-            if block[-1].op != "ret" and freed < len(block) - 1 or any(i.op != "@free" for i in block[freed:-1]):
+            if (block[-1].op != "ret" and freed < len(block) - 1) or any(i.op != "@free" for i in block[freed:-1]):
                 raise Unread("memory that is freed before the end")
             for i in block:
                 self._one(i, order.index(label))
@@ -293,7 +293,11 @@ class _Rewriter:
             raise Unread(f"a load of {i.type}")
         place = self._place(i, i.operands[0], i.type, False)
         if i.type.element == "ptr":
-            self.lines.append(f"  {i.name}.d = load ptr, ptr {place}")
+            kind = self._value(f"getelementptr i64, ptr {self._pointer(i.operands[0])[0]}, i64 5")
+            pointers = self._value(f"icmp eq i64 {self._value(f'load i64, ptr {kind}')}, {POINTERS}")
+            found = self._value(f"load ptr, ptr {place}")
+            held = self._value(f"and i1 {pointers}, {self._value(f'icmp ne ptr {place}, @nowhere')}")
+            self.lines.append(f"  {i.name}.d = select i1 {held}, ptr {found}, ptr @nobody")
         else:
             self.lines.append(f"  {i.name} = load {_word(i.type)}, ptr {place}, align 8")
 
@@ -322,7 +326,7 @@ class _Rewriter:
         if op in _MOVES:
             typed: list[str] = []
             for j, x in enumerate(xs):
-                index = op != "shufflevector" and j == len(xs) - 1 or op == "shufflevector" and j == 2
+                index = (op != "shufflevector" and j == len(xs) - 1) or (op == "shufflevector" and j == 2)
                 typed.append(f"{x.type} {self._control(x)}" if index else f"{_word(x.type)} {self._data(x)}")
             self.lines.append(f"  {i.name} = {op} {', '.join(typed)}")
             return
@@ -440,7 +444,7 @@ class _Rewriter:
         else:
             raise Unread(f"a call of {name}")
 
-    def _own(self, i: Instruction, f: Function) -> None:
+    def _own(self, i: Instruction, f: CodeFunction) -> None:
         if [t for t, _ in f.parameters] != [x.type for x in i.operands] or f.returns != i.type:
             raise Unread(f"a call of {f.name} with other types")
         args: list[str] = []

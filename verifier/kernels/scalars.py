@@ -1,9 +1,9 @@
 """Which code computes a scalar function: compared with float64 at every one of the 2^32 floats, and kept by digest.
 
-Kernels compute transcendental functions of float32 by instructions between two comments.  `reader.canonical` names these
-by what they do lane by lane; `scalars.json` holds the digests of those that were compared, with the greatest error that
-was found.  `python -m verifier.kernels.scalars NAME ...` compares functions anew and writes the file: some minutes for
-each.  Denormals are not flushed in this comparison.
+Kernels compute transcendental functions of float32 by instructions between two comments.  `reader.canonical` names
+these by what they do lane by lane; `scalars.json` holds the digests of those that were compared, with the greatest
+error that was found.  `python -m verifier.kernels.scalars NAME ...` compares functions anew and writes the file: some
+minutes for each.  Denormals are not flushed in this comparison.
 """
 
 from __future__ import annotations

@@ -2,16 +2,17 @@
 
 A value of the field is held below 2^32, not always below P.  An array is described by six words: bytes, address of its
 elements (a word each), bytes of an element (0: not known yet), stamps of who wrote and who read each element (or no
-stamps), and whether it may be written.  An access outside of its array, at a place that is not an element, of an
-element that another task of the phase wrote, or a write of what another task read, is reported in `@fault`, and goes
-to memory of nobody.
+stamps), and whether it may be written or holds pointers.  A pointer from elsewhere is to `@nobody`, who has no bytes.
+An access outside of its array, at a place that is not an element, of an element that another task of the phase wrote,
+or a write of what another task read, is reported in `@fault`, and goes to memory of nobody.
 """
 
 from __future__ import annotations
 
-from verifier.kernels.field import MIX, P, Field
+from verifier.kernels.field import MIX, Field, P
 
 BOUNDS, RACE, FUEL = 1, 2, 3  # what `@fault` says in its lowest bits
+WRITABLE, POINTERS = 1, 2  # the sixth word of an array; pointers are never written
 _MOST_LANES = 64
 
 _MEMORY = f"""
@@ -21,6 +22,7 @@ _MEMORY = f"""
 @fuel = internal global i64 0
 @salt = internal global i64 0
 @nowhere = internal global [{_MOST_LANES} x i64] zeroinitializer
+@nobody = internal global [6 x i64] zeroinitializer
 declare ptr @malloc(i64)
 declare void @free(ptr)
 
@@ -67,7 +69,7 @@ check:
   %same = icmp eq i64 %now, %width
   %wp = getelementptr i64, ptr %d, i64 5
   %writable = load i64, ptr %wp
-  %may = icmp ne i64 %writable, 0
+  %may = icmp eq i64 %writable, {WRITABLE}
   %reads = xor i1 %writes, true
   %allowed = or i1 %may, %reads
   %a = and i1 %low, %high

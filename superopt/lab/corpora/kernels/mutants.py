@@ -25,7 +25,7 @@ from superopt.ir.scalar import DTYPE
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.ranges import KNOBS, knob_fault
 from superopt.kernels.loops.stage import LoopProgram
-from verifier.kernels.check import Part, compiled, validate
+from verifier.kernels.check import KernelPart, compiled, validate
 from verifier.kernels.scalars import known
 from verifier.verdict import PROVED, REFUTED
 
@@ -66,20 +66,20 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 """Functions and the shapes of their operands: few elements, and tails along every axis."""
 
 
-class Kernel(NamedTuple):
+class Subject(NamedTuple):
     """A kernel to be changed: its name, what it computes, and its parts."""
 
     name: str
     before: LoopProgram
-    parts: list[Part]
+    parts: list[KernelPart]
 
 
-def kernel(name: str) -> Kernel:
+def kernel(name: str) -> Subject:
     """The kernel of a program; what is after the first operand is frozen."""
     fn, shapes = PROGRAMS[name]
     arrays = [np.ones(s, np.float32) for s in shapes]
     graph: Graph = import_function(fn, arrays, frozen=tuple(range(1, len(arrays)))).graph
-    return Kernel(name, from_graph(graph.outputs), parts_of(graph))
+    return Subject(name, from_graph(graph.outputs), parts_of(graph))
 
 
 # ---- one change
@@ -121,7 +121,7 @@ def changes(line: str, lines: list[str], rng: random.Random) -> Iterator[str]:
         yield ""
 
 
-def mutant(parts: list[Part], rng: random.Random) -> tuple[list[Part], str] | None:
+def mutant(parts: list[KernelPart], rng: random.Random) -> tuple[list[KernelPart], str] | None:
     """The parts with one change in one of them, and the lines before and after; None where none was found."""
     which = rng.randrange(len(parts))
     part = parts[which]
@@ -146,7 +146,7 @@ def mutant(parts: list[Part], rng: random.Random) -> tuple[list[Part], str] | No
 # ---- as machine code
 
 
-def run(parts: list[Part], arrays: dict[str, Any]) -> dict[str, Any]:
+def run(parts: list[KernelPart], arrays: dict[str, Any]) -> dict[str, Any]:
     """The buffers after all parts ran on one thread; only for parts whose accesses were watched."""
     held = dict(arrays)
     for part in parts:
@@ -165,7 +165,7 @@ def run(parts: list[Part], arrays: dict[str, Any]) -> dict[str, Any]:
     return held
 
 
-def differs(of: Kernel, parts: list[Part], seed: int) -> bool:
+def differs(of: Subject, parts: list[KernelPart], seed: int) -> bool:
     """Do changed parts give another output, on random floats, than the kernel that they were made from?"""
     rng = np.random.default_rng(seed)
     inputs = [b for b in of.before.buffers if b.scope in ("input", "frozen")]
@@ -179,7 +179,7 @@ def differs(of: Kernel, parts: list[Part], seed: int) -> bool:
     return False
 
 
-def tried(of: Kernel, seed: int) -> dict[str, Any] | None:
+def tried(of: Subject, seed: int) -> dict[str, Any] | None:
     """One mutant: its status, cause, whether it is wrong, and whether it was missed; None where none was found."""
     made = mutant(of.parts, random.Random(seed))
     if made is None:
@@ -212,8 +212,8 @@ def draw(count: int, seed: int) -> Iterator[dict[str, Any]]:
 def knobs_accepted() -> int:
     """How many values beside the range of a knob are taken; none should be."""
     taken = 0
-    for name, known in KNOBS.items():
-        low, high = known[0], known[-1]
+    for name, values in KNOBS.items():
+        low, high = values[0], values[-1]
         numbers = isinstance(low, int) and isinstance(high, int)
         beside: tuple[Any, ...] = (low - 1, high + 1, -(1 << 40), 0.5) if numbers else ("", "other", 0)  # pyright: ignore[reportOperatorIssue]
         taken += sum(not knob_fault(name, value) for value in beside)
