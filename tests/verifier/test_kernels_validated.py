@@ -22,7 +22,7 @@ U = np.uint64
 
 
 @functools.cache
-def made(name: str) -> mutants.Subject:
+def made(name: str) -> mutants.MadeKernel:
     return mutants.kernel(name)
 
 

@@ -66,7 +66,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 """Functions and the shapes of their operands: few elements, and tails along every axis."""
 
 
-class Subject(NamedTuple):
+class MadeKernel(NamedTuple):
     """A kernel to be changed: its name, what it computes, and its parts."""
 
     name: str
@@ -74,12 +74,12 @@ class Subject(NamedTuple):
     parts: list[KernelPart]
 
 
-def kernel(name: str) -> Subject:
+def kernel(name: str) -> MadeKernel:
     """The kernel of a program; what is after the first operand is frozen."""
     fn, shapes = PROGRAMS[name]
     arrays = [np.ones(s, np.float32) for s in shapes]
     graph: Graph = import_function(fn, arrays, frozen=tuple(range(1, len(arrays)))).graph
-    return Subject(name, from_graph(graph.outputs), parts_of(graph))
+    return MadeKernel(name, from_graph(graph.outputs), parts_of(graph))
 
 
 # ---- one change
@@ -165,7 +165,7 @@ def run(parts: list[KernelPart], arrays: dict[str, Any]) -> dict[str, Any]:
     return held
 
 
-def differs(of: Subject, parts: list[KernelPart], seed: int) -> bool:
+def differs(of: MadeKernel, parts: list[KernelPart], seed: int) -> bool:
     """Do changed parts give another output, on random floats, than the kernel that they were made from?"""
     rng = np.random.default_rng(seed)
     inputs = [b for b in of.before.buffers if b.scope in ("input", "frozen")]
@@ -179,7 +179,7 @@ def differs(of: Subject, parts: list[KernelPart], seed: int) -> bool:
     return False
 
 
-def tried(of: Subject, seed: int) -> dict[str, Any] | None:
+def tried(of: MadeKernel, seed: int) -> dict[str, Any] | None:
     """One mutant: its status, cause, whether it is wrong, and whether it was missed; None where none was found."""
     made = mutant(of.parts, random.Random(seed))
     if made is None:
