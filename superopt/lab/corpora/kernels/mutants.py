@@ -110,15 +110,24 @@ def changes(line: str, lines: list[str], rng: random.Random) -> Iterator[str]:
             swapped = re.sub(r"%[\w.]+", lambda m: {a: b, b: a}.get(m[0], m[0]), body)
             yield f"{head}{equals}{swapped}" if equals else swapped
     if names and "label" not in body:
-        other = rng.choice(lines).partition(" = ")[0].strip()
-        if other.startswith("%"):
-            made = body.replace(rng.choice(names), other, 1)
-            yield f"{head}{equals}{made}" if equals else made
+        old = rng.choice(names)
+        kind = next((_kind(x) for x in lines if x.startswith(f"  {old} = ")), "")
+        others = [x.split()[0] for x in lines if " = " in x and _kind(x) == kind]
+        made = re.sub(rf"{old}(?![\w.])", rng.choice(others) if others else old, body, count=1)
+        yield f"{head}{equals}{made}" if equals else made
     floats = re.findall(r"0x[0-9A-F]{16}", body)
     if floats:
         yield line.replace(rng.choice(floats), "0x4004000000000000", 1)
     if line.strip().startswith("store") or "masked.store" in line:
         yield ""
+
+
+def _kind(line: str) -> str:
+    """Roughly the type of what a line defines: that of its first operand, apart for addresses and conditions."""
+    op = line.split()[2]
+    if op in ("getelementptr", "alloca", "icmp", "fcmp"):
+        return op[1:]  # both comparisons are alike
+    return next(iter(re.findall(r"<\d+ x [fpi]\w+>|float|i64|ptr", line.partition("<16 x i1>")[2] or line)), "")
 
 
 def mutant(parts: list[KernelPart], rng: random.Random) -> tuple[list[KernelPart], str] | None:
