@@ -424,6 +424,8 @@ class _Rewriter:
             flag = self._value(f"icmp {order} {i.type} {a}, {b}")
             self.lines.append(f"  {i.name} = select {i.type.of('i1')} {flag}, {i.type} {a}, {i.type} {b}")
         elif name.startswith("llvm.vector.reduce."):
+            if self.kinds[i.name] != "data":
+                raise Unread("a reduction of control")
             self._is(i.name, _word(i.type), self._reduced(name.split(".")[3], i))
         elif name.startswith(("llvm.masked.load.", "llvm.masked.gather.")):
             at, mask, other = i.operands
@@ -462,6 +464,8 @@ class _Rewriter:
     def _reduced(self, monoid: str, i: Instruction) -> str:
         """All lanes of a vector as one, in pairs of one word."""
         x = i.operands[-1]
+        if monoid == "or" and x.type.element == "i1":
+            return self._any(x)
         if x.type.element not in FLOATING or monoid not in ("fadd", "fmul"):
             raise Unread(f"a reduction {monoid} of {x.type}")
         w, whole = self._words(0), self._data(x)
@@ -470,6 +474,14 @@ class _Rewriter:
             one = self._value(f"extractelement {_word(x.type)} {whole}, i64 {lane}")
             total = w.fold(w("add", total, one)) if monoid == "fadd" else w.call("mul", total, one)
         return total
+
+    def _any(self, x: Operand) -> str:
+        """Does a condition hold in some lane?"""
+        w, whole, none = self._words(0), self._data(x), "1"
+        for lane in range(x.type.lanes):
+            one = self._value(f"extractelement {_word(x.type)} {whole}, i64 {lane}")
+            none = w.call("mul", none, w.no(w.least(one)))
+        return w.no(w.least(none))
 
     def _lanes(self, i: Instruction, at: Operand, mask: Operand, type_: Type) -> tuple[str, str, str]:
         """The array, the places and the flags of an access lane by lane."""
