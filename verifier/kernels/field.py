@@ -134,9 +134,10 @@ class Field:
     def choose(self, c: Array, x: Array, y: Array) -> Array:
         """x where c holds, else y."""
         less, more = self.less(x, y), self.less(y, x)
-        made: Array = (y + self.mul(c, (x + _U(P) - y) % _U(P))) % _U(P)
-        made = np.where((c == less) | (c == self.no(more)), self.minimum(x, y), made)
-        return np.where((c == more) | (c == self.no(less)), self.maximum(x, y), made)
+        plain: Array = (y + self.mul(c, (x + _U(P) - y) % _U(P))) % _U(P)
+        low: Array = (c == less) | (c == self.no(more))
+        high: Array = (c == more) | (c == self.no(less))
+        return np.select([high, low], [self.maximum(x, y), self.minimum(x, y)], plain)
 
 
 def _mixed(z: Array) -> Array:
