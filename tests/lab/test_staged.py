@@ -21,7 +21,6 @@ from superopt.lab.training import regions, schedule_eval, schedules, staged
 from superopt.lab.training.collect import LabelFile
 from superopt.lab.training.staged import ScheduleLabels, StagedSettings
 from superopt.lab.training.tasks import read_lines, write_lines
-from superopt.schedules.proposed import best_among, best_of, proposed
 from superopt.schedules.space import space_of
 from superopt.schedules.workload import workload
 
@@ -203,16 +202,3 @@ def test_a_set_that_is_timed_exhaustively_begins_with_the_default() -> None:
     assert points[0] == space.start
     assert len(points) <= schedules.EXHAUSTIVE + 1
     assert len({point["out0.tile"] for point in points}) == len(space.knobs["out0.tile"].options)
-
-
-def test_the_best_of_some_proposals_is_the_default_unless_another_is_clearly_faster() -> None:
-    program = from_graph(workload("softmax f32 64x500").outputs, name="kernel")
-    traces = proposed(space_of(program), 12)
-    assert len(traces) == 12
-    chosen = best_of(program, proposals=12)
-    assert chosen is best_of(program, proposals=12)
-    assert chosen.proposals == 12
-    assert chosen.seconds <= chosen.default_seconds
-    slow: list[list[object]] = [["reorder", "out0", ["o1", "o0"]], ["vectorize", "out0", "o0"]]
-    assert best_among(program, [traces[0], slow]).trace == traces[0]
-    assert best_among(program, [slow, traces[0]]).trace == traces[0]
