@@ -30,12 +30,11 @@ FILE = Path(__file__).with_name("scalars.json")
 LANES = 16
 BLOCK = 1 << 20  # floats at once: their float64 values fit a second-level cache
 ALL = 1 << 32
-BOUND_ULPS = {
-    "exp": 1.2, "exp2": 1.2, "expm1": 2.0, "log": 1.0, "log1p": 2.0, "tanh": 5.0, "logistic": 2.5, "erf": 5.0,
-    "erfc": 5.0, "cbrt": 0.6, "sinh": 3.0, "cosh": 2.5, "asinh": 4.0, "acosh": 4.0, "atanh": 4.0, "atan": 3.0,
-    "asin": 3.0, "acos": 3.0,
-}  # fmt: skip
-"""Units in the last place of the float32 nearest to the result, at most; of functions of one float."""
+NAMES = (
+    "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "cbrt", "sinh", "cosh", "asinh", "acosh",
+    "atanh", "atan", "asin", "acos",
+)  # fmt: skip
+"""Functions of one float that are compared; each within its bound of `table.ERROR_ULPS`."""
 
 
 @functools.cache
@@ -55,7 +54,7 @@ def compare(name: str, first: int = 0, count: int = ALL) -> tuple[str, float]:
     """Compare the code of a function on floats given by their bits.
 
     Args:
-        name: in `BOUND_ULPS`.
+        name: in `NAMES`.
         first: the first bits, a multiple of `BLOCK`.
         count: how many, a multiple of `BLOCK`.
 
@@ -108,10 +107,11 @@ def _error(name: str, x: Any, y: Any) -> float:
 def main(names: Sequence[str]) -> None:
     """Compare functions and keep the digests of those within their bounds."""
     kept: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
-    for name in names or sorted(BOUND_ULPS):
+    for name in names or NAMES:
         code, worst = compare(name)
-        print(f"{name}: {code}, {worst:.3g} units of the last place, at most {BOUND_ULPS[name]}", flush=True)
-        if worst <= BOUND_ULPS[name]:
+        bound, _ = table.ERROR_ULPS[name]
+        print(f"{name}: {code}, {worst:.3g} units of the last place, at most {bound}", flush=True)
+        if worst <= bound:
             kept[code] = {"name": name, "cpu": host().name, "ulps": round(worst, 3)}
             FILE.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
 
