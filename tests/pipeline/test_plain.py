@@ -30,7 +30,7 @@ from superopt.ir.graph import Graph
 from superopt.kernels.choose.choice import NATIVE
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Timing, Worker
-from superopt.pipeline import optimizer
+from superopt.pipeline import run as stages
 from superopt.report.data import read_report
 
 RNG = np.random.default_rng(0)
@@ -158,7 +158,7 @@ def test_without_a_search_a_program_without_regions_is_returned_as_it_is() -> No
 
 def test_a_plain_candidate_that_computes_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = import_function(lambda p, x: network(p, x) + 1.0, (WEIGHTS, IMAGE), frozen=0)
-    monkeypatch.setattr(optimizer, "own_form", lambda graph: own_form(wrong.graph))
+    monkeypatch.setattr(stages, "own_form", lambda graph: own_form(wrong.graph))
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, search=False, store=False)
     assert fast.report.original_returned
     assert "refused" in fast.report.verdict
@@ -174,7 +174,7 @@ def test_what_a_slower_search_finds_does_not_replace_the_plain_candidate(
         slow = [timing(7.0 + i) for i in range(len(entries) - 1)]
         return outcome_of(entries, timing(9.0), (timing(3.0), *slow), timing(9.0))
 
-    monkeypatch.setattr(optimizer, "contest", outcome)
+    monkeypatch.setattr(stages, "contest", outcome)
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget=budget, store=False, rules=[])
     assert fast.report.implementation["form"] == "own form"
     assert fast.kernels
@@ -184,8 +184,8 @@ def test_where_no_time_is_left_to_search_the_plain_candidate_is_the_answer(monke
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("nothing is explored")
 
-    monkeypatch.setattr(optimizer, "LEAST_S", 1e9)
-    monkeypatch.setattr(optimizer, "explore", never)
+    monkeypatch.setattr(stages, "LEAST_S", 1e9)
+    monkeypatch.setattr(stages, "explore", never)
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="10s", store=False)
     np.testing.assert_allclose(fast(WEIGHTS, IMAGE), network(WEIGHTS, IMAGE), rtol=2e-5, atol=2e-6)
 
@@ -194,9 +194,9 @@ def test_where_builds_are_slow_for_the_budget_what_the_check_built_is_timed(monk
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("nothing else is built")
 
-    monkeypatch.setattr(optimizer._Run, "_ran", lambda run: 1e6)
-    monkeypatch.setattr(optimizer, "explore", never)
-    monkeypatch.setattr(optimizer, "_built_in", never)
+    monkeypatch.setattr(stages.Run, "_ran", lambda run: 1e6)
+    monkeypatch.setattr(stages, "explore", never)
+    monkeypatch.setattr(stages, "_built_in", never)
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="10s", store=False)
     assert any("too slow for the budget" in note for note in fast.report.notes)
     assert fast.report.measured.samples_ms["original"]
@@ -207,7 +207,7 @@ def test_after_an_interruption_the_plain_candidate_is_returned_untimed(monkeypat
     def interrupted(*given: Any, **options: Any) -> Any:
         return replace(explore(*given, **options), interrupted=True)
 
-    monkeypatch.setattr(optimizer, "explore", interrupted)
+    monkeypatch.setattr(stages, "explore", interrupted)
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="300steps", store=False, rules=[])
     assert fast.kernels
     assert "interrupted" in fast.report.verdict
@@ -240,7 +240,7 @@ def test_a_verdict_reached_under_noise_is_marked_and_not_stored(
         rows = [noisy(9.0, 0.4, i) for i in range(len(entries))]
         return outcome_of(entries, noisy(10.0, 0.4, 50), rows, noisy(10.0, 0.4, 51))
 
-    monkeypatch.setattr(optimizer, "contest", outcome)
+    monkeypatch.setattr(stages, "contest", outcome)
     options: dict[str, Any] = {"frozen": 0, "budget": budget, "rules": [], "store": tmp_path / "store.sqlite"}
     fast = superopt.optimize(network, WEIGHTS, IMAGE, **options)
     assert any("too noisy" in note for note in fast.report.notes)
@@ -267,7 +267,7 @@ def test_what_the_search_finds_is_made_in_kernels_and_contested(
     def product(a: Any, b: Any, x: Any) -> Any:
         return jnp.tanh((a @ b) @ x)
 
-    monkeypatch.setattr(optimizer, "contest", outcome)
+    monkeypatch.setattr(stages, "contest", outcome)
     given = values(192, 192), values(192, 192), values(192, 1)
     rules = [rule for rule in load() if rule.name == "dot-assoc"]
     fast = superopt.optimize(product, *given, budget="300steps", store=False, rules=rules, objective=objective)
@@ -359,9 +359,9 @@ def test_an_interruption_while_forms_are_made_ends_the_search(monkeypatch: pytes
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("nothing more is measured")
 
-    monkeypatch.setattr(optimizer, "forms_of", interrupted)
+    monkeypatch.setattr(stages, "forms_of", interrupted)
     monkeypatch.setattr(KernelMaker, "searched", never)
-    monkeypatch.setattr(optimizer, "contest", never)
+    monkeypatch.setattr(stages, "contest", never)
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="300steps", store=False, rules=[])
     assert fast.kernels
     assert "interrupted" in fast.report.verdict

@@ -7,7 +7,7 @@ arithmetic, predicates and integers are in `ops`.  16-bit floats are held and co
 
 `ERROR_ULPS` bounds the error of each function, in units of the last place of the exact result (measured against
 extended precision over all binades, with a margin; the tests repeat it.  `verifier.kernels.scalars` looks at every
-float32: `erf` errs by 5.9 units there and `tanh` by 5.6, where samples had shown less than 5).
+float32: `erf` errs by 5.9 units there, `erfc` and `tanh` by 5.7, where samples had shown less than 5).
 
 XLA sets the processor's mode to flush denormals to zero, for its own code and for kernels called from it alike.
 """
@@ -43,7 +43,7 @@ ERROR_ULPS: dict[str, tuple[float, float]] = {
     "exp": (1.2, 1.2), "exp2": (1.2, 1.2), "expm1": (2.0, 2.0), "log": (1.0, 1.0), "log1p": (2.0, 2.0),
     "tanh": (6.0, 3.0), "logistic": (2.5, 2.7), "erf": (6.0, 1.6), "sin": (1.6, 1.6), "cos": (1.6, 1.6),
     "tan": (3.2, 3.2), "cbrt": (0.6, 1.0), "pow": (0.6, 1.2), "sqrt": (0.5, 0.5), "rsqrt": (1.5, 1.5),
-    "erf_inv": (4.5, 5.0), "erfc": (5.0, 7.0),
+    "erf_inv": (4.5, 5.0), "erfc": (6.0, 7.0),
     "sinh": (3.0, 3.0), "cosh": (2.5, 2.5), "asinh": (4.0, 4.0), "acosh": (4.0, 4.0), "atanh": (4.0, 4.0),
     "atan": (3.0, 3.0), "asin": (3.0, 3.0), "acos": (3.0, 3.0), "atan2": (3.5, 3.5),
 }  # fmt: skip
