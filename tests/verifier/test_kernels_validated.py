@@ -16,6 +16,7 @@ from verifier.kernels.check import KernelPart, compiled, validate
 from verifier.kernels.field import Field, P
 from verifier.kernels.meaning import Unread
 from verifier.kernels.reader import canonical, functions, instruction
+from verifier.kernels.rewrite import rewritten
 from verifier.kernels.scalars import BLOCK, NAMES, compare, digest, known
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
@@ -59,6 +60,16 @@ def test_changed_kernels_are_not(name: str, pattern: str, by: str, status: str, 
     found, cause = verdict(name, (pattern, by))
     assert found == status
     assert says in cause
+
+
+@pytest.mark.parametrize(("op", "ways"), [("sitofp", ("sext", "srem")), ("uitofp", ("zext", "urem"))])
+def test_numbers_without_signs_are_not_read_with_one(op: str, ways: tuple[str, str]) -> None:
+    lines = ["%s = trunc i64 %task to i32", f"%x = {op} i32 %s to float", "ret void"]
+    text = "define internal void @phase0(ptr %bufs, i64 %task) #0 {\nentry:\n  " + "\n  ".join(lines) + "\n}\n"
+    made = rewritten(functions(text, known()), [("phase0", 1)], Field(0), "")
+    body = made[made.index("@phase0(") :]
+    assert f"{ways[0]} i32 %s to i64" in body
+    assert f"{ways[1]} i64" in body
 
 
 def test_tasks_that_meet_are_found() -> None:

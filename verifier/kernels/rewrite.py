@@ -271,12 +271,16 @@ class _Rewriter:
         if lanes and not at.type.lanes:
             raise Unread("addresses of lanes moved by one number")
         if lanes and not base.type.lanes:
-            one = self._value(f"insertelement {wide} poison, i64 {o}, i64 0")
-            o = self._value(f"shufflevector {wide} {one}, {wide} poison, <{lanes} x i32> zeroinitializer")
+            o = self._spread(o, wide)
         size = _constant(wide, [BYTES[i.type.element]] * max(lanes, 1))
         moved = self._value(f"mul {wide} {step}, {size}")
         self.lines.append(f"  {i.name}.o = add {wide} {o}, {moved}")
         self.lines.append(f"  {i.name}.d = getelementptr i8, ptr {d}, i64 0")
+
+    def _spread(self, x: str, wide: Type) -> str:
+        """One word in all lanes."""
+        one = self._value(f"insertelement {wide} poison, i64 {x}, i64 0")
+        return self._value(f"shufflevector {wide} {one}, {wide} poison, <{wide.lanes} x i32> zeroinitializer")
 
     def _place(self, i: Instruction, at: Operand, type_: Type, writes: bool) -> str:
         """The address of an element, or of the first of a vector, after a look whether it may be touched."""
@@ -305,7 +309,7 @@ class _Rewriter:
         """Control is copied, less the flags that promise something."""
         xs = [self._control(x) for x in i.operands]
         t = [x.type for x in i.operands]
-        if i.op in ("icmp",):
+        if i.op == "icmp":
             self.lines.append(f"  {i.name} = icmp {i.words[0]} {t[0]} {xs[0]}, {xs[1]}")
         elif i.op in ("trunc", "sext", "zext"):
             self.lines.append(f"  {i.name} = {i.op} {t[0]} {xs[0]} to {i.type}")
@@ -334,7 +338,7 @@ class _Rewriter:
             self._is(i.name, type_, self._select(i, w))
             return
         if op in ("sitofp", "uitofp"):
-            self._is(i.name, type_, self._number(xs[0], w))
+            self._is(i.name, type_, self._number(xs[0], w, op == "sitofp"))
             return
         if op == "fcmp":
             self._is(i.name, type_, self._compared(i, w))
@@ -366,12 +370,12 @@ class _Rewriter:
             raise Unread(f"{op} of {i.type}")
         self._is(i.name, type_, made)
 
-    def _number(self, x: Operand, w: Words) -> str:
+    def _number(self, x: Operand, w: Words, signed: bool) -> str:
         """A number of control as an element."""
         text = self._control(x)
         if x.type.element != "i64":
-            text = self._value(f"sext {x.type} {text} to {_word(x.type)}")
-        rest = w("srem", text, P)
+            text = self._value(f"{'sext' if signed else 'zext'} {x.type} {text} to {_word(x.type)}")
+        rest = w("srem" if signed else "urem", text, P)
         return w.least(w("add", rest, P))
 
     def _compared(self, i: Instruction, w: Words) -> str:
@@ -492,9 +496,7 @@ class _Rewriter:
         n, width = type_.lanes, BYTES[type_.element]
         wide = Type("i64", n)
         if not at.type.lanes:
-            one = self._value(f"insertelement {wide} poison, i64 {o}, i64 0")
-            all_ = self._value(f"shufflevector {wide} {one}, {wide} poison, <{n} x i32> zeroinitializer")
-            o = self._value(f"add {wide} {all_}, {_constant(wide, [width * j for j in range(n)])}")
+            o = self._value(f"add {wide} {self._spread(o, wide)}, {_constant(wide, [width * j for j in range(n)])}")
         flags = self._value(f"zext {mask.type} {self._control(mask)} to {wide}")
         return d, o, flags
 

@@ -142,7 +142,7 @@ define internal void @room(ptr %d, ptr %data, i64 %words, i64 %size, i64 %width)
   %rp = getelementptr i64, ptr %d, i64 4
   store ptr null, ptr %rp
   %ap = getelementptr i64, ptr %d, i64 5
-  store i64 1, ptr %ap
+  store i64 {WRITABLE}, ptr %ap
   %salt = load i64, ptr @salt
   %salted = mul i64 %salt, 6364136223846793005
   %fresh = add i64 %salted, 1442695040888963407
