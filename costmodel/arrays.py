@@ -4,9 +4,11 @@ kernels   that are priced together
 steps     of all of these kernels, end to end
 features  what is counted of a step: `costmodel.features.counts.INDEX`
 wide      features of a kernel as a whole: `costmodel.model.encode.KERNEL_WIDTH` of them
+pooled    numbers of its nodes together: `costmodel.model.encode.POOLED_WIDTH` of them
+inputs    wide, then pooled
 nodes, edges   of all of these kernels, end to end
 row       numbers of a node: `costmodel.features.node_rows.WIDTH` of them
-heads     of the network
+members   of the network, whose mean is its prediction
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ PerKernel: TypeAlias = "Float[np.ndarray, ' kernels']"
 KernelMask: TypeAlias = "Bool[np.ndarray, ' kernels']"
 NodesPerKernel: TypeAlias = "Int[np.ndarray, ' kernels']"
 KernelFeatures: TypeAlias = "Float[np.ndarray, 'kernels wide']"
-KernelHeads: TypeAlias = "Float[np.ndarray, 'kernels heads']"
-PerWide: TypeAlias = "Float[np.ndarray, ' wide']"
+KernelMembers: TypeAlias = "Float[np.ndarray, 'kernels members']"
+PooledFeatures: TypeAlias = "Float[np.ndarray, 'kernels pooled']"
+KernelInputs: TypeAlias = "Float[np.ndarray, 'kernels inputs']"
+PerInput: TypeAlias = "Float[np.ndarray, ' inputs']"
 PerStep: TypeAlias = "Float[np.ndarray, ' steps']"
 StepFeatures: TypeAlias = "Float[np.ndarray, 'steps features']"
 StepOwner: TypeAlias = "Int[np.ndarray, ' steps']"

@@ -2,7 +2,8 @@
 
 A kernel is a list of nodes (opcode and row, see `costmodel.features.node_rows`), edges from operand to reader with the
 operand's position, and kernel features: what the roofline makes of it, as logarithms and shares of the time of each
-of its components, with the working set against the caches.  A batch lays the nodes of its kernels end to end, so
+of its components, with the working set against the caches; pooled features are what its rows say without its edges.
+A batch lays the nodes of its kernels end to end, so
 large and small kernels share one.
 """
 
@@ -14,9 +15,17 @@ from itertools import chain
 
 import numpy as np
 
-from costmodel.arrays import KernelFeatures, NodeRow, NodesPerKernel, PerEdge, PerKernel, PerNode
+from costmodel.arrays import (
+    KernelFeatures,
+    NodeRow,
+    NodesPerKernel,
+    PerEdge,
+    PerKernel,
+    PerNode,
+    PooledFeatures,
+)
 from costmodel.features.counts import COMPUTE, INDEX, MEMORY
-from costmodel.features.node_rows import OUTPUT, WIDTH, opcode, row
+from costmodel.features.node_rows import OPCODES, OUTPUT, WIDTH, opcode, row
 from costmodel.features.steps import Kind, Reached
 from costmodel.model import analytical
 from costmodel.model.analytical import Coefficients, FeatureTable
@@ -29,6 +38,7 @@ UNIT_S = 5e-7
 LEAST_S = 2e-7
 BASIC = 8  # kernel features that do not belong to a component
 KERNEL_WIDTH = BASIC + 2 * len(INDEX)
+POOLED_WIDTH = 2 * WIDTH + len(OPCODES)  # ops last: those of weights on disk are taken from there
 NODES, EDGES = 14, 18  # room per kernel of a padded batch
 _SHARED = len(COMPUTE) + len(MEMORY)
 
@@ -198,6 +208,21 @@ def kernel_features(
     out[:, BASIC : BASIC + width] = np.log1p(component / UNIT_S)
     np.divide(component, whole[:, None], out=out[:, BASIC + width :], casting="same_kind")
     return out
+
+
+def pooled_features(batch: JoinedKernels, rows: NodeRows) -> PooledFeatures:
+    """What the nodes of kernels are without their edges: rows summed and at their most, nodes by op; log1p, signed."""
+    count = len(batch.counts)
+    out = np.zeros((count, POOLED_WIDTH), np.float32)
+    if len(batch.rows):
+        filled, starts = batch.counts > 0, batch.counts.cumsum() - batch.counts
+        values = rows.values.take(batch.rows, axis=0)
+        out[filled, :WIDTH] = np.add.reduceat(values, starts[filled], axis=0)
+        out[filled, WIDTH : 2 * WIDTH] = np.maximum.reduceat(values, starts[filled], axis=0)
+        owner = np.repeat(np.arange(count), batch.counts)
+        ops = np.bincount(owner * len(OPCODES) + rows.ops.take(batch.rows), minlength=count * len(OPCODES))
+        out[:, 2 * WIDTH :] = ops.reshape(count, len(OPCODES))
+    return np.copysign(np.log1p(np.abs(out)), out)
 
 
 def _sum_rows(values: np.ndarray, owner: np.ndarray, count: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The graph network's forward pass in NumPy: what the search prices with.
+"""The network's forward pass in NumPy: what the search prices with.
 
 It computes what `costmodel.model.network` says, arranged for batches of any size on one core, without compiling:
 embeddings of nodes and their first layer's messages are made once per distinct row; the three products of a layer are
@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from costmodel.arrays import KernelFeatures, KernelHeads
-from costmodel.model.encode import JoinedKernels, NodeRows
+from costmodel.arrays import KernelInputs, KernelMembers
+from costmodel.model.encode import KERNEL_WIDTH, JoinedKernels, NodeRows
 from costmodel.model.model import Params, Shape
 
 _ROWS = 1024
@@ -39,23 +39,29 @@ class Forward:
         self.made = 0
         self.start = np.zeros((0, 4 * shape.width), np.float32)  # embedding and first messages of each row
 
-    def __call__(self, batch: JoinedKernels, kernel: KernelFeatures) -> KernelHeads:
-        """Unbounded correction of log time, kernels by heads.
+    def __call__(self, batch: JoinedKernels, kernel: KernelInputs) -> KernelMembers:
+        """Unbounded correction of log time, kernels by members.
 
         Args:
             batch: nodes and edges of the kernels.
-            kernel: their standardised features.
+            kernel: their standardised features, wide and pooled.
         """
         params = self.params
         trunk = self._pooled(batch) @ self.pool
-        trunk += kernel @ params["kernel"]
-        trunk += params["trunk_bias"]
+        trunk += kernel[:, :KERNEL_WIDTH] @ params["kernel"]
+        flat = kernel @ params["flat"]
+        return np.concatenate([self._heads(trunk, "trunk_bias"), self._heads(flat, "flat_bias", "flat_")], axis=1)
+
+    def _heads(self, trunk: np.ndarray, bias: str, of: str = "") -> np.ndarray:
+        """What the heads of a half of the members say; `trunk` is written over."""
+        params = self.params
+        trunk += params[bias]
         np.maximum(trunk, 0.0, out=trunk)
-        hidden = trunk @ params["hidden"]
-        hidden += params["hidden_bias"]
+        hidden = trunk @ params[f"{of}hidden"]
+        hidden += params[f"{of}hidden_bias"]
         np.maximum(hidden, 0.0, out=hidden)
         hidden += trunk
-        return hidden @ params["heads"] + params["heads_bias"]
+        return hidden @ params[f"{of}heads"] + params[f"{of}heads_bias"]
 
     def _started(self) -> np.ndarray:
         if self.made < len(self.rows):

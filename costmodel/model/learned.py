@@ -33,7 +33,7 @@ class Learned:
         model: what was fitted.
     """
 
-    name = "graph network over the roofline"
+    name = "network over the roofline"
 
     def __init__(self, model: Model, source: str) -> None:
         self.model = model
@@ -47,7 +47,7 @@ class Learned:
         return self._ask(kernels)[:, 0]
 
     def uncertainty(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Relative standard deviation over the heads, per kernel."""
+        """Relative standard deviation over the members, per kernel."""
         return self._ask(kernels)[:, 1]
 
     def outside(self, kernels: Sequence[Graph]) -> KernelMask:

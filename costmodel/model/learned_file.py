@@ -21,7 +21,7 @@ from safetensors.numpy import load, save
 from costmodel.features.counts import FEATURES_VERSION
 from costmodel.features.node_rows import ENCODING_VERSION, OPCODES
 from costmodel.model.analytical import COUNT, Coefficients
-from costmodel.model.encode import KERNEL_WIDTH
+from costmodel.model.encode import KERNEL_WIDTH, POOLED_WIDTH
 from costmodel.model.hull import Hull
 from costmodel.model.model import Model, Params, Shape, shapes
 from costmodel.model.weights_file import WeightsError, refused
@@ -32,7 +32,8 @@ _MOST = 4096  # layers and units of a network: beyond all that can be evaluated 
 _LARGEST = 500.0  # of any value: the shipped ones stay below 40, and powers of e to this are finite
 SHIPPED = Path(__file__).parents[1] / "weights" / "learned.safetensors"
 NATIVE = SHIPPED.with_name("native.safetensors")  # of kernels of our own
-FORMAT = 2
+FORMAT = 3
+_BEFORE_OPS = KERNEL_WIDTH + POOLED_WIDTH - len(OPCODES)  # inputs that do not count nodes by op
 
 
 def write(path: Path, model: Model, card: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,9 +103,11 @@ def _tensors(model: Model) -> dict[str, np.ndarray]:
 
 def _model(tensors: Mapping[str, np.ndarray], shape: Shape, ops: Sequence[str]) -> Model:
     centres = tensors.get("hull.centres", np.zeros((0, 0)))
+    inputs = _BEFORE_OPS + len(ops)
     wanted = {f"network.{name}": size for name, size in shapes(shape).items()} | {
-        "prior.log_theta": (COUNT,), "prior.powers": (2,), "input.mean": (KERNEL_WIDTH,), "input.std": (KERNEL_WIDTH,),
+        "prior.log_theta": (COUNT,), "prior.powers": (2,), "input.mean": (inputs,), "input.std": (inputs,),
         "hull.centres": (len(centres), COUNT + 2), "hull.radius": (1,), "network.op": (len(ops), shape.width),
+        "network.flat": (inputs, shape.trunk),
     }  # fmt: skip
     missing, unknown = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
     if missing or unknown:
@@ -122,5 +125,8 @@ def _model(tensors: Mapping[str, np.ndarray], shape: Shape, ops: Sequence[str]) 
     prior = Coefficients(np.exp(tensors["prior.log_theta"].astype(float)), float(powers[0]), float(powers[1]))
     params: Params = {name: tensors[f"network.{name}"] for name in shapes(shape)}
     row = {op: i for i, op in enumerate(ops)}
-    params["op"] = params["op"][[row.get(op, 0) for op in OPCODES]]
-    return Model(prior, params, shape, tensors["input.mean"], tensors["input.std"], Hull(centres, radius))
+    place = [row.get(op, 0) for op in OPCODES]
+    inputs = [*range(_BEFORE_OPS), *(_BEFORE_OPS + i for i in place)]
+    params["op"], params["flat"] = params["op"][place], params["flat"][inputs]
+    mean, std = (tensors[f"input.{name}"][inputs] for name in ("mean", "std"))
+    return Model(prior, params, shape, mean, std, Hull(centres, radius))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from costmodel.arrays import KernelFeatures, PerWide
+from costmodel.arrays import KernelInputs, PerInput
 from costmodel.features.node_rows import OPCODES, WIDTH
 from costmodel.model.analytical import Coefficients
-from costmodel.model.encode import KERNEL_WIDTH, POSITIONS
+from costmodel.model.encode import KERNEL_WIDTH, POOLED_WIDTH, POSITIONS
 from costmodel.model.hull import Hull
 
 if TYPE_CHECKING:
@@ -22,13 +22,25 @@ CLIP = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a network; `bound` is the most that it adds to the logarithm of the roofline's time."""
+    """Sizes of a network; half of its members read the graph, half the pooled numbers.
+
+    Attributes:
+        width, layers: of the graph.
+        trunk: units of each hidden layer after it, and of those of the perceptron.
+        heads: members of each half.
+        bound: the most that a member adds to the logarithm of the roofline's time.
+    """
 
     width: int = 48
     layers: int = 3
     trunk: int = 96
     heads: int = 5
     bound: float = 2.3
+
+    @property
+    def members(self) -> int:
+        """Of both halves."""
+        return 2 * self.heads
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,13 +50,13 @@ class Model:
     prior: Coefficients
     params: Params
     shape: Shape
-    mean: PerWide
-    std: PerWide
+    mean: PerInput
+    std: PerInput
     hull: Hull
     scale: float = 1.0
 
-    def standard(self, kernel: KernelFeatures) -> KernelFeatures:
-        """Kernel features as the network reads them."""
+    def standard(self, kernel: KernelInputs) -> KernelInputs:
+        """Features of kernels, wide and pooled, as the network reads them."""
         return np.clip((kernel - self.mean) / self.std, -CLIP, CLIP).astype(np.float32)
 
 
@@ -55,6 +67,8 @@ def shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
         "op": (len(OPCODES), w), "row": (WIDTH, w), "row_bias": (w,), "pool": (3 * w, t), "kernel": (KERNEL_WIDTH, t),
         "trunk_bias": (t,), "hidden": (t, t), "hidden_bias": (t,), "heads": (t, shape.heads),
         "heads_bias": (shape.heads,),
+        "flat": (KERNEL_WIDTH + POOLED_WIDTH, t), "flat_bias": (t,), "flat_hidden": (t, t), "flat_hidden_bias": (t,),
+        "flat_heads": (t, shape.heads), "flat_heads_bias": (shape.heads,),
     }  # fmt: skip
     for k in range(shape.layers):
         found |= {

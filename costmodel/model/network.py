@@ -1,8 +1,10 @@
-"""The graph network: a bounded, gated correction of the roofline, in several heads on one trunk.
+"""The network: a bounded, gated correction of the roofline by members of two kinds, whose mean is the prediction.
 
 Nodes start from an opcode embedding and their row; three layers pass messages along edges both ways (GraphSAGE:
 own state, what operands say by position, what readers say; Hamilton et al., 2017); the nodes of a kernel are pooled
-by sum, mean and maximum, joined with its kernel features, and a shared trunk feeds the heads.  Head h says
+by sum, mean and maximum, joined with its kernel features, and a shared trunk feeds as many heads.  The other half of
+the members is a perceptron over the kernel features and the nodes' rows pooled without their edges: where few programs
+are known it generalises as well as messages do, and errs elsewhere.  Member h says
 
     log T_h = log T_prior + gate * R * tanh(r_h / R),
 
@@ -19,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from costmodel.features.node_rows import OPCODES
-from costmodel.model.encode import PackedBatch
+from costmodel.model.encode import KERNEL_WIDTH, PackedBatch
 from costmodel.model.model import Params, Shape, shapes
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ def initial(shape: Shape, key: jax.Array) -> Params:
         key, own = jax.random.split(key)
         if name.startswith("position"):
             params[name] = jnp.ones(size, jnp.float32)
-        elif len(size) == 1 or name == "heads":
+        elif len(size) == 1 or name in ("heads", "flat_heads"):
             params[name] = jnp.zeros(size, jnp.float32)
         else:
             params[name] = jax.random.normal(own, size, jnp.float32) * (1.0 if name == "op" else 1.4) / size[0] ** 0.5
@@ -50,9 +52,9 @@ def as_arrays(batch: PackedBatch) -> dict[str, np.ndarray]:
 
 
 def embed(
-    params: Params, batch: Mapping[str, jax.Array], kernel: Float[jax.Array, "kernels wide"]
-) -> Float[jax.Array, "kernels trunk"]:
-    """State of the trunk for every kernel of a batch; `kernel` holds its standardised features."""
+    params: Params, batch: Mapping[str, jax.Array], kernel: Float[jax.Array, "kernels inputs"]
+) -> tuple[Float[jax.Array, "kernels trunk"], Float[jax.Array, "kernels trunk"]]:
+    """State of the trunk, and of the perceptron, for every kernel of a batch; `kernel` holds standardised inputs."""
     rooms = batch["ops"].shape[0]
     size = kernel.shape[0]
     h = jax.nn.relu(params["op"][batch["ops"]] + batch["rows"] @ params["row"] + params["row_bias"])
@@ -73,19 +75,25 @@ def embed(
     nodes = jax.ops.segment_sum(jnp.ones(rooms), owner, size, indices_are_sorted=True)
     top = jnp.maximum(jax.ops.segment_max(h, owner, size, indices_are_sorted=True), -1e3)  # empty kernels: -inf
     pooled = jnp.concatenate([total / 8.0, total / jnp.maximum(nodes, 1.0)[:, None], top], axis=1)
-    return jax.nn.relu(pooled @ params["pool"] + kernel @ params["kernel"] + params["trunk_bias"])
+    wide = kernel[:, :KERNEL_WIDTH]
+    trunk = jax.nn.relu(pooled @ params["pool"] + wide @ params["kernel"] + params["trunk_bias"])
+    return trunk, jax.nn.relu(kernel @ params["flat"] + params["flat_bias"])
 
 
-def heads(params: Params, trunk: Float[jax.Array, "kernels trunk"]) -> Float[jax.Array, "kernels heads"]:
-    """Unbounded correction of log time, kernels by heads."""
+def heads(
+    params: Params, trunk: Float[jax.Array, "kernels trunk"], flat: Float[jax.Array, "kernels trunk"]
+) -> Float[jax.Array, "kernels members"]:
+    """Unbounded correction of log time, kernels by members."""
     hidden = trunk + jax.nn.relu(trunk @ params["hidden"] + params["hidden_bias"])
-    return hidden @ params["heads"] + params["heads_bias"]
+    other = flat + jax.nn.relu(flat @ params["flat_hidden"] + params["flat_hidden_bias"])
+    said = hidden @ params["heads"] + params["heads_bias"], other @ params["flat_heads"] + params["flat_heads_bias"]
+    return jnp.concatenate(said, axis=1)
 
 
 def correction(
-    params: Params, batch: Mapping[str, jax.Array], kernel: Float[jax.Array, "kernels wide"],
+    params: Params, batch: Mapping[str, jax.Array], kernel: Float[jax.Array, "kernels inputs"],
     gate: Float[jax.Array, " kernels"], bound: float,
-) -> Float[jax.Array, "kernels heads"]:  # fmt: skip
-    """What is added to log T_prior, kernels by heads."""
-    raw = heads(params, embed(params, batch, kernel))
+) -> Float[jax.Array, "kernels members"]:  # fmt: skip
+    """What is added to log T_prior, kernels by members."""
+    raw = heads(params, *embed(params, batch, kernel))
     return gate[:, None] * bound * jnp.tanh(raw / bound)

@@ -7,9 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.arrays import KernelHeads, PerKernel
+from costmodel.arrays import KernelMembers, PerKernel
 from costmodel.model.analytical import FeatureTable
-from costmodel.model.encode import KernelStructure, NodeRows, join, kernel_features, prior_seconds
+from costmodel.model.encode import (
+    KernelStructure,
+    NodeRows,
+    join,
+    kernel_features,
+    pooled_features,
+    prior_seconds,
+)
 from costmodel.model.forward import Forward
 from costmodel.model.model import Model
 
@@ -18,21 +25,21 @@ _NODES = 1024  # of a batch: its arrays stay in the second-level cache
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Predicted:
-    """Seconds of kernels by each head, the roofline's seconds, and the gate (0: the roofline decides)."""
+    """Seconds of kernels by each member, the roofline's seconds, and the gate (0: the roofline decides)."""
 
-    heads_s: KernelHeads
+    members_s: KernelMembers
     prior_s: PerKernel
     gate: PerKernel
 
     @property
     def seconds(self) -> PerKernel:
-        """The geometric mean over heads."""
-        return np.exp(np.log(self.heads_s).mean(1))
+        """The geometric mean over members."""
+        return np.exp(np.log(self.members_s).mean(1))
 
     @property
     def uncertainty(self) -> PerKernel:
-        """Relative standard deviation over heads."""
-        return np.log(self.heads_s).std(1)
+        """Relative standard deviation over members."""
+        return np.log(self.members_s).std(1)
 
 
 def predict(
@@ -54,11 +61,11 @@ def predict(
     prior_s = prior_seconds(table, model.prior)
     kernel = kernel_features(table, model.prior, structures, prior_s)
     gate = model.hull.gate(kernel) if gated else np.ones(len(kernel), np.float32)
-    standard = model.standard(kernel)
     bound = model.shape.bound
-    found = np.zeros((len(kernel), model.shape.heads))
+    found = np.zeros((len(kernel), model.shape.members))
     for start, end in _batches(structures):
-        raw = forward(join(structures[start:end], rows), standard[start:end])
+        batch = join(structures[start:end], rows)
+        raw = forward(batch, model.standard(np.hstack([kernel[start:end], pooled_features(batch, rows)])))
         found[start:end] = (model.scale * gate[start:end, None] * bound) * np.tanh(raw / bound)
     return Predicted(prior_s[:, None] * np.exp(found), prior_s, gate)
 

@@ -61,7 +61,7 @@ def test_fit_learns_what_the_roofline_misses() -> None:
     found = predict.predict(MODEL, DATA.table, DATA.structures, DATA.rows)
     error = np.abs(np.log(found.seconds / DATA.seconds)).mean()
     assert error < 0.8 * np.abs(np.log(found.prior_s / DATA.seconds)).mean()
-    assert np.abs(np.log(found.heads_s / found.prior_s[:, None])).max() <= MODEL.shape.bound + 1e-4
+    assert np.abs(np.log(found.members_s / found.prior_s[:, None])).max() <= MODEL.shape.bound + 1e-4
     assert (found.uncertainty >= 0).all()
     assert found.uncertainty.max() > 0
 

@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from costmodel.features.node_rows import OPCODES
 from costmodel.labels.forms import softmax
 from costmodel.labels.microsuite import suite
 from costmodel.model import learned_file, network, predict
 from costmodel.model.catalogue import Catalogue, tabulate
-from costmodel.model.encode import KernelEncoder, kernel_features, pack
+from costmodel.model.encode import KernelEncoder, KernelStructure, join, kernel_features, pack, pooled_features
 from costmodel.model.forward import Forward
 from costmodel.model.learned import Learned
 from superopt.ir.build import dot, kernel, tensor
@@ -58,7 +59,8 @@ def test_features_do_not_depend_on_what_else_the_catalogue_holds() -> None:
 def test_the_forward_pass_says_what_the_network_says() -> None:
     encoder = KernelEncoder()
     table, structures = encoder.encode(KERNELS[:64])
-    kernel = MODEL.standard(kernel_features(table, MODEL.prior, structures))
+    pooled = pooled_features(join(structures, encoder.rows), encoder.rows)
+    kernel = MODEL.standard(np.hstack([kernel_features(table, MODEL.prior, structures), pooled]))
     forward = Forward(MODEL.params, MODEL.shape, encoder.rows)
     found = predict.predict(MODEL, table, structures, encoder.rows, gated=False, forward=forward)
     batch = pack(structures, encoder.rows, 128)
@@ -68,7 +70,19 @@ def test_the_forward_pass_says_what_the_network_says() -> None:
     nodes = jax.tree.map(jnp.asarray, network.as_arrays(batch) | {"rows": values[batch.rows]})
     gate = jnp.full(128, MODEL.scale, jnp.float32)
     wanted = network.correction(MODEL.params, nodes, jnp.asarray(padded), gate, MODEL.shape.bound)[:64]
-    np.testing.assert_allclose(np.log(found.heads_s / found.prior_s[:, None]), wanted, atol=1e-5)
+    np.testing.assert_allclose(np.log(found.members_s / found.prior_s[:, None]), wanted, atol=1e-5)
+
+
+def test_pooled_features_are_sums_and_maxima_of_the_nodes_of_a_kernel_and_their_ops() -> None:
+    encoder = KernelEncoder()
+    _, structures = encoder.encode(KERNELS[:40])
+    structures.insert(7, KernelStructure([], [], 0))  # a kernel without a step
+    found = pooled_features(join(structures, encoder.rows), encoder.rows)
+    for structure, got in zip(structures, found, strict=True):
+        values, ops = encoder.rows.values[structure.rows], encoder.rows.ops[structure.rows]
+        wanted = values.sum(0), values.max(0, initial=0.0), np.bincount(ops, minlength=len(OPCODES))
+        numbers = np.concatenate(wanted)
+        np.testing.assert_allclose(got, np.sign(numbers) * np.log1p(np.abs(numbers)), rtol=1e-5, atol=1e-6)
 
 
 def test_entries_last_as_long_as_their_nodes() -> None:

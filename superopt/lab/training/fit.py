@@ -1,6 +1,6 @@
 """Fitting: the roofline to the training labels first, then the network to what the roofline leaves.
 
-The loss of a head is the Huber error of log time weighted by the noise of each label, part of the weight under a
+The loss of a member is the Huber error of log time weighted by the noise of each label, part of the weight under a
 bootstrap mask over tasks, plus a logistic loss on the order of every pair of forms of one task whose times differ by
 more than their noise.  Batches keep the forms of a task together; parts of rows, of kernel features and of the trunk
 are dropped (Srivastava et al., 2014).  All of it is deterministic in (labels, settings, seed).
@@ -26,8 +26,10 @@ from costmodel.model.encode import (
     KernelEncoder,
     KernelStructure,
     NodeRows,
+    join,
     kernel_features,
     pack,
+    pooled_features,
     prior_seconds,
 )
 from costmodel.model.hull import hull_of
@@ -104,20 +106,21 @@ def fit(
     """A model of these labels."""
     prior = prior or fit_prior(data, settings.prior_steps)
     kernel = kernel_features(data.table, prior, data.structures)
-    mean, std = kernel.mean(0), np.maximum(kernel.std(0), _LEAST_STD)
+    inputs = np.hstack([kernel, pooled_features(join(data.structures, data.rows), data.rows)])
+    mean, std = inputs.mean(0), np.maximum(inputs.std(0), _LEAST_STD)
     shape = settings.shape
     key = jax.random.key(seed)
     params = network.initial(shape, key)
     model = Model(prior, params, shape, mean, std, hull_of(kernel))
     rng = np.random.default_rng(seed)
-    masks = rng.poisson(1.0, (int(data.tasks.max()) + 1, shape.heads)).astype(np.float32)[data.tasks]
+    masks = rng.poisson(1.0, (int(data.tasks.max()) + 1, shape.members)).astype(np.float32)[data.tasks]
     masks = settings.bootstrap * masks + (1.0 - settings.bootstrap)
     prior_us = prior_seconds(data.table, prior) * 1e6
     stream = _Stream(data, settings, rng)
     steps = max(1, settings.epochs * stream.per_epoch // _CHUNK) * _CHUNK
     rates = _rates(settings.rate, steps)
     labels = {
-        "kernel": model.standard(kernel), "log_prior": np.log(prior_us),
+        "kernel": model.standard(inputs), "log_prior": np.log(prior_us),
         "target": np.log((data.seconds + SOFT_S) * 1e6),
         "noise": data.noise, "weight": weights(data)[:, None] * masks, "task": data.tasks.astype(np.int32),
     }  # fmt: skip
@@ -169,11 +172,12 @@ def _runner(settings: FitSettings) -> tuple[Callable[..., Any], Callable[..., An
         at = batch["label"]  # empty places are past the end
         found = {k: v.at[at].get(mode="fill", fill_value=0) for k, v in labels.items()}
         used = (at < _NOWHERE).astype(jnp.float32)
-        keys = jax.random.split(key, 3)
+        keys = jax.random.split(key, 4)
         seen = rows.at[batch["rows"]].get(mode="fill", fill_value=0.0)
         nodes = {**batch, "rows": _dropped(seen, settings.row_drop, keys[0])}
-        trunk = network.embed(params, nodes, _dropped(found["kernel"], settings.kernel_drop, keys[1]))
-        raw = network.heads(params, _dropped(trunk, settings.trunk_drop, keys[2]))
+        hidden = network.embed(params, nodes, _dropped(found["kernel"], settings.kernel_drop, keys[1]))
+        kept = (_dropped(x, settings.trunk_drop, key) for x, key in zip(hidden, keys[2:], strict=True))
+        raw = network.heads(params, *kept)
         log = found["log_prior"][:, None] + bound * jnp.tanh(raw / bound)
         log = jnp.log(jnp.exp(log) + SOFT_S * 1e6)
         gap = log - found["target"][:, None]

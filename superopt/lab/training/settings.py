@@ -19,7 +19,7 @@ class FitSettings:
         quiet: weight of the size of corrections.
         row_drop, kernel_drop, trunk_drop: share of the numbers of nodes, of kernels and of the trunk that a step of
             the fit does not see.
-        bootstrap: share of a task's weight that differs between heads.
+        bootstrap: share of a task's weight that differs between members.
         prior_steps: of the roofline's fit.
     """
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.features.node_rows import OPCODES
 from costmodel.model.analytical import Coefficients
-from costmodel.model.encode import kernel_features, prior_seconds
+from costmodel.model.encode import join, kernel_features, pooled_features, prior_seconds
 from superopt.errors import InputError
 from superopt.lab.training.fit import SOFT_S, Data
 
@@ -43,15 +42,11 @@ def boosted(x: np.ndarray, y: np.ndarray, weight: np.ndarray | None, seed: int) 
 def kernel_seconds(train: Data, test: Data, prior: Coefficients, seed: int) -> np.ndarray:
     """Seconds of XLA's kernels by trees over the roofline that was fitted to the same labels."""
     base, wanted = prior_seconds(train.table, prior), prior_seconds(test.table, prior)
-    booster = boosted(_pooled(train, prior), np.log((train.seconds + SOFT_S) / (base + SOFT_S)), None, seed)
-    return np.maximum(np.exp(booster.predict(_pooled(test, prior))) * (wanted + SOFT_S) - SOFT_S, 1e-7)
+    booster = boosted(_inputs(train, prior), np.log((train.seconds + SOFT_S) / (base + SOFT_S)), None, seed)
+    return np.maximum(np.exp(booster.predict(_inputs(test, prior))) * (wanted + SOFT_S) - SOFT_S, 1e-7)
 
 
-def _pooled(data: Data, prior: Coefficients) -> np.ndarray:
-    """A row per kernel: its own numbers, and those of its nodes summed, at their most, and counted by op."""
-    found = []
-    for structure in data.structures:
-        values = data.rows.values[structure.rows]
-        ops = np.bincount(data.rows.ops[structure.rows], minlength=len(OPCODES))
-        found.append(np.concatenate([values.sum(0), values.max(0), ops]))
-    return np.hstack([kernel_features(data.table, prior, data.structures), np.asarray(found, np.float32)])
+def _inputs(data: Data, prior: Coefficients) -> np.ndarray:
+    """What the network reads of kernels beside their edges."""
+    pooled = pooled_features(join(data.structures, data.rows), data.rows)
+    return np.hstack([kernel_features(data.table, prior, data.structures), pooled])
