@@ -12,7 +12,7 @@ from superopt.contest.rounds import Entry, Rounds, Series
 from superopt.explore.found import Exploration
 from superopt.machine.budget import HALF, PROGRAMS
 from superopt.machine.speedup import Speedup
-from superopt.search.finalists import without_rule
+from superopt.search.finalists import without_rules
 from superopt.search.search import Finalist
 
 
@@ -51,5 +51,5 @@ def measured_gains(
 
 def without(found: Exploration, winner: Finalist, rule: str) -> Finalist:
     """The winner without a rule, as something that can be lowered."""
-    state = without_rule(found.result.state(winner), rule)
+    state = without_rules(found.result.state(winner), {rule})
     return replace(winner, name=f"{winner.name} without {rule}", selection=state.choice())

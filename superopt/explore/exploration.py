@@ -38,7 +38,7 @@ from superopt.search.snapshot import Forms
 _MATCHES = 15_000  # of each of three growths without a clock: a millisecond each; DenseNet-121 has 13,000
 _LEAST_NODE_S = 1e-3  # of a body, for each of its nodes: that long import, one pass of the rules and a descent take
 _ROUNDS = 3  # of search, between which kernels are timed: 0.448, 0.390, 0.387 ms after each (inverted residual)
-_FINALISTS, _SMALL_FINALISTS = 5, 13  # the model misplaces forms of windows and rows by a third (docs/search.md)
+_FINALISTS, _SMALL_FINALISTS = 6, 13  # the model misplaces forms of windows and rows by a third (docs/search.md)
 
 
 def explore(
@@ -162,11 +162,6 @@ class _Run:
         except KeyboardInterrupt:
             self.interrupted = self.done = True
 
-    @property
-    def before_s(self) -> float:
-        """What the original takes by the model, which XLA alone runs."""
-        return self.found.by_xla(self.found.original, self.model.xla).seconds
-
     def statistics(self, interrupted: bool) -> dict[str, Any]:
         """Figures of all rounds for the report."""
         last = self.found.statistics
@@ -183,7 +178,7 @@ class _Run:
             "live_classes": last.live_classes,
             "options": last.options,
             "starts_ms": {k: round(1e3 * v, 4) for k, v in last.starts.items()},
-            "predicted_before_ms": round(1e3 * self.before_s, 4),
+            "predicted_before_ms": round(1e3 * self.found.by_xla(self.found.original, self.model.xla).seconds, 4),
             "predicted_after_ms": round(1e3 * self.found.best.predicted_s, 4),
             "interrupted": interrupted,
         }

@@ -48,8 +48,7 @@ class Exploration:
 
     def by_xla_s(self, finalist: Finalist) -> float:
         """What a finalist takes where XLA computes all of it."""
-        in_kernels = self.result.problem.in_kernels
-        return self.result.by_xla(finalist, self.model.xla).seconds if in_kernels else finalist.predicted_s
+        return self.result.by_xla(finalist, self.model.xla).seconds
 
     def gains_ms(self, finalist: Finalist) -> dict[str, float]:
         """Predicted milliseconds that each rule of a finalist saves: what the program costs without it."""

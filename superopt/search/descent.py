@@ -12,7 +12,7 @@ import random
 from collections.abc import Generator, Iterable, Iterator
 
 from superopt.search.budget import CHECK_EVERY, Meter
-from superopt.search.moves import Groups, Move, free_layouts, region, single_moves
+from superopt.search.moves import Groups, Move, bit_moves, free_layouts, region, single_moves
 from superopt.search.pricing import BATCH
 from superopt.search.state import State
 
@@ -61,6 +61,15 @@ def descend(state: State, groups: Groups, rng: random.Random, meter: Meter) -> b
         if state.cost == before:
             return True
     return False
+
+
+def recut(state: State, meter: Meter) -> None:
+    """Sweep over the cuts alone until none of them lowers the cost."""
+    while not meter.exhausted():
+        before = state.cost
+        moves = (move for c in state.active() for move in bit_moves(state, c))
+        if not _try_all(state, moves, meter) or state.cost == before:
+            return
 
 
 def _try_all(state: State, moves: Iterable[Move], meter: Meter) -> bool:
@@ -137,4 +146,4 @@ def _neighbours(state: State, c: int) -> list[int]:
     return [u for u in state.readers[c] if u >= 0] + list(state.chosen(c).kids)
 
 
-__all__ = ["Waiting", "attempt", "attempt_later", "attempt_now", "descend", "repair"]
+__all__ = ["Waiting", "attempt", "attempt_later", "attempt_now", "descend", "recut", "repair"]

@@ -2,11 +2,12 @@
 
 A *finalist* is one program worth measuring; how far apart two of them are is told by their kernels.
 
-A state *without one of its rules* is what the program would be if that rule did not exist.  Every option that the rule
+A state *without some of its rules* is what the program would be if these did not exist.  Every option that they
 introduced is given up; the classes concerned fall back on the state's other choices, then on the program's own e-nodes,
 then on whatever is left, and layouts are repaired locally.  It tells what a rule is worth (gains of rules that need
 each other overlap, so they do not add up to the whole gain), and it is how a set of finalists hedges against a model
-that is wrong about one kind of kernel.
+that is wrong about one kind of kernel.  Without any rule it is the program's own operations, which other cuts and
+layouts alone may make faster, and most of whose kernels are those of the original.
 
 *Rival kernels* are those that a program does not use, but would if the model erred.  A flip of one class (another op,
 another layout, a group) replaces some kernels by others.  It is a rival when it would lower the cost if its new kernels
@@ -18,7 +19,7 @@ neighbourhood of the best program.  Small programs leave time to doubt the model
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from superopt.ir.graph import Graph, Node
@@ -94,7 +95,7 @@ def distance(a: Counter[Node], b: Counter[Node]) -> int:
     return sum(abs(a[node] - b[node]) for node in a.keys() | b.keys())
 
 
-# ---- without a rule
+# ---- without rules
 
 
 def rules_of(state: State) -> list[str]:
@@ -102,13 +103,13 @@ def rules_of(state: State) -> list[str]:
     return sorted({o.origin.rule for o in map(state.chosen, state.active()) if o.origin is not None})
 
 
-def without_rule(state: State, rule: str) -> State:
-    """A new state like `state` that uses no e-node of the rule (where there is a choice)."""
+def without_rules(state: State, rules: Set[str]) -> State:
+    """A new state like `state` that uses no e-node of these rules (where there is a choice)."""
     snapshot = state.snapshot
     chosen = {c: state.selection[c] for c in state.active()}
 
     def cost(c: int, option: Option) -> float:
-        if option.origin is not None and option.origin.rule == rule:
+        if option.origin is not None and option.origin.rule in rules:
             return _GIVEN_UP
         if c in chosen and option is snapshot.options[c][chosen[c]]:
             return _KEPT
@@ -138,7 +139,7 @@ def repair_layouts(state: State, changed: Sequence[int]) -> None:
 def rule_gains(problem: Problem, finalist: Finalist) -> dict[str, float]:
     """Rule -> predicted seconds that the finalist loses without it, largest first."""
     state = State.at(problem, finalist.selection)
-    gains = {rule: (without_rule(state, rule).cost - state.cost) * UNIT_S for rule in finalist.rules}
+    gains = {rule: (without_rules(state, {rule}).cost - state.cost) * UNIT_S for rule in finalist.rules}
     return dict(sorted(gains.items(), key=lambda item: (-item[1], item[0])))
 
 

@@ -3,11 +3,12 @@
     start   the original, greedy, and the dynamic program with and without cuts (and a selection carried over)
     descend sweeps of single flips, regions and groups from every start
     improve perturb-and-repair, then annealing, each by many chains in lockstep from the best different states
-    hedge   the best without each of the rules it uses, without fusion overrides, and, in a small program, with
-            one move more (or every program there is): forms that the model thinks up to twice as slow are measured
+    hedge   the best without each of the rules it uses, without any of them, without fusion overrides, and, in a small
+            program, with one move more (or every program there is): forms that the model thinks up to twice as slow
+            are measured
 
 The result holds a few finalists that differ in their kernels, for measuring; the original is always among them, since
-a model has errors and a search finds every one.
+a model has errors and a search finds every one, and so are the original's own operations, cut as the search would.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program
 from superopt.search.budget import Budget, Meter
 from superopt.search.chains import Annealing, Repairing
-from superopt.search.descent import descend
-from superopt.search.finalists import Finalist, distance, finalist, kernel_costs, rules_of, without_rule
+from superopt.search.descent import descend, recut
+from superopt.search.finalists import Finalist, distance, finalist, kernel_costs, rules_of, without_rules
 from superopt.search.layout import candidates
 from superopt.search.lower import Expand, Lowering
 from superopt.search.moves import Groups, every_state, neighbours
@@ -45,6 +46,8 @@ CHAINS = 64
 STARTS = 8  # different states that chains begin from
 POOL = 32  # records looked at for finalists
 ANNEALING_STEPS = 5_000  # proposals per class after which annealing ends whatever time is left
+RECUT_STEPS = 4  # proposals per class for cuts alone: two sweeps find what there is, the second of two finds nothing
+OWN_OPERATIONS = "without rewrites"  # the record of the original's operations, with the cuts and layouts of the best
 LEAST_STEPS = 100  # proposals per class that an annealing chain needs to be worth starting
 STEPS_PER_SECOND = 20_000  # supposed, where a budget is in seconds
 
@@ -265,10 +268,15 @@ class _Run:
         self._repair("last", self.meter, self.settings.seed + 1)
 
     def hedge(self) -> None:
-        """The best without each of its rules, and without fusion overrides."""
+        """The best without each of its rules, without any, and without fusion overrides."""
         state = self._state(self._best())
-        for rule in rules_of(state):
-            self._keep(f"without {rule}", without_rule(state, rule))
+        rules = rules_of(state)
+        for rule in rules:
+            self._keep(f"without {rule}", without_rules(state, {rule}))
+        if rules:
+            own = without_rules(state, set(rules))
+            recut(own, Meter(Budget(steps=RECUT_STEPS * self.snapshot.size)))
+            self._keep(OWN_OPERATIONS, own)
         if any(state.bits):
             self._keep("without overrides", State(self.problem, state.selection, state.layouts))
         if self.snapshot.size <= SMALL:
@@ -302,13 +310,17 @@ class _Run:
     # ---- results
 
     def choose(self) -> list[Finalist]:
-        """The best record, then those whose kernels differ most from what is chosen, the original last."""
+        """The best record, its own operations, then those that differ most from what is chosen, the original last."""
         original = self._finalist("original")
         pool = self._pool(original.predicted_s)
         chosen: list[Finalist] = []
         taken = [kernel_costs(State(self.problem, *self.records["original"][1:]))]
         while pool and len(chosen) < self.settings.finalists - 1:
-            name = min(pool) if not chosen else max(pool, key=lambda p: min(distance(pool[p], t) for t in taken))
+            own = [p for p in pool if p[1] == OWN_OPERATIONS]
+            if not chosen:
+                name = min(pool)
+            else:
+                name = own[0] if own else max(pool, key=lambda p: min(distance(pool[p], t) for t in taken))
             kernels = pool.pop(name)
             if min(distance(kernels, t) for t in taken) == 0:
                 continue

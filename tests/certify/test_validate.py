@@ -389,7 +389,7 @@ def test_bodies_of_control_flow_have_plans_of_their_own() -> None:
         return jax.lax.scan(step, xs[0], xs)[1]
 
     rng = np.random.default_rng(0)
-    arguments = (rng.standard_normal((48, 4)).astype(np.float32), rng.standard_normal((3, 48)).astype(np.float32))
+    arguments = (rng.standard_normal((256, 4)).astype(np.float32), rng.standard_normal((3, 256)).astype(np.float32))
     result = superopt.optimize(fn, *arguments, budget="100steps", deterministic=True, store=False)
     assert result.plan is not None
     assert len(result.plan.bodies) == 1

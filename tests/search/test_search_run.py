@@ -16,6 +16,7 @@ from superopt.search.budget import Meter
 from superopt.search.chains import Repairing
 from superopt.search.finalists import rule_gains
 from superopt.search.moves import Groups
+from superopt.search.search import OWN_OPERATIONS
 from superopt.search.starts import LocalCosts, cuts, dynamic, greedy
 from superopt.search.state import State
 from tests.support.search_cases import Case, case, plain_macro, run_program, worst_error
@@ -119,6 +120,15 @@ def test_finalists_differ() -> None:
     assert 2 <= len(result.finalists) <= 5
     structures = [tuple(sorted(id(g.outputs[0]) for g, _ in f.kernels)) for f in result.finalists]
     assert len(set(structures)) == len(structures)
+
+
+def test_the_own_operations_with_the_best_cuts_are_a_finalist() -> None:
+    """Of a program that rewrites change and cuts alone make faster: the model may be wrong about rewrites."""
+    result = search(case("bert").eg, TableObjective(), SearchSettings(Budget(steps=20_000), finalists=5))
+    assert result.best.rules
+    (own,) = [f for f in result.finalists if f.name == OWN_OPERATIONS]
+    assert not own.rules
+    assert own.predicted_s < result.original.predicted_s
 
 
 def test_warm_start_carries_a_selection_over() -> None:
