@@ -25,17 +25,17 @@ from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.kernels.choose import defaults
 from superopt.kernels.choose.choice import NATIVE
-from superopt.kernels.choose.frozen import hoisted
 from superopt.kernels.choose.regions import is_inside
-from superopt.kernels.emit.generate import generate
 from superopt.kernels.llvm.cpu import host, supported
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.runtime.ffi import probe
-from superopt.kernels.runtime.kernel import Kernel
+from superopt.kernels.runtime.kernel import Code, Kernel
 from superopt.kernels.runtime.kernel import build as build_kernel
 from superopt.kernels.schedule.trace import apply
 from superopt.machine.facts import usable_cores
+from verifier.kernels.check import KernelPart, KernelVerdict, validate
+from verifier.kernels.scalars import known
 
 
 class Native(Backend):
@@ -96,6 +96,14 @@ class Native(Backend):
         results = kernel.hot.run(arrays, threads=1, guard=True)
         return [results[b.name] for b in kernel.hot.outputs]
 
+    def validate(self, region: Graph, trace: Trace = None) -> KernelVerdict:
+        """Does the code of a region compute it, in its own memory, without two tasks that meet?
+
+        Raises:
+            InputError: no kernel can be made of it here.
+        """
+        return validate(from_graph(region.outputs), parts_of(region, trace), known())
+
     def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> Timed:
         """A call of a program that is this kernel alone."""
         return alone(self, graph, operands, options)
@@ -121,8 +129,10 @@ def compiled(graph: Graph, trace: Trace = None) -> CompiledRegion:
     key = key_of(graph, trace)
     parts = None if unavailable() or not key else find(key)
     if parts is None:
-        early, hot = hoisted(scheduled_program(graph, trace))
-        parts = build_kernel(generate(hot)), None if early is None else build_kernel(generate(early))
+        if reason := unavailable():
+            raise InputError(reason)
+        hot, early = _written(graph, trace)
+        parts = build_kernel(hot), None if early is None else build_kernel(early)
         if key:
             keep(key, parts)
     return CompiledRegion(*parts, graph)
@@ -138,6 +148,22 @@ def scheduled_program(graph: Graph, trace: Trace = None) -> LoopProgram:
     if reason:
         raise InputError(reason)
     return apply(from_graph(graph.outputs), default_trace(graph) if trace is None else trace)
+
+
+def parts_of(region: Graph, trace: Trace = None) -> list[KernelPart]:
+    """The code of a region, for validation: what packs its frozen operands, if anything does, and what every call runs.
+
+    Raises:
+        InputError: no kernel can be made of it here.
+    """
+    hot, early = defaults.written(scheduled_program(region, trace))
+    made = [code for code in (early, hot) if code is not None]
+    return [KernelPart(code.module.text(), [(p.symbol, p.tasks) for p in code.phases], code.pointers) for code in made]
+
+
+@functools.lru_cache(maxsize=4)  # whether a default schedule has code is asked right before it is built
+def _written(graph: Graph, trace: tuple[Any, ...]) -> tuple[Code, Code | None]:
+    return defaults.written(apply(from_graph(graph.outputs), trace))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -160,7 +186,7 @@ def default_traces(graph: Graph) -> Iterator[tuple[Any, ...]]:
         key = key_of(graph, steps)
         if not key or unavailable() or find(key) is None:
             try:
-                defaults.require_code(apply(program, steps))
+                _written(graph, steps)
             except InputError:
                 continue
         yield steps

@@ -5,6 +5,7 @@
     build       a region with a schedule as code
     time        a graph as a call of its own, to be timed
     prove       does a schedule compute its region, and touch nothing else
+    validate    does the machine code of a region compute it, whatever its schedule says
 
 XLA is the host: it builds every program, and calls what others compute (`superopt.backends.mixed`).  Which other one
 makes kernels follows from the device that programs run on (`for_device`).  Between processes and in files a backend is
@@ -32,8 +33,10 @@ from superopt.kernels.loops.stage import Buffer, Scope
 from superopt.kernels.schedule.trace import apply
 from superopt.measure.kernels import XLA
 from superopt.measure.session import resolve
+from verifier.kernels.check import KernelVerdict
 from verifier.schedules import ScheduleVerdict
 from verifier.schedules.ledger import ScheduleLedger
+from verifier.verdict import UNKNOWN
 
 PALLAS, INTERPRETED = "pallas", "pallas interpreted"
 _MAKERS = {
@@ -190,6 +193,14 @@ class Backend(Priced, Protocol):
         program = from_graph(region.outputs)
         steps = default_trace(self, region) if trace is None else trace
         return (ledger or ScheduleLedger()).check(program, apply(program, steps))
+
+    def validate(self, region: Graph, trace: Trace = None) -> KernelVerdict:
+        """Does the machine code of a region compute it; unknown where nothing here reads the code of the backend.
+
+        Raises:
+            InputError: no kernel can be made of it here.
+        """
+        return KernelVerdict(UNKNOWN, "nothing here reads the code of this backend", 0.0)
 
 
 def backend_of(name: str) -> Backend:

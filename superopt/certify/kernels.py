@@ -1,7 +1,9 @@
-"""Kernels of a program: their schedules are proved, and those of a saved program are compared with XLA's values.
+"""Kernels of a program: their schedules are proved, their machine code is validated, and those of a saved program are
+compared with XLA's values.
 
 The loop program of a region is its denotation; its schedule is checked against that (`verifier.schedules`): layouts,
-bounds, completeness, order of tasks, values.  Code generation is not part of it.
+bounds, completeness, order of tasks, values.  Code generation is not part of it: the code itself is compared with the
+denotation where it is asked for (`verifier.kernels`), which runs every kernel once in a finite field.
 
 A schedule in a file may be legal and proved, and its code still be wrong on a machine that it was not tried on: another
 processor, another version of LLVM.  Every kernel of a loaded program is therefore run on random arrays between bands of
@@ -15,7 +17,9 @@ seconds and the size of the file allow (`too_large`); the rest waits for the fir
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,14 +33,20 @@ from superopt.ir.counters import graph_cost
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import original_program
 from superopt.kernels.choose.choice import Choice, regions_of
+from superopt.kernels.loops.program import from_graph
+from superopt.kernels.loops.ranges import iterations
 from superopt.measure.numerics import Tolerance, output_errors
 from verifier.schedules import ScheduleVerdict
 from verifier.schedules.ledger import ScheduleLedger
+from verifier.verdict import REFUTED
 
 MOST_ELEMENTS = 1 << 23  # of the values of a kernel: random arrays, results and their float64 take about 30 bytes each
+MOST_VALIDATION_S = 60.0  # of the machine code of all kernels of a file
 MOST_SECONDS = 3.0  # of all kernels of a file together, beside what else loading takes
 _FLOPS_PER_S = 5e9  # of one core, by the kernel and by XLA, of a slow machine
 _TRANSCENDENTALS_PER_S = 2e8
+_ITERATIONS_PER_S = 1e8  # of a loop program in the field
+_TOO_LONG = "it would take too long"
 _ELEMENTS_PER_S = 1.5e7  # made at random, computed twice, compared in float64
 
 
@@ -157,3 +167,45 @@ def prove_kernels(
         if not verdict.proved:
             return len(proved) - 1, f"the schedule of the kernel {region} is {verdict.status}: {verdict.cause}"
     return len(proved), ""
+
+
+@dataclass(frozen=True, slots=True)
+class ValidatedCode:
+    """What validation says of the machine code of a program's kernels, equal ones counted once.
+
+    Attributes:
+        proved: how many compute what their regions say.
+        refuted: the first that does not, and why; empty where there is none.
+        unknown: reasons of the others, each with how many kernels have it.
+    """
+
+    proved: int
+    refuted: str
+    unknown: Mapping[str, int]
+
+
+def validate_code(hot: Graph, choices: Sequence[Choice], most_s: float = math.inf) -> ValidatedCode:
+    """Validate the machine code of the kernels of a program, the short ones first.
+
+    Args:
+        most_s: seconds of a processor that all may take; kernels that are likely to take longer are unknown.
+
+    Raises:
+        InputError: choices that do not fit the program, or kernels that cannot be made here.
+    """
+    pairs = zip(regions_of(hot, choices), choices, strict=True)
+    cases = {(region.graph, choice.trace, choice.backend): str(region) for region, choice in pairs}
+    work = {case: iterations(from_graph(case[0].outputs)) for case in cases}
+    proved, unknown, left_s = 0, Counter[str](), most_s
+    for case in sorted(cases, key=lambda case: work[case]):
+        if work[case] / _ITERATIONS_PER_S > left_s:
+            unknown[_TOO_LONG] += 1
+            continue
+        verdict = backend_of(case[2]).validate(case[0], case[1])
+        left_s -= verdict.seconds
+        if verdict.status == REFUTED:
+            return ValidatedCode(proved, f"the code of the kernel {cases[case]} is wrong: {verdict.cause}", unknown)
+        proved += verdict.proved
+        if not verdict.proved:
+            unknown[verdict.cause] += 1
+    return ValidatedCode(proved, "", unknown)

@@ -59,6 +59,7 @@ class Validation:
         seconds: wall time.
         notes: what was not checked.
         kernels: kernels of our own in the program whose schedules are proved, equal ones counted once.
+        code: of these, how many were shown to be computed by their machine code.
     """
 
     valid: bool
@@ -71,6 +72,7 @@ class Validation:
     seconds: float
     notes: tuple[str, ...] = ()
     kernels: int = 0
+    code: int = 0
 
     def __str__(self) -> str:
         if not self.valid:
@@ -79,6 +81,7 @@ class Validation:
         lines = [f"VALIDATED: {kinds}; outputs are equal to the original's ({self.seconds:.1f} s)"]
         if self.kernels:
             lines.append(f"  {self.kernels} schedules of kernels, each PROVED to compute what its region says")
+            lines.append(f"  machine code of {self.code} of them validated against that")
         lines += [f"  assuming {text}" for text in self.assumptions]
         return "\n".join([*lines, *(f"  {text}" for text in self.notes)])
 

@@ -75,8 +75,8 @@ LIMITS = {
     "long_signatures": 1,
     "long_calls": 0,
     "constants": 15,
-    "lines": 106_321,
-    "core": 83_523,
+    "lines": 106_484,
+    "core": 83_688,
 }
 """What the figures may be at most: lowered with every change that lowers them."""
 

@@ -3,7 +3,8 @@
 A saved file holds the original program as a graph, the returned one, and the plan; that is all that is needed.  Given
 the function or model itself, its graph must be the one in the file, its constants must be those in the file, and where
 all frozen values are constants the prepared tensors are computed again and compared bit by bit.  Kernels of our own
-are checked as well: the schedule of each is proved against the denotation of its region.
+are checked as well: the schedule of each is proved against the denotation of its region, and its machine code, as this
+machine writes it, is validated against that denotation where it can be read and that does not take too long.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superopt.backends.xla import build
-from superopt.certify.kernels import prove_kernels
+from superopt.certify.kernels import MOST_VALIDATION_S, ValidatedCode, prove_kernels, validate_code
 from superopt.certify.library import ledger_of
 from superopt.certify.validate import Validation, validate
 from superopt.errors import InputError, UsageError
@@ -55,7 +56,7 @@ def validate_optimized(result: Optimized, original: Any = None, store: Store | N
         if difference:
             return _refused(difference)
     found = validate(graph, result.program, result.plan, ledger_of(store))
-    return _with_kernels(found, result.program.hot, result.kernels, store)
+    return _with_kernels(found, result.program.hot, result.kernels, store, math.inf)
 
 
 def validate_file(
@@ -101,22 +102,37 @@ def _validated(path: str | Path, original: Any, store: Store | None, most: float
             notes = (_NOT_COMPUTED,)
         elif not _prepares(program, constants, prepared):
             return _refused("the prepared tensors in the file are not what the original's constants give")
-    return _with_kernels(replace(found, notes=notes), program.hot, saved.kernels, store)
+    most_s = math.inf if most == math.inf else MOST_VALIDATION_S
+    return _with_kernels(replace(found, notes=notes), program.hot, saved.kernels, store, most_s)
 
 
-def _with_kernels(found: Validation, hot: Graph, kernels: tuple[Choice, ...], store: Store | None) -> Validation:
-    """The validation with the schedules of the kernels proved as well."""
+def _with_kernels(
+    found: Validation, hot: Graph, kernels: tuple[Choice, ...], store: Store | None, most_s: float
+) -> Validation:
+    """The validation with the schedules of the kernels proved as well, and their machine code validated."""
     if not found.valid or not kernels:
         return found
 
     start = time.perf_counter()
+    code = ValidatedCode(0, "", {})
     try:
         count, cause = prove_kernels(hot, kernels, ScheduleLedger(store))
+        if not cause:
+            code = validate_code(hot, kernels, most_s)
+            cause = code.refuted
     except InputError as error:
         count, cause = 0, f"its kernels cannot be made on this machine: {error.args[0]}"
+    notes = [f"machine code of {_kernels(n)} is not validated: {why}" for why, n in code.unknown.items()]
     seconds = found.seconds + time.perf_counter() - start
     exactness = "real" if found.exactness == "exact" else found.exactness  # kernels sum in another order
-    return replace(found, valid=not cause, cause=cause, kernels=count, seconds=seconds, exactness=exactness)
+    return replace(
+        found, valid=not cause, cause=cause, kernels=count, code=code.proved, seconds=seconds, exactness=exactness,
+        notes=(*found.notes, *notes),
+    )  # fmt: skip
+
+
+def _kernels(count: int) -> str:
+    return f"{count} kernel{'s' if count > 1 else ''}"
 
 
 def _refused(cause: str) -> Validation:

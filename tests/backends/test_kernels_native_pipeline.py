@@ -18,7 +18,8 @@ from costmodel.model.load import load_objective
 from superopt.backends import mixed
 from superopt.backends.mixed import MixedExecutable
 from superopt.backends.native import Native
-from superopt.backends.protocol import default_trace
+from superopt.backends.protocol import backend_of, default_trace
+from superopt.certify.kernels import ValidatedCode, validate_code
 from superopt.certify.library import ProvedLibrary
 from superopt.certify.plan import empty_plan
 from superopt.choose.plain import KernelMaker, candidate_of, in_regions, own_form
@@ -45,6 +46,8 @@ from superopt.returned.optimized import Optimized
 from superopt.returned.remember import recall, remember
 from superopt.store import Store
 from tests.support.stages import own_kernels, steps
+from verifier.kernels.check import KernelVerdict
+from verifier.verdict import REFUTED, UNKNOWN
 
 pytestmark = pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")
 
@@ -176,6 +179,8 @@ def test_kernels_are_reported_remembered_and_validated(found: tuple[Imported, Ex
     assert validation.valid, validation.cause
     assert validation.kernels == 2
     assert "2 schedules of kernels" in str(validation)
+    assert validation.code == 2
+    assert "machine code of 2 of them validated" in str(validation)
     store = Store(tmp_path / "store.db")
     try:
         remember(store, "key", result)
@@ -190,3 +195,22 @@ def test_kernels_are_reported_remembered_and_validated(found: tuple[Imported, Ex
     path = result.save(tmp_path / "mixer.superopt")
     assert superopt.load(path).validate().kernels == 2
     assert again.speedup == Speedup(**report.to_json()["speedup"])
+
+
+def test_wrong_machine_code_is_refused_and_what_cannot_be_read_is_told(
+    found: tuple[Imported, Exploration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported, _ = found
+    made = own_kernels(imported)
+    hot, choices = made.program.hot, made.choices
+    assert validate_code(hot, choices) == ValidatedCode(2, "", {})
+    assert validate_code(hot, choices, 0.0) == ValidatedCode(0, "", {"it would take too long": 2})
+    real = Native.validate
+    for status, wanted in ((UNKNOWN, (1, "", {"why": 1})), (REFUTED, (0, "is wrong: why", {}))):
+        said = iter([KernelVerdict(status, "why", 0.0)])
+        monkeypatch.setattr(Native, "validate", lambda self, *a, said=said: next(said, None) or real(self, *a))
+        code = validate_code(hot, choices)
+        assert (code.proved, code.unknown) == (wanted[0], wanted[2])
+        assert bool(code.refuted) == bool(wanted[1])
+        assert code.refuted.endswith(wanted[1])
+    assert backend_of(XLA).validate(made.regions[0].graph).status == UNKNOWN

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from superopt.ir.graph import Node, make_input, mk
-from superopt.kernels.choose.defaults import decide, default, default_trace, require_code
+from superopt.kernels.choose.defaults import decide, default, default_trace, written
 from superopt.kernels.llvm.cpu import Cpu, host, restricted, supported
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
@@ -101,7 +101,7 @@ def test_tiles_of_images_cross_the_ends_of_rows_of_pixels():
     product = cases.dot(make_input("w", (200, 800), frozen=True), make_input("x", (800, 3, 40, 40)), ((1,), (0,)))
     scheduled = default(cases.program(product), host(), 2)
     assert any(s.tile is not None for s in scheduled.stages)
-    require_code(scheduled)
+    written(scheduled)
 
 
 def tasks(p: LoopProgram, threads: int) -> int:

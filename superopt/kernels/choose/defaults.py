@@ -29,7 +29,7 @@ from superopt.kernels.emit.generate import generate
 from superopt.kernels.llvm.cpu import Cpu, host
 from superopt.kernels.loops.contract import outermost
 from superopt.kernels.loops.stage import LoopProgram, Stage, extent
-from superopt.kernels.runtime.kernel import MOST_STACK_BYTES
+from superopt.kernels.runtime.kernel import MOST_STACK_BYTES, Code
 from superopt.kernels.schedule import set_knob
 from superopt.kernels.schedule.edit import reductions
 from superopt.kernels.schedule.tensorizing import ContractionDecisions, pairs_of, tiled
@@ -66,7 +66,7 @@ def default_trace(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1
     refused: InputError | None = None
     for steps in traces(program, cpu, threads):
         try:
-            require_code(apply(program, steps), cpu)
+            written(apply(program, steps), cpu)
         except InputError as error:
             refused = error
         else:
@@ -91,16 +91,18 @@ def traces(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> It
             yield steps
 
 
-def require_code(program: LoopProgram, cpu: Cpu | None = None) -> None:
-    """Write the code of a scheduled program, and of what packs its frozen operands.
+def written(program: LoopProgram, cpu: Cpu | None = None) -> tuple[Code, Code | None]:
+    """The code of a scheduled program, and that of what packs its frozen operands, if anything does.
 
     Raises:
         InputError: there is none, or more than is worth compiling.
     """
-    for part in hoisted(program):
-        code = None if part is None else generate(part, cpu)
+    early, hot = hoisted(program)
+    codes = generate(hot, cpu), None if early is None else generate(early, cpu)
+    for code in codes:
         if code is not None and code.stack_bytes > MOST_STACK_BYTES:
             raise UnsupportedKernel(f"{code.name} keeps {code.stack_bytes} bytes on the stack")
+    return codes
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from superopt.backends.native import Native
-from superopt.backends.validating import validated
 from superopt.choose.plain import in_regions, own_form
 from superopt.errors import InputError
 from superopt.frontends.jax.jaxpr import import_function
@@ -20,7 +19,7 @@ def kernels_of(case: str) -> Iterator[dict[str, Any]]:
     regions = {r.graph: str(r) for r in in_regions(case, own_form(graph)).regions if Native().can_run(r.graph)}
     for region, name in regions.items():
         try:
-            found = validated(region)
+            found = Native().validate(region)
         except InputError:  # no schedule has code: it is no kernel
             continue
         yield {"region": name, "status": found.status, "cause": found.cause, "seconds": round(found.seconds, 3)}
