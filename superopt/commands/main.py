@@ -306,8 +306,8 @@ def demo(budget: str, report_path: str, as_json: bool) -> int:
     "--suite",
     default="core",
     show_default=True,
-    help="aa, ablation, alternatives, budget, core, faults, joint, kernels, memory, native, onnx-nodes, onnx-types, "
-    "options, pallas, plain, rewrites, schedules, search or verifier.",
+    help="aa, ablation, alternatives, budget, core, faults, joint, kernels, memory, native, objective, onnx-nodes, "
+    "onnx-types, options, pallas, plain, rewrites, schedules, search or verifier.",
 )
 @click.option("--verifier", "suite", flag_value="verifier", help="The same as --suite verifier.")
 @click.option("--kernels", "suite", flag_value="kernels", help="The same as --suite kernels.")

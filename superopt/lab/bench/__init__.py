@@ -35,6 +35,7 @@ SUITES = {
     "kernels": f"{_HERE}.kernels:run",
     "memory": f"{_HERE}.memory:run",
     "native": f"{_HERE}.core:run_native",
+    "objective": f"{_HERE}.objective:run",
     "onnx-nodes": f"{_HERE}.onnx.nodes:run",
     "onnx-types": f"{_HERE}.onnx.types:run",
     "options": f"{_HERE}.options:run",
@@ -55,6 +56,7 @@ BUDGETS = {
     "joint": "",  # each case has its own
     "kernels": "8s",
     "memory": "30s",
+    "objective": "8s",
     "plain": "30s",
     "schedules": "20s",
     "rewrites": "15s",
