@@ -88,4 +88,6 @@ def _digest(model: Model) -> str:
     sha.update(np.array([*prior.theta, prior.sharpness, prior.sharing, model.hull.radius]).tobytes())
     for name in sorted(model.params):
         sha.update(np.ascontiguousarray(model.params[name], np.float32).tobytes())
+    for array in (model.mean, model.std, model.hull.centres):
+        sha.update(np.ascontiguousarray(array, np.float32).tobytes())
     return sha.hexdigest()[:12]

@@ -36,6 +36,7 @@ from superopt.kernels.schedule.trace import apply
 from superopt.machine.facts import usable_cores
 from verifier.kernels.check import KernelPart, KernelVerdict, validate
 from verifier.kernels.scalars import known
+from verifier.verdict import REFUTED
 
 
 class Native(Backend):
@@ -99,9 +100,16 @@ class Native(Backend):
     def validate(self, region: Graph, trace: Trace = None) -> KernelVerdict:
         """Does the code of a region compute it, in its own memory, without two tasks that meet?
 
+        The code is written anew; that what runs is made of that very text is said by the name of its object.
+
         Raises:
             InputError: no kernel can be made of it here.
         """
+        trace = default_trace(region) if trace is None else trace
+        runs = compiled(region, trace)
+        kept = [kernel.digest for kernel in (runs.hot, runs.prepare) if isinstance(kernel, Kernel)]
+        if kept != [build_kernel(code).digest for code in _written(region, trace) if code is not None]:
+            return KernelVerdict(REFUTED, "the object that is kept for it is not made of its code", 0.0)
         return validate(from_graph(region.outputs), parts_of(region, trace), known())
 
     def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> Timed:
@@ -156,7 +164,7 @@ def parts_of(region: Graph, trace: Trace = None) -> list[KernelPart]:
     Raises:
         InputError: no kernel can be made of it here.
     """
-    hot, early = defaults.written(scheduled_program(region, trace))
+    hot, early = _written(region, default_trace(region) if trace is None else trace)
     made = [code for code in (early, hot) if code is not None]
     return [KernelPart(code.module.text(), [(p.symbol, p.tasks) for p in code.phases], code.pointers) for code in made]
 

@@ -17,6 +17,7 @@ seconds and the size of the file allow (`too_large`); the rest waits for the fir
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,23 +31,28 @@ from superopt.backends.protocol import Backend, CompiledRegion, backend_of
 from superopt.backends.xla import build
 from superopt.errors import SuperoptError
 from superopt.ir.counters import graph_cost
+from superopt.ir.expr import subexpressions
 from superopt.ir.graph import Graph, Node
+from superopt.ir.index import bounds
 from superopt.ir.program import original_program
 from superopt.kernels.choose.choice import Choice, regions_of
 from superopt.kernels.loops.program import from_graph
-from superopt.kernels.loops.ranges import iterations
+from superopt.kernels.loops.stage import LoopProgram
 from superopt.measure.numerics import Tolerance, output_errors
 from verifier.schedules import ScheduleVerdict
 from verifier.schedules.ledger import ScheduleLedger
 from verifier.verdict import REFUTED
 
 MOST_ELEMENTS = 1 << 23  # of the values of a kernel: random arrays, results and their float64 take about 30 bytes each
-MOST_VALIDATION_S = 60.0  # of the machine code of all kernels of a file
+MOST_VALIDATION_S = 60.0  # of a processor, for the machine code of all kernels of a file
+_MOST_IN_FIELD = 1 << 26  # of the buffers of a kernel whose code is validated: each takes about 50 bytes there
 MOST_SECONDS = 3.0  # of all kernels of a file together, beside what else loading takes
 _FLOPS_PER_S = 5e9  # of one core, by the kernel and by XLA, of a slow machine
 _TRANSCENDENTALS_PER_S = 2e8
-_ITERATIONS_PER_S = 1e8  # of a loop program in the field
+_ITERATIONS_PER_S = 1e8  # of code in the field; 2e8 on two cores of an EPYC
+_VALUES_PER_S = 1e7  # of a loop program in the field: 4e7 of sums and products, 4e6 of other functions
 _TOO_LONG = "it would take too long"
+_TOO_MUCH = "it would take too much memory"
 _ELEMENTS_PER_S = 1.5e7  # made at random, computed twice, compared in float64
 
 
@@ -195,17 +201,41 @@ def validate_code(hot: Graph, choices: Sequence[Choice], most_s: float = math.in
     """
     pairs = zip(regions_of(hot, choices), choices, strict=True)
     cases = {(region.graph, choice.trace, choice.backend): str(region) for region, choice in pairs}
-    work = {case: iterations(from_graph(case[0].outputs)) for case in cases}
-    proved, unknown, left_s = 0, Counter[str](), most_s
-    for case in sorted(cases, key=lambda case: work[case]):
-        if work[case] / _ITERATIONS_PER_S > left_s:
+    programs = {case: from_graph(case[0].outputs) for case in cases}
+    seconds = {case: _field_s(program) for case, program in programs.items()}
+    proved, unknown, begin = 0, Counter[str](), time.process_time()
+    for case in sorted(cases, key=lambda case: seconds[case]):
+        if seconds[case] > most_s - (time.process_time() - begin):
             unknown[_TOO_LONG] += 1
             continue
-        verdict = backend_of(case[2]).validate(case[0], case[1])
-        left_s -= verdict.seconds
+        if sum(math.prod(buffer.shape) for buffer in programs[case].buffers) > _MOST_IN_FIELD:
+            unknown[_TOO_MUCH] += 1
+            continue
+        try:
+            verdict = backend_of(case[2]).validate(case[0], case[1])
+        except MemoryError:
+            unknown[_TOO_MUCH] += 1
+            continue
         if verdict.status == REFUTED:
             return ValidatedCode(proved, f"the code of the kernel {cases[case]} is wrong: {verdict.cause}", unknown)
         proved += verdict.proved
         if not verdict.proved:
             unknown[verdict.cause] += 1
     return ValidatedCode(proved, "", unknown)
+
+
+def _field_s(program: LoopProgram) -> float:
+    """About how long a loop program and its code take in the field.
+
+    A value is computed once for each point of the iterators that it depends on; products that are summed are products
+    of matrices there, of which the code's iterations are counted alone.
+    """
+    values, iterations = 0, 0
+    for stage in program.stages:
+        every = subexpressions(stage.value)
+        summed = {e.args[2] for e in every if e.kind == "reduce"}
+        products = {e for e in summed if e.kind == "op" and e.args[0] == "mul"}
+        points = {e: math.prod([int(bounds(s.extent)[1]) for s in e.symbols]) for e in every}
+        values += sum([points[e] for e in every if e.kind == "op" and e not in products])
+        iterations += max(points.values())
+    return values / _VALUES_PER_S + iterations / _ITERATIONS_PER_S

@@ -25,7 +25,7 @@ from superopt.backends.xla import XlaExecutable, build
 from superopt.errors import InputError, ProgramError
 from superopt.ir import opaque
 from superopt.ir.counters import graph_cost
-from superopt.ir.graph import Graph, every_node
+from superopt.ir.graph import Graph, bodies_of, every_node
 from superopt.ir.interp import evaluate
 from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.program import Program, original_program
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 LIMIT_FLOPS = 1e11
 LIMIT_PREFIX_STEPS = 1e8
+LIMIT_LOOP_STEPS = 1e5  # operations inside of loops, of 10 to 40 us each whatever their size
 _LONGEST = 300  # characters of a cause
 
 
@@ -290,6 +291,8 @@ def _truth(graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> tupl
     """Results of the reference interpreter over float64, or None where there are none."""
     if graph_cost(graph).flops > LIMIT_FLOPS or _prefix_steps(graph) > LIMIT_PREFIX_STEPS:
         return None
+    if _loop_steps(graph) > LIMIT_LOOP_STEPS:
+        return None
     if any(node.dtype not in DTYPES for node in graph.inputs) or any(n.op == "while" for n in every_node([graph])):
         return None
     arguments = [node for node in graph.inputs if not node["frozen"]]
@@ -331,6 +334,16 @@ def _prefix_steps(graph: Graph) -> float:
         if node.op in CUMULATIVE:
             sizes: list[int] = [int(n) for n in node.shape]  # pyright: ignore[reportArgumentType] (sizes are concrete here)
             steps += float(math.prod(sizes)) * sizes[node["axis"]]
+    return steps
+
+
+def _loop_steps(graph: Graph) -> float:
+    """Operations of the interpreter inside of loops and other bodies."""
+    steps = 0.0
+    for node in graph.nodes():
+        for body in bodies_of(node):
+            turns = node["length"] if node.op == "scan" else 1
+            steps += turns * (len(list(body.nodes())) + _loop_steps(body))
     return steps
 
 

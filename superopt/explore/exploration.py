@@ -28,6 +28,7 @@ from superopt.explore.kernel_timer import KernelTimer
 from superopt.explore.request import Request
 from superopt.explore.trace import make_plan
 from superopt.ir.graph import Graph
+from superopt.machine.barrier import Barrier
 from superopt.machine.budget import WORTH, SearchBudget
 from superopt.measure import Worker
 from superopt.search.budget import Budget
@@ -76,6 +77,7 @@ def explore(
     interrupted = run.interrupted or bodies.interrupted
     if interrupted:
         notes.append("the search was interrupted; this is the best program it had found")
+    notes += run.barrier.notes
     stop = run.growth[0].stop
     if stop != "saturated":
         notes.append(f"growth of the e-graph stopped by its limit of {stop}, not by saturation")
@@ -110,8 +112,9 @@ class _Run:
     result: SearchResult | None = None
     pricer: Pricer = field(init=False)
     imported: int = 0  # e-nodes
+    round_limits: SearchBudget = field(init=False)  # of the round at hand
+    barrier: Barrier = field(default_factory=Barrier)
     done: bool = False
-    interrupted: bool = False
 
     def __post_init__(self) -> None:
         self.pricer, self.imported = Pricer(self.model), self.eg.enode_count
@@ -131,10 +134,33 @@ class _Run:
         return self.result
 
     def step(self) -> None:
-        """One round: search, and where another follows, time kernels and grow near the best."""
+        """One round: search, and where another follows, time kernels and grow near the best.
+
+        Where it is interrupted or fails, what was found before is what there is.
+        """
+        number = len(self.searches) + 1
+        if self.result is None:
+            self._search()
+        else:
+            self.barrier.around(f"round {number} of the search", self._search, None)
+        if not self._ended():
+            self.barrier.around(f"what follows round {number} of the search", self._prepare, None)
+        self.done = self._ended()
+
+    def _ended(self) -> bool:
+        """Is there to be no more of this?"""
+        over = len(self.searches) == _ROUNDS or self.limits.left_s <= 0.0
+        return self.interrupted or bool(self.barrier.lost) or over
+
+    @property
+    def interrupted(self) -> bool:
+        """By the user?"""
+        return self.barrier.interrupted or self.found.interrupted
+
+    def _search(self) -> None:
         number = len(self.searches)
         last = number == _ROUNDS - 1
-        limits = self.limits.stage(share=1.0 / (_ROUNDS - number))  # of this round
+        limits = self.round_limits = self.limits.stage(share=1.0 / (_ROUNDS - number))
         settings = SearchSettings(
             _searching(limits if last else limits.stage()),
             self.request.seed + number,
@@ -145,22 +171,19 @@ class _Run:
         warm = None if self.result is None else self.result.best
         self.result = search(self.eg, self.model, settings, warm=warm, pricer=self.pricer, forms=self.forms)
         self.searches.append(self.result.statistics)
-        self.interrupted = self.result.interrupted
-        self.done = self.interrupted or last or self.limits.left_s <= 0.0
-        if self.done:
-            return
-        try:
-            if self.timer is not None:
-                timed = self.timer.learn(self.result, limits.part_s())
-                self.progress(
-                    f"round {number + 1}: predicted {1e3 * self.result.best.predicted_s:.3g} ms, {timed} kernels timed"
-                )
-                self.pricer = Pricer(self.model)
-            self.growth.append(
-                grow(self.eg, self.rules, _growth_limits(limits, self.imported), near=self.result.best.classes)
+
+    def _prepare(self) -> None:
+        """For the next round."""
+        best = self.found.best
+        if self.timer is not None:
+            timed = self.timer.learn(self.found, self.round_limits.part_s())
+            self.progress(
+                f"round {len(self.searches)}: predicted {1e3 * best.predicted_s:.3g} ms, {timed} kernels timed"
             )
-        except KeyboardInterrupt:
-            self.interrupted = self.done = True
+            self.pricer = Pricer(self.model)
+        self.growth.append(
+            grow(self.eg, self.rules, _growth_limits(self.round_limits, self.imported), near=best.classes)
+        )
 
     def statistics(self, interrupted: bool) -> dict[str, Any]:
         """Figures of all rounds for the report."""

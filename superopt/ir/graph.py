@@ -144,10 +144,19 @@ def every_node(graphs: Iterable[Graph]) -> Iterator[Node]:
     while todo:
         for node in todo.pop().nodes():
             yield node
-            for _, value in node.attrs:
-                bodies = [g for g in (value if isinstance(value, tuple) else (value,)) if isinstance(g, Graph)]  # pyright: ignore[reportUnknownVariableType]
-                todo.extend(g for g in bodies if g not in seen)
-                seen.update(bodies)
+            bodies = bodies_of(node)
+            todo.extend(g for g in bodies if g not in seen)
+            seen.update(bodies)
+
+
+def bodies_of(node: Node) -> list[Graph]:
+    """The graphs among the attributes of a node: bodies of control flow."""
+    return [
+        g
+        for _, value in node.attrs
+        for g in (value if isinstance(value, tuple) else (value,))  # pyright: ignore[reportUnknownVariableType]
+        if isinstance(g, Graph)
+    ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -55,6 +55,7 @@ UNTUNED = {
     "ORIGINAL": "the number of an entry",
     "LIMIT_FLOPS": "of the float64 yardstick, which decides nothing",
     "LIMIT_PREFIX_STEPS": "of the same",
+    "LIMIT_LOOP_STEPS": "of the same",
     "_LONGEST": "characters of a message",
     "_DRAWS": "as many as kinds of special numbers",
     "LEAST_BYTES": "of weights in a file",
@@ -75,8 +76,8 @@ LIMITS = {
     "long_signatures": 1,
     "long_calls": 0,
     "constants": 15,
-    "lines": 106_484,
-    "core": 83_688,
+    "lines": 106_793,
+    "core": 83_785,
 }
 """What the figures may be at most: lowered with every change that lowers them."""
 

@@ -317,7 +317,8 @@ class Loaded(Unique):
         weak = self._weak.get(_positions([is_weak(leaf) for leaf in leaves]), frozenset[int]())
         if self._waiting and not any(isinstance(x, _WITHOUT_VALUES) for x in live):
             self._take_waiting()
-        outputs = [as_weak(x) if i in weak else x for i, x in enumerate(self._run(live))]
+        run = self._run if any(isinstance(x, Tracer) for x in live) else self._hot  # a derivative is asked by tracing
+        outputs = [as_weak(x) if i in weak else x for i, x in enumerate(run(live))]
         results = jax.tree_util.tree_unflatten(self.out_tree.tree(tree), outputs)
         results = leave(results) if self._adapted else results
         return results if self._tail is None else self._tail([*results, *args])

@@ -15,11 +15,11 @@ import pytest
 
 import superopt
 from costmodel.model.load import load_objective
-from superopt.backends import mixed
+from superopt.backends import mixed, native
 from superopt.backends.mixed import MixedExecutable
 from superopt.backends.native import Native
 from superopt.backends.protocol import backend_of, default_trace
-from superopt.certify.kernels import ValidatedCode, validate_code
+from superopt.certify.kernels import ValidatedCode, _field_s, validate_code
 from superopt.certify.library import ProvedLibrary
 from superopt.certify.plan import empty_plan
 from superopt.choose.plain import KernelMaker, candidate_of, in_regions, own_form
@@ -36,6 +36,7 @@ from superopt.ir.graph import Graph
 from superopt.kernels.choose.choice import NATIVE
 from superopt.kernels.choose.partition import partition
 from superopt.kernels.llvm.cpu import supported
+from superopt.kernels.loops.program import from_graph
 from superopt.machine.barrier import Barrier
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Timing
@@ -214,3 +215,28 @@ def test_wrong_machine_code_is_refused_and_what_cannot_be_read_is_told(
         assert bool(code.refuted) == bool(wanted[1])
         assert code.refuted.endswith(wanted[1])
     assert backend_of(XLA).validate(made.regions[0].graph).status == UNKNOWN
+
+
+def test_an_object_of_other_code_is_no_validated_kernel(
+    found: tuple[Imported, Exploration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code is written anew for validation; what runs was found by a key, and may be anything."""
+    first, second = (region.graph for region in own_kernels(found[0]).regions[:2])
+    other = native.compiled(second)
+    monkeypatch.setattr(native, "compiled", lambda region, trace: other)
+    verdict = Native().validate(first)
+    assert verdict.status == REFUTED
+    assert "not made of its code" in verdict.cause
+
+
+def test_how_long_validation_takes_is_not_said_by_the_iterations_of_its_rows() -> None:
+    """A softmax is computed once for each element, not once for each pair of them; products are those of matrices."""
+
+    def seconds(fn: Any, *shapes: tuple[int, ...]) -> float:
+        imported = import_function(fn, [np.zeros(shape, np.float32) for shape in shapes])
+        (region,) = in_regions("own", own_form(imported.graph)).regions
+        return _field_s(from_graph(region.graph.outputs))
+
+    assert 0.5 < seconds(jax.nn.softmax, (1024, 4096)) < 10.0
+    assert 1.0 < seconds(jnp.tanh, (1 << 24,)) < 10.0
+    assert seconds(jnp.matmul, (256, 256), (256, 256)) < 1.0

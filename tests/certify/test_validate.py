@@ -290,6 +290,14 @@ def test_finalists_are_validated_from_their_plans(name: str) -> None:
     assert some > 0
 
 
+def test_the_square_of_a_constant_is_a_product_of_constants() -> None:
+    def fn(x: jax.Array) -> jax.Array:
+        return x * jnp.square(jnp.float32(0.9))
+
+    told = superopt.optimize(fn, np.ones((4, 5), np.float32), search=False, store=False).validate()
+    assert told.valid, told.cause
+
+
 def small() -> tuple[Graph, Program, Plan]:
     """A chain of products, associated the other way round."""
 

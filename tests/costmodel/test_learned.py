@@ -131,6 +131,7 @@ def test_it_is_an_objective_with_a_version_of_its_own() -> None:
     assert isinstance(one, Objective)
     assert one.version == Learned(MODEL, "elsewhere").version
     assert one.version != Learned(replace(MODEL, scale=0.5), "test").version
+    assert one.version != Learned(replace(MODEL, mean=MODEL.mean + 0.5), "test").version
 
 
 # ---- on disk

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,6 +20,7 @@ from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.ir.program import original_program
 from superopt.lab.bench.programs import nets
+from superopt.machine.barrier import StageWarning
 from tests.support.search_table import TableObjective
 from tests.support.stages import steps
 
@@ -86,6 +90,33 @@ def test_interrupted_exploration_keeps_its_best(monkeypatch: pytest.MonkeyPatch)
     assert any("interrupted" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("stage", "error"), [("search", KeyboardInterrupt), ("search", ValueError), ("grow", ValueError)]
+)
+def test_what_earlier_rounds_found_is_kept_where_a_later_one_ends(
+    stage: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = nets.inverted_residual(8, 8, 2, 1, 8)
+    imported = import_function(net.fn, (net.params, *net.inputs), frozen=0)
+    calls = []
+    real = getattr(superopt.explore.exploration, stage)
+
+    def ended(*args, **kwargs):
+        calls.append(1)
+        if len(calls) > 1:
+            raise error("no more")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(superopt.explore.exploration, stage, ended)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = explore(imported.graph, LIBRARY.rules, steps(400, TableObjective()))
+    assert found.finalists
+    assert found.interrupted == (error is KeyboardInterrupt)
+    assert any("round" in note for note in found.notes)
+    assert [w.category for w in said] == ([] if error is KeyboardInterrupt else [StageWarning])
+
+
 def test_gains_name_the_rules_of_the_program() -> None:
     net = nets.inverted_residual(16, 16, 2, 1, 14)
     imported = import_function(net.fn, (net.params, *net.inputs), frozen=0)
@@ -105,6 +136,16 @@ def test_float64_is_the_yardstick_for_both() -> None:
     assert numerics.original_vs_f64 is not None
     assert 0 < numerics.original_vs_f64 == numerics.optimised_vs_f64 < 1e-5
     assert numerics.max_rel_error == 0.0
+
+
+def test_the_yardstick_leaves_out_what_the_interpreter_would_take_minutes_for() -> None:
+    x = np.full((4, 4), 0.01, np.float32)
+
+    def loop(steps: int) -> Builds:
+        return Builds.of(import_function(lambda x: jax.lax.fori_loop(0, steps, lambda i, c: jnp.tanh(c @ x), x), (x,)))
+
+    assert loop(20).truth is not None
+    assert loop(1_000_000).truth is None
 
 
 def test_a_wrong_program_is_refused() -> None:

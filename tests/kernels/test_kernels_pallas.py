@@ -22,7 +22,7 @@ from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.pallas import space
 from superopt.kernels.pallas.lower import lower, phases
 from superopt.kernels.schedule.trace import apply, trace
-from superopt.lab.bench.pallas_ptx import modules, triton_text
+from superopt.lab.bench.pallas.ptx import modules, triton_text
 from superopt.lab.bench.programs.pallas_cases import CASES as CASES_TIMED
 from tests.support.pallas_runs import inputs, run
 

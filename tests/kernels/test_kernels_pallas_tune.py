@@ -18,8 +18,8 @@ from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.pallas import scalars, space
 from superopt.kernels.pallas.lower import lower
 from superopt.kernels.schedule.trace import apply
-from superopt.lab.bench.pallas import check, run, timed
-from superopt.lab.bench.pallas_tune import tune
+from superopt.lab.bench.pallas.suite import check, run, timed
+from superopt.lab.bench.pallas.tune import tune
 from superopt.lab.bench.programs.pallas_cases import CASES, PallasCase
 from verifier.schedules.check import check_schedule
 from verifier.verdict import PROVED

@@ -12,6 +12,7 @@ import pytest
 
 import superopt
 from superopt.errors import ArgumentError, InputError
+from superopt.kernels.llvm.cpu import supported
 from superopt.returned import remember
 from superopt.store import Store
 
@@ -49,6 +50,19 @@ def test_saved_programs_keep_64_bits(tmp_path) -> None:
         got = np.asarray(loaded(w, x))
     assert got.dtype == np.float64
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")
+def test_loaded_programs_with_kernels_run_without_tracing(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that no derivative is asked of is one call of the executable: tracing anew takes 0.2 ms."""
+    x = np.linspace(-1.0, 1.0, 32, dtype=np.float32).reshape(4, 8)
+    fast = superopt.optimize(lambda x: jnp.tanh(x) * 2 + 1, x, search=False, store=False)
+    assert fast.kernels
+    loaded = superopt.load(fast.save(tmp_path / "p.superopt"))
+    slope = jax.grad(lambda x: loaded(x).sum())(x)
+    np.testing.assert_allclose(slope, 2 - 2 * np.tanh(x) ** 2, rtol=1e-5, atol=1e-6)
+    monkeypatch.setattr(loaded, "_run", None)
+    np.testing.assert_allclose(loaded(x), np.tanh(x) * 2 + 1, rtol=1e-5, atol=1e-6)
 
 
 def test_saved_programs_check_their_arguments(tmp_path) -> None:

@@ -122,9 +122,10 @@ def test_finalists_differ() -> None:
     assert len(set(structures)) == len(structures)
 
 
-def test_the_own_operations_with_the_best_cuts_are_a_finalist() -> None:
-    """Of a program that rewrites change and cuts alone make faster: the model may be wrong about rewrites."""
-    result = search(case("bert").eg, TableObjective(), SearchSettings(Budget(steps=20_000), finalists=5))
+@pytest.mark.parametrize("name", ["bert", "inverted", "inception"])
+def test_the_own_operations_with_the_best_cuts_are_a_finalist(name: str) -> None:
+    """Of a program that rewrites change: the model may be wrong about these, by however much it says they bring."""
+    result = search(case(name).eg, TableObjective(), SearchSettings(Budget(steps=20_000), finalists=5))
     assert result.best.rules
     (own,) = [f for f in result.finalists if f.name == OWN_OPERATIONS]
     assert not own.rules

@@ -20,7 +20,7 @@ from verifier.kernels.rewrite import rewritten
 from verifier.kernels.scalars import BLOCK, NAMES, compare, digest, known
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
-U = np.uint64
+U, F32 = np.uint64, np.float32
 
 
 @functools.cache
@@ -123,6 +123,13 @@ def test_laws_of_the_field() -> None:
     assert (field.choose(field.no(field.less(b, a)), a, b) == field.minimum(a, b)).all()
     assert field.constant(float(np.float32(1) / np.float32(3))) * 3 % P == 1
     assert field.constant(0.75) * 4 % P == 3
+
+
+@pytest.mark.parametrize("divisors", [{1.0, -1.0}, {0.5, 2.0}, {3.0, float(F32(1) / F32(3))}, {3.0}])
+def test_reciprocals_of_divisors_stand_for_quotients_and_end(divisors: set[float]) -> None:
+    field = Field(0, divisors)
+    for c in divisors:
+        assert field.constant(c) * field.constant(float(F32(1) / F32(c))) % P == 1
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,10 @@ class Field:
         self.shift = self.key("maximum", "shift") & P
         odd = [self.key("maximum", name) & P | 1 for name in ("first", "second")]
         self.factors = (odd[0], odd[1], pow(odd[0], -1, P + 1), pow(odd[1], -1, P + 1))
-        self._reciprocals = {float(np.float32(1) / np.float32(c)): c for c in divisors if c}
+        self._reciprocals: dict[float, float] = {}
+        for c in sorted({c for c in divisors if c}, key=abs, reverse=True):
+            if c not in self._reciprocals:  # of two divisors that are each other's, one stands for itself
+                self._reciprocals[float(np.float32(1) / np.float32(c))] = c
 
     def key(self, *words: Any) -> int:
         """A number of 64 bits for some words."""
@@ -52,9 +55,8 @@ class Field:
             low = int(self.unscrambled(np.zeros((), _U))) % P
             return low if value < 0 else (P - low) % P
         if value in self._reciprocals:
-            return pow(self.constant(self._reciprocals[value]), P - 2, P)
-        over, under = value.as_integer_ratio()
-        return over * pow(under, P - 2, P) % P
+            return pow(_quotient(self._reciprocals[value]), P - 2, P)
+        return _quotient(value)
 
     def random(self, name: str, count: int) -> Array:
         """Random elements for a buffer."""
@@ -145,3 +147,9 @@ def _mixed(z: Array) -> Array:
     z = (z ^ z >> _U(30)) * _U(MIX[1])
     z = (z ^ z >> _U(27)) * _U(MIX[2])
     return z ^ z >> _U(31)
+
+
+def _quotient(value: float) -> int:
+    """The element that a finite number is."""
+    over, under = value.as_integer_ratio()
+    return over * pow(under, P - 2, P) % P

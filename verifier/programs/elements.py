@@ -39,7 +39,7 @@ LAWS = (
 """What is used beside the op table's own meaning."""
 
 _FOLDED = frozenset(
-    "add sub mul div max min neg abs square sqrt floor ceil eq ne lt le gt ge and or xor not".split()  # noqa: SIM905
+    "add sub mul div max min neg abs sqrt floor ceil eq ne lt le gt ge and or xor not".split()  # noqa: SIM905
 )
 
 
@@ -217,6 +217,8 @@ class ElementLabels:
             if dtypes[0] in FLOATS and node.dtype not in FLOATS:
                 return None
             return scalar.convert(arrays[0], dtypes[0], node.dtype).item()
+        if op == "square":  # a product
+            op, arrays = "mul", arrays * 2
         if op not in _FOLDED or len(set(dtypes)) != 1 or (op == "div" and dtypes[0] not in FLOATS):
             return None
         with np.errstate(all="ignore"):

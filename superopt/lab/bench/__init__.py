@@ -39,7 +39,7 @@ SUITES = {
     "onnx-nodes": f"{_HERE}.onnx.nodes:run",
     "onnx-types": f"{_HERE}.onnx.types:run",
     "options": f"{_HERE}.options:run",
-    "pallas": f"{_HERE}.pallas:run",
+    "pallas": f"{_HERE}.pallas.suite:run",
     "plain": f"{_HERE}.joint:run_plain",
     "rewrites": f"{_HERE}.rewrites:run",
     "schedules": f"{_HERE}.schedules:run",

@@ -55,7 +55,7 @@ _ROUNDS, _SAMPLE_S = 31, 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class Ablated:
     """A part of the objective left out.
 
     Attributes:
@@ -80,7 +80,7 @@ class _Told(Native):
         self._known = known  # in place of what ships
 
 
-def variants() -> dict[str, Variant]:
+def variants() -> dict[str, Ablated]:
     """By name, the whole objective first.
 
     Raises:
@@ -89,12 +89,12 @@ def variants() -> dict[str, Variant]:
     learned, own = load_objective(), load_native()
     if own is None or not isinstance(learned, Learned) or not isinstance(own.regions, Learned):
         raise UsageError("the suite objective needs the learned weights")
-    whole = Variant(learned, own)
+    whole = Ablated(learned, own)
     roofline = Roofline(own.regions.model.prior, "that of the learned model of our kernels")
     return {
         JOINT: whole,
         "no_timing": replace(whole, timed=False),
-        "no_model": Variant(load_roofline(), NativeModel(roofline, own.boundary)),
+        "no_model": Ablated(load_roofline(), NativeModel(roofline, own.boundary)),
         "no_boundary": replace(whole, own=NativeModel(own.regions)),
         "apart": replace(whole, own=None),
         "no_rewrites": replace(whole, rewrites=False),
@@ -136,7 +136,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def measure_case(
     case: str,
-    found: dict[str, Variant],
+    found: dict[str, Ablated],
     rules: Sequence[Rule],
     seconds: float,
     seed: int,
@@ -152,7 +152,7 @@ def measure_case(
 
 def picked(
     imported: Imported,
-    variant: Variant,
+    variant: Ablated,
     rules: Sequence[Rule],
     seconds: float,
     seed: int,
@@ -205,4 +205,4 @@ def timed(imported: Imported, picks: dict[str, KernelProgram], seed: int) -> dic
     return row
 
 
-__all__ = ["CASES", "Variant", "best_form", "measure_case", "picked", "run", "summarise", "timed", "variants"]
+__all__ = ["CASES", "Ablated", "best_form", "measure_case", "picked", "run", "summarise", "timed", "variants"]

@@ -28,7 +28,7 @@ from superopt.kernels.pallas import space
 from superopt.kernels.pallas.lower import lower
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.bench import Result, Say, geomean, table, wanted
-from superopt.lab.bench.pallas_tune import chained, interleaved, tune
+from superopt.lab.bench.pallas.tune import chained, interleaved, tune
 from superopt.lab.bench.programs.pallas_cases import CASES, PallasCase
 
 ROUNDS = 15

@@ -5,7 +5,7 @@ by the `triton` package (`pip install triton`; it is no dependency of ours) for 
 many schedules compile, and of the first one: registers a thread, bytes of stack (spills), shared memory, and whether
 products are matrix instructions of warp groups (`wgmma`), of warps (`mma`), or none.
 
-    python -m superopt.lab.bench.pallas_ptx [--case TEXT ...] [--capability 90] [--json FILE]
+    python -m superopt.lab.bench.pallas.ptx [--case TEXT ...] [--capability 90] [--json FILE]
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from superopt.kernels.pallas import space
 from superopt.kernels.pallas.lower import lower
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.bench import table, wanted
-from superopt.lab.bench.pallas import loop_program
+from superopt.lab.bench.pallas.suite import loop_program
 from superopt.lab.bench.programs.pallas_cases import CASES, PallasCase
 
 _TARGET = "__gpu$xla.gpu.triton"
@@ -129,7 +129,7 @@ def row(case: PallasCase, capability: int) -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> int:
     """The command."""
-    parser = ArgumentParser(prog="python -m superopt.lab.bench.pallas_ptx")
+    parser = ArgumentParser(prog="python -m superopt.lab.bench.pallas.ptx")
     parser.add_argument("--case", dest="cases", action="append", default=[])
     parser.add_argument("--capability", type=int, default=90)
     parser.add_argument("--json", dest="path", type=Path)
