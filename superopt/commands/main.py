@@ -52,7 +52,7 @@ def parse_dims(pairs: tuple[str, ...]) -> dict[str, int]:
     for pair in pairs:
         name, _, size = pair.partition("=")
         if not name or not re.fullmatch(r"[0-9]{1,18}", size) or int(size) < 1:
-            raise UsageError(f"--dims {pair!r} is not name=size", hint="write for example --dims batch=8")
+            raise UsageError(f"--dims {pair!r} is not name=size with a size from 1 on", hint="write --dims batch=8")
         dims[name] = int(size)
     return dims
 

@@ -149,7 +149,7 @@ def undecided(imported: Imported, said: Outcome, candidates: Sequence[Candidate]
 
 
 def _notes(said: Outcome, *judged: Judgement) -> tuple[str, ...]:
-    doubt = "the machine was too noisy to tell in the time which program is the fastest: this result is not kept"
+    doubt = "the machine was too noisy to tell in the time how fast the programs are: this result is not kept"
     notes = (*(note for one in judged for note in one.notes), *said.notes, *(() if said.settled else (doubt,)))
     return tuple(dict.fromkeys(notes))
 

@@ -47,7 +47,7 @@ def _made_by(path: Path, maker: str) -> tuple[Callable[..., Any], tuple[Any, ...
     try:
         names = runpy.run_path(str(path))
         if not callable(names.get(maker)):
-            raise ArgumentError(f"{path} defines no function {maker!r}", hint=hint)
+            raise ArgumentError(f"{path} defines nothing to call as {maker!r}", hint=hint)
         made = names[maker]()
     except SuperoptError:
         raise

@@ -304,6 +304,18 @@ def test_noise_is_not_decided_by_and_rounds_add_up() -> None:
     assert series.order == [0]
 
 
+def test_an_interval_of_a_factor_of_two_does_not_say_how_fast_a_program_is() -> None:
+    """All of it is a gain: that a program is faster is known, but no number that is worth to be kept."""
+    series = Series([entry("a", kernels=True)], 0)
+    for process, seconds in enumerate((1.8e-3, 0.4e-3)):
+        series.add(Comparison(level(10e-3), (level(seconds),), again_s=level(10e-3).samples_s), (0,), process)
+    ratio = series.ratio(0)
+    assert ratio is not None
+    assert ratio.low > 5.0
+    assert series.order == [0]
+    assert not series.settled
+
+
 def test_the_interval_covers_what_each_process_says() -> None:
     series = Series([entry("a")], 0)
     for process, factor in enumerate((5e-3, 7e-3)):
