@@ -62,12 +62,16 @@ class Product:
         n = [d for d in range(leading, rank) if b.shape[d] > 1 and a.shape[d] == 1]
         left = _matrix(a, batch, m, inner)
         right = _matrix(b, batch, inner, n)
-        result = np.matmul(left, right)
+        result = self.times(left, right)
         order = [*batch, *m, *n]
         shape = [max(a.shape[d], b.shape[d]) for d in order]
         result = result.reshape(shape).transpose(sorted(range(len(order)), key=order.__getitem__))
         full = [max(a.shape[d], b.shape[d]) for d in range(leading, rank)]
         return (result * kind.type(repeats) if repeats > 1 else result).reshape(full)
+
+    def times(self, left: Array, right: Array) -> Array:
+        """The product of two matrices, or of two batches of them."""
+        return np.matmul(left, right)
 
 
 def _varying(x: Array, other: Array, leading: int) -> Array:

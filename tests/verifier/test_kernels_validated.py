@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from superopt.backends.native import parts_of
+from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.scalar import DTYPE
+from superopt.kernels.loops.program import from_graph
 from superopt.kernels.math.table import ERROR_ULPS
 from superopt.lab.corpora.kernels import mutants
-from verifier.kernels import watched
-from verifier.kernels.check import KernelPart, compiled, validate
-from verifier.kernels.field import Field, P
-from verifier.kernels.meaning import Unread
+from verifier.kernels import rewrite, watched
+from verifier.kernels.check import KernelPart, validate
+from verifier.kernels.engine import compiled, matmul
+from verifier.kernels.field import Field, P, Unread
 from verifier.kernels.reader import canonical, functions, instruction
 from verifier.kernels.rewrite import rewritten
 from verifier.kernels.scalars import BLOCK, NAMES, compare, digest, known
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 U, F32 = np.uint64, np.float32
+Array = Any
 
 
 @functools.cache
@@ -60,6 +70,90 @@ def test_changed_kernels_are_not(name: str, pattern: str, by: str, status: str, 
     found, cause = verdict(name, (pattern, by))
     assert found == status
     assert says in cause
+
+
+def _of(*shape: int, dtype: str = "float32") -> Array:
+    return np.ones(shape, DTYPE[dtype])
+
+
+KINDS: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
+    "chosen": (lambda m, x: jnp.where(m, x * 2.0, -1e9), (_of(7, 37, dtype="bool"), _of(7, 37))),
+    "compared": (lambda x, y, m: (x < y) | ~m, (_of(5, 33), _of(5, 33), _of(33, dtype="bool"))),
+    "numbers": (lambda m: m.T.astype(np.float32) * 3.0, (_of(35, 22, dtype="bool"),)),
+    "not zero": (lambda x: x.astype(np.bool_), (_of(5, 33),)),
+    "float16": (lambda x, y: jnp.exp(x * y) + 0.1, (_of(7, 37, dtype="float16"), _of(37, dtype="float16"))),
+    "bfloat16": (lambda x, y: x * y + 0.1, (_of(7, 37, dtype="bfloat16"), _of(37, dtype="bfloat16"))),
+    "bfloat16 product": (lambda x, y: x @ y, (_of(7, 37, dtype="bfloat16"), _of(37, 40, dtype="bfloat16"))),
+    "to bfloat16": (lambda x: x.astype("bfloat16"), (_of(7, 37),)),
+    "integers": (lambda x: x + 1, (_of(7, 37, dtype="int32"),)),
+    "rows": (lambda x, i: x[i], (_of(40, 37), _of(9, dtype="int32"))),
+}
+
+
+def kind(name: str, change: tuple[str, str] | None = None) -> tuple[str, str]:
+    fn, arrays = KINDS[name]
+    graph = import_function(fn, arrays, frozen=()).graph
+    (part,) = parts_of(graph)
+    text, count = re.subn(*change, part.text, count=1) if change else (part.text, 1)
+    assert count
+    found = validate(from_graph(graph.outputs), [part._replace(text=text)], known())
+    return found.status, found.cause
+
+
+@pytest.mark.parametrize("name", [x for x in KINDS if x not in ("integers", "rows")])
+def test_conditions_and_floats_of_16_bits_in_memory(name: str) -> None:
+    assert kind(name) == (PROVED, "")
+
+
+@pytest.mark.parametrize("name", ["integers", "rows"])
+def test_integers_in_memory_are_not_read(name: str) -> None:
+    status, cause = kind(name)
+    assert status == UNKNOWN
+    assert "integers in memory" in cause
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "by", "says"),
+    [
+        ("chosen", r"icmp ne <(\d+) x i8>", r"icmp eq <\1 x i8>", "integers that are data"),
+        ("chosen", r"(icmp ne <\d+ x i8> %\w+, splat \(i8 )0", r"\g<1>1", "integers that are data"),
+        ("chosen", r"load <(\d+) x i8>, ptr (%\w+), align 1", r"load <\1 x float>, ptr \2, align 4", "type"),
+        ("compared", r"fcmp olt", "fcmp ogt", "not shown to be equal"),
+        ("compared", r"= or <(\d+) x i1>", r"= and <\1 x i1>", "not shown to be equal"),
+        ("float16", r"(load <\d+ x) half", r"\1 i16", "type"),
+        ("bfloat16", r"(shl <\d+ x i32> %\w+, splat \(i32) 16", r"\1 15", "shl"),
+        ("bfloat16", r"i32 32767", "i32 32768", "a choice"),
+        ("bfloat16", r"i32 4194304", "i32 4194305", "a choice"),
+        ("bfloat16", r"(lshr <\d+ x i32> %\w+, splat \(i32) 16(?=\)\n.*trunc)", r"\1 15", "trunc"),
+        ("bfloat16", r"(= bitcast <\d+ x float>) (%\w+) to", r"\1 zeroinitializer to", "bitcast"),
+    ],
+)  # fmt: skip
+def test_changed_conversions_are_not_proved(name: str, pattern: str, by: str, says: str) -> None:
+    status, cause = kind(name, (pattern, by))
+    assert status == UNKNOWN
+    assert says in cause
+
+
+def test_bits_of_one_kind_are_not_read_as_the_other() -> None:
+    fn, arrays = KINDS["float16"]
+    graph = import_function(fn, arrays, frozen=()).graph
+    (part,) = parts_of(graph)
+    others = [replace(b, dtype="bfloat16") for b in part.pointers]
+    assert validate(from_graph(graph.outputs), [part._replace(pointers=others)], known()).status == REFUTED
+
+
+def test_what_is_taken_for_a_rounding_rounds() -> None:
+    assert rewrite.ROUNDED == (
+        "select(fcmp uno(x, x), or(bitcast(x), 4194304), add(bitcast(x), add(and(lshr(bitcast(x), 16), 1), 32767)))"
+    )
+    bits = np.append(np.random.default_rng(0).integers(0, 1 << 32, 1 << 16), [0x3F808000, 0x3F818000]).astype(np.uint32)
+    x = bits.view(np.float32)
+    upper = np.where(np.isnan(x), bits | 4194304, bits + ((bits >> 16 & 1) + 32767)) >> 16
+    with np.errstate(all="ignore"):
+        near = x.astype(DTYPE["bfloat16"])
+    same = near.view(np.uint16) == upper
+    assert (same | np.isnan(x)).all()
+    assert np.isnan(upper.astype(np.uint16).view(DTYPE["bfloat16"])[np.isnan(x)]).all()
 
 
 @pytest.mark.parametrize(("op", "ways"), [("sitofp", ("sext", "srem")), ("uitofp", ("zext", "urem"))])
@@ -160,18 +254,44 @@ def test_code_of_scalar_functions_is_the_same_for_any_lanes() -> None:
         canonical(wide, ["%v0"], "%v4")
 
 
-def test_compared_code_is_what_is_generated() -> None:
+@pytest.mark.parametrize("name", ["exp", "pow(x, 0.75)"])
+def test_compared_code_is_what_is_generated(name: str) -> None:
     """One block of a thousandth of all floats; the whole is the mark slow."""
-    code, worst = compare("exp", 0x3F800000, BLOCK)
-    assert worst <= ERROR_ULPS["exp"][0]
-    assert known().get(code, "exp") == "exp"
+    code, worst = compare(name, 0x3F800000, BLOCK)
+    assert worst <= ERROR_ULPS[name.partition("(")[0]][0]
+    assert known().get(code, name) == name
+
+
+def test_a_power_is_known_by_its_exponent() -> None:
+    marks = ["; begin pow %x splat (float {})", "; begin pow %x %y", "; begin pow splat (float {}) %x"]
+    line = "%p = fmul <4 x float> %x, splat (float {})"
+    low, high = "0x3FE8000000000000", "0x3FF8000000000000"
+    code = hashlib.sha256(canonical([line.format(low)], ["%x", "1"], "%p").encode()).hexdigest()[:16]
+
+    def read(mark: str, exponent: str, at: str) -> None:
+        lines = [mark.format(exponent), line.format(at), "; end %p", "ret void"]
+        text = "define internal void @phase0(ptr %bufs, <4 x float> %x) #0 {\nentry:\n" + "\n".join(lines) + "\n}\n"
+        functions(text, {code: "pow(x, 0.75)"})
+
+    read(marks[0], low, low)
+    for mark, exponent, at in ((0, high, low), (0, low, high), (1, low, low), (2, low, low)):
+        with pytest.raises(Unread):
+            read(marks[mark], exponent, at)
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(5, 7, 9), (40, 3, 2), (1, 300, 33), (2, 0, 3)])
+def test_products_of_matrices_are_exact(m: int, k: int, n: int) -> None:
+    rng = np.random.default_rng(0)
+    a, b = [rng.integers(P - 9, P, s).astype(U) for s in ((3, m, k), (3, k, n))]
+    exact = (a.astype(object) @ b.astype(object)) % P if k else np.zeros((3, m, n))
+    assert (matmul(a, b) == exact.astype(U)).all()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_scalar_functions_on_every_float(name: str) -> None:
     _, worst = compare(name)
-    assert worst <= ERROR_ULPS[name][0]
+    assert worst <= ERROR_ULPS[name.partition("(")[0]][0]
 
 
 def test_mutants() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -15,16 +14,20 @@ import numpy as np
 from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.loops.ranges import iterations
 from superopt.kernels.loops.stage import Buffer, LoopProgram
-from verifier.kernels.field import Field, P
-from verifier.kernels.meaning import Unread, divisors, evaluate
+from verifier.kernels.engine import compiled
+from verifier.kernels.field import Field, P, Unread
+from verifier.kernels.meaning import divisors, evaluate
 from verifier.kernels.reader import functions
 from verifier.kernels.rewrite import rewritten
-from verifier.kernels.watched import BOUNDS, FUEL, POINTERS, RACE
+from verifier.kernels.watched import BOUNDS, CODES, FUEL, POINTERS, RACE
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 _SAYS = {BOUNDS: "an access outside of its array", RACE: "two tasks meet", FUEL: "it does not end in time"}
 _TURNS = 16  # of all loops of a kernel, at most, for each iteration or element of the program: it has fewer, not more
-_FLOATS = ("float32", "float64")
+_SHORT = 100_000  # lines of a module that is compiled without effort: everything is on the stack then, 20 bytes a line
+_HELD = {  # dtypes as types in memory
+    "bool": "i8", "bfloat16": "i16", "float16": "half", "float32": "float", "float64": "double"
+}  # fmt: skip
 
 
 class KernelPart(NamedTuple):
@@ -87,15 +90,16 @@ def _compare(before: LoopProgram, parts: Sequence[KernelPart], scalar: dict[str,
     field = Field(seed, divisors(before))
     held: dict[str, Any] = {}
     for b in before.buffers:
-        if b.dtype not in _FLOATS:
-            raise Unread(f"a buffer of {b.dtype}")
+        if b.dtype not in _HELD:
+            raise Unread(f"integers in memory: {b.name} of {b.dtype}")
         if b.scope in ("input", "frozen"):
             held[b.name] = field.random(b.name, _count(b))
+    texts = [_in_the_field(part, field, scalar) for part in parts]  # what cannot be read is told before long work
     wanted = evaluate(before, held, field)
     sizes = {b.name: (b.shape, b.dtype) for b in before.buffers}
-    for number, part in enumerate(parts):
+    for number, (part, text) in enumerate(zip(parts, texts, strict=True)):
         own = sum([_count(b) for b in part.pointers])
-        _run(part, held, field, scalar, number, _TURNS * (1000 + own + iterations(before)))
+        _run(part, text, held, field, number, _TURNS * (1000 + own + iterations(before)))
     for name, value in wanted.items():
         if name not in held or held[name].size != value.size:
             raise Unread(f"nothing writes {name} {sizes[name]}")
@@ -108,15 +112,19 @@ def _count(b: Buffer) -> int:
     return int(np.prod(b.shape, dtype=np.int64))
 
 
-def _run(part: KernelPart, held: dict[str, Any], field: Field, scalar: dict[str, str], number: int, turns: int) -> None:
-    """All tasks of a kernel, on the buffers held so far and on others of its own, which are held afterwards."""
+def _in_the_field(part: KernelPart, field: Field, scalar: dict[str, str]) -> str:
+    """The text of a kernel, rewritten."""
     cpu = re.search(r'"target-cpu"="[^"]*" "target-features"="[^"]*"', part.text)
-    text = rewritten(functions(part.text, scalar), part.phases, field, cpu[0] if cpu else "")
+    return rewritten(functions(part.text, scalar), part.phases, field, cpu[0] if cpu else "")
+
+
+def _run(part: KernelPart, text: str, held: dict[str, Any], field: Field, number: int, turns: int) -> None:
+    """All tasks of a kernel, on the buffers held so far and on others of its own, which are held afterwards."""
     words: list[Any] = []
     kept: list[Any] = []
     for b in part.pointers:
-        if b.dtype not in _FLOATS:
-            raise Unread(f"a buffer of {b.dtype}")
+        if b.dtype not in _HELD:
+            raise Unread(f"integers in memory: {b.name} of {b.dtype}")
         fresh = b.scope in ("output", "scratch")
         if fresh:
             held[b.name] = field.random(f"{number}: before {b.name}", _count(b))
@@ -126,7 +134,7 @@ def _run(part: KernelPart, held: dict[str, Any], field: Field, scalar: dict[str,
         stamps = [np.zeros(_count(b), np.int64) for _ in range(2)] if fresh else []
         width = ITEMSIZE_BYTES[b.dtype]
         at = [x.ctypes.data for x in stamps] or [0, 0]
-        made = np.array([_count(b) * width, data.ctypes.data, width, *at, int(fresh)], np.int64)
+        made = np.array([_count(b) * width, data.ctypes.data, CODES[_HELD[b.dtype]], *at, int(fresh)], np.int64)
         words.append(made)
         kept.append((data, stamps))
     table = np.array([w.ctypes.data for w in words], np.int64)
@@ -140,33 +148,6 @@ def _run(part: KernelPart, held: dict[str, Any], field: Field, scalar: dict[str,
 
 
 def _called(text: str, bufs: int, turns: int, seed: int) -> int:
-    with compiled(text) as engine:
+    with compiled(text, 0 if text.count("\n") < _SHORT else 1) as engine:
         signature = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
         return signature(engine.get_function_address("run"))(bufs, turns, seed)
-
-
-def compiled(text: str) -> Any:
-    """A module as machine code, as long as the context lasts; `get_function_address` finds its functions.
-
-    Raises:
-        Unread: LLVM refuses the text.
-    """
-    llvm = _binding()
-    machine = llvm.Target.from_default_triple().create_target_machine(opt=1, codemodel="jitdefault")
-    try:
-        module = llvm.parse_assembly(text)
-        module.verify()
-    except RuntimeError as error:
-        raise Unread(f"what LLVM refuses: {str(error).strip().splitlines()[-1][:200]}") from None
-    engine = llvm.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    return engine
-
-
-@functools.cache
-def _binding() -> Any:
-    import llvmlite.binding as llvm  # late: few load it  # pyright: ignore[reportMissingTypeStubs]
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm

@@ -24,6 +24,10 @@ _U = np.uint64
 MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # splitmix64
 
 
+class Unread(Exception):
+    """Something that validation has no meaning for; its name."""
+
+
 class Field:
     """The field under a key: its random functions, and what constants stand for.
 

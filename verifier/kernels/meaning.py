@@ -14,18 +14,15 @@ from superopt.ir.fold import fold
 from superopt.ir.index import Guard
 from superopt.ir.interp import Numbers, grid, reader
 from superopt.ir.matmul import Product
+from superopt.ir.scalar import numpy_dtype
 from superopt.ir.types import FLOATS, Size
 from superopt.kernels.loops.stage import LoopProgram, Stage
-from verifier.kernels.field import Field, P
+from verifier.kernels.engine import matmul
+from verifier.kernels.field import Field, P, Unread
 
 Array = Any
 _U = np.uint64
 _WORD = np.dtype(np.uint64)
-_EXACT = 1 << 20  # products of 16-bit numbers whose sum float64 holds exactly: 2^32 * 2^20 < 2^53
-
-
-class Unread(Exception):
-    """Something that validation has no meaning for; its name."""
 
 
 def divisors(program: LoopProgram) -> set[float]:
@@ -95,7 +92,7 @@ class FieldAlgebra(Numbers):
         return np.asarray(self._arrays((value,))[0])
 
     def const(self, value: bool | int | float, dtype: str) -> Array:
-        return _U(self.field.constant(float(value)))
+        return _U(self.field.constant(float(numpy_dtype(dtype).type(value))))
 
     def op(self, fn: str, dtype: str, *args: Array) -> Array:
         if fn == "mul" and self.depth and Product.worth(*args):
@@ -138,8 +135,10 @@ class FieldAlgebra(Numbers):
                 return f.hashed(f.key(fn), *xs)
 
     def convert(self, value: Array, source: str, target: str) -> Array:
-        if target not in FLOATS or (source not in FLOATS and source != "bool"):
+        if not {source, target} <= {*FLOATS, "bool"}:
             raise Unread(f"conversion from {source} to {target}")
+        if target == "bool" and source != "bool":
+            return self.field.no(self.field.equal(self.array(value), _U(0)))
         return value
 
     def to_index(self, value: Array) -> Array:
@@ -150,7 +149,7 @@ class FieldAlgebra(Numbers):
 
     def reduce(self, monoid: str, extents: Sequence[Size], body: Callable[..., Array], dtype: str) -> Array:
         f, sizes = self.field, [int(str(n)) for n in extents]
-        if monoid not in ("sum", "max", "min"):
+        if monoid not in ("sum", "max", "min") or dtype == "bool":
             raise Unread(f"a reduction by {monoid} of {dtype}")
 
         def scrambled(*at: Array) -> Array:
@@ -177,13 +176,7 @@ class FieldProduct(Product):
         return None if found is None else FieldProduct(found.a, found.b)
 
     def summed(self, sizes: list[int], rank: int, kind: Any) -> Array:
-        """The sum of products, exact: halves of 16 bits are multiplied as matrices of float64."""
-        if prod(sizes) > _EXACT:
-            raise Unread(f"a sum of {prod(sizes)} products")
-        halves = [[(x & _U(0xFFFF)).astype(np.float64), (x >> _U(16)).astype(np.float64)] for x in (self.a, self.b)]
-        total: Array = _U(0)
-        for i, x in enumerate(halves[0]):
-            for j, y in enumerate(halves[1]):
-                part = Product(x, y).summed(sizes, rank, np.dtype(np.float64)).astype(_U) % _U(P)
-                total = total + part * _U((1 << 16 * (i + j)) % P) % _U(P)
-        return total % _U(P)
+        return super().summed(sizes, rank, kind) % _U(P)
+
+    def times(self, left: Array, right: Array) -> Array:
+        return matmul(left % _U(P), right % _U(P))

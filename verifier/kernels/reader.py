@@ -9,20 +9,22 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from verifier.kernels.meaning import Unread
+from verifier.kernels.field import Unread
 
 _TOKEN = re.compile(r"<\d+ x \w+>|[%@][\w.$]+|-?\d[\w.+-]*|\w[\w.]*|\S")
-_TYPE = re.compile(r"<(\d+) x (\w+)>|(float|double|i1|i8|i16|i32|i64|ptr|void)")
+_TYPE = re.compile(r"<(\d+) x (\w+)>|(half|bfloat|float|double|i1|i8|i16|i32|i64|ptr|void)")
 _OUTSIDE = re.compile(  # lines outside of functions: declarations without promises, hints to loops, the processor
     r"""declare [^"#]*\)(?: nounwind)?|!\d+ = .*|attributes \#0 = \{(?: "(?:target-cpu|target-features|"""
     r"""prefer-vector-width|no-trapping-math)"="[^"]*")+ \}"""
 )
 _FLAGS = frozenset(("inbounds", "nsw", "reassoc"))
-BYTES = {"float": 4, "double": 8, "ptr": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8}
-FLOATING = ("float", "double")
+BYTES = {"half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8}
+FLOATING = ("half", "float", "double")
+DATA = (*FLOATING, "i8", "i16", "bfloat")  # a byte is a condition, 16 bits are those of a float
 
 
 class Type(NamedTuple):
@@ -225,16 +227,26 @@ def _head(text: str) -> CodeFunction:
 
 def _scalar(lines: list[str], end: str, known: dict[str, str], number: int) -> Instruction:
     """The instructions between marks as one, if their text is known to compute the function that the mark names."""
-    _, _, name, *inputs = lines[0].split()
+    _, _, name, *inputs = _OPERAND.findall(lines[0])
     output = end.split()[2]
     text = canonical(lines[1:], inputs, output)
-    made = [instruction(line) for line in lines[1:]]
-    last = next((x for x in made if x.name == output), None)
-    if last is None or known.get(hashlib.sha256(text.encode()).hexdigest()[:16]) != name:
-        raise Unread(f"code of {name} that was not compared")
-    return Instruction(
-        output, f"scalar.{name}", last.type, tuple([Operand(last.type, x) for x in inputs]), line=lines[0], count=number
-    )
+    last = next((line for line in lines[1:] if line.split()[0] == output), "")
+    if not last or known.get(hashlib.sha256(text.encode()).hexdigest()[:16]) != called(name, inputs):
+        raise Unread(f"code of {called(name, inputs)} that was not compared")
+    type_ = instruction(last).type
+    operands = [Operand(type_, x) if x[0] == "%" else _Line(x).operand(type_) for x in inputs]
+    return Instruction(output, f"scalar.{name}", type_, tuple(operands), line=lines[0], count=number)
+
+
+_OPERAND = re.compile(r"splat \(\w+ [^)]*\)|\S+")
+
+
+def called(name: str, inputs: Sequence[str]) -> str:
+    """A function, with its operands where one of them is a constant: its code may use that."""
+    words = [x if x[0] == "%" else repr(_number(x.split()[-1].rstrip(")"), "float")) for x in inputs]
+    if all(x[0] == "%" for x in words):
+        return name
+    return f"{name}({', '.join(['x' if x[0] == '%' else x for x in words])})"
 
 
 _LANEWISE = re.compile(r"<\d+ x (\w+)>")
@@ -246,7 +258,7 @@ def canonical(lines: list[str], inputs: list[str], output: str) -> str:
     Raises:
         Unread: an instruction that does not act lane by lane, or reads what is neither an input nor computed here.
     """
-    names = {x: f"%x{j}" for j, x in enumerate(inputs)}
+    names = {x: f"%x{j}" for j, x in enumerate(inputs) if x[0] == "%"}
     made: list[str] = []
     for line in lines:
         if re.search(r"shufflevector|element|\bbr\b|phi|load|store|reduce|poison", line):
@@ -262,8 +274,8 @@ def canonical(lines: list[str], inputs: list[str], output: str) -> str:
     return "\n".join([*made, names.get(output, "?")])
 
 
-_BINARY = frozenset("add sub mul udiv urem sdiv srem and or xor fadd fsub fmul fdiv frem".split())  # noqa: SIM905
-_CASTS = frozenset("trunc sext zext sitofp uitofp fpext fptrunc".split())  # noqa: SIM905
+_BINARY = frozenset("add sub mul udiv urem sdiv srem and or xor shl lshr fadd fsub fmul fdiv frem".split())  # noqa: SIM905
+_CASTS = frozenset("trunc sext zext sitofp uitofp fpext fptrunc bitcast".split())  # noqa: SIM905
 
 
 def instruction(text: str) -> Instruction:

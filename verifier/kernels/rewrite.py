@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from verifier.kernels.field import Field, P
-from verifier.kernels.meaning import Unread
-from verifier.kernels.reader import BYTES, FLOATING, VOID, CodeFunction, Instruction, Operand, Type
-from verifier.kernels.watched import POINTERS, Words, library
+from verifier.kernels.field import Field, P, Unread
+from verifier.kernels.reader import BYTES, DATA, FLOATING, VOID, CodeFunction, Instruction, Operand, Type
+from verifier.kernels.watched import CODES, POINTERS, Words, library
 
 Kind = Literal["control", "data", "pointer"]
 _WORDS_OF_ARRAY = 6
@@ -24,6 +23,15 @@ _ORDERED = {"lt": ("less", False, False), "gt": ("less", True, False), "ge": ("l
 _SAME_VALUE = ("fpext", "fptrunc")  # up to rounding
 _FUNCTIONS = {"llvm.sqrt": "sqrt", "llvm.fabs": "abs", "llvm.floor": "floor", "llvm.ceil": "ceil",
               "llvm.roundeven": "round_even", "llvm.round": "round_away"}  # fmt: skip
+# operation, what of a float its operand holds, and a constant -> what of it the result holds
+_BITS: dict[tuple[str, str, float | int | None], str] = {
+    ("bitcast", "float", None): "all", ("bitcast", "all", None): "float", ("bitcast", "half", None): "half",
+    ("zext", "half", None): "lower", ("trunc", "lower", None): "half", ("shl", "lower", 16): "all",
+    ("lshr", "rounded", 16): "lower", ("and", "rounded", -65536): "all",
+}  # fmt: skip
+ROUNDED = (  # to the nearest float of 16 bits, in the upper half
+    "select(fcmp uno(x, x), or(bitcast(x), 4194304), add(bitcast(x), add(and(lshr(bitcast(x), 16), 1), 32767)))"
+)
 _MOVES = ("insertelement", "extractelement", "shufflevector")
 
 
@@ -81,6 +89,7 @@ class _Rewriter:
         self.defined: dict[str, Instruction] = {}
         self.lines: list[str] = []
         self.heap: list[str] = []
+        self.bits: dict[str, str] = {}  # integers that are the bits of a float: which of them
         self.count = 0
 
     def text(self) -> str:
@@ -151,6 +160,8 @@ class _Rewriter:
         """An operand as elements of the field."""
         if not x.name:
             other = self.field.key("poison", self.f.name) % P  # of what may be anything
+            if x.type.element in ("i16", "i32") and any(x.lanes):
+                raise Unread("bits of a float that are a constant")
             return _constant(_word(x.type), [other if v is None else self.field.constant(float(v)) for v in x.lanes])
         if self._kind(x) == "data":
             return x.name
@@ -199,7 +210,7 @@ class _Rewriter:
             self._load(i)
         elif i.op == "store":
             x, to = i.operands
-            if x.type.element not in FLOATING:
+            if x.type.element not in CODES or x.type.element == "ptr":
                 raise Unread(f"a store of {x.type}")
             place = self._place(i, to, x.type, True)
             self.lines.append(f"  store {_word(x.type)} {self._data(x)}, ptr {place}, align 8")
@@ -247,17 +258,17 @@ class _Rewriter:
         d, data = f"{i.name}.d", f"{i.name}.data"
         self.lines.append(f"  {d} = alloca [{_WORDS_OF_ARRAY} x i64]")
         if i.op == "alloca":
-            count, width = int(i.words[0]), BYTES.get(i.type.element, 0)
+            count, code = int(i.words[0]), CODES.get(i.type.element, 0)
             if i.type.element not in FLOATING or i.type.lanes:
                 raise Unread(f"an array of {i.type} on the stack")
-            size = count * width
+            size = count * BYTES[i.type.element]
             self.lines.append(f"  {data} = alloca [{count} x i64]")
         else:  # of any type: as many words as bytes
             (size,) = i.operands[1].lanes
-            count, width = int(size or 0), 0
+            count, code = int(size or 0), 0
             self.lines.append(f"  {data} = call ptr @malloc(i64 {8 * count})")
             self.heap.append(data)
-        self.lines.append(f"  call void @room(ptr {d}, ptr {data}, i64 {count}, i64 {size}, i64 {width})")
+        self.lines.append(f"  call void @room(ptr {d}, ptr {data}, i64 {count}, i64 {size}, i64 {code})")
         self.lines.append(f"  {i.name}.o = add i64 0, 0")
 
     def _address(self, i: Instruction) -> None:
@@ -268,8 +279,8 @@ class _Rewriter:
         wide = Type("i64", lanes)
         if at.type.element != "i64":
             step = self._value(f"sext {at.type} {step} to {Type('i64', at.type.lanes)}")
-        if lanes and not at.type.lanes:
-            raise Unread("addresses of lanes moved by one number")
+        if (lanes and not at.type.lanes) or i.type.element not in BYTES:
+            raise Unread("addresses of lanes moved by one number, or in bits")
         if lanes and not base.type.lanes:
             o = self._spread(o, wide)
         size = _constant(wide, [BYTES[i.type.element]] * max(lanes, 1))
@@ -288,12 +299,12 @@ class _Rewriter:
         if at.type.lanes or i.align > BYTES[type_.element]:
             raise Unread("an address more aligned than its elements")
         return self._value(
-            f"call ptr @place(ptr {d}, i64 {o}, i64 {max(type_.lanes, 1)}, i64 {BYTES[type_.element]}, "
+            f"call ptr @place(ptr {d}, i64 {o}, i64 {max(type_.lanes, 1)}, i64 {CODES[type_.element]}, "
             f"i1 {'true' if writes else 'false'}, i64 {i.count})"
         )
 
     def _load(self, i: Instruction) -> None:
-        if i.type.element != "ptr" and i.type.element not in FLOATING:
+        if i.type.element not in CODES:
             raise Unread(f"a load of {i.type}")
         place = self._place(i, i.operands[0], i.type, False)
         if i.type.element == "ptr":
@@ -334,17 +345,22 @@ class _Rewriter:
                 typed.append(f"{x.type} {self._control(x)}" if index else f"{_word(x.type)} {self._data(x)}")
             self.lines.append(f"  {i.name} = {op} {', '.join(typed)}")
             return
-        if op == "select":
+        if op == "select" and i.type.element != "i32":
             self._is(i.name, type_, self._select(i, w))
             return
-        if op in ("sitofp", "uitofp"):
+        if op in ("sitofp", "uitofp") and self._kind(xs[0]) == "control":
             self._is(i.name, type_, self._number(xs[0], w, op == "sitofp"))
             return
         if op == "fcmp":
             self._is(i.name, type_, self._compared(i, w))
             return
-        if op == "icmp":
-            raise Unread("a comparison of integers that are data")
+        if {"i16", "i32", "bfloat"} & {i.type.element, xs[-1].type.element}:
+            self._of_bits(i)
+            return
+        if (op == "icmp" or i.type.element == "i8") and not self._condition(i):
+            raise Unread(f"{op} of integers that are data")
+        if i.type.element == "half" and op != "fptrunc":
+            raise Unread(f"{op} of 16-bit floats")
         values = [self._data(x) for x in xs]
         if op.startswith("scalar."):
             keys: list[str | int] = [self.field.key(op.removeprefix("scalar."))]
@@ -364,11 +380,57 @@ class _Rewriter:
             made = w.no(w.least(w.call("mul", a, b)))
         elif op == "xor" and i.type.element == "i1" and not xs[1].name and set(xs[1].lanes) == {1}:
             made = w.no(w.least(values[0]))
-        elif op in _SAME_VALUE:
+        elif op in _SAME_VALUE or op in ("icmp", "zext") or (op == "uitofp" and xs[0].type.element == "i1"):
             made = values[0]
         else:
             raise Unread(f"{op} of {i.type}")
         self._is(i.name, type_, made)
+
+    def _of_bits(self, i: Instruction) -> None:
+        """An integer that holds a float: all bits, or the upper half of them; a step of a rounding has no value."""
+        x, last = i.operands[0], i.operands[-1]
+        if i.op == "select":
+            x, made = self._rounded(i), "rounded"
+        else:
+            number = last.lanes[0] if not last.name and len(set(last.lanes)) == 1 else None
+            made = _BITS.get((i.op, self._state(x), number), "")
+        if not made and i.op not in ("lshr", "and", "add", "or"):
+            raise Unread(f"{i.op} of {x.type} that is data")
+        self.bits[i.name] = made
+        if made != self._state(Operand(i.type, i.name)):
+            raise Unread(f"{i.op} of {x.type} to {i.type}")
+        if made:
+            self._is(i.name, _word(i.type), self._data(x))
+
+    def _state(self, x: Operand) -> str:
+        """What of a float a value holds."""
+        held = self.bits.get(x.name, "") if x.type.element == "i32" else ""
+        return {"float": "float", "i16": "half", "bfloat": "half"}.get(x.type.element, held)
+
+    def _rounded(self, i: Instruction) -> Operand:
+        """The float of which a choice holds the nearest one of 16 bits, in its upper half."""
+        told = self.defined.get(i.operands[0].name)
+        if (
+            told is None
+            or told.op != "fcmp"
+            or self._spelled(Operand(i.type, i.name), told.operands[0].name) != ROUNDED
+        ):
+            raise Unread(f"a choice of {i.type} that is data")
+        return told.operands[0]
+
+    def _spelled(self, x: Operand, of: str, depth: int = 6) -> str:
+        """An expression of integers and conditions."""
+        i = self.defined.get(x.name)
+        if x.name == of or i is None or i.type.element not in ("i1", "i32") or not depth:
+            return "x" if x.name == of else x.name or "|".join({str(v) for v in x.lanes})
+        return f"{' '.join([i.op, *i.words])}({', '.join([self._spelled(y, of, depth - 1) for y in i.operands])})"
+
+    def _condition(self, i: Instruction) -> bool:
+        """Is a byte made of a condition, or a condition of a byte, which is 0 or 1?"""
+        if i.op == "zext":
+            return i.operands[0].type.element == "i1"
+        zero = not i.operands[-1].name and not any(i.operands[-1].lanes)
+        return i.op == "icmp" and i.operands[0].type.element == "i8" and i.words[0] == "ne" and zero
 
     def _number(self, x: Operand, w: Words, signed: bool) -> str:
         """A number of control as an element."""
@@ -433,20 +495,10 @@ class _Rewriter:
             self._is(i.name, _word(i.type), self._reduced(name.split(".")[3], i))
         elif name.startswith(("llvm.masked.load.", "llvm.masked.gather.")):
             at, mask, other = i.operands
-            d, places, flags = self._lanes(i, at, mask, i.type)
-            typed = f"<{i.type.lanes} x i64>"
-            self.lines.append(
-                f"  {i.name} = call {typed} @gather.{i.type.lanes}(ptr {d}, {typed} {places}, {typed} {flags}, "
-                f"{typed} {self._data(other)}, i64 {BYTES[i.type.element]}, i64 {i.count})"
-            )
+            self.lines.append(f"  {i.name} = {self._masked('gather', i, at, mask, other)}")
         elif name.startswith(("llvm.masked.store.", "llvm.masked.scatter.")):
             x, at, mask = i.operands
-            d, places, flags = self._lanes(i, at, mask, x.type)
-            typed = f"<{x.type.lanes} x i64>"
-            self.lines.append(
-                f"  call void @scatter.{x.type.lanes}(ptr {d}, {typed} {places}, {typed} {flags}, "
-                f"{typed} {self._data(x)}, i64 {BYTES[x.type.element]}, i64 {i.count})"
-            )
+            self._value(self._masked("scatter", i, at, mask, x))
         else:
             raise Unread(f"a call of {name}")
 
@@ -466,43 +518,36 @@ class _Rewriter:
         self.lines.append(f"  {f'{i.name} = ' if i.name else ''}call {returns} @{f.name}({', '.join(args)})")
 
     def _reduced(self, monoid: str, i: Instruction) -> str:
-        """All lanes of a vector as one, in pairs of one word."""
+        """All lanes of a vector as one, in pairs of one word; a condition holds unless the product of denials is 1."""
         x = i.operands[-1]
-        if monoid == "or" and x.type.element == "i1":
-            return self._any(x)
-        if x.type.element not in FLOATING or monoid not in ("fadd", "fmul"):
+        some = monoid == "or" and x.type.element == "i1"
+        if not some and (x.type.element not in ("float", "double") or monoid not in ("fadd", "fmul")):
             raise Unread(f"a reduction {monoid} of {x.type}")
         w, whole = self._words(0), self._data(x)
-        total = self._data(i.operands[0])
+        total = "1" if some else self._data(i.operands[0])
         for lane in range(x.type.lanes):
             one = self._value(f"extractelement {_word(x.type)} {whole}, i64 {lane}")
+            one = w.no(w.least(one)) if some else one
             total = w.fold(w("add", total, one)) if monoid == "fadd" else w.call("mul", total, one)
-        return total
+        return w.no(w.least(total)) if some else total
 
-    def _any(self, x: Operand) -> str:
-        """Does a condition hold in some lane?"""
-        w, whole, none = self._words(0), self._data(x), "1"
-        for lane in range(x.type.lanes):
-            one = self._value(f"extractelement {_word(x.type)} {whole}, i64 {lane}")
-            none = w.call("mul", none, w.no(w.least(one)))
-        return w.no(w.least(none))
-
-    def _lanes(self, i: Instruction, at: Operand, mask: Operand, type_: Type) -> tuple[str, str, str]:
-        """The array, the places and the flags of an access lane by lane."""
-        aligned = i.align <= BYTES.get(type_.element, 0)
-        if type_.element not in FLOATING or not aligned or not type_.lanes or mask.type.lanes != type_.lanes:
-            raise Unread(f"a masked access of {type_}")
+    def _masked(self, way: str, i: Instruction, at: Operand, mask: Operand, x: Operand) -> str:
+        """An access lane by lane, of what is stored or of what is there instead of what is loaded."""
+        n, element = x.type.lanes, x.type.element
+        if element not in CODES or i.align > BYTES[element] or not n or mask.type.lanes != n:
+            raise Unread(f"a masked access of {x.type}")
         d, o = self._pointer(at)
-        n, width = type_.lanes, BYTES[type_.element]
         wide = Type("i64", n)
         if not at.type.lanes:
-            o = self._value(f"add {wide} {self._spread(o, wide)}, {_constant(wide, [width * j for j in range(n)])}")
+            steps = _constant(wide, [BYTES[element] * j for j in range(n)])
+            o = self._value(f"add {wide} {self._spread(o, wide)}, {steps}")
         flags = self._value(f"zext {mask.type} {self._control(mask)} to {wide}")
-        return d, o, flags
+        typed = ", ".join([f"{wide} {y}" for y in (o, flags, self._data(x))])
+        return f"call {wide} @{way}.{n}(ptr {d}, {typed}, i64 {CODES[element]}, i64 {i.count})"
 
 
 def _kind_of(type_: Type) -> Kind:
-    return "pointer" if type_.element == "ptr" else "data" if type_.element in FLOATING else "control"
+    return "pointer" if type_.element == "ptr" else "data" if type_.element in DATA else "control"
 
 
 def _result(i: Instruction) -> Type:

@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from superopt.ir.scalar import SCALARS
+from superopt.kernels.emit.registers import splatted
 from superopt.kernels.llvm.cpu import host
 from superopt.kernels.llvm.module import Module
 from superopt.kernels.math import table
-from verifier.kernels.check import compiled
+from verifier.kernels.engine import compiled
 from verifier.kernels.reader import canonical
 
 FILE = Path(__file__).with_name("scalars.json")
@@ -32,7 +33,7 @@ BLOCK = 1 << 20  # floats at once: their float64 values fit a second-level cache
 ALL = 1 << 32
 NAMES = (
     "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "cbrt", "sinh", "cosh", "asinh", "acosh",
-    "atanh", "atan", "asin", "acos",
+    "atanh", "atan", "asin", "acos", "sin", "cos", "tan", "pow(x, 0.75)",
 )  # fmt: skip
 """Functions of one float that are compared; each within its bound of `table.ERROR_ULPS`."""
 
@@ -62,6 +63,7 @@ def compare(name: str, first: int = 0, count: int = ALL) -> tuple[str, float]:
         The digest of the code, and the greatest error in units of the last place; infinite where one of both is NaN or
         infinite and the other is not.
     """
+    name, operands = _split(name)
     module = Module(host())
     f = module.function("all", [("ptr", "to"), ("i32", "first")], internal=False)
     typed = f"<{LANES} x i32>"
@@ -73,8 +75,9 @@ def compare(name: str, first: int = 0, count: int = ALL) -> tuple[str, float]:
         bits = f.broadcast(f.value(f"add i32 {short}, %first"), "i32", LANES)
         x = f.value(f"bitcast {typed} {f.value(f'add {typed} {bits}, {spread}')} to <{LANES} x float>")
         begin = len(f.lines)
-        y = table.apply(f, name, "float32", (x,), LANES)
-        code.append(digest([str(line).strip() for line in f.lines[begin:]], [x], y))
+        args = [x if c is None else splatted(c, "float32", LANES) for c in operands]
+        y = table.apply(f, name, "float32", tuple(args), LANES)
+        code.append(digest([str(line).strip() for line in f.lines[begin:]], args, y))
         f.store(f"<{LANES} x float>", y, f.element("%to", at))
 
     f.for_(0, BLOCK, LANES, body)
@@ -85,14 +88,21 @@ def compare(name: str, first: int = 0, count: int = ALL) -> tuple[str, float]:
         for start in range(first, first + count, BLOCK):
             call(out.ctypes.data, start)
             x = np.arange(start, start + BLOCK, dtype=np.uint32).view(np.float32)
-            worst = max(worst, _error(name, x, out))
+            worst = max(worst, _error(name, operands, x, out))
     return code[0], worst
 
 
-def _error(name: str, x: Any, y: Any) -> float:
+def _split(name: str) -> tuple[str, list[float | None]]:
+    """A function and its operands, None for the one that is not a constant."""
+    name, _, operands = name.rstrip(")").partition("(")
+    return name, [None if c == "x" else float(c) for c in operands.split(", ")] if operands else [None]
+
+
+def _error(name: str, operands: Sequence[float | None], x: Any, y: Any) -> float:
     """The greatest error of a block, in units of the last place: half of one where the nearest float is given."""
     with np.errstate(all="ignore"):
-        exact = SCALARS[name].numpy(x.astype(np.float64))
+        wide = x.astype(np.float64)
+        exact = SCALARS[name].numpy(*[wide if c is None else c for c in operands])
         near = exact.astype(np.float32)
         other = np.flatnonzero(near.view(np.int32) != y.view(np.int32))  # few: the rest of the work is on these alone
         exact, near, y = exact[other], near[other], y[other]
@@ -109,7 +119,7 @@ def main(names: Sequence[str]) -> None:
     kept: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
     for name in names or NAMES:
         code, worst = compare(name)
-        bound, _ = table.ERROR_ULPS[name]
+        bound, _ = table.ERROR_ULPS[_split(name)[0]]
         print(f"{name}: {code}, {worst:.3g} units of the last place, at most {bound}", flush=True)
         if worst <= bound:
             kept[code] = {"name": name, "cpu": host().name, "ulps": round(worst, 3)}

@@ -1,10 +1,11 @@
 """Functions that rewritten kernels call: arithmetic of the field on vectors of 64-bit words, and watched memory.
 
 A value of the field is held below 2^32, not always below P.  An array is described by six words: bytes, address of its
-elements (a word each), bytes of an element (0: not known yet), stamps of who wrote and who read each element (or no
-stamps), and whether it may be written or holds pointers.  A pointer from elsewhere is to `@nobody`, who has no bytes.
-An access outside of its array, at a place that is not an element, of an element that another task of the phase wrote,
-or a write of what another task read, is reported in `@fault`, and goes to memory of nobody.
+elements (a word each), code of an element (`CODES`; 0: not known yet), stamps of who wrote and who read each element
+(or no stamps), and whether it may be written or holds pointers.  A pointer from elsewhere is to `@nobody`, who has no
+bytes.  An access outside of its array, at a place that is not an element or as one of another type, of an element that
+another task of the phase wrote, or a write of what another task read, is reported in `@fault`, and goes to memory of
+nobody.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from verifier.kernels.field import MIX, Field, P
 
 BOUNDS, RACE, FUEL = 1, 2, 3  # what `@fault` says in its lowest bits
 WRITABLE, POINTERS = 1, 2  # the sixth word of an array; pointers are never written
+CODES = {"i8": 1, "i16": 2, "half": 258, "float": 4, "double": 8, "ptr": 8}  # of types in memory; bytes modulo 256
 _MOST_LANES = 64
 
 _MEMORY = f"""
@@ -49,14 +51,15 @@ off:
   ret i1 false
 }}
 
-define internal ptr @place(ptr %d, i64 %at, i64 %count, i64 %width, i1 %writes, i64 %line) noinline {{
+define internal ptr @place(ptr %d, i64 %at, i64 %count, i64 %code, i1 %writes, i64 %line) noinline {{
+  %width = and i64 %code, 255
   %size = load i64, ptr %d
   %where = getelementptr i64, ptr %d, i64 2
   %known = load i64, ptr %where
   %unknown = icmp eq i64 %known, 0
   br i1 %unknown, label %learn, label %check
 learn:
-  store i64 %width, ptr %where
+  store i64 %code, ptr %where
   br label %check
 check:
   %bytes = mul i64 %count, %width
@@ -66,7 +69,7 @@ check:
   %rest = urem i64 %at, %width
   %whole = icmp eq i64 %rest, 0
   %now = load i64, ptr %where
-  %same = icmp eq i64 %now, %width
+  %same = icmp eq i64 %now, %code
   %wp = getelementptr i64, ptr %d, i64 5
   %writable = load i64, ptr %wp
   %may = icmp eq i64 %writable, {WRITABLE}
@@ -131,12 +134,12 @@ done:
   ret ptr %element
 }}
 
-define internal void @room(ptr %d, ptr %data, i64 %words, i64 %size, i64 %width) noinline {{
+define internal void @room(ptr %d, ptr %data, i64 %words, i64 %size, i64 %code) noinline {{
   store i64 %size, ptr %d
   %dp = getelementptr i64, ptr %d, i64 1
   store ptr %data, ptr %dp
   %wp = getelementptr i64, ptr %d, i64 2
-  store i64 %width, ptr %wp
+  store i64 %code, ptr %wp
   %op = getelementptr i64, ptr %d, i64 3
   store ptr null, ptr %op
   %rp = getelementptr i64, ptr %d, i64 4
@@ -167,56 +170,36 @@ done:
 """
 
 _LANES = """
-define internal <$N x i64> @gather.$N(ptr %d, <$N x i64> %at, <$N x i64> %mask, <$N x i64> %other, i64 %width,
-                                      i64 %line) noinline {
+define internal <$N x i64> @$NAME.$N(ptr %d, <$N x i64> %at, <$N x i64> %mask, <$N x i64> %first, i64 %code,
+                                     i64 %line) noinline {
   br label %head
 head:
   %j = phi i64 [ 0, %0 ], [ %next, %tail ]
-  %v = phi <$N x i64> [ %other, %0 ], [ %w, %tail ]
+  %v = phi <$N x i64> [ %first, %0 ], [ %w, %tail ]
   %more = icmp slt i64 %j, $N
   br i1 %more, label %look, label %done
 look:
   %flag = extractelement <$N x i64> %mask, i64 %j
   %on = icmp ne i64 %flag, 0
-  br i1 %on, label %read, label %tail
-read:
+  br i1 %on, label %touch, label %tail
+touch:
   %o = extractelement <$N x i64> %at, i64 %j
-  %p = call ptr @place(ptr %d, i64 %o, i64 1, i64 %width, i1 false, i64 %line)
-  %x = load i64, ptr %p
-  %v.new = insertelement <$N x i64> %v, i64 %x, i64 %j
+  %p = call ptr @place(ptr %d, i64 %o, i64 1, i64 %code, i1 $WRITES, i64 %line)
+  $TOUCH
+  %touched = insertelement <$N x i64> %v, i64 %x, i64 %j
   br label %tail
 tail:
-  %w = phi <$N x i64> [ %v, %look ], [ %v.new, %read ]
+  %w = phi <$N x i64> [ %v, %look ], [ %touched, %touch ]
   %next = add i64 %j, 1
   br label %head
 done:
   ret <$N x i64> %v
 }
-
-define internal void @scatter.$N(ptr %d, <$N x i64> %at, <$N x i64> %mask, <$N x i64> %v, i64 %width,
-                                 i64 %line) noinline {
-  br label %head
-head:
-  %j = phi i64 [ 0, %0 ], [ %next, %tail ]
-  %more = icmp slt i64 %j, $N
-  br i1 %more, label %look, label %done
-look:
-  %flag = extractelement <$N x i64> %mask, i64 %j
-  %on = icmp ne i64 %flag, 0
-  br i1 %on, label %write, label %tail
-write:
-  %o = extractelement <$N x i64> %at, i64 %j
-  %p = call ptr @place(ptr %d, i64 %o, i64 1, i64 %width, i1 true, i64 %line)
-  %x = extractelement <$N x i64> %v, i64 %j
-  store i64 %x, ptr %p
-  br label %tail
-tail:
-  %next = add i64 %j, 1
-  br label %head
-done:
-  ret void
-}
 """
+_TOUCH = {
+    ("gather", "false"): "%x = load i64, ptr %p",
+    ("scatter", "true"): "%x = extractelement <$N x i64> %v, i64 %j\n  store i64 %x, ptr %p",
+}
 
 
 class Words:
@@ -291,7 +274,9 @@ def library(lanes: set[int], field: Field) -> str:
     made = [_MEMORY]
     for n in sorted({0, *lanes}):
         if n:
-            made.append(_LANES.replace("$N", str(n)))
+            for (name, writes), touch in _TOUCH.items():
+                text = _LANES.replace("$NAME", name).replace("$WRITES", writes).replace("$TOUCH", touch)
+                made.append(text.replace("$N", str(n)))
         made += _arithmetic(n, field)
     return "\n".join(made)
 

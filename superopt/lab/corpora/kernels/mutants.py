@@ -25,8 +25,9 @@ from superopt.ir.scalar import DTYPE
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.ranges import KNOBS, knob_fault
 from superopt.kernels.loops.stage import LoopProgram
-from verifier.kernels.check import KernelPart, compiled, validate
-from verifier.kernels.meaning import Unread
+from verifier.kernels.check import KernelPart, validate
+from verifier.kernels.engine import compiled
+from verifier.kernels.field import Unread
 from verifier.kernels.scalars import known
 from verifier.verdict import PROVED, REFUTED
 
