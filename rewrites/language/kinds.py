@@ -46,16 +46,16 @@ def agree(rule: Rule) -> None:
     """
     known: dict[Term, str] = {}
     for left, right in zip(rule.lhs, rule.rhs, strict=True):
-        _one("the two sides", [_kind(rule.kinds, t, known) for t in (left, right)])
+        _one("the two sides", [kind_of(rule.kinds, t, known) for t in (left, right)])
     for t in rule.given:
-        _kind(rule.kinds, t, known)
+        kind_of(rule.kinds, t, known)
 
 
-def _kind(kinds: Mapping[str, str], t: Term, known: dict[Term, str]) -> str:
+def kind_of(kinds: Mapping[str, str], t: Term, known: dict[Term, str]) -> str:
     """`bool`, `int` (an index), `float` (the dtype of the rule), or `number`: what a literal adapts to."""
     found = known.get(t)
     if found is None:
-        found = known[t] = _infer(kinds, t, [_kind(kinds, a, known) for a in t.args])
+        found = known[t] = _infer(kinds, t, [kind_of(kinds, a, known) for a in t.args])
     return found
 
 

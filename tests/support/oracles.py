@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,73 +12,75 @@ from rewrites.egraph.convert import node_of, transposed
 from rewrites.egraph.graph import EGraph
 from rewrites.egraph.perm import PERM_BITS, PERM_MASK, inverse_of, perm_of
 from superopt.ir import denote, scalar
+from superopt.ir.algebra import COMBINE
 from superopt.ir.graph import Node
 from superopt.ir.interp import Array, Numbers, _argument, reader
-from verifier.equal import conditions as c
-from verifier.equal.conditions import Int, Truth, unwrap
+from superopt.ir.ops.record import identity
 
 Ref = int
 Choose = Callable[[int], Any]
 
 
-def _int(i: Int) -> int:
-    v = unwrap(i).value
-    if v is None:
-        raise TypeError(f"{i} is not a number")
-    return v
-
-
 class Numeric:
-    """Indices are ints, scalars are Python numbers: the meaning of a rule evaluated at one index."""
+    """Indices are ints, scalars are numbers of NumPy, and a read outside of an input is an error."""
 
-    def __init__(self, arrays: Mapping[str, Any], functions: Mapping[str, Callable[..., Any]]) -> None:
-        self._arrays, self._functions = arrays, functions
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        self._arrays = arrays
 
-    def read(self, name: str, index: Sequence[Int]) -> Any:
+    def read(self, name: str, index: Sequence[int]) -> Any:
         """The entry of an input."""
-        where = tuple(_int(i) for i in index)
+        where = tuple(index)
         array = self._arrays[name]
         if any(not 0 <= i < n for i, n in zip(where, array.shape, strict=True)):
             raise IndexError(f"{name}{list(where)} is outside the shape {list(array.shape)}")
         return array[where]
 
-    def const(self, value: Fraction | float) -> Any:
-        """A constant as a float, or a truth value."""
-        return value if isinstance(value, bool) else float(value)
+    def const(self, value: bool | int | float, dtype: str) -> Any:
+        """A constant of the type."""
+        return scalar.numpy_dtype(dtype).type(value)
 
-    def size(self, value: Int) -> Any:
-        """An integer as a float."""
-        return float(_int(value))
-
-    def op(self, fn: str, *args: Any) -> Any:
+    def op(self, fn: str, dtype: str, *args: Any) -> Any:
         """A scalar function by its table entry."""
-        return self._functions[fn](*args)
+        return scalar.apply(fn, dtype, args)[()]
 
-    def where(self, guard: Truth, then: Callable[[], Any], orelse: Callable[[], Any]) -> Any:
+    def convert(self, value: Any, source: str, target: str) -> Any:
+        """A value in another type."""
+        return scalar.convert(value, source, target)[()]
+
+    def where(self, guard: bool, then: Callable[[], Any], orelse: Callable[[], Any]) -> Any:
         """A choice; only the branch taken is evaluated."""
-        g = c.truth(guard)
-        return then() if g == c.TRUE else orelse()
+        return then() if guard else orelse()
 
-    def reduce(self, kind: str, sizes: Sequence[Int], body: Callable[[Sequence[Int]], Any]) -> Any:
+    def reduce(self, monoid: str, extents: Sequence[int], body: Callable[..., Any], dtype: str) -> Any:
         """Fold over the box, row-major."""
-        total = {"sum": 0.0, "max": -math.inf, "min": math.inf, "prod": 1.0, "and": True, "or": False}[kind]
-        fold = {"sum": "add", "prod": "mul"}.get(kind, kind)
-        counts = [_int(n) for n in sizes]
-        for flat in range(math.prod(counts)):
-            index: list[Int] = []
-            for n in reversed(counts):
-                flat, i = divmod(flat, n)
-                index.insert(0, i)
-            total = self._functions[fold](total, body(index))
+        total = self.const(identity(monoid, dtype), dtype)
+        for index in itertools.product(*map(range, extents)):
+            total = self.op(COMBINE[monoid], dtype, total, body(*index))
         return total
 
-    def divmod(self, index: Int, inner: Int) -> tuple[Int, Int]:
-        """Quotient and remainder."""
-        return divmod(_int(index), _int(inner))
+    def to_index(self, value: Any) -> int:
+        """An integer as an index."""
+        return int(value)
 
-    def entry(self, value: Any, size: Int) -> Int:
-        """The integer, clipped."""
-        return max(0, min(int(value), _int(size) - 1))
+    def from_index(self, index: int, dtype: str) -> Any:
+        """An index as a scalar."""
+        return self.const(index, dtype)
+
+    def clip(self, index: int, low: int, high: int) -> int:
+        """The index, moved into a range."""
+        return min(max(index, low), high)
+
+    def all(self, *guards: bool) -> bool:
+        """Conjunction."""
+        return all(guards)
+
+    def eq(self, a: int, b: int) -> bool:
+        """Equality of indices."""
+        return a == b
+
+    def regroup(self, index: Sequence[int], outer: Sequence[int], inner: Sequence[int]) -> Sequence[int]:
+        """The index at the same row-major position in another shape."""
+        return denote.regroup(index, tuple(outer), tuple(inner))
 
 
 def extract_any(eg: EGraph, ref: Ref, choose: Choose, memo: dict[int, Node] | None = None) -> Node:

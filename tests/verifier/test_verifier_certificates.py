@@ -19,7 +19,7 @@ from rewrites.language.parse import parse
 from rewrites.library import by_name, load
 from superopt.certify.rule_files import recheck_certificates
 from superopt.commands.main import cli
-from superopt.ir.ops import contraction
+from superopt.ir.ops import contraction, movement
 from superopt.store import Store
 from verifier.equal import sem
 from verifier.record import digests
@@ -62,13 +62,14 @@ def _edit(monkeypatch: pytest.MonkeyPatch, file: str | None, function: str) -> N
     ("file", "function", "ops"),
     [
         (sem.__file__, "_pad", {"pad"}),
+        (movement.__file__, "_pad", {"pad"}),
         (sem.__file__, "_concat", {"concat"}),
         (sem.__file__, "_take", {"take"}),
         (named.__file__, "_concat", {"concat"}),
-        (contraction.__file__, "_dot", {"dot"}),
+        (contraction.__file__, "_dot", {"dot", "conv"}),  # one without windows is a product
         (contraction.__file__, "_conv_rule", {"conv"}),
     ],
-    ids=["pad", "concat", "take", "shape of concat", "product", "type of convolution"],
+    ids=["pad", "value of pad", "concat", "take", "shape of concat", "product", "type of convolution"],
 )
 @pytest.mark.usefixtures("forgetful")
 def test_an_edit_of_one_denotation_makes_void_the_rules_with_that_op(

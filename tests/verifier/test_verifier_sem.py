@@ -1,15 +1,14 @@
 """Naming then denoting is evaluating: the meaning of rule terms agrees with the reference interpreter.
 
-Part of the trust base: the prover reasons about `verifier.equal.sem`, programs run by the op table's denotations.
-Random instances of every library rule (and of rules that exercise the other ops) are built as IR graphs and evaluated;
-the same terms, evaluated index by index through `sem` over numbers, must give the same arrays.
+Part of the trust base: `verifier.equal.sem` says which entries of the op table a rule's terms are, the builder which
+nodes they become.  Random instances of every library rule (and of rules that exercise the other ops) are built as IR
+graphs and evaluated; the same terms, evaluated index by index through `sem` over numbers, must give the same arrays.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,11 @@ from rewrites.language.term import Rule, Term, stem, subterms
 from rewrites.library import load
 from rewrites.lift.generate import Instance, instance
 from superopt.errors import SuperoptError
-from superopt.ir import scalar
 from superopt.ir.interp import evaluate
+from superopt.ir.ops.table import canonical, infer
 from tests.support.oracles import Numeric
-from verifier.equal.sem import Meaning
+from verifier.equal.sem import _MEANING, Meaning
+from verifier.record import digests
 
 MORE = parse_many(
     """
@@ -46,6 +46,9 @@ sem-pad: A[*a *n]  V[]
   pad(view(A), V, n(l, h, i))  ==  pad(A, V, n(l, h, i))
 
 sem-conv: X[*b *g c *s]  W[*g o c *s2]
+  conv(view(X), W, c, s(t, p, q, u, d))  ==  conv(X, W, c, s(t, p, q, u, d))
+
+sem-conv-features: X[*b *c *s]  W[o *c *s2]
   conv(view(X), W, c, s(t, p, q, u, d))  ==  conv(X, W, c, s(t, p, q, u, d))
 
 sem-split: A[*a n]  extra o i  q in 2|3
@@ -75,30 +78,6 @@ SEEDS = range(4)
 LARGEST = 600  # entries compared per root
 
 
-def scalar_functions(inst: Instance) -> Mapping[str, Callable[..., Any]]:
-    """The interpreter's scalar table by the names that `sem` uses."""
-
-    class Table(dict[str, Callable[..., Any]]):
-        def __missing__(self, name: str) -> Callable[..., Any]:
-            op = inst.match.metas[name[1:]][0] if name.startswith("$") else name
-            power = re.fullmatch(r"integer_pow\[(-?\d+)\]", op)
-
-            def call(*args: Any) -> Any:
-                if power:
-                    return float(args[0]) ** int(power[1])
-                if op == "clamp":
-                    return min(max(args[1], args[0]), args[2])
-                if op == "square":
-                    return args[0] * args[0]
-                args = tuple(np.float64(a) if isinstance(a, float) else a for a in args)
-                boolean = all(isinstance(a, bool | np.bool_) for a in args) and op != "select_n"
-                return scalar.apply(op, "bool" if boolean else "float64", tuple(args))[()]
-
-            return call
-
-    return Table()
-
-
 def named_arrays(inst: Instance, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Inputs with their axes in the order of the rule's declarations."""
     out: dict[str, np.ndarray] = {}
@@ -113,8 +92,9 @@ def named_arrays(inst: Instance, values: Mapping[str, np.ndarray]) -> dict[str, 
 
 def denoted(inst: Instance, t: Term, layout: Any, values: Mapping[str, np.ndarray]) -> np.ndarray:
     """The term evaluated at every index of a physical layout, through `sem`."""
-    reducers = {m: op.removeprefix("reduce_") for m, (op, _) in inst.match.metas.items()}
-    meaning = Meaning(inst.env, Numeric(named_arrays(inst, values), scalar_functions(inst)), reducers)
+    metas = {m: op.removeprefix("reduce_") for m, (op, _) in inst.match.metas.items()}
+    numbers = Numeric(named_arrays(inst, values))
+    meaning = Meaning(inst.env, numbers, numbers.read, metas)
     entries = [e for axis in layout for e in axis]
     shape = [int(np.prod([n for _, n in axis], dtype=int)) for axis in layout]
     with np.errstate(all="ignore"):
@@ -148,8 +128,34 @@ def test_sem_is_the_interpreter(rule: Rule) -> None:
     assert compared >= 2
 
 
-def test_every_op_of_the_language_is_compared() -> None:
-    from verifier.equal.sem import _MEANING
+def test_entries_are_well_typed_and_known_to_digests(monkeypatch: pytest.MonkeyPatch) -> None:
+    named: dict[str, set[str]] = {}
+    real = Meaning.apply
 
+    def apply(self: Meaning[Any], op: str, t: Term, labels: Any, ix: Any, operands: Any, **attrs: Any) -> Any:
+        named.setdefault(t.op, set()).add(op)
+        found = infer(op, [kind for _, kind in operands], canonical(op, attrs))
+        assert found == (self.typed(t, labels),), f"{op} of {t}"  # the type rule agrees with the shapes of names
+        return real(self, op, t, labels, ix, operands, **attrs)
+
+    monkeypatch.setattr(Meaning, "apply", apply)
+    for rule, seed in itertools.product((*MORE, *load()), SEEDS):
+        try:
+            inst = instance(rule, seed, largest=3)
+        except SuperoptError:
+            continue
+        if inst is not None and inst.rhs:
+            for t in (rule.lhs[0], rule.rhs[0]):
+                first = [tuple((label, min(n, 1)) for label, n in axis) for axis in inst.layouts[0]]
+                denoted(inst, t, first, inst.arrays(0))
+    named.pop("ew")
+    assert set(_MEANING) - named.keys() == set(
+        "var lit view lay bcast expand unit ren diag fold stack ew".split()  # noqa: SIM905 (one name per word)
+    )
+    for op, entries in named.items():
+        assert entries <= set(digests._IR[op]), op
+
+
+def test_every_op_of_the_language_is_compared() -> None:
     met = {t.op for rule in (*load(), *MORE) for t in subterms((*rule.lhs, *rule.rhs))}
     assert set(_MEANING) - met <= {"lay"}

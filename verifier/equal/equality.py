@@ -35,7 +35,7 @@ NO_OVERFLOW = "no operation on integers overflows"
 QUICK = 200_000  # steps for the question whether a rule of floats holds of integers, too
 ORDER = (EXACT, REAL, RANGE)
 """Classes of exactness, the strongest first."""
-_RING = LOGICAL | {"add", "sub", "mul", "neg", "square", "select_n", "max", "min"}
+_RING = LOGICAL | {"add", "sub", "mul", "neg", "select_n", "max", "min"}
 
 
 @dataclass
@@ -197,13 +197,13 @@ class _Question:
     def ring_safe(self, laws: str) -> bool:
         """Does a proof hold in integers that wrap: ring laws, integer constants, no negation with order or division."""
         used = self.functions()
-        order = self.reductions() & {"max", "min"} or used & {"max", "min", "lt", "le", "gt", "ge", "clamp"}
+        order = self.reductions() & {"max", "min"} or used & {"max", "min", "lt", "le", "gt", "ge"}
         constants = {x.value for x in self.subterms() if isinstance(x, Const)}
         if (order or "div" in used) and (used & {"neg", "sub"} or any(k < 0 for k in constants)):
             return False
         if any(k.denominator != 1 for k in constants):
             return False
-        if order and laws != EXACT and used & {"add", "mul", "square"}:
+        if order and laws != EXACT and used & {"add", "mul"}:
             return False  # sums keep their order only where nothing wraps
         return laws == EXACT or (laws == REAL and all(f in _RING or _is_opaque(f) for f in used))
 

@@ -50,7 +50,6 @@ from verifier.equal.weights import onepoint
 EXACT, REAL, RANGE = "exact", "real", "range"
 ZERO = Atom("0")
 COMMUTATIVE = frozenset({"add", "mul"})
-_POWERS = {f"integer_pow[{n}]": n for n in range(-4, 9)}
 _RECORDED = PARTIAL - {"div", "rsqrt"}  # of which the records know what they divide by
 
 
@@ -139,8 +138,6 @@ class Normaliser:
             return self._logic(fn, args)
         if fn in COMPARISONS:
             return self._compare(fn, args)
-        if fn == "clamp":
-            return self._extreme(Apply("min", (Apply("max", (args[1], args[0])), args[2])))
         if self.laws == EXACT:
             return self._exact(fn, args)
         if fn == "add":
@@ -152,10 +149,6 @@ class Normaliser:
             return times(self.ctx, p, q)
         if fn == "div":
             return times(self.ctx, self.nf(args[0]), self._apply(Apply("recip", (args[1],))))
-        if fn == "square":
-            return self._apply(Apply("mul", (args[0], args[0])))
-        if fn in _POWERS:
-            return self._power(args[0], _POWERS[fn])
         if fn == "rsqrt":
             return self._apply(Apply("recip", (Apply("sqrt", args),)))
         if fn == "logistic" and self.laws == RANGE:  # 1 / (1 + exp(-x))
@@ -168,14 +161,6 @@ class Normaliser:
         if len(signs) > 1:
             raise Unsupported("a sum of both infinities")
         return p + q
-
-    def _power(self, base: Term, n: int) -> NF:
-        if n < 0:
-            base, n = Apply("recip", (base,)), -n
-        out: Term = Const(Fraction(1))
-        for _ in range(n):
-            out = Apply("mul", (out, base))
-        return self.nf(out)
 
     def _opaque_term(self, fn: str, args: Sequence[Term]) -> NF:
         def at(ps: list[NF]) -> NF:

@@ -232,20 +232,12 @@ def _quotient(a: Any, b: Any) -> Any:
     return a / b
 
 
-def _square(a: Any) -> Any:
-    return a * a
-
-
 def _max(a: Any, b: Any) -> Any:
     return z3.If(a >= b, a, b)
 
 
 def _min(a: Any, b: Any) -> Any:
     return z3.If(a <= b, a, b)
-
-
-def _clamp(low: Any, x: Any, high: Any) -> Any:
-    return _min(_max(x, low), high)
 
 
 def _abs(a: Any) -> Any:
@@ -256,11 +248,11 @@ def _sign(a: Any) -> Any:
     return z3.If(a > 0, 1, z3.If(a < 0, -1, a - a))
 
 
-ORDER: dict[str, Callable[..., Any]] = {"max": _max, "min": _min, "clamp": _clamp}
+ORDER: dict[str, Callable[..., Any]] = {"max": _max, "min": _min}
 """Functions that mean the same in every total order."""
 _FIELD: dict[str, Callable[..., Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": _quotient, "neg": operator.neg,
-    "square": _square, "abs": _abs, "sign": _sign,
+    "abs": _abs, "sign": _sign,
 }  # fmt: skip
 _COMPARE: dict[str, Callable[..., Any]] = {name: getattr(operator, name) for name in COMPARISONS}
 _LOGIC = {name: name.capitalize() for name in LOGICAL}  # what the solver calls them
@@ -269,7 +261,7 @@ _LOGIC = {name: name.capitalize() for name in LOGICAL}  # what the solver calls 
 # ---- integers of a machine
 
 WIDTHS = (8, 16, 32, 64)
-WRAPPING = frozenset({"add", "sub", "mul", "neg", "square", "abs", "div"})
+WRAPPING = frozenset({"add", "sub", "mul", "neg", "abs", "div"})
 _INTEGRAL = WRAPPING | COMPARISONS | LOGICAL | ORDER.keys() | {"rem", "sign", "select_n"}
 ALWAYS, IN_RANGE = "always", "in range"
 
@@ -331,7 +323,7 @@ class MachineIntegers:
 
     def __post_init__(self) -> None:
         self.known = {
-            **ORDER, "add": self._add, "sub": self._sub, "mul": self._mul, "neg": self._neg, "square": self._square,
+            **ORDER, "add": self._add, "sub": self._sub, "mul": self._mul, "neg": self._neg,
             "abs": self._abs, "sign": self._sign, "rem": self._rem, "div": self._div,
         }  # fmt: skip
 
@@ -379,9 +371,6 @@ class MachineIntegers:
 
     def _mul(self, a: Any, b: Any) -> Any:
         return self._wrap(a * b)
-
-    def _square(self, a: Any) -> Any:
-        return self._wrap(a * a)
 
     def _neg(self, a: Any) -> Any:
         return self._wrap(-a)

@@ -1,43 +1,60 @@
-"""What a rule's terms mean: a named shape and a scalar for every index, one case per op.
+"""What a rule's terms mean: which entry of the op table a term is, over which of its named axes.
 
-    sem(term) = (shape: {label: size},  at: {label: index} -> scalar)
+    at(term, {label: index}) -> scalar
 
-It is written once against the abstract algebra of `verifier.equal.terms`: over symbols it is what the prover proves
-things about, over numbers it must agree with the reference interpreter on every graph that is built from the rule (the
-test of this file, and part of the trust base).  Shapes come from `rewrites.language.named.shape`, the matcher's own
+An op acts on the axes that it names and is mapped over all others: `pad(A, v, n(1, 1))` is the table's `pad` of a
+vector along n, for every index of the other axes of A.  So what stands here is the name of an entry, the axes of each
+operand in an order, and the attributes in that order; what the entry computes is said by its denotation alone
+(`superopt.ir.ops`), in any algebra: over symbols it is what the prover proves things about, over numbers it must agree
+with the reference interpreter on every graph that is built from the rule (the test of this file, and part of the trust
+base).  Names themselves are no ops: an absent axis has size 1, a broadcast reads its operand without the new axis, a
+fold binds an index that attributes may mention.  Shapes come from `rewrites.language.named.shape`, the matcher's own
 function.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from fractions import Fraction
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from rewrites.language.named import Env, NamedShape, labels_of, one, per_axis, shape, zero
-from rewrites.language.term import Term, stem
-from verifier.equal import conditions as c
+from rewrites.language.kinds import kind_of
+from rewrites.language.named import Env, NamedShape, labels_of, per_axis, shape
+from rewrites.language.term import PHYSICAL, Term, stem
+from superopt.ir.algebra import Reader
+from superopt.ir.ops.record import Site
+from superopt.ir.ops.table import lookup
+from superopt.ir.types import TensorType
 from verifier.equal.conditions import Int
-from verifier.equal.terms import TermAlgebra
 
 S = TypeVar("S")
 Where: TypeAlias = "Mapping[Any, Int]"
-NEUTRAL: dict[str, Fraction | float] = {"sum": Fraction(0), "max": -math.inf, "min": math.inf, "prod": Fraction(1)}
+Label: TypeAlias = Any
+"""An axis; None is an axis of size 1 that no term has."""
+Operand: TypeAlias = "tuple[Reader, TensorType]"
+NUMBER, POSITION = "float64", "int32"
+"""Types in which numbers and indices of a rule are denoted: nothing is rounded or converted on the way."""
+_TYPES = {"bool": "bool", "int": POSITION}
 
 
+@dataclass
 class Meaning(Generic[S]):
     """The meaning of the terms of one instance.
 
-    Args:
+    Attributes:
         env: axes, sizes and attributes.
-        algebra: scalars and indices.
-        metas: reducer meta-variable -> the reducer; elementwise meta-variables are the scalar functions `$f`.
+        k: scalars and indices, an algebra whose sizes may be symbols.
+        read: the entry of an input.
+        metas: reducer meta-variable -> the reducer, elementwise meta-variable -> the op; one that is not named is the
+            scalar function `$f`.
     """
 
-    def __init__(self, env: Env, algebra: TermAlgebra[S], metas: Mapping[str, str]) -> None:
-        self.env, self.k, self.metas = env, algebra, metas
-        self._shapes: dict[Term, NamedShape] = {}
+    env: Env
+    k: Any
+    read: Callable[[str, Sequence[Int]], S]
+    metas: Mapping[str, str]
+    _shapes: dict[Term, NamedShape] = field(default_factory=dict[Term, NamedShape])
+    _kinds: dict[Term, str] = field(default_factory=dict[Term, str])
 
     def shape(self, t: Term) -> NamedShape:
         """Named shape of a term."""
@@ -46,102 +63,92 @@ class Meaning(Generic[S]):
         return self._shapes[t]
 
     def at(self, t: Term, ix: Where) -> S:
-        """The scalar at one index; labels that the term does not have are ignored.
-
-        Raises:
-            NotImplementedError: an op without a meaning here.
-        """
+        """The scalar at one index; labels that the term does not have are ignored."""
         return _MEANING[t.op](self, t, ix)
 
     def of(self, t: Term, j: int, ix: Where) -> S:
         """Operand j at an index."""
         return self.at(t.args[j], ix)
 
-    def axes(self, roles: tuple[str, ...]) -> list[Any]:
+    def axes(self, roles: Sequence[str]) -> list[Label]:
         """Axes of several roles."""
         return labels_of(self.env, roles)
 
-    def size(self, t: Term, label: Any) -> Int:
+    def size(self, t: Term, label: Label) -> Any:
         """Size of a term along an axis; an absent axis has size 1."""
         return self.shape(t).get(label, 1)
 
-    def reducer(self, t: Term) -> str:
-        """The reducer of a term, meta-variables replaced."""
-        return self.metas.get(t["kind"], t["kind"])
+    def named(self, name: str) -> str:
+        """A reducer or function, meta-variables replaced where that is possible."""
+        return self.metas.get(name, name)
 
-    def over(self, kind: str, sizes: Mapping[Any, Int], body: Callable[[dict[Any, Int]], S]) -> S:
+    def typed(self, t: Term, labels: Sequence[Label]) -> TensorType:
+        """The type of a term, taken along some axes."""
+        sizes = tuple([self.size(t, x) for x in labels])
+        return TensorType(sizes, _TYPES.get(kind_of(self.env.rule.kinds, t, self._kinds), NUMBER))
+
+    def operand(self, t: Term, labels: Sequence[Label], ix: Where) -> Operand:
+        """A term along some axes, at an index of all others."""
+        return lambda *i: self.at(t, {**ix, **dict(zip(labels, i, strict=True))}), self.typed(t, labels)
+
+    def position(self, index: Int) -> Operand:
+        """An index as a scalar tensor."""
+        return lambda: self.k.from_index(index, POSITION), TensorType((), POSITION)
+
+    def apply(
+        self, op: str, t: Term, labels: Sequence[Label], ix: Where, operands: Sequence[Operand], **attrs: Any
+    ) -> S:
+        """What an entry of the op table computes along some axes of a term, at an index of the term."""
+        entry = lookup(op)
+        assert entry.at is not None
+        assert attrs.keys() <= {a.name for a in entry.attrs}
+        site = Site(
+            tuple([kind for _, kind in operands]),
+            self.typed(t, labels),
+            {a.name: attrs.get(a.name, a.default) for a in entry.attrs},
+        )
+        index = tuple([0 if x is None else ix[x] for x in labels])
+        return entry.at(self.k, index, [read for read, _ in operands], site)
+
+    def along(self, op: str, t: Term, ix: Where, labels: Sequence[Label], **attrs: Any) -> S:
+        """An entry that acts on some axes of its one operand and keeps them."""
+        return self.apply(op, t, labels, ix, [self.operand(t.args[0], labels, ix)], **attrs)
+
+    def over(self, kind: str, sizes: Mapping[Label, Int], body: Callable[[dict[Label, Int]], S]) -> S:
         """Fold over the box of several axes."""
-        labels = list(sizes)
 
-        def at(index: Any) -> S:
-            return body(dict(zip(labels, index, strict=True)))
+        def at(*index: Any) -> S:
+            return body(dict(zip(sizes, index, strict=True)))
 
-        return self.k.reduce(kind, list(sizes.values()), at) if labels else body({})
+        return self.k.reduce(kind, list(sizes.values()), at, NUMBER)
+
+    def inside(self, attrs: Mapping[tuple[str, Label], Int]) -> Meaning[S]:
+        """The meaning under a binder of indices that attributes may mention."""
+        return Meaning(self.env.with_attrs(dict(attrs)), self.k, self.read, self.metas)
+
+
+def _columns(windows: Mapping[Label, tuple[Any, ...]], count: int) -> list[tuple[Any, ...]]:
+    """Attributes per axis as one tuple over the axes for each attribute."""
+    return [tuple([values[j] for values in windows.values()]) for j in range(count)]
+
+
+# ---- names: variables, literals, broadcasts, binders
 
 
 def _var(m: Meaning[S], t: Term, ix: Where) -> S:
     tokens = m.env.rule.vars[t["name"]]
-    return m.k.read(t["name"], [ix[label] for tok in tokens for label in m.env.labels[stem(tok)]])
+    return m.read(t["name"], [ix[label] for tok in tokens for label in m.env.labels[stem(tok)]])
 
 
 def _lit(m: Meaning[S], t: Term, ix: Where) -> S:
     value = t["value"]
     if value[0] == "n":
-        return m.k.const(value[1])
-    return m.k.size(m.env.value(value))
+        return m.k.const(value[1], m.typed(t, ()).dtype)
+    return m.k.from_index(m.env.value(value), NUMBER)
 
 
 def _same(m: Meaning[S], t: Term, ix: Where) -> S:
     return m.of(t, 0, ix)
-
-
-def _ew(m: Meaning[S], t: Term, ix: Where) -> S:
-    f = t["f"]
-    params = t.get("params", ())
-    name = f"${f}" if f in m.env.rule.metas else f + "".join(f"[{v}]" for _, v in params)
-    return m.k.op(name, *(m.of(t, j, ix) for j in range(len(t.args))))
-
-
-def _dot(m: Meaning[S], t: Term, ix: Where) -> S:
-    def body(k: dict[Any, Int]) -> S:
-        return m.k.op("mul", m.of(t, 0, {**ix, **k}), m.of(t, 1, {**ix, **k}))
-
-    return m.over("sum", {label: m.size(t.args[0], label) for label in m.axes(t["over"])}, body)
-
-
-def _red(m: Meaning[S], t: Term, ix: Where) -> S:
-    def body(k: dict[Any, Int]) -> S:
-        return m.of(t, 0, {**ix, **k})
-
-    return m.over(m.reducer(t), {label: m.size(t.args[0], label) for label in m.axes(t["over"])}, body)
-
-
-def _cum(m: Meaning[S], t: Term, ix: Where) -> S:
-    (label,) = m.axes(t["over"])
-    kind = m.reducer(t)
-
-    def body(k: dict[Any, Int]) -> S:
-        seen = k[label] >= ix[label] if t["reverse"] else k[label] <= ix[label]
-        return m.k.where(seen, lambda: m.of(t, 0, {**ix, **k}), lambda: m.k.const(NEUTRAL[kind]))
-
-    return m.over(kind, {label: m.size(t.args[0], label)}, body)
-
-
-def _fold(m: Meaning[S], t: Term, ix: Where) -> S:
-    labels = m.env.labels[m.env.rule.owner[t["bound"]]]
-    inner = t["idx"]
-
-    def body(k: dict[Any, Int]) -> S:
-        env = m.env.with_attrs({(inner, label): k[label] for label in labels})
-        return Meaning(env, m.k, m.metas).of(t, 0, ix)
-
-    return m.over(t["kind"], {label: m.env.look(t["bound"], label) for label in labels}, body)
-
-
-def _stack(m: Meaning[S], t: Term, ix: Where) -> S:
-    bound = m.env.labels[m.env.rule.owner[t["bound"]]]
-    index = {(t["idx"], axis): ix[label] for label, axis in zip(m.axes(t["over"]), bound, strict=True)}
-    return Meaning(m.env.with_attrs(index), m.k, m.metas).of(t, 0, ix)
 
 
 def _ren(m: Meaning[S], t: Term, ix: Where) -> S:
@@ -150,143 +157,159 @@ def _ren(m: Meaning[S], t: Term, ix: Where) -> S:
 
 
 def _diag(m: Meaning[S], t: Term, ix: Where) -> S:
-    same = [ix[i] == ix[j] for i, j in zip(*(m.env.labels[r] for r in t["over"]), strict=True)]
-    return m.k.where(c.conj(same), lambda: m.of(t, 0, ix), lambda: m.k.const(Fraction(0)))
+    same = [m.k.eq(ix[i], ix[j]) for i, j in zip(*(m.env.labels[r] for r in t["over"]), strict=True)]
+    return m.k.where(m.k.all(*same), lambda: m.of(t, 0, ix), lambda: m.k.const(0.0, NUMBER))
 
 
-def _concat(m: Meaning[S], t: Term, ix: Where) -> S:
-    (label,) = m.axes(t["over"])
+def _fold(m: Meaning[S], t: Term, ix: Where) -> S:
+    labels = m.env.labels[m.env.rule.owner[t["bound"]]]
 
-    def rest(j: int, i: Int) -> S:
-        here = m.of(t, j, {**ix, label: i}) if j == len(t.args) - 1 else None
-        if here is not None:
-            return here
-        n = m.size(t.args[j], label)
-        return m.k.where(i < n, lambda: m.of(t, j, {**ix, label: i}), lambda: rest(j + 1, i - n))
+    def body(k: dict[Label, Int]) -> S:
+        return m.inside({(t["idx"], label): k[label] for label in labels}).of(t, 0, ix)
 
-    return rest(0, ix[label])
+    return m.over(t["kind"], {label: m.env.look(t["bound"], label) for label in labels}, body)
 
 
-def _rev(m: Meaning[S], t: Term, ix: Where) -> S:
-    return m.of(t, 0, {**ix, **{x: m.size(t, x) - 1 - ix[x] for x in m.axes(t["over"])}})
+def _stack(m: Meaning[S], t: Term, ix: Where) -> S:
+    bound = m.env.labels[m.env.rule.owner[t["bound"]]]
+    index = {(t["idx"], axis): ix[label] for label, axis in zip(m.axes(t["over"]), bound, strict=True)}
+    return m.inside(index).of(t, 0, ix)
 
 
-def _slice(m: Meaning[S], t: Term, ix: Where) -> S:
-    moved = {label: start + ix[label] * step for label, (start, _, step) in per_axis(t, m.env)}
-    return m.of(t, 0, {**ix, **moved})
+# ---- entries of the op table
 
 
-def _at(m: Meaning[S], t: Term, ix: Where) -> S:
-    return m.of(t, 0, {**ix, **{label: i for label, (i,) in per_axis(t, m.env)}})
+def _ew(m: Meaning[S], t: Term, ix: Where) -> S:
+    f = m.named(t["f"])
+    if f in m.env.rule.metas:
+        return m.k.op(f"${f}", NUMBER, *[m.at(a, ix) for a in t.args])
+    return m.apply(f, t, (), ix, [m.operand(a, (), ix) for a in t.args], **dict(t.get("params", ())))
 
 
-def _iota(m: Meaning[S], t: Term, ix: Where) -> S:
-    (label,) = m.axes(t["over"])
-    return m.k.size(ix[label])
-
-
-def _clip(m: Meaning[S], start: Int, last: Int) -> Int:
-    """A start known at run time only, moved into 0 .. last."""
-    return m.env.arith.max(0, m.env.arith.min(start, last))
-
-
-def _dynslice(m: Meaning[S], t: Term, ix: Where) -> S:
-    moved = dict(ix)
-    for label, (start, size) in per_axis(t, m.env):
-        moved[label] = ix[label] + _clip(m, start, m.size(t.args[0], label) - size)
-    return m.of(t, 0, moved)
-
-
-def _dynupdate(m: Meaning[S], t: Term, ix: Where) -> S:
-    inside: list[Any] = []
-    moved = dict(ix)
-    for label, (start,) in per_axis(t, m.env):
-        n = m.size(t.args[1], label)
-        moved[label] = ix[label] - _clip(m, start, m.size(t.args[0], label) - n)
-        inside += [moved[label] >= 0, moved[label] < n]
-    return m.k.where(c.conj(inside), lambda: m.of(t, 1, moved), lambda: m.of(t, 0, ix))
-
-
-def _pad(m: Meaning[S], t: Term, ix: Where) -> S:
-    inside: list[Any] = []
-    moved = dict(ix)
-    for label, (lo, _, interior) in per_axis(t, m.env):
-        p, n = ix[label] - lo, m.size(t.args[0], label)
-        q = p if zero(interior) else p // (interior + 1)
-        inside += [p >= 0, q < n] if zero(interior) else _on_grid(p, n, interior + 1)
-        moved[label] = q
-    return m.k.where(c.conj(inside), lambda: m.of(t, 0, moved), lambda: m.of(t, 1, {}))
+def _dot(m: Meaning[S], t: Term, ix: Where) -> S:
+    over = m.axes(t["over"])
+    both = tuple(range(len(over)))
+    operands = [m.operand(a, over, ix) for a in t.args]
+    return m.apply(PHYSICAL["dot"], t, (), ix, operands, dimension_numbers=((both, both), ((), ())))
 
 
 def _conv(m: Meaning[S], t: Term, ix: Where) -> S:
-    image, kernel = t.args
+    """A convolution of one image with one output feature; over further input features it is summed."""
     windows = dict(per_axis(t, m.env))
+    if not windows:
+        return _dot(m, t, ix)
+    features = m.axes(t["over"]) or [None]
+    step, lo, hi, base, dil = _columns(windows, 5)
+    labels = [None, features[0], *windows]
+    order = (tuple(range(len(labels))),) * 3
 
-    def body(k: dict[Any, Int]) -> S:
-        at_kernel, at_image, inside = {**ix, **k}, {**ix, **k}, list[Any]()
-        for label, (step, lo, hi, base, dil) in windows.items():
-            r = k.get(label, 0)
-            at_kernel[label] = r
-            p = ix[label] * step + r * dil - lo
-            at_image[label] = _inside(inside, p, m.size(image, label), lo, hi, base)
-        value: Callable[[], S] = lambda: m.k.op("mul", m.of(t, 0, at_image), m.of(t, 1, at_kernel))  # noqa: E731
-        return m.k.where(c.conj(inside), value, lambda: m.k.const(Fraction(0)))
+    def body(k: dict[Label, Int]) -> S:
+        operands = [m.operand(a, labels, {**ix, **k}) for a in t.args]
+        return m.apply(
+            PHYSICAL["conv"], t, [None, None, *windows], ix, operands, window_strides=step, lhs_dilation=base,
+            rhs_dilation=dil, padding=tuple(zip(lo, hi, strict=True)), dimension_numbers=order,
+        )  # fmt: skip
 
-    sizes = {label: m.size(image, label) for label in m.axes(t["over"])}
-    return m.over("sum", {**sizes, **{label: m.size(kernel, label) for label in windows}}, body)
+    return m.over("sum", {x: m.size(t.args[0], x) for x in features[1:]}, body)
+
+
+def _red(m: Meaning[S], t: Term, ix: Where) -> S:
+    over = m.axes(t["over"])
+    operand = m.operand(t.args[0], over, ix)
+    return m.apply(f"reduce_{m.named(t['kind'])}", t, (), ix, [operand], axes=tuple(range(len(over))))
+
+
+def _cum(m: Meaning[S], t: Term, ix: Where) -> S:
+    return m.along(f"cum{m.named(t['kind'])}", t, ix, m.axes(t["over"]), axis=0, reverse=t["reverse"])
 
 
 def _win(m: Meaning[S], t: Term, ix: Where) -> S:
-    kind = m.reducer(t)
     windows = dict(per_axis(t, m.env))
-
-    def body(k: dict[Any, Int]) -> S:
-        moved, inside = dict(ix), list[Any]()
-        for label, (_, step, lo, hi) in windows.items():
-            p = ix[label] * step + k[label] - lo
-            moved[label] = _inside(inside, p, m.size(t.args[0], label), lo, hi, 1)
-        return m.k.where(c.conj(inside), lambda: m.of(t, 0, moved), lambda: m.k.const(NEUTRAL[kind]))
-
-    return m.over(kind, {label: size for label, (size, *_) in windows.items()}, body)
+    size, step, lo, hi = _columns(windows, 4)
+    ones = (1,) * len(windows)
+    return m.along(
+        f"reduce_window_{m.named(t['kind'])}", t, ix, list(windows), window_dimensions=size, window_strides=step,
+        padding=tuple(zip(lo, hi, strict=True)), base_dilation=ones, window_dilation=ones,
+    )  # fmt: skip
 
 
-def _inside(guards: list[Any], p: Any, n: Any, lo: Int, hi: Int, base: Int) -> Any:
-    """Position p of the padded, dilated image as an index into the image, with the guards that it needs."""
-    if one(base):
-        # without padding on a side, the output length keeps the window inside on that side
-        guards += ([] if zero(lo) else [p >= 0]) + ([] if zero(hi) else [p < n])
-        return p
-    guards += _on_grid(p, n, base)
-    return p // base
+def _concat(m: Meaning[S], t: Term, ix: Where) -> S:
+    along = m.axes(t["over"])
+    return m.apply("concatenate", t, along, ix, [m.operand(a, along, ix) for a in t.args], dimension=0)
 
 
-def _on_grid(p: Any, n: Any, gap: Int) -> list[Any]:
-    """Position p is one of 0, gap, ..., (n - 1) * gap."""
-    return [p >= 0, p <= (n - 1) * gap, p % gap == 0]
+def _rev(m: Meaning[S], t: Term, ix: Where) -> S:
+    over = m.axes(t["over"])
+    return m.along("rev", t, ix, over, dimensions=tuple(range(len(over))))
+
+
+def _slice(m: Meaning[S], t: Term, ix: Where) -> S:
+    windows = dict(per_axis(t, m.env))
+    start, stop, step = _columns(windows, 3)
+    ends = [m.size(t.args[0], x) if end is None else end for x, end in zip(windows, stop, strict=True)]
+    return m.along("slice", t, ix, list(windows), start_indices=start, limit_indices=tuple(ends), strides=step)
+
+
+def _at(m: Meaning[S], t: Term, ix: Where) -> S:
+    """The slice of length 1 from there, at its one index."""
+    windows = dict(per_axis(t, m.env))
+    (start,) = _columns(windows, 1)
+    one = {**ix, **dict.fromkeys(windows, 0)}
+    stop, step = tuple([i + 1 for i in start]), (1,) * len(start)
+    return m.along("slice", t, one, list(windows), start_indices=start, limit_indices=stop, strides=step)
+
+
+def _pad(m: Meaning[S], t: Term, ix: Where) -> S:
+    windows = dict(per_axis(t, m.env))
+    operands = [m.operand(t.args[0], list(windows), ix), m.operand(t.args[1], (), {})]
+    return m.apply("pad", t, list(windows), ix, operands, padding_config=tuple(windows.values()))
+
+
+def _iota(m: Meaning[S], t: Term, ix: Where) -> S:
+    labels = m.axes(t["over"])
+    return m.apply("iota", t, labels, ix, [], dtype=NUMBER, shape=m.typed(t, labels).shape, dimension=0)
 
 
 def _take(m: Meaning[S], t: Term, ix: Where) -> S:
-    (label,) = m.axes(t["over"])
-    row = m.k.entry(m.of(t, 1, ix), m.size(t.args[0], label))
-    return m.of(t, 0, {**ix, label: row})
+    """One row, at the index that is the one entry of a vector of indices."""
+    operands = [m.operand(t.args[0], m.axes(t["over"]), ix), m.operand(t.args[1], [None], ix)]
+    numbers = {"offset_dims": (), "collapsed_slice_dims": (0,), "start_index_map": (0,)}
+    return m.apply(PHYSICAL["take"], t, (), ix, operands, **numbers, slice_sizes=(1,))
+
+
+def _dynslice(m: Meaning[S], t: Term, ix: Where) -> S:
+    windows = dict(per_axis(t, m.env))
+    start, size = _columns(windows, 2)
+    operands = [m.operand(t.args[0], list(windows), ix), *map(m.position, start)]
+    return m.apply("dynamic_slice", t, list(windows), ix, operands, slice_sizes=size)
+
+
+def _dynupdate(m: Meaning[S], t: Term, ix: Where) -> S:
+    windows = dict(per_axis(t, m.env))
+    operands = [m.operand(a, list(windows), ix) for a in t.args]
+    return m.apply("dynamic_update_slice", t, list(windows), ix, [*operands, *map(m.position, *_columns(windows, 1))])
 
 
 def _split(m: Meaning[S], t: Term, ix: Where) -> S:
+    """Each axis apart from the others becomes two."""
     whole, outer, inner = (m.env.labels[r] for r in t["over"])
-    moved = {w: ix[o] * m.size(t, i) + ix[i] for w, o, i in zip(whole, outer, inner, strict=True)}
-    return m.of(t, 0, {**ix, **moved})
+    parts = list(zip(outer, inner, strict=True))
+    groups = tuple([((d,), m.typed(t, pair).shape) for d, pair in enumerate(parts)])
+    labels = [x for pair in parts for x in pair]
+    return m.apply("regroup", t, labels, ix, [m.operand(t.args[0], whole, ix)], groups=groups)
 
 
 def _merge(m: Meaning[S], t: Term, ix: Where) -> S:
-    moved = dict(ix)
-    for o, i, w in zip(*(m.env.labels[r] for r in t["over"]), strict=True):
-        moved[o], moved[i] = m.k.divmod(ix[w], m.size(t.args[0], i))
-    return m.of(t, 0, moved)
+    """Each pair of axes apart from the others becomes one."""
+    outer, inner, whole = (m.env.labels[r] for r in t["over"])
+    labels = [x for pair in zip(outer, inner, strict=True) for x in pair]
+    groups = tuple([((2 * d, 2 * d + 1), m.typed(t, [w]).shape) for d, w in enumerate(whole)])
+    return m.apply("regroup", t, whole, ix, [m.operand(t.args[0], labels, ix)], groups=groups)
 
 
 _MEANING: dict[str, Callable[[Meaning[Any], Term, Where], Any]] = {
-    "var": _var, "lit": _lit, "view": _same, "lay": _same, "bcast": _same, "ew": _ew, "dot": _dot, "red": _red,
-    "cum": _cum, "fold": _fold, "concat": _concat, "rev": _rev, "slice": _slice, "at": _at, "pad": _pad,
-    "conv": _conv, "win": _win, "take": _take, "split": _split, "merge": _merge, "unit": _same, "ren": _ren,
-    "diag": _diag, "stack": _stack, "iota": _iota, "expand": _same, "dynslice": _dynslice, "dynupdate": _dynupdate,
+    "var": _var, "lit": _lit, "view": _same, "lay": _same, "bcast": _same, "expand": _same, "unit": _same, "ren": _ren,
+    "diag": _diag, "fold": _fold, "stack": _stack, "ew": _ew, "dot": _dot, "conv": _conv, "red": _red, "cum": _cum,
+    "win": _win, "concat": _concat, "rev": _rev, "slice": _slice, "at": _at, "pad": _pad, "iota": _iota, "take": _take,
+    "dynslice": _dynslice, "dynupdate": _dynupdate, "split": _split, "merge": _merge,
 }  # fmt: skip

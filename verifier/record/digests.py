@@ -1,8 +1,9 @@
 """What a proof depends on, as digests of source text: one per op for denotations, one for the prover.
 
-The denotation of a rule op is the case of `sem.py` that gives it a value, the case of `rewrites/language/named.py`
-that gives it a shape, the entries of the op table that it stands for, and whatever of these modules they use: sources
-are cut along top-level definitions, and the functions that branch on the op (`op == "pad"`) along their branches.
+The denotation of a rule op is the case of `sem.py` that names its entry of the op table, the case of
+`rewrites/language/named.py` that gives it a shape, that entry and those that it is built from, and whatever of these
+modules and of `superopt/ir/ops/record.py` they use: sources are cut along top-level definitions, and the functions that
+branch on the op (`op == "pad"`) along their branches.
 Comments, docstrings and layout do not count.  The prover is `prove.py`, `check.py` and every module of this package
 that they import, `sem.py` excepted, and what the op table says of scalar functions.  So an edit changes the digests of
 exactly the rules that use what was edited.
@@ -14,6 +15,7 @@ import ast
 import functools
 import hashlib
 import pickle
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from typing import Any
 from rewrites.language import named
 from rewrites.language.term import PHYSICAL, REDUCERS, Rule, subterms
 from superopt.ir import scalar
-from superopt.ir.ops import table
+from superopt.ir.ops import record, table
 from superopt.ir.ops.reduction import CUMULATIVE, WINDOW
 from superopt.machine.shared import parse_module
 from verifier.equal import sem
@@ -33,12 +35,13 @@ _TABLES = frozenset({"_MEANING", "_BY_OP", "TABLE", "SCALARS", "_ARITHMETIC", "_
 
 _IR: dict[str, tuple[str, ...]] = {
     **{op: (name,) for op, name in PHYSICAL.items()},
+    "conv": (PHYSICAL["conv"], PHYSICAL["dot"]),
     "red": tuple(f"reduce_{kind}" for kind in REDUCERS),
     "win": tuple(WINDOW),
     "cum": tuple(CUMULATIVE),
     "at": ("slice", "reshape"),
-    "split": ("reshape",),
-    "merge": ("reshape",),
+    "split": ("regroup", "reshape"),
+    "merge": ("regroup", "reshape"),
     "view": ("reshape", "transpose"),
     "lay": ("transpose",),
     "fold": ("add", "max"),
@@ -51,6 +54,7 @@ _IR: dict[str, tuple[str, ...]] = {
     "unit": ("reshape",),
 }
 """Rule op -> the entries of the op table that it stands for (elementwise ops name theirs)."""
+_WORD = re.compile(r"\w+")
 
 
 def denotations(rule: Rule) -> dict[str, str]:
@@ -144,7 +148,9 @@ def _entry(op: str) -> list[str]:
     for function in (entry.type, entry.at):
         if function is not None:
             out += _closure(Path(function.__code__.co_filename), [function.__qualname__.partition(".")[0]], op)
-    return out
+    shared = Path(record.__file__)
+    words = set(_WORD.findall("\n".join(out)))
+    return out + _closure(shared, [name for name in _definitions(shared) if name in words], op)
 
 
 def _scalar_roots(function: str) -> list[str]:

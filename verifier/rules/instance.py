@@ -196,7 +196,7 @@ def _affine(e: Expr, name: str) -> bool:
 def algebra(instance: RankInstance) -> Symbolic:
     """The symbolic algebra of an instance."""
     booleans = frozenset(v for v, kind in instance.env.rule.kinds.items() if kind == "bool")
-    return Symbolic(instance.ctx.fresh, instance.ctx.range_of, booleans, settled(instance.ctx))
+    return Symbolic(instance.ctx, booleans, settled(instance.ctx))
 
 
 def settled(ctx: Context) -> dict[str, Poly]:

@@ -191,7 +191,7 @@ def _goals(instance: RankInstance, root: int, done: Proof) -> None:
 def _equal(instance: RankInstance, root: int, metas: Mapping[str, str], done: Proof) -> None:
     ctx, rule = instance.ctx, instance.env.rule
     symbols = algebra(instance)
-    meaning = Meaning(instance.env, symbols, metas)
+    meaning = Meaning(instance.env, symbols, symbols.read, metas)
     index, facts = output(instance, root)
     try:
         left, right = meaning.at(rule.lhs[root], index), meaning.at(rule.rhs[root], index)

@@ -86,7 +86,8 @@ def failing_box(rule: Rule, root: int = 0) -> Box:
     for goal in instance.goals[root]:
         if not ctx.holds(goal):
             raise IllFormed(f"the right side may be ill-formed: {goal} does not follow")
-    meaning = Meaning(instance.env, algebra(instance), {})
+    symbols = algebra(instance)
+    meaning = Meaning(instance.env, symbols, symbols.read, {})
     index, facts = output(instance, root)
     left, right = meaning.at(rule.lhs[root], index), meaning.at(rule.rhs[root], index)
     if _equal(ctx, left, right, facts):
