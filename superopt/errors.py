@@ -130,6 +130,19 @@ class VerificationError(SuperoptError):
     exit_status = 3
 
 
+DEFECT = "DEFECT OF THE PROVER: "
+
+
+class ProverDefectError(VerificationError):
+    """Something is proved, and values say otherwise: the prover, or what a value means, is wrong."""
+
+    code = "SO420"
+    usual_hint = "the prover or the interpreter is wrong: please report this; believe nothing else that it proved"
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(f"{DEFECT}{message}", hint=hint)
+
+
 def told(error: BaseException, path: str) -> str:
     """An error of the user's code in one line, with the last line of this file that it went through."""
     import traceback  # late: only where something failed

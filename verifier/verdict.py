@@ -90,7 +90,8 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known about one direction of a rule; `asked` holds the questions behind a fresh proof.
+    """What is known about one direction of a rule; `asked` holds the questions behind a fresh proof, `sums` both
+    sides of what was proved by normal forms (`verifier.equal.written`).
 
     `proved_when` is a condition under which a refuted rule is proved, where one was looked for and found.
     """
@@ -110,6 +111,7 @@ class Verdict:
     cached: bool = field(default=False, compare=False)
     proved_when: str = ""
     asked: tuple[Query, ...] = field(default=(), compare=False, repr=False)
+    sums: str = field(default="", compare=False, repr=False)
 
     @property
     def proved(self) -> bool:

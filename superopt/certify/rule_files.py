@@ -16,6 +16,7 @@ import runpy
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ from rewrites.language.parse import parse_many
 from rewrites.language.term import Rule
 from rewrites.library import load
 from superopt.certify.proving import collected, statements
-from superopt.errors import InputError, SuperoptError
+from superopt.certify.xla_rules import by_xla
+from superopt.errors import DEFECT, InputError, ProverDefectError, SuperoptError
 from superopt.files.reading import text_file
 from superopt.machine.shared import parse_module
 from superopt.store import Store
+from verifier.record.checker import Checked, check
 from verifier.record.ledger import Ledger, require_proved, summary, verify_rules
 from verifier.record.recheck import recheck
 from verifier.rules.fuzz import fuzz
@@ -175,17 +178,30 @@ def chosen_rules(rules: Sequence[Rule], names: Sequence[str]) -> list[Rule]:
 def _verify(rules: Sequence[Rule], made: Sequence[tuple[Any, bool]] = ()) -> tuple[dict[str, Any], str]:
     begin = time.perf_counter()
     texts = [*rules, *(x for x, _ in made if isinstance(x, Rule))]
-    verdicts = [_barred(rule, lambda rule: explained(rule, verify_rules([rule])[0])) for rule in texts]
+    verdicts = [_barred(rule, _proved_and_tried) for rule in texts]
     for x, lift in made:
         if not isinstance(x, Rule):
             verdicts.append(_barred(x, _as_rule if lift else statements().check_statement))
     data = summary(verdicts, time.perf_counter() - begin)
+    data["defects"] = [v.rule for v in verdicts if v.cause.startswith(DEFECT)]
     lines = [f"{v}{_as_test(v)}" for v in verdicts]
     lines.append(
         f"{data['rules']} rules: {data['proved']} proved, {data['refuted']} refuted, {data['unknown']} unknown"
         f" in {data['seconds']:.1f} s"
     )
+    if data["defects"]:
+        lines.append(f"{DEFECT}{', '.join(data['defects'])} proved and refuted; believe none of the proofs above")
     return data, "\n".join(lines)
+
+
+def _proved_and_tried(rule: Rule) -> Verdict:
+    """The verdict on a rule; of what is proved, XLA is asked as well."""
+    verdict = explained(rule, verify_rules([rule])[0])
+    if verdict.domain is not None:
+        told = by_xla(rule, verdict.domain)
+        if told:
+            raise ProverDefectError(f"{rule.name} is proved and yet refuted: {told}")
+    return verdict
 
 
 def _as_rule(made: Any) -> Verdict:
@@ -196,6 +212,8 @@ def _barred(made: Any, judge: Callable[[Any], Verdict]) -> Verdict:
     """The verdict on one rule or statement; whatever goes wrong there is UNKNOWN with that cause."""
     try:
         return judge(made)
+    except ProverDefectError as defect:
+        return Verdict(made.name, "", made.where, "", UNKNOWN, cause=str(defect.args[0]))
     except (Exception, SystemExit) as error:  # the others are still to be judged
         first = str(error).strip().partition("\n")[0]
         kind = "statement" if hasattr(made, "specs") else "forward"
@@ -221,7 +239,8 @@ def recheck_certificates(
 ) -> tuple[dict[str, Any], str]:
     """Replay the questions behind the certificates of the library or of some files of rules: summary and text.
 
-    `sound` in the summary says that every rule has a certificate with its questions and that no solver contradicts one.
+    `sound` in the summary says that every rule has a certificate with its questions, that no solver contradicts one,
+    and that the checker, which has none of the prover's code, refuses none.
 
     Raises:
         InputError: no rule has such a name, or a file cannot be read.
@@ -233,12 +252,15 @@ def recheck_certificates(
         ledger = Ledger(opened)
         kept, certificates = require_proved(rules, ledger)
         told = recheck([(c, ledger.asked(c)) for c in certificates.values()])
+        added = Checked()
+        for c in certificates.values():
+            check(c, ledger.sums(c), added)
     finally:
         if store is None:
             opened.close()
     open_rules = sorted({r.name for r in rules} - {r.name for r in kept})
-    sound = not open_rules and not told["disagreements"] and not told["without_queries"]
-    data = {**told, "rules": len(rules), "not_proved": open_rules, "sound": sound}
+    sound = not open_rules and not told["disagreements"] and not told["without_queries"] and not added.refused
+    data = {**told, "sums": asdict(added), "rules": len(rules), "not_proved": open_rules, "sound": sound}
     data["seconds"] = time.perf_counter() - begin
     return data, _rechecked(data)
 
@@ -250,6 +272,12 @@ def _rechecked(data: dict[str, Any]) -> str:
         lines.append(f"  {name} {data['versions'][name]}: {figures}")
     if "cvc5" not in data["solvers"]:
         lines.append("  cvc5 is not installed: pip install 'superopt[cvc5]'")
+    sums = data["sums"]
+    lines.append(
+        f"  checker: {sums['sums']} pairs of sums added up again, {sums['for_all_sizes']} for all sizes,"
+        f" all at {sums['points']} points beside the rule's own values; {len(sums['refused'])} refused"
+    )
+    lines += [f"  REFUSED {why}" for why in sums["refused"]]
     lines += [
         f"  DISAGREE {d['rule']}: kept {d['kept']}, {d['solver']} says {d['says']}" for d in data["disagreements"]
     ]

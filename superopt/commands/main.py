@@ -131,7 +131,9 @@ def optimize(
 @click.option("--program", type=click.Path(), help="Validate a saved .superopt file from its plan, without the search.")
 @click.option("--original", metavar="MODEL", help="With --program: the ONNX file that it was made from.")
 @click.option("--no-limit", is_flag=True, help="With --program: validate it however much memory and time it takes.")
-@click.option("--recheck", is_flag=True, help="Replay the solver's questions behind certificates, with all solvers.")
+@click.option(
+    "--recheck", is_flag=True, help="Ask the questions behind certificates of all solvers, add up both sides again."
+)
 @click.option("--preconditions", is_flag=True, help="Drop each premise in turn: is every one needed?")
 @click.option("--fuzz", type=click.IntRange(1), metavar="N", help="Try N mutants: is anything proved that is false?")
 @click.option(

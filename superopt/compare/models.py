@@ -36,7 +36,7 @@ def compare_models(
 
     Raises:
         InputError: a model cannot be read, computes a part on the host, or they take different arguments.
-        VerificationError: something was proved that evaluation refutes: a defect of the prover.
+        ProverDefectError: something was proved that evaluation refutes: a defect of the prover.
     """
     models = [load_model(source, dims=dims) for source in (first, second)]
     for model in models:

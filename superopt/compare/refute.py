@@ -7,6 +7,7 @@ of them has would do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,8 @@ from superopt.compare.constants import UNIT
 from superopt.compare.sharing import Shared, arguments
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph, Node, mk
-from superopt.ir.types import FLOATS
+from superopt.ir.interp import evaluate
+from superopt.ir.types import FLOATS, INTEGERS, range_of
 
 SCALES = (1.0, 1e-3, 30.0)
 """Of the random inputs: ordinary ones, such that a small constant beside them shows, such that functions saturate."""
@@ -143,6 +145,77 @@ def differences(shared: Shared, seed: int, wanted: Mapping[int, bool]) -> dict[i
     return found
 
 
+def contradiction(shared: Shared, proved: Sequence[int], exactness: str, seed: int) -> str:
+    """Where outputs that are proved equal differ by what rounding cannot explain, in words; empty where they do not.
+
+    Integers take the ends of their types, and where the proof claims every bit floats are strewn with NaN, infinities
+    and zeros of both signs.  XLA evaluates both programs, and the interpreter where they are small.
+    """
+    both = Evaluation(shared)
+    floats = any(dtype in FLOATS for node in (*shared.first.nodes(), *shared.second.nodes()) for dtype in _dtypes(node))
+    for attempt, kind in enumerate(_KINDS if floats and exactness == "exact" else _KINDS[:1]):
+        live = _strewn(both.types, seed + attempt, kind)
+        for who, results in (
+            ("XLA", [both.run(side, live) for side in (0, 1)]),
+            ("the interpreter", _small(both, live)),
+        ):
+            for i in proved if results else ():
+                a, b = results[0][i], results[1][i]
+                if not floats and not np.array_equal(a, b):
+                    return f"output {i} on integers at the ends of their types, by {who}"
+                if floats and exactness == "exact" and not _same_kinds(a, b):
+                    return f"output {i} where inputs are {kind or 'ordinary'}, by {who}"
+    return ""
+
+
+_KINDS = ("", "nan", "inf", "-inf")
+_SMALL = 1 << 16
+"""Elements of all values of a program that the interpreter evaluates as well."""
+
+
+def _dtypes(node: Node) -> list[str]:
+    return [t.dtype for t in node.types]
+
+
+def _strewn(types: Sequence[tuple[tuple[int, ...], str]], seed: int, kind: str) -> list[np.ndarray]:
+    """Inputs with the ends of integer types in them, and every other float replaced, in turn."""
+    rng, out = np.random.default_rng(seed), list[np.ndarray]()
+    for number, (x, (shape, dtype)) in enumerate(zip(inputs(types, seed, 1.0), types, strict=True)):
+        if dtype in INTEGERS:
+            low, high = range_of(dtype)
+            x = rng.choice(np.array([low, high, 0, 1, 2], dtype), shape)
+        elif dtype in FLOATS and kind:
+            x = np.where((np.arange(x.size) + number).reshape(shape) % 2 == 0, np.array(float(kind), x.dtype), x)
+        out.append(x)
+    return out
+
+
+def _small(both: Evaluation, live: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+    """Results by the interpreter; none where a program is large or holds what it does not evaluate."""
+    found: list[list[np.ndarray]] = []
+    for graph in (both.shared.first, both.shared.second):
+        if sum(math.prod(map(int, map(str, t.shape))) for node in graph.nodes() for t in node.types) > _SMALL:
+            return []
+        values = dict(zip((n["name"] for n in graph.inputs), live, strict=False)) | dict(both.shared.arrays)
+        try:
+            found.append([np.asarray(x) for x in evaluate(graph, values)])
+        except SuperoptError:
+            return []
+    return found
+
+
+def _same_kinds(a: np.ndarray, b: np.ndarray) -> bool:
+    """Have two results NaN and infinities in the same places, and numbers that are near?"""
+    if str(a.dtype) not in FLOATS:
+        return True  # rounding may have decided it
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    if not np.array_equal(np.isnan(x), np.isnan(y)) or not np.array_equal(np.isinf(x), np.isinf(y)):
+        return False
+    finite = np.isfinite(x)
+    near = 64 * UNIT[str(a.dtype)] * max(1.0, math.sqrt(x.size)) * (1.0 + np.max(np.abs(x[finite]), initial=0.0))
+    return bool(np.all(np.abs(x[finite] - y[finite]) <= near)) and np.array_equal(x[np.isinf(x)], y[np.isinf(y)])
+
+
 def _apart(a: np.ndarray, b: np.ndarray) -> float:
     """The largest difference of finite entries; infinite where other entries are finite."""
     x, y = a.astype(np.float64), b.astype(np.float64)
@@ -152,4 +225,4 @@ def _apart(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.max(np.abs(x[finite] - y[finite]), initial=0.0))
 
 
-__all__ = ["MARGIN", "SCALES", "Evaluation", "PairDifference", "differences", "inputs", "widened"]
+__all__ = ["MARGIN", "SCALES", "Evaluation", "PairDifference", "contradiction", "differences", "inputs", "widened"]

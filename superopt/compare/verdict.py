@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from superopt.certify.library import ledger_of, proved_library
 from superopt.compare.cuts import Folded, PairProof, prove
-from superopt.compare.refute import PairDifference, differences
+from superopt.compare.refute import PairDifference, contradiction, differences
 from superopt.compare.sharing import Shared, arguments, differing_types, share
-from superopt.errors import UsageError, VerificationError
+from superopt.errors import ProverDefectError, UsageError
 from superopt.ir.graph import Graph, Node
 from superopt.ir.text import show_type
 from verifier.verdict import EXACTNESS, PROVED, REFUTED, UNKNOWN
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from superopt.store import Store
 
 SECONDS = 60.0  # of the proof: what a program of 500 nodes may take
+_REPORT = "please report both programs; nothing that this prover says of them can be believed"
 _SHOWN = 4  # assumptions about constants that the text lists; --json has all
 _LONGEST = 160  # characters of an expression of constants
 
@@ -126,7 +127,7 @@ def compare_graphs(
     Raises:
         UsageError: numerics is no class.
         InputError: they take different arguments.
-        VerificationError: something was proved that evaluation refutes.
+        ProverDefectError: something was proved that evaluation refutes.
     """
     begin = time.monotonic()
     if numerics not in EXACTNESS:
@@ -148,10 +149,12 @@ def compare_graphs(
     found = differences(shared, seed, wanted)
     for i in found:
         if wanted[i]:
-            raise VerificationError(
-                f"DEFECT: output {titles[i]} was proved, and evaluation refutes it: {found[i]}",
-                hint="please report both programs; nothing that this prover says of them can be believed",
+            raise ProverDefectError(
+                f"output {titles[i]} was proved, and evaluation refutes it: {found[i]}", hint=_REPORT
             )
+    told = contradiction(shared, [i for i in wanted if wanted[i]], proof.exactness, seed)
+    if told:
+        raise ProverDefectError(f"what was proved differs: {told}", hint=_REPORT)
     differs = _first_stuck(proof, shared)
     outputs = tuple(_verdict(titles[i], wanted[i], found.get(i), differs) for i in wanted)
     one = next(iter(found.values()), None)

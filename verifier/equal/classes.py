@@ -222,6 +222,7 @@ class AtomLabels:
     ctx: Context
     classes: ClassTable = field(init=False)
     _patterns: dict[str, NF] = field(default_factory=dict[str, NF])
+    _made: dict[str, tuple[str, list[NF]]] = field(default_factory=dict[str, tuple[str, list[NF]]])
 
     def __post_init__(self) -> None:
         self.classes = ClassTable(self.ctx)
@@ -241,6 +242,7 @@ class AtomLabels:
     def _structural(self, fn: str, ps: Sequence[NF]) -> Atom:
         ordered = [sorted(map(self._piece, p), key=_piece_key) for p in ps]
         label = f"{fn}({';'.join('+'.join(text for text, _, _ in pieces) for pieces in ordered)})"
+        self._made.setdefault(label, (fn, [[m for _, _, m in pieces] for pieces in ordered]))
         if len(ps) == 1:
             self._patterns.setdefault(label, [m for _, _, m in ordered[0]])
         return Atom(label, tuple(x for pieces in ordered for _, coords, _ in pieces for x in coords))
@@ -256,6 +258,29 @@ class AtomLabels:
                 text += f"*size^{e}"
                 coords.append(q)
         return text, coords, replace(m, atoms=atoms)
+
+    def explained(self, label: str) -> tuple[str, tuple[str, ...], list[NF]] | None:
+        """What an opaque label stands for: function, parameters, and its arguments over these; None for an input."""
+        for rep in self.classes.reps:
+            if rep.label == label:
+                return rep.fn, rep.params, list(rep.sums)
+        if label not in self._made:
+            return None
+        fn, pieces = self._made[label]
+        names: list[str] = []
+
+        def parameter() -> Poly:
+            names.append(f"p{len(names)}")
+            return var(names[-1])
+
+        sums: list[NF] = []
+        for p in pieces:
+            sums.append([])
+            for m in p:
+                atoms = tuple([Atom(a.label, tuple([parameter() for _ in a.args]), a.exp) for a in m.atoms])
+                sizes = tuple([(q if q.vars <= self.ctx.dims else parameter(), e) for q, e in m.sizes])
+                sums[-1].append(replace(m, atoms=atoms, sizes=sizes))
+        return fn, tuple(names), sums
 
     def unfold(self, fn: str, atom: Atom) -> NF | None:
         """The p of an atom `fn(p)` of power 1, or None where the label is no such function."""

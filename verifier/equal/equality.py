@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from superopt.ir.ops.table import PARTIAL
 from superopt.ir.scalar import LOGICAL
@@ -27,6 +28,7 @@ from verifier.equal.ranks import MAX_RANK
 from verifier.equal.solver import CannotLower, Context
 from verifier.equal.terms import Apply, Const, Reduce, Size, Term, functions, reductions, walk_terms
 from verifier.equal.weights import equal
+from verifier.equal.written import written
 from verifier.verdict import UNKNOWN, UNSUPPORTED
 
 DEFINED = "the left side is defined:"
@@ -51,6 +53,10 @@ class Proof:
     forall: int = 0
     counted: frozenset[str] = frozenset()
     sizes: tuple[tuple[str, int], ...] = ()
+    changes: list[Any] = field(default_factory=list[Any])  # where conditions change: for who evaluates what is proved
+    suspects: list[Any] = field(default_factory=list[Any])  # where the solver sees a difference of what is not proved
+
+    sums: list[dict[str, Any]] | None = None  # both sides of what normal forms prove, in writing; None: not kept
 
     def note(self, laws: str, tier: str) -> None:
         """Laws that were used, and where."""
@@ -170,7 +176,8 @@ class _Question:
             divided, inverted, partial = list(met.denominators), list(met.inverted), list(met.partial)
             q = normal.nf(self.right)
             _check_infinities(p, q)
-            if not equal(ctx, p, q, facts) and not _equal_fractions(normal, p, q, facts):
+            added = (p, q) if equal(ctx, p, q, facts) else _equal_fractions(normal, p, q, facts)
+            if added is None:
                 return False
         except Unsupported as why:
             if laws != EXACT:
@@ -192,6 +199,8 @@ class _Question:
             names = ", ".join(sorted({_function(a) for a, _ in partial}))
             self.done.assume(f"{DEFINED} arguments of {names} are in the domain")
         self.done.note(EXACT if self.dtype == "int" else laws, f"normal form ({laws})")
+        if self.done.sums is not None:
+            self.done.sums.append(written(ctx, normal.labels, laws, (p, q), added))
         return True
 
     def ring_safe(self, laws: str) -> bool:
@@ -246,12 +255,12 @@ def _is_opaque(fn: str) -> bool:
     return fn.startswith("$") or (fn.startswith("convert[") and all(x in INTEGERS for x in fn[8:-1].split(",")))
 
 
-def _equal_fractions(normal: LawNormaliser, p: NF, q: NF, facts: tuple[Cond, ...]) -> bool:
-    """Are two sums equal when both are multiplied by what they divide by?"""
+def _equal_fractions(normal: LawNormaliser, p: NF, q: NF, facts: tuple[Cond, ...]) -> tuple[NF, NF] | None:
+    """Two sums multiplied by what they divide by, where they are equal then."""
     if normal.laws == EXACT:
-        return False
+        return None
     cleared = normal.cleared(p, q)
-    return cleared != (p, q) and equal(normal.ctx, *cleared, facts)
+    return cleared if cleared != (p, q) and equal(normal.ctx, *cleared, facts) else None
 
 
 def _function(a: Atom) -> str:

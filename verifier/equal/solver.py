@@ -23,6 +23,8 @@ from verifier.equal.poly import Poly, form_of, var
 from verifier.verdict import Query
 
 RLIMIT = 3_000_000
+QUICK, PLACES = 100_000, 6
+"""Steps of a question that decides nothing, and how many of these are asked about one proof."""
 YES, NO, UNKNOWN = "yes", "no", "unknown"
 
 
@@ -132,6 +134,62 @@ class Context:
             answer, model = self._check([self.cond(f) for f in (*self.premises, *extra, *box)] + [formula])
             if answer == YES:
                 yield self._integers(model)
+
+    def edges(self, conds: Iterable[Cond], *largest: int) -> Iterator[dict[str, int]]:
+        """Sizes and attributes at which conditions change: the last place where one holds, the first beyond.
+
+        They are at most the first of some bounds within which there are such.  They are for whoever evaluates what was
+        proved: the questions are no part of the proof, and not on record.
+        """
+        boxes = [[f for n in sorted(self.dims) for f in (c.ge(var(n), -k), c.ge(k, var(n)))] for k in largest]
+        compared = (x.poly for g in conds for x in _comparisons(g) if x.poly is not None)
+        places = dict.fromkeys(c.eq(p, off) for p in compared for off in (0, -1))
+        for place in list(places)[:PLACES]:
+            facts = (*self.premises, *self.facts_of(sorted(place.vars)), place)
+            for box in boxes:
+                answer, model = self._aside([self.cond(f) for f in (*facts, *box)])
+                if answer == YES:
+                    yield self._integers(model)
+                    break
+
+    def inputs(self, largest: int) -> Iterator[tuple[dict[str, int], Callable[[str, Sequence[int]], Any]]]:
+        """Sizes at which a formula given to `differ` holds, the last one first, with the entries of inputs there.
+
+        An input is named as `verifier.equal.pointwise` names it; where a model says nothing of it, None.
+        """
+        box = [f for n in sorted(self.dims) for f in (c.ge(var(n), 0), c.ge(largest, var(n)))]
+        for formula, extra in reversed(self.differing[-PLACES:]):
+            answer, model = self._aside([self.cond(f) for f in (*self.premises, *extra, *box)] + [formula])
+            if answer != YES:
+                continue
+            known = {d.name(): d for d in model.decls()}
+
+            def entry(name: str, index: Sequence[int], model: Any = model, known: Any = known) -> Any:
+                made = known.get(name)
+                if made is None or made.arity() != len(index):
+                    return None
+                return _python(model.eval(made(*index), model_completion=True))
+
+            yield self._integers(model), entry
+
+    def sample(self, facts: Sequence[Cond]) -> dict[str, int]:
+        """Small sizes and attributes at which facts hold, for whoever looks at a proof there; or none."""
+        for low, high in ((1, 3), (0, 7), (-3, 16)):
+            box = [f for n in sorted(self.dims) for f in (c.ge(var(n), low), c.ge(high, var(n)))]
+            answer, model = self._aside([self.cond(f) for f in (*self.premises, *facts, *box)])
+            if answer == YES:
+                return self._integers(model)
+        return {}
+
+    def _aside(self, formulas: list[Any]) -> tuple[str, Any]:
+        """A quick question that is no part of the proof: neither counted nor on record."""
+        kept, token = (self.counters.queries, self.rlimit), _RECORD.set(None)
+        self.rlimit = QUICK
+        try:
+            return self._check(formulas)
+        finally:
+            _RECORD.reset(token)
+            self.counters.queries, self.rlimit = kept
 
     def witness(self, positive: Sequence[str] = ()) -> dict[str, int] | None:
         """Concrete sizes and attributes that satisfy the premises, small ones first; `positive` ones are at least 1."""
@@ -244,3 +302,20 @@ class Context:
     def not_iff(self, left: Cond, right: Cond) -> Any:
         """Exactly one of two conditions holds."""
         return self.cond(left) != self.cond(right)
+
+
+def _comparisons(g: Cond) -> Iterator[Cond]:
+    """The comparisons that a condition is made of."""
+    if g.poly is not None:
+        yield g
+    for x in g.args:
+        yield from _comparisons(x)
+
+
+def _python(value: Any) -> bool | int | float | None:
+    """A value of a model: integers and bits (without a sign) as int, rationals as float."""
+    if z3.is_bool(value):
+        return bool(z3.is_true(value))
+    if z3.is_int_value(value) or z3.is_bv_value(value):
+        return int(value.as_long())
+    return float(value.as_fraction()) if z3.is_rational_value(value) else None

@@ -7,8 +7,9 @@ of its own sources (`verifier.record.digests`).  So an edit of a rule, of one op
 version of the solver makes exactly those certificates void that depend on it, and their rules are proved again.
 
 A ledger is any table of JSON objects (`superopt.store.Store`, or a dict); an entry is believed only when it is complete
-and carries the key it is kept under.  Beside a certificate stand the questions of its proof as SMT-LIB text,
-compressed, for `verifier.record.recheck`.  Only PROVED verdicts are kept: what is not proved is tried again.
+and carries the key it is kept under.  Beside a certificate stand, compressed, the questions of its proof as SMT-LIB
+text, for `verifier.record.recheck`, and both sides of its normal forms, for `verifier.record.checker`.  Only PROVED
+verdicts are kept: what is not proved is tried again.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class Certificate:
         text: what was proved, `rewrites.language.show.proved_text`.
         denotations: op -> digest of its denotation.
         asked: digest of the questions to the solver.
+        sums: digest of both sides in writing, as normal forms proved them equal.
     """
 
     key: str
@@ -87,6 +89,7 @@ class Certificate:
     text: str
     denotations: Mapping[str, str]
     asked: str
+    sums: str
 
 
 @functools.cache
@@ -103,7 +106,10 @@ def certificate_key(rule: Rule, direction: str = "forward") -> str:
 
 
 def _packed(asked: Sequence[Query]) -> str:
-    text = json.dumps([[q.answer, q.text] for q in asked])
+    return _pressed(json.dumps([[q.answer, q.text] for q in asked]))
+
+
+def _pressed(text: str) -> str:
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
@@ -136,28 +142,38 @@ class Ledger:
             self._memory[key] = made
         return made
 
-    def put(self, certificate: Certificate, asked: Sequence[Query] = ()) -> None:
-        """Keep a certificate and the questions of its proof; not for others where sources have changed meanwhile."""
+    def put(self, certificate: Certificate, asked: Sequence[Query] = (), sums: str = "") -> None:
+        """Keep a certificate, the questions of its proof and both sides in writing.
+
+        Not for others where sources have changed meanwhile.
+        """
         self._memory[certificate.key] = certificate
         stored = self._table if as_loaded(digests.sources()) else None
         table = stored if stored is not None else self._questions
-        row = {"key": certificate.key, "asked": _packed(asked)}
+        row = {"key": certificate.key, "asked": _packed(asked), "sums": _pressed(sums)}
         table.put(TABLE, f"{certificate.key}:asked", row)
         if stored is not None:
             stored.put(TABLE, certificate.key, json.loads(json.dumps(asdict(certificate))))
 
     def asked(self, certificate: Certificate) -> tuple[Query, ...] | None:
         """The questions of a proof, or None: absent, damaged, or those of another proof."""
+        pairs = self._beside(certificate, "asked", certificate.asked)
+        return None if pairs is None else tuple(Query(text, answer) for answer, text in pairs)
+
+    def sums(self, certificate: Certificate) -> Sequence[Any] | None:
+        """Both sides of a proof in writing (`verifier.equal.written`), or None: absent, damaged, of another proof."""
+        return self._beside(certificate, "sums", certificate.sums)
+
+    def _beside(self, certificate: Certificate, what: str, digest: str) -> Any:
         row = self._questions.get(TABLE, f"{certificate.key}:asked")
         if row is None and self._table is not None:
             row = self._table.get(TABLE, f"{certificate.key}:asked")
-        if row is None or row.get("key") != certificate.key or _digest(str(row.get("asked"))) != certificate.asked:
+        if row is None or row.get("key") != certificate.key or _digest(str(row.get(what))) != digest:
             return None
         try:
-            pairs = json.loads(zlib.decompress(base64.b64decode(row["asked"])))
+            return json.loads(zlib.decompress(base64.b64decode(row[what])))
         except (binascii.Error, zlib.error, ValueError):
             return None
-        return tuple(Query(text, answer) for answer, text in pairs)
 
 
 class _Memory(dict[str, Mapping[str, Any]]):
@@ -209,6 +225,7 @@ def certify(rule: Rule, verdict: Verdict) -> Certificate:
         text=proved_text(rule),
         denotations=digests.denotations(rule),
         asked=_digest(_packed(verdict.asked)),
+        sums=_digest(_pressed(verdict.sums)),
     )
 
 
@@ -243,7 +260,7 @@ def _verify(rule: Rule, ledger: Ledger | None, direction: str) -> Verdict:
 
 def _kept(rule: Rule, verdict: Verdict, ledger: Ledger | None) -> Verdict:
     if ledger is not None and verdict.proved:
-        ledger.put(certify(rule, verdict), verdict.asked)
+        ledger.put(certify(rule, verdict), verdict.asked, verdict.sums)
     return verdict
 
 

@@ -1,9 +1,9 @@
 """One rule, one verdict: refute first, prove, refute again.
 
 A few tiny instances kill most wrong rules in milliseconds; what survives goes to the prover; what is not proved gets a
-longer search for arrays, at sizes where the solver sees a difference first, before it is called UNKNOWN.  PROVED comes
-from the prover alone, REFUTED from the reference interpreter alone; that both happen for one rule would be an error of
-the trusted part, and is raised as such.
+longer search for arrays, at sizes where the solver sees a difference first, before it is called UNKNOWN; what is proved
+is evaluated where a wrong proof would show (`verifier.rules.watch`).  PROVED comes from the prover alone, REFUTED from
+the reference interpreter alone; that both happen for one rule is a defect of the trusted part, and is raised as such.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from dataclasses import replace
 from rewrites.language.direction import directions
 from rewrites.language.named import Env
 from rewrites.language.term import Rule
-from superopt.errors import VerificationError
-from verifier.equal.equality import DEFINED, NO_OVERFLOW
+from superopt.errors import ProverDefectError
+from verifier.equal.equality import NO_OVERFLOW
 from verifier.equal.solver import recorded
 from verifier.rules.instance import solved_envs
 from verifier.rules.prove import prove
 from verifier.rules.refute import Attempts, Difference, differ_at, search
 from verifier.rules.shrink import readable
+from verifier.rules.watch import contradicted, excludes_undefined
 from verifier.verdict import REFUTED, UNKNOWN, UNSUPPORTED, Verdict
 
 BEFORE, AFTER = 3, 40
@@ -40,7 +41,7 @@ def check(
         small: whether a counterexample is made small and readable.
 
     Raises:
-        VerificationError: the rule is proved and refuted at once (the prover or the interpreter is wrong).
+        ProverDefectError: the rule is proved and refuted at once (the prover or the interpreter is wrong).
     """
     start = time.perf_counter()
     forward, backward = directions(rule)
@@ -49,12 +50,13 @@ def check(
         return prove(rule, direction)
     attempts = Attempts()
     found = search(reading, before, attempts=attempts)
-    suspects: list[Env] = []
+    suspects: list[Env] = []  # or, of what is proved, where its conditions change
     with recorded() as asked:
         verdict = prove(rule, direction, suspects)
     if verdict.proved:
         verdict = replace(verdict, asked=tuple(asked))
-    if verdict.proved and found is not None and found.undefined and _assumes(verdict):
+    kinds = f"at seed {found.seed}" if found is not None else ""
+    if verdict.domain is not None and found is not None and found.undefined and excludes_undefined(verdict.domain):
         found = None  # outside the domain: the assumptions of the certificate exclude it
     if verdict.proved and _only_in_range(
         verdict
@@ -63,6 +65,10 @@ def check(
         if found is not None or reading.vars:  # of entries nothing says that they are small
             cause = f"proved only where {NO_OVERFLOW}"
             verdict = replace(verdict, status=UNKNOWN, domain=None, proved_when=NO_OVERFLOW, cause=cause)
+    if found is None and verdict.domain is not None:
+        watched = contradicted(reading, verdict.domain, suspects, before)
+        if watched is not None:
+            found, kinds = watched[0], f"in {watched[1]} at seed {watched[0].seed}"
     if found is None and not verdict.proved:
         found = _first(suspects, attempts) or search(reading, after, before, attempts)
         found = found or _first(solved_envs(reading, after), attempts)
@@ -72,18 +78,11 @@ def check(
         cause = verdict.cause if verdict.proved else f"{verdict.cause}{tried}"
         return replace(verdict, seconds=seconds, cause=cause)
     if verdict.proved:
-        raise VerificationError(
-            f"{rule.name} ({direction}) is proved and yet refuted at seed {found.seed}:\n{readable(found)}",
-            hint="the prover or the reference interpreter is wrong: please report this rule",
-        )
+        told = readable(found, found.index is None or "in " not in kinds)
+        raise ProverDefectError(f"{rule.name} ({direction}) is proved and yet refuted {kinds}:\n{told}")
     if found.index is None and small:
         found = search(reading, after, attempts=attempts, patience=after) or found
     return replace(verdict, status=REFUTED, counterexample=readable(found, small), cause="", seconds=seconds)
-
-
-def _assumes(verdict: Verdict) -> bool:
-    """Does the certificate assume something about values, beyond their being finite numbers?"""
-    return verdict.domain is not None and any(a.startswith(DEFINED) for a in verdict.domain.assumptions)
 
 
 def _only_in_range(verdict: Verdict) -> bool:

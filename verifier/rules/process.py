@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from rewrites.language.show import rule_key, show
 from rewrites.language.term import Rule
-from superopt.errors import VerificationError
+from superopt.errors import DEFECT, ProverDefectError, VerificationError
 from superopt.machine.facts import usable_cores
 from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 from verifier.verdict import UNKNOWN, Verdict, decode
@@ -82,6 +82,8 @@ class Prover:
             event = self._ask({"request": request, "rule": show(rule), "key": key, "direction": direction})
         except LimitExceededError as limit:
             return Verdict(rule.name, key, rule.where, direction, UNKNOWN, cause=str(limit), seconds=self.seconds)
+        if event["event"] == "defect":
+            raise ProverDefectError(event["message"].removeprefix(DEFECT), hint=event["hint"])
         if event["event"] == "error":
             raise VerificationError(event["message"], hint=event["hint"])
         return replace(decode(event["verdict"]), where=rule.where)

@@ -11,6 +11,7 @@ Nothing here decides that a rule is wrong: a failed obligation is UNKNOWN with i
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -21,12 +22,15 @@ from rewrites.language.named import Env
 from rewrites.language.show import rule_key, text
 from rewrites.language.term import Rule, names_in, subterms
 from verifier.equal import conditions as c
+from verifier.equal.conditions import unwrap
 from verifier.equal.equality import ORDER, POSITIONS, Proof, Stop, equal_terms
 from verifier.equal.pointwise import MachineIntegers, Reals, consistent
 from verifier.equal.ranks import ANY, MAX_RANK, attribute_roles, rank_vectors, uniform
 from verifier.equal.sem import Meaning
 from verifier.equal.solver import UNKNOWN as OPEN
 from verifier.equal.solver import CannotLower
+from verifier.equal.terms import Where, walk_terms
+from verifier.equal.written import place
 from verifier.rules.instance import (
     LARGEST,
     IllFormed,
@@ -47,6 +51,10 @@ FINITE = "inputs and intermediate values are finite"
 _INFINITIES = (("n", math.inf), ("n", -math.inf))
 
 
+LOOKS = 3
+"""Places where conditions change, at which what is proved is evaluated."""
+
+
 class _StopAt(Stop):
     """A proof that cannot go on at an instance of the rule."""
 
@@ -58,19 +66,22 @@ class _StopAt(Stop):
 def prove(rule: Rule, direction: str = "forward", suspects: list[Env] | None = None) -> Verdict:
     """Prove one direction of a rule for all sizes and ranks; never refutes.
 
-    Where it fails, sizes and attributes at which the solver sees a difference are added to `suspects`.  The backward
+    Sizes and attributes at which values should be compared are added to `suspects`: where the solver sees a difference,
+    or, of what is proved, where conditions on indices change.  The backward
     direction of a rule that cannot be used backwards is UNSUPPORTED with the reason.
     """
     start = time.perf_counter()
     forward, backward = directions(rule)
     chosen = forward if direction == "forward" else backward
-    done = Proof()
+    done = Proof(sums=[])
     if chosen.rule is None:
         status, cause, domain = UNSUPPORTED, f"not usable {direction}: {chosen.reason}", None
     else:
         try:
             domain = _prove(chosen.rule, done)
             status, cause = PROVED, ""
+            if suspects is not None:
+                suspects += done.changes
         except Stop as stop:
             status, cause, domain = stop.status, stop.cause, None
             if suspects is not None and isinstance(stop, _StopAt):
@@ -88,6 +99,7 @@ def prove(rule: Rule, direction: str = "forward", suspects: list[Env] | None = N
         obligations=done.obligations,
         queries=done.queries,
         seconds=time.perf_counter() - start,
+        sums=json.dumps(done.sums, separators=(",", ":")) if status == PROVED else "",
     )
 
 
@@ -208,4 +220,13 @@ def _equal(instance: RankInstance, root: int, metas: Mapping[str, str], done: Pr
             raise Stop(UNSUPPORTED, f"a premise about values: {why}") from why
         if not possible:
             raise Stop(UNKNOWN, CONTRADICTION)
+    before = len(done.sums or ())
     equal_terms(ctx, left, right, facts, done, given, rule.dtype)
+    sample = ctx.sample(facts)
+    for row in (done.sums or [])[before:]:
+        ranks = {role: len(labels) for role, labels in instance.env.labels.items() if role in rule.many}
+        where = place((axis, unwrap(i)) for axis, i in index.items())
+        row |= {"root": root, "ranks": ranks, "metas": dict(metas), "index": where, "witness": sample}
+    if len(done.changes) < LOOKS:
+        guards = dict.fromkeys(t.guard for side in (left, right) for t in walk_terms(side) if isinstance(t, Where))
+        done.changes += [env_at(instance, model) for model in itertools.islice(ctx.edges(guards, LARGEST), LOOKS)]

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+import ml_dtypes
 import numpy as np
 
 from rewrites.language.named import Env, shape
@@ -30,7 +31,8 @@ from superopt.errors import SuperoptError
 from superopt.ir.graph import Node, topological
 from superopt.ir.interp import evaluate
 from superopt.ir.ops.table import CONTRACTIONS, POLES
-from superopt.ir.types import FLOATS
+from superopt.ir.scalar import numpy_dtype
+from superopt.ir.types import FLOATS, INTEGERS, range_of
 
 Arrays = dict[str, np.ndarray]
 TOLERANCE = 1e-9
@@ -311,49 +313,87 @@ def _values(made: Instance, seed: int, attempt: int) -> Arrays:
 
 # ---- exactness by evaluation
 
-SPECIAL = (0.0, -0.0, float("nan"), float("inf"), -float("inf"), 1.0, -2.0, 3.5, 1e-40, 1e30)
+DRAWN = 4
+TYPED_FLOATS = ("float64", "float32", "bfloat16", "float16")
+TYPED_INTEGERS = ("int32", "int8", "uint8", "int64", "uint32", "int16")
 _ORDER = frozenset({"max", "min", "maximum", "minimum", "clamp"})
 
 
-def different_bits(rule: Rule, tries: int, first_seed: int = 0) -> Difference | None:
-    """An instance and special values at which the sides of a rule about floats have different bits, or None."""
+def special(dtype: str) -> list[Any]:
+    """Numbers of a type at which functions do something else: zeros, infinities, none, the largest, the least; ends."""
+    if dtype in INTEGERS:
+        low, high = range_of(dtype)
+        return [low, high, high - 1, high // 2 + 1, low + 1, 0, 1, 2, 3]
+    most, tiny, least = extremes(dtype)
+    return [0.0, -0.0, math.nan, math.inf, -math.inf, most, -most, least, tiny, 1.0, -2.0, 3.5]
+
+
+def extremes(dtype: str) -> tuple[float, float, float]:
+    """The largest number of a type of floats, the least normal one, and the least one."""
+    read: Any = ml_dtypes.finfo  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    info: Any = read(dtype)
+    return float(info.max), float(info.tiny), float(info.smallest_subnormal)
+
+
+def different_bits(
+    rule: Rule, tries: int, first_seed: int = 0, *, dtype: str = "", at: Mapping[int, Env] | None = None
+) -> Difference | None:
+    """An instance and special values at which the sides of a rule have different bits, or None.
+
+    Args:
+        rule: the rule.
+        tries: how many instances, from `first_seed` on.
+        first_seed: of the instances.
+        dtype: of the numbers; without one float64.
+        at: in place of random environments, those to look at with their seeds.
+    """
+    seeds = range(first_seed, first_seed + tries)
+    for seed, env in (at or {n: env_of_seed(rule, n) for n in seeds}).items():
+        found = None if env is None else _bits_at(rule, env, seed, dtype)
+        if found is not None:
+            return found
+    return None
+
+
+def _bits_at(rule: Rule, env: Env, seed: int, dtype: str) -> Difference | None:
     ordered = any({t.get("f"), t.get("kind")} & (_ORDER | set(rule.metas)) for t in subterms((*rule.lhs, *rule.rhs)))
-    for seed in range(first_seed, first_seed + tries):
-        env = env_of_seed(rule, seed)
-        if env is None:
+    try:
+        made = at_env(rule, env, random.Random(seed), dtype=dtype)
+    except (SuperoptError, ValueError, OverflowError):  # an op takes no such sizes, or the type has no such constant
+        return None
+    for draw in range(DRAWN if made.rhs else 0):
+        values = _special_values(made, seed, draw)
+        if not all(bool(np.all(g)) for g in evaluate(made.given, values)):
             continue
-        try:
-            made = at_env(rule, env, random.Random(seed))
-        except SuperoptError:  # the physical op takes no such sizes
-            continue
-        if made.rhs:
-            values = _special_values(made, seed)
-            for root, sides in enumerate(zip(evaluate(made.lhs, values), evaluate(made.rhs, values), strict=True)):
-                where = first_other_bits(*map(np.asarray, sides), zeros=not ordered)
-                if where is not None:
-                    return Difference(env, seed, root, made, values, where, sides)
+        for root, sides in enumerate(zip(evaluate(made.lhs, values), evaluate(made.rhs, values), strict=True)):
+            where = first_other_bits(*map(np.asarray, sides), zeros=not ordered)
+            if where is not None:
+                return Difference(env, seed, root, made, values, where, sides)
     return None
 
 
 def first_other_bits(a: np.ndarray, b: np.ndarray, zeros: bool = True) -> tuple[int, ...] | None:
     """First index at which two arrays of one type differ in bits, or None; NaN is NaN, `zeros` have signs."""
     same = a == b
-    if a.dtype.kind == "f":
+    if str(a.dtype) in FLOATS:
         if zeros:
             same &= np.signbit(a) == np.signbit(b)
         same |= np.isnan(a) & np.isnan(b)
     return None if same.all() else tuple(int(i) for i in np.argwhere(~same)[0])
 
 
-def _special_values(made: Instance, seed: int) -> dict[str, Any]:
+def _special_values(made: Instance, seed: int, draw: int) -> dict[str, Any]:
+    """Special numbers in random orders, one after another through the draws: small inputs meet all of them, too."""
     rng = np.random.default_rng(seed)
     out: dict[str, Any] = {}
     for name, node in sorted(made.inputs.items()):
         sizes = tuple(int(str(n)) for n in node.shape)
+        kind = numpy_dtype(node.dtype)
         if node.dtype == "bool":
             out[name] = np.asarray(rng.random(sizes) > 0.5)
-        elif node.dtype.startswith("int"):
-            out[name] = rng.integers(-1, 6, sizes).astype(node.dtype)
+        elif made.env.rule.kinds[name] == "int":  # an index
+            out[name] = rng.integers(-1, 6, sizes).astype(kind)
         else:
-            out[name] = rng.choice(np.array(SPECIAL), sizes).astype(node.dtype)
+            numbers = rng.permutation(np.array(special(node.dtype), kind))
+            out[name] = np.resize(np.roll(numbers, -draw * max(1, len(numbers) // DRAWN)), sizes)
     return out

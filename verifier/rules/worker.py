@@ -12,7 +12,7 @@ from typing import Any
 
 from rewrites.language.parse import parse
 from rewrites.language.show import rule_key
-from superopt.errors import VerificationError
+from superopt.errors import ProverDefectError, VerificationError
 from superopt.measure.session import Event, resolve
 from superopt.measure.worker import serve
 from verifier.equal.solver import z3
@@ -29,7 +29,8 @@ def _check(request: Mapping[str, Any]) -> Iterator[Event]:
         judge = prove if request["request"] == "prove" else check
         yield {"event": "verdict", "verdict": encode(judge(rule, request["direction"]))}
     except VerificationError as error:
-        yield {"event": "error", "message": str(error.args[0]), "hint": error.hint}
+        defect = isinstance(error, ProverDefectError)
+        yield {"event": "defect" if defect else "error", "message": str(error.args[0]), "hint": error.hint}
     except RecursionError:
         yield {"event": "deep"}
     except Exception:  # a fault of ours, which the parent raises with its cause

@@ -19,6 +19,8 @@ from __future__ import annotations
 import base64
 import copyreg
 import io
+import itertools
+import math
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -35,15 +37,19 @@ from verifier.equal.conditions import Cond
 from verifier.equal.equality import ORDER, Proof, Stop, equal_exactly, equal_terms
 from verifier.equal.monomial import Unsupported
 from verifier.equal.pointwise import MachineIntegers, decide
-from verifier.equal.poly import Poly, form_of, var
+from verifier.equal.poly import Poly, const, form_of, var
 from verifier.equal.solver import NO, CannotLower, Context, recorded
-from verifier.equal.terms import Apply, Read, Reduce, Term, Where, alike, reductions
+from verifier.equal.terms import Apply, Read, Reduce, Term, Where, alike, reductions, walk_terms
 from verifier.rules.process import LimitExceededError, shared
 from verifier.rules.prove import EMPTY_ONLY, FINITE
 from verifier.statements.ranges import PremiseRanges
 from verifier.statements.terms import ANY_ZERO, BESIDE_INFINITY, MIXED, ROUNDED, Terms, Wraps, factorings, to_poly
 from verifier.verdict import UNKNOWN, UNSUPPORTED, Query, ValidityDomain, decode, encode
 
+Suspect: TypeAlias = "tuple[dict[str, int], dict[str, Any]]"
+"""Sizes, and entries of inputs in row-major order, integers of the machine without their sign."""
+NEAR, FAR, LOOKS, MOST = 9, 140, 4, 512
+"""Bounds of sizes at which values are compared, how many of them, and entries of an input that a model gives."""
 SMALL = 64
 """Elements of a constant array that is written out."""
 _Sides: TypeAlias = "tuple[Term, Term, tuple[Cond, ...]]"
@@ -80,6 +86,7 @@ class _Work:
     products: dict[Poly, tuple[Poly, ...]]
     shapes: dict[str, tuple[Poly, ...]] = field(default_factory=dict[str, tuple[Poly, ...]])
     checked: dict[tuple[Cond, tuple[Cond, ...]], None] = field(default_factory=dict[Any, None])
+    guards: dict[Cond, None] = field(default_factory=dict[Cond, None])
 
     def premises(self) -> None:
         """Sizes that meet the premises exist; what a function asked of sizes is as it was traced."""
@@ -191,6 +198,7 @@ class _Work:
         """Both sides read inside their inputs; of maxima of floats it is said that a zero may have either sign."""
         for side in (left, right):
             self._in_bounds(side, facts)
+            self.guards |= {t.guard: None for t in walk_terms(side) if isinstance(t, Where)}
         if _ordered(left, right) and any(x.dtype in FLOATS for x in topological((a, b))):
             self.done.assume(ANY_ZERO)
 
@@ -288,6 +296,20 @@ class _Work:
             self._keep(terms)
         return proved
 
+    def suspects(self) -> Iterator[Suspect]:
+        """Small sizes at which the solver sees a difference, and the entries of inputs that it sees it on."""
+        for sizes, entry in itertools.islice(self.ctx.inputs(NEAR), LOOKS):
+            at = {name: const(n) for name, n in sizes.items()}
+            values: dict[str, Any] = {}
+            for name, shape in self.shapes.items():
+                box = [n.subst(at).value for n in shape]
+                if any(n is None for n in box) or math.prod(n or 0 for n in box) > MOST:
+                    continue
+                found = [entry(f"in {name}", i) for i in itertools.product(*(range(n or 0) for n in box))]
+                if found and None not in found:
+                    values[name] = tuple(found)
+            yield sizes, values
+
 
 def prove_pair(pair: Pair, done: Proof) -> ValidityDomain:
     """Prove two graphs equal; what is gathered on the way is in `done`.
@@ -304,10 +326,15 @@ def prove_pair(pair: Pair, done: Proof) -> ValidityDomain:
     work = _Work(pair, ctx, done, factorings((pair.left, pair.right)))
     work.premises()
     try:
+        done.changes.clear()
         for graph in (pair.left, pair.right):
             work.well_formed(graph)
         for a, b in zip(pair.left.outputs, pair.right.outputs, strict=True):
             work.equal(a, b)
+        done.changes += itertools.islice(ctx.edges(work.guards, NEAR, FAR), LOOKS)
+    except Stop:
+        done.suspects += work.suspects()
+        raise
     finally:
         done.queries += ctx.counters.queries
     if done.laws:
@@ -381,6 +408,7 @@ def prove_elsewhere(pair: Pair, done: Proof) -> tuple[ValidityDomain, tuple[Quer
     done.tiers = dict.fromkeys(told["tiers"])
     done.obligations += told["obligations"]
     done.queries += told["queries"]
+    done.changes, done.suspects = list(told["changes"]), [*done.suspects, *told["suspects"]]
     if told["domain"] is None:
         raise Stop(told["status"], told["cause"])
     return told["domain"], told["asked"]
@@ -402,6 +430,8 @@ def prove_bytes(text: str) -> Any:
             "tiers": tuple(done.tiers or ()),
             "obligations": done.obligations,
             "queries": done.queries,
+            "changes": tuple(done.changes),
+            "suspects": tuple(done.suspects),
             "asked": tuple(asked),
         }
     )

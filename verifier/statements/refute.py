@@ -5,9 +5,7 @@ The functions are traced once more at concrete sizes and evaluated by the refere
 graphs at symbolic sizes are compared on the way: a function whose Python code takes another branch at some size does
 not have the graph that a proof would be about.
 
-What is proved is evaluated in the program's own dtypes, too, as a watch over what the prover takes for granted: there
-integers wrap and floats are rounded.  Where a proof takes values that are tested for being numbers to be such, or
-claims bits, inputs that are none are tried as well.
+Where a proof fails and the solver has a model, the sizes and the entries of inputs that it names are tried as well.
 """
 
 from __future__ import annotations
@@ -86,6 +84,10 @@ class Pairing:
     lowest: int = 0
     tried: int = 0
 
+    def elements(self, sizes: Mapping[str, int]) -> int:
+        """Entries of all inputs at some sizes."""
+        return sum(math.prod(shape) for shape in self.specs.shapes(sizes))
+
 
 def tiny_sizes(specs: Specs, lowest: int) -> Iterator[Sizes]:
     """Sizes to try, those that separate most first; only such as meet the constraints."""
@@ -131,7 +133,7 @@ def telling_sizes(pair: Pairing) -> Iterator[Sizes]:
             if key in tried or value < pair.lowest or not pair.specs.admits(at):
                 continue
             tried.add(key)
-            if sum(math.prod(shape) for shape in pair.specs.shapes(at)) <= LARGEST:
+            if pair.elements(at) <= LARGEST:
                 yield at
 
 
@@ -183,6 +185,38 @@ def _attempts(pair: Pairing, left: Traced, right: Traced, sizes: Sizes) -> Itera
             _same_graphs(pair, sizes, values, results)
         if not any(x.size for x in values.values()):
             return
+
+
+def differ_on(pair: Pairing, sizes: Sizes, entries: Mapping[str, Sequence[Any]]) -> StatementDifference | None:
+    """Compare the two functions at some sizes where inputs have given entries in row-major order, as far as they fit.
+
+    Integers of the machine are given without their sign.
+
+    Raises:
+        OtherGraph: one of them has another graph there than at symbolic sizes.
+    """
+    if any(n < pair.lowest for n in sizes.values()) or not pair.specs.admits(sizes):
+        return None
+    try:
+        left, right = (trace_concrete(fn, pair.specs, sizes) for fn in (pair.left, pair.right))
+    except ArgumentError:
+        return None
+    if _mismatch(left, right) or any(unsupported_ops(t.graph) for t in (left, right)):
+        return None
+    pair.tried += 1
+    values = make_values(left.graph.inputs, pair.specs.names, 0)
+    for name, given in entries.items():
+        if name in values and len(given) == values[name].size:
+            values[name] = _as_type(given, values[name])
+    results = [_evaluate(t, fn, pair.specs, values) for t, fn in ((left, pair.left), (right, pair.right))]
+    return _compare(left, right, sizes, values, results)
+
+
+def _as_type(given: Sequence[Any], like: np.ndarray) -> np.ndarray:
+    if str(like.dtype) in INTEGERS:
+        whole = [int(x) % (1 << 8 * like.dtype.itemsize) for x in given]
+        return np.array(whole, np.uint64).astype(f"uint{8 * like.dtype.itemsize}").view(like.dtype).reshape(like.shape)
+    return np.array(given, np.float64).astype(like.dtype).reshape(like.shape)
 
 
 def _mismatch(left: Traced, right: Traced) -> str:
@@ -334,75 +368,3 @@ def simpler(pair: Pairing, found: StatementDifference) -> StatementDifference:
 
 def _elements(sizes: Mapping[str, int]) -> int:
     return sum(sizes.values())
-
-
-ROUNDING = {"float64": 1e-9, "float32": 1e-3, "float16": 1e-1, "bfloat16": 1e-1}
-"""What rounding in a type may make of small integers, relative to the greatest result: ten times what was seen."""
-
-
-def really_differs(pair: Pairing, sizes: Sizes, exactness: str, tested: bool) -> str:
-    """Where two functions that are said to be equal differ in their own dtypes, in words; empty where they do not.
-
-    Args:
-        pair: the functions.
-        sizes: where to look.
-        exactness: the class of the proof.
-        tested: the proof takes values that are tested for being finite numbers to be such.
-    """
-    try:
-        sides = [trace_concrete(fn, pair.specs, sizes) for fn in (pair.left, pair.right)]
-    except ArgumentError:
-        return ""
-    if any(unsupported_ops(t.graph) for t in sides):
-        return ""
-    names = pair.specs.names
-    for attempt in range(ATTEMPTS + 3):
-        values = make_values(sides[0].graph.inputs, names, attempt)
-        special = ""
-        if attempt >= ATTEMPTS:
-            if not tested and exactness != "exact":
-                break
-            special = ("NaN", "inf", "-inf")[attempt - ATTEMPTS]
-            values = _strewn(values, float(special))
-        results = [evaluate(t.graph, values) for t in sides]
-        for a, b in zip(*map(list, results), strict=True):
-            at = _real_difference(np.asarray(a), np.asarray(b), exactness, attempt, special, values)
-            if at is not None:
-                where = f" where an input is {special}" if special else ""
-                return f"{np.asarray(a)[at]} and {np.asarray(b)[at]} at {show_sizes(sizes)}{where}"
-    return ""
-
-
-def _strewn(values: Mapping[str, np.ndarray], special: float) -> dict[str, np.ndarray]:
-    """Every other float of the inputs replaced."""
-    out: dict[str, np.ndarray] = {}
-    for name, x in values.items():
-        out[name] = x
-        if str(x.dtype) in FLOATS:
-            out[name] = np.where(np.arange(x.size).reshape(x.shape) % 2 == 0, x.dtype.type(special), x)
-    return out
-
-
-def _real_difference(
-    a: np.ndarray, b: np.ndarray, exactness: str, attempt: int, special: str, values: Mapping[str, np.ndarray]
-) -> tuple[int, ...] | None:
-    if str(a.dtype) not in FLOATS:
-        floats = any(str(x.dtype) in FLOATS for x in values.values())
-        if floats and exactness != "exact":
-            return None  # rounding may decide it
-        bad = a != b
-    else:
-        x, y = a.astype(np.float64), b.astype(np.float64)
-        with np.errstate(invalid="ignore"):
-            same = (x == y) | (np.isnan(x) & np.isnan(y))
-            if exactness != "exact" and special != "NaN":
-                same |= np.isnan(x) | np.isnan(y)
-            if exactness != "exact":
-                finite = np.abs(x[np.isfinite(x)])
-                scale = 1.0 + (float(finite.max()) if finite.size else 0.0)
-                numbers = np.isfinite(x) & np.isfinite(y)
-                close = np.abs(x - y) <= ROUNDING[str(a.dtype)] * scale
-                same |= numbers & (close if attempt <= 1 else True)  # other values than small integers may cancel
-                same |= ~numbers & (not special)
-        bad = ~same
-    return None if not bad.any() else tuple(int(i) for i in np.argwhere(bad)[0])

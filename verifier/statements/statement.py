@@ -19,32 +19,32 @@ import numpy as np
 from rewrites.language.parse import parse
 from rewrites.language.term import Rule
 from rewrites.lift.lifting import Lifted, Unliftable, lift, widen
-from superopt.errors import ArgumentError, InputError, RuleError, VerificationError
+from superopt.errors import ArgumentError, InputError, ProverDefectError, RuleError
 from superopt.frontends.symbolic.graphs import Traced, parameters_of, trace_symbolic
 from superopt.frontends.symbolic.specs import Specs, read_specs
 from superopt.ir.graph import Graph, Node, make_input, topological
 from superopt.ir.program import replace as replaced
 from superopt.ir.text import print_graph
 from verifier.equal.equality import DEFINED, Proof, Stop
-from verifier.equal.normal import EXACT, REAL
 from verifier.rules.process import LIMIT, shared
 from verifier.rules.prove import FINITE
 from verifier.rules.refute import clearest
 from verifier.rules.snippet import body, identifier, written
 from verifier.statements.prove import Pair, prove_elsewhere, unsupported_ops
 from verifier.statements.refute import (
+    LARGEST,
     OtherGraph,
     Pairing,
     StatementDifference,
     differ_at,
-    really_differs,
+    differ_on,
     show_sizes,
     simpler,
     smaller,
     telling_sizes,
     tiny_sizes,
 )
-from verifier.statements.terms import FINITE_TEST
+from verifier.statements.watch import watched
 from verifier.verdict import PROVED, REFUTED, UNKNOWN, UNSUPPORTED, Counterexample, Query, ValidityDomain, Verdict
 
 BEFORE, AFTER, CANDIDATES = 4, 14, 8
@@ -105,7 +105,7 @@ def check_statement(statement: Statement, *, before: int = BEFORE, after: int = 
         after: further sizes tried when the proof fails.
 
     Raises:
-        VerificationError: the statement is proved and refuted at once (the prover or the interpreter is wrong).
+        ProverDefectError: the statement is proved and refuted at once (the prover or the interpreter is wrong).
     """
     return _checked(statement, before, after)[0]
 
@@ -153,16 +153,20 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
             if verdict.proved:
                 if found is not None and _excluded(found, verdict):
                     found = None
-                verdict = verdict if found is not None else _tried_in_earnest(pair, verdict, tried)
+                changes = [at for at in done.changes if at not in tried and _within(pair, at)]
+                found = found or _search(pair, changes)
+                if found is not None and _excluded(found, verdict):
+                    found = None
+                if found is None:
+                    verdict = _tried_in_earnest(statement, pair, verdict, [*tried, *changes])
             elif found is None:
-                found = _search(pair, [at for at, _ in zip(sizes, range(after), strict=False)])
+                found = clearest(differ_on(pair, at, values) for at, values in done.suspects)
+                found = found or _search(pair, [at for at, _ in zip(sizes, range(after), strict=False)])
     except OtherGraph as other:
         verdict, found = replace(verdict, status=UNKNOWN, domain=None, cause=str(other)), None
     if found is not None and verdict.proved:
-        raise VerificationError(
-            f"{statement.name} is proved and yet refuted at {show_sizes(found.sizes)}",
-            hint="the prover or the reference interpreter is wrong: please report this statement",
-        )
+        shown = counterexample(statement, simpler(pair, found))
+        raise ProverDefectError(f"{statement.name} is proved and yet refuted at {show_sizes(found.sizes)}:\n{shown}")
     if found is not None:
         shown = counterexample(statement, simpler(pair, smaller(pair, found)))
         when = _weakest(statement, pair)
@@ -187,23 +191,26 @@ def _by_machine(done: Proof) -> bool:
     return any(tier == "bits" or tier.startswith("integers (") for tier in done.tiers or ())
 
 
-def _tried_in_earnest(pair: Pairing, verdict: Verdict, tried: Sequence[dict[str, int]]) -> Verdict:
-    """The verdict of a proof after both functions were evaluated in their own dtypes.
-
-    Sums that are the same term may be added up in another order by another operation: what is said to be exact and
-    differs by rounding alone is of class real.
-    """
-    domain = verdict.domain
-    assert domain is not None
-    tested = FINITE_TEST in domain.assumptions
-    for at in tried:
-        difference = really_differs(pair, at, domain.exactness, tested)
-        if difference and domain.exactness == EXACT and not really_differs(pair, at, REAL, tested):
-            domain = replace(domain, exactness=REAL, assumptions=tuple(dict.fromkeys((*domain.assumptions, FINITE))))
-        elif difference:
-            cause = f"the proof says {domain.exactness}, evaluation in the dtypes gives {difference}"
-            return replace(verdict, status=UNKNOWN, domain=None, cause=cause)
+def _tried_in_earnest(
+    statement: Statement, pair: Pairing, verdict: Verdict, tried: Sequence[dict[str, int]]
+) -> Verdict:
+    """The verdict of a proof after both functions were evaluated in their own dtypes (`verifier.statements.watch`)."""
+    assert verdict.domain is not None
+    claimed = verdict.domain.exactness
+    domain, found = watched(pair, verdict.domain, tried)
+    if found is not None and found.defect:
+        raise ProverDefectError(f"{statement.name} is proved ({claimed}) and yet refuted: {found.text}")
+    if found is not None:
+        cause = f"the proof says {claimed}, evaluation in the dtypes gives {found.text}"
+        return replace(verdict, status=UNKNOWN, domain=None, cause=cause)
+    if domain.exactness != claimed:
+        domain = replace(domain, assumptions=tuple(dict.fromkeys((*domain.assumptions, FINITE))))
     return replace(verdict, domain=domain)
+
+
+def _within(pair: Pairing, at: dict[str, int]) -> bool:
+    """Are sizes such as the statement speaks of, and not too many elements?"""
+    return min(at.values(), default=0) >= pair.lowest and pair.specs.admits(at) and pair.elements(at) <= LARGEST
 
 
 def _excluded(found: StatementDifference, verdict: Verdict) -> bool:

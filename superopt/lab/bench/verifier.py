@@ -8,7 +8,7 @@
     engineer   true statements that compiler engineers would ask
     mutants    mutants of all proved rules: none may be proved and numerically false
     discovery  candidate pairs judged per second of one core
-    recheck    the questions behind all proofs, asked again of all solvers
+    recheck    the questions behind all proofs, asked again of all solvers, and their sums added up by the checker
     pairs      ONNX models and what optimisers make of them, and the same with seeded faults
     kernels-ir machine code of all programs of the native suite against their loop programs, and of changed kernels
 
@@ -20,6 +20,7 @@ number of mutants, and faults of `pairs` are one for every fifty.
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import time
@@ -47,6 +48,7 @@ from superopt.lab.discovery.discover import DiscoverySettings, discover
 from superopt.machine.budget import parse_budget
 from superopt.machine.extras import need
 from verifier.equal.ranks import ANY
+from verifier.record.checker import Checked, check
 from verifier.record.ledger import certify
 from verifier.record.recheck import recheck
 from verifier.rules.fuzz import Fuzzed, cores, draw, try_all
@@ -68,7 +70,7 @@ _BARS = {
     "must_refute_missed": "0", "refute_median_s": "< 0.3", "exact_with_other_bits": "0", "false_proofs": "0",
     "unknown_fraction": "< 0.01",
     "pair_outputs_proved": ">= 0.8", "pair_faults_proved": "0", "pair_faults_refuted": ">= 0.95",
-    "discovery_pairs_per_s": ">= 20", "solver_disagreements": "0",
+    "discovery_pairs_per_s": ">= 20", "solver_disagreements": "0", "sums_refused": "0",
     "kernels_validated": ">= 0.95", "kernel_mutants_wrong": ">= 1000", "kernel_mutants_missed": "0",
     "kernel_knobs_accepted": "0",
 }  # fmt: skip
@@ -317,7 +319,13 @@ def _recheck(made: _Run) -> None:
     made.summary |= {"queries": told["queries"], "solver_disagreements": len(told["disagreements"])}
     for name, counts in told["solvers"].items():
         made.summary |= {f"{name}_agree": counts["agree"], f"{name}_unknown": counts["unknown"]}
+    added = Checked()
+    for rule, verdict in made.proved:
+        if not verdict.cached:
+            check(certify(rule, verdict), json.loads(verdict.sums or "[]"), added)
+    made.summary |= {"sums": added.sums, "sums_for_all_sizes": added.for_all_sizes, "sums_refused": len(added.refused)}
     made.rows += [{"part": "recheck", **row} for row in told["disagreements"]]
+    made.rows += [{"part": "recheck", "refused": why} for why in added.refused]
 
 
 def _pairs(made: _Run) -> None:

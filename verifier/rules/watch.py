@@ -1,0 +1,61 @@
+"""A watch over the prover: what it proved is evaluated, every time, where a wrong proof would show first.
+
+The instances are random ones that the refuter has not seen, and those at which the solver says that a condition on
+indices changes.  Values are those of the refuter, in float64; where the certificate claims every bit, special values
+in the types of programs: zeros of both signs, NaN, infinities, the largest and the least number; where it claims
+integers, the ends of their types, beside which everything wraps.  Only the interpreter speaks here: what differs is a
+defect of the prover, unless the certificate excludes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rewrites.language.named import Env
+from rewrites.language.term import Rule
+from verifier.equal.equality import DEFINED, NO_OVERFLOW, POSITIONS
+from verifier.equal.normal import EXACT
+from verifier.rules.refute import TYPED_FLOATS, TYPED_INTEGERS, Difference, differ_at, different_bits, env_of_seed
+from verifier.verdict import ValidityDomain
+
+LOOKS = 3
+"""Random instances; those from the solver come on top."""
+
+
+def contradicted(
+    rule: Rule, domain: ValidityDomain, changes: Sequence[Env], first_seed: int
+) -> tuple[Difference, str] | None:
+    """A difference of the two sides of a proved rule, and the type of numbers in which it is one.
+
+    Args:
+        rule: what is proved.
+        domain: what its certificate claims.
+        changes: environments at which conditions on indices change.
+        first_seed: of the instances.
+    """
+    drawn = {seed: env_of_seed(rule, seed) for seed in range(first_seed, first_seed + LOOKS)}
+    envs = {**dict(enumerate(changes, first_seed + LOOKS)), **{n: env for n, env in drawn.items() if env is not None}}
+    for seed, env in envs.items():
+        found = differ_at(env, seed)
+        if found is not None and not (found.undefined and excludes_undefined(domain)):
+            return found, rule.dtype or "float64"
+        for dtype in _types(rule, domain, seed):
+            found = different_bits(rule, 1, at={seed: env}, dtype=dtype)
+            if found is not None:
+                return found, dtype
+    return None
+
+
+def _types(rule: Rule, domain: ValidityDomain, seed: int) -> list[str]:
+    """Types in which a certificate claims every bit, one of each kind for each instance."""
+    out: list[str] = []
+    if domain.exactness == EXACT and not rule.dtype and "float" in domain.dtypes:
+        out.append(TYPED_FLOATS[seed % len(TYPED_FLOATS)])
+    if "int" in domain.dtypes and not {NO_OVERFLOW, POSITIONS} & set(domain.assumptions):
+        out.append(TYPED_INTEGERS[seed % len(TYPED_INTEGERS)])
+    return out
+
+
+def excludes_undefined(domain: ValidityDomain) -> bool:
+    """Does a certificate assume something about values, beyond their being finite numbers?"""
+    return any(a.startswith(DEFINED) for a in domain.assumptions)

@@ -1,0 +1,263 @@
+"""A watch over the prover: statements that it proved are evaluated in their own dtypes, by the interpreter and by XLA.
+
+There integers wrap, floats are rounded, and what both the prover and the interpreter take from the op table is for once
+taken from JAX.  Sizes are tiny ones, those beside integers of the statement, and those at which the solver says that a
+condition on indices changes.  Values are those of the refuter, the ends of the types of integers among them; where a
+proof claims bits, or takes values that are tested for being numbers to be such, also inputs strewn with NaN and
+infinities, and, for bits, zeros of both signs, the largest and the least numbers.
+
+What differs is a defect of the prover (`ProverDefectError`) where rounding cannot explain it: results of integers
+alone, bits of class exact, and numbers of class real in float64 with every explicit conversion kept.  Two things are
+none.  Sums that are one term may be added up in another order by another operation: where that is all, the class
+becomes real.  And where class real differs by what the dtypes do to numbers, the verdict is UNKNOWN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from superopt.errors import ArgumentError
+from superopt.frontends.symbolic.graphs import Traced, trace_concrete
+from superopt.ir.graph import Graph, Node, topological
+from superopt.ir.interp import apply_op, evaluate
+from superopt.ir.ops.table import CONTRACTIONS
+from superopt.ir.scalar import HALVES, numpy_dtype
+from superopt.ir.types import FLOATS
+from verifier.equal.normal import EXACT, REAL
+from verifier.rules.refute import extremes, first_difference, first_other_bits, special
+from verifier.rules.watch import excludes_undefined
+from verifier.statements.prove import unsupported_ops
+from verifier.statements.ranges import FLOAT_BITS
+from verifier.statements.refute import ATTEMPTS, Pairing, Sizes, make_values, show_sizes
+from verifier.statements.terms import FINITE_TEST
+from verifier.verdict import ValidityDomain
+
+ROUNDING = {"float64": 1e-9, "float32": 1e-3, "float16": 1e-1, "bfloat16": 1e-1}
+"""What rounding in a type may make of small integers, relative to the greatest result: ten times what was seen."""
+KEPT_TOLERANCE = 1e-6
+XLA_SIZES = 3
+"""Sizes at which XLA compiles both functions: the first ones, and the last, which a condition told."""
+_NUMBERS, _NO_NUMBERS = ("zeros", "largest", "least", "mixed"), ("nan", "inf", "-inf")
+_ORDER = ("max", "min", "clamp", "cummax", "cummin", "argmax", "argmin")
+_REORDERED = ("reduce", "cum", "conv", "dot", "scan", "scatter", "add_any")
+_MOVES = frozenset(
+    ["input", "literal", "convert_element_type", "reshape", "transpose", "broadcast_in_dim", "slice", "concatenate",
+     "pad", "rev", "gather", "dynamic_slice", "dynamic_update_slice", "select_n", "neg", "abs", "squeeze", "copy"]
+)  # fmt: skip
+"""What rounds nothing: where 16-bit floats meet only these, float64 is a referee of explicit conversions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Values on which two functions differ that are proved equal.
+
+    Attributes:
+        text: the values, the sizes and who evaluated them.
+        defect: rounding cannot be why.
+    """
+
+    text: str
+    defect: bool
+
+
+def watched(
+    pair: Pairing, domain: ValidityDomain, tried: Sequence[Sizes]
+) -> tuple[ValidityDomain, Contradiction | None]:
+    """What a certificate may claim after both functions were evaluated, and what speaks against it."""
+    for number, at in enumerate(tried):
+        try:
+            sides = [trace_concrete(fn, pair.specs, at) for fn in (pair.left, pair.right)]
+        except ArgumentError:
+            continue
+        if any(unsupported_ops(t.graph) for t in sides):
+            continue
+        look = _Look(pair, domain, at, sides)
+        found = look.by_interpreter(domain.exactness)
+        if found is not None and domain.exactness == EXACT and look.reordered and look.by_interpreter(REAL) is None:
+            domain, found = replace(domain, exactness=REAL), None
+        if found is None and (number < XLA_SIZES - 1 or number == len(tried) - 1):
+            found = look.by_xla()
+        if found is not None:
+            return domain, found
+    return domain, None
+
+
+@dataclass
+class _Look:
+    """Two functions at concrete sizes."""
+
+    pair: Pairing
+    domain: ValidityDomain
+    sizes: Sizes
+    sides: list[Traced]
+
+    def __post_init__(self) -> None:
+        ops = {node.op for side in self.sides for node in side.graph.nodes()}
+        inputs = self.sides[0].graph.inputs
+        self.reordered = any(op.startswith(_REORDERED) for op in ops) or bool(ops & set(CONTRACTIONS))
+        self.ordered = any(word in op for op in ops for word in _ORDER)
+        self.floats = any(n.dtype in FLOATS for side in self.sides for n in (*inputs, *side.graph.nodes()))
+        self.wide = any("64" in n.dtype for side in self.sides for n in (*side.graph.inputs, *side.graph.nodes()))
+
+    def _values(self, *, denormal: bool) -> Iterator[tuple[int, str, dict[str, np.ndarray]]]:
+        """Inputs, with the number of the attempt and what special numbers they have."""
+        inputs, names = self.sides[0].graph.inputs, self.pair.specs.names
+        for attempt in range(ATTEMPTS):
+            yield attempt, "", make_values(inputs, names, attempt)
+        exact = self.domain.exactness == EXACT
+        if not self.floats or not (exact or FINITE_TEST in self.domain.assumptions):
+            return
+        kinds = (*_NO_NUMBERS, *(k for k in _NUMBERS if denormal or k == "zeros")) if exact else _NO_NUMBERS
+        for attempt, kind in enumerate(kinds, ATTEMPTS):
+            yield attempt, kind, _strewn(make_values(inputs, names, attempt), kind)
+
+    def by_interpreter(self, exactness: str) -> Contradiction | None:
+        """What the interpreter sees in the dtypes."""
+        for attempt, kind, values in self._values(denormal=True):
+            results = [[np.asarray(x) for x in evaluate(t.graph, values)] for t in self.sides]
+            found = self._first(results, exactness, attempt, kind, "")
+            if found is not None:
+                return found
+            if exactness != EXACT and not kind:
+                found = self._conversions_kept(values)
+                if found is not None:
+                    return found
+        return None
+
+    def by_xla(self) -> Contradiction | None:
+        """What the functions themselves give, compiled by XLA, which flushes the least numbers to zero."""
+        if self.wide:
+            return None
+        compiled = [_compiled(self.pair, fn) for fn in (self.pair.left, self.pair.right)]
+        for attempt, kind, values in self._values(denormal=False):
+            try:
+                results = [[np.asarray(x) for x in fn(*(values[n] for n in self.pair.specs.names))] for fn in compiled]
+            except Exception:  # XLA has no such operation here, or the function fails on values
+                return None
+            found = self._first(results, REAL, attempt, kind, " by XLA")
+            if found is not None:
+                return found
+        return None
+
+    def _first(
+        self,
+        results: Sequence[Sequence[np.ndarray]],
+        exactness: str,
+        attempt: int,
+        kind: str,
+        by: str,
+    ) -> Contradiction | None:
+        for a, b in zip(*results, strict=True):
+            if exactness == EXACT:
+                at = first_other_bits(a, b, zeros=not self.ordered)
+            else:
+                at = _beyond_rounding(a, b, attempt, kind, self.floats and self.domain.exactness != EXACT)
+            if at is not None:
+                where = f" where an input is {kind}" if kind else ""
+                text = f"{a[at]} and {b[at]} at {show_sizes(self.sizes)}{where}{by}"
+                sure = self.domain.exactness == EXACT or not self.floats
+                return Contradiction(text, sure and not (by and excludes_undefined(self.domain)))
+        return None
+
+    def _conversions_kept(self, values: Mapping[str, np.ndarray]) -> Contradiction | None:
+        """What differs in float64 where every conversion to fewer bits is made."""
+        if not all(_rounds_nothing(t.graph) for t in self.sides) or excludes_undefined(self.domain):
+            return None
+        if not any(map(_narrows, (node for t in self.sides for node in t.graph.nodes()))):
+            return None
+        lefts, rights = (_with_conversions(t.graph, values) for t in self.sides)
+        for a, b in zip(lefts, rights, strict=True):
+            at = first_difference(a, b, True, KEPT_TOLERANCE)
+            if at is not None and np.isfinite(b[at] if a.dtype.kind == "f" else 0):
+                text = f"{a[at]} and {b[at]} at {show_sizes(self.sizes)} in float64 with every explicit conversion"
+                return Contradiction(text, True)
+        return None
+
+
+def _compiled(pair: Pairing, fn: Any) -> Any:
+    def flat(*leaves: Any) -> list[Any]:
+        args, kwargs = pair.specs.unflatten(list(leaves))
+        return jax.tree.leaves(fn(*args, **kwargs))
+
+    jitted: Any = jax.jit  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return jitted(flat)
+
+
+def _strewn(values: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
+    """Every other float of the inputs replaced, in turn: such a number meets others, and in a third input itself."""
+    out: dict[str, np.ndarray] = {}
+    for number, (name, x) in enumerate(values.items()):
+        out[name] = x
+        if str(x.dtype) in FLOATS:
+            numbers = np.resize(np.array(_special(kind, str(x.dtype)), x.dtype), x.size).reshape(x.shape)
+            out[name] = np.where((np.arange(x.size) + number).reshape(x.shape) % 2 == 0, numbers, x)
+    return out
+
+
+def _special(kind: str, dtype: str) -> list[float]:
+    most, tiny, least = extremes(dtype)
+    known = {"zeros": [-0.0, 0.0], "largest": [most, most, -most], "least": [least, tiny, -least]}
+    return [float(kind)] if kind in _NO_NUMBERS else known.get(kind) or special(dtype)
+
+
+def _beyond_rounding(a: np.ndarray, b: np.ndarray, attempt: int, kind: str, decided: bool) -> tuple[int, ...] | None:
+    """The first place where rounding does not explain a difference; with `decided` it may have decided predicates."""
+    if str(a.dtype) not in FLOATS:
+        if decided:
+            return None
+        bad = a != b
+    else:
+        x, y = a.astype(np.float64), b.astype(np.float64)
+        none = kind in _NO_NUMBERS
+        with np.errstate(invalid="ignore"):
+            same = (x == y) | (np.isnan(x) & np.isnan(y))
+            if kind != "nan":
+                same |= np.isnan(x) | np.isnan(y)
+            finite = np.abs(x[np.isfinite(x)])
+            scale = 1.0 + (float(finite.max()) if finite.size else 0.0)
+            numbers = np.isfinite(x) & np.isfinite(y)
+            close = np.abs(x - y) <= ROUNDING[str(a.dtype)] * scale
+            same |= numbers & (close if attempt <= 1 else True)  # other values than small integers may cancel
+            same |= ~numbers & (not none)
+        bad = ~same
+    return None if not bad.any() else tuple(int(i) for i in np.argwhere(bad)[0])
+
+
+# ---- explicit conversions
+
+
+def _narrows(node: Node) -> bool:
+    """Is this a conversion to floats of fewer bits?"""
+    if node.op != "convert_element_type" or node.dtype not in FLOATS or node.inputs[0].dtype not in FLOATS:
+        return False
+    return any(m < n for m, n in zip(FLOAT_BITS[node.dtype], FLOAT_BITS[node.inputs[0].dtype], strict=True))
+
+
+def _rounds_nothing(graph: Graph) -> bool:
+    """Are 16-bit floats only moved and converted, so that no rounding is left out but that of wider ones?"""
+    nodes = topological((*graph.inputs, *graph.outputs))
+    if any(node.op in ("scan", "while", "cond", "result") for node in nodes):
+        return False
+    return all(node.op in _MOVES or not {x.dtype for x in (node, *node.inputs)} & set(HALVES) for node in nodes)
+
+
+def _with_conversions(graph: Graph, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Results in float64, rounded only where the program says so."""
+    known = {**graph.constants, **values}
+    found: dict[Node, np.ndarray] = {}
+    with np.errstate(all="ignore"):
+        for node in topological(graph.outputs):
+            wide = numpy_dtype(node.dtype, wide=True)
+            if node.op == "input":
+                found[node] = np.asarray(known[node["name"]]).astype(wide)
+            elif node.op == "literal":
+                found[node] = np.asarray(node["value"], wide)
+            else:
+                value = np.asarray(apply_op(node, [found[x] for x in node.inputs], wide=True))
+                found[node] = value.astype(numpy_dtype(node.dtype)).astype(wide) if _narrows(node) else value
+    return [found[x] for x in graph.outputs]
