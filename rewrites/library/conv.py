@@ -28,7 +28,7 @@ batchnorm-fold: X[*b *g c *s]  W[*g o c *s2]  S[*g o]  M[*g o]  B[*g o]
   prefer frozen(W) and frozen(S) and frozen(M) and frozen(B)
 
 conv-pad: X[*b *g *c *s]  W[*g o *c *s2]
-  conv(pad(X, 0, s(l, h)), W, c, s(t, p, q))  ==  conv(X, W, c, s(t, l + p, h + q))
+  conv(pad(X, 0, s(l, h)), W, c, s(t, p, q, 1, d))  ==  conv(X, W, c, s(t, l + p, h + q, 1, d))
   if l >= 0, h >= 0
 
 conv-merge: X[*b *g c *s]  W[*g o c *s2]  V[*g o2 c *s2]

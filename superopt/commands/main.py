@@ -156,7 +156,8 @@ def verify(
     """Prove or refute every rule and statement of the FILES, or of the library, or that two ONNX models are equal.
 
     A file holds rule texts, or is Python with a RULES text (read) or with superopt.rule and superopt.statement (run).
-    Two files A.onnx B.onnx are compared output by output: proved, refuted with inputs to paste, or open and why.
+    Two files A.onnx B.onnx are compared output by output: proved, refuted with inputs to paste, or open and why; so
+    are two programs A.py:NAME B.py:NAME, where NAME() returns (function, arguments).
     """
     models = [f for f in asked["files"] if f.endswith(".onnx")]
     if models:
@@ -165,8 +166,16 @@ def verify(
         compare = import_module("superopt.compare.models").compare_models
         with Store() as store:
             pair = compare(*models, dims=parse_dims(dims), numerics=numerics, store=store)
-        emit(pair.to_json()) if as_json else click.echo(str(pair))
-        return OK if pair.status == PROVED else UNVERIFIED
+        return _told_pair(pair, as_json)
+    makers = [f for f in asked["files"] if ".py:" in f]
+    if makers:
+        if len(makers) != 2 or len(asked["files"]) != 2:
+            raise UsageError("programs are compared two at a time", hint="superopt verify A.py:NAME B.py:NAME")
+        (first, args, frozen), (second, _, _) = map(import_module("superopt.pipeline.target").made_by, makers)
+        compare = import_module("superopt.compare.functions").compare_functions
+        with Store() as store:
+            pair = compare(first, second, *args, frozen=frozen, numerics=numerics, store=store)
+        return _told_pair(pair, as_json)
     if dims:
         raise UsageError("--dims is for two ONNX models")
     if program:
@@ -179,6 +188,12 @@ def verify(
     summary, text, good = _verified(**asked)
     emit(summary) if as_json else click.echo(text)
     return OK if good else UNVERIFIED
+
+
+def _told_pair(pair: Any, as_json: bool) -> int:
+    """Print what is known of two programs."""
+    emit(pair.to_json()) if as_json else click.echo(str(pair))
+    return OK if pair.status == PROVED else UNVERIFIED
 
 
 def _verified(

@@ -13,10 +13,9 @@ is replaced by that of the first.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,7 +28,9 @@ from rewrites.language.show import show
 from rewrites.language.term import Rule
 from superopt.certify.plan import Plan, RuleInstance
 from superopt.certify.validate import Validation, validate
-from superopt.compare.constants import MOVES, Constants, same
+from superopt.compare.constants import MOVES, Constants
+from superopt.compare.folding import Folded, fold, may_hold
+from superopt.compare.openings import opened
 from superopt.explore.trace import rule_instance
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
 from superopt.ir.ops.table import CONTRACTIONS
@@ -42,22 +43,6 @@ from verifier.verdict import EXACTNESS
 DEPTHS = (1, 2, 4)  # contractions of a window: one proves a fold into a kernel, two a product of products
 _MATCHES = (300, 1_000)  # of each growth of a window, a millisecond each: a fold into a kernel needs a few dozen
 _ELEMENTS = 2**26  # of a window whose labels are held together: half a gigabyte
-_PERMS = 24  # orders of four axes: a stored kernel may lie in any of them
-
-
-@dataclass(frozen=True, slots=True)
-class Folded:
-    """A stored tensor of one program that is an expression of tensors of the other.
-
-    Attributes:
-        stored: its input node.
-        term: the expression.
-        apart: the largest difference relative to the largest element; 0: equal bit by bit.
-    """
-
-    stored: Node
-    term: Node
-    apart: float
 
 
 @dataclass(slots=True)
@@ -110,9 +95,9 @@ def prove(
         open_nodes = run.unproved(proof)
         if not open_nodes:
             break
-        for depth in (*DEPTHS, None):
+        for depth, cheap in ((1, True), (2, True), *((depth, False) for depth in (*DEPTHS, None))):
             proof.windows += 1
-            found = run.window(proof, open_nodes, depth)
+            found = run.window(proof, open_nodes, depth, cheap)
             if found:
                 run.replace(proof, found)
                 break
@@ -168,7 +153,7 @@ class _Run:
                 out.append(node)
         return out
 
-    def window(self, proof: PairProof, open_nodes: Sequence[Node], depth: int | None) -> dict[Node, Node]:
+    def window(self, proof: PairProof, open_nodes: Sequence[Node], depth: int | None, cheap: bool) -> dict[Node, Node]:
         """Nodes of the second program in the next window -> what they equal, of the first."""
         shared = self.known & set(topological(proof.outputs))
         theirs = _upto(open_nodes, shared, depth)
@@ -177,8 +162,9 @@ class _Run:
         cuts = self._cuts([*theirs, *ours], set(theirs) | set(ours), depth)
         image = map_nodes([*theirs, *ours, *cuts], given=cuts)
         back = {image[x]: x for x in (*cuts, *shared, *ours) if x in image}
-        island = _Island(self, proof, cuts.values(), [image[n] for n in ours], [image[n] for n in theirs])
-        found = island.prove({image[n] for n in theirs if len(n.types) == 1}, back)
+        island = _Island(self, proof, cuts.values(), [image[n] for n in ours], [image[n] for n in theirs],
+                         {image[n] for n in _read_behind(theirs, proof.outputs)})  # fmt: skip
+        found = island.prove({image[n] for n in theirs if len(n.types) == 1}, back, cheap)
         self.reason = island.reason
         return {n: found[image[n]] for n in theirs if image[n] in found}
 
@@ -187,8 +173,10 @@ class _Run:
         cuts = self._cuts([want, have], {want, have}, DEPTHS[1])
         image = map_nodes([want, have], given=cuts)
         theirs = [n for n in topological([image[have]]) if n.op != "input"] or [image[have]]
-        island = _Island(self, proof, cuts.values(), [image[want]], theirs)
-        return island.prove({image[have]}, {image[want]: want}).get(image[have]) is want  # and no transpose of it
+        island = _Island(self, proof, cuts.values(), [image[want]], theirs, {image[have]})
+        return (
+            island.prove({image[have]}, {image[want]: want}, False).get(image[have]) is want
+        )  # and no transpose of it
 
     def _cuts(self, nodes: Sequence[Node], inside: set[Node], depth: int | None) -> dict[Node, Node]:
         """What stands for values that both programs have: behind movement, and for deeper windows behind more."""
@@ -228,13 +216,26 @@ def _upto(nodes: Sequence[Node], shared: set[Node], depth: int | None) -> list[N
     return [n for n in nodes if level[n] <= depth]
 
 
+def _read_behind(inside: Sequence[Node], outputs: Sequence[Node]) -> list[Node]:
+    """Nodes of a window that are results, or operands of a node behind the window."""
+    within = set(inside)
+    read = {x for n in topological(outputs) if n not in within for x in n.inputs}
+    return [n for n in inside if n in read or n in outputs]
+
+
 class _Island:
     """Both sides of a window in one e-graph."""
 
     def __init__(
-        self, run: _Run, proof: PairProof, cuts: Iterable[Node], ours: Sequence[Node], theirs: Sequence[Node]
+        self,
+        run: _Run,
+        proof: PairProof,
+        cuts: Iterable[Node],
+        ours: Sequence[Node],
+        theirs: Sequence[Node],
+        results: Collection[Node],
     ) -> None:
-        self.run, self.proof, self.ours, self.theirs = run, proof, ours, theirs
+        self.run, self.proof, self.ours, self.theirs, self.results = run, proof, ours, theirs, results
         self.eg = ProvingEGraph(exact=run.numerics == "exact")
         self.refs: dict[Node, Ref] = {}
         self.inputs = tuple(dict.fromkeys([*cuts, *(n for n in topological([*ours, *theirs]) if n.op == "input")]))
@@ -248,20 +249,25 @@ class _Island:
         self.folded: dict[Node, Folded] = {}
         self.reason = ""
 
-    def prove(self, wanted: set[Node], back: Mapping[Node, Node]) -> dict[Node, Node]:
-        """Nodes of the second program -> equal ones of the first, over the cuts' own nodes."""
+    def prove(self, wanted: set[Node], back: Mapping[Node, Node], cheap: bool) -> dict[Node, Node]:
+        """Nodes of the second program -> equal ones of the first, over the cuts' own nodes.
+
+        Cheap is what needs no rule, or those alone that have explained a part of the program already.
+        """
         saturating = [rule for rule in self.run.rules if rule.mode == "saturate"]
+        useful = [rule for rule in self.run.rules if rule.name in self.proof.rules]
         self._fold()
         found = self._validated(self._alike(wanted, back), back)
-        for number, matches in enumerate(_MATCHES):
-            if found:
-                break
-            last = number == len(_MATCHES) - 1
+        if not found:
+            self._open()
+        for rules, matches in ((useful, _MATCHES[0]), (saturating, _MATCHES[0]), (self.run.rules, _MATCHES[1])):
+            if found or not rules or (cheap and rules is not useful):
+                continue
             limits = GrowthLimits(seconds=float("inf"), matches=matches)
-            near = self.eg.classes() if last else None
-            grow(self.eg, self.run.rules if last else saturating, limits, near=near)
+            near = None if rules is saturating else self.eg.classes()
+            grow(self.eg, rules, limits, near=near)
             while self._fold():
-                grow(self.eg, saturating, limits)
+                grow(self.eg, rules if rules is useful else saturating, limits)
             found = self._validated(self._equal(wanted, back), back)
         return found
 
@@ -315,8 +321,8 @@ class _Island:
         for node in self.theirs:
             for x in node.inputs:
                 readers.setdefault(x, []).append(node)
-        # what only proved nodes read need not be proved of itself
-        last = [n for n in equal if not readers.get(n) or any(r not in equal for r in readers[n])]
+        # what only proved nodes of the window read need not be proved of itself
+        last = [n for n in equal if n in self.results or not readers.get(n) or any(r not in equal for r in readers[n])]
         if last and self._check({n: equal[n] for n in last}):
             chosen = last
         else:
@@ -359,6 +365,12 @@ class _Island:
         proof.assumptions.update(dict.fromkeys(found.assumptions))
         proof.folded.update({stored: self.folded[stored] for stored, _ in given})
 
+    def _open(self) -> None:
+        """Put other forms of nodes into the e-graph that the labels alone show equal."""
+        for node, other in opened(topological([*self.ours, *self.theirs])).items():
+            self.eg.union(self.refs[node], self._ref(other))
+        self.eg.rebuild()
+
     # ---- constants
 
     def _fold(self) -> bool:
@@ -371,21 +383,21 @@ class _Island:
         terms = self._closed_terms()
         for leaf in stored:
             others = run.theirs if leaf in run.mine else run.mine
-            for term, leaves in terms:
-                if term.dtype != leaf.dtype or sorted(term.shape) != sorted(leaf.shape) or not leaves <= others:
-                    continue
-                if eg.find_class(self._ref(term)) == eg.find_class(self.refs[leaf]):
-                    continue
-                fold = self._same(leaf, term)
-                if fold is not None:
-                    eg.union(self.refs[leaf], self._ref(fold.term))
-                    self.folded[leaf] = fold
-                    changed = True
-                    break
+            theirs = (t for t, leaves in terms if leaves <= others and may_hold(leaf, t) and not self._known(t, leaf))
+            moved = (t for t, leaves in terms if leaves == {leaf} and t is not leaf)
+            found = fold(leaf, run.arrays[leaf["name"]], list(theirs), list(moved), self.constants)
+            if found is not None:
+                for one, two in ((leaf, found.term), *found.also):
+                    eg.union(self._ref(one), self._ref(two))
+                self.folded[leaf] = found
+                changed = True
         if changed:
             eg.rebuild()
         self.constants.forget()
         return changed
+
+    def _known(self, term: Node, leaf: Node) -> bool:
+        return self.eg.find_class(self._ref(term)) == self.eg.find_class(self.refs[leaf])
 
     def _ref(self, term: Node) -> Ref:
         """The reference to a term, put into the e-graph where it is new."""
@@ -405,27 +417,10 @@ class _Island:
                 out.append((term, frozenset(n for n in below if n.op == "input")))
         return out
 
-    def _same(self, leaf: Node, term: Node) -> Folded | None:
-        found = self.constants.bounded(term)
-        if found is None:
-            return None
-        stored = np.asarray(self.run.arrays[leaf["name"]])
-        for perm in itertools.islice(itertools.permutations(range(len(term.shape))), _PERMS):
-            if tuple(term.shape[i] for i in perm) != leaf.shape:
-                continue
-            moved = type(found)(
-                found.value.transpose(perm), None if found.error is None else found.error.transpose(perm)
-            )
-            apart = same(stored, leaf.dtype, moved)
-            if apart is not None:
-                plain = perm == tuple(range(len(perm)))
-                return Folded(leaf, term if plain else mk("transpose", term, permutation=perm), apart)
-        return None
-
 
 def _digest(node: Node, ids: Ids) -> bytes:
     """Of the labels of a tensor in their order."""
     return hashlib.blake2b(f"{node.dtype}\0".encode() + np.ascontiguousarray(ids).tobytes(), digest_size=16).digest()
 
 
-__all__ = ["DEPTHS", "Folded", "PairProof", "prove"]
+__all__ = ["DEPTHS", "PairProof", "prove"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,10 +49,14 @@ def compare_models(
     graphs = [import_model(model).graph for model in models]
     names = [o.name for o in models[0].outputs]
     paths = [str(x) if isinstance(x, str | Path) else None for x in (first, second)]
-    return compare_graphs(
+    found = compare_graphs(
         graphs[0], graphs[1], names=names, numerics=numerics, seconds=seconds, seed=seed, store=store,
         load=_loading(paths, dims),
     )  # fmt: skip
+    if not dims:
+        return found
+    given = ", ".join(f"{name} = {n}" for name, n in dims.items())
+    return replace(found, sizes=f"{found.sizes} ({given}; nothing is said of others)")
 
 
 def _loading(paths: list[str | None], dims: Mapping[str, int] | None) -> str:

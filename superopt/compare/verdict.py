@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from superopt.certify.library import ledger_of, proved_library
-from superopt.compare.cuts import Folded, PairProof, prove
+from superopt.compare.cuts import PairProof, prove
+from superopt.compare.folding import Folded
 from superopt.compare.refute import PairDifference, contradiction, differences
 from superopt.compare.sharing import Shared, arguments, differing_types, share
 from superopt.errors import ProverDefectError, UsageError

@@ -28,7 +28,7 @@ def optimize_target(target: str, *, random_weights: bool = False, seed: int = 0,
     if colon and path.endswith(".py"):
         if random_weights:
             raise UsageError("random weights are for ONNX models", hint="NAME() can return random arguments")
-        fn, args, frozen = _made_by(Path(path), maker)
+        fn, args, frozen = made_by(target)
         return optimize(fn, *args, frozen=frozen, seed=seed, **options)
     if random_weights:
         onnx = import_onnx()
@@ -38,9 +38,16 @@ def optimize_target(target: str, *, random_weights: bool = False, seed: int = 0,
     return optimize(target, seed=seed, **options)
 
 
-def _made_by(path: Path, maker: str) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
+def made_by(target: str) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
+    """The function, the arguments and the frozen positions that a maker `FILE.py:NAME` gives.
+
+    Raises:
+        ArgumentError: there is no such maker, or it gives something else.
+    """
     import runpy  # late: only programs given as a file
 
+    place, _, maker = target.rpartition(":")
+    path = Path(place)
     if not path.is_file():
         raise ArgumentError(f"there is no file {path}", hint="write FILE.py:NAME")
     hint = "NAME() returns (function, arguments)"

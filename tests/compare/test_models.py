@@ -16,8 +16,9 @@ from superopt.compare.constants import Constants, Enclosed, same
 from superopt.compare.models import compare_models
 from superopt.compare.sharing import share
 from superopt.compare.verdict import compare_graphs
-from superopt.errors import InputError, UsageError
+from superopt.errors import ArgumentError, InputError, UsageError
 from superopt.ir.graph import Graph, make_input, mk
+from superopt.lab.bench.onnx.networks import network
 from superopt.lab.bench.pairs import FAULTS, MODELS, faulty, pair
 from verifier.verdict import PROVED, REFUTED
 
@@ -126,6 +127,59 @@ def test_a_transpose_of_a_square_result_is_not_that_result() -> None:
     assert compare_graphs(one, again).status == PROVED
 
 
+def along(x: Any, v: Any) -> Any:
+    return mk("broadcast_in_dim", v, shape=x.shape, broadcast_dimensions=(len(x.shape) - 1,))
+
+
+def test_a_scale_behind_a_bias_is_folded_into_a_flattened_product() -> None:
+    def before(x: Any, w: Any, b: Any, s: Any) -> Any:
+        y = dot(x, w, 2)
+        return mk("mul", mk("add", y, along(y, b)), along(y, s))
+
+    def after(x: Any, w: Any, b: Any) -> Any:
+        y = dot(mk("reshape", x, new_sizes=(10, 3)), w)
+        return mk("reshape", mk("add", y, along(y, b)), new_sizes=(2, 5, 4))
+
+    one = graph(before, {"x": (2, 5, 3)}, {**LINEAR, "b": S * S, "s": S})
+    two = graph(after, {"x": (2, 5, 3)}, {"w": LINEAR["w"] * S, "b": S * S * S})
+    assert compare_graphs(one, two).status == PROVED
+    wrong = graph(after, {"x": (2, 5, 3)}, {"w": LINEAR["w"] * S, "b": S * S})
+    assert compare_graphs(one, wrong).status == REFUTED
+
+
+PACKED = {k: np.random.default_rng(i).standard_normal((3, 4)).astype(np.float32) for i, k in enumerate("wv")}
+
+
+def apart(x: Any, w: Any, v: Any, b: Any, c: Any) -> Any:
+    one, two = dot(x, w), dot(x, v)
+    return mk("mul", mk("add", one, along(one, b)), mk("tanh", mk("add", two, along(two, c))))
+
+
+def packed(second: int) -> Any:
+    def program(x: Any, w: Any, b: Any) -> Any:
+        y = dot(x, w)
+        y = mk("add", y, along(y, b))
+        one, two = (mk("slice", y, start_indices=(0, i), limit_indices=(2, i + 4)) for i in (0, second))
+        return mk("mul", one, mk("tanh", two))
+
+    return program
+
+
+def test_products_packed_into_one_are_proved_by_their_slices() -> None:
+    one = graph(apart, {"x": (2, 3)}, {**PACKED, "b": S, "c": S * S})
+    joined = {"w": np.concatenate([*PACKED.values()], 1), "b": np.concatenate([S, S * S])}
+    assert compare_graphs(one, graph(packed(4), {"x": (2, 3)}, joined)).status == PROVED
+    assert compare_graphs(one, graph(packed(3), {"x": (2, 3)}, joined)).status == REFUTED
+
+
+def test_a_result_that_others_read_is_proved_of_itself() -> None:
+    x, v = make_input("x", (2, 3)), make_input("v", (2, 3))
+    one, two = mk("div", x, mk("sqrt", v)), mk("mul", x, mk("rsqrt", v))
+    first = Graph((x, v), (one, mk("tanh", one)))
+    second = Graph((x, v), (two, mk("tanh", two)))
+    assert [o.status for o in compare_graphs(first, second).outputs] == [PROVED, PROVED]
+
+
 # ---- models
 
 
@@ -158,6 +212,30 @@ def test_the_command_prints_verdicts(tmp_path: Path) -> None:
     scope: dict[str, Any] = {}
     exec(data["code"], scope)
     assert not np.allclose(scope["x"], scope["y"], rtol=1e-5)
+
+
+def test_symbolic_sizes_are_those_that_the_verdict_names() -> None:
+    model = network("tabular", 0)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    del model.graph.value_info[:]
+    with pytest.raises(ArgumentError, match="batch"):
+        compare_models(model, model)
+    found = compare_models(model, model, dims={"batch": 3})
+    assert found.status == PROVED
+    assert "f32[3,10]" in found.sizes
+    assert "batch = 3; nothing is said of others" in found.sizes
+
+
+@pytest.mark.parametrize(("name", "op"), [("mixer", "Erf"), ("resnet", "Relu")])
+def test_the_first_operation_that_differs_is_named(name: str, op: str) -> None:
+    """Another function in place of the second of its kind: what stands before it is proved, and it is named."""
+    first = network(name, 0)
+    second = network(name, 0)
+    [n for n in second.graph.node if n.op_type == op][1].op_type = "Tanh"
+    found = compare_models(first, second)
+    assert found.status == REFUTED
+    assert found.differs.startswith("tanh ")
 
 
 def test_what_cannot_be_compared(tmp_path: Path) -> None:

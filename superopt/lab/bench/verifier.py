@@ -9,7 +9,7 @@
     mutants    mutants of all proved rules: none may be proved and numerically false
     discovery  candidate pairs judged per second of one core
     recheck    the questions behind all proofs, asked again of all solvers, and their sums added up by the checker
-    pairs      ONNX models and what optimisers make of them, and the same with seeded faults
+    pairs      ONNX models and what those optimisers that are installed make of them, and the same with seeded faults
     kernels-ir machine code of all programs of the native suite against their loop programs, and of changed kernels
 
 Mutants run on all cores that the process may use, all else on one; `--case` picks parts, and `--budget 500steps` is the
@@ -331,7 +331,7 @@ def _recheck(made: _Run) -> None:
 def _pairs(made: _Run) -> None:
     need("onnx", "the part pairs")
     count = made.mutants // STEPS_OF_FAULT
-    rows, summary = import_module("superopt.lab.bench.pairs").compared(count, made.seed)
+    rows, summary = import_module("superopt.lab.bench.pairs").compared(count, made.seed, made.say)
     made.rows += rows
     made.summary |= summary
 

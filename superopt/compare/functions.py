@@ -1,0 +1,71 @@
+"""Two JAX functions compared on the types of example arguments: any pytrees, whatever arrays they close over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jax import tree_util
+
+from superopt.compare.verdict import PairVerdict, compare_graphs
+from superopt.errors import InputError
+from superopt.frontends.jax.jaxpr import Imported, import_function
+from superopt.ir.graph import Graph
+from superopt.ir.inline import inline
+
+if TYPE_CHECKING:
+    from superopt.store import Store
+
+
+_LOAD = "# a and b: the functions over the flat arguments that are not frozen, with tuples of flat results"
+
+
+def compare_functions(
+    first: Callable[..., Any],
+    second: Callable[..., Any],
+    *args: Any,
+    frozen: int | str | Sequence[int | str] = (),
+    numerics: str = "real",
+    seed: int = 0,
+    store: Store | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+) -> PairVerdict:
+    """Prove or refute that two functions compute the same, leaf by leaf of their results.
+
+    Args:
+        first, second: functions that `jax.make_jaxpr` traces.
+        args: example arguments, pytrees of arrays or of `jax.ShapeDtypeStruct`; the verdict holds for their types.
+        frozen: arguments whose values are part of both functions: weights that one of them folds.
+        numerics: exact, real or range: the widest class of rules that may be used.
+        seed: of the inputs of the refuter.
+        store: of certificates.
+        kwargs: example keyword arguments.
+
+    Raises:
+        ArgumentError: a function refuses the arguments.
+        InputError: the structures of the results differ.
+        VerificationError: something was proved that evaluation refutes: a defect of the prover.
+    """
+    both = [import_function(fn, args, kwargs, frozen=frozen) for fn in (first, second)]
+    trees = [x.out_tree for x in both]
+    if trees[0] != trees[1]:
+        raise InputError(f"the results have two structures: {trees[0]} and {trees[1]}")
+    one, two = map(_graph, both)
+    leaves = tree_util.tree_unflatten(trees[0], range(trees[0].num_leaves))
+    names = [f"result{tree_util.keystr(path)}" for path, _ in tree_util.tree_leaves_with_path(leaves)]
+    return compare_graphs(
+        one, two, names=names, numerics=numerics, seed=seed, store=store, load=_LOAD
+    )  # fmt: skip
+
+
+def _graph(imported: Imported) -> Graph:
+    """The program of the results alone, frozen arguments among its constants."""
+    graph = imported.graph
+    values = {name: np.asarray(x) for name, x in imported.frozen_values.items()}
+    results = graph.outputs[: imported.out_tree.num_leaves]
+    return inline(replace(graph, outputs=results, constants={**graph.constants, **values}))
+
+
+__all__ = ["compare_functions"]
