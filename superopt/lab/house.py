@@ -76,8 +76,8 @@ LIMITS = {
     "long_signatures": 1,
     "long_calls": 0,
     "constants": 15,
-    "lines": 106_793,
-    "core": 83_785,
+    "lines": 109_310,
+    "core": 85_580,
 }
 """What the figures may be at most: lowered with every change that lowers them."""
 

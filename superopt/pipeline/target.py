@@ -20,7 +20,7 @@ def optimize_target(target: str, *, random_weights: bool = False, seed: int = 0,
         UsageError: the target is neither.
         ModelFileError: the model cannot be read.
     """
-    path, colon, maker = target.rpartition(":")
+    path, colon, _ = target.rpartition(":")
     if target.endswith(".py"):
         raise UsageError(
             f"{target} names no function", hint=f"write {target}:NAME; NAME() returns (function, arguments)"

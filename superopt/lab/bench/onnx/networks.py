@@ -18,7 +18,7 @@ OPSET = 17
 Shape = tuple[int | str, ...]
 
 
-class Builder:
+class NetworkBuilder:
     """Nodes and stored tensors of one model.
 
     Args:
@@ -71,7 +71,7 @@ class Builder:
 
     def weight(self, *shape: int, scale: float | None = None) -> str:
         """A stored tensor of random values whose products keep their scale."""
-        fan = math.prod(shape[1:]) if len(shape) > 2 else shape[0]
+        fan = math.prod(shape[1:] if len(shape) > 2 else shape[:1])
         return self.keep(f"w{len(self.stored)}", self.normal("w", *shape, scale=scale or fan**-0.5))
 
     def positive(self, *shape: int) -> str:
@@ -194,7 +194,7 @@ class Builder:
 # ---- convolutions
 
 
-def _resnet(b: Builder) -> str:
+def _resnet(b: NetworkBuilder) -> str:
     x = b.conv_norm(b.input("x", 1, 3, 16, 16), 8, 3, strides=[2, 2])
     y = b.conv_norm(b.conv_norm(x, 8, 8), 8, 8, act="")
     x = b("Relu", b("Add", y, x))
@@ -203,7 +203,7 @@ def _resnet(b: Builder) -> str:
     return b.linear(b("Flatten", b("GlobalAveragePool", x)), 16, 10)
 
 
-def _bottleneck(b: Builder) -> str:
+def _bottleneck(b: NetworkBuilder) -> str:
     x = b(
         "MaxPool", b.conv_norm(b.input("x", 2, 3, 16, 16), 8, 3, 5), kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4
     )
@@ -213,7 +213,7 @@ def _bottleneck(b: Builder) -> str:
     return b("Softmax", b.linear(x, 16, 5), axis=1)
 
 
-def _mobilenet2(b: Builder) -> str:
+def _mobilenet2(b: NetworkBuilder) -> str:
     x = b.conv_norm(b.input("x", 1, 3, 16, 16), 8, 3, act="Relu6", strides=[2, 2])
     y = b.conv_norm(b.conv_norm(x, 24, 8, 1, act="Relu6"), 24, 24, act="Relu6", group=24)
     x = b("Add", x, b.conv_norm(y, 8, 24, 1, act=""))
@@ -221,13 +221,13 @@ def _mobilenet2(b: Builder) -> str:
     return b.linear(b.view(x, x, -1), 16, 6)
 
 
-def _squeeze(b: Builder, x: str, n: int, act: str) -> str:
+def _squeeze(b: NetworkBuilder, x: str, n: int, act: str) -> str:
     y = b("Relu", b.conv(b("GlobalAveragePool", x), n // 4, n, 1, bias=True))
     y = b.conv(y, n, n // 4, 1, bias=True)
     return b("Mul", x, b("HardSigmoid", y, alpha=1 / 6, beta=0.5) if act == "hard" else b("Sigmoid", y))
 
 
-def _mobilenet3(b: Builder) -> str:
+def _mobilenet3(b: NetworkBuilder) -> str:
     x = b.conv_norm(b.input("x", 1, 3, 16, 16), 8, 3, act="HardSwish", strides=[2, 2])
     y = b.conv_norm(b.conv_norm(x, 16, 8, 1, act="HardSwish"), 16, 16, 5, act="HardSwish", group=16)
     x = b("Add", b.conv_norm(_squeeze(b, y, 16, "hard"), 8, 16, 1, act=""), x)
@@ -235,7 +235,7 @@ def _mobilenet3(b: Builder) -> str:
     return b.linear(b("Flatten", b("GlobalAveragePool", y), axis=1), 8, 6)
 
 
-def _efficientnet(b: Builder) -> str:
+def _efficientnet(b: NetworkBuilder) -> str:
     x = b.conv_norm(b.input("x", 1, 3, 16, 16), 8, 3, act="Silu", strides=[2, 2])
     y = b.conv_norm(b.conv_norm(x, 16, 8, 1, act="Silu"), 16, 16, act="Silu", group=16)
     x = b("Add", b.conv_norm(_squeeze(b, y, 16, "soft"), 8, 16, 1, act=""), x)
@@ -243,7 +243,7 @@ def _efficientnet(b: Builder) -> str:
     return b.linear(x, 8, 6)
 
 
-def _convnext(b: Builder) -> str:
+def _convnext(b: NetworkBuilder) -> str:
     x = b.conv(b.input("x", 1, 3, 16, 16), 8, 3, 4, bias=True, strides=[4, 4], pads=[0] * 4)
     y = b("Transpose", b.conv(x, 8, 8, 7, bias=True, group=8), perm=[0, 2, 3, 1])
     y = b.dense(b.gelu(b.dense(b.layer_norm(y, 8), 8, 32)), 32, 8)
@@ -252,7 +252,7 @@ def _convnext(b: Builder) -> str:
     return b.linear(b.layer_norm(x, 8), 8, 6)
 
 
-def _unet(b: Builder) -> str:
+def _unet(b: NetworkBuilder) -> str:
     x = b.conv_norm(b.input("x", 1, 3, 16, 16), 8, 3)
     y = b.conv_norm(b("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), 16, 8)
     y = b("ConvTranspose", y, b.weight(16, 8, 2, 2), b.shift(8), kernel_shape=[2, 2], strides=[2, 2])
@@ -260,7 +260,7 @@ def _unet(b: Builder) -> str:
     return b("Sigmoid", b.conv(y, 2, 8, 1, bias=True))
 
 
-def _fpn(b: Builder) -> str:
+def _fpn(b: NetworkBuilder) -> str:
     x = b.conv_norm(b.input("x", 1, 3, 16, 16), 8, 3, strides=[2, 2])
     y = b.conv_norm(x, 8, 8, strides=[2, 2])
     scales = b.keep("scales", np.asarray([1, 1, 2, 2], np.float32))
@@ -269,7 +269,7 @@ def _fpn(b: Builder) -> str:
     return b.conv(b("Add", up, b.conv(x, 8, 8, 1, bias=True)), 4, 8, bias=True)
 
 
-def _densenet(b: Builder) -> str:
+def _densenet(b: NetworkBuilder) -> str:
     x = b.conv(b.input("x", 1, 3, 16, 16), 8, 3, strides=[2, 2])
     for i in range(2):
         n = 8 + 4 * i
@@ -280,7 +280,7 @@ def _densenet(b: Builder) -> str:
     return b.linear(b("Flatten", b("GlobalAveragePool", b("Relu", b.batch_norm(x, 8)))), 8, 6)
 
 
-def _shufflenet(b: Builder) -> str:
+def _shufflenet(b: NetworkBuilder) -> str:
     x = b.conv_norm(b.input("x", 1, 8, 8, 8), 8, 8, 1, group=2)
     shape = b.integers(1, 2, 4, 8, 8), b.integers(1, 8, 8, 8)
     x = b("Reshape", b("Transpose", b("Reshape", x, shape[0]), perm=[0, 2, 1, 3, 4]), shape[1])
@@ -290,7 +290,7 @@ def _shufflenet(b: Builder) -> str:
     return b.linear(b("ReduceMean", x, axes=[2, 3], keepdims=0), 8, 6)
 
 
-def _inception(b: Builder) -> str:
+def _inception(b: NetworkBuilder) -> str:
     x = b.conv_norm(b.input("x", 1, 3, 16, 16), 8, 3, strides=[2, 2])
     pooled = b("AveragePool", x, kernel_shape=[3, 3], pads=[1] * 4, count_include_pad=1)
     parts = [b.conv_norm(x, 4, 8, 1), b.conv_norm(b.conv_norm(x, 4, 8, 1), 6, 4), b.conv_norm(pooled, 4, 8, 1)]
@@ -298,7 +298,7 @@ def _inception(b: Builder) -> str:
     return b("Softmax", b.linear(b("Flatten", b("GlobalAveragePool", x)), 14, 6), axis=-1)
 
 
-def _yolo(b: Builder) -> str:
+def _yolo(b: NetworkBuilder) -> str:
     x = b("LeakyRelu", b.batch_norm(b.conv(b.input("x", 1, 3, 16, 16), 8, 3, strides=[2, 2]), 8), alpha=0.1)
     y = b.conv(x, 12, 8, 1, bias=True)
     y = b("Transpose", b("Reshape", y, b.integers(1, 2, 6, 8, 8)), perm=[0, 1, 3, 4, 2])
@@ -310,7 +310,7 @@ def _yolo(b: Builder) -> str:
     return b("Reshape", b("Concat", xy, wh, rest, axis=-1), b.integers(1, -1, 6))
 
 
-def _diffusion(b: Builder) -> str:
+def _diffusion(b: NetworkBuilder) -> str:
     x, t = b.input("x", 1, 8, 8, 8), b.input("t", 1, 16)
 
     def norm(y: str) -> str:
@@ -325,7 +325,7 @@ def _diffusion(b: Builder) -> str:
     return b("Add", b.conv(x, 8, 8, 1, bias=True), y)
 
 
-def _generator(b: Builder) -> str:
+def _generator(b: NetworkBuilder) -> str:
     x = b("Reshape", b.input("x", 1, 12), b.integers(-1, 12, 1, 1))
     x = b("ConvTranspose", x, b.weight(12, 8, 4, 4), kernel_shape=[4, 4])
     x = b("Relu", b.batch_norm(x, 8))
@@ -333,14 +333,14 @@ def _generator(b: Builder) -> str:
     return b("Tanh", x)
 
 
-def _super_resolution(b: Builder) -> str:
+def _super_resolution(b: NetworkBuilder) -> str:
     x = b("Relu", b.conv(b.input("x", 1, 1, 8, 8), 8, 1, 5, bias=True))
     x = b.conv(b("Relu", b.conv(x, 8, 8, bias=True)), 4, 8, bias=True)
     x = b("Transpose", b("Reshape", x, b.integers(-1, 1, 2, 2, 8, 8)), perm=[0, 1, 4, 2, 5, 3])
     return b("Reshape", x, b.integers(-1, 1, 16, 16))
 
 
-def _segmenter(b: Builder) -> str:
+def _segmenter(b: NetworkBuilder) -> str:
     x = b.conv_norm(b.input("x", 1, 3, 16, 16), 8, 3, strides=[2, 2])
     far = b.conv_norm(x, 8, 8, dilations=[2, 2])
     scene = b.conv_norm(b("GlobalAveragePool", x), 8, 8, 1)
@@ -355,7 +355,7 @@ def _segmenter(b: Builder) -> str:
 # ---- sequences
 
 
-def _bert(b: Builder) -> str:
+def _bert(b: NetworkBuilder) -> str:
     ids, mask = b.input("ids", 1, 6, integers=True), b.input("mask", 1, 6)
     x = b("Gather", b.weight(11, 8, scale=1.0), ids)
     x = b("Add", x, b("Gather", b.weight(6, 8, scale=1.0), b.keep("places", np.arange(6)[None])))
@@ -366,14 +366,14 @@ def _bert(b: Builder) -> str:
     return b.layer_norm(b("Add", b.dense(b.gelu(b.dense(x, 8, 16)), 16, 8), x), 8)
 
 
-def _pooler(b: Builder) -> list[str]:
+def _pooler(b: NetworkBuilder) -> list[str]:
     x = b.input("x", 2, 6, 8)
     x = b.layer_norm(b("Add", b.attention(x, x, 8, 2), x), 8)
     first = b("Gather", x, b.index(0), axis=1)
     return [x, b("Tanh", b.linear(first, 8, 8))]
 
 
-def _gpt(b: Builder) -> str:
+def _gpt(b: NetworkBuilder) -> str:
     x, n, d, heads = b.input("x", 1, 6, 8), 6, 8, 2
     flat = b("Reshape", b.layer_norm(x, d), b.integers(-1, d))
     y = b("Gemm", flat, b.weight(d, 3 * d), b.shift(3 * d))
@@ -389,7 +389,7 @@ def _gpt(b: Builder) -> str:
     return b("Add", x, b.dense(b.tanh_gelu(b.dense(b.layer_norm(x, d), d, 16)), 16, d))
 
 
-def _llama(b: Builder) -> str:
+def _llama(b: NetworkBuilder) -> str:
     n, d, heads = 6, 16, 4
     x = b.input("x", 1, n, d)
     y, size = b.rms_norm(x, d), d // heads
@@ -420,7 +420,7 @@ def _llama(b: Builder) -> str:
     return b("Add", x, b.dense(y, 24, d, False))
 
 
-def _vit(b: Builder) -> str:
+def _vit(b: NetworkBuilder) -> str:
     x = b.input("x", 1, 3, 8, 8)
     y = b.conv(x, 8, 3, 4, bias=True, strides=[4, 4], pads=[0] * 4)
     y = b("Transpose", b.view(y, x, 8, -1), perm=[0, 2, 1])
@@ -434,7 +434,7 @@ def _vit(b: Builder) -> str:
     return b.linear(b("Gather", b.layer_norm(y, 8), b.index(0), axis=1), 8, 5)
 
 
-def _t5(b: Builder) -> str:
+def _t5(b: NetworkBuilder) -> str:
     x = b.input("x", 1, 6, 8)
     buckets = b.keep("buckets", np.abs(np.arange(6)[:, None] - np.arange(6)[None]))
     bias = b("Transpose", b("Gather", b.weight(6, 2, scale=1.0), buckets), perm=[2, 0, 1])
@@ -446,14 +446,14 @@ def _t5(b: Builder) -> str:
     return b("Add", x, b.dense(y, 16, 8, False))
 
 
-def _decoder(b: Builder) -> str:
+def _decoder(b: NetworkBuilder) -> str:
     x, memory = b.input("x", 1, 5, 8), b.input("memory", 1, 7, 8)
     x = b.layer_norm(b("Add", x, b.attention(x, x, 8, 2, causal=5)), 8)
     x = b.layer_norm(b("Add", x, b.attention(x, memory, 8, 2)), 8)
     return b.layer_norm(b("Add", x, b.dense(b("Relu", b.dense(x, 8, 16)), 16, 8)), 8)
 
 
-def _speech(b: Builder) -> str:
+def _speech(b: NetworkBuilder) -> str:
     x = b.gelu(b.conv(b.input("x", 1, 4, 12), 8, 4, bias=True, dims=1))
     x = b.gelu(b.conv(x, 8, 8, bias=True, dims=1, strides=[2]))
     x = b("Add", b("Transpose", x, perm=[0, 2, 1]), b.weight(6, 8, scale=1.0))
@@ -461,7 +461,7 @@ def _speech(b: Builder) -> str:
     return b.layer_norm(b("Add", x, b.attention(z, z, 8, 2)), 8)
 
 
-def _swin(b: Builder) -> str:
+def _swin(b: NetworkBuilder) -> str:
     x = b.input("x", 1, 4, 4, 8)
     y = b.layer_norm(x, 8)
     for axis in (1, 2):
@@ -474,7 +474,7 @@ def _swin(b: Builder) -> str:
     return b("Add", x, b("Reshape", y, b.integers(1, 4, 4, 8)))
 
 
-def _linear_attention(b: Builder) -> str:
+def _linear_attention(b: NetworkBuilder) -> str:
     x = b.input("x", 1, 6, 8)
     q, k = (b("Add", b("Elu", b.dense(x, 8, 8)), b.number(1.0)) for _ in range(2))
     y = b("MatMul", b("Transpose", k, perm=[0, 2, 1]), b.dense(x, 8, 8))
@@ -482,7 +482,7 @@ def _linear_attention(b: Builder) -> str:
     return b("Div", b("MatMul", q, y), z)
 
 
-def _mixer(b: Builder) -> str:
+def _mixer(b: NetworkBuilder) -> str:
     x = b.input("x", 1, 6, 8)
     y = b("Transpose", b.layer_norm(x, 8), perm=[0, 2, 1])
     x = b("Add", x, b("Transpose", b.dense(b.gelu(b.dense(y, 6, 12)), 12, 6), perm=[0, 2, 1]))
@@ -490,7 +490,7 @@ def _mixer(b: Builder) -> str:
     return b.linear(b("ReduceMean", b.layer_norm(x, 8), axes=[1], keepdims=0), 8, 5)
 
 
-def _lstm(b: Builder) -> list[str]:
+def _lstm(b: NetworkBuilder) -> list[str]:
     x = b("Transpose", b.input("x", 1, 4, 5), perm=[1, 0, 2])
     shape = b("Concat", b.integers(1), b.size(x, 1), b.integers(6), axis=0)
     state = b("Expand", b.keep("nil", np.zeros((1, 1, 1), np.float32)), shape)
@@ -500,7 +500,7 @@ def _lstm(b: Builder) -> list[str]:
     return [b.dense(y, 6, 3), h]
 
 
-def _gru(b: Builder) -> str:
+def _gru(b: NetworkBuilder) -> str:
     ids = b.input("ids", 5, 1, integers=True)
     x = b("Gather", b.weight(9, 4, scale=1.0), ids)
     weights = b.weight(1, 18, 4), b.weight(1, 18, 6), b.weight(1, 36, scale=0.1)
@@ -508,7 +508,7 @@ def _gru(b: Builder) -> str:
     return b.linear(b("Squeeze", h, b.integers(0)), 6, 4)
 
 
-def _temporal(b: Builder) -> str:
+def _temporal(b: NetworkBuilder) -> str:
     x = b.input("x", 1, 4, 12)
     y = x
     for d in (1, 2):
@@ -517,7 +517,7 @@ def _temporal(b: Builder) -> str:
     return b("Relu", b("Add", x, y))
 
 
-def _wavenet(b: Builder) -> str:
+def _wavenet(b: NetworkBuilder) -> str:
     x = b.conv(b.input("x", 1, 2, 12), 8, 2, 1, bias=True, dims=1)
     left, right = b.several(2, "Split", b.conv(x, 16, 8, bias=True, dims=1, dilations=[2]), axis=1)
     y = b("Mul", b("Tanh", left), b("Sigmoid", right))
@@ -528,14 +528,14 @@ def _wavenet(b: Builder) -> str:
 # ---- others
 
 
-def _tabular(b: Builder) -> str:
+def _tabular(b: NetworkBuilder) -> str:
     x = b.input("x", 4, 10)
     x = b("Relu", b.batch_norm(b.linear(b.batch_norm(x, 10), 10, 8), 8))
     x = b("Identity", b("Dropout", x))
     return b("Sigmoid", b("Squeeze", b.linear(x, 8, 1), b.integers(1)))
 
 
-def _recommender(b: Builder) -> str:
+def _recommender(b: NetworkBuilder) -> str:
     dense, ids = b.input("dense", 2, 6), b.input("ids", 2, 2, integers=True)
     x = b("Relu", b.linear(dense, 6, 4))
     rows = [b("Gather", b.weight(7, 4, scale=1.0), b("Gather", ids, b.index(i), axis=1)) for i in range(2)]
@@ -545,7 +545,7 @@ def _recommender(b: Builder) -> str:
     return b("Sigmoid", b.linear(b("Relu", b.linear(b("Concat", x, z, axis=1), 7, 8)), 8, 1))
 
 
-def _graph_net(b: Builder) -> str:
+def _graph_net(b: NetworkBuilder) -> str:
     x, a = b.input("x", 6, 4), b.input("a", 6, 6)
     degree = b("ReduceSum", a, b.integers(1))
     a = b("Div", a, b("Add", b("Abs", degree), b.number(1.0)))
@@ -553,7 +553,7 @@ def _graph_net(b: Builder) -> str:
     return b("LogSoftmax", b("Add", b("MatMul", a, b("MatMul", x, b.weight(8, 3))), b.shift(3)), axis=1)
 
 
-def _autoencoder(b: Builder) -> list[str]:
+def _autoencoder(b: NetworkBuilder) -> list[str]:
     x, noise = b.input("x", 2, 10), b.input("noise", 2, 3)
     h = b("Relu", b.linear(x, 10, 8))
     mean, log = b.linear(h, 8, 3), b.linear(h, 8, 3)
@@ -561,7 +561,7 @@ def _autoencoder(b: Builder) -> list[str]:
     return [b("Sigmoid", b.linear(b("Relu", b.linear(z, 3, 8)), 8, 10)), mean, log]
 
 
-def _points(b: Builder) -> str:
+def _points(b: NetworkBuilder) -> str:
     x = b("Transpose", b.input("x", 1, 12, 3), perm=[0, 2, 1])
     x = b("Relu", b.batch_norm(b.conv(x, 8, 3, 1, bias=True, dims=1), 8))
     x = b("Relu", b.batch_norm(b.conv(x, 16, 8, 1, bias=True, dims=1), 16))
@@ -569,7 +569,7 @@ def _points(b: Builder) -> str:
     return b("LogSoftmax", b.linear(b("Relu", b.batch_norm(b.linear(x, 16, 8), 8)), 8, 4), axis=-1)
 
 
-def _quantised(b: Builder) -> str:
+def _quantised(b: NetworkBuilder) -> str:
     scale, zero = b.number(0.02), b.keep("zero", np.asarray(3, np.uint8))
     x = b("DequantizeLinear", b("QuantizeLinear", b.input("x", 2, 8), scale, zero), scale, zero)
     w = b.keep("wq", b.rng.integers(-127, 128, (8, 4)).astype(np.int8))
@@ -577,7 +577,7 @@ def _quantised(b: Builder) -> str:
     return b("Relu", b("Add", b("MatMul", x, w), b.shift(4)))
 
 
-def _shapes(b: Builder) -> str:
+def _shapes(b: NetworkBuilder) -> str:
     x = b.input("x", 2, 3, 4)
     y = b("Squeeze", b("Unsqueeze", b("Flatten", x, axis=2), b.integers(0)), b.integers(0))
     y = b("Reshape", b("Reshape", y, b.integers(4, 6)), b("Shape", x))
@@ -588,7 +588,7 @@ def _shapes(b: Builder) -> str:
              b("Slice", y, b.integers(2), b.integers(3), b.integers(1)), axis=1)  # fmt: skip
 
 
-_BUILD: dict[str, Callable[[Builder], str | list[str]]] = {
+_BUILD: dict[str, Callable[[NetworkBuilder], str | list[str]]] = {
     "resnet": _resnet, "bottleneck": _bottleneck, "mobilenet2": _mobilenet2, "mobilenet3": _mobilenet3,
     "efficientnet": _efficientnet, "convnext": _convnext, "unet": _unet, "fpn": _fpn, "densenet": _densenet,
     "shufflenet": _shufflenet, "inception": _inception, "yolo": _yolo, "diffusion": _diffusion,
@@ -604,8 +604,8 @@ NETWORKS = tuple(_BUILD)
 
 def network(name: str, seed: int) -> onnx.ModelProto:
     """A network with random weights."""
-    b = Builder(seed)
+    b = NetworkBuilder(seed)
     return onnx.shape_inference.infer_shapes(b.model(_BUILD[name](b)))
 
 
-__all__ = ["NETWORKS", "OPSET", "Builder", "network"]
+__all__ = ["NETWORKS", "OPSET", "NetworkBuilder", "network"]
