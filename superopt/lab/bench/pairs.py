@@ -22,7 +22,7 @@ from onnx import TensorProto, numpy_helper
 
 from superopt.compare.models import compare_models
 from superopt.errors import InputError
-from superopt.lab.bench.onnx.networks import NETWORKS, Builder, network
+from superopt.lab.bench.onnx.networks import NETWORKS, NetworkBuilder, network
 from superopt.lab.bench.onnx.zoo import LIGHT, light
 from superopt.lab.fuzz.onnx_programs import model_of, program
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
@@ -34,7 +34,7 @@ Pair = tuple[Model, Model]
 
 def _convnet(seed: int, rewritten: bool) -> Model:
     """Two convolutions with batch norm and a residual, pooling, a classifier."""
-    b = Builder(seed)
+    b = NetworkBuilder(seed)
     x = "x"
     sources: list[str] = []
     for i, (to, of) in enumerate(((8, 3), (8, 8))):
@@ -63,7 +63,7 @@ def _convnet(seed: int, rewritten: bool) -> Model:
 
 def _attention(seed: int, rewritten: bool) -> Model:
     """A layer norm and attention of two heads, as exporters write them."""
-    b = Builder(seed)
+    b = NetworkBuilder(seed)
     n, d, heads = 5, 8, 2
     scale, shift = b.normal("s", d, scale=0.1) + np.float32(1), b.normal("t", d, scale=0.1)
     weights = [b.normal("w", d, d, scale=d**-0.5) for _ in range(4)]
