@@ -176,3 +176,11 @@ def test_flags_and_environment_reach_the_process(tmp_path: Path) -> None:
     environment = {"HERE": "x", "PYTHONPATH": str(tmp_path)}
     row = in_own_process("a_case_that_echoes", "c", "5s", 3, 60.0, flags=("--no-search",), environment=environment)
     assert row == {"arguments": ["c", "5s", "3", "--no-search"], "here": "x"}
+
+
+def test_a_case_for_which_no_process_starts_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the rows of all cases before it are lost."""
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    row = in_own_process("a_case", "c", "5s", 0, 60.0)
+    assert row["case"] == "c"
+    assert row["failure"].startswith("no process: ")

@@ -157,6 +157,8 @@ def in_own_process(
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=added)
     except subprocess.TimeoutExpired:
         return {"case": case, "failure": f"no result within {timeout_s:.0f} s"}
+    except OSError as error:  # no process: the rows of an hour must not be lost with it
+        return {"case": case, "failure": f"no process: {error}"}
     lines = done.stdout.strip().splitlines()
     if done.returncode != 0 or not lines:
         return {"case": case, "failure": (done.stderr.strip().splitlines() or ["no output"])[-1]}
