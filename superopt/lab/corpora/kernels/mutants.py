@@ -32,6 +32,7 @@ from verifier.kernels.scalars import known
 from verifier.verdict import PROVED, REFUTED
 
 ROUNDING = 1e-4  # of the greatest result: sums of a few dozen float32 in other orders differ by 1e-6
+SHORT = {"float16": 3e-3}  # of results of so few bits: some units of their last place
 
 
 def _softmax(x: Any) -> Any:
@@ -64,8 +65,13 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "convolution": (_conv, ((1, 6, 7, 5), (3, 3, 5, 18))),
     "pool": (_pool, ((1, 9, 9, 17),)),
     "reversal": (lambda x: x[::-1, 1:] - x[:, :-1], ((5, 34),)),
+    "choice": (lambda m, x: jax.numpy.where(m, x * 2.0, -1.0), ((7, 37), (7, 37))),
+    "conditions": (lambda x, m: (x[:, 1:] < x[:, :-1]) & ~m, ((5, 34), (33,))),
+    "half": (lambda x, y: jax.nn.relu(x * y + x), ((7, 37), (37,))),
 }
 """Functions and the shapes of their operands: few elements, and tails along every axis."""
+DTYPES = {"choice": ("bool",), "conditions": ("float32", "bool"), "half": ("float16",) * 2}
+"""Of the first operands, where they are not float32."""
 
 
 class MadeKernel(NamedTuple):
@@ -79,7 +85,8 @@ class MadeKernel(NamedTuple):
 def kernel(name: str) -> MadeKernel:
     """The kernel of a program; what is after the first operand is frozen."""
     fn, shapes = PROGRAMS[name]
-    arrays = [np.ones(s, np.float32) for s in shapes]
+    kinds = (*DTYPES.get(name, ()), *["float32"] * len(shapes))
+    arrays = [np.ones(s, DTYPE[k]) for s, k in zip(shapes, kinds, strict=False)]
     graph: Graph = import_function(fn, arrays, frozen=tuple(range(1, len(arrays)))).graph
     return MadeKernel(name, from_graph(graph.outputs), parts_of(graph))
 
@@ -180,15 +187,19 @@ def differs(of: MadeKernel, parts: list[KernelPart], seed: int) -> bool:
     """Do changed parts give another output, on random floats, than the kernel that they were made from?"""
     rng = np.random.default_rng(seed)
     inputs = [b for b in of.before.buffers if b.scope in ("input", "frozen")]
-    arrays = {b.name: rng.normal(size=b.shape).astype(DTYPE[b.dtype]) for b in inputs}
+    drawn = {b.name: rng.normal(size=b.shape) for b in inputs}
+    arrays = {
+        b.name: (drawn[b.name] > 0 if b.dtype == "bool" else drawn[b.name]).astype(DTYPE[b.dtype]) for b in inputs
+    }
     try:
         right, found = run(of.parts, arrays), run(parts, arrays)
     except Unread:  # LLVM refuses the text: it never becomes a kernel
         return False
     for b in of.before.buffers:
         if b.scope == "output":
-            bound = ROUNDING * max(float(np.abs(right[b.name]).max()), 1e-30)
-            if not np.allclose(right[b.name], found[b.name], rtol=0, atol=bound, equal_nan=True):
+            values = [held[b.name].astype(np.float64) for held in (right, found)]
+            bound = SHORT.get(b.dtype, ROUNDING) * max(float(np.abs(values[0]).max()), 1e-30)
+            if not np.allclose(*values, rtol=0, atol=bound, equal_nan=True):
                 return True
     return False
 
