@@ -29,7 +29,7 @@ from superopt.backends.packing import packing_of
 from superopt.backends.preparing import pieces_of, run_pieces, taken
 from superopt.backends.protocol import Backend, CompiledRegion, Timed, Trace, traced
 from superopt.errors import ArgumentError, InputError
-from superopt.ir.graph import Graph, Node
+from superopt.ir.graph import Graph, Node, bodies_of
 from superopt.ir.program import Program
 from superopt.kernels.runtime.pages import enlarge
 from superopt.measure.kernels import XLA
@@ -295,17 +295,7 @@ class XlaExecutable:
 def needs_x64(graph: Graph) -> bool:
     """Does the graph (or a body in it) hold 64-bit values?"""
     kinds = {t.dtype for node in (*graph.inputs, *graph.nodes()) for t in node.types}
-    return any(d in _WIDE for d in kinds) or any(needs_x64(body) for node in graph.nodes() for body in _bodies(node))
-
-
-def _bodies(node: Node) -> tuple[Graph, ...]:
-    found: list[Graph] = []
-    for _, value in node.attrs:
-        if isinstance(value, Graph):
-            found.append(value)
-        elif isinstance(value, tuple):
-            found.extend(x for x in value if isinstance(x, Graph))
-    return tuple(found)
+    return any(d in _WIDE for d in kinds) or any(needs_x64(body) for node in graph.nodes() for body in bodies_of(node))
 
 
 def _x64(wide: bool) -> contextlib.AbstractContextManager[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from superopt.ir.graph import Graph, Node, mk
+from superopt.ir.graph import Graph, Node, bodies_of, mk
 from superopt.ir.ops.table import CONTROL
 from superopt.ir.program import map_nodes
 
@@ -33,9 +33,7 @@ def body_sizes(graph: Graph) -> list[int]:
     found: list[int] = []
     for node in graph.nodes():
         if node.op in CONTROL:
-            for _, value in node.attrs:
-                bodies = value if isinstance(value, tuple) else (value,)
-                found += [body_size(x) for x in bodies if isinstance(x, Graph) and _is_asked(x)]
+            found += [body_size(body) for body in bodies_of(node) if _is_asked(body)]
     return found
 
 

@@ -7,11 +7,8 @@ same, which covers nodes made by other means (unpickled, patched).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from superopt.errors import ShapeError
-from superopt.ir.graph import Graph, Node
+from superopt.ir.graph import Graph, Node, bodies_of
 from superopt.ir.ops.table import canonical, result_types
 from superopt.ir.scalar import DTYPE
 
@@ -28,23 +25,13 @@ def check_graph(graph: Graph) -> None:
         if node.op == "input" and node not in declared:
             raise ShapeError(f"the input {node['name']!r} ({node.type}) is used but not among the inputs of the graph")
         _check_node(node)
-        for body in bodies(node):
+        for body in bodies_of(node):
             if body.constants:
                 raise ShapeError(f"a body of {node.op} has constants of its own: {sorted(body.constants)}")
             check_graph(body)
     for node in graph.outputs:
         if len(node.types) != 1:
             raise ShapeError(f"the output {node.op} has {len(node.types)} results; outputs are single results")
-
-
-def bodies(node: Node) -> Iterator[Graph]:
-    """The graphs in the attributes of a node."""
-    for _, value in node.attrs:
-        if isinstance(value, Graph):
-            yield value
-        elif isinstance(value, tuple):
-            items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
-            yield from (item for item in items if isinstance(item, Graph))
 
 
 def _check_inputs(graph: Graph) -> None:

@@ -20,10 +20,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from superopt.ir.check import bodies
 from superopt.ir.denote import site_of
 from superopt.ir.expr import Expr, subexpressions
-from superopt.ir.graph import Graph, Node
+from superopt.ir.graph import Graph, Node, bodies_of
 from superopt.ir.index import Guard, Poly, Symbol, bounds, evaluate, of_atom, substitute_guard
 from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.ops.table import lookup
@@ -159,7 +158,7 @@ def node_cost(node: Node) -> Cost:
 
 def _repeated(node: Node) -> Cost:
     """Work of the bodies of a control node."""
-    parts = [graph_cost(body) for body in bodies(node)]
+    parts = [graph_cost(body) for body in bodies_of(node)]
     if not parts:
         return Cost()
     if node.op == "cond":

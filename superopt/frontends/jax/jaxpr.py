@@ -43,7 +43,7 @@ from superopt.frontends.jax.held import (
 from superopt.frontends.jax.kept import keep_function
 from superopt.frontends.jax.keys import is_key, with_kind
 from superopt.frontends.jax.walk import Effect, Importer, KeptWhole, of_debugging
-from superopt.ir.graph import Graph, Node, make_input
+from superopt.ir.graph import Graph, Node, bodies_of, make_input
 from superopt.ir.types import TensorType
 
 Frozen = int | str | Iterable[int | str] | None
@@ -307,8 +307,7 @@ def count_opaque(graph: Graph) -> Counter[str]:
         for node in todo.pop().nodes():
             if node.op == "opaque" and node["primitive"] != "constant":
                 count[node["primitive"]] += 1
-            for _, value in node.attrs:
-                todo.extend(x for x in (value if isinstance(value, tuple) else (value,)) if isinstance(x, Graph))
+            todo += bodies_of(node)
     return count
 
 
