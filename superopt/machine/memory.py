@@ -12,8 +12,7 @@ import sys
 
 from superopt.errors import UsageError
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # parameters of glibc's mallopt
-_LARGEST_PAD = 64 << 20
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
 _INT_MAX = 2**31 - 1
 
 
@@ -37,6 +36,6 @@ def keep_memory(most_bytes: int = 256 << 20) -> bool:
     change = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if change is None:
         return False
-    settings = {_MMAP_THRESHOLD: most_bytes, _TRIM_THRESHOLD: most_bytes, _TOP_PAD: min(most_bytes, _LARGEST_PAD)}
+    settings = {_MMAP_THRESHOLD: most_bytes, _TRIM_THRESHOLD: most_bytes}
     taken = [change(ctypes.c_int(name), ctypes.c_int(value)) for name, value in settings.items()]
     return all(taken)

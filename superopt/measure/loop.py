@@ -23,12 +23,17 @@ def seconds_of(thunk: Thunk, calls: int) -> float:
 
 
 def calls_for(thunk: Thunk, min_time_s: float) -> int:
-    """How many calls make a sample of at least `min_time_s` (after a call to warm up)."""
+    """How many calls make a sample of at least `min_time_s` (after a call to warm up).
+
+    Counts grow until so many calls did take that long: the first ones after another program say nothing of the later
+    (threads sleep, caches are cold), and too few calls in a sample time just those.
+    """
     thunk()
-    once = seconds_of(thunk, 1)
-    if once < min_time_s:  # a second look: the first call after building is often slow
-        once = min(once, seconds_of(thunk, 2))
-    return max(1, min(MAX_CALLS, int(min_time_s / max(once, 1e-7) + 0.999)))
+    calls = 1
+    while (short := seconds_of(thunk, calls) * calls) < min_time_s and calls < MAX_CALLS:
+        wanted = calls * min_time_s / max(short, 1e-7 * calls)
+        calls = min(MAX_CALLS, max(calls + 1, min(4 * calls, int(wanted + 0.999))))
+    return calls
 
 
 def interleaved(

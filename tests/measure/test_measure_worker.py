@@ -33,6 +33,12 @@ def alive(pid: int) -> bool:
     return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+def test_programs_are_timed_where_memory_is_kept() -> None:
+    with Worker() as worker:
+        (found,) = compare(entry("good"), [entry("waits_for_pages")], [X], FROZEN, QUICK, worker=worker).candidates
+    assert isinstance(found, Timing), found
+
+
 def test_every_fault_is_data_and_the_rest_is_timed() -> None:
     names = ["raises", "segfault", "same", "exits", "wrong", "aborts", "shouts", "crashes_when_timed", "slow"]
     with Worker(ProcessLimits(silence_s=60.0)) as worker:
@@ -69,9 +75,9 @@ def test_endless_loop_and_hungry_candidate_are_stopped() -> None:
         result = compare(entry("good"), candidates, [X], FROZEN, QUICK, worker=worker)
     hang, eater, same = result.candidates
     assert isinstance(hang, Failure)
-    assert hang.cause == "timeout"
+    assert hang.cause == "timeout", hang
     assert isinstance(eater, Failure)
-    assert eater.cause == "memory"
+    assert eater.cause == "memory", eater
     assert isinstance(same, Timing)
     assert time.monotonic() - started < 60.0
 

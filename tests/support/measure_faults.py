@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -40,6 +41,21 @@ def slow(frozen: Mapping[str, Any]) -> Call:
 def wrong(frozen: Mapping[str, Any]) -> Call:
     """Off by one per cent."""
     return jax.jit(lambda x: (x * 2.02 + jnp.asarray(frozen["bias"]),))
+
+
+def waits_for_pages(frozen: Mapping[str, Any]) -> Call:
+    """Right where memory that was given back is kept: takes 48 MiB for each call, fails where the pages stay fresh."""
+    call, fresh = good(frozen), list[int]()
+
+    def allocating(x: Any) -> tuple[Any, ...]:
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        bytearray(b"x") * (48 << 20)  # more than the C library ever keeps by itself
+        fresh.append(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+        if len(fresh) > 2 and fresh[-1] > 1000:  # the first calls may take it for the first time
+            raise RuntimeError(f"{fresh[-1]} fresh pages")
+        return call(x)
+
+    return allocating
 
 
 def raises(frozen: Mapping[str, Any]) -> Call:
