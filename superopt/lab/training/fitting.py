@@ -14,7 +14,6 @@ import numpy as np
 
 from costmodel.model import learned_file, predict
 from costmodel.model import staged as staged_file
-from costmodel.model.learned import Learned
 from superopt.errors import InputError
 from superopt.kernels.choose.choice import NATIVE
 from superopt.lab.training import (
@@ -95,7 +94,7 @@ def fit_weights(
         "fit_prior": evaluate.figures(result.prior_s, labels),
     }
     if backend == NATIVE and whole.SHIPPED.exists():
-        boundary, card["programs"] = whole.fit(LabelFile.read(whole.SHIPPED), Learned(model, "fitted now"))
+        boundary, card["programs"] = whole.fit(LabelFile.read(whole.SHIPPED))
         card["boundary"] = asdict(boundary)
     if evaluation is not None:
         card["held_out"] = json.loads(Path(evaluation).read_text(encoding="utf-8"))["summary"]
@@ -174,8 +173,7 @@ def evaluation(
     if backend == NATIVE:
         result["summary"] |= evaluate.backend_choice(found, corpus_of(_path(data, SHIPPED), "xla"), families, say)
         if whole.SHIPPED.exists():
-            shipped = Learned(learned_file.read(learned_file.NATIVE)[0], "shipped")
-            result["summary"] |= whole.fit(LabelFile.read(whole.SHIPPED), shipped)[1]
+            result["summary"] |= whole.fit(LabelFile.read(whole.SHIPPED))[1]
         result["schedules"] = schedules_evaluation(None, seeds, families, budget_s, say)
         result["summary"] |= result["schedules"]["summary"]
     some = found.labels[:: max(1, len(found.labels) // speed.MOST)]

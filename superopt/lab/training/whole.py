@@ -1,8 +1,9 @@
 """Labels of whole programs: how long the training programs take in kernels, to fit what lies between kernels.
 
 A program in kernels takes longer than its kernels alone: it is called, its operands come from where another core or the
-kernel before left them, weights and fresh pages from memory.  `fit` finds what the call costs, by how much kernels are
-slower in company, and what a byte costs that they move, from programs of which the regions are known.
+kernel before left them, weights from memory.  `fit` finds what the call costs, by how much kernels are slower in
+company, and what a byte costs that they move, from programs and the kernels in them, timed one after the other as a
+search times them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,29 @@ import numpy as np
 from scipy.optimize import linprog
 
 from costmodel.model.boundary import Boundary
-from costmodel.model.objective import Objective
 from superopt.arrays.bundles import random_values
 from superopt.choose.plain import KernelMaker, in_regions, own_form
 from superopt.choose.trials import TrialPool
 from superopt.errors import SuperoptError
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.counters import boundary_bytes
+from superopt.ir.program import frozen_bytes
 from superopt.ir.text import parse_graph
-from superopt.kernels.choose.choice import regions_of
+from superopt.kernels.choose.choice import NATIVE, regions_of
 from superopt.lab.training import corpus, families
 from superopt.lab.training.collect import LabelFile
 from superopt.lab.training.tasks import canonical, make_form
-from superopt.machine import facts as machine
-from superopt.measure import ComparisonSettings, Timing, Tuned, Worker, as_called, compare
+from superopt.measure import (
+    ComparisonSettings,
+    KernelTiming,
+    Timing,
+    Tuned,
+    Worker,
+    as_called,
+    compare,
+    time_kernels,
+)
+from superopt.measure.kernels import KernelSettings
 
 SHIPPED = corpus.SHIPPED.with_name("programs.jsonl.gz")
 _SETTINGS = ComparisonSettings(rounds=15, min_time_s=0.01)
@@ -82,45 +92,48 @@ def _timed(family: str, number: int, maker: KernelMaker, worker: Worker) -> Row 
     ).candidates[0]
     if not isinstance(found, Timing):
         return f"{found.cause}: {found.detail}"
-    counts = Counter(make_form("region", canonical(region.graph)).text for region in regions)
+    counts = Counter(region.graph for region in regions)
+    kernels = time_kernels(
+        list(counts), settings=KernelSettings(footprint=sum(frozen_bytes(region.graph) for region in regions)),
+        worker=worker, backends=[NATIVE] * len(counts),
+    )  # fmt: skip
+    timed = [
+        (make_form("region", canonical(graph)).text, count, kernel.seconds)
+        for (graph, count), kernel in zip(counts.items(), kernels, strict=True)
+        if isinstance(kernel, KernelTiming)
+    ]
+    if len(timed) < len(counts):
+        return "not all of its kernels were timed"
     samples = sorted(found.samples_s)
-    return {"seconds": samples[len(samples) // 4], "regions": sorted(counts.items())}
+    return {"seconds": samples[len(samples) // 4], "regions": sorted(timed)}
 
 
-def fit(labels: LabelFile, model: Objective) -> tuple[Boundary, dict[str, float]]:
-    """The boundary that makes predictions of programs right, and how right: without it, with it, of unseen families.
-
-    The caches are those of the machine on which the programs were timed; the model has seen regions of all families.
-    """
-    with machine.taken(machine.from_dict(labels.header.get("machine"))):
-        return _fit(labels.rows, model)
-
-
-def _fit(rows: Sequence[Row], model: Objective) -> tuple[Boundary, dict[str, float]]:
-    sums, moved, seconds = (np.array(x) for x in zip(*[_facts(row, model) for row in rows], strict=True))
-    groups = np.array([row["family"] for row in rows])
+def fit(labels: LabelFile) -> tuple[Boundary, dict[str, float]]:
+    """The boundary that makes programs of timed kernels right; how right: without it, with it, of unseen families."""
+    sums, moved, seconds = (np.array(x) for x in zip(*map(_facts, labels.rows), strict=True))
+    groups = np.array([row["family"] for row in labels.rows])
 
     def errors(boundary: Boundary, at: np.ndarray) -> np.ndarray:
         return np.abs(boundary.seconds(sums[at], moved[at]) - seconds[at]) / seconds[at]
 
-    everything = np.arange(len(rows))
+    everything = np.arange(len(seconds))
     whole = _fitted(sums, moved, seconds)
     left_out: list[float] = []
     for family in sorted(set(groups)):
         inside = groups != family
         left_out += errors(_fitted(sums[inside], moved[inside], seconds[inside]), everything[~inside]).tolist()
     return whole, {
-        "programs": float(len(rows)),
+        "programs": float(len(seconds)),
         "program_error_alone": float(np.median(np.abs(sums - seconds) / seconds)),
         "program_error": float(np.median(errors(whole, everything))),
         "program_error_lofo": float(np.median(left_out)),
     }
 
 
-def _facts(row: Row, model: Objective) -> tuple[float, float, float]:
-    graphs = [parse_graph(text) for text, _ in row["regions"]]
-    counts = np.array([n for _, n in row["regions"]])
-    return float(counts @ model.price(graphs)), float(counts @ [sum(boundary_bytes(g)) for g in graphs]), row["seconds"]
+def _facts(row: Row) -> tuple[float, float, float]:
+    """Of a program: the sum of its kernels, the bytes that they read and write, and its own time."""
+    moved = sum(count * sum(boundary_bytes(parse_graph(text))) for text, count, _ in row["regions"])
+    return sum(count * kernel_s for _, count, kernel_s in row["regions"]), float(moved), row["seconds"]
 
 
 def _fitted(sums: np.ndarray, moved: np.ndarray, seconds: np.ndarray) -> Boundary:
