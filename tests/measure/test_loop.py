@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from superopt.measure import loop
+from superopt.measure import kernels, loop
 
 
 class _Clock:
@@ -39,3 +39,14 @@ def test_calls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = _Clock(0.0)
     monkeypatch.setattr(loop, "time", clock)
     assert loop.calls_for(clock.call, 6e-3) == loop.MAX_CALLS
+
+
+@pytest.mark.parametrize(("footprint", "label_s"), [(0, 1e-4), (1 << 50, 3e-4)])
+def test_weights_from_memory_are_labelled_by_the_usual_round(
+    monkeypatch: pytest.MonkeyPatch, footprint: int, label_s: float
+) -> None:
+    settings = kernels.KernelSettings(rounds=3, sample_s=1e-5, footprint=footprint)
+    clock = _Clock(*[1e-4] * 4, 3e-4)  # two that count calls, and those of the first round
+    monkeypatch.setattr(loop, "time", clock)
+    *_, found = kernels._time_chunk({0: clock.call}, lambda: None, settings, 0, float("inf"))
+    assert found["seconds"] == pytest.approx(label_s)
