@@ -22,7 +22,7 @@ from superopt.ir.graph import Graph
 from superopt.ir.interp import evaluate
 from verifier.equal.equality import NO_OVERFLOW, POSITIONS
 from verifier.equal.normal import EXACT
-from verifier.rules.refute import DRAWN, env_of_seed, first_difference, special
+from verifier.rules.refute import DRAWN, env_of_seed, first_difference, special, strewn
 from verifier.verdict import ValidityDomain
 
 SEED, TRIES = 100, 8
@@ -86,7 +86,7 @@ def _values(made: Instance, dtype: str, bits: bool) -> Iterator[tuple[str, dict[
             elif kind and made.env.rule.kinds[name] != "int" and dtype == "int32":
                 x = rng.choice(np.array(special(dtype), dtype), sizes)
             elif kind and made.env.rule.kinds[name] != "int":
-                x = np.where((np.arange(x.size) + number).reshape(sizes) % 2 == 0, np.float32(_NONE[draw - 1]), x)
+                x = strewn(x.astype(np.float32), [float(_NONE[draw - 1])], number)
             values[name] = x
         yield kind, values
 

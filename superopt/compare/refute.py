@@ -22,6 +22,7 @@ from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph, Node, mk
 from superopt.ir.interp import evaluate
 from superopt.ir.types import FLOATS, INTEGERS, range_of
+from verifier.rules.refute import strewn
 
 SCALES = (1.0, 1e-3, 30.0)
 """Of the random inputs: ordinary ones, such that a small constant beside them shows, such that functions saturate."""
@@ -191,7 +192,7 @@ def _strewn(types: Sequence[tuple[tuple[int, ...], str]], seed: int, kind: str) 
             low, high = range_of(dtype)
             x = rng.choice(np.array([low, high, 0, 1, 2], dtype), shape)
         elif dtype in FLOATS and kind:
-            x = np.where((np.arange(x.size) + number).reshape(shape) % 2 == 0, np.array(float(kind), x.dtype), x)
+            x = strewn(x, [float(kind)], number)
         out.append(x)
     return out
 

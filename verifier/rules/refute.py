@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -317,6 +317,15 @@ DRAWN = 4
 TYPED_FLOATS = ("float64", "float32", "bfloat16", "float16")
 TYPED_INTEGERS = ("int32", "int8", "uint8", "int64", "uint32", "int16")
 _ORDER = frozenset({"max", "min", "maximum", "minimum", "clamp"})
+
+
+def strewn(x: np.ndarray, numbers: Sequence[Any], offset: int) -> np.ndarray:
+    """An array with every other entry replaced by these numbers in turn, from the entry of this offset on.
+
+    With other offsets for other inputs such a number meets ordinary ones, and in a third input itself.
+    """
+    turns = np.resize(np.array(numbers, x.dtype), x.size).reshape(x.shape)
+    return np.where((np.arange(x.size) + offset).reshape(x.shape) % 2 == 0, turns, x)
 
 
 def special(dtype: str) -> list[Any]:

@@ -29,7 +29,7 @@ from superopt.ir.ops.table import CONTRACTIONS
 from superopt.ir.scalar import HALVES, numpy_dtype
 from superopt.ir.types import FLOATS
 from verifier.equal.normal import EXACT, REAL
-from verifier.rules.refute import extremes, first_difference, first_other_bits, special
+from verifier.rules.refute import extremes, first_difference, first_other_bits, special, strewn
 from verifier.rules.watch import excludes_undefined
 from verifier.statements.prove import unsupported_ops
 from verifier.statements.ranges import FLOAT_BITS
@@ -137,7 +137,7 @@ class _Look:
         for attempt, kind, values in self._values(denormal=False):
             try:
                 results = [[np.asarray(x) for x in fn(*(values[n] for n in self.pair.specs.names))] for fn in compiled]
-            except Exception:  # XLA has no such operation here, or the function fails on values
+            except (NotImplementedError, RuntimeError):  # XLA has no such operation or type here
                 return None
             found = self._first(results, REAL, attempt, kind, " by XLA")
             if found is not None:
@@ -189,13 +189,12 @@ def _compiled(pair: Pairing, fn: Any) -> Any:
 
 
 def _strewn(values: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
-    """Every other float of the inputs replaced, in turn: such a number meets others, and in a third input itself."""
+    """Every other float of the inputs replaced by special numbers of a kind."""
     out: dict[str, np.ndarray] = {}
     for number, (name, x) in enumerate(values.items()):
         out[name] = x
         if str(x.dtype) in FLOATS:
-            numbers = np.resize(np.array(_special(kind, str(x.dtype)), x.dtype), x.size).reshape(x.shape)
-            out[name] = np.where((np.arange(x.size) + number).reshape(x.shape) % 2 == 0, numbers, x)
+            out[name] = strewn(x, _special(kind, str(x.dtype)), number)
     return out
 
 
