@@ -53,9 +53,9 @@ MOST_IN_FIELD = 1 << 26  # of the buffers of a kernel whose code is validated: e
 MOST_SECONDS = 3.0  # of all kernels of a file together, beside what else loading takes
 _FLOPS_PER_S = 5e9  # of one core, by the kernel and by XLA, of a slow machine
 _TRANSCENDENTALS_PER_S = 2e8
-_ITERATIONS_PER_S = 1e8  # of code in the field; 2e8 on two cores of an EPYC
+_ITERATIONS_PER_S = 2e8  # of code in the field; 2e8 and 9e8 on two machines
 _VALUES_PER_S = 1e7  # of a loop program in the field: 4e7 of sums and products, 4e6 of other functions
-_CODE_S = 0.05  # to write the code of a kernel, to read it, and to compile what it is rewritten to
+_CODE_S = 0.1  # to write the code of a kernel, to read it, and to compile what it is rewritten to
 _TOO_LONG = "no time was left for it"
 _TOO_MUCH = "it would take too much memory"
 _ELEMENTS_PER_S = 1.5e7  # made at random, computed twice, compared in float64
@@ -276,13 +276,14 @@ def _cases(hot: Graph, choices: Sequence[Choice]) -> dict[Case, list[int]]:
 def _field_s(program: LoopProgram) -> float:
     """About how long a loop program and its code take in the field.
 
-    A value is computed once for each point of the iterators that it depends on; products that are summed are products
-    of matrices there, of which the code's iterations are counted alone.
+    A value is computed once for each point of the iterators that it depends on; products that are summed, those under
+    the guard of a padding too, are products of matrices there, of which the code's iterations are counted alone.
     """
     values, iterations = 0, 0
     for stage in program.stages:
         every = subexpressions(stage.value)
         summed = {e.args[2] for e in every if e.kind == "reduce"}
+        summed |= {e.args[1] for e in summed if e.kind == "where"}
         products = {e for e in summed if e.kind == "op" and e.args[0] == "mul"}
         points = {e: math.prod([int(bounds(s.extent)[1]) for s in e.symbols]) for e in every}
         values += sum([points[e] for e in every if e.kind == "op" and e not in products])

@@ -61,10 +61,6 @@ class SearchBudget:
             return self
         return replace(self, end_s=time.monotonic() + share * max(0.0, self.left_s - follow_s))
 
-    def before(self, follow_s: float) -> SearchBudget:
-        """The budget of a stage that is to end so much earlier."""
-        return replace(self, end_s=self.end_s - follow_s)
-
     def part_s(self, follow_s: float = 0.0) -> float:
         """Seconds for something that has no end of its own: those of a stage, or few of a budget without a clock."""
         return min(self.stage(follow_s).left_s, LEAST_KERNELS_S if self.end_s == math.inf else math.inf)

@@ -161,8 +161,10 @@ class Run:
                     made.append(plain)
                     self.ready = candidate_of(plain)[1]
             build_s = ran.result()
+        code_s = self._code_s(made, whole)
         if self.kernels and whole.stage().left_s < build_s:  # once more for the contest; programs in kernels are fast
             judgement = original_returned(self.imported, "the time does not suffice for a search", notes=(_HURRIED,))
+            whole = self.limits.after(code_s).until(self.clock.begin_s)
             return self._contested(made, judgement, whole, self.builds)
         with ThreadPoolExecutor(1) as beside:
             ahead = beside.submit(
@@ -171,7 +173,7 @@ class Run:
             self._prove()
             again_s = self.barrier.around("programs built ahead", ahead.result, 0.0, let=FIRST)
             build_s = min(build_s, again_s)  # all beside other work, the second with the start of its process
-        limits = self.limits.after(self.clock.elapsed_s + build_s).until(time.monotonic())
+        limits = self.limits.after(self.clock.elapsed_s + build_s + code_s).until(time.monotonic())
         follow_s = len(_CONTEST) * build_s
         self._explore(limits.stage(follow_s, HALF if self.kernels else _TWO), [g for form in made for g in form.chosen])
         cause = "the time does not suffice for a search" if self.found is None else "nothing faster was found"
@@ -334,10 +336,6 @@ class Run:
             return self._at_hand(judgement)
         if not made and found is None:
             return self._checked(judgement)
-        if made and limits.left_s < math.inf:  # then the code is validated, in a part of what the builds leave
-            most_s = HALF * limits.part_s((len(made) + 1) * judgement.build_s)
-            takes_s = self.barrier.around("the time of validation", lambda: max(map(_code_s, made)), 0.0)
-            limits = limits.before(min(most_s, takes_s))
         self._end(self.pool, self.alone)
         with self.clock.stage("contest"):
             held = self.barrier.around("the contest", lambda: self._held(made, judgement, limits, where), None)
@@ -427,6 +425,12 @@ class Run:
     def _settled(self, judgement: Judgement) -> Judgement | None:
         return self.barrier.around("the check", lambda: settled(self.imported, judgement, self.builds), None)
 
+    def _code_s(self, made: Sequence[KernelProgram], whole: SearchBudget) -> float:
+        """What the validation of machine code is to have: what that of the plain candidate takes, of a part."""
+        every = [(form.program.hot, form.choices) for form in made]
+        takes_s = self.barrier.around("the time of validation", lambda: sum(code_s(*one) for one in every), 0.0)
+        return min(takes_s, HALF * whole.stage().left_s)
+
     def _code_end_s(self) -> float:
         """The instant at which the validation of machine code, beside the check, is to end."""
         now = time.monotonic()
@@ -504,10 +508,6 @@ def _validated(judgement: Judgement, end_s: float, halted: Callable[[], bool]) -
     """What validation says of the machine code of the program's kernels."""
     most_s = end_s - time.monotonic()
     return validate_code(judgement.program.hot, judgement.kernels, most_s, MOST_ELEMENTS, halted)
-
-
-def _code_s(form: KernelProgram) -> float:
-    return code_s(form.program.hot, form.choices)
 
 
 def _defect(what: str) -> None:

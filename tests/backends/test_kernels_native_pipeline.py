@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Container, Sequence
 from dataclasses import replace
@@ -240,3 +241,5 @@ def test_how_long_validation_takes_is_not_said_by_the_iterations_of_its_rows() -
     assert 0.5 < seconds(jax.nn.softmax, (1024, 4096)) < 10.0
     assert 1.0 < seconds(jnp.tanh, (1 << 24,)) < 10.0
     assert seconds(jnp.matmul, (256, 256), (256, 256)) < 1.0
+    padded = functools.partial(jax.lax.conv_general_dilated, window_strides=(1, 1), padding="SAME")
+    assert seconds(padded, (1, 16, 55, 55), (64, 16, 3, 3)) < 0.3
