@@ -16,7 +16,7 @@ A room is a folder of modules. `LAYERS` says which rooms may import which: a roo
     long_calls       classes called with more than eight positional arguments
     constants        tuned numbers of the pipeline and its contest
     lines, core      lines of all packages, and of those without `superopt.lab`
-    below            lines of code that are believed below the schedule of a validated kernel (docs/trust.md, section 6c):
+    below            lines of code that are believed below the schedule of a validated kernel (docs/trust.md 6c):
                      `verifier.kernels` without comments, docstrings and imports
 """
 
