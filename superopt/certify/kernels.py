@@ -18,7 +18,6 @@ seconds and the size of the file allow (`too_large`); the rest waits for the fir
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections import Counter
@@ -41,6 +40,7 @@ from superopt.ir.program import original_program
 from superopt.kernels.choose.choice import Choice, regions_of
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
+from superopt.machine.barrier import in_one_line
 from superopt.measure.numerics import Tolerance, output_errors
 from verifier.kernels.check import KernelVerdict, version
 from verifier.schedules import ScheduleVerdict
@@ -236,8 +236,12 @@ def validate_code(
             continue
         verdicts[case] = KernelVerdict(UNKNOWN, _TOO_MUCH, 0.0)
         if sum(math.prod(buffer.shape) for buffer in programs[case].buffers) <= most_elements:
-            with contextlib.suppress(MemoryError):
+            try:
                 verdicts[case] = backend_of(case[2]).validate(case[0], case[1])
+            except MemoryError:
+                continue
+            except Exception as error:  # of text that nobody has thought of: the program must not be lost with it
+                verdicts[case] = KernelVerdict(UNKNOWN, f"validation failed: {in_one_line(error)}", 0.0)
     unknown, refuted = Counter[str](), dict[int, str]()
     for case, verdict in verdicts.items():
         assert verdict is not None

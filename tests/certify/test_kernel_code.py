@@ -210,6 +210,22 @@ def test_a_check_that_is_interrupted_waits_for_no_validation(monkeypatch: pytest
     assert fast.report.original_returned
 
 
+@pytest.mark.parametrize("error", [MemoryError(), IndexError("odd text")])
+def test_a_validation_that_fails_loses_one_kernel_alone(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, choices = kernels()
+    real, waiting = Native.validate, [error]
+
+    def validate(self: Native, region: Graph, trace: Any = None) -> KernelVerdict:
+        if waiting:
+            raise waiting.pop()
+        return real(self, region, trace)
+
+    monkeypatch.setattr(Native, "validate", validate)
+    found = validate_code(graph, choices)
+    assert found.proved == 1
+    assert next(iter(found.unknown)) in ("validation failed: IndexError: odd text", "it would take too much memory")
+
+
 def test_choices_of_a_wrong_program_are_told_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, choices = kernels()
     counted(monkeypatch, [REFUTED, REFUTED])
