@@ -80,7 +80,7 @@ LIMITS = {
     "long_signatures": 1,
     "long_calls": 0,
     "constants": 15,
-    "lines": 109_549,
+    "lines": 109_550,
     "core": 85_790,
     "below": 1_500,
 }
@@ -142,8 +142,9 @@ def code_lines(path: Path) -> int:
     text = path.read_text(encoding="utf-8")
     left: set[int] = set()
     for node in ast.walk(ast.parse(text)):
-        text_alone = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if text_alone or isinstance(node, ast.Import | ast.ImportFrom):
+        if not isinstance(node, ast.Expr | ast.Import | ast.ImportFrom):
+            continue
+        if not isinstance(node, ast.Expr) or isinstance(node.value, ast.Constant):
             left |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     held = [range(t.start[0], t.end[0] + 1) for t in tokens if t.type not in _EMPTY and t.string]
