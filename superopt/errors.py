@@ -143,6 +143,16 @@ class ProverDefectError(VerificationError):
         super().__init__(f"{DEFECT}{message}", hint=hint)
 
 
+class KernelDefectError(VerificationError):
+    """Machine code of a kernel is shown to be wrong: the generator of code is."""
+
+    code = "SO421"
+    usual_hint = "please report this; kernels=False does without all of them"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"DEFECT OF A KERNEL: {message}")
+
+
 def told(error: BaseException, path: str) -> str:
     """An error of the user's code in one line, with the last line of this file that it went through."""
     import traceback  # late: only where something failed

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,35 @@ def agrees(key: str, cache: Path | None = None) -> bool:
 def agree(key: str, cache: Path | None = None) -> None:
     """Remember that the kernel under a key gives XLA's values."""
     jit.write_beside(_path(key, cache).with_suffix(".agrees"), b"1")
+
+
+def verdict(key: str, by: str, objects: Sequence[str], cache: Path | None = None) -> tuple[str, str] | None:
+    """What was said of the code of the kernel under a key, and why; None where nothing was said of these objects.
+
+    Args:
+        by: who said it, in which version.
+        objects: the names of those that run.
+    """
+    try:
+        row = json.loads(_verdict(key, by, cache).read_bytes())
+        return (str(row["status"]), str(row["cause"])) if row["objects"] == list(objects) else None
+    except (OSError, ValueError, KeyError, TypeError):  # as in `find`
+        return None
+
+
+def keep_verdict(key: str, by: str, objects: Sequence[str], status: str, cause: str, cache: Path | None = None) -> None:
+    """Remember what was said of the code of the kernel under a key."""
+    row = {"objects": list(objects), "status": status, "cause": cause}
+    jit.write_beside(_verdict(key, by, cache), json.dumps(row).encode())
+
+
+def has_verdict(key: str, by: str, cache: Path | None = None) -> bool:
+    """Was anything said of the code of the kernel under a key?"""
+    return _verdict(key, by, cache).exists()
+
+
+def _verdict(key: str, by: str, cache: Path | None) -> Path:
+    return _path(key, cache).with_suffix(f".{by}.verdict")
 
 
 def _path(key: str, cache: Path | None) -> Path:

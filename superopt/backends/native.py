@@ -17,7 +17,7 @@ from costmodel.arrays import PerKernel
 from costmodel.model.boundary import NOTHING, Boundary
 from costmodel.model.joint import NativeModel
 from costmodel.model.load import load_native
-from superopt.backends import protocol
+from superopt.backends import made, protocol
 from superopt.backends.made import find, keep, key_of
 from superopt.backends.mixed import alone
 from superopt.backends.protocol import Backend, CompiledRegion, Timed, Trace
@@ -34,7 +34,7 @@ from superopt.kernels.runtime.kernel import Code, Kernel
 from superopt.kernels.runtime.kernel import build as build_kernel
 from superopt.kernels.schedule.trace import apply
 from superopt.machine.facts import usable_cores
-from verifier.kernels.check import KernelPart, KernelVerdict, validate
+from verifier.kernels.check import KernelPart, KernelVerdict, validate, version
 from verifier.kernels.scalars import known
 from verifier.verdict import REFUTED
 
@@ -100,17 +100,28 @@ class Native(Backend):
     def validate(self, region: Graph, trace: Trace = None) -> KernelVerdict:
         """Does the code of a region compute it, in its own memory, without two tasks that meet?
 
-        The code is written anew; that what runs is made of that very text is said by the name of its object.
+        The code is written anew; that what runs is made of that very text is said by the name of its object.  Unless it
+        is refuted, what is said of it is kept beside that object.
 
         Raises:
             InputError: no kernel can be made of it here.
         """
         trace = default_trace(region) if trace is None else trace
-        runs = compiled(region, trace)
-        kept = [kernel.digest for kernel in (runs.hot, runs.prepare) if isinstance(kernel, Kernel)]
-        if kept != [build_kernel(code).digest for code in _written(region, trace) if code is not None]:
+        runs = _objects(region, trace)
+        if runs != [build_kernel(code).digest for code in _written(region, trace) if code is not None]:
             return KernelVerdict(REFUTED, "the object that is kept for it is not made of its code", 0.0)
-        return validate(from_graph(region.outputs), parts_of(region, trace), known())
+        found = validate(from_graph(region.outputs), parts_of(region, trace), known())
+        key = key_of(region, trace)
+        if key and version() and found.status != REFUTED:
+            made.keep_verdict(key, version(), runs, found.status, found.cause)
+        return found
+
+    def recorded(self, region: Graph, trace: Trace = None) -> KernelVerdict | None:
+        """What is kept beside the objects that run, said of these by this version of validation."""
+        trace = default_trace(region) if trace is None else trace
+        key = key_of(region, trace)
+        said = made.verdict(key, version(), _objects(region, trace)) if key and version() else None
+        return None if said is None else KernelVerdict(*said, 0.0)
 
     def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> Timed:
         """A call of a program that is this kernel alone."""
@@ -167,6 +178,12 @@ def parts_of(region: Graph, trace: Trace = None) -> list[KernelPart]:
     hot, early = _written(region, default_trace(region) if trace is None else trace)
     made = [code for code in (early, hot) if code is not None]
     return [KernelPart(code.module.text(), [(p.symbol, p.tasks) for p in code.phases], code.pointers) for code in made]
+
+
+def _objects(region: Graph, trace: tuple[Any, ...]) -> list[str]:
+    """The names of the objects that run for a region."""
+    runs = compiled(region, trace)
+    return [kernel.digest for kernel in (runs.hot, runs.prepare) if isinstance(kernel, Kernel)]
 
 
 @functools.lru_cache(maxsize=4)  # whether a default schedule has code is asked right before it is built

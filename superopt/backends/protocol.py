@@ -6,6 +6,7 @@
     time        a graph as a call of its own, to be timed
     prove       does a schedule compute its region, and touch nothing else
     validate    does the machine code of a region compute it, whatever its schedule says
+    recorded    what validation said of it earlier
 
 XLA is the host: it builds every program, and calls what others compute (`superopt.backends.mixed`).  Which other one
 makes kernels follows from the device that programs run on (`for_device`).  Between processes and in files a backend is
@@ -201,6 +202,14 @@ class Backend(Priced, Protocol):
             InputError: no kernel can be made of it here.
         """
         return KernelVerdict(UNKNOWN, "nothing here reads the code of this backend", 0.0)
+
+    def recorded(self, region: Graph, trace: Trace = None) -> KernelVerdict | None:
+        """What `validate` said of this very code earlier, unless that is not known.
+
+        Raises:
+            InputError: no kernel can be made of it here.
+        """
+        return None
 
 
 def backend_of(name: str) -> Backend:

@@ -3,7 +3,9 @@ compared with XLA's values.
 
 The loop program of a region is its denotation; its schedule is checked against that (`verifier.schedules`): layouts,
 bounds, completeness, order of tasks, values.  Code generation is not part of it: the code itself is compared with the
-denotation where it is asked for (`verifier.kernels`), which runs every kernel once in a finite field.
+denotation (`verifier.kernels`), which runs every kernel once in a finite field.  That is done of the program that is
+returned and of one that is loaded, as far as their time allows, and of each kernel once on a machine: what was said of
+it is kept beside its object.
 
 A schedule in a file may be legal and proved, and its code still be wrong on a machine that it was not tried on: another
 processor, another version of LLVM.  Every kernel of a loaded program is therefore run on random arrays between bands of
@@ -20,7 +22,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,20 +40,23 @@ from superopt.ir.program import original_program
 from superopt.kernels.choose.choice import Choice, regions_of
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
+from superopt.machine.barrier import in_one_line
 from superopt.measure.numerics import Tolerance, output_errors
+from verifier.kernels.check import KernelVerdict, version
 from verifier.schedules import ScheduleVerdict
 from verifier.schedules.ledger import ScheduleLedger
-from verifier.verdict import REFUTED
+from verifier.verdict import REFUTED, UNKNOWN
 
 MOST_ELEMENTS = 1 << 23  # of the values of a kernel: random arrays, results and their float64 take about 30 bytes each
-MOST_VALIDATION_S = 60.0  # of a processor, for the machine code of all kernels of a file
-_MOST_IN_FIELD = 1 << 26  # of the buffers of a kernel whose code is validated: each takes about 50 bytes there
+MOST_VALIDATION_S = 60.0  # for the machine code of all kernels of a file, or of a call without a clock
+MOST_IN_FIELD = 1 << 26  # of the buffers of a kernel whose code is validated: each takes about 50 bytes there
 MOST_SECONDS = 3.0  # of all kernels of a file together, beside what else loading takes
 _FLOPS_PER_S = 5e9  # of one core, by the kernel and by XLA, of a slow machine
 _TRANSCENDENTALS_PER_S = 2e8
-_ITERATIONS_PER_S = 1e8  # of code in the field; 2e8 on two cores of an EPYC
+_ITERATIONS_PER_S = 2e8  # of code in the field; 2e8 and 9e8 on two machines
 _VALUES_PER_S = 1e7  # of a loop program in the field: 4e7 of sums and products, 4e6 of other functions
-_TOO_LONG = "it would take too long"
+_CODE_S = 0.1  # to write the code of a kernel, to read it, and to compile what it is rewritten to
+_TOO_LONG = "no time was left for it"
 _TOO_MUCH = "it would take too much memory"
 _ELEMENTS_PER_S = 1.5e7  # made at random, computed twice, compared in float64
 
@@ -181,61 +186,110 @@ class ValidatedCode:
 
     Attributes:
         proved: how many compute what their regions say.
-        refuted: the first that does not, and why; empty where there is none.
-        unknown: reasons of the others, each with how many kernels have it.
+        unknown: reasons of those of which nothing is known, each with how many kernels have it.
+        refuted: choice whose kernel is wrong, by number -> which one it is, and what is wrong; equal ones each.
     """
 
-    proved: int
-    refuted: str
-    unknown: Mapping[str, int]
+    proved: int = 0
+    unknown: Mapping[str, int] = field(default_factory=dict[str, int])
+    refuted: Mapping[int, str] = field(default_factory=dict[int, str])
+
+    @property
+    def count(self) -> int:
+        """Of all kernels."""
+        return self.proved + sum(self.unknown.values()) + len(set(self.refuted.values()))
+
+    def told(self) -> dict[str, Any]:
+        """For the report."""
+        return {"validated": self.proved, "unknown": dict(self.unknown), "refuted": len(set(self.refuted.values()))}
 
 
-def validate_code(hot: Graph, choices: Sequence[Choice], most_s: float = math.inf) -> ValidatedCode:
-    """Validate the machine code of the kernels of a program, the short ones first.
+Case = tuple[Graph, tuple[Any, ...] | None, str]
+"""A region, its schedule, the name of its backend: equal cases have equal code."""
+
+
+def validate_code(
+    hot: Graph,
+    choices: Sequence[Choice],
+    most_s: float = math.inf,
+    most_elements: int = MOST_IN_FIELD,
+    halted: Callable[[], bool] = lambda: False,
+) -> ValidatedCode:
+    """Validate the machine code of the kernels of a program: what is not on record anew, the short ones first.
 
     Args:
-        most_s: seconds of a processor that all may take; kernels that are likely to take longer are unknown.
+        most_s: seconds that all may take; kernels that are likely to take longer are unknown.
+        most_elements: of the buffers of a kernel; larger ones are unknown.
+        halted: no more is begun once it says so.
 
     Raises:
-        InputError: choices that do not fit the program, or kernels that cannot be made here.
+        InputError: choices that do not fit the program.
     """
-    pairs = zip(regions_of(hot, choices), choices, strict=True)
-    cases = {(region.graph, choice.trace, choice.backend): str(region) for region, choice in pairs}
-    programs = {case: from_graph(case[0].outputs) for case in cases}
+    cases = _cases(hot, choices)
+    verdicts = {case: _recorded(case) for case in cases}
+    programs = {case: from_graph(case[0].outputs) for case, said in verdicts.items() if said is None}
     seconds = {case: _field_s(program) for case, program in programs.items()}
-    proved, unknown, begin = 0, Counter[str](), time.process_time()
-    for case in sorted(cases, key=lambda case: seconds[case]):
-        if seconds[case] > most_s - (time.process_time() - begin):
-            unknown[_TOO_LONG] += 1
+    end_s = time.monotonic() + most_s
+    for case in sorted(programs, key=lambda case: seconds[case]):
+        verdicts[case] = KernelVerdict(UNKNOWN, _TOO_LONG, 0.0)
+        if halted() or time.monotonic() + seconds[case] > end_s:
             continue
-        if sum(math.prod(buffer.shape) for buffer in programs[case].buffers) > _MOST_IN_FIELD:
-            unknown[_TOO_MUCH] += 1
-            continue
-        try:
-            verdict = backend_of(case[2]).validate(case[0], case[1])
-        except MemoryError:
-            unknown[_TOO_MUCH] += 1
-            continue
+        verdicts[case] = KernelVerdict(UNKNOWN, _TOO_MUCH, 0.0)
+        if sum(math.prod(buffer.shape) for buffer in programs[case].buffers) <= most_elements:
+            try:
+                verdicts[case] = backend_of(case[2]).validate(case[0], case[1])
+            except MemoryError:
+                continue
+            except Exception as error:  # of text that nobody has thought of: the program must not be lost with it
+                verdicts[case] = KernelVerdict(UNKNOWN, f"validation failed: {in_one_line(error)}", 0.0)
+    unknown, refuted = Counter[str](), dict[int, str]()
+    for case, verdict in verdicts.items():
+        assert verdict is not None
         if verdict.status == REFUTED:
-            return ValidatedCode(proved, f"the code of the kernel {cases[case]} is wrong: {verdict.cause}", unknown)
-        proved += verdict.proved
-        if not verdict.proved:
+            region = regions_of(hot, [choices[cases[case][0]]])[0]
+            refuted |= dict.fromkeys(cases[case], f"the code of the kernel {region} is wrong: {verdict.cause}")
+        elif not verdict.proved:
             unknown[verdict.cause] += 1
-    return ValidatedCode(proved, "", unknown)
+    return ValidatedCode(sum(v is not None and v.proved for v in verdicts.values()), unknown, refuted)
+
+
+def code_s(hot: Graph, choices: Sequence[Choice]) -> float:
+    """About how long `validate_code` takes, for all of what is not on record; no kernel is loaded to know."""
+    total_s = 0.0
+    for graph, trace, backend in _cases(hot, choices):
+        key = backend_of(backend).key(graph, trace)
+        total_s += 0.0 if key and made.has_verdict(key, version()) else _field_s(from_graph(graph.outputs))
+    return total_s
+
+
+def _recorded(case: Case) -> KernelVerdict | None:
+    try:
+        return backend_of(case[2]).recorded(case[0], case[1])
+    except SuperoptError as error:  # then XLA computes it
+        return KernelVerdict(UNKNOWN, f"it cannot be made here: {error.args[0]}", 0.0)
+
+
+def _cases(hot: Graph, choices: Sequence[Choice]) -> dict[Case, list[int]]:
+    """The kernels of a program, each with the numbers of its choices."""
+    found: dict[Case, list[int]] = {}
+    for number, (region, choice) in enumerate(zip(regions_of(hot, choices), choices, strict=True)):
+        found.setdefault((region.graph, choice.trace, choice.backend), []).append(number)
+    return found
 
 
 def _field_s(program: LoopProgram) -> float:
     """About how long a loop program and its code take in the field.
 
-    A value is computed once for each point of the iterators that it depends on; products that are summed are products
-    of matrices there, of which the code's iterations are counted alone.
+    A value is computed once for each point of the iterators that it depends on; products that are summed, those under
+    the guard of a padding too, are products of matrices there, of which the code's iterations are counted alone.
     """
     values, iterations = 0, 0
     for stage in program.stages:
         every = subexpressions(stage.value)
         summed = {e.args[2] for e in every if e.kind == "reduce"}
+        summed |= {e.args[1] for e in summed if e.kind == "where"}
         products = {e for e in summed if e.kind == "op" and e.args[0] == "mul"}
         points = {e: math.prod([int(bounds(s.extent)[1]) for s in e.symbols]) for e in every}
         values += sum([points[e] for e in every if e.kind == "op" and e not in products])
         iterations += max(points.values())
-    return values / _VALUES_PER_S + iterations / _ITERATIONS_PER_S
+    return _CODE_S + values / _VALUES_PER_S + iterations / _ITERATIONS_PER_S

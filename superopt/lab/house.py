@@ -16,13 +16,17 @@ A room is a folder of modules. `LAYERS` says which rooms may import which: a roo
     long_calls       classes called with more than eight positional arguments
     constants        tuned numbers of the pipeline and its contest
     lines, core      lines of all packages, and of those without `superopt.lab`
+    below            lines of code that are believed below the schedule of a validated kernel (docs/trust.md 6c):
+                     `verifier.kernels` without comments, docstrings and imports
 """
 
 from __future__ import annotations
 
 import ast
+import io
 import json
 import sys
+import tokenize
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -76,11 +80,13 @@ LIMITS = {
     "long_signatures": 1,
     "long_calls": 0,
     "constants": 15,
-    "lines": 109_289,
-    "core": 85_550,
+    "lines": 109_551,
+    "core": 85_791,
+    "below": 1_500,
 }
 """What the figures may be at most: lowered with every change that lowers them."""
 
+_EMPTY = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 _BEGIN, _END = "layers: begin", "layers: end"
 
 
@@ -127,7 +133,22 @@ def figures(root: Path = ROOT) -> dict[str, int]:
         "constants": sum(len(_tuned(tree)) for name, tree in trees.items() if name.startswith(TUNED)),
         "lines": sum(lines.values()),
         "core": sum(count for name, count in lines.items() if not name.startswith("superopt.lab")),
+        "below": sum(code_lines(path) for name, path in files.items() if name.startswith("verifier.kernels.")),
     }
+
+
+def code_lines(path: Path) -> int:
+    """Lines of a module that are neither comments, docstrings, imports nor empty."""
+    text = path.read_text(encoding="utf-8")
+    left: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Expr | ast.Import | ast.ImportFrom):
+            continue
+        if not isinstance(node, ast.Expr) or isinstance(node.value, ast.Constant):
+            left |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    held = [range(t.start[0], t.end[0] + 1) for t in tokens if t.type not in _EMPTY and t.string]
+    return len({n for lines in held for n in lines} - left)
 
 
 def tuned(name: str) -> list[str]:

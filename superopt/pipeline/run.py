@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from threading import Event
 
 from superopt.backends.xla import XlaExecutable
+from superopt.certify.kernels import MOST_ELEMENTS, MOST_VALIDATION_S, ValidatedCode, code_s, validate_code
 from superopt.certify.library import ProvedLibrary, proved_library
 from superopt.certify.plan import Plan, empty_plan
 from superopt.choose.forms import apart_s, forms_of, own_regions, priced, that_differ
@@ -34,7 +36,7 @@ from superopt.contest.judgement import (
     undecided,
 )
 from superopt.contest.rounds import Entry, Rounds, Subject
-from superopt.errors import SuperoptError
+from superopt.errors import KernelDefectError, SuperoptError
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import explore
 from superopt.explore.found import Exploration
@@ -42,11 +44,12 @@ from superopt.explore.request import Request
 from superopt.explore.trace import make_plan
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.graph import Graph
+from superopt.kernels.choose.choice import regions_of
 from superopt.machine.barrier import Barrier
 from superopt.machine.budget import HALF, LEAST_KERNELS_S, LEAST_S, PROGRAMS, SearchBudget
 from superopt.measure import ComparisonSettings, Timing, Worker, as_called, compare
 from superopt.measure.compare import serialisable
-from superopt.report.data import Measurement, Report, StageTime
+from superopt.report.data import UNMEASURED, Measurement, Report, StageTime
 from superopt.returned.optimized import Optimized
 from superopt.returned.remember import remember
 from superopt.store import Store
@@ -56,6 +59,7 @@ Progress = Callable[[str], None]
 FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
 _CONTEST = ("the plain candidate", "one program of the search")  # what a contest builds at least
 _TWO = 1.0 - HALF * HALF  # of what is left, for a stage that has the half of the next one, too
+_WRONG = "its machine code is wrong"
 _HURRIED = "builds are too slow for the budget: nothing was searched, and the contest is of what the check takes"
 
 
@@ -157,8 +161,10 @@ class Run:
                     made.append(plain)
                     self.ready = candidate_of(plain)[1]
             build_s = ran.result()
+        code_s = self._code_s(made, whole)
         if self.kernels and whole.stage().left_s < build_s:  # once more for the contest; programs in kernels are fast
             judgement = original_returned(self.imported, "the time does not suffice for a search", notes=(_HURRIED,))
+            whole = self.limits.after(code_s).until(self.clock.begin_s)
             return self._contested(made, judgement, whole, self.builds)
         with ThreadPoolExecutor(1) as beside:
             ahead = beside.submit(
@@ -167,7 +173,7 @@ class Run:
             self._prove()
             again_s = self.barrier.around("programs built ahead", ahead.result, 0.0, let=FIRST)
             build_s = min(build_s, again_s)  # all beside other work, the second with the start of its process
-        limits = self.limits.after(self.clock.elapsed_s + build_s).until(time.monotonic())
+        limits = self.limits.after(self.clock.elapsed_s + build_s + code_s).until(time.monotonic())
         follow_s = len(_CONTEST) * build_s
         self._explore(limits.stage(follow_s, HALF if self.kernels else _TWO), [g for form in made for g in form.chosen])
         cause = "the time does not suffice for a search" if self.found is None else "nothing faster was found"
@@ -398,9 +404,53 @@ class Run:
     def _checked(self, judgement: Judgement) -> Judgement:
         """The judgement after the check that was left for last; nothing is measured after it."""
         self._end(self.pool, self.alone, self.tools.worker)
-        with self.clock.stage("check"):
-            checked = self.barrier.around("the check", lambda: settled(self.imported, judgement, self.builds), None)
-        return checked or given_back(self.imported, self.barrier)
+        halted = Event()
+        if self._interrupted(judgement):
+            halted.set()
+        with self.clock.stage("check"), ThreadPoolExecutor(1) as beside:
+            validated = beside.submit(_validated, judgement, self._code_end_s(), halted.is_set)
+            checked = self._settled(judgement)
+            if checked is None or not checked.kernels:
+                halted.set()
+                return checked or given_back(self.imported, self.barrier)
+            code = self.barrier.around("the validation of machine code", validated.result, None)
+            halted.set()
+            if code is not None and code.refuted:
+                checked = self._settled(self._without(judgement, code.refuted))
+        if checked is None or code is None:
+            return checked or given_back(self.imported, self.barrier)
+        self.clock.say(f"machine code of {code.proved} of {code.count} kinds of kernels validated")
+        return replace(checked, implementation={**checked.implementation, "code": code.told()})
+
+    def _settled(self, judgement: Judgement) -> Judgement | None:
+        return self.barrier.around("the check", lambda: settled(self.imported, judgement, self.builds), None)
+
+    def _code_s(self, made: Sequence[KernelProgram], whole: SearchBudget) -> float:
+        """What the validation of machine code is to have: what that of the plain candidate takes, of a part."""
+        every = [(form.program.hot, form.choices) for form in made]
+        takes_s = self.barrier.around("the time of validation", lambda: sum(code_s(*one) for one in every), 0.0)
+        return min(takes_s, HALF * whole.stage().left_s)
+
+    def _code_end_s(self) -> float:
+        """The instant at which the validation of machine code, beside the check, is to end."""
+        now = time.monotonic()
+        if not self.request.searches:  # it is to be quick, whatever the budget
+            return now + HALF * self.clock.elapsed_s
+        return min(self.limits.until(self.clock.begin_s).end_s, now + MOST_VALIDATION_S)
+
+    def _without(self, judgement: Judgement, refuted: Mapping[int, str]) -> Judgement:
+        """The program with the regions left to XLA whose code is shown to be wrong, which is told as a defect."""
+        for what in dict.fromkeys(refuted.values()):
+            self.barrier.around(what.partition(" is wrong")[0], lambda what=what: _defect(what), None)
+        gone = [choice for number, choice in enumerate(judgement.kernels) if number in refuted]
+        kept = tuple(choice for number, choice in enumerate(judgement.kernels) if number not in refuted)
+        names = {str(region) for region in regions_of(judgement.program.hot, gone)}
+        rows = (replace(row, used=False, failure=_WRONG) if row.name in names else row for row in judgement.native)
+        return replace(
+            judgement, kernels=kept, native=tuple(rows), measured=UNMEASURED, unchecked=True,
+            verdict=f"program returned untimed, without {len(gone)} of its kernels: their machine code is wrong",
+            implementation={**judgement.implementation, "kernels": len(kept)},
+        )  # fmt: skip
 
     def finished(self, name: str, judgement: Judgement, key: str) -> Optimized:
         """The judgement's program, built, with its plan and its report; the original where it cannot be built."""
@@ -452,6 +502,16 @@ class Run:
         if judgement.winner is None or self.found is None:
             return empty_plan(self.imported.graph, self.request.numerics)
         return make_plan(self.found, judgement.winner, self.library.rules, self.request.numerics)
+
+
+def _validated(judgement: Judgement, end_s: float, halted: Callable[[], bool]) -> ValidatedCode:
+    """What validation says of the machine code of the program's kernels."""
+    most_s = end_s - time.monotonic()
+    return validate_code(judgement.program.hot, judgement.kernels, most_s, MOST_ELEMENTS, halted)
+
+
+def _defect(what: str) -> None:
+    raise KernelDefectError(what)
 
 
 def _built_in(worker: Worker, imported: Imported, entries: Sequence[Entry]) -> float:

@@ -241,7 +241,8 @@ class Report:
         exactness: the class of rules that was allowed: `exact` (results agree in every bit), `real` or `range`.
         native: regions tried as kernels of our own.
         implementation: the `form` of the program that these kernels are in, how many `regions` it has and how many are
-            `kernels`; empty where none were tried.
+            `kernels`; `code`: of how many distinct ones the machine code was `validated`, is `unknown` (reason ->
+            how many) or was `refuted` (these are not used); empty where none were tried.
         lost: stages that failed or were interrupted, with what happened: the program was returned without them.
     """
 

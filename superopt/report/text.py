@@ -63,7 +63,7 @@ def proof_line(report: Report) -> str:
 
 def _proof(report: Report) -> str:
     kernels = report.implementation.get("kernels")
-    schedules = f"; the schedules of {kernels} kernels of our own PROVED" if kernels else ""
+    schedules = f"; the schedules of {kernels} kernels of our own PROVED{_code(report)}" if kernels else ""
     if not report.rewrites:
         what = "the original was returned" if report.original_returned else "only frozen work is done ahead of time"
         what = f", {what}" if not kernels else schedules
@@ -74,6 +74,17 @@ def _proof(report: Report) -> str:
         f"  proof   {steps} rewrites by {len(report.rewrites)} rules, each PROVED by Z3 for all sizes"
         f" ({exact} bit-exact, {len(report.rewrites) - exact} over the reals){schedules}"
     )
+
+
+def _code(report: Report) -> str:
+    """Of how many kinds of kernels the machine code was validated, and why it was not of the others."""
+    code = report.implementation.get("code")
+    if code is None:
+        return ""
+    unknown = [f"{n} UNKNOWN: {why}" for why, n in code["unknown"].items()]
+    count = code["validated"] + sum(code["unknown"].values())
+    others = f" ({'; '.join(unknown)})" if unknown else ""
+    return f", the machine code of {code['validated']} of their {count} kinds validated{others}"
 
 
 def model_line(report: Report) -> str:

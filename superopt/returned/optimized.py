@@ -22,7 +22,7 @@ from jax.core import Tracer
 from superopt.backends import mixed
 from superopt.backends.options import jit_with
 from superopt.backends.xla import XlaExecutable, build
-from superopt.certify.kernels import disagreeing, too_large
+from superopt.certify.kernels import MOST_ELEMENTS, MOST_SECONDS, ValidatedCode, disagreeing, too_large, validate_code
 from superopt.errors import ArgumentError, InputError
 from superopt.files.reading import typed
 from superopt.files.trees import bound, misfit, read_tree, tree_data
@@ -205,7 +205,11 @@ _CALLED = "call with the same pytrees as the program was made for"
 
 
 class Loaded(Unique):
-    """A saved program: callable like the original, with the report of its making as plain data."""
+    """A saved program: callable like the original, with the report of its making as plain data.
+
+    Attributes:
+        code: what is known of the machine code of its kernels on this machine, but for those that wait for a call.
+    """
 
     def __init__(self, path: str | Path) -> None:
         files = ExitStack()  # the file stays open: derivatives, which need what kernels do not, read it again
@@ -221,7 +225,7 @@ class Loaded(Unique):
         self._head, self._tail = held.head, held.tail
         self.in_tree, self.out_tree = held.in_tree, held.out_tree
         self._adapted = any(name in ADAPTED for name in (*held.in_tree.types, *held.out_tree.types))
-        self.prepared = held.prepared
+        self.prepared, self.code = held.prepared, ValidatedCode()
         with typed(f"{path} cannot be built on this machine"):
             if self.kernels:
                 self._take_kernels(called=False)
@@ -248,15 +252,20 @@ class Loaded(Unique):
         return _validation().validate_file(self.path, original, store, limited=limited)
 
     def _take_kernels(self, *, called: bool) -> None:
-        """Use the kernels of the file that give XLA's values; those that ask for too much wait until it is called."""
+        """Use the kernels of the file whose code is not refuted and gives XLA's values.
+
+        Those that ask for too much wait until it is called.
+        """
         late = {} if called else too_large(self.graph, self._chosen, len(self.live))
-        asked = tuple(c for i, c in enumerate(self._chosen) if i not in late)
-        wrong = disagreeing(self.graph, asked)
-        self.kernels = tuple(c for i, c in enumerate(asked) if i not in wrong)
+        asked = [c for i, c in enumerate(self._chosen) if i not in late]
+        self.code = validate_code(self.graph, asked, MOST_SECONDS, MOST_ELEMENTS)
+        run = [c for i, c in enumerate(asked) if i not in self.code.refuted]
+        wrong = disagreeing(self.graph, run)
+        self.kernels = tuple(c for i, c in enumerate(run) if i not in wrong)
         left = {
             self._chosen[i]: f"it is compared with XLA's values at the first call: {why}" for i, why in late.items()
         }
-        left |= {asked[i]: why for i, why in wrong.items()}
+        left |= {asked[i]: why for i, why in self.code.refuted.items()} | {run[i]: why for i, why in wrong.items()}
         self._left = {f"kernel of value {c.root}": why for c, why in left.items()}
         self._waiting = bool(late)
 

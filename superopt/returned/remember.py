@@ -25,6 +25,7 @@ from rewrites.library import load
 from superopt.arrays.placing import pieces
 from superopt.backends import mixed
 from superopt.backends.options import own
+from superopt.certify.kernels import MOST_ELEMENTS, MOST_SECONDS, validate_code
 from superopt.certify.library import count_unproved
 from superopt.certify.plan import Plan, read_plan
 from superopt.contest.checks import differs_from_original
@@ -113,6 +114,9 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
             if kept["unproved"] and count_unproved(store) < kept["unproved"]:
                 return None
             program, report, plan, kernels = _read(kept, imported)
+            code = validate_code(program.hot, kernels, MOST_SECONDS, MOST_ELEMENTS)
+            if code.refuted:
+                return None  # it is made anew, which tells of it
             executable = mixed.build(program, imported.frozen_values, options=report.compiler_options, kernels=kernels)
             str(report)  # a report that cannot be shown is none
             itself = not (kernels or executable.options) and _is_original(program, imported.graph)
@@ -121,6 +125,8 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
     except InputError:
         return None  # written by other code than this: as good as absent
     note = "answered from the store: optimised earlier on this machine with these versions"
+    if kernels:
+        report = replace(report, implementation={**report.implementation, "code": code.told()})
     notes = (*report.notes, note, *(f"built without it: {why}" for why in executable.refused.values()))
     return Optimized(
         imported, program, executable, replace(report, notes=notes, compiler_options=dict(executable.options)), plan,

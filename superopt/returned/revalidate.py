@@ -114,12 +114,12 @@ def _with_kernels(
         return found
 
     start = time.perf_counter()
-    code = ValidatedCode(0, "", {})
+    code = ValidatedCode()
     try:
         count, cause = prove_kernels(hot, kernels, ScheduleLedger(store))
         if not cause:
             code = validate_code(hot, kernels, most_s)
-            cause = code.refuted
+            cause = next(iter(code.refuted.values()), "")
     except InputError as error:
         count, cause = 0, f"its kernels cannot be made on this machine: {error.args[0]}"
     notes = [f"machine code of {_kernels(n)} is not validated: {why}" for why, n in code.unknown.items()]

@@ -23,6 +23,7 @@ from verifier.kernels.field import Field, P, Unread
 Array = Any
 _U = np.uint64
 _WORD = np.dtype(np.uint64)
+_MOST_FACTORS = 1 << 13  # each is a step here
 
 
 def divisors(program: LoopProgram) -> set[float]:
@@ -129,6 +130,10 @@ class FieldAlgebra(Numbers):
             case "eq" | "ne":
                 same = f.equal(*xs)
                 return same if fn == "eq" else f.no(same)
+            case "sign":
+                one, zero = _U(1), _U(0)
+                below = f.choose(f.less(xs[0], zero), _U(P - 1), f.choose(f.equal(xs[0], zero), zero, xs[0]))
+                return f.choose(f.less(zero, xs[0]), one, below)
             case "select_n" if len(xs) == 3:
                 return f.choose(xs[0], xs[2], xs[1])
             case _:
@@ -149,6 +154,15 @@ class FieldAlgebra(Numbers):
 
     def reduce(self, monoid: str, extents: Sequence[Size], body: Callable[..., Array], dtype: str) -> Array:
         f, sizes = self.field, [int(str(n)) for n in extents]
+        some = monoid == "or"
+        if (monoid in ("or", "and") and dtype == "bool") or (monoid == "prod" and dtype in FLOATS):
+            if prod(sizes) > _MOST_FACTORS:
+                raise Unread(f"a product of {prod(sizes)} factors")
+            total: Array = _U(1)
+            for at in np.ndindex(*sizes):
+                x = self.array(body(*at))
+                total = f.mul(total, f.no(x) if some else x)
+            return f.no(total) if some else total
         if monoid not in ("sum", "max", "min") or dtype == "bool":
             raise Unread(f"a reduction by {monoid} of {dtype}")
 

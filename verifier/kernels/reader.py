@@ -261,7 +261,7 @@ def canonical(lines: list[str], inputs: list[str], output: str) -> str:
     names = {x: f"%x{j}" for j, x in enumerate(inputs) if x[0] == "%"}
     made: list[str] = []
     for line in lines:
-        if re.search(r"shufflevector|element|\bbr\b|phi|load|store|reduce|poison", line):
+        if re.search(r"shufflevector|element|\bbr\b|phi|load|store|reduce|poison|@(?!llvm\.)", line):
             raise Unread("a scalar function that is not computed lane by lane")
         target = line.split()[0]
         for name in re.findall(r"%[\w.$]+", line.partition("=")[2]):

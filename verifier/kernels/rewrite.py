@@ -32,6 +32,7 @@ _BITS: dict[tuple[str, str, float | int | None], str] = {
 ROUNDED = (  # to the nearest float of 16 bits, in the upper half
     "select(fcmp uno(x, x), or(bitcast(x), 4194304), add(bitcast(x), add(and(lshr(bitcast(x), 16), 1), 32767)))"
 )
+_INFINITE = float("inf")
 _MOVES = ("insertelement", "extractelement", "shufflevector")
 
 
@@ -373,6 +374,8 @@ class _Rewriter:
             made = w.fold(w("sub", 4 * P, values[0]))
         elif op == "fmul" or (op == "and" and i.type.element == "i1"):
             made = w.call("mul", *values)
+        elif op == "frem":
+            made = w.call("pair", self.field.key("rem"), *values)
         elif op == "fdiv":
             made = w.call("mul", values[0], w.call("inverse", values[1]))
         elif op == "or" and i.type.element == "i1":
@@ -444,6 +447,9 @@ class _Rewriter:
         predicate, (a, b) = i.words[0], [self._data(x) for x in i.operands]
         if predicate in ("uno", "ord"):  # values are finite
             return w.text(int(predicate == "ord"))
+        of, limit = self.defined.get(i.operands[0].name), i.operands[1].lanes
+        if predicate == "olt" and of is not None and of.op.startswith("@llvm.fabs.") and {*limit} == {_INFINITE}:
+            return w.call("hash", self.field.key("is_finite"), self._data(of.operands[0]))
         name, swapped, denied = _ORDERED.get(predicate[1:], ("", False, False))
         if not name or predicate[0] not in "ou":
             raise Unread(f"the comparison {predicate}")
@@ -518,13 +524,13 @@ class _Rewriter:
         self.lines.append(f"  {f'{i.name} = ' if i.name else ''}call {returns} @{f.name}({', '.join(args)})")
 
     def _reduced(self, monoid: str, i: Instruction) -> str:
-        """All lanes of a vector as one, in pairs of one word; a condition holds unless the product of denials is 1."""
+        """All lanes of a vector as one, in pairs of one word; some condition holds unless all denials do."""
         x = i.operands[-1]
-        some = monoid == "or" and x.type.element == "i1"
-        if not some and (x.type.element not in ("float", "double") or monoid not in ("fadd", "fmul")):
+        some, flags = monoid == "or", monoid in ("and", "or") and x.type.element == "i1"
+        if not flags and (x.type.element not in ("float", "double") or monoid not in ("fadd", "fmul")):
             raise Unread(f"a reduction {monoid} of {x.type}")
         w, whole = self._words(0), self._data(x)
-        total = "1" if some else self._data(i.operands[0])
+        total = "1" if flags else self._data(i.operands[0])
         for lane in range(x.type.lanes):
             one = self._value(f"extractelement {_word(x.type)} {whole}, i64 {lane}")
             one = w.no(w.least(one)) if some else one

@@ -1,0 +1,236 @@
+"""The machine code of kernels is validated without being asked: of what is returned, and of what is loaded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import superopt
+from superopt.backends import made, native
+from superopt.backends.native import Native
+from superopt.certify.kernels import ValidatedCode, code_s, validate_code
+from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.graph import Graph
+from superopt.kernels.choose.choice import Choice, choices_of
+from superopt.kernels.choose.partition import partition
+from superopt.kernels.llvm.cpu import supported
+from superopt.machine.barrier import StageWarning
+from superopt.pipeline import run as stages
+from verifier.kernels import check
+from verifier.kernels.check import KernelVerdict
+from verifier.verdict import PROVED, REFUTED, UNKNOWN
+
+pytestmark = pytest.mark.skipif(not supported(), reason="no kernels are made for this processor")
+
+RNG = np.random.default_rng(0)
+X, W = [RNG.standard_normal(s).astype(np.float32) for s in ((9, 40), (40, 33))]
+
+
+def network(w: Any, x: Any) -> Any:
+    y = jax.nn.relu(x @ w)
+    return y - jnp.max(y, -1, keepdims=True)
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was ever said of any kernel."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def kernels() -> tuple[Graph, tuple[Choice, ...]]:
+    graph = import_function(network, (W, X), frozen=0).graph
+    return graph, choices_of(graph, [(r, None) for r in partition(graph)])
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, says: Sequence[str] = ()) -> list[Graph]:
+    """The regions whose code is validated from now on; `says` what, in place of the verdicts."""
+    asked: list[Graph] = []
+    real, said = Native.validate, iter(says)
+
+    def validate(self: Native, region: Graph, trace: Any = None) -> KernelVerdict:
+        asked.append(region)
+        status = next(said, "")
+        return KernelVerdict(status, "why", 0.0) if status else real(self, region, trace)
+
+    monkeypatch.setattr(Native, "validate", validate)
+    return asked
+
+
+def optimized(store: Any = False) -> Any:
+    return superopt.optimize(network, W, X, frozen=0, search=False, store=store)
+
+
+def test_a_kernel_is_validated_once_on_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, choices = kernels()
+    assert Native().recorded(partition(graph)[0].graph) is None
+    assert code_s(graph, choices) > 0.0
+    asked = counted(monkeypatch)
+    assert validate_code(graph, choices) == validate_code(graph, choices) == ValidatedCode(2)
+    assert len(asked) == 2
+    assert code_s(graph, choices) == 0.0
+    assert validate_code(graph, choices, 0.0) == ValidatedCode(2), "what is on record takes no time"
+    monkeypatch.setattr(native, "version", lambda: "another")
+    assert validate_code(graph, choices, 0.0) == ValidatedCode(0, {"no time was left for it": 2})
+
+
+def test_a_verdict_is_one_on_the_objects_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (region.graph for region in partition(kernels()[0]))
+    assert Native().validate(first).proved
+    assert Native().recorded(first) == KernelVerdict(PROVED, "", 0.0)
+    other = native.compiled(second, native.default_trace(second))
+    monkeypatch.setattr(native, "compiled", lambda region, trace: other)
+    assert Native().recorded(first) is None
+
+
+def test_what_is_refuted_or_made_by_changed_sources_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    (region, other) = (region.graph for region in partition(kernels()[0]))
+    with monkeypatch.context() as changed:
+        changed.setattr(native, "validate", lambda *_: KernelVerdict(REFUTED, "why", 0.0))
+        assert Native().validate(region).status == REFUTED
+    assert Native().recorded(region) is None
+    monkeypatch.setattr(check, "as_loaded", lambda files: False)
+    assert check.version.__wrapped__() == ""
+    monkeypatch.setattr(native, "version", lambda: "")
+    assert Native().validate(other).proved
+    assert Native().recorded(other) is None
+
+
+def test_a_damaged_record_is_none(tmp_path: Path) -> None:
+    made.keep_verdict("k", "1", ["a", "b"], PROVED, "", tmp_path)
+    assert made.verdict("k", "1", ["a", "b"], tmp_path) == (PROVED, "")
+    assert made.verdict("k", "1", ["a"], tmp_path) is None
+    assert made.verdict("k", "2", ["a", "b"], tmp_path) is None
+    (file,) = tmp_path.glob("*.verdict")
+    for text in ("", "{", "[]", '{"objects": ["a", "b"]}'):
+        file.write_text(text)
+        assert made.verdict("k", "1", ["a", "b"], tmp_path) is None
+
+
+def test_limits_of_time_and_memory_and_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, choices = kernels()
+    asked = counted(monkeypatch)
+    assert validate_code(graph, choices, 0.0).unknown == {"no time was left for it": 2}
+    assert validate_code(graph, choices, halted=lambda: True).unknown == {"no time was left for it": 2}
+    assert validate_code(graph, choices, most_elements=10).unknown == {"it would take too much memory": 2}
+    assert not asked
+
+
+def test_the_code_of_what_is_returned_is_validated_and_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = counted(monkeypatch, [UNKNOWN])
+    fast = optimized()
+    assert len(asked) == len({*asked}) == 2
+    assert fast.report.implementation["code"] == {"validated": 1, "unknown": {"why": 1}, "refuted": 0}
+    assert "the machine code of 1 of their 2 kinds validated (1 UNKNOWN: why)" in " ".join(str(fast.report).split())
+    assert fast.report.to_json()["implementation"]["code"]["validated"] == 1
+
+
+def test_what_the_time_does_not_suffice_for_is_returned_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = counted(monkeypatch)
+    monkeypatch.setattr(stages.Run, "_code_end_s", lambda run: 0.0)
+    fast = optimized()
+    assert fast.kernels
+    assert fast.report.implementation["code"]["unknown"] == {"no time was left for it": 2}
+    assert not asked
+
+
+def test_a_kernel_whose_code_is_wrong_is_not_returned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    counted(monkeypatch, [REFUTED])
+    with pytest.warns(StageWarning, match="DEFECT OF A KERNEL"):
+        fast = optimized(tmp_path / "store.sqlite")
+    assert len(fast.kernels) == 1
+    assert [row.used for row in fast.report.native].count(False) == 1
+    assert fast.report.speedup.basis == "untimed"
+    assert "machine code is wrong" in fast.report.verdict
+    assert any("DEFECT OF A KERNEL" in why for why in fast.report.lost.values())
+    assert fast.report.implementation["code"] == {"validated": 1, "unknown": {}, "refuted": 1}
+    np.testing.assert_allclose(fast(W, X), network(W, X), rtol=1e-5, atol=1e-6)
+    again = optimized(tmp_path / "store.sqlite")
+    assert len(again.kernels) == 2, "the result was not kept"
+
+
+def test_a_kept_result_with_wrong_code_is_made_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    store = tmp_path / "store.sqlite"
+    assert len(optimized(store).kernels) == 2
+    asked = counted(monkeypatch)
+    again = optimized(store)
+    assert any("from the store" in note for note in again.report.notes)
+    assert again.report.implementation["code"]["validated"] == 2
+    assert not asked
+    monkeypatch.setattr(Native, "recorded", lambda *_: None)
+    counted(monkeypatch, [REFUTED])
+    other = optimized(store)
+    assert not any("from the store" in note for note in other.report.notes)
+
+
+def test_the_code_of_what_is_loaded_is_looked_up_and_what_is_wrong_left_to_xla(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = optimized().save(tmp_path / "p.superopt")
+    asked = counted(monkeypatch)
+    loaded = superopt.load(path)
+    assert loaded.code == ValidatedCode(2)
+    assert loaded.refused == {}
+    assert not asked, "it is on record"
+    monkeypatch.setattr(native, "version", lambda: "another")
+    assert superopt.load(path).code == ValidatedCode(2)
+    assert len(asked) == 2, "by another version"
+    monkeypatch.setattr(Native, "recorded", lambda *_: None)
+    counted(monkeypatch, [REFUTED])
+    loaded = superopt.load(path)
+    assert len(loaded.kernels) == 1
+    (why,) = loaded.refused.values()
+    assert why.endswith("is wrong: why")
+    np.testing.assert_allclose(loaded(W, X), network(W, X), rtol=1e-5, atol=1e-6)
+
+
+def test_a_check_that_is_interrupted_waits_for_no_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+
+    def endless(hot: Any, choices: Any, most_s: Any, most: Any, halted: Any) -> ValidatedCode:
+        while not halted():
+            time.sleep(0.01)
+        ended.append(True)
+        return ValidatedCode()
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stages, "validate_code", endless)
+    monkeypatch.setattr(stages, "settled", interrupted)
+    fast = optimized()
+    assert ended
+    assert fast.report.original_returned
+
+
+@pytest.mark.parametrize("error", [MemoryError(), IndexError("odd text")])
+def test_a_validation_that_fails_loses_one_kernel_alone(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, choices = kernels()
+    real, waiting = Native.validate, [error]
+
+    def validate(self: Native, region: Graph, trace: Any = None) -> KernelVerdict:
+        if waiting:
+            raise waiting.pop()
+        return real(self, region, trace)
+
+    monkeypatch.setattr(Native, "validate", validate)
+    found = validate_code(graph, choices)
+    assert found.proved == 1
+    assert next(iter(found.unknown)) in ("validation failed: IndexError: odd text", "it would take too much memory")
+
+
+def test_choices_of_a_wrong_program_are_told_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, choices = kernels()
+    counted(monkeypatch, [REFUTED, REFUTED])
+    found = validate_code(graph, choices)
+    assert sorted(found.refuted) == [0, 1]
+    assert (found.proved, found.count) == (0, 2)
+    twice = validate_code(graph, [replace(choices[0])] * 2)
+    assert (twice.proved, twice.count) == (1, 1), "equal kernels are validated once"
