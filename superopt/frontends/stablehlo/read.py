@@ -15,7 +15,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from jax.extend.mlir import deserialize_portable_artifact, ir
+from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import chlo, stablehlo
 from jax.interpreters import mlir
 
@@ -102,7 +102,7 @@ def read_module(source: str | Path | bytes) -> Module:
     try:
         text = text_of(data, name)
     except InputError as error:
-        raise ModelFileError(str(error.args[0]), hint=_HINT) from error
+        raise ModelFileError(f"{name} is no StableHLO module: {error.args[0]}", hint=_HINT) from error
     if _depth(data) > DEPTH:
         raise FileLimitError(f"{name} nests brackets more than {DEPTH} deep")
     return _Reader(name, _resources(text)).module(_parsed(text, name))
@@ -127,10 +127,11 @@ def _parsed(data: str | bytes, name: str) -> Any:
     with mlir.make_ir_context() as context:
         context.enable_multithreading = False
         try:
-            module: Any = None
             if isinstance(data, bytes):
-                module = _artifact(data)
-            module = ir.Module.parse(data) if module is None else module
+                context.attach_diagnostic_handler(lambda _: True)  # which would be written to the terminal
+                module = stablehlo.deserialize_portable_artifact(context, data)
+            else:
+                module = ir.Module.parse(data)
             module.operation.verify()
         except ir.MLIRError as error:
             first = next(iter(error.error_diagnostics), None)
@@ -139,14 +140,6 @@ def _parsed(data: str | bytes, name: str) -> Any:
         except (ValueError, RuntimeError) as error:
             raise ModelFileError(f"{name} is no StableHLO module: {shown(error, 300)}", hint=_HINT) from error
     return module
-
-
-def _artifact(data: bytes) -> Any:
-    """A module of a portable artifact, as jax.export writes them; None where it is none."""
-    try:
-        return ir.Module.parse(deserialize_portable_artifact(data))
-    except (ir.MLIRError, ValueError, RuntimeError):
-        return None
 
 
 def place(location: Any) -> str:
@@ -270,7 +263,7 @@ def _array(value: Any, kind: Type, resources: Mapping[str, bytes], where: str) -
     """
     shape, dtype = kind
     of = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-    if isinstance(value, ir.DenseResourceElementsAttr):
+    if not isinstance(value, ir.DenseElementsAttr):
         return _resource(str(value), resources, shape, of, where)
     dense = ir.DenseElementsAttr(value)
     if dense.is_splat:
